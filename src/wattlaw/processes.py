@@ -1,0 +1,59 @@
+"""Processes that must not outlive the one that started them."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(parent_pid: int) -> None:
+    """Arrange for SIGKILL to this process as soon as its parent is gone.
+
+    On Linux the kernel does it (``prctl(PR_SET_PDEATHSIG)``, see prctl(2)); elsewhere a thread
+    looks once a second. A parent that died before the call is noticed too.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _watch_parent(parent_pid: int) -> None:
+    while os.getppid() == parent_pid:
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def tree(root_pid: int) -> list[psutil.Process]:
+    """Return a process and all its living descendants; empty when it is gone."""
+    try:
+        root = psutil.Process(root_pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def end(processes: Iterable[psutil.Process], grace_s: float) -> None:
+    """Ask processes to end (SIGTERM), and after ``grace_s`` seconds make them (SIGKILL).
+
+    psutil identifies a process by pid and creation time, so a reused pid is never hit.
+    """
+    alive = list(processes)
+    for how in ("terminate", "kill"):
+        for process in alive:
+            try:
+                getattr(process, how)()
+            except psutil.NoSuchProcess:
+                continue
+        _, alive = psutil.wait_procs(alive, timeout=grace_s)
+        if not alive:
+            return

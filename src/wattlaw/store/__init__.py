@@ -1,0 +1,1 @@
+"""Where results live: plain files in one folder, safe against processes that die."""

@@ -1,0 +1,108 @@
+"""Files that are whole or not there, and streams of which only the tail can be lost."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Give a temporary path beside ``path``; put it in place when the block ends well.
+
+    Readers see the old file or the new one, never a part. ``durable`` also waits for the disk.
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o666 & ~_umask())
+        if durable:
+            _sync(temporary)
+        temporary.replace(path)
+        if durable:
+            _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write a whole text file atomically."""
+    with replacing(path, durable=durable) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_parquet(path: Path, table: pa.Table) -> None:
+    """Write a whole Parquet file atomically and durably."""
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+class StreamWriter:
+    """An Arrow IPC stream that can be read at any moment, even after this process was killed."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._file = path.open("xb")
+        self._stream = pa.ipc.new_stream(self._file, schema)
+        self._file.flush()
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write rows (missing columns are null) as one batch and hand it to the system."""
+        if rows:
+            self._stream.write_batch(pa.RecordBatch.from_pylist(list(rows), schema=self._schema))
+            self._file.flush()
+
+    def close(self) -> None:
+        """End the stream and wait until it is on disk."""
+        self._stream.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_stream(path: Path, schema: pa.Schema) -> pa.Table:
+    """Return every whole batch of a stream; a torn tail costs the torn batch only."""
+    batches: list[pa.RecordBatch] = []
+    with contextlib.suppress(pa.ArrowException, EOFError), path.open("rb") as file:
+        stream = pa.ipc.open_stream(file)
+        while True:
+            try:
+                batches.append(stream.read_next_batch())
+            except StopIteration:
+                break
+            except OSError:  # Arrow's word for a body that is shorter than announced
+                break
+    return pa.Table.from_batches([batch for batch in batches if batch.schema == schema], schema)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

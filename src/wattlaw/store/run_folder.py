@@ -1,0 +1,131 @@
+"""The folder of one run: its record, its lock, its live streams, its finished tables."""
+
+import fcntl
+import shutil
+from pathlib import Path
+from typing import BinaryIO, Self
+
+import pyarrow as pa
+from pydantic import ValidationError
+
+from wattlaw.errors import BadInput
+from wattlaw.store.files import read_stream, write_parquet, write_text
+from wattlaw.store.record import RunRecord
+from wattlaw.store.schema import SAMPLES, WINDOWS
+
+
+class RunFolder:
+    """``STORE/runs/<run_id>``. Each attempt has a live folder of its own.
+
+    So a process of an attempt that was given up can never write into the next one's data.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run_id = path.name
+        self.record_path = path / "run.json"
+        self.log_path = path / "log.txt"
+        self.epochs_path = path / "epochs.parquet"
+        self.telemetry_path = path / "telemetry.parquet"
+
+    def live(self, attempt: int) -> Path:
+        """Return the folder of an attempt's live files."""
+        return self.path / "live" / str(attempt)
+
+    def read(self) -> RunRecord | None:
+        """Return the run's record, or None where there is none yet.
+
+        Raises
+        ------
+        BadInput
+            The file is there but is no record of this run.
+        """
+        try:
+            text = self.record_path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{self.record_path}: cannot be read: {error}") from None
+        try:
+            record = RunRecord.model_validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "the file"
+            raise BadInput(
+                f"{self.record_path}: not a run record: {place}: {first['msg']}; "
+                "move this run's folder away and start the study again"
+            ) from None
+        if record.run_id != self.run_id:
+            raise BadInput(f"{self.record_path}: holds run {record.run_id}, not {self.run_id}")
+        return record
+
+    def write(self, record: RunRecord, *, durable: bool = True) -> None:
+        """Replace the record atomically."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_text(self.record_path, record.model_dump_json(indent=1) + "\n", durable=durable)
+
+    def windows(self, attempt: int) -> pa.Table:
+        """Return the windows that an attempt's workers have written, of all hosts."""
+        return self._streams(attempt, "windows", WINDOWS)
+
+    def samples(self, attempt: int) -> pa.Table:
+        """Return the device samples of an attempt, of all hosts."""
+        return self._streams(attempt, "telemetry", SAMPLES)
+
+    def _streams(self, attempt: int, kind: str, schema: pa.Schema) -> pa.Table:
+        paths = sorted(self.live(attempt).glob(f"{kind}.*.arrows"))
+        return pa.concat_tables([schema.empty_table(), *(read_stream(p, schema) for p in paths)])
+
+    def write_tables(self, epochs: pa.Table, telemetry: pa.Table) -> None:
+        """Put the finished tables in place, each whole or not at all."""
+        write_parquet(self.telemetry_path, telemetry)
+        write_parquet(self.epochs_path, epochs)
+
+    def drop_live(self) -> None:
+        """Remove the live files once the finished tables hold what they held."""
+        shutil.rmtree(self.path / "live", ignore_errors=True)
+
+
+class RunLock:
+    """The claim of one ``wattlaw run`` on one run; the kernel drops it when the holder dies."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._path = folder.path / "lock"
+        self._file: BinaryIO | None = None
+
+    def acquire(self) -> bool:
+        """Take the claim if nobody holds it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = self._path.open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return False
+        self._file = file
+        return True
+
+    def release(self) -> None:
+        """Give the claim back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def is_held(self) -> bool:
+        """Say whether some process holds the claim now, without taking it."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return False
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()

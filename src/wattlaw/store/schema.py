@@ -1,0 +1,104 @@
+"""The three tables of a store, as Arrow schemas. A value that was not measured is null."""
+
+import pyarrow as pa
+
+_TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+
+
+def _schema(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema(list(columns.items()))
+
+
+RUNS = _schema(
+    run_id=_TEXT,
+    study=_TEXT,
+    workload=_TEXT,
+    options=_TEXT,  # JSON
+    parameters=_INT,  # trainable parameters of the model
+    gpus=_INT,
+    power_limit_w=_FLOAT,
+    clock_limit_mhz=_FLOAT,
+    global_batch=_INT,
+    local_batch=_INT,
+    precision=_TEXT,
+    dataset_fraction=_FLOAT,
+    nodes=_INT,
+    repeat=_INT,
+    seed=_INT,
+    order_seed=_INT,
+    epochs=_INT,
+    warmup_epochs=_INT,
+    sample_hz=_FLOAT,
+    assume_cpu_w=_FLOAT,
+    launcher=_TEXT,
+    hardware=_TEXT,
+    device_ids=pa.list_(_TEXT),
+    software=_TEXT,  # JSON: package -> version
+    git_commit=_TEXT,
+    status=_TEXT,  # planned | running | done | failed | skipped
+    reason=_TEXT,
+    notes=pa.list_(_TEXT),
+    attempts=_INT,
+    started_at=pa.timestamp("us", tz="UTC"),
+    finished_at=pa.timestamp("us", tz="UTC"),
+)
+
+#: What a worker writes at the end of each window, one row per host.
+WINDOWS = _schema(
+    host=_TEXT,
+    epoch=_INT,
+    phase=_TEXT,  # train | evaluate
+    warmup=_BOOL,
+    start_ns=_INT,  # host's wall clock, nanoseconds since 1970
+    duration_s=_FLOAT,
+    samples=_INT,  # seen by the ranks of this host; sums over hosts to the window's samples
+    updates=_INT,  # optimiser steps, the same on every host
+    loss=_FLOAT,  # mean over all samples of all ranks
+    metric=_FLOAT,  # the workload's metric over all samples of all ranks
+    step_time_mean_s=_FLOAT,
+    step_time_p50_s=_FLOAT,
+    step_time_p95_s=_FLOAT,
+    step_time_cv=_FLOAT,
+)
+
+#: What the device samples add to a window.
+ENERGY = _schema(
+    gpu_energy_j=_FLOAT,
+    gpu_energy_counter_j=_FLOAT,
+    gpu_energy_integral_j=_FLOAT,
+    cpu_energy_j=_FLOAT,
+    dram_energy_j=_FLOAT,
+    energy_source=_TEXT,  # counter | integral | estimated | simulated | none
+    energy_verdict=_TEXT,  # ok | suspect | partial | unavailable
+    gpu_power_mean_w=_FLOAT,
+    sm_util_mean=_FLOAT,
+    sm_util_cv=_FLOAT,
+    mem_util_mean=_FLOAT,
+    mem_util_cv=_FLOAT,
+    sm_clock_mean_mhz=_FLOAT,
+    cpu_cores_mean=_FLOAT,  # busy cores of the run's processes
+    mem_used_max_bytes=_INT,  # resident memory of the run's processes
+)
+
+#: What the sampler writes: the time series of every device.
+SAMPLES = _schema(
+    host=_TEXT,
+    device=_TEXT,
+    kind=_TEXT,  # gpu | cpu | dram | node
+    t_ns=_INT,  # host's wall clock, nanoseconds since 1970
+    power_w=_FLOAT,
+    energy_j=_FLOAT,  # counter: energy since some start; only differences mean anything
+    power_source=_TEXT,  # measured | estimated | simulated; null where there is no power
+    sm_util=_FLOAT,
+    mem_util=_FLOAT,
+    cpu_cores=_FLOAT,  # busy cores since the sample before
+    mem_used_bytes=_INT,
+    sm_clock_mhz=_FLOAT,
+    temperature_c=_FLOAT,
+    throttle=_INT,  # bit mask
+)
+
+_ID = _schema(run_id=_TEXT)
+EPOCHS = pa.schema([*_ID, *WINDOWS, *ENERGY])
+TELEMETRY = pa.schema([*_ID, *SAMPLES])
+TABLES = {"runs": RUNS, "epochs": EPOCHS, "telemetry": TELEMETRY}

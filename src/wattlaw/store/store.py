@@ -1,0 +1,120 @@
+"""A store: the folder that holds the runs of one machine or cluster, and its three tables."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.schema import RUNS, TABLES
+
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+
+
+class Store:
+    """Runs on disk. Cheap to make; every reading looks at the files afresh."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._runs = path / "runs"
+
+    @classmethod
+    def existing(cls, path: Path) -> "Store":
+        """Return the store at ``path``.
+
+        Raises
+        ------
+        BadInput
+            There is no store.
+        """
+        if not (path / "runs").is_dir():
+            raise BadInput(f"{path}: no store (a store has a folder 'runs'); 'wattlaw run' makes one")
+        return cls(path)
+
+    def create(self) -> None:
+        """Make the folders of a new store, if they are not there."""
+        try:
+            self._runs.mkdir(parents=True, exist_ok=True)
+        except PermissionError as error:
+            raise NotAvailable(f"{self.path}: no permission to write a store here") from error
+        except OSError as error:
+            raise BadInput(f"{self.path}: cannot hold a store: {error.strerror}") from None
+
+    def folder(self, run_id: str) -> RunFolder:
+        """Return the folder of one run, whether it is there or not."""
+        return RunFolder(self._runs / run_id)
+
+    def folders(self) -> Iterator[RunFolder]:
+        """Yield the folders of all runs, sorted by run id."""
+        for path in sorted(self._runs.iterdir()):
+            if path.is_dir():
+                yield RunFolder(path)
+
+    def records(self) -> list[RunRecord]:
+        """Return the records of all runs, whatever their status."""
+        found = (folder.read() for folder in self.folders())
+        return [record for record in found if record is not None]
+
+    def arrow(self, table: str) -> pa.Table:
+        """Return a whole table: ``runs`` (of every status), ``epochs`` or ``telemetry`` (done)."""
+        if table == "runs":
+            return pa.Table.from_pylist([_row(record) for record in self.records()], schema=RUNS)
+        schema = TABLES[table]
+        parts = [_read(path, schema) for path in self._finished(table)]
+        return pa.concat_tables([schema.empty_table(), *parts])
+
+    def pandas(self, table: str) -> "pd.DataFrame":
+        """Return a whole table as a pandas frame."""
+        return self.arrow(table).to_pandas()
+
+    def duckdb(self, table: str) -> "duckdb.DuckDBPyRelation":
+        """Return a table as a DuckDB relation; finished files are read as a query needs them."""
+        import duckdb
+
+        paths = [str(path) for path in self._finished(table)] if table != "runs" else []
+        if not paths:
+            return duckdb.from_arrow(self.arrow(table))
+        return duckdb.read_parquet(paths, union_by_name=True)
+
+    def _finished(self, table: str) -> list[Path]:
+        done = (record.run_id for record in self.records() if record.status == "done")
+        paths = [self._runs / run_id / f"{table}.parquet" for run_id in done]
+        for path in paths:
+            if not path.is_file():
+                raise BadInput(f"{path}: missing, though its run is done; restore it or remove the run")
+        return paths
+
+
+def _read(path: Path, schema: pa.Schema) -> pa.Table:
+    try:
+        return pq.read_table(path).select(schema.names).cast(schema)
+    except (pa.ArrowException, KeyError, OSError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise BadInput(f"{path}: not a table of this store: {words}") from None
+
+
+def _row(record: RunRecord) -> dict[str, Any]:
+    spec, facts = record.spec, record.facts
+    return {
+        **record.model_dump(exclude={"spec", "facts", "samplers"}),
+        **spec.setting.model_dump(),
+        **spec.measure.model_dump(exclude={"evaluate"}),
+        "workload": spec.workload.name,
+        "options": json.dumps(spec.workload.options, sort_keys=True),
+        "parameters": facts.parameters,
+        "nodes": spec.nodes,
+        "repeat": spec.repeat,
+        "launcher": spec.launch_kind,
+        "hardware": spec.hardware or facts.hardware,
+        "device_ids": facts.device_ids,
+        "software": json.dumps(facts.software, sort_keys=True),
+    }
+
+

@@ -1,0 +1,221 @@
+"""A study file becomes a ``Study``, or one line naming the key, what was given, what is allowed."""
+
+import json
+import math
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from wattlaw.errors import BadInput
+from wattlaw.study.model import Study
+
+MAX_BYTES = 1_000_000
+MAX_VALUES = 100_000
+
+Location = tuple[int | str, ...]
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML without two surprises: ``1e-3`` is a number, a key given twice is an error."""
+
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(None, None, "a key is not text", key_node.start_mark)
+            if key_node.value in seen:
+                problem = f"the key {key_node.value!r} is given twice"
+                raise yaml.MarkedYAMLError(None, None, problem, key_node.start_mark)
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def read_study(path: Path) -> Study:
+    """Read and validate a study file.
+
+    Raises
+    ------
+    BadInput
+        With one line: ``file:line: key: given ...; allowed: ...``.
+    """
+    text = _text(path)
+    root = _compose(path, text)
+    _refuse_expansion(path, root)
+    try:
+        data = _Loader(text).get_single_data()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadInput(_yaml_problem(path, error)) from None
+    where = _not_plain(data)
+    if where is not None:
+        location, allowed = where
+        given = _at(data, location)
+        raise BadInput(
+            f"{_place(path, root, location)}: given {_short(given)}; allowed: {allowed}"
+        )
+    if not isinstance(data, dict):
+        raise BadInput(
+            f"{path}: given {_short(data)}; allowed: a mapping with the keys "
+            f"{', '.join(Study.model_fields)}"
+        )
+    try:
+        return Study.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        first = _problem(problems[0], data)
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise BadInput(f"{_place(path, root, problems[0]['loc'])}: {first}{more}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(raw) > MAX_BYTES:
+        raise BadInput(f"{path}: larger than {MAX_BYTES:,} bytes; this is no study file")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not UTF-8 text (byte {error.start})") from None
+
+
+def _compose(path: Path, text: str) -> yaml.Node:
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadInput(_yaml_problem(path, error)) from None
+    if node is None:
+        raise BadInput(f"{path}: empty; allowed: a mapping with {', '.join(Study.model_fields)}")
+    return node
+
+
+def _yaml_problem(path: Path, error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    place = f"{path}:{mark.line + 1}" if mark else f"{path}"
+    problem = getattr(error, "problem", None) or str(error) or "nested too deeply"
+    return f"{place}: not valid YAML: {' '.join(str(problem).split())}"
+
+
+def _refuse_expansion(path: Path, root: yaml.Node) -> None:
+    """Refuse aliases that contain themselves or multiply into very many values."""
+    sizes: dict[int, int | None] = {}
+
+    def size(node: yaml.Node) -> int:
+        if id(node) in sizes:
+            known = sizes[id(node)]
+            if known is None:
+                raise BadInput(f"{path}:{node.start_mark.line + 1}: an alias contains itself")
+            return known
+        sizes[id(node)] = None
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            children = node.value
+        elif isinstance(node, yaml.MappingNode):
+            children = [part for pair in node.value for part in pair]
+        total = 1 + sum(size(child) for child in children)
+        sizes[id(node)] = total
+        return total
+
+    if size(root) > MAX_VALUES:
+        raise BadInput(f"{path}: more than {MAX_VALUES:,} values; this is no study file")
+
+
+def _not_plain(value: object, at: Location = ()) -> tuple[Location, str] | None:
+    """Return where a value stands that JSON does not know (a date, .nan, bytes), and what may."""
+    if isinstance(value, dict):
+        children = list(value.items())
+        for key, _ in children:
+            if not isinstance(key, str):
+                return at, f"keys that are text (quote the key {key!r})"
+    elif isinstance(value, list):
+        children = list(enumerate(value))
+    elif isinstance(value, float) and not math.isfinite(value):
+        return at, "a finite number"
+    elif value is None or isinstance(value, str | int | float):
+        return None
+    else:
+        return at, "text, a number, true, false or null (quote a date)"
+    for key, item in children:
+        if (found := _not_plain(item, (*at, key))) is not None:
+            return found
+    return None
+
+
+def _problem(details: ErrorDetails, data: object) -> str:
+    location, kind = details["loc"], details["type"]
+    if kind == "value_error":
+        return details["msg"].removeprefix("Value error, ")
+    model, description = _schema(location)
+    if kind == "extra_forbidden":
+        return f"unknown key; allowed: {', '.join(model.model_fields) if model else 'none'}"
+    given = "nothing" if kind == "missing" else _short(_at(data, location))
+    return f"given {given}; allowed: {description or details['msg']}"
+
+
+def _schema(location: Location) -> tuple[type[BaseModel] | None, str]:
+    """Return the model in which a location lies and the description of the nearest field."""
+    model: type[BaseModel] | None = Study
+    inside: type[BaseModel] | None = Study
+    description = ""
+    for part in location:
+        if isinstance(part, str) and inside is not None:
+            model = inside
+            field = model.model_fields.get(part)
+            if field is None:
+                return model, description
+            description = field.description or description
+            inside = _model_in(field.annotation)
+    return model, description
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for part in get_args(annotation):
+        if (found := _model_in(part)) is not None:
+            return found
+    return None
+
+
+def _at(data: Any, location: Location) -> object:
+    for part in location:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return data
+    return data
+
+
+def _place(path: Path, root: yaml.Node, location: Location) -> str:
+    """Return ``file:line: dotted.key[3]`` for a location in the data."""
+    node, dotted = root, ""
+    for part in location:
+        dotted += f"[{part}]" if isinstance(part, int) else f".{part}"
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            node = node.value[part]
+        elif isinstance(node, yaml.MappingNode):
+            node = next((item for key, item in node.value if key.value == part), node)
+    line = node.start_mark.line + 1
+    return f"{path}:{line}: {_printable(dotted.lstrip('.'))}" if dotted else f"{path}:{line}"
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return _printable(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)
