@@ -1,0 +1,7 @@
+"""``python -m wattlaw`` is the command ``wattlaw``."""
+
+import sys
+
+from wattlaw.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Commands: parse arguments, call one function, print. Nothing else."""

@@ -1,0 +1,1 @@
+"""One file per kind of hardware: what it is and how it is read."""

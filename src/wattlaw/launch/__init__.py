@@ -1,0 +1,1 @@
+"""Where runs happen, and the campaign that walks a plan."""

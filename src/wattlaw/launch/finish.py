@@ -1,0 +1,88 @@
+"""The end of an attempt: its live streams become the run's tables, or its failure a reason."""
+
+import json
+import signal
+
+import pyarrow as pa
+from pydantic import ValidationError
+
+from wattlaw.store.record import RunRecord, SamplerReport
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.schema import EPOCHS, TELEMETRY
+from wattlaw.telemetry.energy import energy_of_windows
+from wattlaw.training.facts import merged
+
+
+def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
+    """Write the finished tables of an attempt that ended well; return the record as done.
+
+    A run is done only if every host has every window that was asked for; otherwise the record
+    comes back as failed with what is missing.
+    """
+    windows = folder.windows(record.attempts)
+    missing = _missing(record, windows)
+    if missing is not None:
+        return record.model_copy(update={"status": "failed", "reason": missing})
+    samples = folder.samples(record.attempts)
+    columns = [windows[name] for name in windows.schema.names]
+    energy = energy_of_windows(windows, samples)
+    columns += [energy[name] for name in energy.schema.names]
+    folder.write_tables(
+        pa.table([_ids(record, windows), *columns], schema=EPOCHS),
+        pa.table([_ids(record, samples), *samples.columns], schema=TELEMETRY),
+    )
+    reports, notes = _sampler_reports(record, folder)
+    return record.model_copy(
+        update={
+            "status": "done",
+            "reason": None,
+            "notes": notes,
+            "facts": merged(folder.live(record.attempts)),
+            "samplers": reports,
+        }
+    )
+
+
+def failure_of(folder: RunFolder, attempt: int, exit_code: int) -> str:
+    """Return why an attempt failed, from its agents' words or else from the exit code."""
+    for path in sorted(folder.live(attempt).glob("failure.*.json")):
+        return str(json.loads(path.read_text(encoding="utf-8"))["reason"])
+    if exit_code < 0:
+        return f"the node agent was ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"
+    return f"the node agent ended with exit code {exit_code}; see {folder.log_path}"
+
+
+def _missing(record: RunRecord, windows: pa.Table) -> str | None:
+    measure = record.spec.measure
+    phases = ("train", "evaluate") if measure.evaluate else ("train",)
+    asked = {(epoch, phase) for epoch in range(measure.epochs) for phase in phases}
+    found: dict[str, set[tuple[int, str]]] = {}
+    for row in windows.select(["host", "epoch", "phase"]).to_pylist():
+        found.setdefault(row["host"], set()).add((row["epoch"], row["phase"]))
+    if len(found) != record.spec.nodes:
+        return f"windows of {len(found)} hosts instead of {record.spec.nodes}"
+    for host, have in found.items():
+        if have != asked:
+            return f"{len(asked - have)} of {len(asked)} windows of {host} are missing"
+    return None
+
+
+def _ids(record: RunRecord, table: pa.Table) -> pa.Array:
+    return pa.array([record.run_id] * len(table), pa.string())
+
+
+def _sampler_reports(
+    record: RunRecord, folder: RunFolder
+) -> tuple[tuple[SamplerReport, ...], tuple[str, ...]]:
+    """Return the reports of the samplers that ended in good order, and a note for each other."""
+    live = folder.live(record.attempts)
+    reports, notes = [], []
+    for path in sorted(live.glob("windows.*.arrows")):
+        host = path.name.removeprefix("windows.").removesuffix(".arrows")
+        try:
+            text = (live / f"sampler.{host}.json").read_text(encoding="utf-8")
+            reports.append(SamplerReport.model_validate_json(text))
+        except (OSError, ValidationError):
+            notes.append(f"the sampler of {host} was lost; telemetry ends early")
+    notes += [f"{r.host}: {problem}" for r in reports for problem in r.problems]
+    return tuple(reports), tuple(notes)

@@ -1,0 +1,50 @@
+"""The seam for places where runs happen: a ``Launcher`` starts runs, tells of them, stops them."""
+
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.model import Launch, RunSpec
+
+GROUP = "wattlaw.launchers"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an attempt ended; ``reason`` is None when it ended well."""
+
+    reason: str | None = None
+
+
+class Attempt(Protocol):
+    """One attempt at a run, under way or ended."""
+
+    def poll(self) -> Ended | None:
+        """Return how it ended, or None while it is under way; never waits."""
+
+    def stop(self) -> None:
+        """End it and everything that it started, and wait until nothing is left."""
+
+
+class Launcher(Protocol):
+    """Registered under the entry point ``wattlaw.launchers``."""
+
+    @classmethod
+    def open(cls, launch: Launch) -> Self:
+        """Get ready to launch.
+
+        Raises
+        ------
+        wattlaw.errors.NotAvailable
+            What this launcher needs is not there.
+        """
+
+    def refuses(self, spec: RunSpec) -> str | None:
+        """Return why a run can never happen here (it is skipped), or None."""
+
+    def has_room(self, spec: RunSpec) -> bool:
+        """Say whether a run can start now beside those under way."""
+
+    def start(self, record: RunRecord, folder: RunFolder) -> Attempt:
+        """Start the attempt that ``record.attempts`` numbers; its live folder is there."""

@@ -1,0 +1,156 @@
+"""The launcher ``local``: runs as child processes of this one, on this machine."""
+
+import os
+import subprocess
+import sys
+import time
+from functools import cached_property
+from typing import Self
+
+from wattlaw import processes
+from wattlaw.errors import NotAvailable
+from wattlaw.launch.finish import failure_of
+from wattlaw.launch.launcher import Ended
+from wattlaw.store.record import RunRecord, now
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.model import Launch, RunSpec
+
+_GRACE_S = 5.0
+_PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+_PROBE_TIMEOUT_S = 120
+
+
+class LocalLauncher:
+    """Gives each worker a GPU of its own or, where there is none, a share of the cores.
+
+    Without GPUs a machine holds as many workers as it has cores, and every worker gets
+    ``cores / gpus_per_node`` threads whatever the number of workers of its run, so that runs of
+    one and of several workers compare fairly.
+    """
+
+    def __init__(self, launch: Launch, gpus: list[str]) -> None:
+        self._launch = launch
+        self._gpus = gpus
+        self._running: list[LocalAttempt] = []
+
+    @classmethod
+    def open(cls, launch: Launch) -> Self:
+        """Count the GPUs; raises ``NotAvailable`` when torch cannot be imported."""
+        line = [sys.executable, "-c", _PROBE]
+        try:
+            found = subprocess.run(
+                line, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True
+            )
+        except (subprocess.SubprocessError, OSError) as error:
+            last = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1]
+            raise NotAvailable(
+                f"torch cannot be used here ({last}); try: pip install 'wattlaw[train]'"
+            ) from None
+        count = int(found.stdout.split()[-1])
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        named = [part.strip() for part in visible.split(",")] if visible else []
+        return cls(launch, (named or [str(index) for index in range(count)])[:count])
+
+    @cached_property
+    def capacity(self) -> int:
+        """Return how many workers this machine holds at once."""
+        found = len(self._gpus) or os.cpu_count() or 1
+        asked = self._launch.gpus_per_node
+        return min(asked, found) if asked and self._gpus else asked or found
+
+    @cached_property
+    def threads(self) -> int:
+        """Return the processor threads of each worker."""
+        share = (os.cpu_count() or 1) // self.capacity
+        return self._launch.threads_per_worker or max(1, share)
+
+    def refuses(self, spec: RunSpec) -> str | None:
+        """Return why this machine can never do a run, or None."""
+        setting = spec.setting
+        if setting.gpus > self.capacity:
+            what = "GPUs" if self._gpus else "workers (launch.gpus_per_node, or its cores)"
+            return f"needs {setting.gpus} workers; this machine holds {self.capacity} {what}"
+        if setting.power_limit_w is not None or setting.clock_limit_mhz is not None:
+            return "asks for a power or clock limit; nothing here can set one"
+        return None
+
+    def has_room(self, spec: RunSpec) -> bool:
+        """Say whether workers and ``max_parallel`` leave room for a run."""
+        self._running = [attempt for attempt in self._running if attempt.poll() is None]
+        taken = sum(attempt.workers for attempt in self._running)
+        free = self.capacity - taken
+        return len(self._running) < self._launch.max_parallel and spec.setting.gpus <= free
+
+    def start(self, record: RunRecord, folder: RunFolder) -> "LocalAttempt":
+        """Start a run's node agent in a session, and so a process group, of its own."""
+        workers = record.spec.setting.gpus
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(self.threads),
+            "MKL_NUM_THREADS": str(self.threads),
+            "PYTHONUNBUFFERED": "1",
+        }
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+        gpus = self._free_gpus()[:workers]
+        if gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        line = [sys.executable, "-m", "wattlaw.training.agent"]
+        line += [str(folder.path.resolve()), str(record.attempts)]
+        line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
+        with folder.log_path.open("a", encoding="utf-8") as log:
+            log.write(f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n")
+            log.flush()
+            process = subprocess.Popen(
+                line,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        attempt = LocalAttempt(process, record, folder, gpus, self._launch.timeout_s)
+        self._running.append(attempt)
+        return attempt
+
+    def _free_gpus(self) -> list[str]:
+        taken = {gpu for attempt in self._running for gpu in attempt.gpus}
+        return [gpu for gpu in self._gpus if gpu not in taken]
+
+
+class LocalAttempt:
+    """The process tree under one node agent."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        record: RunRecord,
+        folder: RunFolder,
+        gpus: list[str],
+        timeout_s: float | None,
+    ) -> None:
+        self.workers = record.spec.setting.gpus
+        self.gpus = gpus
+        self._process, self._record, self._folder = process, record, folder
+        self._timeout_s = timeout_s
+        self._begun_s = time.monotonic()
+        self._ended: Ended | None = None
+
+    def poll(self) -> Ended | None:
+        """Return how the attempt ended; an attempt over its time is stopped here."""
+        if self._ended is None:
+            code = self._process.poll()
+            limit = self._timeout_s
+            if code is not None:
+                reason = failure_of(self._folder, self._record.attempts, code) if code else None
+                self._ended = Ended(reason)
+            elif limit is not None and time.monotonic() - self._begun_s > limit:
+                self.stop()
+                self._ended = Ended(f"time limit of {limit:g} s reached (launch.timeout_s)")
+        return self._ended
+
+    def stop(self) -> None:
+        """End the agent with all its descendants: asked first, then killed."""
+        if self._ended is None:
+            processes.end(processes.tree(self._process.pid), _GRACE_S)
+            self._process.wait()
+            self._ended = Ended("stopped")

@@ -1,0 +1,92 @@
+"""From a study file to a checked plan, and how much of it a store already has."""
+
+import subprocess
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattlaw import registry
+from wattlaw.errors import BadInput
+from wattlaw.launch.launcher import GROUP
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder, RunLock
+from wattlaw.store.store import Store
+from wattlaw.study.model import Study
+from wattlaw.study.plan import PlannedRun, expand
+from wattlaw.study.reader import read_study
+from wattlaw.workloads import catalogue
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A study that can be run, and its runs in order."""
+
+    study: Study
+    runs: list[PlannedRun]
+
+
+def plan_study(path: Path, launch_kind: str | None = None) -> Planned:
+    """Read a study file, check everything that can be checked without running, and expand it.
+
+    Parameters
+    ----------
+    path
+        The study file.
+    launch_kind
+        Replaces ``launch.kind`` of the file.
+
+    Raises
+    ------
+    BadInput
+        With one line that names the file, the key and what is allowed.
+    """
+    study = read_study(path)
+    if launch_kind is not None:
+        launch = study.launch.model_copy(update={"kind": launch_kind})
+        study = study.model_copy(update={"launch": launch})
+    if study.launch.kind not in registry.names(GROUP):
+        allowed = ", ".join(registry.names(GROUP))
+        where = "--launch" if launch_kind else f"{path}: launch.kind"
+        raise BadInput(f"{where}: given {study.launch.kind!r}; allowed: {allowed}")
+    try:
+        study = catalogue.checked(study)
+        return Planned(study, expand(study))
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+
+
+def status_of(folder: RunFolder, record: RunRecord | None) -> str:
+    """Return a run's status as it is now; a run whose owner died is ``interrupted``."""
+    if record is None:
+        return "planned"
+    if record.status == "running" and not RunLock(folder).is_held():
+        return "interrupted"
+    return record.status
+
+
+def statuses(store: Store, runs: Iterable[PlannedRun]) -> dict[str, str]:
+    """Return the status of each run of a plan in a store that may not be there yet."""
+    found = {}
+    for run in runs:
+        folder = store.folder(run.run_id)
+        found[run.run_id] = status_of(folder, folder.read())
+    return found
+
+
+def counted(statuses: Iterable[str]) -> dict[str, int]:
+    """Return how many runs have each status, in the order in which a run goes through them."""
+    order = ("done", "failed", "skipped", "interrupted", "running", "planned")
+    count = Counter(statuses)
+    return {status: count[status] for status in order if count[status]}
+
+
+def git_commit(directory: Path) -> str | None:
+    """Return the commit of the user's code, with ``-dirty`` when it was changed since, or None."""
+    line = ["git", "-C", str(directory), "describe", "--always", "--abbrev=40", "--dirty"]
+    line += ["--exclude", "*"]
+    try:
+        found = subprocess.run(line, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None

@@ -1,0 +1,99 @@
+"""The node agent: one per host and run. It holds the sampler and torchrun's elastic agent.
+
+``python -m wattlaw.training.agent RUN_FOLDER ATTEMPT --workers N --parent-pid PID``. Whoever
+starts it on several nodes gives torchrun's rendezvous after ``--``.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from wattlaw import processes
+from wattlaw.devices.meter import Target
+from wattlaw.errors import BadInput
+from wattlaw.store.files import write_text
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.model import Measure
+from wattlaw.telemetry import sampler
+
+_SAMPLER_GRACE_S = 10.0
+
+
+def main() -> int:
+    """Run this node's part of a run; 0 when every worker ended well."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("attempt", type=int)
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--parent-pid", type=int, required=True)
+    options, rendezvous = parser.parse_known_args()
+    processes.end_with_parent(options.parent_pid)
+    folder = RunFolder(options.folder)
+    record = folder.read()
+    if record is None:
+        raise BadInput(f"{folder.record_path}: not there")
+    live = folder.live(options.attempt)
+    with _sampling(live, record.spec.measure):
+        return _train(folder, options.attempt, options.workers, rendezvous)
+
+
+@contextlib.contextmanager
+def _sampling(live: Path, measure: Measure) -> Iterator[None]:
+    """Keep a sampler on this process tree; when it goes away early, training goes on."""
+    target = Target(os.getpid(), measure.assume_cpu_w)
+    line = sampler.command(live, socket.gethostname(), target, measure.sample_hz)
+    process = subprocess.Popen(line, start_new_session=True)
+    try:
+        yield
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_SAMPLER_GRACE_S)
+        process.kill()
+
+
+def _train(folder: RunFolder, attempt: int, workers: int, rendezvous: list[str]) -> int:
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import get_args_parser, run
+
+    line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers)]
+    line += ["-m", "wattlaw.training.worker", str(folder.path), str(attempt)]
+    try:
+        run(get_args_parser().parse_args(line))
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        live = folder.live(attempt)
+        reason = _told(live) or f"rank {rank} {_ended(failure.exitcode)}"
+        write_text(live / f"failure.{socket.gethostname()}.json", json.dumps({"reason": reason}))
+        return 1
+    except SignalException as error:
+        print(f"agent ended by {error.sigval.name}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _told(live: Path) -> str | None:
+    """Return what the first rank to fail said of it."""
+    told = [json.loads(path.read_text(encoding="utf-8")) for path in live.glob("error.*.json")]
+    if not told:
+        return None
+    first = min(told, key=lambda one: float(one["time_s"]))
+    return f"rank {first['rank']}: {first['reason']}"
+
+
+def _ended(code: int) -> str:
+    if code < 0:
+        return f"ended by signal {-code} ({signal.Signals(-code).name})"
+    return f"ended with exit code {code}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""``digits-cnn``: a small convolutional net on scikit-learn's handwritten digits.
+
+Real data that is on every machine: 1,797 grey images of 8 x 8 pixels in 10 classes (UCI Optical
+Recognition of Handwritten Digits), split once into 1,437 for training and 360 for testing.
+"""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattlaw.workloads.workload import Entry
+
+
+class Options(BaseModel):
+    """What can be chosen. Defaults are part of every run's identity."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    lr: float = Field(
+        default=0.05, gt=0, description="learning rate at global batch 64 (a number > 0)"
+    )
+    momentum: float = Field(default=0.9, ge=0, lt=1, description="a number >= 0 and < 1")
+    width: int = Field(
+        default=32, ge=1, le=1024, description="channels of the first layer (1 to 1024)"
+    )
+
+
+ENTRY = Entry(
+    name="digits-cnn",
+    summary="small convolutional net on handwritten digits (real data, seconds per run)",
+    parameters=84_330,
+    metric="accuracy",
+    options=Options,
+    factory="wattlaw.workloads.digits.cnn:DigitsCnn",
+)
