@@ -89,7 +89,7 @@ class HostMeter:
                 with process.oneshot():
                     busy_s += sum(process.cpu_times()[:4])
                     resident += process.memory_info().rss
-                alive = True
+                    alive = alive or process.status() != psutil.STATUS_ZOMBIE
             except psutil.Error:
                 continue
         return (busy_s, resident) if alive else None

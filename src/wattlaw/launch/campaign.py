@@ -141,14 +141,16 @@ class Campaign:
         """Take runs in the plan's order until one has no room; return those still to be had."""
         left: list[PlannedRun] = []
         for index, run in enumerate(waiting):
-            if stop.by is not None or not self._launcher.has_room(run.spec):
+            refusal = self._launcher.refuses(run.spec)
+            no_room = refusal is None and not self._launcher.has_room(run.spec)
+            if no_room or stop.by is not None:
                 return left + waiting[index:]
-            if not self._take(run):
+            if not self._take(run, refusal):
                 left.append(run)
         return left
 
-    def _take(self, run: PlannedRun) -> bool:
-        """Start a run, or note how it ended; False while another campaign holds it."""
+    def _take(self, run: PlannedRun, refusal: str | None) -> bool:
+        """Start or skip a run, or note how it ended; False while another campaign holds it."""
         folder = self._store.folder(run.run_id)
         lock = RunLock(folder)
         if not lock.acquire():
@@ -160,7 +162,6 @@ class Campaign:
             self._note(old, here=False)
             lock.release()
             return True
-        refusal = self._launcher.refuses(run.spec)
         if refusal is not None:
             skipped = self._new(run, tries)
             skipped = skipped.model_copy(update={"status": "skipped", "reason": refusal})

@@ -1,10 +1,12 @@
 """The launcher ``local``: runs as child processes of this one, on this machine."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 import time
 from functools import cached_property
+from pathlib import Path
 from typing import Self
 
 from wattlaw import processes
@@ -14,8 +16,10 @@ from wattlaw.launch.launcher import Ended
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Launch, RunSpec
+from wattlaw.training.agent import RENDEZVOUS
 
 _GRACE_S = 5.0
+_NVIDIA = ("/dev/nvidiactl", "/dev/dxg")
 _PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 _PROBE_TIMEOUT_S = 120
 
@@ -35,21 +39,10 @@ class LocalLauncher:
 
     @classmethod
     def open(cls, launch: Launch) -> Self:
-        """Count the GPUs; raises ``NotAvailable`` when torch cannot be imported."""
-        line = [sys.executable, "-c", _PROBE]
-        try:
-            found = subprocess.run(
-                line, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True
-            )
-        except (subprocess.SubprocessError, OSError) as error:
-            last = str(getattr(error, "stderr", "") or error).strip().splitlines()[-1]
-            raise NotAvailable(
-                f"torch cannot be used here ({last}); try: pip install 'wattlaw[train]'"
-            ) from None
-        count = int(found.stdout.split()[-1])
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        named = [part.strip() for part in visible.split(",")] if visible else []
-        return cls(launch, (named or [str(index) for index in range(count)])[:count])
+        """Count the GPUs; raises ``NotAvailable`` when torch is not there or cannot be used."""
+        if importlib.util.find_spec("torch") is None:
+            raise NotAvailable("torch is not installed; try: pip install 'wattlaw[train]'")
+        return cls(launch, _gpus())
 
     @cached_property
     def capacity(self) -> int:
@@ -89,6 +82,7 @@ class LocalLauncher:
             "OMP_NUM_THREADS": str(self.threads),
             "MKL_NUM_THREADS": str(self.threads),
             "PYTHONUNBUFFERED": "1",
+            **_meet_without_network(folder.live(record.attempts)),
         }
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         gpus = self._free_gpus()[:workers]
@@ -97,6 +91,8 @@ class LocalLauncher:
         line = [sys.executable, "-m", "wattlaw.training.agent"]
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
+        line += ["--rdzv-backend", "c10d", "--rdzv-conf", "store_type=file"]
+        line += ["--rdzv-endpoint", str(folder.live(record.attempts).resolve() / "agents")]
         with folder.log_path.open("a", encoding="utf-8") as log:
             log.write(f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n")
             log.flush()
@@ -154,3 +150,36 @@ class LocalAttempt:
             processes.end(processes.tree(self._process.pid), _GRACE_S)
             self._process.wait()
             self._ended = Ended("stopped")
+
+
+def _meet_without_network(live: Path) -> dict[str, str]:
+    """Return the environment in which processes of one machine find each other through files.
+
+    torch's TCP store would listen on every interface of the machine.
+    """
+    return {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        RENDEZVOUS: f"file://{live.resolve() / 'ranks'}",
+    }
+
+
+def _gpus() -> list[str]:
+    """Return the GPUs that torch may use, as CUDA_VISIBLE_DEVICES names them.
+
+    torch is asked in a process of its own, so that this one stays small, and only where there is
+    an NVIDIA driver, because asking takes seconds.
+    """
+    if not any(Path(node).exists() for node in _NVIDIA):
+        return []
+    line = [sys.executable, "-c", _PROBE]
+    try:
+        found = subprocess.run(
+            line, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True
+        )
+    except (subprocess.SubprocessError, OSError) as error:
+        words = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        raise NotAvailable(f"torch cannot be used here: {words[-1]}") from None
+    count = int(found.stdout.split()[-1])
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    named = [part.strip() for part in visible.split(",")] if visible else []
+    return (named or [str(index) for index in range(count)])[:count]

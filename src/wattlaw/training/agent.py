@@ -23,6 +23,9 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Measure
 from wattlaw.telemetry import sampler
 
+#: Names the variable with which a launcher tells ranks where to meet; torchrun's own if unset.
+RENDEZVOUS = "WATTLAW_RENDEZVOUS"
+
 _SAMPLER_GRACE_S = 10.0
 
 

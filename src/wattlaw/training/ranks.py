@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from wattlaw.training.agent import RENDEZVOUS
+
 #: A collective that waits longer than this has lost a peer.
 _COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 
@@ -72,7 +74,14 @@ def joined() -> Iterator[Ranks]:
         backend, bound = "nccl", device
     else:
         device, backend, bound = torch.device("cpu"), "gloo", None
-    dist.init_process_group(backend, timeout=_COLLECTIVE_TIMEOUT, device_id=bound)
+    dist.init_process_group(
+        backend,
+        init_method=os.environ.get(RENDEZVOUS, "env://"),
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=_COLLECTIVE_TIMEOUT,
+        device_id=bound,
+    )
     try:
         yield Ranks(
             rank=dist.get_rank(),

@@ -1,0 +1,116 @@
+"""What several test files share: studies on disk, the command line as a process, real runs."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from wattlaw.store.store import Store
+
+PLUGIN = Path(__file__).parent / "plugin"
+WAIT_S = 60.0
+
+
+def study_of(**changes: object) -> dict[str, object]:
+    """Return a small valid study, with top-level keys replaced."""
+    study: dict[str, object] = {
+        "name": "test",
+        "workloads": [{"name": "digits-cnn"}],
+        "sweeps": [{"gpus": [1], "global_batch": [128]}],
+        "measure": {"epochs": 2, "warmup_epochs": 1, "sample_hz": 20},
+        "launch": {"kind": "local", "gpus_per_node": 4},
+    }
+    return study | changes
+
+
+#: Long enough to be killed in the middle, and far shorter than the tests' time limit.
+LONG = {"epochs": 40, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
+
+
+@pytest.fixture
+def write_study(tmp_path: Path) -> Callable[..., Path]:
+    """Give a function that writes a study file and returns its path."""
+
+    def write(**changes: object) -> Path:
+        path = tmp_path / "study.yaml"
+        path.write_text(yaml.safe_dump(study_of(**changes)))
+        return path
+
+    return write
+
+
+def wattlaw(*arguments: object, **options: object) -> "subprocess.CompletedProcess[str]":
+    """Run the command line as a user does, and wait for it."""
+    line = [sys.executable, "-m", "wattlaw", *map(str, arguments)]
+    return subprocess.run(
+        line, capture_output=True, text=True, timeout=170, check=False, env=environment(), **options
+    )
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of child processes: with the tests' plug-in package installed."""
+    path = os.pathsep.join(filter(None, [str(PLUGIN), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path, "COLUMNS": "120"}
+
+
+@contextmanager
+def started(*arguments: object) -> Iterator["subprocess.Popen[str]"]:
+    """Run the command line in the background; whatever is left of it at the end is killed."""
+    line = [sys.executable, "-m", "wattlaw", *map(str, arguments)]
+    process = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    )
+    family: list[psutil.Process] = []
+    try:
+        yield process
+    finally:
+        family = psutil.Process(process.pid).children(recursive=True) if alive(process) else []
+        process.kill()
+        process.communicate()
+        for member in family:
+            if member.is_running():
+                member.kill()
+
+
+def alive(process: "subprocess.Popen[str]") -> bool:
+    """Say whether a process has not ended."""
+    return process.poll() is None
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = WAIT_S) -> object:
+    """Wait until a condition holds, and return its value."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {seconds:g} s for {what}")
+
+
+def in_training(store: Path) -> list[Path]:
+    """Return the window streams of the runs that have finished at least their first epoch."""
+    streams = store.glob("runs/*/live/*/windows.*.arrows")
+    return [stream for stream in streams if stream.stat().st_size > 2000]
+
+
+def processes_of(store: Path, module: str = "wattlaw.") -> list[psutil.Process]:
+    """Return the living processes that work on a store, by module."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if any(part.startswith(str(store)) for part in line) and any(module in p for p in line):
+            found.append(process)
+    return [p for p in found if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def records(store: Path) -> dict[str, object]:
+    """Return a store's records by run id."""
+    return {record.run_id: record for record in Store(store).records()}

@@ -1,0 +1,83 @@
+"""Which samples an update takes, and which of them a rank gets."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattlaw.workloads.batches import evaluation_parts, training_parts
+from wattlaw.workloads.workload import Shard
+
+counts = st.integers(1, 300)
+worlds = st.integers(1, 9)
+locals_ = st.integers(1, 40)
+seeds = st.integers(0, 2**31)
+
+
+def ranks(world: int, local: int, seed: int, fraction: float = 1.0) -> list[Shard]:
+    return [Shard(rank, world, local, seed, fraction) for rank in range(world)]
+
+
+@given(counts, worlds, locals_, seeds, st.integers(0, 50))
+def test_every_training_sample_is_seen_once_but_for_a_rest_smaller_than_the_ranks(
+    samples, world, local, seed, epoch
+):
+    shards = ranks(world, local, seed)
+    parts = [list(training_parts(samples, shard, epoch)) for shard in shards]
+    seen = np.concatenate([p.indices for mine in parts for p in mine] or [np.array([], int)])
+    rest = samples % (world * local)
+    dropped = rest if rest < world else 0
+    assert len(seen) == len(set(seen.tolist())) == samples - dropped
+
+
+@given(counts, worlds, locals_, seeds)
+def test_every_rank_makes_the_same_updates_and_none_is_empty_or_too_large(
+    samples, world, local, seed
+):
+    parts = [list(training_parts(samples, shard, 3)) for shard in ranks(world, local, seed)]
+    assert len({len(mine) for mine in parts}) == 1
+    for update in zip(*parts, strict=True):
+        sizes = [len(part.indices) for part in update]
+        assert min(sizes) >= 1
+        assert max(sizes) <= local
+        assert {part.global_size for part in update} == {sum(sizes)}
+
+
+@given(counts, seeds, st.integers(1, 8))
+def test_one_and_several_ranks_take_the_same_updates(samples, seed, world):
+    alone = list(training_parts(samples, Shard(0, 1, 8 * world, seed), 2))
+    parts = [list(training_parts(samples, shard, 2)) for shard in ranks(world, 8, seed)]
+    for update, whole in zip(zip(*parts, strict=True), alone, strict=False):
+        together = np.concatenate([part.indices for part in update])
+        assert sorted(together.tolist()) == sorted(whole.indices.tolist())
+
+
+@given(counts, worlds, locals_)
+def test_every_evaluation_sample_is_seen_exactly_once(samples, world, local):
+    seen = [
+        index
+        for shard in ranks(world, local, 0)
+        for part in evaluation_parts(samples, shard)
+        for index in part.indices.tolist()
+    ]
+    assert sorted(seen) == list(range(samples))
+
+
+@given(counts, seeds, st.floats(0.01, 1.0))
+def test_a_fraction_of_the_data_is_the_same_part_in_every_epoch(samples, seed, fraction):
+    shard = Shard(0, 1, 16, seed, fraction)
+    epochs = [
+        {i for part in training_parts(samples, shard, epoch) for i in part.indices.tolist()}
+        for epoch in (0, 1, 7)
+    ]
+    assert epochs[0] == epochs[1] == epochs[2]
+    assert len(epochs[0]) == max(1, round(samples * fraction))
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    def order(seed: int, epoch: int) -> list[int]:
+        parts = training_parts(100, Shard(0, 1, 10, seed), epoch)
+        return [i for part in parts for i in part.indices.tolist()]
+
+    assert order(0, 0) == order(0, 0)
+    assert order(0, 0) != order(0, 1)
+    assert order(0, 0) != order(1, 0)

@@ -1,0 +1,215 @@
+"""Real runs that are killed at bad moments, and what a store says of them afterwards."""
+
+import random
+import signal
+import time
+
+import psutil
+import pytest
+from conftest import LONG, alive, in_training, processes_of, records, started, wait_for, wattlaw
+
+from wattlaw.store.store import Store
+
+TWO_WORKERS = [{"gpus": [2], "global_batch": [32]}]
+
+
+def statuses(store):
+    return [record.status for record in records(store).values()]
+
+
+def no_orphans(store):
+    wait_for(lambda: not processes_of(store), "every process of the run to be gone", 15)
+
+
+def test_a_killed_worker_fails_its_run_with_the_reason_and_the_next_start_does_it_again(
+    tmp_path, write_study
+):
+    study = write_study(sweeps=TWO_WORKERS, measure=LONG)
+    store = tmp_path / "store"
+    with started("run", study, "--store", store) as campaign:
+        wait_for(lambda: in_training(store), "training")
+        worker = processes_of(store, "wattlaw.training.worker")[1]
+        worker.send_signal(signal.SIGKILL)
+        output, _ = campaign.communicate(timeout=60)
+    assert campaign.returncode == 1, output
+    (record,) = records(store).values()
+    assert record.status == "failed"
+    assert "signal 9 (SIGKILL)" in record.reason
+    assert Store(store).arrow("epochs").num_rows == 0
+    no_orphans(store)
+    again = wattlaw("run", study, "--store", store)
+    assert again.returncode == 0, again.stderr
+    (record,) = records(store).values()
+    assert (record.status, record.attempts, record.reason) == ("done", 2, None)
+
+
+def test_a_killed_launcher_leaves_no_process_behind_and_its_run_is_done_by_the_next_start(
+    tmp_path, write_study
+):
+    study = write_study(sweeps=TWO_WORKERS, measure=LONG)
+    store = tmp_path / "store"
+    with started("run", study, "--store", store) as campaign:
+        wait_for(lambda: in_training(store), "training")
+        campaign.kill()
+        campaign.wait()
+        no_orphans(store)
+    assert statuses(store) == ["running"]
+    assert "1 interrupted" in wattlaw("status", store).stdout
+    assert Store(store).arrow("epochs").num_rows == 0
+    again = wattlaw("run", study, "--store", store)
+    assert again.returncode == 0, again.stderr
+    (record,) = records(store).values()
+    assert (record.status, record.attempts) == ("done", 2)
+
+
+def test_a_killed_sampler_costs_the_run_its_telemetry_only_and_is_told(tmp_path, write_study):
+    study = write_study(sweeps=TWO_WORKERS, measure=LONG)
+    store = tmp_path / "store"
+    with started("run", study, "--store", store) as campaign:
+        wait_for(lambda: in_training(store), "training")
+        time.sleep(3.0)  # epochs of which the samples are on disk
+        (sampler,) = processes_of(store, "wattlaw.telemetry.sampler")
+        sampler.kill()
+        output, _ = campaign.communicate(timeout=120)
+    assert campaign.returncode == 0, output
+    (record,) = records(store).values()
+    assert record.status == "done"
+    assert any("sampler" in note and "lost" in note for note in record.notes)
+    epochs = Store(store).pandas("epochs")
+    last = epochs[epochs.epoch == epochs.epoch.max()]
+    assert set(last.energy_verdict) == {"unavailable"}
+    assert last.cpu_energy_j.isna().all()
+    assert "ok" in set(epochs.energy_verdict)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_end_it_stops_its_run_cleanly_and_can_go_on(tmp_path, write_study, how):
+    study = write_study(sweeps=TWO_WORKERS, measure=LONG)
+    store = tmp_path / "store"
+    with started("run", study, "--store", store) as campaign:
+        wait_for(lambda: in_training(store), "training")
+        campaign.send_signal(how)
+        output, _ = campaign.communicate(timeout=30)
+    assert campaign.returncode == 1
+    assert how.name in output
+    assert "Traceback" not in output
+    assert not processes_of(store)
+    (record,) = records(store).values()
+    assert record.status == "failed"
+    assert record.reason == f"interrupted by {how.name}"
+
+
+def test_a_run_over_its_time_limit_is_stopped_and_the_others_go_on(tmp_path, write_study):
+    study = write_study(
+        sweeps=[{"gpus": [1], "global_batch": [1437]}],
+        workloads=[{"name": "digits-cnn", "options": {"width": 512}}, {"name": "digits-cnn"}],
+        measure={"epochs": 30, "warmup_epochs": 0},
+        launch={"timeout_s": 25},
+        order="as_written",
+    )
+    store = tmp_path / "store"
+    ended = wattlaw("run", study, "--store", store)
+    assert ended.returncode == 1
+    found = {r.spec.workload.options.get("width", 32): r for r in records(store).values()}
+    assert found[512].status == "failed"
+    assert "time limit of 25 s" in found[512].reason
+    assert found[32].status == "done"
+    assert not processes_of(store)
+
+
+def test_a_failing_rank_is_quoted_and_costs_no_other_run(tmp_path, write_study):
+    study = write_study(
+        workloads=[{"name": "broken"}, {"name": "digits-cnn"}],
+        sweeps=[{"gpus": [2, 64], "global_batch": [128], "power_limit_w": [None]}],
+        order="as_written",
+    )
+    store = tmp_path / "store"
+    ended = wattlaw("run", study, "--store", store)
+    assert ended.returncode == 1
+    found = {(r.spec.workload.name, r.spec.setting.gpus): r for r in records(store).values()}
+    assert found["broken", 2].reason == "rank 1: ValueError: sample 7 is broken"
+    assert found["digits-cnn", 2].status == "done"
+    assert {found[name, 64].status for name in ("broken", "digits-cnn")} == {"skipped"}
+    assert "this machine holds 4" in found["digits-cnn", 64].reason
+    assert "wattlaw status" in ended.stdout
+
+
+def test_a_run_that_asks_for_a_cap_is_skipped_where_none_can_be_set(tmp_path, write_study):
+    study = write_study(
+        sweeps=[{"gpus": [1], "global_batch": [32], "power_limit_w": [200], "clock_limit_mhz": [None]}]
+    )
+    ended = wattlaw("run", study, "--store", tmp_path / "store")
+    assert ended.returncode == 0
+    (record,) = records(tmp_path / "store").values()
+    assert record.status == "skipped"
+    assert "limit" in record.reason
+
+
+def test_two_campaigns_on_one_store_share_the_work_and_repeat_nothing(tmp_path, write_study):
+    study = write_study(repeats=6)
+    store = tmp_path / "store"
+    with (
+        started("run", study, "--store", store) as one,
+        started("run", study, "--store", store) as other,
+    ):
+        outputs = [campaign.communicate(timeout=150)[0] for campaign in (one, other)]
+    assert (one.returncode, other.returncode) == (0, 0), outputs
+    assert statuses(store) == ["done"] * 6
+    assert {record.attempts for record in records(store).values()} == {1}
+    done = [output.count("\ndone: ") + output.startswith("done: ") for output in outputs]
+    assert sum(done) == 6
+    assert min(done) >= 1
+
+
+def test_a_launcher_killed_at_any_moment_never_leaves_a_run_that_only_looks_done(
+    tmp_path, write_study
+):
+    study = write_study(repeats=2)
+    store = tmp_path / "store"
+    moments = random.Random(7)
+    for _ in range(4):
+        with started("run", study, "--store", store) as campaign:
+            end_s = time.monotonic() + moments.uniform(2.0, 14.0)
+            while time.monotonic() < end_s and alive(campaign):
+                time.sleep(0.05)
+            campaign.kill()
+        for record in records(store).values() if store.exists() else ():
+            if record.status == "done":
+                epochs = Store(store).folder(record.run_id).epochs_path
+                assert epochs.stat().st_size > 0
+        if store.exists():
+            Store(store).arrow("epochs")
+            Store(store).arrow("telemetry")
+    ended = wattlaw("run", study, "--store", store)
+    assert ended.returncode == 0, ended.stderr
+    assert statuses(store) == ["done", "done"]
+    assert Store(store).arrow("epochs").num_rows == 2 * 2 * 2
+
+
+def test_a_finished_study_starts_nothing_again(tmp_path, write_study):
+    study = write_study()
+    store = tmp_path / "store"
+    assert wattlaw("run", study, "--store", store).returncode == 0
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
+    again = wattlaw("run", study, "--store", store)
+    assert again.returncode == 0
+    assert "1 done, 0 failed" in again.stdout
+    after = {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
+    assert before == after
+
+
+def test_runs_that_fit_side_by_side_do_run_side_by_side(tmp_path, write_study):
+    study = write_study(
+        repeats=2,
+        measure=LONG,
+        launch={"gpus_per_node": 2, "max_parallel": 2, "threads_per_worker": 1},
+    )
+    store = tmp_path / "store"
+    with started("run", study, "--store", store) as campaign:
+        wait_for(lambda: len(in_training(store)) == 2, "two runs in training at once")
+        agents = processes_of(store, "wattlaw.training.agent")
+        assert len({psutil.Process(a.pid).ppid() for a in agents}) == 1
+        campaign.send_signal(signal.SIGTERM)
+        campaign.communicate(timeout=30)
+    assert sorted(statuses(store)) == ["failed", "failed"]
+    assert not processes_of(store)

@@ -1,0 +1,131 @@
+"""The training loop under real torch.distributed: what it computes and what it writes."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import study_of
+
+from wattlaw.launch.campaign import Campaign
+from wattlaw.launch.local import LocalLauncher
+from wattlaw.launch.planning import Planned
+from wattlaw.store.store import Store
+from wattlaw.study.model import Study
+from wattlaw.study.plan import expand
+
+TRAIN, TEST = 1437, 360
+
+
+class Silent:
+    """An observer that says nothing."""
+
+    def started(self, record: object) -> None: ...
+    def ended(self, record: object, *, here: bool) -> None: ...
+    def waiting(self, runs: int) -> None: ...
+
+
+def run_here(study: Study, path: Path) -> Store:
+    """Run a study in this process's campaign, without the search for GPUs."""
+    planned = Planned(study, expand(study))
+    store = Store(path)
+    store.create()
+    launcher = LocalLauncher(study.launch, gpus=[])
+    outcome = Campaign(planned.study, planned.runs, store, launcher, Silent()).run()
+    assert (outcome.failed, outcome.left) == (0, 0), store.records()
+    return store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Train at one global batch on one, two and three workers: 1437 = 14 x 96 + 93 samples."""
+    study = study_of(
+        sweeps=[{"gpus": [1, 2, 3], "global_batch": [96]}],
+        measure={"epochs": 3, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15},
+        launch={"gpus_per_node": 4, "threads_per_worker": 1},
+    )
+    import json
+
+    parsed = Study.model_validate_json(json.dumps(study))
+    return run_here(parsed, tmp_path_factory.mktemp("training") / "store")
+
+
+@pytest.fixture(scope="module")
+def windows(store: Store) -> pd.DataFrame:
+    return store.pandas("epochs").merge(store.pandas("runs")[["run_id", "gpus"]], on="run_id")
+
+
+def test_one_two_and_three_workers_at_one_global_batch_follow_the_same_losses(windows):
+    losses = windows.pivot_table(index=["epoch", "phase"], columns="gpus", values="loss")
+    assert len(losses) == 6
+    assert losses[2].to_numpy() == pytest.approx(losses[1].to_numpy(), rel=2e-4)
+    assert losses[3].to_numpy() == pytest.approx(losses[1].to_numpy(), rel=2e-4)
+
+
+def test_the_loss_falls_and_the_net_learns(windows):
+    for _, run in windows.groupby("gpus"):
+        trained = run[run.phase == "train"].sort_values("epoch").loss.to_numpy()
+        assert (trained[1:] < trained[:-1]).all()
+        assert run[(run.phase == "evaluate") & (run.epoch == 2)].metric.item() > 0.5
+
+
+def test_every_window_counts_the_samples_and_updates_it_had(windows):
+    training, evaluation = (windows[windows.phase == p] for p in ("train", "evaluate"))
+    assert set(training.samples) == {TRAIN}
+    assert set(training.updates) == {15}
+    assert set(evaluation.samples) == {TEST}
+    assert evaluation.updates.isna().all()
+    assert training.metric.isna().all()
+
+
+def test_warm_up_is_marked_and_kept(windows):
+    assert windows.groupby("gpus").size().to_list() == [6, 6, 6]
+    assert set(windows[windows.warmup].epoch) == {0}
+    assert set(windows[~windows.warmup].epoch) == {1, 2}
+
+
+def test_step_times_add_up_to_the_window(windows):
+    training = windows[windows.phase == "train"]
+    stepped = training.step_time_mean_s * training.updates
+    assert (stepped <= training.duration_s).all()
+    assert (stepped >= 0.8 * training.duration_s).all()
+    assert (training.step_time_p95_s >= training.step_time_p50_s).all()
+
+
+def test_windows_do_not_overlap_and_evaluation_is_outside_training(windows):
+    for _, run in windows.groupby("gpus"):
+        run = run.sort_values("start_ns")
+        ends = run.start_ns + run.duration_s * 1e9
+        assert (run.start_ns.to_numpy()[1:] >= ends.to_numpy()[:-1] - 1e6).all()
+        assert run.phase.to_list() == ["train", "evaluate"] * 3
+
+
+def test_energy_without_a_meter_is_an_estimate_and_says_so(store, windows):
+    assert set(windows.energy_source) == {"estimated"}
+    assert windows.gpu_energy_j.isna().all()
+    training = windows[windows.phase == "train"]
+    assert (training.cpu_energy_j > 0).all()
+    telemetry = store.pandas("telemetry")
+    assert set(telemetry[telemetry.power_w.notna()].power_source) == {"estimated"}
+
+
+def test_telemetry_covers_the_run_from_before_its_first_window_to_after_its_last(store, windows):
+    telemetry = store.pandas("telemetry")
+    for run_id, run in windows.groupby("run_id"):
+        mine = telemetry[telemetry.run_id == run_id]
+        assert mine.t_ns.min() < run.start_ns.min()
+        assert mine.t_ns.max() > (run.start_ns + run.duration_s * 1e9).max()
+        assert mine.t_ns.is_monotonic_increasing
+
+
+def test_the_record_tells_what_ran_where(store):
+    for record in store.records():
+        assert record.status == "done"
+        assert record.attempts == 1
+        assert record.facts.parameters == 85_066
+        assert record.facts.threads_per_worker == 1
+        assert "torch" in record.facts.software
+        assert record.samplers[0].devices == ("host",)
+        assert record.samplers[0].cpu_s > 0
+        folder = store.folder(record.run_id).path
+        assert not (folder / "live").exists()
+        assert (folder / "log.txt").exists()
