@@ -6,8 +6,8 @@ import time
 
 import psutil
 import pytest
-from conftest import LONG, alive, in_training, processes_of, records, started, wait_for, wattlaw
 
+from conftest import LONG, alive, in_training, processes_of, records, started, wait_for, wattlaw
 from wattlaw.store.store import Store
 
 TWO_WORKERS = [{"gpus": [2], "global_batch": [32]}]
@@ -136,7 +136,9 @@ def test_a_failing_rank_is_quoted_and_costs_no_other_run(tmp_path, write_study):
 
 def test_a_run_that_asks_for_a_cap_is_skipped_where_none_can_be_set(tmp_path, write_study):
     study = write_study(
-        sweeps=[{"gpus": [1], "global_batch": [32], "power_limit_w": [200], "clock_limit_mhz": [None]}]
+        sweeps=[
+            {"gpus": [1], "global_batch": [32], "power_limit_w": [200], "clock_limit_mhz": [None]}
+        ]
     )
     ended = wattlaw("run", study, "--store", tmp_path / "store")
     assert ended.returncode == 0

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import environment, wait_for
 
+from conftest import environment, wait_for
 from wattlaw.devices.host import HostMeter
 from wattlaw.devices.meter import Target
 from wattlaw.errors import NotAvailable
@@ -21,7 +21,7 @@ from wattlaw.telemetry import sampler
 BUSY = "while True: pass"
 IDLE = "import time; time.sleep(600)"
 # A busy parent whose children come and go: each works for 0.2 s and is waited for.
-FORKING = f"""
+FORKING = """
 import subprocess, sys
 while True:
     subprocess.run([sys.executable, "-c", "import time\\ne=time.process_time()+.2\\n"
@@ -151,9 +151,7 @@ def test_a_device_that_breaks_is_given_up_with_the_reason_and_the_others_go_on(t
     wait_for(lambda: len(rows(tmp_path)) > 30, "samples")
     process.terminate()
     process.wait(10)
-    report = SamplerReport.model_validate_json(
-        sampler.report_path(tmp_path, "here").read_text()
-    )
+    report = SamplerReport.model_validate_json(sampler.report_path(tmp_path, "here").read_text())
     assert len(rows(tmp_path, "flaky-0")) == 3
     assert report.samples == len(rows(tmp_path)) + 3
     assert any("device lost" in problem for problem in report.problems)

@@ -1,11 +1,12 @@
 """The training loop under real torch.distributed: what it computes and what it writes."""
 
+import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import study_of
 
+from conftest import study_of
 from wattlaw.launch.campaign import Campaign
 from wattlaw.launch.local import LocalLauncher
 from wattlaw.launch.planning import Planned
@@ -43,8 +44,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         measure={"epochs": 3, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15},
         launch={"gpus_per_node": 4, "threads_per_worker": 1},
     )
-    import json
-
     parsed = Study.model_validate_json(json.dumps(study))
     return run_here(parsed, tmp_path_factory.mktemp("training") / "store")
 
@@ -93,10 +92,10 @@ def test_step_times_add_up_to_the_window(windows):
 
 def test_windows_do_not_overlap_and_evaluation_is_outside_training(windows):
     for _, run in windows.groupby("gpus"):
-        run = run.sort_values("start_ns")
-        ends = run.start_ns + run.duration_s * 1e9
-        assert (run.start_ns.to_numpy()[1:] >= ends.to_numpy()[:-1] - 1e6).all()
-        assert run.phase.to_list() == ["train", "evaluate"] * 3
+        ordered = run.sort_values("start_ns")
+        ends = ordered.start_ns + ordered.duration_s * 1e9
+        assert (ordered.start_ns.to_numpy()[1:] >= ends.to_numpy()[:-1] - 1e6).all()
+        assert ordered.phase.to_list() == ["train", "evaluate"] * 3
 
 
 def test_energy_without_a_meter_is_an_estimate_and_says_so(store, windows):

@@ -1,19 +1,18 @@
-"""The command ``wattlaw``: its commands are imported when they are called, so that it starts fast."""
+"""The command ``wattlaw``. What a command needs is imported when it is called, for a fast start."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Optional
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 from wattlaw.errors import WattlawError
 
 app = typer.Typer(
     name="wattlaw",
     help="Measure how a training job's time and energy scale, fit the laws, say what to run.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -29,13 +28,15 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 
 @app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
         from wattlaw import __version__
 
         print(f"wattlaw {__version__}")
-        raise typer.Exit
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 @app.command()
@@ -133,21 +134,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         result = app(args=arguments, prog_name="wattlaw", standalone_mode=False)
     except WattlawError as error:
-        return _complain(str(error), error.exit_code)
-    except click.ClickException as error:
-        return _complain(error.format_message(), 2)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        return _complain("interrupted", 1)
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 1
+        code, text = error.exit_code, str(error)
+    except TyperException as error:
+        code, text = 2, getattr(error, "format_message", error.__str__)()
+    except (typer.Abort, KeyboardInterrupt):
+        code, text = 1, "interrupted"
     except PermissionError as error:
-        return _complain(f"no permission: {error.filename}", 3)
+        code, text = 3, f"no permission: {error.filename}"
     except OSError as error:
-        return _complain(f"{error.filename or 'the system'}: {error.strerror or error}", 2)
-    return result if isinstance(result, int) else 0
-
-
-def _complain(text: str, code: int) -> int:
+        code, text = 2, f"{error.filename or 'the system'}: {error.strerror or error}"
+    else:
+        return result if isinstance(result, int) else 0
     print(f"wattlaw: {' '.join(text.split())}", file=sys.stderr)
     return code

@@ -11,6 +11,7 @@ from wattlaw.launch import planning
 from wattlaw.launch.campaign import Campaign, Outcome
 from wattlaw.launch.launcher import GROUP
 from wattlaw.store.store import Store
+from wattlaw.study.plan import PlannedRun
 
 _ROWS = 60
 
@@ -71,7 +72,7 @@ def _show(planned: planning.Planned, statuses: dict[str, str], console: Console)
     console.print(f"{len(planned.runs)} runs: {words}. Nothing was run.", highlight=False)
 
 
-def _limits(run: planning.PlannedRun) -> tuple[float | None, float | None]:
+def _limits(run: PlannedRun) -> tuple[float | None, float | None]:
     return run.spec.setting.power_limit_w, run.spec.setting.clock_limit_mhz
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from wattlaw.cli.progress import title
 from wattlaw.launch import planning
+from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.workloads import catalogue
 
@@ -25,10 +26,17 @@ def status(path: Path, *, as_json: bool) -> int:
     troubled = [(state, run) for state, run in runs if state not in ("done", "planned")]
     if as_json:
         rows = [
-            {"run_id": run.run_id, "status": state, "reason": run.reason, "log": str(_log(store, run))}
+            {
+                "run_id": run.run_id,
+                "status": state,
+                "reason": run.reason,
+                "log": str(_log(store, run)),
+            }
             for state, run in troubled
         ]
-        print(json.dumps({"store": str(path), "runs": len(runs), "counts": counts, "not_done": rows}))
+        print(
+            json.dumps({"store": str(path), "runs": len(runs), "counts": counts, "not_done": rows})
+        )
         return 0
     console = Console()
     words = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"
@@ -44,7 +52,7 @@ def status(path: Path, *, as_json: bool) -> int:
     return 0
 
 
-def _log(store: Store, run: planning.RunRecord) -> Path:
+def _log(store: Store, run: RunRecord) -> Path:
     return store.folder(run.run_id).log_path
 
 

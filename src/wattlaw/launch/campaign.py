@@ -29,13 +29,13 @@ class Observer(Protocol):
     """Is told of every run as it changes."""
 
     def started(self, record: RunRecord) -> None:
-        """A run of this campaign has begun."""
+        """Note that a run of this campaign has begun."""
 
     def ended(self, record: RunRecord, *, here: bool) -> None:
-        """A run is done, failed or skipped; ``here`` is False when it was so already."""
+        """Note a run that is done, failed or skipped; not ``here`` if it was so already."""
 
     def waiting(self, runs: int) -> None:
-        """Only runs that another campaign holds are left."""
+        """Note that only runs which another campaign holds are left."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,9 @@ def failure_of(folder: RunFolder, attempt: int, exit_code: int) -> str:
     for path in sorted(folder.live(attempt).glob("failure.*.json")):
         return str(json.loads(path.read_text(encoding="utf-8"))["reason"])
     if exit_code < 0:
-        return f"the node agent was ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"
+        return (
+            f"the node agent was ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"
+        )
     return f"the node agent ended with exit code {exit_code}; see {folder.log_path}"
 
 

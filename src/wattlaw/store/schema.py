@@ -14,6 +14,7 @@ RUNS = _schema(
     study=_TEXT,
     workload=_TEXT,
     options=_TEXT,  # JSON
+    metric_name=_TEXT,  # what the workload's metric is, such as accuracy
     parameters=_INT,  # trainable parameters of the model
     gpus=_INT,
     power_limit_w=_FLOAT,

@@ -35,7 +35,9 @@ class Store:
             There is no store.
         """
         if not (path / "runs").is_dir():
-            raise BadInput(f"{path}: no store (a store has a folder 'runs'); 'wattlaw run' makes one")
+            raise BadInput(
+                f"{path}: no store (a store has a folder 'runs'); 'wattlaw run' makes one"
+            )
         return cls(path)
 
     def create(self) -> None:
@@ -72,7 +74,8 @@ class Store:
 
     def pandas(self, table: str) -> "pd.DataFrame":
         """Return a whole table as a pandas frame."""
-        return self.arrow(table).to_pandas()
+        frame: pd.DataFrame = self.arrow(table).to_pandas()
+        return frame
 
     def duckdb(self, table: str) -> "duckdb.DuckDBPyRelation":
         """Return a table as a DuckDB relation; finished files are read as a query needs them."""
@@ -88,7 +91,9 @@ class Store:
         paths = [self._runs / run_id / f"{table}.parquet" for run_id in done]
         for path in paths:
             if not path.is_file():
-                raise BadInput(f"{path}: missing, though its run is done; restore it or remove the run")
+                raise BadInput(
+                    f"{path}: missing, though its run is done; restore it or remove the run"
+                )
         return paths
 
 
@@ -108,6 +113,7 @@ def _row(record: RunRecord) -> dict[str, Any]:
         **spec.measure.model_dump(exclude={"evaluate"}),
         "workload": spec.workload.name,
         "options": json.dumps(spec.workload.options, sort_keys=True),
+        "metric_name": facts.metric,
         "parameters": facts.parameters,
         "nodes": spec.nodes,
         "repeat": spec.repeat,
@@ -116,5 +122,3 @@ def _row(record: RunRecord) -> dict[str, Any]:
         "device_ids": facts.device_ids,
         "software": json.dumps(facts.software, sort_keys=True),
     }
-
-

@@ -14,9 +14,7 @@ def canonical(spec: RunSpec) -> str:
     Defaults are left out so that a setting added later, at its default, changes no old identity.
     """
     asked = spec.model_dump(mode="json", exclude_defaults=True)
-    return json.dumps(
-        _plain_numbers(asked), sort_keys=True, separators=(",", ":"), allow_nan=False
-    )
+    return json.dumps(_plain_numbers(asked), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def run_id(spec: RunSpec) -> str:

@@ -75,16 +75,15 @@ def _points(sweep: Sweep) -> int:
 
 
 def _settings(sweep: Sweep) -> Iterator[Setting]:
-    batches = [(size, None) for size in sweep.local_batch or ()]
-    batches += [(None, size) for size in sweep.global_batch or ()]
-    for (local, overall), gpus, power, clock, precision, fraction in itertools.product(
-        batches, sweep.gpus, sweep.power_limit_w, sweep.clock_limit_mhz,
-        sweep.precision, sweep.dataset_fraction,
+    rule = "local" if sweep.local_batch else "global"
+    for batch, gpus, power, clock, precision, fraction in itertools.product(
+        sweep.local_batch or sweep.global_batch or (), sweep.gpus, sweep.power_limit_w,
+        sweep.clock_limit_mhz, sweep.precision, sweep.dataset_fraction,
     ):  # fmt: skip
         yield Setting(
             gpus=gpus,
-            global_batch=overall or local * gpus,
-            local_batch=local or overall // gpus,
+            global_batch=batch * gpus if rule == "local" else batch,
+            local_batch=batch if rule == "local" else batch // gpus,
             power_limit_w=power,
             clock_limit_mhz=clock,
             precision=precision,

@@ -23,9 +23,7 @@ Location = tuple[int | str, ...]
 class _Loader(yaml.SafeLoader):
     """Safe YAML without two surprises: ``1e-3`` is a number, a key given twice is an error."""
 
-    def construct_mapping(
-        self, node: yaml.MappingNode, deep: bool = False
-    ) -> dict[Hashable, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
@@ -61,9 +59,7 @@ def read_study(path: Path) -> Study:
     if where is not None:
         location, allowed = where
         given = _at(data, location)
-        raise BadInput(
-            f"{_place(path, root, location)}: given {_short(given)}; allowed: {allowed}"
-        )
+        raise BadInput(f"{_place(path, root, location)}: given {_short(given)}; allowed: {allowed}")
     if not isinstance(data, dict):
         raise BadInput(
             f"{path}: given {_short(data)}; allowed: a mapping with the keys "

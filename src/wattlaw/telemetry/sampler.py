@@ -60,7 +60,7 @@ class Sampler:
 
     def run(self, stop: threading.Event, parent_pid: int) -> None:
         """Sample until ``stop`` is set or the parent has died, then flush and report."""
-        begun_s = time.monotonic()
+        begun_s, begun_cpu_s = time.monotonic(), time.process_time()
         samples = 0
         rows: list[dict[str, object]] = []
         with StreamWriter(stream_path(self._folder, self._host), SAMPLES) as stream:
@@ -84,7 +84,7 @@ class Sampler:
             host=self._host,
             samples=samples,
             duration_s=time.monotonic() - begun_s,
-            cpu_s=time.process_time(),
+            cpu_s=time.process_time() - begun_cpu_s,
             devices=self._devices,
             problems=tuple(self._problems),
         )

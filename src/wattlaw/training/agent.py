@@ -70,7 +70,7 @@ def _train(folder: RunFolder, attempt: int, workers: int, rendezvous: list[str])
     line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers)]
     line += ["-m", "wattlaw.training.worker", str(folder.path), str(attempt)]
     try:
-        run(get_args_parser().parse_args(line))
+        run(get_args_parser().parse_args(line))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         live = folder.live(attempt)

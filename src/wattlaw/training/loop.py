@@ -73,15 +73,15 @@ def _train_epoch(
         optimizer.zero_grad(set_to_none=True)
         # DDP averages gradients over ranks. This weight makes the average that of all samples
         # of the update, also when its parts are uneven.
-        (loss * (size * ranks.world / global_size)).backward()  # type: ignore[no-untyped-call]
+        (loss * (size * ranks.world / global_size)).backward()
         optimizer.step()
         loss_sum += loss.detach().double() * size
         samples += size
         updates += 1
         steps.mark()
     ranks.meet()
-    window = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
-    window |= {"updates": updates, **steps.summary()}
+    window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
+    window |= {"updates": updates} | steps.summary()
     table = ranks.table([loss_sum, samples])
     return window | _sums(ranks, table) | {"loss": _ratio(table, 0, 1)}
 
@@ -103,7 +103,7 @@ def _evaluate(
         metric_sum += found.metric
         samples += size
     ranks.meet()
-    window = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
+    window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
     table = ranks.table([loss_sum, samples, metric_sum])
     judged = {"loss": _ratio(table, 0, 1), "metric": _ratio(table, 2, 1)}
     return window | _sums(ranks, table) | judged

@@ -18,7 +18,7 @@ class StepClock:
     def mark(self) -> None:
         """Mark the end of a step, and with it the start of the next."""
         if self._on_cuda:
-            event = torch.cuda.Event(enable_timing=True)
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
             self._events.append(event)
         else:

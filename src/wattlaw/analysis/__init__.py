@@ -1,0 +1,1 @@
+"""Tables in, findings out. Pure: no files, no devices, no torch."""

@@ -1,0 +1,129 @@
+"""``fit``, ``report`` and ``export``."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from wattlaw.analysis.findings import find
+from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.power_law import Fits, fit_groups
+from wattlaw.analysis.series import fit_series, group_label, scaling_series
+from wattlaw.errors import BadInput, Refused, one_line
+from wattlaw.store.files import replacing
+from wattlaw.store.store import Store
+
+TABLES = ("runs", "epochs", "telemetry", "fits")
+_STORE_Y = "epoch_time_s"
+
+
+def fit(source: Sequence[Path], x: str, y: str, by: str | None, *, as_json: bool) -> int:
+    """Fit laws to stores or to a table."""
+    columns = [name.strip() for name in by.split(",") if name.strip()] if by else []
+    is_table = len(source) == 1 and source[0].is_file()
+    if is_table:
+        fits = fit_groups(read_table(source[0]), x, y, columns)
+    else:
+        table = run_metrics(*read_stores(source))
+        if by is None and (x, y) == ("gpus", _STORE_Y):
+            fits = fit_series(scaling_series(table))
+        else:
+            fits = fit_groups(table, x, y, columns)
+    for group, reason in fits.refusals:
+        print(f"wattlaw: no law for {group_label(group) or 'the table'}: {reason}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(fits.as_json(), allow_nan=False))
+    elif fits.laws:
+        _show(fits)
+    if fits.laws:
+        return 0
+    if fits.refusals:
+        return Refused.exit_code
+    raise Refused(f"{source[0]}: no rows to fit (no runs done, or no series of several {x})")
+
+
+def report(stores: Sequence[Path], output: Path, figures: Path | None) -> int:
+    """Write the page and, if asked, the figures."""
+    from wattlaw.report.page import write_figures, write_report
+
+    findings = find(*read_stores(stores))
+    write_report(findings, output)
+    print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    if figures is not None:
+        written = write_figures(findings, figures)
+        print(f"{figures}: {len(written)} files")
+    return 0
+
+
+def export(store: Path, table: str, output: Path) -> int:
+    """Write a table to a file; its ending says which kind."""
+    if table not in TABLES:
+        raise BadInput(f"export: given {table!r}; allowed: {', '.join(TABLES)}")
+    kind = output.suffix.lower()
+    if kind not in (".csv", ".parquet", ".jsonl"):
+        raise BadInput(f"{output}: unknown ending {kind!r}; allowed: .csv, .parquet, .jsonl")
+    found = Store.existing(store)
+    if table == "fits":
+        fits = fit_series(scaling_series(run_metrics(*read_stores([store]))))
+        frame = pd.json_normalize(fits.as_json())
+    else:
+        frame = found.pandas(table)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(output, durable=False) as temporary:
+        if kind == ".csv":
+            frame.to_csv(temporary, index=False)
+        elif kind == ".parquet":
+            frame.to_parquet(temporary, index=False)
+        else:
+            frame.to_json(temporary, orient="records", lines=True, date_format="iso")
+    print(f"{output}: {len(frame)} rows of {table}")
+    return 0
+
+
+def read_stores(paths: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the tables ``runs`` and ``epochs`` of one or more stores."""
+    stores = [Store.existing(path) for path in paths]
+    runs = pd.concat([store.pandas("runs") for store in stores], ignore_index=True)
+    epochs = pd.concat([store.pandas("epochs") for store in stores], ignore_index=True)
+    if runs["run_id"].duplicated().any():
+        twice = runs.loc[runs["run_id"].duplicated(), "run_id"].iloc[0]
+        raise BadInput(
+            f"run {twice} is in more than one store; give each machine's study a label "
+            "(launch.hardware)"
+        )
+    return runs, epochs
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Return a CSV or Parquet file as a frame."""
+    try:
+        if path.suffix.lower() == ".parquet":
+            return pd.read_parquet(path)
+        return pd.read_csv(path)
+    except (ValueError, OSError, pd.errors.ParserError) as error:
+        raise BadInput(f"{path}: not a CSV or Parquet table: {one_line(error)[:200]}") from None
+
+
+def _show(fits: Fits) -> None:
+    table = Table(title="t = alpha * N^-beta", title_justify="left")
+    for name in ("series", "alpha", "beta", "SE", "95 % interval", "R²", "p", "n", "N"):
+        table.add_column(name, justify="left" if name == "series" else "right", overflow="fold")
+    for group, law in fits.laws:
+        low, high = law.beta_ci
+        table.add_row(
+            escape(group_label(group)) or "all rows",
+            f"{law.alpha:.4g}",
+            f"{law.beta:.3f}",
+            f"{law.beta_se:.3f}",
+            f"{low:.3f} to {high:.3f}",
+            "-" if law.r2 is None else f"{law.r2:.4f}",
+            "-" if law.p_value is None else f"{law.p_value:.2g}",
+            str(law.n),
+            f"{law.x_min:g}-{law.x_max:g}",
+        )
+    Console().print(table)

@@ -1,0 +1,1 @@
+"""Pictures, tables and one self-contained page, from analysis results only."""
