@@ -6,11 +6,10 @@ import signal
 import pyarrow as pa
 from pydantic import ValidationError
 
-from wattlaw.store.record import RunRecord, SamplerReport
+from wattlaw.store.record import Facts, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.telemetry.energy import energy_of_windows
-from wattlaw.training.facts import merged
 
 
 def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
@@ -37,7 +36,7 @@ def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
             "status": "done",
             "reason": None,
             "notes": notes,
-            "facts": merged(folder.live(record.attempts)),
+            "facts": _facts(folder, record.attempts),
             "samplers": reports,
         }
     )
@@ -88,3 +87,19 @@ def _sampler_reports(
             notes.append(f"the sampler of {host} was lost; telemetry ends early")
     notes += [f"{r.host}: {problem}" for r in reports for problem in r.problems]
     return tuple(reports), tuple(notes)
+
+
+def _facts(folder: RunFolder, attempt: int) -> Facts:
+    """Return the facts of all hosts of an attempt as one; hosts in order of name."""
+    found = [
+        Facts.model_validate_json(path.read_text(encoding="utf-8"))
+        for path in sorted(folder.live(attempt).glob("facts.*.json"))
+    ]
+    if not found:
+        return Facts()
+    return found[0].model_copy(
+        update={
+            "hosts": tuple(host for facts in found for host in facts.hosts),
+            "device_ids": tuple(device for facts in found for device in facts.device_ids),
+        }
+    )

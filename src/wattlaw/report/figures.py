@@ -32,12 +32,13 @@ def epoch_time(findings: Findings) -> alt.LayerChart | None:
         base = alt.Chart(lines).encode(x=workers_axis(counts), color=look["color"])
         layers.append(base.mark_area(opacity=0.15).encode(y="low:Q", y2="high:Q"))
         layers.append(base.mark_line(strokeWidth=2).encode(y=alt.Y("mean:Q")))
-    points = alt.Chart(series[["gpus", "epoch_time_s", "series", "repeat"]])
+    layers += [_means(series, "epoch_time_s", counts, look)] if lines.empty else []
+    points = alt.Chart(series[["at", "gpus", "epoch_time_s", "series", "repeat"]])
     points = points.mark_point(filled=True, size=60, opacity=0.75)
     layers.append(points.encode(x=workers_axis(counts), y=time, **look))
     subtitle = "points: repeats; lines: t = \u03b1 N^\u2212\u03b2 with 95 % confidence band"
     if lines.empty:
-        subtitle = "points: repeats; no law: it needs three worker counts"
+        subtitle = "points: repeats, lines: their means; a law needs three worker counts"
     return styled(alt.layer(*layers), "Seconds per epoch", subtitle + more)
 
 
@@ -47,10 +48,10 @@ def speedup(findings: Findings) -> alt.LayerChart | None:
     if series.empty:
         return None
     names = list(series["series"].unique())
-    table = findings.speedups[findings.speedups["series"].isin(names)]
+    table = _beside(findings.speedups[findings.speedups["series"].isin(names)])
     counts, look = _counts(series), by_series(names)
     ends = table.loc[[table["gpus"].idxmin(), table["gpus"].idxmax()], ["gpus", "reference"]]
-    ideal = pd.DataFrame({"gpus": ends["gpus"], "speedup": ends["gpus"] / ends["gpus"].min()})
+    ideal = pd.DataFrame({"at": ends["gpus"], "speedup": ends["gpus"] / ends["gpus"].min()})
     gain = alt.Y(
         "speedup:Q",
         title="speedup (ratio to the smallest number of workers)",
@@ -82,12 +83,10 @@ def energy(findings: Findings) -> alt.LayerChart | None:
         scale=alt.Scale(zero=True),
         axis=alt.Axis(format="~g"),
     )
-    base = alt.Chart(series[["gpus", "energy_per_epoch_j", "series", "repeat"]])
+    base = alt.Chart(series[["at", "gpus", "energy_per_epoch_j", "series", "repeat"]])
     across = workers_axis(counts)
     layers = alt.layer(
-        base.mark_line().encode(
-            x=across, y=alt.Y("mean(energy_per_epoch_j):Q"), color=look["color"]
-        ),
+        _means(series, "energy_per_epoch_j", counts, look),
         base.mark_point(filled=True, size=60, opacity=0.75).encode(x=across, y=joules, **look),
     )
     subtitle = f"{findings.energy}; points: repeats, lines: their means"
@@ -101,7 +100,7 @@ def quality(findings: Findings) -> alt.LayerChart | None:
         return None
     sizes = sorted(int(size) for size in table["global_batch"].unique())
     table = table.assign(
-        series=[f"{w}, {g} workers" for w, g in zip(table["workload"], table["gpus"], strict=True)]
+        series=[f"{w}, workers: {g}" for w, g in zip(table["workload"], table["gpus"], strict=True)]
     )
     look = by_series(sorted(table["series"].unique()))
     across = alt.X(
@@ -140,7 +139,21 @@ def _shown(findings: Findings) -> tuple[pd.DataFrame, str]:
     hidden = len(names) - MAX_SERIES
     more = f"; {hidden} more series in the table" if hidden > 0 else ""
     shown = findings.series[findings.series["series"].isin(names[:MAX_SERIES])]
-    return shown, more
+    return _beside(shown), more
+
+
+def _beside(table: pd.DataFrame) -> pd.DataFrame:
+    """Add ``at``: the worker count moved by a few percent, so that no series hides another."""
+    names = list(table["series"].unique())
+    step = min(0.02, 0.08 / max(1, len(names)))
+    moved = table["series"].map({n: (i - (len(names) - 1) / 2) * step for i, n in enumerate(names)})
+    return table.assign(at=table["gpus"] * np.exp(moved.astype(float)))
+
+
+def _means(series: pd.DataFrame, column: str, counts: list[int], look: dict[str, Any]) -> alt.Chart:
+    means = series.groupby(["series", "at"], as_index=False, sort=False)[column].mean()
+    lines: alt.Chart = alt.Chart(means).mark_line(strokeWidth=1.5)
+    return lines.encode(x=workers_axis(counts), y=alt.Y(f"{column}:Q"), color=look["color"])
 
 
 def _counts(series: pd.DataFrame) -> list[int]:
@@ -159,6 +172,6 @@ def _lines(findings: Findings, series: pd.DataFrame) -> pd.DataFrame:
                 mine = mine[mine["rule"] == name]
         if len(mine):
             at = np.geomspace(law.x_min, law.x_max, 33)
-            line = law.predict(at).rename(columns={"x": "gpus"})
+            line = law.predict(at).rename(columns={"x": "at"})
             parts.append(line.assign(series=mine["series"].iloc[0]))
     return pd.concat(parts) if parts else pd.DataFrame()

@@ -32,7 +32,7 @@ def workers_axis(counts: list[int]) -> alt.X:
     """Return a logarithmic axis with ticks at the worker counts that were measured."""
     low, high = min(counts), max(counts)
     return alt.X(
-        "gpus:Q",
+        "at:Q",
         title="workers (GPUs, or CPU processes where there is no GPU)",
         scale=alt.Scale(type="log", base=2, domain=[low / 1.12, high * 1.12], nice=False),
         axis=alt.Axis(values=counts, format="d", labelOverlap=True),

@@ -6,45 +6,27 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from wattlaw.store.files import write_text
 from wattlaw.store.record import Facts
 from wattlaw.training.ranks import Ranks
-from wattlaw.workloads.workload import Workload
 
 _PACKAGES = ("wattlaw", "torch", "numpy", "pyarrow", "scikit-learn", "nvidia-nccl-cu13")
 
 
-def write_facts(folder: Path, ranks: Ranks, workload: Workload, metric: str) -> None:
+def write_facts(folder: Path, ranks: Ranks, model: nn.Module, metric: str) -> None:
     """Write this host's facts into the live folder of an attempt."""
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        parameters = sum(p.numel() for p in workload.model().parameters() if p.requires_grad)
     facts = Facts(
         hosts=(ranks.host,),
         hardware=_hardware(ranks),
         device_ids=_device_ids(ranks),
-        parameters=parameters,
+        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         metric=metric,
         threads_per_worker=torch.get_num_threads(),
         software=_software(),
     )
     write_text(folder / f"facts.{ranks.host}.json", facts.model_dump_json())
-
-
-def merged(folder: Path) -> Facts:
-    """Return the facts of all hosts of an attempt as one; hosts in order of name."""
-    found = [
-        Facts.model_validate_json(path.read_text(encoding="utf-8"))
-        for path in sorted(folder.glob("facts.*.json"))
-    ]
-    if not found:
-        return Facts()
-    return found[0].model_copy(
-        update={
-            "hosts": tuple(host for facts in found for host in facts.hosts),
-            "device_ids": tuple(device for facts in found for device in facts.device_ids),
-        }
-    )
 
 
 def _hardware(ranks: Ranks) -> str:

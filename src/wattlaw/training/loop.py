@@ -1,6 +1,5 @@
 """The training loop: epochs of training and evaluation, each a window with synchronised edges."""
 
-import gc
 import time
 from typing import Any
 
@@ -17,41 +16,39 @@ from wattlaw.workloads.workload import Loader, Shard, Workload
 
 
 def train(
-    workload: Workload, spec: RunSpec, seed: int, ranks: Ranks, windows: StreamWriter | None
+    workload: Workload,
+    plain: nn.Module,
+    spec: RunSpec,
+    seed: int,
+    ranks: Ranks,
+    windows: StreamWriter | None,
 ) -> None:
     """Train a workload as a run asks, and write a window per epoch and phase.
 
     Parameters
     ----------
-    workload, spec, seed
-        What to train, at which setting, from which seed.
+    workload, plain, spec, seed
+        What to train: its model on this rank's device, at which setting, from which seed.
     ranks
         This process's place among the others.
     windows
         Where windows go; None on every rank but the first of its host.
     """
     setting, measure = spec.setting, spec.measure
-    torch.manual_seed(seed)
     shard = Shard(
         ranks.rank, ranks.world, setting.local_batch, seed=seed, fraction=setting.dataset_fraction
     )
     training, evaluation = workload.training_loader(shard), workload.evaluation_loader(shard)
-    plain = workload.model().to(ranks.device)
     on_device = [ranks.device.index] if ranks.device.type == "cuda" else None
     model = DistributedDataParallel(plain, device_ids=on_device)
     optimizer = workload.optimizer(model, setting.global_batch)
-    try:
-        for epoch in range(measure.epochs):
-            mark: dict[str, Any] = {"epoch": epoch, "warmup": epoch < measure.warmup_epochs}
-            found = _train_epoch(workload, model, optimizer, training.epoch(epoch), ranks)
-            write_window(windows, ranks.host, phase="train", **mark, **found)
-            if measure.evaluate:
-                found = _evaluate(workload, plain, evaluation, epoch, ranks)
-                write_window(windows, ranks.host, phase="evaluate", **mark, **found)
-    finally:
-        # gloo may abort at exit when the model outlives the process group.
-        del model, plain, optimizer
-        gc.collect()
+    for epoch in range(measure.epochs):
+        mark: dict[str, Any] = {"epoch": epoch, "warmup": epoch < measure.warmup_epochs}
+        found = _train_epoch(workload, model, optimizer, training.epoch(epoch), ranks)
+        write_window(windows, ranks.host, phase="train", **mark, **found)
+        if measure.evaluate:
+            found = _evaluate(workload, plain, evaluation, epoch, ranks)
+            write_window(windows, ranks.host, phase="evaluate", **mark, **found)
 
 
 def _train_epoch(

@@ -1,5 +1,6 @@
 """One rank of a run: ``python -m wattlaw.training.worker RUN_FOLDER ATTEMPT`` under torchrun."""
 
+import gc
 import json
 import os
 import sys
@@ -27,6 +28,8 @@ def main() -> int:
 
 
 def _work(folder: RunFolder, attempt: int) -> None:
+    import torch
+
     from wattlaw import registry
     from wattlaw.telemetry.windows import open_windows
     from wattlaw.training import facts, loop
@@ -41,13 +44,17 @@ def _work(folder: RunFolder, attempt: int) -> None:
     entry = registry.load(catalogue.GROUP, spec.workload.name)
     workload = catalogue.build(spec.workload)
     with joined() as ranks:
+        torch.manual_seed(record.seed)
+        model = workload.model().to(ranks.device)
         windows = None
         if ranks.is_first_of_host:
-            facts.write_facts(live, ranks, workload, entry.metric)
+            facts.write_facts(live, ranks, model, entry.metric)
             windows = open_windows(live, ranks.host)
-        loop.train(workload, spec, record.seed, ranks, windows)
+        loop.train(workload, model, spec, record.seed, ranks, windows)
         if windows is not None:
             windows.close()
+        del model  # gloo may abort at exit when a model outlives the process group
+        gc.collect()
 
 
 if __name__ == "__main__":
