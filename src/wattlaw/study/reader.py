@@ -16,6 +16,7 @@ from wattlaw.study.model import Study
 
 MAX_BYTES = 1_000_000
 MAX_VALUES = 100_000
+MAX_DEPTH = 50
 
 Location = tuple[int | str, ...]
 
@@ -99,17 +100,21 @@ def _compose(path: Path, text: str) -> yaml.Node:
 
 
 def _yaml_problem(path: Path, error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return f"{path}: nested too deeply"
     mark = getattr(error, "problem_mark", None)
     place = f"{path}:{mark.line + 1}" if mark else f"{path}"
-    problem = getattr(error, "problem", None) or str(error) or "nested too deeply"
+    problem = getattr(error, "problem", None) or error
     return f"{place}: not valid YAML: {' '.join(str(problem).split())}"
 
 
 def _refuse_expansion(path: Path, root: yaml.Node) -> None:
-    """Refuse aliases that contain themselves or multiply into very many values."""
+    """Refuse aliases that contain themselves or grow into very many values, and deep nests."""
     sizes: dict[int, int | None] = {}
 
-    def size(node: yaml.Node) -> int:
+    def size(node: yaml.Node, depth: int) -> int:
+        if depth > MAX_DEPTH:
+            raise BadInput(f"{path}:{node.start_mark.line + 1}: nested too deeply")
         if id(node) in sizes:
             known = sizes[id(node)]
             if known is None:
@@ -121,11 +126,11 @@ def _refuse_expansion(path: Path, root: yaml.Node) -> None:
             children = node.value
         elif isinstance(node, yaml.MappingNode):
             children = [part for pair in node.value for part in pair]
-        total = 1 + sum(size(child) for child in children)
+        total = 1 + sum(size(child, depth + 1) for child in children)
         sizes[id(node)] = total
         return total
 
-    if size(root) > MAX_VALUES:
+    if size(root, 0) > MAX_VALUES:
         raise BadInput(f"{path}: more than {MAX_VALUES:,} values; this is no study file")
 
 
