@@ -75,9 +75,10 @@ def test_the_command_line_gives_the_same_numbers_as_statsmodels(tmp_path):
         assert (law["x_min"], law["x_max"]) == (mine["n"].min(), mine["n"].max())
 
 
-@given(
-    st.floats(1e-3, 1e6), st.floats(-1, 2), st.lists(st.integers(1, 500), min_size=3, unique=True)
-)
+several = st.lists(st.integers(1, 500), min_size=3, unique=True)
+
+
+@given(st.floats(1e-3, 1e6), st.floats(-1, 2), several)
 def test_an_exact_law_is_found_again(alpha, beta, counts):
     law = fit_power_law(counts, alpha * np.array(counts, float) ** -beta)
     assert law.beta == pytest.approx(beta, abs=1e-6)

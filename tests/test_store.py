@@ -72,12 +72,9 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "file"
     write_text(path, "old")
 
-    def fail() -> None:
-        with replacing(path) as temporary:
-            temporary.write_text("half")
-            raise RuntimeError
-
-    pytest.raises(RuntimeError, fail)
+    with pytest.raises(RuntimeError), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -153,7 +153,7 @@ def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Fits:
             there = ", ".join(map(str, frame.columns))
             raise BadInput(f"no column {name!r}; allowed: {there}")
     for name in (x, y):
-        if not pd.api.types.is_numeric_dtype(frame[name]):
+        if len(frame) and not pd.api.types.is_numeric_dtype(frame[name]):
             raise BadInput(f"column {name!r} is not numeric ({frame[name].dtype})")
     laws, refusals = [], []
     for group, rows in groups(frame, by):

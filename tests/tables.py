@@ -1,0 +1,67 @@
+"""Tables of a store made by hand, for tests of analyses and reports."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from wattlaw.store.schema import EPOCHS, RUNS
+
+
+def run_row(run_id: str, **changes: object) -> dict[str, object]:
+    """Return a done run."""
+    row: dict[str, object] = {
+        "run_id": run_id, "study": "s", "workload": "digits-cnn", "options": "{}",
+        "metric_name": "accuracy", "gpus": 1, "global_batch": 64, "local_batch": 64,
+        "precision": "fp32", "dataset_fraction": 1.0, "nodes": 1, "repeat": 0, "launcher": "local",
+        "hardware": "board", "software": '{"torch": "2"}', "status": "done", "notes": [],
+        "device_ids": ["host"], "attempts": 1,
+    }  # fmt: skip
+    return row | changes
+
+
+def window_row(run_id: str, epoch: int, **changes: object) -> dict[str, object]:
+    """Return a training window without energy."""
+    row: dict[str, object] = {
+        "run_id": run_id, "host": "a", "epoch": epoch, "phase": "train", "warmup": False,
+        "start_ns": epoch, "duration_s": 1.0, "samples": 100, "updates": 10, "loss": 0.1,
+        "energy_source": "none", "energy_verdict": "unavailable",
+    }  # fmt: skip
+    return row | changes
+
+
+def frames(
+    runs: list[dict[str, object]], epochs: list[dict[str, object]]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the tables as a store gives them."""
+    return (
+        pa.Table.from_pylist(runs, schema=RUNS).to_pandas(),
+        pa.Table.from_pylist(epochs, schema=EPOCHS).to_pandas(),
+    )
+
+
+def study(
+    counts: tuple[int, ...] = (1, 2, 4), source: str = "estimated", beta: float = 0.8
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a study of three global batches, three repeats each, with noise from a seed."""
+    dice = np.random.default_rng(0)
+    runs, epochs = [], []
+    for batch in (32, 64, 128):
+        for gpus in counts:
+            for repeat in range(3):
+                run_id = f"{batch:04}{gpus:04}{repeat:08}"
+                runs.append(
+                    run_row(run_id, gpus=gpus, global_batch=batch, local_batch=batch // gpus,
+                            repeat=repeat)
+                )  # fmt: skip
+                for epoch in range(3):
+                    time_s = 100 / batch * gpus**-beta * float(np.exp(dice.normal(0, 0.03)))
+                    energy = {"cpu_energy_j": 15 * gpus * time_s, "energy_source": source,
+                              "energy_verdict": "ok"} if source != "none" else {}  # fmt: skip
+                    epochs.append(
+                        window_row(run_id, epoch, duration_s=time_s, warmup=epoch == 0, **energy)
+                    )
+                    epochs.append(
+                        window_row(run_id, epoch, phase="evaluate", duration_s=99.0,
+                                   metric=0.9 + epoch / 50 - batch / 4000)
+                    )  # fmt: skip
+    return frames(runs, epochs)

@@ -1,0 +1,147 @@
+"""The command line as a user meets it: real processes, real files."""
+
+import json
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+
+from conftest import wattlaw
+
+COMMANDS = ("run", "check", "status", "fit", "report", "export", "workloads")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "study.yaml"
+    path.write_text(
+        "name: cli\nworkloads: [{name: digits-cnn}]\n"
+        "sweeps: [{gpus: [1], global_batch: [256]}, {gpus: [99], local_batch: [1]}]\n"
+        "measure: {epochs: 2, warmup_epochs: 1}\nlaunch: {gpus_per_node: 2}\n"
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def store(study):
+    path = study.parent / "store"
+    found = wattlaw("run", study, "--store", path)
+    assert found.returncode == 0, found.stderr
+    assert "1 done, 0 failed, 1 skipped" in found.stdout
+    return path
+
+
+def loaded_by(code: str) -> set[str]:
+    line = [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"]
+    return set(subprocess.run(line, capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_help_names_every_command_and_imports_neither_torch_nor_pandas():
+    found = wattlaw("--help")
+    assert found.returncode == 0
+    assert all(command in found.stdout for command in COMMANDS)
+    modules = loaded_by("from wattlaw.cli.main import main; main(['--help'])")
+    assert not {"torch", "pandas", "pyarrow", "numpy", "altair", "yaml"} & modules
+    assert not {"torch", "pandas"} & loaded_by("import wattlaw")
+
+
+def test_the_front_end_of_a_run_never_imports_torch():
+    modules = loaded_by("import wattlaw.cli.running, wattlaw.launch.local, wattlaw.launch.finish")
+    assert "torch" not in modules
+    assert "pandas" not in modules
+
+
+def test_the_worker_side_imports_nothing_of_the_front_end():
+    modules = loaded_by(
+        "import wattlaw.training.agent, wattlaw.training.worker, wattlaw.telemetry.sampler, "
+        "wattlaw.devices.host, wattlaw.workloads.catalogue, wattlaw.store.run_folder"
+    )
+    assert not {"pandas", "duckdb", "altair", "typer", "statsmodels", "yaml", "jinja2"} & modules
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("nonsense",), ("run",), ("run", "x.yaml", "--nonsense"), ("status", "/no/such/store"),
+     ("report", "/no/such/store"), ("fit", "/no/such/store"), ("check", "/no/such/file"),
+     ("export", "/no/such/store", "runs", "-o", "/tmp/x.csv")],
+)  # fmt: skip
+def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_two(arguments):
+    found = wattlaw(*arguments)
+    assert found.returncode == 2
+    assert len(found.stderr.splitlines()) == 1
+    assert found.stderr.startswith("wattlaw: ")
+
+
+def test_a_dry_run_shows_every_run_with_its_status_and_writes_nothing(study, tmp_path):
+    store = tmp_path / "never"
+    found = wattlaw("run", study, "--store", store, "--dry-run")
+    assert found.returncode == 0
+    assert "2 runs: 2 planned. Nothing was run." in found.stdout
+    assert not store.exists()
+
+
+def test_a_dry_run_on_a_store_says_what_is_done(study, store):
+    found = wattlaw("run", study, "--store", store, "--dry-run")
+    assert "2 runs: 1 done, 1 skipped" in found.stdout
+
+
+def test_check_counts_the_runs(study):
+    assert "2 runs = 1 workload(s) x 2 settings x 1 repeats" in wattlaw("check", study).stdout
+
+
+def test_status_tells_counts_and_reasons(store):
+    found = wattlaw("status", store)
+    assert "2 runs: 1 done, 1 skipped" in found.stdout
+    assert "holds 2" in " ".join(found.stdout.split())
+    told = json.loads(wattlaw("status", store, "--json").stdout)
+    assert told["counts"] == {"done": 1, "skipped": 1}
+    assert "needs 99 workers" in told["not_done"][0]["reason"]
+
+
+def test_without_a_meter_energy_is_missing_in_every_export(store, tmp_path):
+    for kind in ("csv", "parquet", "jsonl"):
+        path = tmp_path / f"epochs.{kind}"
+        assert wattlaw("export", store, "epochs", "-o", path).returncode == 0
+        read = {"csv": pd.read_csv, "parquet": pd.read_parquet,
+                "jsonl": lambda p: pd.read_json(p, lines=True)}[kind]  # fmt: skip
+        frame = read(path)
+        assert len(frame) == 4
+        assert set(frame["energy_source"]) == {"none"}
+        assert frame["cpu_energy_j"].isna().all()
+        assert frame["gpu_energy_j"].isna().all()
+
+
+def test_tables_that_do_not_exist_and_endings_that_are_unknown_are_told(store, tmp_path):
+    wrong = wattlaw("export", store, "results", "-o", tmp_path / "x.csv")
+    assert (wrong.returncode, "runs, epochs, telemetry, fits" in wrong.stderr) == (2, True)
+    ending = wattlaw("export", store, "runs", "-o", tmp_path / "x.xls")
+    assert (ending.returncode, ".csv, .parquet, .jsonl" in ending.stderr) == (2, True)
+
+
+def test_a_report_and_its_figures_are_written(store, tmp_path):
+    page = tmp_path / "out" / "report.html"
+    found = wattlaw("report", store, "-o", page, "--figures", tmp_path / "figures")
+    assert found.returncode == 0, found.stderr
+    assert "needs 99 workers" in page.read_text()
+    assert {p.name for p in (tmp_path / "figures").iterdir()} >= {"quality.png", "quality.svg"}
+
+
+def test_the_same_store_twice_is_refused(store):
+    found = wattlaw("report", store, store)
+    assert found.returncode == 2
+    assert "more than one store" in found.stderr
+
+
+def test_a_store_that_allows_no_law_is_told_why(store):
+    found = wattlaw("fit", store)
+    assert found.returncode == 2
+    assert "no rows to fit" in found.stderr
+
+
+def test_workloads_are_listed_with_parameters_and_options():
+    (digits,) = [
+        w for w in json.loads(wattlaw("workloads", "--json").stdout) if w["name"] == "digits-cnn"
+    ]
+    assert digits["parameters"] == 85_066
+    assert digits["options"]["lr"]["default"] == 0.05
