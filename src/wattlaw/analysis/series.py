@@ -18,7 +18,6 @@ _FIXED = (
     "workload", "options", "hardware", "precision", "power_limit_w", "clock_limit_mhz",
     "dataset_fraction",
 )  # fmt: skip
-_DEFAULTS = {"options": "{}", "precision": "fp32", "dataset_fraction": 1.0}
 
 
 def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
@@ -42,8 +41,8 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
 def fit_series(series: pd.DataFrame) -> Fits:
     """Fit a law to each series of ``scaling_series``.
 
-    A group says workload, the batch rule with its value, and whatever else differs in the table
-    or is not at its default.
+    A group says workload, the batch rule with its value, whatever else differs in the table, and
+    caps and clocks that are set.
     """
     if series.empty:
         return Fits((), ())
@@ -116,12 +115,11 @@ def _speedup(label: str, series: pd.DataFrame) -> Iterator[dict[str, object]]:
 
 
 def _telling(series: pd.DataFrame) -> list[str]:
-    """Return the fixed columns that differ in a table or are not at their default."""
+    """Return the fixed columns that differ in a table, and caps and clocks that are set."""
     return [
         name
         for name in _FIXED
         if series[name].nunique(dropna=False) > 1
-        or (name in _DEFAULTS and series[name].iloc[0] != _DEFAULTS[name])
         or (name.endswith(("_w", "_mhz")) and series[name].notna().any())
     ]
 
