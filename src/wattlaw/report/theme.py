@@ -41,7 +41,7 @@ def workers_axis(counts: list[int]) -> alt.X:
 
 def by_series(names: list[str]) -> dict[str, Any]:
     """Return colour and shape by series, with one legend for both."""
-    legend = alt.Legend(title="series", orient="bottom", columns=2, direction="vertical")
+    legend = alt.Legend(title="series", orient="bottom", columns=2, symbolOpacity=1)
     colours = alt.Scale(domain=names, range=[COLOURS[i % 7] for i in range(len(names))])
     shapes = alt.Scale(domain=names, range=[SHAPES[(i + i // 7) % 7] for i in range(len(names))])
     return {

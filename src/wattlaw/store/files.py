@@ -45,6 +45,10 @@ def write_parquet(path: Path, table: pa.Table) -> None:
         pq.write_table(table, temporary, compression="zstd")
 
 
+#: What Arrow raises where a stream breaks off or goes on in garbage.
+_NOT_A_BATCH = (pa.ArrowException, OSError, MemoryError, EOFError, UnicodeDecodeError)
+
+
 class StreamWriter:
     """An Arrow IPC stream that can be read at any moment, even after this process was killed."""
 
@@ -82,16 +86,13 @@ class StreamWriter:
 def read_stream(path: Path, schema: pa.Schema) -> pa.Table:
     """Return every whole batch of a stream; a torn tail costs the torn batch only."""
     batches: list[pa.RecordBatch] = []
-    with contextlib.suppress(pa.ArrowException, EOFError), path.open("rb") as file:
-        stream = pa.ipc.open_stream(file)
-        while True:
-            try:
-                batches.append(stream.read_next_batch())
-            except StopIteration:
+    with path.open("rb") as file, contextlib.suppress(*_NOT_A_BATCH):
+        for batch in pa.ipc.open_stream(file):
+            if batch.schema != schema:
                 break
-            except OSError:  # Arrow's word for a body that is shorter than announced
-                break
-    return pa.Table.from_batches([batch for batch in batches if batch.schema == schema], schema)
+            batch.validate(full=True)  # unread bytes of a broken disk can look like a batch
+            batches.append(batch)
+    return pa.Table.from_batches(batches, schema)
 
 
 def _sync(path: Path) -> None:

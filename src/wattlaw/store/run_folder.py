@@ -52,11 +52,11 @@ class RunFolder:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "the file"
             raise BadInput(
-                f"{self.record_path}: not a run record: {place}: {first['msg']}; "
+                f"{self.record_path}: not a run record: {place!a}: {first['msg']}; "
                 "move this run's folder away and start the study again"
             ) from None
         if record.run_id != self.run_id:
-            raise BadInput(f"{self.record_path}: holds run {record.run_id}, not {self.run_id}")
+            raise BadInput(f"{self.record_path}: holds run {record.run_id!a}, not {self.run_id}")
         return record
 
     def write(self, record: RunRecord, *, durable: bool = True) -> None:

@@ -1,5 +1,6 @@
 """A store: the folder that holds the runs of one machine or cluster, and its three tables."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,11 +81,18 @@ class Store:
     def duckdb(self, table: str) -> "duckdb.DuckDBPyRelation":
         """Return a table as a DuckDB relation; finished files are read as a query needs them."""
         import duckdb
+        import pyarrow.dataset as ds
 
-        paths = [str(path) for path in self._finished(table)] if table != "runs" else []
+        paths = self._finished(table) if table != "runs" else []
         if not paths:
             return duckdb.from_arrow(self.arrow(table))
-        return duckdb.read_parquet(paths, union_by_name=True)
+        schema = TABLES[table]
+        for path in paths:
+            with _naming(path):
+                _as(schema, pq.read_schema(path).empty_table())
+        # Not read_parquet: it takes a '[' or '*' in the store's path for a pattern.
+        files = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
+        return duckdb.from_arrow(files)
 
     def _finished(self, table: str) -> list[Path]:
         done = (record.run_id for record in self.records() if record.status == "done")
@@ -98,8 +106,19 @@ class Store:
 
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:
+    with _naming(path):
+        return _as(schema, pq.read_table(path))
+
+
+def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
+    return table.select(schema.names).cast(schema)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in which Arrow found something else than a table of a store."""
     try:
-        return pq.read_table(path).select(schema.names).cast(schema)
+        yield
     except (pa.ArrowException, KeyError, OSError) as error:
         words = " ".join(str(error).split())[:200]
         raise BadInput(f"{path}: not a table of this store: {words}") from None

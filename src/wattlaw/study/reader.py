@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,26 +13,43 @@ from pydantic_core import ErrorDetails
 from wattlaw.errors import BadInput
 from wattlaw.study.model import Study
 
-MAX_BYTES = 1_000_000
+MAX_BYTES = 250_000
 MAX_VALUES = 100_000
 MAX_DEPTH = 50
+MAX_INT = 2**63 - 1
 
 Location = tuple[int | str, ...]
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML without two surprises: ``1e-3`` is a number, a key given twice is an error."""
+    """Safe YAML without surprises.
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    ``1e-3`` is a number, a key given twice is an error, and so is whatever JSON cannot carry.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise yaml.MarkedYAMLError(None, None, "a key is not text", key_node.start_mark)
             if key_node.value in seen:
-                problem = f"the key {key_node.value!r} is given twice"
+                problem = f"the key {_short(key_node.value)} is given twice"
                 raise yaml.MarkedYAMLError(None, None, problem, key_node.start_mark)
             seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        # A scalar that its tag does not fit (``!!bool x``, month 13) ends PyYAML in any of these.
+        try:
+            value = super().construct_object(node, deep)
+            if isinstance(value, str | int):
+                str(value).encode()  # neither half a surrogate pair nor a number without end
+        except (ValueError, LookupError, AttributeError) as error:
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{_short(node.value)} cannot be taken as {kind}"
+            raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from error
+        return value
 
 
 _Loader.add_implicit_resolver(
@@ -49,6 +65,13 @@ def read_study(path: Path) -> Study:
     BadInput
         With one line: ``file:line: key: given ...; allowed: ...``.
     """
+    try:
+        return _read(path)
+    except BadInput as error:
+        raise BadInput(_printable(str(error))) from None
+
+
+def _read(path: Path) -> Study:
     text = _text(path)
     root = _compose(path, text)
     _refuse_expansion(path, root)
@@ -105,54 +128,66 @@ def _yaml_problem(path: Path, error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     place = f"{path}:{mark.line + 1}" if mark else f"{path}"
     problem = getattr(error, "problem", None) or error
-    return f"{place}: not valid YAML: {' '.join(str(problem).split())}"
+    return f"{place}: not valid YAML: {' '.join(str(problem).split())[:200]}"
 
 
 def _refuse_expansion(path: Path, root: yaml.Node) -> None:
     """Refuse aliases that contain themselves or grow into very many values, and deep nests."""
-    sizes: dict[int, int | None] = {}
+    measured: dict[int, tuple[int, int] | None] = {}
 
-    def size(node: yaml.Node, depth: int) -> int:
-        if depth > MAX_DEPTH:
-            raise BadInput(f"{path}:{node.start_mark.line + 1}: nested too deeply")
-        if id(node) in sizes:
-            known = sizes[id(node)]
-            if known is None:
-                raise BadInput(f"{path}:{node.start_mark.line + 1}: an alias contains itself")
+    def measure(node: yaml.Node, depth: int) -> tuple[int, int]:
+        """Return how many values a node holds and how deep they go, aliases followed."""
+        place = f"{path}:{node.start_mark.line + 1}"
+        known = measured.get(id(node), (0, 0))
+        if known is None:
+            raise BadInput(f"{place}: an alias contains itself")
+        if depth + known[1] > MAX_DEPTH:
+            raise BadInput(f"{place}: nested too deeply; allowed: {MAX_DEPTH} levels")
+        if known[0]:
             return known
-        sizes[id(node)] = None
+        measured[id(node)] = None
         children: list[yaml.Node] = []
         if isinstance(node, yaml.SequenceNode):
             children = node.value
         elif isinstance(node, yaml.MappingNode):
             children = [part for pair in node.value for part in pair]
-        total = 1 + sum(size(child, depth + 1) for child in children)
-        sizes[id(node)] = total
-        return total
+        inner = [measure(child, depth + 1) for child in children]
+        values = 1 + sum(count for count, _ in inner)
+        height = max((1 + deep for _, deep in inner), default=0)
+        measured[id(node)] = values, height
+        return values, height
 
-    if size(root, 0) > MAX_VALUES:
+    if measure(root, 0)[0] > MAX_VALUES:
         raise BadInput(f"{path}: more than {MAX_VALUES:,} values; this is no study file")
 
 
 def _not_plain(value: object, at: Location = ()) -> tuple[Location, str] | None:
     """Return where a value stands that JSON does not know (a date, .nan, bytes), and what may."""
+    children: list[tuple[Any, object]] = []
     if isinstance(value, dict):
         children = list(value.items())
         for key, _ in children:
             if not isinstance(key, str):
-                return at, f"keys that are text (quote the key {key!r})"
+                return at, f"keys that are text (quote the key {key})"
     elif isinstance(value, list):
         children = list(enumerate(value))
-    elif isinstance(value, float) and not math.isfinite(value):
-        return at, "a finite number"
-    elif value is None or isinstance(value, str | int | float):
-        return None
-    else:
-        return at, "text, a number, true, false or null (quote a date)"
+    elif (allowed := _instead_of(value)) is not None:
+        return at, allowed
     for key, item in children:
         if (found := _not_plain(item, (*at, key))) is not None:
             return found
     return None
+
+
+def _instead_of(scalar: object) -> str | None:
+    """Return what is allowed in place of a scalar that a store could not keep."""
+    if isinstance(scalar, float) and not math.isfinite(scalar):
+        return "a finite number"
+    if isinstance(scalar, int) and abs(scalar) > MAX_INT:
+        return "a number of at most 63 bits"
+    if scalar is None or isinstance(scalar, str | int | float):
+        return None
+    return "text, a number, true, false or null (quote a date)"
 
 
 def _problem(details: ErrorDetails, data: object) -> str:
@@ -204,18 +239,18 @@ def _place(path: Path, root: yaml.Node, location: Location) -> str:
     """Return ``file:line: dotted.key[3]`` for a location in the data."""
     node, dotted = root, ""
     for part in location:
-        dotted += f"[{part}]" if isinstance(part, int) else f".{part}"
+        dotted += f"[{part}]" if isinstance(part, int) else f".{part[:60]}"
         if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
             node = node.value[part]
         elif isinstance(node, yaml.MappingNode):
             node = next((item for key, item in node.value if key.value == part), node)
     line = node.start_mark.line + 1
-    return f"{path}:{line}: {_printable(dotted.lstrip('.'))}" if dotted else f"{path}:{line}"
+    return f"{path}:{line}: {dotted.removeprefix('.')}" if dotted else f"{path}:{line}"
 
 
 def _short(value: object) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return _printable(text if len(text) <= 60 else text[:57] + "...")
+    text = json.dumps(value, default=str, ensure_ascii=False, skipkeys=True)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _printable(text: str) -> str:
