@@ -27,6 +27,8 @@ from wattlaw.telemetry import sampler
 RENDEZVOUS = "WATTLAW_RENDEZVOUS"
 
 _SAMPLER_GRACE_S = 10.0
+#: Exit codes of a rank that was killed or crashed: not SIGTERM, with which torchrun ends the rest.
+_KILLS = {-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS}
 
 
 def main() -> int:
@@ -74,13 +76,22 @@ def _train(folder: RunFolder, attempt: int, workers: int, rendezvous: list[str])
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         live = folder.live(attempt)
-        reason = _told(live) or f"rank {rank} {_ended(failure.exitcode)}"
+        codes = {rank: found.exitcode for rank, found in error.failures.items()}
+        reason = _killed(codes) or _told(live) or f"rank {rank} {_ended(failure.exitcode)}"
         write_text(live / f"failure.{socket.gethostname()}.json", json.dumps({"reason": reason}))
         return 1
     except SignalException as error:
         print(f"agent ended by {error.sigval.name}", file=sys.stderr)
         return 1
     return 0
+
+
+def _killed(codes: dict[int, int]) -> str | None:
+    """Return which rank was killed from outside; what the others say then is a consequence."""
+    for rank, code in sorted(codes.items()):
+        if code in _KILLS:
+            return f"rank {rank} {_ended(code)}"
+    return None
 
 
 def _told(live: Path) -> str | None:
