@@ -1,48 +1,25 @@
-"""From a study to its runs, and the identity of each."""
+"""From a study to its runs: grids united, duplicates merged, the order drawn, nodes counted."""
 
-import hashlib
 import json
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import study_of
-from wattlaw.study.identity import canonical, run_id
-from wattlaw.study.model import Measure, RunSpec, Setting, Study, WorkloadSpec
-from wattlaw.study.plan import expand
+from wattlaw.errors import BadInput
+from wattlaw.study.identity import run_id
+from wattlaw.study.model import Study
+from wattlaw.study.plan import MAX_RUNS, PlannedRun, expand
 
 
 def parsed(**changes: object) -> Study:
     return Study.model_validate_json(json.dumps(study_of(**changes)))
 
 
-def spec(**changes: object) -> RunSpec:
-    values = {
-        "workload": WorkloadSpec(name="digits-cnn"),
-        "setting": Setting(gpus=2, global_batch=64, local_batch=32),
-        "repeat": 0,
-        "measure": Measure(),
-        "launch_kind": "local",
-    }
-    return RunSpec(**(values | changes))
-
-
-# Written down once: an identity that drifts makes every store start over.
-KNOWN = {
-    "dc1249e37f69460b": spec(),
-    "2d7e6ba43657ac51": spec(
-        setting=Setting(gpus=4, global_batch=256, local_batch=64, power_limit_w=200.0)
-    ),
-    "26f2794584665af2": spec(
-        measure=Measure(epochs=10, warmup_epochs=2, assume_cpu_w=15.0), repeat=2
-    ),
-    "03918cae620c5225": spec(
-        workload=WorkloadSpec(name="digits-cnn", options={"lr": 0.1}), hardware="H200", nodes=2
-    ),
-}
+def points(runs: list[PlannedRun]) -> list[tuple[int, int, int]]:
+    """Return GPUs, global batch and repeat of each run."""
+    return [(r.spec.setting.gpus, r.spec.setting.global_batch, r.spec.repeat) for r in runs]
 
 
 def test_the_union_of_grids_has_each_setting_once():
@@ -56,10 +33,35 @@ def test_the_union_of_grids_has_each_setting_once():
             repeats=2,
         )
     )
-    settings = {(r.spec.setting.gpus, r.spec.setting.global_batch) for r in runs}
-    assert settings == {(1, 32), (2, 64), (1, 64)}
-    assert len(runs) == 6
-    assert len({run.run_id for run in runs}) == 6
+    settings = [(1, 32), (2, 64), (1, 64)]
+    assert sorted(points(runs)) == sorted((*s, repeat) for s in settings for repeat in (0, 1))
+
+
+def test_a_setting_is_one_run_whether_its_local_or_its_global_batch_was_given():
+    (local,) = expand(parsed(sweeps=[{"gpus": [2], "local_batch": [32]}]))
+    (by_global,) = expand(parsed(sweeps=[{"gpus": [2], "global_batch": [64]}]))
+    assert local == by_global
+
+
+def test_a_workload_given_twice_is_run_once_and_one_with_other_options_is_another():
+    same = {"name": "digits-cnn"}
+    runs = expand(parsed(workloads=[same, same, same | {"options": {"lr": 0.1}}]))
+    assert [run.spec.workload.options for run in runs].count({}) == 1
+    assert len(runs) == 2
+
+
+def test_a_study_has_workloads_times_settings_times_repeats():
+    runs = expand(
+        parsed(
+            workloads=[{"name": "a"}, {"name": "b"}],
+            sweeps=[
+                {"gpus": [1, 2, 4], "local_batch": [8, 16], "power_limit_w": [None, 200, 300]},
+                {"gpus": [8], "global_batch": [64], "dataset_fraction": [0.25, 0.5]},
+            ],
+            repeats=3,
+        )
+    )
+    assert len(runs) == 2 * (3 * 2 * 3 + 2) * 3
 
 
 def test_both_batches_are_kept_and_agree():
@@ -84,6 +86,7 @@ def test_an_order_as_written_is_kept():
         parsed(sweeps=[{"gpus": [4, 1, 2], "local_batch": [8]}], repeats=2, order="as_written")
     )
     assert [run.spec.setting.gpus for run in runs] == [4, 1, 2, 4, 1, 2]
+    assert [run.spec.repeat for run in runs] == [0, 0, 0, 1, 1, 1]
 
 
 def test_nodes_follow_from_gpus_per_node_but_a_local_run_has_one():
@@ -93,6 +96,21 @@ def test_nodes_follow_from_gpus_per_node_but_a_local_run_has_one():
             launch={"kind": kind, "gpus_per_node": 4},
         )
         assert {r.spec.setting.gpus: r.spec.nodes for r in expand(study)} == expected
+
+
+def test_a_launcher_that_was_told_no_size_of_its_nodes_is_asked_for_one():
+    study = parsed(sweeps=[{"gpus": [16], "local_batch": [8]}], launch={"kind": "slurm"})
+    assert [run.spec.nodes for run in expand(study)] == [1]
+
+
+def test_more_runs_than_a_study_may_have_are_refused_at_once():
+    most = {"gpus": [*range(1, 101)], "local_batch": [*range(1, 101)]}
+    study = parsed(sweeps=[most], repeats=MAX_RUNS // 10_000 + 1)
+    with pytest.raises(BadInput, match="given 210,000 runs; allowed: at most 200,000"):
+        expand(study)
+    endless = {"gpus": [*range(1, 2000)], "local_batch": [*range(1, 2000)]}
+    with pytest.raises(BadInput, match="allowed: at most 200,000"):
+        expand(parsed(sweeps=[endless] * 3, repeats=10_000))
 
 
 @given(
@@ -106,71 +124,27 @@ def test_every_point_and_repeat_is_there_once(gpus, batches, repeats):
     assert len(runs) == len(points) == len(set(gpus)) * len(set(batches)) * repeats
 
 
-@pytest.mark.parametrize("known", KNOWN)
-def test_known_identities_never_drift(known):
-    assert run_id(KNOWN[known]) == known
-
-
-def test_the_identity_is_a_hash_of_the_canonical_form_without_defaults():
-    text = (
-        '{"launch_kind":"local","measure":{},"repeat":0,'
-        '"setting":{"global_batch":64,"gpus":2,"local_batch":32},'
-        '"workload":{"name":"digits-cnn"}}'
-    )
-    assert canonical(spec()) == text
-    assert run_id(spec()) == hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"workload": WorkloadSpec(name="other")},
-        {"workload": WorkloadSpec(name="digits-cnn", options={"lr": 0.1})},
-        {"setting": Setting(gpus=1, global_batch=64, local_batch=64)},
-        {"setting": Setting(gpus=2, global_batch=64, local_batch=32, power_limit_w=200.0)},
-        {"setting": Setting(gpus=2, global_batch=64, local_batch=32, clock_limit_mhz=735.0)},
-        {"setting": Setting(gpus=2, global_batch=64, local_batch=32, dataset_fraction=0.5)},
-        {"repeat": 1},
-        {"measure": Measure(epochs=4)},
-        {"measure": Measure(assume_cpu_w=15.0)},
-        {"launch_kind": "slurm"},
-        {"hardware": "H200"},
-        {"nodes": 2},
-    ],
-)
-def test_whatever_was_asked_differently_is_another_run(change):
-    assert run_id(spec(**change)) != run_id(spec())
-
-
-def test_when_and_by_whom_do_not_matter():
-    one = expand(parsed())
-    two = expand(parsed(name="other", order_seed=5, launch={"gpus_per_node": 2, "timeout_s": 9.0}))
-    assert {run.run_id for run in one} == {run.run_id for run in two}
-
-
-def test_defaults_order_of_keys_and_kind_of_number_do_not_matter():
-    given_default = Measure(epochs=3, warmup_epochs=1, sample_hz=10.0)
-    assert run_id(spec(measure=given_default)) == run_id(spec())
-    one = WorkloadSpec(name="x", options={"a": 200, "b": {"c": 1.5, "d": [1.0]}})
-    two = WorkloadSpec(name="x", options={"b": {"d": [1], "c": 1.5}, "a": 200.0})
-    assert run_id(spec(workload=one)) == run_id(spec(workload=two))
-
-
-def test_identities_are_the_same_in_every_process():
-    code = (
-        "from wattlaw.study.model import *; from wattlaw.study.identity import run_id\n"
-        "print(run_id(RunSpec(workload=WorkloadSpec(name='digits-cnn'), repeat=0,"
-        "setting=Setting(gpus=2, global_batch=64, local_batch=32), measure=Measure(),"
-        "launch_kind='local')))"
-    )
-    found = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        for seed in ("0", "1")
+fractions = st.lists(st.sampled_from([0.25, 0.5, 1, 1.0]), min_size=1, max_size=3)
+caps = st.lists(st.sampled_from([None, 200, 200.0, 300]), min_size=1, max_size=3)
+batches = st.lists(st.sampled_from([12, 24, 36]), min_size=1, max_size=2)
+grids = st.tuples(
+    st.sampled_from(["local_batch", "global_batch"]),
+    batches,
+    st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3),
+    caps,
+    fractions,
+).map(
+    lambda grid: {
+        grid[0]: grid[1], "gpus": grid[2], "power_limit_w": grid[3], "dataset_fraction": grid[4],
     }
-    assert found == {run_id(spec())}
+)  # fmt: skip
+
+
+@given(st.lists(grids, min_size=1, max_size=3), st.integers(1, 2), st.integers(0, 3))
+def test_every_run_has_an_identity_of_its_own(sweeps, repeats, seed):
+    runs = expand(parsed(sweeps=sweeps, repeats=repeats, order_seed=seed))
+    assert len({run.run_id for run in runs}) == len({run.spec.model_dump_json() for run in runs})
+    assert len({run.run_id for run in runs}) == len(runs)
+    assert all(run.run_id == run_id(run.spec) for run in runs)
+    in_order = expand(parsed(sweeps=sweeps, repeats=repeats, order="as_written"))
+    assert {run.run_id for run in runs} == {run.run_id for run in in_order}

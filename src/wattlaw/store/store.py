@@ -111,7 +111,10 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
-    return table.select(schema.names).cast(schema)
+    found = table.select(schema.names)
+    if found.schema != schema:
+        raise pa.ArrowInvalid("its columns have other types")
+    return found
 
 
 @contextlib.contextmanager

@@ -92,7 +92,7 @@ def _read(path: Path) -> Study:
     try:
         return Study.model_validate_json(json.dumps(data))
     except ValidationError as error:
-        problems = error.errors(include_url=False)
+        problems = _innermost(error.errors(include_url=False))
         first = _problem(problems[0], data)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BadInput(f"{_place(path, root, problems[0]['loc'])}: {first}{more}") from None
@@ -188,6 +188,12 @@ def _instead_of(scalar: object) -> str | None:
     if scalar is None or isinstance(scalar, str | int | float):
         return None
     return "text, a number, true, false or null (quote a date)"
+
+
+def _innermost(problems: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out a list that is called too short because an item of it was refused."""
+    around = {problem["loc"][:n] for problem in problems for n in range(len(problem["loc"]))}
+    return [problem for problem in problems if problem["loc"] not in around]
 
 
 def _problem(details: ErrorDetails, data: object) -> str:

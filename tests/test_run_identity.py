@@ -1,0 +1,204 @@
+"""The identity of a run: what was asked, and nothing else; the same today, tomorrow, anywhere."""
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from conftest import study_of
+from wattlaw.launch.planning import plan_study
+from wattlaw.study.identity import canonical, run_id
+from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.plan import expand
+from wattlaw.study.reader import read_study
+
+PLAIN = Setting(gpus=2, global_batch=64, local_batch=32)
+
+
+def spec(**changes: object) -> RunSpec:
+    values = {
+        "workload": WorkloadSpec(name="digits-cnn"),
+        "setting": PLAIN,
+        "repeat": 0,
+        "measure": Measure(),
+        "launch_kind": "local",
+    }
+    return RunSpec(**(values | changes))
+
+
+# Written down once: an identity that drifts makes every store start over.
+KNOWN = {
+    "dc1249e37f69460b": (
+        spec(),
+        '{"launch_kind":"local","measure":{},"repeat":0,'
+        '"setting":{"global_batch":64,"gpus":2,"local_batch":32},'
+        '"workload":{"name":"digits-cnn"}}',
+    ),
+    "2d7e6ba43657ac51": (
+        spec(setting=Setting(gpus=4, global_batch=256, local_batch=64, power_limit_w=200.0)),
+        '{"launch_kind":"local","measure":{},"repeat":0,'
+        '"setting":{"global_batch":256,"gpus":4,"local_batch":64,"power_limit_w":200},'
+        '"workload":{"name":"digits-cnn"}}',
+    ),
+    "26f2794584665af2": (
+        spec(measure=Measure(epochs=10, warmup_epochs=2, assume_cpu_w=15.0), repeat=2),
+        '{"launch_kind":"local","measure":{"assume_cpu_w":15,"epochs":10,"warmup_epochs":2},'
+        '"repeat":2,"setting":{"global_batch":64,"gpus":2,"local_batch":32},'
+        '"workload":{"name":"digits-cnn"}}',
+    ),
+    "03918cae620c5225": (
+        spec(
+            workload=WorkloadSpec(name="digits-cnn", options={"lr": 0.1}), hardware="H200", nodes=2
+        ),
+        '{"hardware":"H200","launch_kind":"local","measure":{},"nodes":2,"repeat":0,'
+        '"setting":{"global_batch":64,"gpus":2,"local_batch":32},'
+        '"workload":{"name":"digits-cnn","options":{"lr":0.1}}}',
+    ),
+    "7ac32285ae125605": (
+        spec(
+            workload=WorkloadSpec(name="x", options={"é": [1.0, {"b": None, "a": "\n"}]}),
+            setting=PLAIN.model_copy(update={"clock_limit_mhz": 1410.5, "dataset_fraction": 0.1}),
+            measure=Measure(sample_hz=0.5, evaluate=False),
+            launch_kind="slurm",
+        ),
+        '{"launch_kind":"slurm","measure":{"evaluate":false,"sample_hz":0.5},"repeat":0,'
+        '"setting":{"clock_limit_mhz":1410.5,"dataset_fraction":0.1,"global_batch":64,"gpus":2,'
+        '"local_batch":32},'
+        '"workload":{"name":"x","options":{"\\u00e9":[1,{"a":"\\n","b":null}]}}}',
+    ),
+}
+
+
+@pytest.mark.parametrize("known", KNOWN)
+def test_known_identities_never_drift(known):
+    asked, text = KNOWN[known]
+    assert canonical(asked) == text
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == known
+    assert run_id(asked) == known
+
+
+# Every field, and a value of it that is not what ``spec()`` has.
+ELSEWISE = {
+    ("workload", "name"): "other",
+    ("workload", "options"): {"lr": 0.1},
+    ("setting", "gpus"): 4,
+    ("setting", "global_batch"): 128,
+    ("setting", "local_batch"): 64,
+    ("setting", "power_limit_w"): 200.0,
+    ("setting", "clock_limit_mhz"): 735.0,
+    ("setting", "dataset_fraction"): 0.5,
+    ("setting", "precision"): "bf16",
+    ("measure", "epochs"): 4,
+    ("measure", "warmup_epochs"): 2,
+    ("measure", "sample_hz"): 11.0,
+    ("measure", "evaluate"): False,
+    ("measure", "assume_cpu_w"): 15.0,
+    ("repeat",): 1,
+    ("launch_kind",): "slurm",
+    ("hardware",): "H200",
+    ("nodes",): 2,
+}
+
+
+@pytest.mark.parametrize("place", ELSEWISE, ids=".".join)
+def test_whatever_was_asked_differently_is_another_run(place):
+    asked, value = spec(), ELSEWISE[place]
+    if len(place) == 2:
+        part = getattr(asked, place[0])
+        assert getattr(part, place[1]) != value
+        value = part.model_copy(update={place[1]: value})
+    assert run_id(asked.model_copy(update={place[0]: value})) != run_id(asked)
+
+
+def test_no_field_was_forgotten_above():
+    parts = {"workload": WorkloadSpec, "setting": Setting, "measure": Measure}
+    fields = {(part, name) for part, model in parts.items() for name in model.model_fields}
+    fields |= {(name,) for name in RunSpec.model_fields if name not in parts}
+    assert set(ELSEWISE) == fields
+
+
+@pytest.fixture
+def ids(tmp_path):
+    """Give a function from the text of a study file, or changes of one, to its run ids."""
+
+    def of(text: str | None = None, **changes: object) -> set[str]:
+        path = tmp_path / "study.yaml"
+        path.write_text(text or yaml.safe_dump(study_of(**changes)))
+        return {run.run_id for run in expand(read_study(path))}
+
+    return of
+
+
+def test_when_and_by_whom_do_not_matter(ids):
+    local = {"kind": "local", "timeout_s": 9, "max_parallel": 3, "threads_per_worker": 2}
+    assert ids() == ids(
+        name="other", order="as_written", order_seed=5, launch=local | {"gpus_per_node": 1}
+    )
+
+
+def test_the_nodes_that_a_run_takes_matter_and_not_the_size_that_they_have(ids):
+    def on(gpus_per_node: int) -> set[str]:
+        launch = {"kind": "slurm", "gpus_per_node": gpus_per_node}
+        return ids(sweeps=[{"gpus": [4], "local_batch": [8]}], launch=launch)
+
+    assert on(4) == on(8)
+    assert on(4) != on(2)
+
+
+SHORT = """\
+name: x
+workloads: [{name: digits-cnn, options: {lr: 200, momentum: [1, {a: 2}], width: 5}}]
+sweeps: [{gpus: [1, 2], local_batch: [8], power_limit_w: [null, 200]}]
+"""
+LONG = """\
+launch: {timeout_s: null, max_parallel: 1, hardware: null, kind: local}
+measure: {assume_cpu_w: null, evaluate: true, sample_hz: 10.0, warmup_epochs: 1, epochs: 3}
+order_seed: 0
+order: random
+repeats: 1
+sweeps:
+  - {dataset_fraction: [1], precision: [fp32], clock_limit_mhz: [null],
+     power_limit_w: [2.0e+2, null], global_batch: null, local_batch: [8], gpus: [2, 1]}
+workloads: [{options: {width: 5.0, momentum: [1.0, {a: 2.0}], lr: 2e2}, name: digits-cnn}]
+name: x
+"""
+
+
+def test_defaults_written_out_order_of_keys_and_kind_of_number_do_not_matter(ids):
+    assert ids(SHORT) == ids(LONG)
+
+
+def test_numbers_that_differ_and_truths_that_look_like_numbers_are_told_apart():
+    values = [1, 1.5, True, "1", [1], None, 2**53, 2**53 + 1, 0.1, 0.1 + 2**-56]
+    found = {run_id(spec(workload=WorkloadSpec(name="x", options={"a": v}))) for v in values}
+    assert len(found) == len(values)
+
+
+def test_an_option_given_at_its_default_is_the_same_run(write_study):
+    def of(options: dict[str, object]) -> str:
+        path = write_study(workloads=[{"name": "digits-cnn", "options": options}])
+        (run,) = plan_study(path).runs
+        return run.run_id
+
+    assert of({}) == of({"lr": 0.05}) == of({"width": 32, "lr": 0.05})
+    assert of({}) != of({"lr": 0.06})
+
+
+def test_identities_and_their_order_are_the_same_in_every_process(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text(SHORT + "repeats: 5\n")
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from wattlaw.study.plan import expand\nfrom wattlaw.study.reader import read_study\n"
+        "print(*(run.run_id for run in expand(read_study(Path(sys.argv[1])))))"
+    )
+    here = [run.run_id for run in expand(read_study(path))]
+    assert len(here) == 20
+    for seed in ("0", "1", "random"):
+        line = [sys.executable, "-c", code, str(path)]
+        env = os.environ | {"PYTHONHASHSEED": seed}
+        found = subprocess.run(line, env=env, capture_output=True, text=True, check=True)
+        assert found.stdout.split() == here
