@@ -31,7 +31,7 @@ def study_of(**changes: object) -> dict[str, object]:
 
 
 #: Long enough to be killed in the middle, and far shorter than the tests' time limit.
-LONG = {"epochs": 40, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
+LONG = {"epochs": 12, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_a_killed_launcher_leaves_no_process_behind_and_its_run_is_done_by_the_n
 
 
 def test_a_killed_sampler_costs_the_run_its_telemetry_only_and_is_told(tmp_path, write_study):
-    study = write_study(sweeps=TWO_WORKERS, measure=LONG)
+    study = write_study(sweeps=TWO_WORKERS, measure=LONG | {"epochs": 25})
     store = tmp_path / "store"
     with started("run", study, "--store", store) as campaign:
         wait_for(lambda: in_training(store), "training")
@@ -103,8 +103,8 @@ def test_a_run_over_its_time_limit_is_stopped_and_the_others_go_on(tmp_path, wri
     study = write_study(
         sweeps=[{"gpus": [1], "global_batch": [1437]}],
         workloads=[{"name": "digits-cnn", "options": {"width": 512}}, {"name": "digits-cnn"}],
-        measure={"epochs": 30, "warmup_epochs": 0},
-        launch={"timeout_s": 25},
+        measure={"epochs": 12, "warmup_epochs": 0},
+        launch={"timeout_s": 18},
         order="as_written",
     )
     store = tmp_path / "store"
@@ -112,7 +112,7 @@ def test_a_run_over_its_time_limit_is_stopped_and_the_others_go_on(tmp_path, wri
     assert ended.returncode == 1
     found = {r.spec.workload.options.get("width", 32): r for r in records(store).values()}
     assert found[512].status == "failed"
-    assert "time limit of 25 s" in found[512].reason
+    assert "time limit of 18 s" in found[512].reason
     assert found[32].status == "done"
     assert not processes_of(store)
 
@@ -148,7 +148,7 @@ def test_a_run_that_asks_for_a_cap_is_skipped_where_none_can_be_set(tmp_path, wr
 
 
 def test_two_campaigns_on_one_store_share_the_work_and_repeat_nothing(tmp_path, write_study):
-    study = write_study(repeats=6)
+    study = write_study(repeats=4)
     store = tmp_path / "store"
     with (
         started("run", study, "--store", store) as one,
@@ -156,10 +156,10 @@ def test_two_campaigns_on_one_store_share_the_work_and_repeat_nothing(tmp_path, 
     ):
         outputs = [campaign.communicate(timeout=150)[0] for campaign in (one, other)]
     assert (one.returncode, other.returncode) == (0, 0), outputs
-    assert statuses(store) == ["done"] * 6
+    assert statuses(store) == ["done"] * 4
     assert {record.attempts for record in records(store).values()} == {1}
     done = [output.count("\ndone: ") + output.startswith("done: ") for output in outputs]
-    assert sum(done) == 6
+    assert sum(done) == 4
     assert min(done) >= 1
 
 
@@ -169,9 +169,9 @@ def test_a_launcher_killed_at_any_moment_never_leaves_a_run_that_only_looks_done
     study = write_study(repeats=2)
     store = tmp_path / "store"
     moments = random.Random(7)
-    for _ in range(4):
+    for _ in range(3):
         with started("run", study, "--store", store) as campaign:
-            end_s = time.monotonic() + moments.uniform(2.0, 14.0)
+            end_s = time.monotonic() + moments.uniform(2.0, 11.0)
             while time.monotonic() < end_s and alive(campaign):
                 time.sleep(0.05)
             campaign.kill()

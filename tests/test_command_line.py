@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from conftest import wattlaw
+from wattlaw.cli.main import main
 
 COMMANDS = ("run", "check", "status", "fit", "report", "export", "workloads")
 
@@ -66,11 +67,11 @@ def test_the_worker_side_imports_nothing_of_the_front_end():
      ("report", "/no/such/store"), ("fit", "/no/such/store"), ("check", "/no/such/file"),
      ("export", "/no/such/store", "runs", "-o", "never.csv")],
 )  # fmt: skip
-def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_two(arguments):
-    found = wattlaw(*arguments)
-    assert found.returncode == 2
-    assert len(found.stderr.splitlines()) == 1
-    assert found.stderr.startswith("wattlaw: ")
+def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_two(arguments, capsys):
+    assert main(list(arguments)) == 2
+    shown = capsys.readouterr()
+    assert len(shown.err.splitlines()) == 1
+    assert shown.err.startswith("wattlaw: ")
 
 
 def test_a_dry_run_shows_every_run_with_its_status_and_writes_nothing(study, tmp_path):
@@ -102,7 +103,7 @@ def test_status_tells_counts_and_reasons(store):
 def test_without_a_meter_energy_is_missing_in_every_export(store, tmp_path):
     for kind in ("csv", "parquet", "jsonl"):
         path = tmp_path / f"epochs.{kind}"
-        assert wattlaw("export", store, "epochs", "-o", path).returncode == 0
+        assert main(["export", str(store), "epochs", "-o", str(path)]) == 0
         read = {"csv": pd.read_csv, "parquet": pd.read_parquet,
                 "jsonl": lambda p: pd.read_json(p, lines=True)}[kind]  # fmt: skip
         frame = read(path)
