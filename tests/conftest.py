@@ -31,7 +31,7 @@ def study_of(**changes: object) -> dict[str, object]:
 
 
 #: Long enough to be killed in the middle, and far shorter than the tests' time limit.
-LONG = {"epochs": 12, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
+LONG = {"epochs": 8, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = WAIT_S
         found = condition()
         if found:
             return found
-        time.sleep(0.02)
+        time.sleep(0.05)
     raise AssertionError(f"waited {seconds:g} s for {what}")
 
 

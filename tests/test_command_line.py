@@ -7,7 +7,7 @@ import sys
 import pandas as pd
 import pytest
 
-from conftest import wattlaw
+from conftest import records, wattlaw
 from wattlaw.cli.main import main
 
 COMMANDS = ("run", "check", "status", "fit", "report", "export", "workloads")
@@ -85,6 +85,16 @@ def test_a_dry_run_shows_every_run_with_its_status_and_writes_nothing(study, tmp
 def test_a_dry_run_on_a_store_says_what_is_done(study, store):
     found = wattlaw("run", study, "--store", store, "--dry-run")
     assert "2 runs: 1 done, 1 skipped" in found.stdout
+
+
+def test_a_finished_study_starts_nothing_again(study, store):
+    (done,) = [record.run_id for record in records(store).values() if record.status == "done"]
+    files = sorted((store / "runs" / done).iterdir())
+    before = [path.stat().st_mtime_ns for path in files]
+    again = wattlaw("run", study, "--store", store)
+    assert again.returncode == 0
+    assert "1 done, 0 failed, 1 skipped" in again.stdout
+    assert [path.stat().st_mtime_ns for path in files] == before
 
 
 def test_check_counts_the_runs(study):

@@ -42,7 +42,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     study = study_of(
         sweeps=[{"gpus": [1, 2, 3], "global_batch": [96]}],
         measure={"epochs": 3, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15},
-        launch={"gpus_per_node": 4, "threads_per_worker": 1},
+        launch={"gpus_per_node": 6, "max_parallel": 3, "threads_per_worker": 1},
     )
     parsed = Study.model_validate_json(json.dumps(study))
     return run_here(parsed, tmp_path_factory.mktemp("training") / "store")
