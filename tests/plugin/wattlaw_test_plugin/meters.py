@@ -1,0 +1,36 @@
+"""Two odd meters."""
+
+import time
+from typing import Self
+
+from wattlaw.devices.meter import Device, Sample, Target
+from wattlaw.errors import NotAvailable
+
+
+class FlakyMeter:
+    """A device that is lost after three readings."""
+
+    def __init__(self) -> None:
+        self._left = 3
+
+    @classmethod
+    def open(cls, target: Target) -> Self:
+        return cls()
+
+    def devices(self) -> list[Device]:
+        return [Device("flaky-0", "node", "a device that is lost")]
+
+    def read(self) -> list[Sample]:
+        self._left -= 1
+        if self._left < 0:
+            raise OSError("device lost")
+        return [Sample("flaky-0", "node", time.time_ns(), power_w=42.0, power_source="measured")]
+
+    def close(self) -> None:
+        pass
+
+
+class AbsentMeter(FlakyMeter):
+    @classmethod
+    def open(cls, target: Target) -> Self:
+        raise NotAvailable("no such board; try plugging one in")
