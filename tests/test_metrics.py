@@ -50,6 +50,22 @@ def test_energy_that_one_window_lacks_is_missing_and_not_a_smaller_sum():
     assert run["energy_verdict"] == "unavailable"
 
 
+def test_no_mean_is_taken_over_energies_that_count_different_things():
+    energy = {"cpu_energy_j": 10.0, "energy_verdict": "ok"}
+    runs = [run_row("a"), run_row("b", repeat=1), run_row("c", gpus=2, local_batch=32)]
+    windows = [
+        window_row("a", 1, energy_source="counter", **energy),
+        window_row("b", 1, energy_source="estimated", **energy),
+        window_row("c", 1, energy_source="estimated", **energy),
+    ]
+    found = cells(run_metrics(*frames(runs, windows))).set_index("gpus")
+    assert found.loc[1, "energy_is"] == "cpu, counter; cpu, estimated"
+    assert np.isnan(found.loc[1, "energy_per_epoch_j"])
+    assert found.loc[2, "energy_is"] == "cpu, estimated"
+    assert found.loc[2, "energy_per_epoch_j"] == 10.0
+    assert find(*frames(runs, windows)).energy == "cpu, counter; cpu, estimated"
+
+
 def test_sources_that_differ_within_a_run_are_called_mixed_and_suspect():
     energy = {"cpu_energy_j": 10.0, "energy_verdict": "ok"}
     run = one_run(

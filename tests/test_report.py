@@ -71,7 +71,7 @@ def test_it_says_what_ran_the_exponents_the_speedups_and_the_failures(page):
 def test_estimated_energy_is_called_estimated_in_words_tables_and_figures(page):
     runs, epochs = study()
     text = markup(page(runs, epochs))
-    assert "are estimates" in text
+    assert "Estimated means busy cores" in text
     assert text.count("cpu, estimated") > 9
     chart = FIGURES["energy"](find(runs, epochs))
     assert "estimated" in json.dumps(chart.to_dict()["title"])
@@ -79,7 +79,7 @@ def test_estimated_energy_is_called_estimated_in_words_tables_and_figures(page):
 
 
 def test_simulated_energy_is_called_simulated(page):
-    assert "are simulated, not measured" in markup(page(*study(source="simulated")))
+    assert "Simulated means from a model" in markup(page(*study(source="simulated")))
 
 
 def test_missing_energy_is_said_to_be_missing_and_draws_no_figure(page):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from wattlaw.analysis.metrics import cells, run_metrics
+from wattlaw.analysis.metrics import cells, energy_words, run_metrics
 from wattlaw.analysis.power_law import Fits
 from wattlaw.analysis.series import fit_series, scaling_series, speedups
 
@@ -47,7 +47,7 @@ def find(runs: pd.DataFrame, epochs: pd.DataFrame) -> Findings:
         series=series,
         fits=fit_series(series),
         speedups=speedups(series),
-        energy=_energy(table),
+        energy=energy_words(table),
     )
 
 
@@ -82,10 +82,3 @@ def _listed(values: pd.Series) -> str:
 def _notes(runs: pd.DataFrame) -> tuple[str, ...]:
     counted = runs["notes"].explode().dropna().value_counts()
     return tuple(f"{note} ({count} runs)" for note, count in counted.items())
-
-
-def _energy(table: pd.DataFrame) -> str | None:
-    known = table[table["energy_per_epoch_j"].notna()]
-    if known.empty:
-        return None
-    return f"{_listed(known['energy_scope'])}, {_listed(known['energy_source'])}"

@@ -91,10 +91,17 @@ def cells(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame:
     """Return repeats aggregated per setting.
 
     For each quantity q of ``QUANTITIES``: ``q`` (mean), ``q_sd``, ``q_low`` and ``q_high`` (95 %
-    interval of the mean by Student's t; missing for a single repeat), and ``n`` repeats.
+    interval of the mean by Student's t; missing for a single repeat), ``n`` repeats, and
+    ``energy_is``: scope and source of the energies in words, missing where there are none. No
+    mean is taken over energies that count different things.
     """
+    table = table.assign(energy_is=_energy_words(table))
     grouped = table.groupby(list(by), dropna=False, sort=True)
     columns: dict[str, pd.Series] = {"n": grouped.size()}
+    columns["energy_is"] = grouped["energy_is"].agg(lambda words: "; ".join(_unique(words)) or None)
+    alike = grouped["energy_is"].transform("nunique") <= 1
+    table["energy_per_epoch_j"] = table["energy_per_epoch_j"].where(alike)
+    grouped = table.groupby(list(by), dropna=False, sort=True)
     for name in QUANTITIES:
         values = grouped[name]
         count, mean, sd = values.count(), values.mean(), values.std(ddof=1)
@@ -102,3 +109,17 @@ def cells(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame:
         columns |= {name: mean, f"{name}_sd": sd, f"{name}_low": mean - half}
         columns[f"{name}_high"] = mean + half
     return pd.DataFrame(columns).reset_index()
+
+
+def energy_words(table: pd.DataFrame) -> str | None:
+    """Return what the energies of a table count and where they come from; None without any."""
+    return "; ".join(_unique(_energy_words(table))) or None
+
+
+def _energy_words(table: pd.DataFrame) -> pd.Series:
+    words = table["energy_scope"].str.cat(table["energy_source"], sep=", ")
+    return words.where(table["energy_per_epoch_j"].notna())
+
+
+def _unique(words: pd.Series) -> list[str]:
+    return sorted(words.dropna().unique())

@@ -74,7 +74,8 @@ def speedups(series: pd.DataFrame) -> pd.DataFrame:
     ``speedup = T(ref) / T(N)`` of geometric means over repeats, with a 95 % interval from a pooled
     t test on log times (missing without repeats); ``efficiency = speedup * ref / N``.
     """
-    rows = [row for label, one in series.groupby("series") for row in _speedup(str(label), one)]
+    groups = series.groupby("series", sort=False)
+    rows = [row for label, one in groups for row in _speedup(str(label), one)]
     columns = [
         "series",
         "gpus",

@@ -100,13 +100,17 @@ def quality(findings: Findings) -> alt.LayerChart | None:
         return None
     sizes = sorted(int(size) for size in table["global_batch"].unique())
     table = table.assign(
-        series=[f"{w}, workers: {g}" for w, g in zip(table["workload"], table["gpus"], strict=True)]
+        series=[
+            f"{w}, {g} worker{'s' if g > 1 else ''}"
+            for w, g in zip(table["workload"], table["gpus"], strict=True)
+        ]
     )
-    look = by_series(sorted(table["series"].unique()))
+    table = _beside(table.sort_values("gpus", kind="stable"), "global_batch")
+    look = by_series(list(table["series"].unique()))
     across = alt.X(
-        "global_batch:Q",
+        "at:Q",
         title="global batch (samples per update)",
-        scale=alt.Scale(type="log", base=2, domain=[sizes[0] / 1.2, sizes[-1] * 1.2], nice=False),
+        scale=alt.Scale(type="log", base=2, domain=[sizes[0] / 1.3, sizes[-1] * 1.3], nice=False),
         axis=alt.Axis(values=sizes, format="d", labelOverlap=True),
     )
     name = " / ".join(sorted(table["metric_name"].dropna().unique())) or "metric"
@@ -114,10 +118,10 @@ def quality(findings: Findings) -> alt.LayerChart | None:
     metric = alt.Y(
         "metric:Q",
         title=f"{name} after the last epoch{unit}",
-        scale=alt.Scale(zero=False, padding=18),
+        scale=alt.Scale(zero=False, nice=False, padding=18),
         axis=alt.Axis(format="~g"),
     )
-    base = alt.Chart(table[["global_batch", "metric", "series", "repeat"]])
+    base = alt.Chart(table[["at", "metric", "series", "repeat"]])
     layers = alt.layer(
         base.mark_line().encode(x=across, y=alt.Y("mean(metric):Q"), color=look["color"]),
         base.mark_point(filled=True, size=60, opacity=0.75).encode(x=across, y=metric, **look),
@@ -142,12 +146,12 @@ def _shown(findings: Findings) -> tuple[pd.DataFrame, str]:
     return _beside(shown), more
 
 
-def _beside(table: pd.DataFrame) -> pd.DataFrame:
-    """Add ``at``: the worker count moved by a few percent, so that no series hides another."""
+def _beside(table: pd.DataFrame, column: str = "gpus") -> pd.DataFrame:
+    """Add ``at``: a count moved by a few percent, so that no series hides another."""
     names = list(table["series"].unique())
     step = min(0.02, 0.08 / max(1, len(names)))
     moved = table["series"].map({n: (i - (len(names) - 1) / 2) * step for i, n in enumerate(names)})
-    return table.assign(at=table["gpus"] * np.exp(moved.astype(float)))
+    return table.assign(at=table[column] * np.exp(moved.astype(float)))
 
 
 def _means(series: pd.DataFrame, column: str, counts: list[int], look: dict[str, Any]) -> alt.Chart:

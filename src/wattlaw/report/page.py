@@ -57,7 +57,7 @@ def number(value: Any, digits: int = 3) -> str:
     """Return a number for a table, or a dash where there is none."""
     if value is None or value != value:  # noqa: PLR0124 - NaN is the one value unlike itself
         return "–"
-    if isinstance(value, float) and not value.is_integer():
+    if isinstance(value, float) and not value.is_integer() and abs(value) < 10**digits:
         return f"{value:.{digits}g}"
     return f"{value:,.0f}"
 

@@ -43,7 +43,7 @@ def _law(label: str, law: PowerLaw) -> str:
         f"(\u03b2 = {law.beta:.2f}, 95 % interval {low:.2f} to {high:.2f}; {measured})"
     )
     if low <= 0 <= high:
-        sentence += "; from these data a gain from more workers cannot be told from none"
+        sentence += "; over this range as a whole a gain cannot be told from none"
     return sentence + "."
 
 
@@ -66,8 +66,9 @@ def _energy(findings: Findings) -> str:
             "Energy was not measured: no meter is available where this ran. "
             "measure.assume_cpu_w gives an estimate, marked as one."
         )
+    words = f"Energies count: {findings.energy}."
     if "estimated" in findings.energy:
-        return f"Energies ({findings.energy}) are estimates from busy cores, not measurements."
+        words += " Estimated means busy cores times assumed watts: not a measurement."
     if "simulated" in findings.energy:
-        return f"Energies ({findings.energy}) are simulated, not measured."
-    return f"Energies count: {findings.energy}."
+        words += " Simulated means from a model of a device: not a measurement."
+    return words
