@@ -1,14 +1,33 @@
 """Real runs that are killed at bad moments, and what a store says of them afterwards."""
 
+import json
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 
 import psutil
 import pytest
 
-from conftest import LONG, alive, in_training, processes_of, records, started, wait_for, wattlaw
+from conftest import (
+    LONG,
+    alive,
+    in_training,
+    processes_of,
+    records,
+    started,
+    study_of,
+    wait_for,
+    wattlaw,
+)
+from launchers import ScriptedLauncher, walk
+from wattlaw.errors import NotAvailable
+from wattlaw.launch.launcher import Ended
 from wattlaw.store.store import Store
+from wattlaw.study.model import Study
+from wattlaw.training.handover import AGENT_PID
 
 TWO_WORKERS = [{"gpus": [2], "global_batch": [32]}]
 
@@ -202,3 +221,80 @@ def test_runs_that_fit_side_by_side_do_run_side_by_side(tmp_path, write_study):
         campaign.communicate(timeout=30)
     assert sorted(statuses(store)) == ["failed", "failed"]
     assert not processes_of(store)
+
+
+@pytest.fixture
+def study():
+    """Give two runs that differ in the repeat."""
+    return Study.model_validate_json(json.dumps(study_of(repeats=2, order="as_written")))
+
+
+def by_repeat(store):
+    return {record.spec.repeat: record for record in records(store).values()}
+
+
+def test_a_launcher_that_raises_fails_that_run_and_the_others_go_on(tmp_path, study):
+    def breaks():
+        raise NotAvailable("the queue is gone")
+
+    launcher = ScriptedLauncher(tmp_path, repeat_0=breaks)
+    outcome = walk(study, tmp_path / "store", launcher)
+    assert (outcome.done, outcome.failed) == (1, 1)
+    assert "the queue is gone" in by_repeat(tmp_path / "store")[0].reason
+    assert launcher.attempts[0].stopped
+
+
+def test_one_campaigns_interrupted_run_is_taken_by_another_that_walks_the_same_store(
+    tmp_path, study
+):
+    store = tmp_path / "store"
+
+    def interrupted_meanwhile():
+        # While the second campaign is at its first run, the first one is stopped in the other.
+        def stop():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        first = ScriptedLauncher(tmp_path / "elsewhere", repeat_1=stop)
+        (tmp_path / "elsewhere").mkdir()
+        assert walk(study, store, first).interrupted_by == "SIGTERM"
+        assert by_repeat(store)[1].status == "failed"
+        return Ended()
+
+    outcome = walk(study, store, ScriptedLauncher(tmp_path, repeat_0=interrupted_meanwhile))
+    assert outcome.failed == 0
+    assert outcome.done == 2
+
+
+def test_a_run_whose_launcher_died_before_its_folder_was_made_is_done_by_the_next_start(
+    tmp_path, study
+):
+    store = Store(tmp_path / "store")
+    walk(study, store.path, ScriptedLauncher(tmp_path))
+    (record, _) = store.records()
+    folder = store.folder(record.run_id)
+    folder.write(record.model_copy(update={"status": "running", "attempts": 5}))
+    (status,) = set(store.pandas("runs").loc[lambda runs: runs.run_id == record.run_id, "status"])
+    assert status == "interrupted"
+    assert walk(study, store.path, ScriptedLauncher(tmp_path)).done == 2
+    assert folder.read().attempts == 6
+
+
+def test_a_worker_whose_agent_has_died_meanwhile_does_not_live_on(tmp_path):
+    agent = subprocess.Popen([sys.executable, "-c", "pass"])
+    agent.wait()
+    line = [sys.executable, "-m", "wattlaw.training.worker", str(tmp_path), "1"]
+    gone = os.environ | {AGENT_PID: str(agent.pid)}
+    assert subprocess.run(line, env=gone, check=False).returncode == -signal.SIGKILL
+
+
+def test_a_hangup_that_is_ignored_as_under_nohup_stays_ignored(tmp_path, study):
+    def hang_up():
+        os.kill(os.getpid(), signal.SIGHUP)
+        return Ended()
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        outcome = walk(study, tmp_path / "store", ScriptedLauncher(tmp_path, repeat_0=hang_up))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (outcome.done, outcome.interrupted_by) == (2, None)

@@ -26,7 +26,7 @@ def study(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def store(study):
-    path = study.parent / "store"
+    path = study.parent / "st#re [b]:c"  # neither a pattern, nor a URL, nor markup
     found = wattlaw("run", study, "--store", path)
     assert found.returncode == 0, found.stderr
     assert "1 done, 0 failed, 1 skipped" in found.stdout

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from tables import frames, run_row, study, window_row
+from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import find
 from wattlaw.analysis.metrics import cells, run_metrics
 from wattlaw.analysis.series import fit_series, scaling_series, speedups
@@ -64,6 +64,43 @@ def test_no_mean_is_taken_over_energies_that_count_different_things():
     assert found.loc[2, "energy_is"] == "cpu, estimated"
     assert found.loc[2, "energy_per_epoch_j"] == 10.0
     assert find(*frames(runs, windows)).energy == "cpu, counter; cpu, estimated"
+
+
+def test_energy_of_a_part_of_a_window_is_left_out_and_told():
+    energy = {"cpu_energy_j": 100.0, "energy_source": "estimated", "energy_verdict": "ok"}
+    windows = [
+        window_row("a", 1, **energy),
+        window_row("a", 2, **energy | {"cpu_energy_j": 6.0, "energy_verdict": "partial"}),
+    ]
+    run = one_run(*windows)
+    assert np.isnan(run["energy_per_epoch_j"])
+    assert run["energy_is"] == "partial, left out"
+    findings = find(*frames([run_row("a")], windows))
+    assert findings.energy is None
+    assert list(findings.cells["energy_is"]) == ["partial, left out"]
+
+
+def test_a_run_that_diverged_at_its_end_is_not_judged_by_an_earlier_epoch():
+    run = one_run(
+        window_row("a", 1),
+        window_row("a", 1, phase="evaluate", metric=0.9, loss=1.0),
+        window_row("a", 2, phase="evaluate", metric=float("nan"), loss=float("nan")),
+    )
+    assert np.isnan(run["metric"])
+    assert np.isnan(run["loss"])
+
+
+def test_runs_of_different_threads_make_different_series():
+    runs = [
+        run_row(f"{threads}-{gpus}", gpus=gpus, local_batch=64 // gpus, threads_per_worker=threads)
+        for threads in (1, 2)
+        for gpus in (1, 2)
+    ]
+    series = scaling_series(run_metrics(*frames(runs, [window_row(r["run_id"], 1) for r in runs])))
+    assert set(series["series"]) == {"global batch 64, 1 threads", "global batch 64, 2 threads"}
+    assert find(*frames(runs, [window_row(r["run_id"], 1) for r in runs])).differing == (
+        "threads_per_worker",
+    )
 
 
 def test_sources_that_differ_within_a_run_are_called_mixed_and_suspect():

@@ -60,6 +60,16 @@ def test_it_agrees_with_statsmodels_called_directly(seed):
     assert band["high"].to_numpy() == pytest.approx(np.exp(frame["mean_ci_upper"]), rel=1e-9)
 
 
+def test_a_group_that_is_a_date_is_told_as_text(tmp_path, capsys):
+    table = pd.DataFrame(
+        {"gpus": [1, 2, 4], "t": [8.0, 4.1, 2.0], "day": pd.to_datetime(["2026-11-21"] * 3)}
+    )
+    table.to_parquet(tmp_path / "t.parquet")
+    line = ["fit", str(tmp_path / "t.parquet"), "--y", "t", "--by", "day", "--json"]
+    assert main(line) == 0
+    assert json.loads(capsys.readouterr().out)[0]["group"] == {"day": "2026-11-21T00:00:00"}
+
+
 def test_the_command_line_gives_the_same_numbers_as_statsmodels(tmp_path):
     table = pd.concat([random_table(seed).assign(s=seed) for seed in range(20)])
     path = tmp_path / "table.csv"

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from tables import frames, run_row, study, window_row
+from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import find
 from wattlaw.report.figures import FIGURES
 from wattlaw.report.page import write_figures, write_report
@@ -76,6 +76,24 @@ def test_estimated_energy_is_called_estimated_in_words_tables_and_figures(page):
     chart = FIGURES["energy"](find(runs, epochs))
     assert "estimated" in json.dumps(chart.to_dict()["title"])
     assert "estimated" in json.dumps(chart.to_dict()["layer"])
+
+
+def test_settings_in_which_runs_differ_are_columns_and_unlike_energies_have_no_common_line(page):
+    runs, epochs = study()
+    other, others = study(source="counter")
+    for table in (other, others):
+        table["run_id"] = "x" + table["run_id"]
+    other["hardware"] = "a better board"
+    both, all_epochs = pd.concat([runs, other]), pd.concat([epochs, others])
+    text = markup(page(both, all_epochs))
+    assert "<th>hardware</th>" in text
+    assert "<td>a better board</td>" in text
+    findings = find(both, all_epochs)
+    assert findings.energy == "cpu, counter; cpu, estimated"
+    shown = json.dumps(FIGURES["energy"](findings).to_dict()["layer"])
+    assert "a better board (cpu, counter)" in shown
+    assert "board (cpu, estimated)" in shown
+    assert "1 worker, a better board" in json.dumps(FIGURES["quality"](findings).to_dict()["layer"])
 
 
 def test_simulated_energy_is_called_simulated(page):

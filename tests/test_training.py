@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from conftest import study_of
+from launchers import Silent
 from wattlaw.launch.campaign import Campaign
 from wattlaw.launch.local import LocalLauncher
 from wattlaw.launch.planning import Planned
@@ -15,14 +16,6 @@ from wattlaw.study.model import Study
 from wattlaw.study.plan import expand
 
 TRAIN, TEST = 1437, 360
-
-
-class Silent:
-    """An observer that says nothing."""
-
-    def started(self, record: object) -> None: ...
-    def ended(self, record: object, *, here: bool) -> None: ...
-    def waiting(self, runs: int) -> None: ...
 
 
 def run_here(study: Study, path: Path) -> Store:

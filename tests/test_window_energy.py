@@ -58,6 +58,27 @@ def test_a_window_that_outlasts_the_samples_is_partial_and_nothing_is_assumed_be
     assert row["energy_verdict"] == "partial"
 
 
+def test_an_estimate_is_never_added_to_a_measurement():
+    other = {"device": "package-0", "cpu_cores": None, "power_source": "measured"}
+    estimates = at_ten_watts(0, 10)
+    measured = [row | other | {"energy_j": 10 * row["energy_j"]} for row in estimates]
+    table = energy_of_windows(
+        windows({"start_ns": 2 * S, "duration_s": 2.0}), samples(estimates + measured)
+    )
+    row = table.to_pylist()[0]
+    assert row["cpu_energy_j"] == pytest.approx(200.0)
+    assert (row["energy_source"], row["energy_verdict"]) == ("counter", "ok")
+    assert row["cpu_cores_mean"] == 1.0
+
+
+def test_of_two_measured_devices_one_that_stopped_early_makes_the_energy_partial():
+    both = at_ten_watts(0, 10, power_source="measured") + at_ten_watts(
+        0, 1, power_source="measured", device="package-1"
+    )
+    table = energy_of_windows(windows({"start_ns": 4 * S, "duration_s": 2.0}), samples(both))
+    assert table.to_pylist()[0]["energy_verdict"] == "partial"
+
+
 def test_a_window_after_the_last_sample_has_no_energy():
     table = energy_of_windows(
         windows({"start_ns": 20 * S, "duration_s": 1.0}), samples(at_ten_watts(0, 10))

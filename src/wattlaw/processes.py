@@ -33,6 +33,13 @@ def _watch_parent(parent_pid: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def cores() -> int:
+    """Return how many processor cores this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def tree(root_pid: int) -> list[psutil.Process]:
     """Return a process and all its living descendants; empty when it is gone."""
     try:

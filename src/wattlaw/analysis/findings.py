@@ -7,7 +7,7 @@ import pandas as pd
 
 from wattlaw.analysis.metrics import cells, energy_words, run_metrics
 from wattlaw.analysis.power_law import Fits
-from wattlaw.analysis.series import fit_series, scaling_series, speedups
+from wattlaw.analysis.series import fit_series, scaling_series, speedups, telling
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Findings:
     fits: Fits
     speedups: pd.DataFrame
     energy: str | None  # "cpu, estimated": scope and source of all energies; None without any
+    differing: tuple[str, ...]  # settings beside workers and batch in which the runs differ
 
     @property
     def has_quality(self) -> bool:
@@ -47,7 +48,8 @@ def find(runs: pd.DataFrame, epochs: pd.DataFrame) -> Findings:
         series=series,
         fits=fit_series(series),
         speedups=speedups(series),
-        energy=energy_words(table),
+        energy=energy_words(table.loc[table["energy_per_epoch_j"].notna(), "energy_is"]),
+        differing=tuple(telling(table)),
     )
 
 

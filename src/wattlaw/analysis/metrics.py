@@ -5,6 +5,7 @@ them. What was not measured stays missing.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from scipy import stats
 
 SETTINGS = (
     "workload", "options", "hardware", "launcher", "nodes", "gpus", "global_batch", "local_batch",
-    "precision", "power_limit_w", "clock_limit_mhz", "dataset_fraction",
+    "precision", "power_limit_w", "clock_limit_mhz", "dataset_fraction", "threads_per_worker",
 )  # fmt: skip
 _VERDICTS = ("ok", "suspect", "partial", "unavailable")  # from best to worst
 _PARTS = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
@@ -34,8 +35,9 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
         ``epoch_time_s`` (mean over epochs of the slowest host's training window),
         ``samples_per_s`` (all hosts),
         ``energy_per_epoch_j`` (sum over hosts of the parts in ``energy_scope``; missing as soon
-        as one window has none), ``energy_source`` (``mixed`` when windows differ),
-        ``energy_verdict`` (the worst), ``metric`` and ``loss`` (last evaluation),
+        as one window has none, or that of a part of it only),
+        ``energy_source`` (``mixed`` when windows differ), ``energy_verdict`` (the worst),
+        ``energy_is`` (these in words), ``metric`` and ``loss`` (last evaluation),
         ``cpu_cores`` (mean busy cores).
     """
     done = runs[runs["status"] == "done"]
@@ -44,7 +46,7 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     rows = [_training(str(run_id), windows) for run_id, windows in training.groupby("run_id")]
     timed = pd.DataFrame(rows, columns=_COLUMNS)
     judged = epochs[epochs["phase"] == "evaluate"].sort_values("epoch")
-    last = judged.groupby("run_id", as_index=False).last()[["run_id", "metric", "loss"]]
+    last = judged.groupby("run_id").tail(1)[["run_id", "metric", "loss"]]
     table = kept.merge(timed, on="run_id").merge(last, on="run_id", how="left")
     return table.sort_values([*_SORT, "run_id"], ignore_index=True)
 
@@ -52,7 +54,7 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
 _SORT = ("workload", "hardware", "gpus", "global_batch", "repeat")
 _COLUMNS = [
     "run_id", "epoch_time_s", "samples_per_s", "energy_per_epoch_j", "energy_scope",
-    "energy_source", "energy_verdict", "cpu_cores",
+    "energy_source", "energy_verdict", "energy_is", "cpu_cores",
 ]  # fmt: skip
 
 
@@ -63,7 +65,7 @@ def _training(run_id: str, windows: pd.DataFrame) -> dict[str, object]:
     sources = set(windows["energy_source"])
     worst = max(_VERDICTS.index(verdict) for verdict in windows["energy_verdict"])
     mixed = len(sources) > 1
-    return {
+    row = {
         "run_id": run_id,
         "epoch_time_s": float(time_s.mean()),
         "samples_per_s": float(samples.sum() / time_s.sum()),
@@ -73,12 +75,13 @@ def _training(run_id: str, windows: pd.DataFrame) -> dict[str, object]:
         "energy_verdict": _VERDICTS[max(worst, 1) if mixed else worst],
         "cpu_cores": float(windows["cpu_cores_mean"].mean()),
     }
+    return row | {"energy_is": _energy_is(row)}
 
 
 def _energy(windows: pd.DataFrame) -> tuple[float, str | None]:
     """Return mean energy per epoch and what it counts; missing when any window lacks a part."""
     parts = [part for part, column in _PARTS.items() if windows[column].notna().any()]
-    if not parts or (windows["energy_verdict"] == "unavailable").any():
+    if not parts or windows["energy_verdict"].isin(("partial", "unavailable")).any():
         return np.nan, None
     counted = windows[[_PARTS[part] for part in parts]]
     if counted.isna().to_numpy().any():
@@ -92,15 +95,14 @@ def cells(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame:
 
     For each quantity q of ``QUANTITIES``: ``q`` (mean), ``q_sd``, ``q_low`` and ``q_high`` (95 %
     interval of the mean by Student's t; missing for a single repeat), ``n`` repeats, and
-    ``energy_is``: scope and source of the energies in words, missing where there are none. No
-    mean is taken over energies that count different things.
+    ``energy_is``: ``energy_words`` of the repeats, missing where there are none. No mean is taken
+    over energies that count different things.
     """
-    table = table.assign(energy_is=_energy_words(table))
     grouped = table.groupby(list(by), dropna=False, sort=True)
     columns: dict[str, pd.Series] = {"n": grouped.size()}
-    columns["energy_is"] = grouped["energy_is"].agg(lambda words: "; ".join(_unique(words)) or None)
+    columns["energy_is"] = grouped["energy_is"].agg(energy_words)
     alike = grouped["energy_is"].transform("nunique") <= 1
-    table["energy_per_epoch_j"] = table["energy_per_epoch_j"].where(alike)
+    table = table.assign(energy_per_epoch_j=table["energy_per_epoch_j"].where(alike))
     grouped = table.groupby(list(by), dropna=False, sort=True)
     for name in QUANTITIES:
         values = grouped[name]
@@ -111,15 +113,14 @@ def cells(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame:
     return pd.DataFrame(columns).reset_index()
 
 
-def energy_words(table: pd.DataFrame) -> str | None:
-    """Return what the energies of a table count and where they come from; None without any."""
-    return "; ".join(_unique(_energy_words(table))) or None
+def energy_words(words: pd.Series) -> str | None:
+    """Return the different values of ``energy_is`` as one text; None without any."""
+    return "; ".join(sorted(words.dropna().unique())) or None
 
 
-def _energy_words(table: pd.DataFrame) -> pd.Series:
-    words = table["energy_scope"].str.cat(table["energy_source"], sep=", ")
-    return words.where(table["energy_per_epoch_j"].notna())
-
-
-def _unique(words: pd.Series) -> list[str]:
-    return sorted(words.dropna().unique())
+def _energy_is(row: dict[str, Any]) -> str | None:
+    """Return what a run's energy counts, where it comes from, and any doubt about it."""
+    if row["energy_scope"] is not None:
+        doubt = ", suspect" if row["energy_verdict"] == "suspect" else ""
+        return f"{row['energy_scope']}, {row['energy_source']}{doubt}"
+    return "partial, left out" if row["energy_verdict"] == "partial" else None

@@ -8,6 +8,7 @@ so every law carries its range of N.
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -178,6 +179,8 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[Group, pd.D
 def _value(value: Any) -> Any:
     if pd.isna(value):
         return None
+    if isinstance(value, date):
+        return value.isoformat()
     return value.item() if isinstance(value, np.generic) else value
 
 

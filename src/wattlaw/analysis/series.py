@@ -16,7 +16,7 @@ from wattlaw.analysis.power_law import Fits, fit_groups
 RULES = ("global_batch", "local_batch")
 _FIXED = (
     "workload", "options", "hardware", "precision", "power_limit_w", "clock_limit_mhz",
-    "dataset_fraction",
+    "dataset_fraction", "threads_per_worker",
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     if not parts:
         return table.iloc[:0].assign(rule="", batch=0, series="")
     series = pd.concat(parts, ignore_index=True)
-    names = _telling(series)
+    names = telling(series)
     return series.assign(series=[_label(row, names) for row in series.to_dict("records")])
 
 
@@ -46,10 +46,10 @@ def fit_series(series: pd.DataFrame) -> Fits:
     """
     if series.empty:
         return Fits((), ())
-    names = _telling(series)
+    names = telling(series)
     fits = [
         fit_groups(
-            rows.assign(**{rule: rows["batch"]}), "gpus", "epoch_time_s",
+            rows, "gpus", "epoch_time_s",
             ["workload", rule, *(name for name in names if name != "workload")],
         )
         for rule, rows in ((str(rule), rows) for rule, rows in series.groupby("rule"))
@@ -115,8 +115,8 @@ def _speedup(label: str, series: pd.DataFrame) -> Iterator[dict[str, object]]:
         }
 
 
-def _telling(series: pd.DataFrame) -> list[str]:
-    """Return the fixed columns that differ in a table, and caps and clocks that are set."""
+def telling(series: pd.DataFrame) -> list[str]:
+    """Return the columns beside workers and batch that differ, and caps and clocks that are set."""
     return [
         name
         for name in _FIXED
@@ -128,6 +128,7 @@ def _telling(series: pd.DataFrame) -> list[str]:
 def _label(row: dict[Any, Any], names: list[str]) -> str:
     words = [f"{str(row['rule']).replace('_', ' ')} {row['batch']}"]
     words += [f"{row[name]:g} W" if name == "power_limit_w" else
-              f"{row[name]:g} MHz" if name == "clock_limit_mhz" else f"{row[name]}"
+              f"{row[name]:g} MHz" if name == "clock_limit_mhz" else
+              f"{row[name]:g} threads" if name == "threads_per_worker" else f"{row[name]}"
               for name in names if not pd.isna(row[name])]  # fmt: skip
     return ", ".join(words)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -14,9 +15,9 @@ from wattlaw.analysis.findings import find
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.power_law import Fits, fit_groups
 from wattlaw.analysis.series import fit_series, group_label, scaling_series
-from wattlaw.errors import BadInput, Refused, one_line
-from wattlaw.store.files import replacing
+from wattlaw.errors import BadInput, Refused
 from wattlaw.store.store import Store
+from wattlaw.store.tables import KINDS, read_stores, read_table, write_table
 
 TABLES = ("runs", "epochs", "telemetry", "fits")
 _STORE_Y = "epoch_time_s"
@@ -65,48 +66,18 @@ def export(store: Path, table: str, output: Path) -> int:
     if table not in TABLES:
         raise BadInput(f"export: given {table!r}; allowed: {', '.join(TABLES)}")
     kind = output.suffix.lower()
-    if kind not in (".csv", ".parquet", ".jsonl"):
-        raise BadInput(f"{output}: unknown ending {kind!r}; allowed: .csv, .parquet, .jsonl")
+    if kind not in KINDS:
+        raise BadInput(f"{output}: unknown ending {kind!r}; allowed: {', '.join(KINDS)}")
     found = Store.existing(store)
     if table == "fits":
         fits = fit_series(scaling_series(run_metrics(*read_stores([store]))))
-        frame = pd.json_normalize(fits.as_json())
+        rows = pa.Table.from_pandas(pd.json_normalize(fits.as_json()), preserve_index=False)
     else:
-        frame = found.pandas(table)
+        rows = found.arrow(table)
     output.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(output, durable=False) as temporary:
-        if kind == ".csv":
-            frame.to_csv(temporary, index=False)
-        elif kind == ".parquet":
-            frame.to_parquet(temporary, index=False)
-        else:
-            frame.to_json(temporary, orient="records", lines=True, date_format="iso")
-    print(f"{output}: {len(frame)} rows of {table}")
+    write_table(output, rows)
+    print(f"{output}: {len(rows)} rows of {table}")
     return 0
-
-
-def read_stores(paths: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the tables ``runs`` and ``epochs`` of one or more stores."""
-    stores = [Store.existing(path) for path in paths]
-    runs = pd.concat([store.pandas("runs") for store in stores], ignore_index=True)
-    epochs = pd.concat([store.pandas("epochs") for store in stores], ignore_index=True)
-    if runs["run_id"].duplicated().any():
-        twice = runs.loc[runs["run_id"].duplicated(), "run_id"].iloc[0]
-        raise BadInput(
-            f"run {twice} is in more than one store; give each machine's study a label "
-            "(launch.hardware)"
-        )
-    return runs, epochs
-
-
-def read_table(path: Path) -> pd.DataFrame:
-    """Return a CSV or Parquet file as a frame."""
-    try:
-        if path.suffix.lower() == ".parquet":
-            return pd.read_parquet(path)
-        return pd.read_csv(path)
-    except (ValueError, OSError, pd.errors.ParserError) as error:
-        raise BadInput(f"{path}: not a CSV or Parquet table: {one_line(error)[:200]}") from None
 
 
 def _show(fits: Fits) -> None:

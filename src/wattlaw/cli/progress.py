@@ -10,10 +10,13 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.text import Text
 
 from wattlaw.launch.campaign import Observer
 from wattlaw.store.record import RunRecord
@@ -25,15 +28,16 @@ def observer_for(console: Console, runs: int) -> Iterator[Observer]:
     if not console.is_terminal:
         yield PlainLines(console, runs)
         return
+    tally = Tally(runs)
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[counts]}"),
+        _Counts(tally),
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=console) as progress:
-        yield LiveBar(progress, progress.add_task("", total=runs, counts=""), runs)
+        yield LiveBar(progress, progress.add_task("", total=runs), tally)
 
 
 class Tally:
@@ -41,7 +45,7 @@ class Tally:
 
     def __init__(self, runs: int) -> None:
         self._runs = runs
-        self._begun_s = time.monotonic()
+        self._begun_s = self._last_s = time.monotonic()
         self.count = {"done": 0, "failed": 0, "skipped": 0}
         self._worked = 0
 
@@ -49,6 +53,7 @@ class Tally:
         """Count one run."""
         self.count[record.status] += 1
         self._worked += here and record.status != "skipped"
+        self._last_s = time.monotonic()
 
     @property
     def left(self) -> int:
@@ -59,21 +64,36 @@ class Tally:
         """Return finished, failed, left and time to go."""
         words = f"{self.count['done']} done, {self.count['failed']} failed, {self.left} left"
         if self._worked and self.left:
-            to_go_s = (time.monotonic() - self._begun_s) / self._worked * self.left
-            words += f", about {_clock(to_go_s)} to go"
+            per_run_s = (self._last_s - self._begun_s) / self._worked
+            to_go_s = per_run_s * self.left - (time.monotonic() - self._last_s)
+            words += f", about {_clock(max(0.0, to_go_s))} to go"
         return words
+
+
+class _Counts(ProgressColumn):
+    """The tally in words, with the time to go as it is at each redrawing."""
+
+    def __init__(self, tally: Tally) -> None:
+        super().__init__()
+        self._tally = tally
+
+    def render(self, task: Task) -> Text:  # noqa: ARG002 - the tally is the same for any task
+        """Return the words."""
+        return Text(self._tally.words())
 
 
 class LiveBar:
     """A progress bar that is redrawn in place."""
 
-    def __init__(self, progress: Progress, task: TaskID, runs: int) -> None:
+    def __init__(self, progress: Progress, task: TaskID, tally: Tally) -> None:
         self._progress, self._task = progress, task
-        self._tally = Tally(runs)
+        self._tally = tally
+        self._running: dict[str, str] = {}
 
     def started(self, record: RunRecord) -> None:
         """Show what is running."""
-        self._update(f"running {title(record)}")
+        self._running[record.run_id] = title(record)
+        self._show_running()
 
     def ended(self, record: RunRecord, *, here: bool) -> None:
         """Move the bar; print a line for what did not go well."""
@@ -82,15 +102,21 @@ class LiveBar:
             self._progress.console.print(
                 f"{record.status}: {escape(title(record))}: {escape(record.reason or '')}"
             )
+        self._running.pop(record.run_id, None)
         self._progress.advance(self._task)
-        self._update("")
+        self._show_running()
 
     def waiting(self, runs: int) -> None:
         """Say what the campaign waits for."""
-        self._update(f"waiting for {runs} runs of another wattlaw run")
+        self._update(_waiting(runs))
+
+    def _show_running(self) -> None:
+        titles = list(self._running.values())
+        more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+        self._update(f"running {titles[-1]}{more}" if titles else "")
 
     def _update(self, text: str) -> None:
-        self._progress.update(self._task, description=escape(text), counts=self._tally.words())
+        self._progress.update(self._task, description=escape(text))
 
 
 class PlainLines:
@@ -115,7 +141,7 @@ class PlainLines:
         """Say once per number what the campaign waits for."""
         if runs != self._waiting:
             self._waiting = runs
-            self._print(f"waiting for {runs} runs of another wattlaw run")
+            self._print(_waiting(runs))
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -128,6 +154,10 @@ def title(record: RunRecord) -> str:
         f"{record.spec.workload.name} on {setting.gpus} x {setting.local_batch} "
         f"(repeat {record.spec.repeat}, {record.run_id})"
     )
+
+
+def _waiting(runs: int) -> str:
+    return f"waiting for another wattlaw run, which has this machine or the {runs} runs left"
 
 
 def _clock(seconds: float) -> str:

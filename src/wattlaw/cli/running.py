@@ -21,9 +21,10 @@ def check(study_file: Path) -> int:
     planned = planning.plan_study(study_file)
     study = planned.study
     settings = {run.spec.setting for run in planned.runs}
+    workloads = {run.spec.workload.model_dump_json() for run in planned.runs}
     print(
         f"{study_file}: ok: {study.name}: {len(planned.runs)} runs = "
-        f"{len(study.workloads)} workload(s) x {len(settings)} settings x {study.repeats} repeats"
+        f"{len(workloads)} workload(s) x {len(settings)} settings x {study.repeats} repeats"
     )
     return 0
 
@@ -84,4 +85,4 @@ def _conclude(outcome: Outcome, store: Path, console: Console) -> None:
         words += f" (stopped by {outcome.interrupted_by}; the same command goes on from here)"
     elif outcome.failed:
         words += f" (reasons: wattlaw status {store}; the same command tries them again)"
-    console.print(f"{words}. Results are in {store}", highlight=False, soft_wrap=True)
+    console.print(f"{words}. Results are in {store}", highlight=False, markup=False, soft_wrap=True)

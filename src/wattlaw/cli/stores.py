@@ -21,7 +21,7 @@ def status(path: Path, *, as_json: bool) -> int:
     for folder in store.folders():
         record = folder.read()
         if record is not None:
-            runs.append((planning.status_of(folder, record), record))
+            runs.append((folder.status(record), record))
     counts = planning.counted(state for state, _ in runs)
     troubled = [(state, run) for state, run in runs if state not in ("done", "planned")]
     if as_json:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol, Self
 
+GROUP = "wattlaw.devices"
+
 Kind = Literal["gpu", "cpu", "dram", "node"]
 PowerSource = Literal["measured", "estimated", "simulated"]
 

@@ -4,17 +4,17 @@ One thread, one loop. Several campaigns may walk one store: a lock per run says 
 the kernel drops the lock of a campaign that dies.
 """
 
+import contextlib
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
 from wattlaw.errors import one_line
 from wattlaw.launch.finish import finish
-from wattlaw.launch.launcher import Attempt, Ended, Launcher
+from wattlaw.launch.launcher import Attempt, Claim, Ended, Launcher
 from wattlaw.store.record import RunRecord, Status, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
@@ -22,6 +22,8 @@ from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 
 _POLL_S = 0.05
+#: Shorter than the pause after a run's end, so that two campaigns on one machine take turns.
+_ROOM_POLL_S = 0.02
 _OTHERS_POLL_S = 0.5
 
 
@@ -35,7 +37,7 @@ class Observer(Protocol):
         """Note a run that is done, failed or skipped; not ``here`` if it was so already."""
 
     def waiting(self, runs: int) -> None:
-        """Note that only runs which another campaign holds are left."""
+        """Note that another campaign holds the runs that are left, or the room for them."""
 
 
 @dataclass(frozen=True)
@@ -130,54 +132,76 @@ class Campaign:
     def _walk(self, stop: _Stop) -> None:
         waiting = [run for run in self._plan if run.run_id not in self._ended]
         while (waiting or self._own) and stop.by is None:
-            self._collect()
-            waiting = self._take_what_fits(waiting, stop)
-            held_by_others = bool(waiting) and not self._own
-            if held_by_others:
+            waiting, no_room = self._take_what_fits(waiting, stop)
+            if waiting and not self._own:
                 self._observer.waiting(len(waiting))
-            time.sleep(_OTHERS_POLL_S if held_by_others else _POLL_S)
+                time.sleep(_ROOM_POLL_S if no_room else _OTHERS_POLL_S)
+            self._collect()
+            if self._own or waiting:
+                time.sleep(_POLL_S)
 
-    def _take_what_fits(self, waiting: list[PlannedRun], stop: _Stop) -> list[PlannedRun]:
-        """Take runs in the plan's order until one has no room; return those still to be had."""
+    def _take_what_fits(
+        self, waiting: list[PlannedRun], stop: _Stop
+    ) -> tuple[list[PlannedRun], bool]:
+        """Take runs in the plan's order until one has no room.
+
+        Returns the runs that are still to be had, and whether room was what they lacked.
+        """
         left: list[PlannedRun] = []
         for index, run in enumerate(waiting):
             refusal = self._launcher.refuses(run.spec)
-            no_room = refusal is None and not self._launcher.has_room(run.spec)
+            claim = self._launcher.claim(run.spec) if refusal is None else None
+            no_room = refusal is None and claim is None
             if no_room or stop.by is not None:
-                return left + waiting[index:]
-            if not self._take(run, refusal):
+                if claim is not None:
+                    claim.release()
+                return left + waiting[index:], no_room
+            if not self._take(run, refusal, claim):
                 left.append(run)
-        return left
+        return left, False
 
-    def _take(self, run: PlannedRun, refusal: str | None) -> bool:
+    def _take(self, run: PlannedRun, refusal: str | None, claim: Claim | None) -> bool:
         """Start or skip a run, or note how it ended; False while another campaign holds it."""
         folder = self._store.folder(run.run_id)
         lock = RunLock(folder)
-        if not lock.acquire():
-            return False
-        old = folder.read()
+        held = lock.acquire()
+        old = folder.read() if held else None
         tries = old.attempts if old else 0
-        tried_elsewhere = tries != self._tried.get(run.run_id, 0)
-        if old and (old.status == "done" or (old.status == "failed" and tried_elsewhere)):
+        if held and claim is not None and not self._has_ended(old):
+            self._start(run, tries + 1, folder, lock, claim)
+            return True
+        if claim is not None:
+            claim.release()
+        if not held:
+            return False
+        if old is not None and self._has_ended(old):
             self._note(old, here=False)
             lock.release()
-            return True
-        if refusal is not None:
+        elif refusal is not None:
             skipped = self._new(run, tries)
             skipped = skipped.model_copy(update={"status": "skipped", "reason": refusal})
             self._end(skipped, folder, lock)
-        else:
-            self._start(run, tries + 1, folder, lock)
         return True
 
-    def _start(self, run: PlannedRun, attempts: int, folder: RunFolder, lock: RunLock) -> None:
+    def _has_ended(self, old: RunRecord | None) -> bool:
+        """Say whether a run needs nothing more: done, or failed by itself since we began."""
+        if old is None:
+            return False
+        tried_elsewhere = old.attempts != self._tried.get(old.run_id, 0)
+        failed = old.status == "failed" and not old.interrupted
+        return old.status == "done" or (failed and tried_elsewhere)
+
+    def _start(
+        self, run: PlannedRun, attempts: int, folder: RunFolder, lock: RunLock, claim: Claim
+    ) -> None:
         record = self._new(run, attempts)
         record = record.model_copy(update={"status": "running", "started_at": now()})
         try:
-            folder.live(attempts).mkdir(parents=True)
             folder.write(record)
-            attempt = self._launcher.start(record, folder)
-        except OSError as error:
+            folder.live(attempts).mkdir(parents=True)
+            attempt = self._launcher.start(record, folder, claim)
+        except Exception as error:  # one run's start must not be the campaign's end
+            claim.release()
             self._end(_failed(record, f"could not be started: {one_line(error)}"), folder, lock)
             return
         self._own.append(_Own(record, folder, lock, attempt))
@@ -186,16 +210,22 @@ class Campaign:
     def _collect(self) -> None:
         """Bring home every attempt of ours that has ended."""
         for own in list(self._own):
-            ended = own.attempt.poll()
+            ended = _ended(own.attempt)
             if ended is not None:
                 self._own.remove(own)
                 self._end(_result(own, ended), own.folder, own.lock)
 
     def _stop_all(self, reason: str) -> None:
-        while self._own:
-            own = self._own.pop()
-            own.attempt.stop()
-            self._end(_failed(own.record, reason), own.folder, own.lock)
+        """Stop every attempt, whatever fails on the way; one that has just ended counts so."""
+        found = [(own, _ended(own.attempt)) for own in self._own]
+        self._own = []
+        for own, ended in found:
+            if ended is None:
+                own.attempt.stop()
+        for own, ended in found:
+            stopped = _failed(own.record, reason).model_copy(update={"interrupted": True})
+            with contextlib.suppress(OSError):  # then it shows as interrupted all the same
+                self._end(stopped if ended is None else _result(own, ended), own.folder, own.lock)
 
     def _end(self, record: RunRecord, folder: RunFolder, lock: RunLock) -> None:
         record = record.model_copy(update={"finished_at": now()})
@@ -208,6 +238,14 @@ class Campaign:
     def _note(self, record: RunRecord, *, here: bool) -> None:
         self._ended[record.run_id] = record.status
         self._observer.ended(record, here=here)
+
+
+def _ended(attempt: Attempt) -> Ended | None:
+    try:
+        return attempt.poll()
+    except Exception as error:  # a launcher's mistake fails the run, not the campaign
+        attempt.stop()
+        return Ended(f"could not be watched: {one_line(error)}")
 
 
 def _result(own: _Own, ended: Ended) -> RunRecord:
@@ -223,15 +261,20 @@ def _failed(record: RunRecord, reason: str) -> RunRecord:
     return record.model_copy(update={"status": "failed", "reason": reason})
 
 
-@contextmanager
+@contextlib.contextmanager
 def _signals() -> Iterator[_Stop]:
-    """Turn the signals that ask a program to end into a note that the loop reads."""
+    """Turn the signals that ask a program to end into a note that the loop reads.
+
+    A SIGHUP that is ignored, as under nohup, stays ignored.
+    """
     stop = _Stop()
 
     def note(number: int, _: FrameType | None) -> None:
         stop.by = signal.Signals(number).name
 
-    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    asked = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        asked.append(signal.SIGHUP)
     before = {number: signal.signal(number, note) for number in asked}
     try:
         yield stop

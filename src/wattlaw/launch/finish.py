@@ -10,6 +10,7 @@ from wattlaw.store.record import Facts, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.telemetry.energy import energy_of_windows
+from wattlaw.telemetry.sampler import report_path
 
 
 def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
@@ -81,7 +82,7 @@ def _sampler_reports(
     for path in sorted(live.glob("windows.*.arrows")):
         host = path.name.removeprefix("windows.").removesuffix(".arrows")
         try:
-            text = (live / f"sampler.{host}.json").read_text(encoding="utf-8")
+            text = report_path(live, host).read_text(encoding="utf-8")
             reports.append(SamplerReport.model_validate_json(text))
         except (OSError, ValidationError):
             notes.append(f"the sampler of {host} was lost; telemetry ends early")

@@ -1,7 +1,7 @@
 """The seam for places where runs happen: a ``Launcher`` starts runs, tells of them, stops them."""
 
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -27,6 +27,13 @@ class Attempt(Protocol):
         """End it and everything that it started, and wait until nothing is left."""
 
 
+class Claim(Protocol):
+    """The room that one run takes."""
+
+    def release(self) -> None:
+        """Give it back; more than once is harmless."""
+
+
 class Launcher(Protocol):
     """Registered under the entry point ``wattlaw.launchers``."""
 
@@ -43,8 +50,11 @@ class Launcher(Protocol):
     def refuses(self, spec: RunSpec) -> str | None:
         """Return why a run can never happen here (it is skipped), or None."""
 
-    def has_room(self, spec: RunSpec) -> bool:
-        """Say whether a run can start now beside those under way."""
+    def claim(self, spec: RunSpec) -> Claim | None:
+        """Take the room that a run needs beside those under way; None while there is none."""
 
-    def start(self, record: RunRecord, folder: RunFolder) -> Attempt:
-        """Start the attempt that ``record.attempts`` numbers; its live folder is there."""
+    def start(self, record: RunRecord, folder: RunFolder, claim: Any) -> Attempt:
+        """Start the attempt that ``record.attempts`` numbers; its live folder is there.
+
+        The attempt releases ``claim``, which came from this launcher, when it has ended.
+        """

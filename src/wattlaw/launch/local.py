@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -13,10 +14,11 @@ from wattlaw import processes
 from wattlaw.errors import NotAvailable
 from wattlaw.launch.finish import failure_of
 from wattlaw.launch.launcher import Ended
+from wattlaw.launch.places import Claim, Places
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Launch, RunSpec
-from wattlaw.training.agent import RENDEZVOUS
+from wattlaw.training.handover import RENDEZVOUS_FILE
 
 _GRACE_S = 5.0
 _NVIDIA = ("/dev/nvidiactl", "/dev/dxg")
@@ -29,13 +31,14 @@ class LocalLauncher:
 
     Without GPUs a machine holds as many workers as it has cores, and every worker gets
     ``cores / gpus_per_node`` threads whatever the number of workers of its run, so that runs of
-    one and of several workers compare fairly.
+    one and of several workers compare fairly. All launchers of a user on this machine share its
+    places, so that no more than ``max_parallel`` runs go side by side, of whatever study.
     """
 
     def __init__(self, launch: Launch, gpus: list[str]) -> None:
         self._launch = launch
         self._gpus = gpus
-        self._running: list[LocalAttempt] = []
+        self._places = Places.of_this_user()
 
     @classmethod
     def open(cls, launch: Launch) -> Self:
@@ -47,14 +50,14 @@ class LocalLauncher:
     @cached_property
     def capacity(self) -> int:
         """Return how many workers this machine holds at once."""
-        found = len(self._gpus) or os.cpu_count() or 1
+        found = len(self._gpus) or processes.cores()
         asked = self._launch.gpus_per_node
         return min(asked, found) if asked and self._gpus else asked or found
 
     @cached_property
     def threads(self) -> int:
         """Return the processor threads of each worker."""
-        share = (os.cpu_count() or 1) // self.capacity
+        share = processes.cores() // self.capacity
         return self._launch.threads_per_worker or max(1, share)
 
     def refuses(self, spec: RunSpec) -> str | None:
@@ -67,14 +70,19 @@ class LocalLauncher:
             return "asks for a power or clock limit; nothing here can set one"
         return None
 
-    def has_room(self, spec: RunSpec) -> bool:
-        """Say whether workers and ``max_parallel`` leave room for a run."""
-        self._running = [attempt for attempt in self._running if attempt.poll() is None]
-        taken = sum(attempt.workers for attempt in self._running)
-        free = self.capacity - taken
-        return len(self._running) < self._launch.max_parallel and spec.setting.gpus <= free
+    def claim(self, spec: RunSpec) -> "Room | None":
+        """Take a place among ``max_parallel`` runs, and one for each worker."""
+        run = self._places.claim([f"run-{i}" for i in range(self._launch.max_parallel)], 1)
+        if run is None:
+            return None
+        names = self._gpus or [f"cpu-{i}" for i in range(self.capacity)]
+        workers = self._places.claim(names[: self.capacity], spec.setting.gpus)
+        if workers is None:
+            run.release()
+            return None
+        return Room(run, workers)
 
-    def start(self, record: RunRecord, folder: RunFolder) -> "LocalAttempt":
+    def start(self, record: RunRecord, folder: RunFolder, claim: "Room") -> "LocalAttempt":
         """Start a run's node agent in a session, and so a process group, of its own."""
         workers = record.spec.setting.gpus
         environment = {
@@ -85,9 +93,8 @@ class LocalLauncher:
             **_meet_without_network(folder.live(record.attempts)),
         }
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
-        gpus = self._free_gpus()[:workers]
-        if gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        if self._gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(claim.workers.names)
         line = [sys.executable, "-m", "wattlaw.training.agent"]
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
@@ -104,13 +111,20 @@ class LocalLauncher:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        attempt = LocalAttempt(process, record, folder, gpus, self._launch.timeout_s)
-        self._running.append(attempt)
-        return attempt
+        return LocalAttempt(process, record, folder, claim, self._launch.timeout_s)
 
-    def _free_gpus(self) -> list[str]:
-        taken = {gpu for attempt in self._running for gpu in attempt.gpus}
-        return [gpu for gpu in self._gpus if gpu not in taken]
+
+@dataclass(frozen=True)
+class Room:
+    """What one run occupies."""
+
+    run: Claim
+    workers: Claim
+
+    def release(self) -> None:
+        """Give it back."""
+        self.workers.release()
+        self.run.release()
 
 
 class LocalAttempt:
@@ -121,12 +135,11 @@ class LocalAttempt:
         process: subprocess.Popen[bytes],
         record: RunRecord,
         folder: RunFolder,
-        gpus: list[str],
+        room: Room,
         timeout_s: float | None,
     ) -> None:
-        self.workers = record.spec.setting.gpus
-        self.gpus = gpus
         self._process, self._record, self._folder = process, record, folder
+        self._room = room
         self._timeout_s = timeout_s
         self._begun_s = time.monotonic()
         self._ended: Ended | None = None
@@ -139,6 +152,7 @@ class LocalAttempt:
             if code is not None:
                 reason = failure_of(self._folder, self._record.attempts, code) if code else None
                 self._ended = Ended(reason)
+                self._room.release()
             elif limit is not None and time.monotonic() - self._begun_s > limit:
                 self.stop()
                 self._ended = Ended(f"time limit of {limit:g} s reached (launch.timeout_s)")
@@ -150,6 +164,7 @@ class LocalAttempt:
             processes.end(processes.tree(self._process.pid), _GRACE_S)
             self._process.wait()
             self._ended = Ended("stopped")
+            self._room.release()
 
 
 def _meet_without_network(live: Path) -> dict[str, str]:
@@ -159,7 +174,7 @@ def _meet_without_network(live: Path) -> dict[str, str]:
     """
     return {
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        RENDEZVOUS: f"file://{live.resolve() / 'ranks'}",
+        RENDEZVOUS_FILE: str(live.resolve() / "ranks"),
     }
 
 

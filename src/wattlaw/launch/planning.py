@@ -9,8 +9,6 @@ from pathlib import Path
 from wattlaw import registry
 from wattlaw.errors import BadInput
 from wattlaw.launch.launcher import GROUP
-from wattlaw.store.record import RunRecord
-from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun, expand
@@ -56,21 +54,12 @@ def plan_study(path: Path, launch_kind: str | None = None) -> Planned:
         raise BadInput(f"{path}: {error}") from None
 
 
-def status_of(folder: RunFolder, record: RunRecord | None) -> str:
-    """Return a run's status as it is now; a run whose owner died is ``interrupted``."""
-    if record is None:
-        return "planned"
-    if record.status == "running" and not RunLock(folder).is_held():
-        return "interrupted"
-    return record.status
-
-
 def statuses(store: Store, runs: Iterable[PlannedRun]) -> dict[str, str]:
     """Return the status of each run of a plan in a store that may not be there yet."""
     found = {}
     for run in runs:
         folder = store.folder(run.run_id)
-        found[run.run_id] = status_of(folder, folder.read())
+        found[run.run_id] = folder.status(folder.read())
     return found
 
 

@@ -76,6 +76,8 @@ def energy(findings: Findings) -> alt.LayerChart | None:
     series = series[series["energy_per_epoch_j"].notna()]
     if series.empty:
         return None
+    if series["energy_is"].nunique() > 1:  # no line joins energies that count different things
+        series = series.assign(series=series["series"] + " (" + series["energy_is"] + ")")
     counts, look = _counts(series), by_series(list(series["series"].unique()))
     joules = alt.Y(
         "energy_per_epoch_j:Q",
@@ -99,10 +101,12 @@ def quality(findings: Findings) -> alt.LayerChart | None:
     if table.empty:
         return None
     sizes = sorted(int(size) for size in table["global_batch"].unique())
+    also = [name for name in findings.differing if name != "workload"]
+    told = [", ".join(["", *map(str, row)]) for row in table[also].to_numpy()]
     table = table.assign(
         series=[
-            f"{w}, {g} worker{'s' if g > 1 else ''}"
-            for w, g in zip(table["workload"], table["gpus"], strict=True)
+            f"{w}, {g} worker{'s' if g > 1 else ''}{also}"
+            for w, g, also in zip(table["workload"], table["gpus"], told, strict=True)
         ]
     )
     table = _beside(table.sort_values("gpus", kind="stable"), "global_batch")

@@ -25,7 +25,11 @@ def write_report(findings: Findings, path: Path, title: str = "wattlaw report") 
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"number": number, "group": group_label}
+    environment.filters |= {
+        "number": number,
+        "group": group_label,
+        "words": lambda name: name.replace("_", " "),
+    }
     charts = {name: chart.to_dict() for name, make in FIGURES.items() if (chart := make(findings))}
     page = environment.get_template("report.html.j2").render(
         title=title,

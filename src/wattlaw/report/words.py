@@ -23,12 +23,12 @@ def summary(findings: Findings) -> list[str]:
         sentences.append("No scaling law is fitted: it needs at least three worker counts.")
     sentences += _speedups(findings)
     if findings.has_quality:
-        best = findings.runs.dropna(subset=["metric"]).sort_values("metric").iloc[-1]
-        sentences.append(
-            f"The highest {best['metric_name'] or 'metric'} after the last epoch is "
-            f"{best['metric']:.4g}, at global batch {best['global_batch']} on "
-            f"{best['gpus']} worker(s)."
-        )
+        judged = findings.runs.dropna(subset=["metric"])
+        sentences += [
+            f"{workload}: {runs['metric_name'].iloc[0] or 'metric'} after the last epoch from "
+            f"{runs['metric'].min():.4g} to {runs['metric'].max():.4g}."
+            for workload, runs in judged.groupby("workload")
+        ]
     sentences.append(_energy(findings))
     return sentences
 

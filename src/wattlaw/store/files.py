@@ -1,6 +1,7 @@
 """Files that are whole or not there, and streams of which only the tail can be lost."""
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,19 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     """Give a temporary path beside ``path``; put it in place when the block ends well.
 
     Readers see the old file or the new one, never a part. ``durable`` also waits for the disk.
+    A link is followed; what is no plain file, such as a pipe, is written to as it is.
+
+    Raises
+    ------
+    OSError
+        Naming ``path``, when it is a folder or its folder is not there.
     """
+    path = Path(os.path.realpath(path))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        yield path
+        return
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(handle)
     temporary = Path(name)

@@ -54,6 +54,7 @@ class RunRecord(BaseModel):
     order_seed: int
     status: Status = "planned"
     reason: str | None = None
+    interrupted: bool = False  # failed because its launcher was asked to end, not by itself
     notes: tuple[str, ...] = ()
     attempts: int = 0
     git_commit: str | None = None

@@ -64,6 +64,14 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         write_text(self.record_path, record.model_dump_json(indent=1) + "\n", durable=durable)
 
+    def status(self, record: RunRecord | None) -> str:
+        """Return a run's status as it is now; a run whose owner died is ``interrupted``."""
+        if record is None:
+            return "planned"
+        if record.status == "running" and not RunLock(self).is_held():
+            return "interrupted"
+        return record.status
+
     def windows(self, attempt: int) -> pa.Table:
         """Return the windows that an attempt's workers have written, of all hosts."""
         return self._streams(attempt, "windows", WINDOWS)

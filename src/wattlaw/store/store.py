@@ -68,7 +68,8 @@ class Store:
     def arrow(self, table: str) -> pa.Table:
         """Return a whole table: ``runs`` (of every status), ``epochs`` or ``telemetry`` (done)."""
         if table == "runs":
-            return pa.Table.from_pylist([_row(record) for record in self.records()], schema=RUNS)
+            rows = [_row(folder, record) for folder in self.folders() if (record := folder.read())]
+            return pa.Table.from_pylist(rows, schema=RUNS)
         schema = TABLES[table]
         parts = [_read(path, schema) for path in self._finished(table)]
         return pa.concat_tables([schema.empty_table(), *parts])
@@ -127,10 +128,11 @@ def _naming(path: Path) -> Iterator[None]:
         raise BadInput(f"{path}: not a table of this store: {words}") from None
 
 
-def _row(record: RunRecord) -> dict[str, Any]:
+def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
     spec, facts = record.spec, record.facts
     return {
-        **record.model_dump(exclude={"spec", "facts", "samplers"}),
+        **record.model_dump(exclude={"spec", "facts", "samplers", "interrupted"}),
+        "status": folder.status(record),
         **spec.setting.model_dump(),
         **spec.measure.model_dump(exclude={"evaluate"}),
         "workload": spec.workload.name,
@@ -138,6 +140,7 @@ def _row(record: RunRecord) -> dict[str, Any]:
         "metric_name": facts.metric,
         "parameters": facts.parameters,
         "nodes": spec.nodes,
+        "threads_per_worker": facts.threads_per_worker,
         "repeat": spec.repeat,
         "launcher": spec.launch_kind,
         "hardware": spec.hardware or facts.hardware,

@@ -1,7 +1,8 @@
 """The energy and utilisation of windows from device samples: pure functions on arrays and tables.
 
-What is read here so far is the host's estimate (busy core-seconds times assumed watts); a window
-without any energy sample has no energy, the source ``none`` and the verdict ``unavailable``.
+What is read here so far is the energy of processors: counters that were measured or simulated or,
+where there are none, the host's estimate (busy core-seconds times assumed watts). A window without
+any energy sample has no energy, the source ``none`` and the verdict ``unavailable``.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ from wattlaw.store.schema import ENERGY
 
 #: Below this share of a window covered by samples its energy is ``partial``.
 MIN_COVERAGE = 0.95
+
+#: What a counter's energy is called, by ``power_source``; the best there is counts, alone.
+SOURCES = {"measured": "counter", "simulated": "simulated", "estimated": "estimated"}
 
 Floats = npt.NDArray[np.float64]
 
@@ -88,25 +92,36 @@ class _Host:
 
     def window(self, start_ns: int, end_ns: int) -> dict[str, Any]:
         row: dict[str, Any] = {"energy_source": "none", "energy_verdict": "unavailable"}
-        cores, memory = 0.0, 0
         for device in self._devices:
             inside = device.filter((pc.field("t_ns") >= start_ns) & (pc.field("t_ns") <= end_ns))
-            cores = _plus(cores, pc.mean(inside["cpu_cores"]).as_py())
-            memory = _plus(memory, pc.max(inside["mem_used_bytes"]).as_py())
-            metered = device.filter(pc.field("energy_j").is_valid())
-            found = counter_energy(
-                metered["t_ns"].to_numpy(), metered["energy_j"].to_numpy(), start_ns, end_ns
-            )
-            if found.energy_j is not None:
-                row["cpu_energy_j"] = row.get("cpu_energy_j", 0.0) + found.energy_j
-                row["energy_source"] = "estimated"
-                partial = found.coverage < MIN_COVERAGE or row["energy_verdict"] == "partial"
-                row["energy_verdict"] = "partial" if partial else "ok"
-        if self._devices:
-            row |= {"cpu_cores_mean": cores, "mem_used_max_bytes": memory}
-        return row
+            used = {
+                "cpu_cores_mean": pc.mean(inside["cpu_cores"]).as_py(),
+                "mem_used_max_bytes": pc.max(inside["mem_used_bytes"]).as_py(),
+            }
+            row |= {name: value for name, value in used.items() if value is not None}
+        return row | self._energy(start_ns, end_ns)
 
-
-def _plus(total: Any, value: Any) -> Any:
-    """Add, where one missing part makes the sum missing."""
-    return None if total is None or value is None else total + value
+    def _energy(self, start_ns: int, end_ns: int) -> dict[str, Any]:
+        """Return energy, source and verdict; an estimate is never added to a measurement."""
+        for source, word in SOURCES.items():
+            metered = [
+                device.filter(
+                    (pc.field("power_source") == source) & pc.field("energy_j").is_valid()
+                )
+                for device in self._devices
+            ]
+            found = [
+                counter_energy(one["t_ns"].to_numpy(), one["energy_j"].to_numpy(), start_ns, end_ns)
+                for one in metered
+                if len(one)
+            ]
+            energies = [one.energy_j for one in found if one.energy_j is not None]
+            if energies:
+                whole = len(energies) == len(found)
+                ok = whole and min(one.coverage for one in found) >= MIN_COVERAGE
+                return {
+                    "cpu_energy_j": sum(energies),
+                    "energy_source": word,
+                    "energy_verdict": "ok" if ok else "partial",
+                }
+        return {}

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from wattlaw import registry
-from wattlaw.devices.meter import Meter, Target
+from wattlaw.devices.meter import GROUP, Meter, Target
 from wattlaw.errors import WattlawError, one_line
 from wattlaw.store.files import StreamWriter, write_text
 from wattlaw.store.record import SamplerReport
@@ -51,9 +51,9 @@ class Sampler:
         self._period_s = 1.0 / sample_hz
         self._meters: list[Meter] = []
         self._problems: list[str] = []
-        for name in registry.names("wattlaw.devices"):
+        for name in registry.names(GROUP):
             try:
-                self._meters.append(registry.load("wattlaw.devices", name).open(target))
+                self._meters.append(registry.load(GROUP, name).open(target))
             except WattlawError as error:
                 self._problems.append(f"{name}: {one_line(error)}")
         self._devices = tuple(device.id for meter in self._meters for device in meter.devices())
@@ -74,7 +74,10 @@ class Sampler:
                     rows, flushed_s = [], now_s
                 missed = max(0, int((now_s - next_s) / self._period_s))
                 next_s += (missed + 1) * self._period_s
-                stop.wait(max(0.0, next_s - time.monotonic()))
+                while not stop.is_set() and (wait_s := next_s - time.monotonic()) > 0:
+                    stop.wait(min(wait_s, FLUSH_S))
+                    if os.getppid() != parent_pid:
+                        break
             rows += self._read()
             samples += len(rows)
             stream.append(rows)

@@ -1,7 +1,7 @@
 """The node agent: one per host and run. It holds the sampler and torchrun's elastic agent.
 
-``python -m wattlaw.training.agent RUN_FOLDER ATTEMPT --workers N --parent-pid PID``. Whoever
-starts it on several nodes gives torchrun's rendezvous after ``--``.
+``python -m wattlaw.training.agent RUN_FOLDER ATTEMPT --workers N --parent-pid PID``. Options that
+it does not know go to torchrun: how the agents of several nodes meet.
 """
 
 import argparse
@@ -22,9 +22,7 @@ from wattlaw.store.files import write_text
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Measure
 from wattlaw.telemetry import sampler
-
-#: Names the variable with which a launcher tells ranks where to meet; torchrun's own if unset.
-RENDEZVOUS = "WATTLAW_RENDEZVOUS"
+from wattlaw.training.handover import AGENT_PID
 
 _SAMPLER_GRACE_S = 10.0
 #: Exit codes of a rank that was killed or crashed: not SIGTERM, with which torchrun ends the rest.
@@ -40,6 +38,7 @@ def main() -> int:
     parser.add_argument("--parent-pid", type=int, required=True)
     options, rendezvous = parser.parse_known_args()
     processes.end_with_parent(options.parent_pid)
+    os.environ[AGENT_PID] = str(os.getpid())
     folder = RunFolder(options.folder)
     record = folder.read()
     if record is None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from wattlaw.training.agent import RENDEZVOUS
+from wattlaw.training.handover import RENDEZVOUS_FILE
 
 #: A collective that waits longer than this has lost a peer.
 _COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
@@ -27,11 +27,6 @@ class Ranks:
     local_world: int
     device: torch.device
     host: str
-
-    @property
-    def is_first(self) -> bool:
-        """Say whether this rank speaks for the whole run."""
-        return self.rank == 0
 
     @property
     def is_first_of_host(self) -> bool:
@@ -74,18 +69,20 @@ def joined() -> Iterator[Ranks]:
         backend, bound = "nccl", device
     else:
         device, backend, bound = torch.device("cpu"), "gloo", None
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    meeting = os.environ.get(RENDEZVOUS_FILE)
     dist.init_process_group(
         backend,
-        init_method=os.environ.get(RENDEZVOUS, "env://"),
-        rank=int(os.environ["RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
+        store=dist.FileStore(meeting, world) if meeting else None,  # type: ignore[attr-defined]
+        rank=rank,
+        world_size=world,
         timeout=_COLLECTIVE_TIMEOUT,
         device_id=bound,
     )
     try:
         yield Ranks(
-            rank=dist.get_rank(),
-            world=dist.get_world_size(),
+            rank=rank,
+            world=world,
             local_rank=local_rank,
             local_world=int(os.environ["LOCAL_WORLD_SIZE"]),
             device=device,

@@ -11,11 +11,12 @@ from wattlaw import processes
 from wattlaw.errors import BadInput, one_line
 from wattlaw.store.files import write_text
 from wattlaw.store.run_folder import RunFolder
+from wattlaw.training.handover import AGENT_PID
 
 
 def main() -> int:
     """Train; an error becomes one line for the record and a traceback for the log."""
-    processes.end_with_parent(os.getppid())
+    processes.end_with_parent(int(os.environ[AGENT_PID]))
     folder, attempt = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
     try:
         _work(folder, attempt)

@@ -1,0 +1,71 @@
+"""A launcher whose attempts end as a test says, without training: the seam's other side."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from wattlaw.launch.campaign import Campaign, Outcome
+from wattlaw.launch.launcher import Ended
+from wattlaw.launch.places import Claim, Places
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.store import Store
+from wattlaw.study.model import RunSpec, Study
+from wattlaw.study.plan import expand
+from wattlaw.telemetry.windows import open_windows, write_window
+
+
+class Silent:
+    """An observer that says nothing."""
+
+    def started(self, record: object) -> None: ...
+    def ended(self, record: object, *, here: bool) -> None: ...
+    def waiting(self, runs: int) -> None: ...
+
+
+class ScriptedAttempt:
+    def __init__(self, poll: Callable[[], Ended | None], claim: Claim) -> None:
+        self._poll, self._claim, self.stopped = poll, claim, False
+
+    def poll(self) -> Ended | None:
+        ended = self._poll()
+        if ended is not None:
+            self._claim.release()
+        return ended
+
+    def stop(self) -> None:
+        self.stopped = True
+        self._claim.release()
+
+
+class ScriptedLauncher:
+    """Every attempt writes all its windows; ``poll`` of a run's repeat says how it goes on."""
+
+    def __init__(self, folder: Path, **polls: Callable[[], Ended | None]) -> None:
+        self.polls = polls
+        self.attempts: list[ScriptedAttempt] = []
+        self._places = Places(folder)
+
+    def refuses(self, spec: RunSpec) -> str | None:
+        return None
+
+    def claim(self, spec: RunSpec) -> Claim | None:
+        return self._places.claim(["the only one"], 1)
+
+    def start(self, record: RunRecord, folder: RunFolder, claim: Claim) -> ScriptedAttempt:
+        measure = record.spec.measure
+        row = {"start_ns": 1, "duration_s": 1.0, "samples": 10, "updates": 1, "loss": 1.0}
+        with open_windows(folder.live(record.attempts), "here") as windows:
+            for epoch in range(measure.epochs):
+                for phase in ("train", "evaluate"):
+                    row |= {"epoch": epoch, "phase": phase, "warmup": epoch == 0}
+                    write_window(windows, "here", **row)
+        poll = self.polls.get(f"repeat_{record.spec.repeat}", Ended)
+        self.attempts.append(ScriptedAttempt(poll, claim))
+        return self.attempts[-1]
+
+
+def walk(study: Study, store: Path, launcher: object) -> Outcome:
+    """Walk a study's plan in this process."""
+    here = Store(store)
+    here.create()
+    return Campaign(study, expand(study), here, launcher, Silent()).run()
