@@ -118,20 +118,21 @@ def test_asked_to_end_it_stops_its_run_cleanly_and_can_go_on(tmp_path, write_stu
     assert record.reason == f"interrupted by {how.name}"
 
 
-def test_a_run_over_its_time_limit_is_stopped_and_the_others_go_on(tmp_path, write_study):
+def test_runs_over_their_time_limit_are_stopped_with_the_reason_one_after_the_other(
+    tmp_path, write_study
+):
     study = write_study(
-        sweeps=[{"gpus": [1], "global_batch": [1437]}],
-        workloads=[{"name": "digits-cnn", "options": {"width": 512}}, {"name": "digits-cnn"}],
-        measure={"epochs": 12, "warmup_epochs": 0},
-        launch={"timeout_s": 18, "max_parallel": 2, "gpus_per_node": 2},
+        workloads=[{"name": "digits-cnn", "options": {"width": 512}}],
+        measure={"epochs": 1000, "warmup_epochs": 0},
+        repeats=2,
+        launch={"timeout_s": 6},
     )
     store = tmp_path / "store"
     ended = wattlaw("run", study, "--store", store)
     assert ended.returncode == 1
-    found = {r.spec.workload.options.get("width", 32): r for r in records(store).values()}
-    assert found[512].status == "failed"
-    assert "time limit of 18 s" in found[512].reason
-    assert found[32].status == "done"
+    assert statuses(store) == ["failed", "failed"]
+    for record in records(store).values():
+        assert record.reason == "time limit of 6 s reached (launch.timeout_s)"
     assert not processes_of(store)
 
 

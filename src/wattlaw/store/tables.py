@@ -57,7 +57,7 @@ def write_table(path: Path, table: pa.Table) -> None:
         temporary.open("w", encoding="utf-8", newline="") as file,
     ):
         if kind == ".csv":
-            rows = csv.writer(file, lineterminator="\n")
+            rows = csv.writer(file)  # as RFC 4180 has it: a lone carriage return is quoted too
             rows.writerow(table.schema.names)
         for batch in table.to_batches(max_chunksize=10_000):
             for row in batch.to_pylist():
