@@ -1,0 +1,190 @@
+"""The energy of one device between two moments, found two ways: by its counter, by its power.
+
+Pure functions of arrays. Neither way invents anything: what no reading speaks for is not covered,
+and a counter that misbehaves is not used, with the reason.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+#: Below this share of a window spoken for by readings its energy is ``partial``.
+MIN_COVERAGE = 0.95
+#: Above this relative gap between counter and integral an energy is ``suspect``.
+MAX_GAP = 0.05
+#: No device that is on draws nothing for so long: a counter that says so stands still.
+STANDS_STILL_S = 2.0
+#: Power is not interpolated over a gap longer than this, or than five sample periods.
+MAX_SILENCE_S = 1.0
+#: Readings that repeat a value within this many refresh periods tell nothing new.
+_SAME_REFRESH = 1.5
+
+Floats = npt.NDArray[np.float64]
+Times = npt.NDArray[np.int64]
+Verdict = Literal["ok", "suspect", "partial", "unavailable"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Energy of the covered part of a window; ``energy_j`` is None when nothing is covered."""
+
+    energy_j: float | None
+    coverage: float  # share of the window, 0 to 1
+    fault: str | None = None  # why it must not be used
+
+
+_NOTHING = Part(None, 0.0)
+
+
+class Counter:
+    """Readings of a cumulative energy counter that refreshes less often than it may be read.
+
+    Parameters
+    ----------
+    t_ns, energy_j
+        Shape (n,): readings of one device, times ascending.
+    """
+
+    def __init__(self, t_ns: Times, energy_j: Floats) -> None:
+        changes = np.flatnonzero(np.diff(energy_j) != 0) + 1
+        #: The median time between two changes of the value, in seconds; None if it hardly changed.
+        self.refresh_s = (
+            float(np.median(np.diff(t_ns[changes]))) * 1e-9 if len(changes) > 2 else None
+        )
+        keep = np.ones(len(t_ns), dtype=bool)
+        if self.refresh_s is not None:
+            # A value read again before the next refresh is old news: only the reading that saw it
+            # first says when it was true. A value that stays for longer did stay.
+            starts = np.concatenate([[0], changes])
+            began = t_ns[starts[np.searchsorted(starts, np.arange(len(t_ns)), side="right") - 1]]
+            age_s = (t_ns - began) * 1e-9
+            keep = (age_s == 0) | (age_s > _SAME_REFRESH * self.refresh_s)
+            keep[-1:] |= age_s[-1:] > 0
+        self._t_ns, self._energy_j = t_ns[keep], energy_j[keep]
+
+    def between(self, start_ns: int, end_ns: int, *, must_move: bool = False) -> Part:
+        """Return the counter's difference, interpolated at the edges.
+
+        ``must_move`` tells that the counter is that of a device that is never off, so that one
+        which stands still is at fault.
+        """
+        t_ns, energy_j = self._t_ns, self._energy_j
+        if len(t_ns) < 2 or end_ns <= start_ns:
+            return _NOTHING
+        begin, end = max(start_ns, int(t_ns[0])), min(end_ns, int(t_ns[-1]))
+        if end <= begin:
+            return _NOTHING
+        first = int(np.searchsorted(t_ns, begin, side="right")) - 1
+        last = int(np.searchsorted(t_ns, end, side="left"))
+        inside = energy_j[first : last + 1]
+        coverage = (end - begin) / (end_ns - start_ns)
+        if (np.diff(inside) < 0).any():
+            return Part(None, coverage, "the counter went back")
+        # Times relative to the window, so that float64 keeps nanoseconds.
+        at = np.interp([begin - start_ns, end - start_ns], t_ns - start_ns, energy_j)
+        energy = float(at[1] - at[0])
+        if must_move and self._still_s(first, last) > STANDS_STILL_S:
+            return Part(None, coverage, "the counter stands still")
+        return Part(energy, coverage)
+
+    def _still_s(self, first: int, last: int) -> float:
+        """Return the longest time for which the value stays within a range of readings."""
+        moves = np.flatnonzero(np.diff(self._energy_j[first : last + 1]) != 0)
+        began = first + np.concatenate([[0], moves + 1])
+        ended = first + np.concatenate([moves, [last - first]])
+        return float((self._t_ns[ended] - self._t_ns[began]).max()) * 1e-9
+
+
+class Power:
+    """Readings of power; between neighbours it is taken to change linearly.
+
+    Parameters
+    ----------
+    t_ns, power_w
+        Shape (n,): readings of one device, times ascending.
+    """
+
+    def __init__(self, t_ns: Times, power_w: Floats) -> None:
+        self._t_ns, self._power_w = t_ns, power_w
+        period_s = float(np.median(np.diff(t_ns))) * 1e-9 if len(t_ns) > 1 else 0.0
+        self._longest_ns = max(MAX_SILENCE_S, 5 * period_s) * 1e9
+
+    def between(self, start_ns: int, end_ns: int) -> Part:
+        """Return the integral by the trapezoidal rule, with exact edges, over what is covered."""
+        if len(self._t_ns) < 2 or end_ns <= start_ns:
+            return _NOTHING
+        first = max(0, int(np.searchsorted(self._t_ns, start_ns, side="right")) - 1)
+        last = min(len(self._t_ns), int(np.searchsorted(self._t_ns, end_ns, side="left")) + 1)
+        t_ns, power_w = self._t_ns[first:last] - start_ns, self._power_w[first:last]
+        if len(t_ns) < 2:
+            return _NOTHING
+        begin, end = (
+            np.clip(t_ns[:-1], 0, end_ns - start_ns),
+            np.clip(t_ns[1:], 0, end_ns - start_ns),
+        )
+        use = (end > begin) & (np.diff(t_ns) <= self._longest_ns)
+        if not use.any():
+            return _NOTHING
+        ends_w = np.interp(begin, t_ns, power_w), np.interp(end, t_ns, power_w)
+        pieces = (end - begin) * 1e-9 * (ends_w[0] + ends_w[1]) / 2
+        return Part(float(pieces[use].sum()), float((end - begin)[use].sum()) / (end_ns - start_ns))
+
+
+@dataclass(frozen=True)
+class DeviceEnergy:
+    """One device's energy in one window: both ways, the one used, and how far to trust it."""
+
+    counter_j: float | None
+    integral_j: float | None
+    energy_j: float | None
+    source: Literal["counter", "integral", "none"]
+    coverage: float
+    verdict: Verdict
+    reason: str | None = None
+
+
+def judged(counter: Part, integral: Part, window_s: float, refresh_s: float | None) -> DeviceEnergy:
+    """Return the one energy to use of a window, with a verdict.
+
+    The counter is used unless it is at fault or covers less of the window than the power does.
+    ``partial``: less than ``MIN_COVERAGE`` of the window is covered. ``suspect``: the two ways
+    differ by more than ``MAX_GAP``, the counter is at fault, or the window is shorter than the
+    counter's refresh period and so says nothing of its own.
+    """
+    usable = counter.energy_j is not None and counter.fault is None
+    whole = counter.coverage >= min(MIN_COVERAGE, integral.coverage)
+    by_counter = usable and (whole or integral.energy_j is None)
+    used = counter if by_counter else integral
+    if used.energy_j is None:
+        return DeviceEnergy(None, None, None, "none", 0.0, "unavailable", counter.fault)
+    verdict: Verdict = "ok"
+    reason = counter.fault
+    if counter.fault is not None:
+        verdict = "suspect"
+    elif by_counter and refresh_s is not None and window_s < refresh_s:
+        verdict, reason = "suspect", "the window is shorter than the counter's refresh period"
+    elif (gap := _gap(counter, integral)) is not None and gap > MAX_GAP:
+        verdict, reason = "suspect", f"counter and integral differ by {gap:.0%}"
+    if used.coverage < MIN_COVERAGE:
+        verdict, reason = "partial", f"{used.coverage:.0%} of the window is covered"
+    return DeviceEnergy(
+        counter.energy_j,
+        integral.energy_j,
+        used.energy_j,
+        "counter" if by_counter else "integral",
+        used.coverage,
+        verdict,
+        reason,
+    )
+
+
+def _gap(one: Part, other: Part) -> float | None:
+    """Return how far two energies of the whole window differ, relative to the greater."""
+    if one.energy_j is None or other.energy_j is None:
+        return None
+    if min(one.coverage, other.coverage) < MIN_COVERAGE:
+        return None
+    greater = max(one.energy_j, other.energy_j)
+    return abs(one.energy_j - other.energy_j) / greater if greater > 0 else 0.0
