@@ -34,6 +34,16 @@ def study_of(**changes: object) -> dict[str, object]:
 LONG = {"epochs": 8, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give the tests places of their own, so that a real campaign here and they do not wait."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = str(tmp_path_factory.mktemp("places"))
+        patch.setenv("TMPDIR", folder)
+        patch.setattr("tempfile.tempdir", folder)
+        yield
+
+
 @pytest.fixture
 def write_study(tmp_path: Path) -> Callable[..., Path]:
     """Give a function that writes a study file and returns its path."""
