@@ -209,3 +209,8 @@ def test_runs_that_are_not_done_never_enter_a_mean():
     runs = [run_row("a"), run_row("b", repeat=1, status="failed")]
     table = run_metrics(*frames(runs, [window_row("a", 1), window_row("b", 1, duration_s=99.0)]))
     assert table["run_id"].to_list() == ["a"]
+
+
+def test_a_law_of_energy_says_what_the_energy_is():
+    fits = fit_series(scaling_series(run_metrics(*study())), "energy_per_epoch_j")
+    assert {group["energy_is"] for group, _ in fits.laws} == {"cpu, estimated"}

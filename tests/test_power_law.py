@@ -134,7 +134,7 @@ def test_missing_group_values_are_a_group_and_refusals_carry_their_group():
 
 def test_unknown_and_wordy_columns_are_named():
     table = pd.DataFrame({"n": [1, 2, 4], "t": ["a", "b", "c"]})
-    with pytest.raises(BadInput, match="no column 'gpus'; allowed: n, t"):
+    with pytest.raises(BadInput, match="no column 'gpus'; allowed: 'n', 't'"):
         fit_groups(table, "gpus", "t", [])
     with pytest.raises(BadInput, match="'t' is not numeric"):
         fit_groups(table, "n", "t", [])
@@ -156,7 +156,7 @@ def test_the_published_series_give_one_law_each(real):
         ("none.csv", "n,t\n", "no rows"),
         ("empty.csv", "", "not a CSV"),
         ("words.csv", "n,t\n1,a\n", "not numeric"),
-        ("other.csv", "a,b\n1,2\n", "no column 'n'; allowed: a, b"),
+        ("other.csv", "a,b\n1,2\n", "no column 'n'; allowed: 'a', 'b'"),
         ("bad.parquet", "PAR1", "not a CSV or Parquet"),
     ],
 )
@@ -168,3 +168,36 @@ def test_a_table_that_allows_no_law_is_told_in_one_line(tmp_path, capsys, name, 
     assert len(shown.err.splitlines()) == 1
     assert says in shown.err
     assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "said"),
+    [
+        ("gpus,t\n1,8\n2,x\n4,2\n", [], "t.csv: column 't' is not numeric: row 1 is 'x'"),
+        ("gpus,t\n1,8\n2,4\n4,2\n", ["--y", "gpus"], "x and y are both 'gpus'"),
+        ("gpus, t\n1,8\n2,4\n4,2\n", [], "t.csv: no column 't'; allowed: 'gpus', ' t'"),
+    ],
+)
+def test_a_table_that_cannot_be_fitted_is_named_with_the_place(
+    tmp_path, capsys, table, options, said
+):
+    (tmp_path / "t.csv").write_text(table)
+    assert main(["fit", str(tmp_path / "t.csv"), "--y", "t", *options]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert len(told.splitlines()) == 1
+
+
+def test_rows_without_a_value_are_left_out_and_counted(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("gpus,t\n1,8\n2,\n4,2\n8,1\n")
+    assert main(["fit", str(tmp_path / "t.csv"), "--y", "t", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)[0]["n"] == 3
+    assert "1 of 4 rows have no gpus or no t and are left out" in shown.err
+
+
+def test_huge_and_tiny_values_give_no_warning(tmp_path, capsys, recwarn):
+    (tmp_path / "t.csv").write_text("gpus,t\n1,1e308\n2,1e-308\n4,1e308\n")
+    main(["fit", str(tmp_path / "t.csv"), "--y", "t", "--json"])
+    assert capsys.readouterr().err == ""
+    assert not [one for one in recwarn if issubclass(one.category, RuntimeWarning)]

@@ -425,6 +425,14 @@ def test_a_done_run_whose_table_is_damaged_is_named(store, damage, read):
     assert len(read(store, "telemetry")) == 2
 
 
+def test_the_table_of_another_run_is_not_taken_for_this_ones(store):
+    path = store.folder(ID).epochs_path
+    foreign = pq.read_table(path).to_pylist()
+    pq.write_table(pa.Table.from_pylist([r | {"run_id": "e" * 16} for r in foreign], EPOCHS), path)
+    with pytest.raises(BadInput, match=f"it holds run '{'e' * 16}', not {ID}"):
+        store.arrow("epochs")
+
+
 def test_a_folder_that_is_no_store_is_said_to_be_none(tmp_path):
     with pytest.raises(BadInput, match="no store"):
         Store.existing(tmp_path)

@@ -43,6 +43,7 @@ CHANGES = {
     "neither batch": ("local_batch: [32], ", "", "neither"),
     "an empty batch": ("local_batch: [32]", "local_batch: []", "neither"),
     "a batch of zero": ("local_batch: [32]", "local_batch: [0]", "local_batch[0]"),
+    "a batch too large": ("local_batch: [32]", "local_batch: [9999999]", "19,999,998"),
     "a batch not divided": ("global_batch: [64]", "global_batch: [63]", "63 with 2 gpus"),
     "a cap of zero": ("power_limit_w: [null]", "power_limit_w: [0]", "power_limit_w[0]"),
     "an infinite cap": ("power_limit_w: [null]", "power_limit_w: [.inf]", "finite"),
@@ -358,7 +359,7 @@ limits = {
     "dataset_fraction": few(fractions),
 }
 grids = st.fixed_dictionaries(
-    {"gpus": few(counts), "local_batch": few(counts)}, optional=limits
+    {"gpus": few(st.integers(1, 3000)), "local_batch": few(st.integers(1, 3000))}, optional=limits
 ) | st.fixed_dictionaries(
     {"gpus": few(st.sampled_from([1, 2, 3, 4, 6])), "global_batch": few(st.just(12 * 7))},
     optional=limits,

@@ -115,6 +115,11 @@ def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> P
             "measure more counts"
         )
     result = sm.OLS(np.log(ys), sm.add_constant(np.log(xs))).fit()
+    with np.errstate(all="ignore"):  # an overflow or a zero spread becomes inf or nan, and is told
+        return _law(xs, ys, result)
+
+
+def _law(xs: Floats, ys: Floats, result: Any) -> PowerLaw:
     (intercept_low, intercept_high), (slope_low, slope_high) = result.conf_int(alpha=1 - LEVEL)
     constant = bool(np.ptp(ys) == 0)
     return PowerLaw(
@@ -149,13 +154,16 @@ def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Fits:
     BadInput
         A column is not there or not numeric; the line lists what there is.
     """
+    if x == y:
+        raise BadInput(f"x and y are both {x!r}; allowed: two different columns")
     for name in (x, y, *by):
         if name not in frame.columns:
-            there = ", ".join(map(str, frame.columns))
+            there = ", ".join(repr(str(column)) for column in frame.columns)
             raise BadInput(f"no column {name!r}; allowed: {there}")
     for name in (x, y):
         if len(frame) and not pd.api.types.is_numeric_dtype(frame[name]):
-            raise BadInput(f"column {name!r} is not numeric ({frame[name].dtype})")
+            first = _first_that_is_no_number(frame[name])
+            raise BadInput(f"column {name!r} is not numeric{first}")
     laws, refusals = [], []
     for group, rows in groups(frame, by):
         try:
@@ -163,6 +171,11 @@ def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Fits:
         except Refused as refusal:
             refusals.append((group, str(refusal)))
     return Fits(tuple(laws), tuple(refusals))
+
+
+def _first_that_is_no_number(column: pd.Series) -> str:
+    wrong = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
+    return f": row {wrong.index[0]} is {str(wrong.iloc[0])!r}" if len(wrong) else ""
 
 
 def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[Group, pd.DataFrame]]:

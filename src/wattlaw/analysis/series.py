@@ -14,6 +14,7 @@ from scipy import stats
 from wattlaw.analysis.power_law import Fits, fit_groups
 
 RULES = ("global_batch", "local_batch")
+ENERGY = "energy_per_epoch_j"
 _FIXED = (
     "workload", "options", "hardware", "precision", "power_limit_w", "clock_limit_mhz",
     "dataset_fraction", "threads_per_worker",
@@ -38,19 +39,20 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     return series.assign(series=[_label(row, names) for row in series.to_dict("records")])
 
 
-def fit_series(series: pd.DataFrame) -> Fits:
-    """Fit a law to each series of ``scaling_series``.
+def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> Fits:
+    """Fit a law of the column ``y`` to each series of ``scaling_series``.
 
     A group says workload, the batch rule with its value, whatever else differs in the table, and
-    caps and clocks that are set.
+    caps and clocks that are set; a law of energy also says what the energy is.
     """
     if series.empty:
         return Fits((), ())
     names = telling(series)
     fits = [
         fit_groups(
-            rows, "gpus", "epoch_time_s",
-            ["workload", rule, *(name for name in names if name != "workload")],
+            rows, "gpus", y,
+            ["workload", rule, *(name for name in names if name != "workload"),
+             *(["energy_is"] if y == ENERGY else [])],
         )
         for rule, rows in ((str(rule), rows) for rule, rows in series.groupby("rule"))
     ]  # fmt: skip

@@ -14,27 +14,30 @@ from rich.table import Table
 from wattlaw.analysis.findings import find
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.power_law import Fits, fit_groups
-from wattlaw.analysis.series import fit_series, group_label, scaling_series
+from wattlaw.analysis.series import ENERGY, fit_series, group_label, scaling_series
 from wattlaw.errors import BadInput, Refused
 from wattlaw.store.store import Store
 from wattlaw.store.tables import KINDS, read_stores, read_table, write_table
 
 TABLES = ("runs", "epochs", "telemetry", "fits")
-_STORE_Y = "epoch_time_s"
+ENERGY_IS = "energy_is"
 
 
 def fit(source: Sequence[Path], x: str, y: str, by: str | None, *, as_json: bool) -> int:
     """Fit laws to stores or to a table."""
     columns = [name.strip() for name in by.split(",") if name.strip()] if by else []
-    is_table = len(source) == 1 and source[0].is_file()
-    if is_table:
-        fits = fit_groups(read_table(source[0]), x, y, columns)
-    else:
-        table = run_metrics(*read_stores(source))
-        if by is None and (x, y) == ("gpus", _STORE_Y):
-            fits = fit_series(scaling_series(table))
-        else:
-            fits = fit_groups(table, x, y, columns)
+    for path in source:
+        if not path.exists():
+            raise BadInput(f"{path}: no such file or store")
+        if path.is_file() and len(source) > 1:
+            raise BadInput(f"{path}: is a table; allowed: one table, or one or more stores")
+    try:
+        fits = _fits(source, x, y, columns, series=by is None and x == "gpus")
+    except BadInput as error:
+        told = str(error)
+        raise BadInput(
+            told if told.startswith(str(source[0])) else f"{source[0]}: {told}"
+        ) from None
     for group, reason in fits.refusals:
         print(f"wattlaw: no law for {group_label(group) or 'the table'}: {reason}", file=sys.stderr)
     if as_json:
@@ -46,6 +49,20 @@ def fit(source: Sequence[Path], x: str, y: str, by: str | None, *, as_json: bool
     if fits.refusals:
         return Refused.exit_code
     raise Refused(f"{source[0]}: no rows to fit (no runs done, or no series of several {x})")
+
+
+def _fits(source: Sequence[Path], x: str, y: str, by: list[str], *, series: bool) -> Fits:
+    if source[0].is_file():
+        table = read_table(source[0])
+        left_out = int(table[[x, y]].isna().any(axis=1).sum()) if {x, y} <= {*table.columns} else 0
+        if left_out:
+            print(f"wattlaw: {source[0]}: {left_out} of {len(table)} rows have no {x} or no {y} "
+                  "and are left out", file=sys.stderr)  # fmt: skip
+        return fit_groups(table, x, y, by)
+    table = run_metrics(*read_stores(source))
+    if series and y in table.columns:
+        return fit_series(scaling_series(table), y)
+    return fit_groups(table, x, y, [*by, *([ENERGY_IS] if y == ENERGY else [])])
 
 
 def report(stores: Sequence[Path], output: Path, figures: Path | None) -> int:

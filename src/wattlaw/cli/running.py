@@ -1,5 +1,6 @@
 """``run`` and ``check``."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from wattlaw.store.store import Store
 from wattlaw.study.plan import PlannedRun
 
 _ROWS = 60
+_IF_THEY_DIFFER = ("power W", "clock MHz", "precision", "fraction")
 
 
 def check(study_file: Path) -> int:
@@ -48,33 +50,38 @@ def run(study_file: Path, store_path: Path, launch: str | None, *, dry_run: bool
 
 
 def _show(planned: planning.Planned, statuses: dict[str, str], console: Console) -> None:
+    columns: dict[str, Callable[[PlannedRun], str]] = {
+        "run": lambda run: run.run_id,
+        "workload": lambda run: run.spec.workload.name,
+        "gpus": lambda run: str(run.spec.setting.gpus),
+        "global batch": lambda run: str(run.spec.setting.global_batch),
+        "local batch": lambda run: str(run.spec.setting.local_batch),
+        "power W": lambda run: _number(run.spec.setting.power_limit_w),
+        "clock MHz": lambda run: _number(run.spec.setting.clock_limit_mhz),
+        "precision": lambda run: run.spec.setting.precision,
+        "fraction": lambda run: _number(run.spec.setting.dataset_fraction),
+        "repeat": lambda run: str(run.spec.repeat),
+        "status": lambda run: statuses[run.run_id],
+    }
+    for name in _IF_THEY_DIFFER:  # a terminal is narrow
+        if len({columns[name](run) for run in planned.runs}) == 1:
+            del columns[name]
     table = Table(title=f"{planned.study.name}: the runs in their order", title_justify="left")
-    for column in ("run", "workload", "gpus", "global batch", "local batch", "power W"):
-        table.add_column(column, justify="left" if column in ("run", "workload") else "right")
-    for column in ("clock MHz", "precision", "fraction", "repeat", "status"):
-        table.add_column(column, justify="right")
+    for name in columns:
+        words = name in ("run", "workload", "status")
+        table.add_column(name, justify="left" if words else "right", no_wrap=words)
     for run in planned.runs[:_ROWS]:
-        spec, setting = run.spec, run.spec.setting
-        table.add_row(
-            run.run_id,
-            spec.workload.name,
-            *(str(n) for n in (setting.gpus, setting.global_batch, setting.local_batch)),
-            *("-" if n is None else f"{n:g}" for n in _limits(run)),
-            setting.precision,
-            f"{setting.dataset_fraction:g}",
-            str(spec.repeat),
-            statuses[run.run_id],
-        )
+        table.add_row(*(tell(run) for tell in columns.values()))
     console.print(table)
     if len(planned.runs) > _ROWS:
         console.print(f"... and {len(planned.runs) - _ROWS} more")
     counts = planning.counted(statuses.values())
-    words = ", ".join(f"{count} {status}" for status, count in counts.items())
-    console.print(f"{len(planned.runs)} runs: {words}. Nothing was run.", highlight=False)
+    told = ", ".join(f"{count} {status}" for status, count in counts.items())
+    console.print(f"{len(planned.runs)} runs: {told}. Nothing was run.", highlight=False)
 
 
-def _limits(run: PlannedRun) -> tuple[float | None, float | None]:
-    return run.spec.setting.power_limit_w, run.spec.setting.clock_limit_mhz
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
 
 
 def _conclude(outcome: Outcome, store: Path, console: Console) -> None:

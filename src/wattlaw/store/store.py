@@ -108,7 +108,11 @@ class Store:
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:
     with _naming(path):
-        return _as(schema, pq.read_table(path))
+        table = _as(schema, pq.read_table(path))
+        others = set(table["run_id"].unique().to_pylist()) - {path.parent.name, None}
+        if others:
+            raise pa.ArrowInvalid(f"it holds run {others.pop()!a}, not {path.parent.name}")
+        return table
 
 
 def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:

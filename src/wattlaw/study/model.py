@@ -9,7 +9,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-Count = Annotated[int, Field(ge=1, le=10_000_000)]
+MAX_COUNT = 10_000_000
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Precision = Literal["fp32"]
@@ -59,6 +60,11 @@ class Sweep(Model):
         if bool(self.local_batch) == bool(self.global_batch):
             given = "both" if self.local_batch else "neither"
             raise ValueError(f"given {given}; allowed: exactly one of local_batch, global_batch")
+        largest = max(self.local_batch or (1,)) * max(self.gpus)
+        if largest > MAX_COUNT:
+            raise ValueError(
+                f"gpus x local_batch is {largest:,}; allowed: a global batch up to {MAX_COUNT:,}"
+            )
         for batch in self.global_batch or ():
             for workers in self.gpus:
                 if batch % workers:

@@ -100,6 +100,8 @@ def _read(path: Path) -> Study:
 
 def _text(path: Path) -> str:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise BadInput(f"{path}: not a plain file")
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
