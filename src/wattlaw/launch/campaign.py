@@ -136,8 +136,8 @@ class Campaign:
             if waiting and not self._own:
                 self._observer.waiting(len(waiting))
                 time.sleep(_ROOM_POLL_S if no_room else _OTHERS_POLL_S)
-            self._collect()
-            if self._own or waiting:
+            elif self._own:
+                self._collect()
                 time.sleep(_POLL_S)
 
     def _take_what_fits(
