@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.wattlaw-installed
+PEERS := .venv-peers
 
-.PHONY: setup quickstart test lint format bench clean
+.PHONY: setup quickstart test lint format bench bench-overhead bench-gpu clean
 
 setup: $(STAMP)
 
@@ -37,6 +38,20 @@ format: setup
 
 bench: setup
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/accuracy.py
+	$(MAKE) bench-overhead
+
+# The peers live in an environment of their own; nothing of the project needs them.
+$(PEERS)/.installed: benchmarks/peers.txt
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet -r benchmarks/peers.txt
+	@touch $@
+
+bench-overhead: setup $(PEERS)/.installed
+	$(BIN)/python benchmarks/overhead.py --peers-python $(PEERS)/bin/python
+
+bench-gpu: setup
+	$(BIN)/python benchmarks/gpu.py
 
 clean:
-	rm -rf $(VENV) quickstart build *.egg-info src/*.egg-info
+	rm -rf $(VENV) $(PEERS) quickstart build *.egg-info src/*.egg-info

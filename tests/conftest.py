@@ -1,5 +1,6 @@
 """What several test files share: studies on disk, the command line as a process, real runs."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,10 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pynvml
 import pytest
 import yaml
+from hypothesis import settings
 
+from fake_nvml import VARIABLE, Boards
 from wattlaw.store.store import Store
+
+# A first example may import a library; how long one takes says nothing here.
+settings.register_profile("wattlaw", deadline=None)
+settings.load_profile("wattlaw")
 
 PLUGIN = Path(__file__).parent / "plugin"
 WAIT_S = 60.0
@@ -54,6 +62,27 @@ def write_study(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def boards_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Boards]]:
+    """Give a function that makes fake boards those of this process, all of them ours."""
+    for name in [name for name in os.environ if name.startswith(("CUDA_", "SLURM_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(VARIABLE, "")
+    made: list[Boards] = []
+
+    def make(count: int = 1, **changes: object) -> Boards:
+        made.append(Boards.create(tmp_path / f"boards{len(made)}", count, **changes))
+        made[-1].load()
+        return made[-1]
+
+    yield make
+    for boards in made:
+        boards.clear_faults()
+    with contextlib.suppress(pynvml.NVMLError):
+        while made:  # whatever a test left open
+            pynvml.nvmlShutdown()
 
 
 def wattlaw(*arguments: object, **options: object) -> "subprocess.CompletedProcess[str]":
@@ -107,8 +136,8 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = WAIT_S
 
 def in_training(store: Path) -> list[Path]:
     """Return the window streams of the runs that have finished at least their first epoch."""
-    streams = store.glob("runs/*/live/*/windows.*.arrows")
-    return [stream for stream in streams if stream.stat().st_size > 2000]
+    streams = store.glob("runs/*/live/*/windows.*.csv")
+    return [stream for stream in streams if stream.read_text().count("\n") > 2]
 
 
 def processes_of(store: Path, module: str = "wattlaw.") -> list[psutil.Process]:

@@ -163,3 +163,112 @@ def test_neighbouring_windows_add_up_to_the_whole(gaps, watts, data):
         assert left.energy_j + right.energy_j == pytest.approx(whole.energy_j, rel=1e-6, abs=1e-6)
         assert whole.energy_j == pytest.approx(energy[-1], rel=1e-6, abs=1e-6)
         assert whole.coverage == pytest.approx(1.0)
+
+
+# A counter read once a second, with the power in between.
+
+STEP_S = 5.25  # from 100 W to 400 W
+
+
+def stepped(t_ns: np.ndarray) -> np.ndarray:
+    """Return the energy since T0 of 100 W, and of 400 W from ``STEP_S`` on."""
+    t_s = (t_ns - T0) * 1e-9
+    return 100.0 * t_s + 300.0 * np.clip(t_s - STEP_S, 0.0, None)
+
+
+def step_power(hz: float = 10, seconds: float = 10) -> Power:
+    t_ns = ticks(seconds, hz)
+    return Power(t_ns, np.where((t_ns - T0) * 1e-9 < STEP_S, 100.0, 400.0))
+
+
+@pytest.mark.parametrize(("start_s", "end_s"), [(2.0, 5.2), (5.1, 5.4), (5.3, 8.7), (1.4, 5.9)])
+def test_at_the_edges_of_a_window_a_counters_energy_is_divided_as_the_power_was(start_s, end_s):
+    t_ns = ticks(10, 1)
+    counter = Counter(t_ns, stepped(t_ns))
+    start_ns, end_ns = (T0 + round(s * S) for s in (start_s, end_s))
+    exact_j = np.diff(stepped(np.array([start_ns, end_ns])))[0]
+    shaped = counter.between(start_ns, end_ns, shape=step_power())
+    assert shaped.energy_j == pytest.approx(exact_j, abs=300 * 0.1 / 2 + 1e-6)  # half a period
+    evenly = counter.between(start_ns, end_ns)
+    assert abs(shaped.energy_j - exact_j) < abs(evenly.energy_j - exact_j)
+
+
+def test_how_much_energy_it_is_in_all_is_the_counters_word_and_not_the_powers():
+    t_ns = ticks(10, 1)
+    counter = Counter(t_ns, 3.0 * stepped(t_ns))  # the power tells of a third of it
+    part = counter.between(T0 + 5 * S, T0 + 6 * S, shape=step_power())
+    assert part.energy_j == pytest.approx(3.0 * (25 + 300))
+    halves = [
+        counter.between(T0 + start * S // 2, T0 + (start + 1) * S // 2, shape=step_power()).energy_j
+        for start in (10, 11)
+    ]
+    assert sum(halves) == pytest.approx(3.0 * 325)
+    assert halves[1] / halves[0] == pytest.approx(200 / 125, rel=0.12)
+
+
+def test_power_that_speaks_for_a_part_only_does_not_divide_a_counters_energy():
+    t_ns = ticks(10, 1)
+    counter = Counter(t_ns, stepped(t_ns))
+    start, end = T0 + 5 * S, T0 + 5 * S + S // 2
+    silent = step_power(seconds=5.5)
+    assert silent.share(T0 + 5 * S, end, T0 + 6 * S) is None
+    assert counter.between(start, end, shape=silent) == counter.between(start, end)
+
+
+def test_the_last_moment_for_which_no_power_is_known_does_not_bend_the_share():
+    t_ns = ticks(9.96, 100)
+    power = Power(t_ns, np.full(len(t_ns), 100.0))
+    for share in (0.1, 0.5, 0.96, 0.98, 1.0):
+        end_ns = T0 + 9 * S + round(share * S)
+        assert power.share(T0 + 9 * S, end_ns, T0 + 10 * S) == pytest.approx(share)
+    counter = Counter(ticks(10, 1), 100.0 * np.arange(11.0))
+    part = counter.between(T0 + 8 * S + S // 2, T0 + 9 * S + S // 2, shape=power)
+    assert part.energy_j == pytest.approx(100.0)
+
+
+def test_the_end_of_a_recording_is_divided_as_the_last_power_that_was_known_says():
+    # Counters at 9 s and, as the sampler ends, at 9.3 s; means of power up to 9.25 s.
+    t_ns = T0 + np.array([8 * S, 9 * S, 9 * S + 3 * S // 10])
+    counter = Counter(t_ns, np.array([0.0, 100.0, 100.0 + 0.1 * 100 + 0.2 * 400]))
+    told_ns = ticks(9.25, 20)
+    power = Power(told_ns, np.where((told_ns - T0) * 1e-9 < 9.1, 100.0, 400.0))
+    start, end = T0 + 8 * S + S // 2, T0 + 9 * S + S // 5
+    exact_j = 50 + 0.1 * 100 + 0.1 * 400
+    shaped = counter.between(start, end, shape=power.extended())
+    assert shaped.energy_j == pytest.approx(exact_j, rel=0.05)
+    assert power.extended().spacing_s == power.spacing_s
+    assert power.between(T0, T0 + 10 * S).coverage == pytest.approx(0.925)
+    nothing = Power(np.array([], np.int64), np.array([]))
+    assert nothing.extended().between(T0, T0 + S) == Part(None, 0.0)
+
+
+# A counter that stands still.
+
+
+@pytest.mark.parametrize("length_s", [0.2, 1.0, 1.9, 4.0])
+def test_a_window_of_any_length_within_a_standing_still_is_not_zero_joules(length_s):
+    t_ns = ticks(20, 10)
+    energy = 100.0 * (t_ns - T0) * 1e-9
+    energy[80:140] = energy[80]  # from 8 s to 14 s
+    counter = Counter(t_ns, energy)
+    for start_s in (8.05, 9.0, 13.9 - length_s):
+        start = T0 + round(start_s * S)
+        part = counter.between(start, start + round(length_s * S), must_move=True)
+        assert (part.energy_j, part.fault) == (None, "the counter stands still")
+    moving = counter.between(T0 + 2 * S, T0 + 7 * S, must_move=True)
+    assert (moving.energy_j, moving.fault) == (pytest.approx(500.0), None)
+
+
+def test_a_counter_that_hardly_moved_in_a_whole_recording_is_not_zero_joules():
+    t_ns = ticks(1.5, 10)
+    part = Counter(t_ns, np.full(len(t_ns), 7.0)).between(T0 + S // 2, T0 + S, must_move=True)
+    assert part == Part(None, 1.0, "the counter stands still")
+
+
+def test_a_window_shorter_than_the_time_between_power_readings_is_marked():
+    power = Part(5.0, 1.0)
+    found = judged(Part(None, 0.0), power, 0.05, None, 0.1)
+    assert (found.energy_j, found.source, found.verdict) == (5.0, "integral", "suspect")
+    assert "shorter than the time between power readings" in found.reason
+    assert judged(Part(None, 0.0), power, 0.1, None, 0.1).verdict == "ok"
+    assert judged(Part(5.0, 1.0), power, 0.05, 0.02, 0.1).verdict == "ok"

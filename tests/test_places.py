@@ -23,6 +23,8 @@ print(claim.names, flush=True)
 time.sleep(600)
 """
 
+TWO = ["GPU-a", "GPU-b"]
+
 
 def test_a_place_is_held_by_one_process_and_given_back_when_it_is_killed(tmp_path):
     places = Places(tmp_path)
@@ -58,11 +60,11 @@ def test_two_launchers_of_one_machine_do_not_run_side_by_side(tmp_path, monkeypa
     (run, *_) = expand(
         Study.model_validate(study_of() | {"workloads": ({"name": "x"},)}, strict=False)
     )
-    one, other = (LocalLauncher(Launch(gpus_per_node=2), gpus=["GPU-a", "GPU-b"]) for _ in "ab")
+    one, other = (LocalLauncher(Launch(gpus_per_node=2), TWO, TWO) for _ in "ab")
     claim = one.claim(run.spec)
     assert claim.workers.names == ["GPU-a"]
     assert other.claim(run.spec) is None
-    third = LocalLauncher(Launch(gpus_per_node=2, max_parallel=2), gpus=["GPU-a", "GPU-b"])
+    third = LocalLauncher(Launch(gpus_per_node=2, max_parallel=2), TWO, TWO)
     assert third.claim(run.spec).workers.names == ["GPU-b"]
     claim.release()
     assert other.claim(run.spec).workers.names == ["GPU-a"]

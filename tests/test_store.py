@@ -1,8 +1,7 @@
-"""The store: files that are whole or not there, streams that lose their tail at most."""
+"""The store: files that are whole or not there, records, tables."""
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,17 +11,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from conftest import wait_for
 from wattlaw.errors import BadInput
-from wattlaw.store.files import StreamWriter, read_stream, replacing, write_parquet, write_text
+from wattlaw.store.files import replacing, write_parquet, write_text
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
-from wattlaw.store.schema import EPOCHS, SAMPLES, TABLES, TELEMETRY, WINDOWS
+from wattlaw.store.schema import EPOCHS, TABLES, TELEMETRY
 from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.telemetry.windows import open_windows
 
 ID = "0123456789abcdef"
 
@@ -37,20 +35,6 @@ def record(run_id: str = ID, **changes: object) -> RunRecord:
     )
     known = RunRecord(run_id=run_id, study="test", spec=spec, seed=1, order_seed=0)
     return known.model_copy(update=changes)
-
-
-def stream_of(path: Path) -> list[int]:
-    """Write a stream of 4 batches of 3 rows; return its length after each batch."""
-    ends = []
-    with StreamWriter(path, SAMPLES) as stream:
-        for batch in range(4):
-            stream.append([{"host": "a", "t_ns": batch * 3 + row} for row in range(3)])
-            ends.append(path.stat().st_size)
-    return ends
-
-
-def times(table: pa.Table) -> list[int]:
-    return table["t_ns"].to_pylist()
 
 
 @contextmanager
@@ -153,7 +137,7 @@ def test_files_and_folders_have_the_permissions_that_the_user_asked_for(tmp_path
         store = a_store(tmp_path / "store")
         folder = store.folder(ID)
         folder.live(1).mkdir(parents=True)
-        stream_of(folder.live(1) / "telemetry.a.arrows")
+        open_windows(folder.live(1), "a").close()
         with RunLock(folder) as lock:
             assert lock.acquire()
     found = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
@@ -186,85 +170,6 @@ def test_a_reader_never_sees_half_a_record(tmp_path):
         writer.kill()
     assert len(seen) > 10
     assert folder.read() is not None
-
-
-def test_a_stream_cut_at_any_byte_gives_the_batches_before_the_cut(tmp_path):
-    ends = stream_of(tmp_path / "whole")
-    whole = (tmp_path / "whole").read_bytes()
-    torn = tmp_path / "torn"
-    for cut in range(len(whole) + 1):
-        torn.write_bytes(whole[:cut])
-        assert times(read_stream(torn, SAMPLES)) == [*range(3 * sum(e <= cut for e in ends))]
-
-
-def test_a_live_stream_can_be_read_while_it_is_written(tmp_path):
-    path = tmp_path / "stream"
-    with StreamWriter(path, SAMPLES) as stream:
-        assert read_stream(path, SAMPLES).equals(SAMPLES.empty_table())
-        for n in range(3):
-            stream.append([])
-            stream.append([{"t_ns": n}])
-            assert times(read_stream(path, SAMPLES)) == [*range(n + 1)]
-    assert times(read_stream(path, SAMPLES)) == [0, 1, 2]
-
-
-def test_a_stream_is_never_written_over(tmp_path):
-    stream_of(tmp_path / "stream")
-    with pytest.raises(FileExistsError):
-        StreamWriter(tmp_path / "stream", SAMPLES)
-
-
-def test_a_stream_of_other_columns_gives_no_rows(tmp_path):
-    stream_of(tmp_path / "stream")
-    assert read_stream(tmp_path / "stream", WINDOWS).equals(WINDOWS.empty_table())
-
-
-@given(st.data())
-def test_a_stream_whose_tail_is_garbage_keeps_every_batch_before_it(tmp_path_factory, data):
-    """Garbage after the cut, over the tail, or a few bytes changed; never an error, never a crash.
-
-    A number that was changed within a batch cannot be told; a text or a length can.
-    """
-    folder = tmp_path_factory.mktemp("streams")
-    ends = stream_of(folder / "whole")
-    whole = (folder / "whole").read_bytes()
-    cut = data.draw(st.integers(0, len(whole)))
-    tail = len(whole) - cut
-    garbage = data.draw(
-        st.binary(max_size=300)
-        | st.randoms(use_true_random=False).map(lambda random: random.randbytes(tail))
-        | st.just(bytes(tail))
-        | st.binary(min_size=1, max_size=8).map(lambda some: some + whole[cut + len(some) :])
-    )
-    (folder / "torn").write_bytes(whole[:cut] + garbage)
-    table = read_stream(folder / "torn", SAMPLES)
-    table.validate(full=True)
-    assert table.schema == SAMPLES
-    kept = 3 * sum(end <= cut for end in ends)
-    assert times(table)[:kept] == [*range(kept)]
-    assert len(table.to_pylist()) == len(table)
-
-
-def test_a_killed_writer_loses_its_last_batch_at_most(tmp_path):
-    path = tmp_path / "stream"
-    code = (
-        "import sys\nfrom pathlib import Path\n"
-        "from wattlaw.store.files import StreamWriter\n"
-        "from wattlaw.store.schema import SAMPLES\n"
-        "stream = StreamWriter(Path(sys.argv[1]), SAMPLES)\n"
-        "for n in range(10**9):\n"
-        "    stream.append([{'t_ns': n}]); print(n, flush=True)\n"
-    )
-    writer = subprocess.Popen(
-        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
-    )
-    for _ in range(200):
-        said = int(writer.stdout.readline())
-    writer.send_signal(signal.SIGKILL)
-    said = max([said, *map(int, writer.communicate()[0].split("\n")[:-1])])
-    rows = times(read_stream(path, SAMPLES))
-    assert rows == list(range(len(rows)))
-    assert len(rows) > said
 
 
 def test_a_claim_belongs_to_one_process_and_dies_with_it(tmp_path):

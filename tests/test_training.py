@@ -23,7 +23,7 @@ def run_here(study: Study, path: Path) -> Store:
     planned = Planned(study, expand(study))
     store = Store(path)
     store.create()
-    launcher = LocalLauncher(study.launch, gpus=[])
+    launcher = LocalLauncher(study.launch, gpus=[], boards=[])
     outcome = Campaign(planned.study, planned.runs, store, launcher, Silent()).run()
     assert (outcome.failed, outcome.left) == (0, 0), store.records()
     return store
@@ -116,7 +116,7 @@ def test_the_record_tells_what_ran_where(store):
         assert record.facts.parameters == 85_066
         assert record.facts.threads_per_worker == 1
         assert "torch" in record.facts.software
-        assert record.samplers[0].devices == ("host",)
+        assert [device.id for device in record.samplers[0].devices] == ["host"]
         assert record.samplers[0].cpu_s > 0
         folder = store.folder(record.run_id).path
         assert not (folder / "live").exists()

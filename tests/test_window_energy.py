@@ -154,3 +154,179 @@ def test_a_row_that_has_an_estimate_in_it_says_so():
 def test_simulated_boards_say_so():
     row = one_window(boards(2, power_source="simulated"))
     assert (row["energy_source"], row["energy_verdict"]) == ("simulated", "ok")
+
+
+def test_a_row_of_which_a_board_is_lost_still_says_where_its_energy_comes_from():
+    rows = [row for row in boards(2) if row["device"] == "GPU-0" or row["t_ns"] < 2 * S]
+    row = one_window(rows)
+    assert (row["energy_source"], row["energy_verdict"]) == ("counter", "partial")
+    assert row["gpu_power_mean_w"] == pytest.approx(100.0)
+
+
+def test_every_reason_for_doubt_is_told_with_the_device_it_is_about():
+    rows = boards(3)
+    for row in rows:
+        if row["device"] == "GPU-1":
+            row["energy_j"] = 5.0
+        if row["device"] == "GPU-2":
+            row["power_w"] = 200.0
+    row = one_window(rows)
+    assert row["energy_verdict"] == "suspect"
+    assert row["energy_reason"] == (
+        "GPU-1: the counter stands still; GPU-2: counter and integral differ by 33%"
+    )
+    assert row["gpu_energy_j"] == pytest.approx(2 * (100 + 200 + 300))
+    assert row["gpu_energy_counter_j"] is None
+    assert row["gpu_energy_integral_j"] == pytest.approx(2 * (100 + 200 + 200))
+
+
+def test_an_energy_that_is_beyond_doubt_has_no_reason():
+    assert one_window(boards(2))["energy_reason"] is None
+
+
+def test_a_window_that_is_partly_covered_tells_which_share():
+    rows = [row for row in boards(1) if row["t_ns"] <= 4 * S]
+    row = one_window(rows)
+    assert row["energy_verdict"] == "partial"
+    assert row["energy_reason"] == "GPU-0: 50% of the window is covered"
+
+
+@pytest.mark.parametrize(("refresh_s", "verdict"), [(0.1, "ok"), (0.5, "suspect")])
+def test_the_known_refresh_period_of_a_counter_decides_which_windows_are_too_short(
+    refresh_s, verdict
+):
+    window = windows({"start_ns": 3 * S, "duration_s": 0.3})
+    table = energy_of_windows(
+        window, samples(boards(1)), {("a", "GPU-0"): {"counter_refresh_s": refresh_s}}
+    )
+    (row,) = table.to_pylist()
+    assert row["energy_verdict"] == verdict
+    assert row["gpu_energy_j"] == pytest.approx(30.0)
+    assert (row["energy_reason"] is None) == (verdict == "ok")
+
+
+def buffered(count: int = 101, **more: object) -> list[dict[str, object]]:
+    """Return power ten times a second, and the counter once a second, as with a driver's buffer."""
+    rows = boards(1, energy_j=None, **more)[:count]
+    told = [{"device": "GPU-0", "kind": "gpu", "t_ns": s * S, "energy_j": 10.0 * 10 * s,
+             "power_source": "measured"} for s in range(count // 10 + 1)]  # fmt: skip
+    return rows + told
+
+
+@pytest.mark.parametrize(("length_s", "verdict"), [(0.3, "ok"), (0.05, "suspect")])
+def test_a_counter_read_once_a_second_serves_windows_as_short_as_the_power_resolves(
+    length_s, verdict
+):
+    window = windows({"start_ns": 3 * S + S // 3, "duration_s": length_s})
+    (row,) = energy_of_windows(
+        window, samples(buffered()), {("a", "GPU-0"): {"counter_refresh_s": 0.02}}
+    ).to_pylist()
+    assert (row["energy_source"], row["energy_verdict"]) == ("counter", verdict)
+    assert row["gpu_energy_j"] == pytest.approx(100 * length_s)
+
+
+def test_without_power_in_between_a_counter_read_once_a_second_says_nothing_of_shorter_windows():
+    rows = [row for row in buffered() if row.get("power_w") is None]
+    window = windows({"start_ns": 3 * S + S // 3, "duration_s": 0.3})
+    (row,) = energy_of_windows(
+        window, samples(rows), {("a", "GPU-0"): {"counter_refresh_s": 0.02}}
+    ).to_pylist()
+    assert (row["energy_source"], row["energy_verdict"]) == ("counter", "suspect")
+
+
+def test_the_busy_cores_of_a_short_window_are_those_of_the_sample_that_spans_it():
+    # Each sample speaks for the second before it: 1 core until 3 s, then 3 cores, then 2.
+    told = [{"t_ns": s * S, "cpu_cores": cores} for s, cores in
+            enumerate([None, 1.0, 1.0, 1.0, 3.0, 2.0])]  # fmt: skip
+    asked = [(3.2, 0.1), (2.5, 1.0), (2.75, 1.0), (3.0, 2.0), (0.0, 5.0), (4.9, 0.6), (6.0, 1.0)]
+    table = energy_of_windows(
+        windows(*({"start_ns": round(s * S), "duration_s": d} for s, d in asked)), samples(told)
+    )
+    expected = [3.0, 2.0, 0.25 + 0.75 * 3, 2.5, 8 / 5, 2.0, None]
+    assert table["cpu_cores_mean"].to_pylist() == [
+        None if cores is None else pytest.approx(cores) for cores in expected
+    ]
+
+
+def throttled(device: str, rate: float, limit_w: float | None = 200.0) -> list[dict[str, object]]:
+    """Return what a board says once a second, and that it was held down for a share of the time."""
+    return [
+        {"device": device, "kind": "gpu", "t_ns": s * S, "power_throttle_s": 7.0 + rate * s,
+         "power_limit_w": limit_w, "power_source": "measured"}
+        for s in range(11)
+    ]  # fmt: skip
+
+
+def test_the_share_of_a_window_in_which_the_limit_held_the_clocks_is_the_mean_of_the_boards():
+    rows = throttled("GPU-0", 1.0) + throttled("GPU-1", 0.25, 300.0)
+    table = energy_of_windows(
+        windows({"start_ns": 3 * S + S // 3, "duration_s": 2.4}), samples(rows)
+    )
+    (row,) = table.to_pylist()
+    assert row["power_throttle_share"] == pytest.approx(0.625)
+    assert row["power_limit_mean_w"] == pytest.approx(250.0)
+    assert row["gpu_energy_j"] is None
+
+
+def test_a_board_that_was_never_held_down_has_a_share_of_zero_and_an_unknown_one_none():
+    window = windows(TWO_SECONDS)
+    never = energy_of_windows(window, samples(throttled("GPU-0", 0.0))).to_pylist()[0]
+    assert never["power_throttle_share"] == 0.0
+    unknown = energy_of_windows(window, samples(boards(1))).to_pylist()[0]
+    assert unknown["power_throttle_share"] is None
+    assert unknown["power_limit_mean_w"] is None
+    late = windows({"start_ns": 9 * S, "duration_s": 2.0})  # the last second is not told of
+    found = energy_of_windows(late, samples(throttled("GPU-0", 1.0))).to_pylist()[0]
+    assert found["power_throttle_share"] is None
+
+
+def test_a_limit_that_changes_is_averaged_and_one_between_two_readings_is_interpolated():
+    rows = throttled("GPU-0", 0.0)
+    for row in rows[5:]:
+        row["power_limit_w"] = 300.0
+    table = energy_of_windows(
+        windows(
+            {"start_ns": 3 * S, "duration_s": 3.0},  # at 3, 4, 5 and 6 s
+            {"start_ns": 4 * S + S // 4, "duration_s": 0.5},
+            {"start_ns": 20 * S, "duration_s": 1.0},
+        ),
+        samples(rows),
+    )
+    assert table["power_limit_mean_w"].to_pylist() == [250.0, 250.0, None]
+
+
+def test_windows_that_eight_ranks_share_do_not_count_their_machine_eight_times():
+    # The first rank of a host marks its windows, and a host has one sampler.
+    rows = boards(8) + at_ten_watts(0, 10)
+    row = one_window(rows)
+    assert row["gpu_energy_j"] == pytest.approx(2.0 * 100 * 36)
+    assert row["cpu_energy_j"] == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "verdict", "reason"),
+    [
+        ({"is_shared": True}, "suspect", "is shared"),
+        ({"is_shared": False}, "ok", None),
+    ],
+)
+def test_a_board_that_others_share_is_never_wholly_ok(facts, verdict, reason):
+    window = windows({"start_ns": 2 * S, "duration_s": 3.0})
+    (row,) = energy_of_windows(window, samples(boards(1)), {("a", "GPU-0"): facts}).to_pylist()
+    assert row["energy_verdict"] == verdict
+    assert (reason or "") in (row["energy_reason"] or "")
+
+
+def test_a_board_of_ours_that_could_not_be_read_makes_the_sum_partial():
+    window = windows({"start_ns": 2 * S, "duration_s": 3.0})
+    facts = {("a", "GPU-7"): {"failed": "cannot be read: it fell off the bus"}}
+    (row,) = energy_of_windows(window, samples(boards(1)), facts).to_pylist()
+    assert (row["energy_verdict"], row["gpu_energy_j"]) == ("partial", pytest.approx(300.0))
+    assert "fell off the bus" in row["energy_reason"]
+
+
+def test_power_that_the_board_averages_over_a_second_does_not_resolve_less():
+    window = windows({"start_ns": 2 * S, "duration_s": 0.5}, {"start_ns": 2 * S, "duration_s": 1.5})
+    facts = {("a", "GPU-0"): {"power": "usage"}}
+    found = energy_of_windows(window, samples(boards(1, energy_j=None)), facts).to_pylist()
+    assert [row["energy_verdict"] for row in found] == ["suspect", "ok"]

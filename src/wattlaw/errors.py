@@ -17,6 +17,10 @@ class NotAvailable(WattlawError):
     exit_code = 3
 
 
+class NotPermitted(NotAvailable):
+    """Something this user may not do; the text says who may."""
+
+
 class Refused(WattlawError):
     """An analysis that the data cannot support; the text says what is missing."""
 

@@ -15,6 +15,8 @@ SETTINGS = (
     "workload", "options", "hardware", "launcher", "nodes", "gpus", "global_batch", "local_batch",
     "precision", "power_limit_w", "clock_limit_mhz", "dataset_fraction", "threads_per_worker",
 )  # fmt: skip
+#: A window that is less of its epoch does not decide about the energy, nor count in it.
+_TELLING = 0.01
 _VERDICTS = ("ok", "suspect", "partial", "unavailable")  # from best to worst
 _PARTS = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
 QUANTITIES = ("epoch_time_s", "samples_per_s", "energy_per_epoch_j", "metric")
@@ -59,16 +61,23 @@ _COLUMNS = [
 
 
 def _training(run_id: str, windows: pd.DataFrame) -> dict[str, object]:
-    by_epoch = windows.groupby("epoch")
-    time_s, samples = by_epoch["duration_s"].max(), by_epoch["samples"].sum()
-    energy_j, scope = _energy(windows)
-    sources = set(windows["energy_source"])
-    worst = max(_VERDICTS.index(verdict) for verdict in windows["energy_verdict"])
+    # A tracked epoch that an evaluation interrupts has several windows per host.
+    of_host_s = windows.groupby(["epoch", "host"])["duration_s"].sum()
+    time_s = of_host_s.groupby("epoch").max()
+    samples = windows.groupby("epoch")["samples"].sum(min_count=1)
+    # What an evaluation leaves of an epoch may be too short to be measured by itself.
+    share = windows["duration_s"] / windows.groupby(["epoch", "host"])["duration_s"].transform(
+        "sum"
+    )
+    told = windows[share >= _TELLING]
+    energy_j, scope = _energy(told)
+    sources = set(told["energy_source"])
+    worst = max(_VERDICTS.index(verdict) for verdict in told["energy_verdict"])
     mixed = len(sources) > 1
     row = {
         "run_id": run_id,
         "epoch_time_s": float(time_s.mean()),
-        "samples_per_s": float(samples.sum() / time_s.sum()),
+        "samples_per_s": float(samples.sum(min_count=1) / time_s.sum()),
         "energy_per_epoch_j": energy_j,
         "energy_scope": scope,
         "energy_source": "mixed" if mixed else str(sources.pop()),

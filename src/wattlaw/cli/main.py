@@ -18,11 +18,26 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+limits_app = typer.Typer(help="Power and clock limits: show, set, give back.")
+app.add_typer(limits_app, name="limits")
+
 StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="A store made by 'run'.")]
 StoreArguments = Annotated[
     list[Path], typer.Argument(metavar="STORE...", help="One or more stores made by 'run'.")
 ]
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="A study file.")]
+PowerOption = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option("--power-limit", metavar="W", help="Power limit of each GPU."),
+]
+ClockOption = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option("--clock-limit", metavar="MHZ", help="Clock of each GPU."),
+]
+PriorClocksOption = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--prior-clocks", metavar="default", help="State that no clock is locked now."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -119,6 +134,91 @@ def export(
     from wattlaw.cli import analysing
 
     return analysing.export(store, table, output)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def measure(
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as it is.")
+    ],
+    store: Annotated[
+        Path, typer.Option("-o", "--store", metavar="DIR", help="Where the run is stored.")
+    ] = Path("wattlaw-store"),
+    power_limit: PowerOption = None,
+    clock_limit: ClockOption = None,
+    prior_clocks: PriorClocksOption = None,
+    sample_hz: Annotated[float, typer.Option(help="Samples per second.")] = 10.0,
+    assume_cpu_w: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(metavar="W", help="Watts per busy core, for an estimate."),
+    ] = None,
+    json_to: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--json", metavar="FILE", help="Also write the summary as JSON."),
+    ] = None,
+) -> int:
+    """Measure time, energy and use of any command; its exit code is ours."""
+    from wattlaw.cli import measuring
+    from wattlaw.limits.guard import Limits
+
+    return measuring.measure(
+        command,
+        store,
+        limits=Limits(power_limit, clock_limit),
+        prior_clocks=prior_clocks,
+        sample_hz=sample_hz,
+        assume_cpu_w=assume_cpu_w,
+        json_to=json_to,
+    )
+
+
+@app.command()
+def devices(as_json: JsonOption = False) -> int:
+    """List what this machine can measure and limit, and why not."""
+    from wattlaw.cli import machine
+
+    return machine.devices(as_json=as_json)
+
+
+@app.command()
+def selftest(as_json: JsonOption = False) -> int:
+    """Measure the measuring on this machine: a verdict per line, in about 40 s."""
+    from wattlaw.cli import machine
+
+    return machine.selftest(as_json=as_json)
+
+
+@limits_app.command("show")
+def limits_show(as_json: JsonOption = False) -> int:
+    """Show the limits of each device, and what is to be given back."""
+    from wattlaw.cli import machine
+
+    return machine.limits_show(as_json=as_json)
+
+
+@limits_app.command("set")
+def limits_set(
+    power_limit: PowerOption = None,
+    clock_limit: ClockOption = None,
+    prior_clocks: PriorClocksOption = None,
+    gpu: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(metavar="UUID", help="Which GPU; may be repeated. By default all visible."),
+    ] = None,
+) -> int:
+    """Limit GPUs until 'limits restore'."""
+    from wattlaw.cli import machine
+    from wattlaw.limits.guard import Limits
+
+    return machine.limits_set(gpu or [], Limits(power_limit, clock_limit), prior_clocks)
+
+
+@limits_app.command("restore")
+def limits_restore() -> int:
+    """Give back the limits that were there before wattlaw changed them."""
+    from wattlaw.cli import machine
+
+    return machine.limits_restore()
 
 
 @app.command()

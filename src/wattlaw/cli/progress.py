@@ -150,10 +150,8 @@ class PlainLines:
 def title(record: RunRecord) -> str:
     """Return a run in words."""
     setting = record.spec.setting
-    return (
-        f"{record.spec.workload.name} on {setting.gpus} x {setting.local_batch} "
-        f"(repeat {record.spec.repeat}, {record.run_id})"
-    )
+    size = f" on {setting.gpus} x {setting.local_batch}" if setting.local_batch else ""
+    return f"{record.spec.workload.name}{size} (repeat {record.spec.repeat}, {record.run_id})"
 
 
 def _waiting(runs: int) -> str:

@@ -1,26 +1,33 @@
 """The seam for hardware that can be read: a ``Meter`` lists devices and takes samples of them."""
 
-from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol, Self
 
 GROUP = "wattlaw.devices"
 
 Kind = Literal["gpu", "cpu", "dram", "node"]
 PowerSource = Literal["measured", "estimated", "simulated"]
+#: What a meter found out about a device, in plain values that fit into JSON.
+Facts = Mapping[str, str | float | bool | None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Device:
     """One piece of hardware under a name that stays the same between runs."""
 
     id: str
     kind: Kind
     name: str
+    facts: Facts = field(default_factory=dict)  # which calls it supports, how often it refreshes
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What one device said at one moment; None where it said nothing."""
+class Sample(NamedTuple):
+    """What one device said at one moment; None where it said nothing.
+
+    Shares (``sm_util`` and the like) are between 0 and 1. The columns and their units are those
+    of ``store.schema.SAMPLES``.
+    """
 
     device: str
     kind: Kind
@@ -28,25 +35,37 @@ class Sample:
     power_w: float | None = None
     energy_j: float | None = None
     power_source: PowerSource | None = None
+    power_average_w: float | None = None
+    power_limit_w: float | None = None
     sm_util: float | None = None
     mem_util: float | None = None
+    sm_occupancy: float | None = None
+    tensor_util: float | None = None
+    dram_util: float | None = None
     cpu_cores: float | None = None
     mem_used_bytes: int | None = None
     sm_clock_mhz: float | None = None
+    mem_clock_mhz: float | None = None
     temperature_c: float | None = None
     throttle: int | None = None
+    power_throttle_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be metered: the processes under one root, and what the user assumes of them."""
+    """What is to be metered, how often, and what the user assumes of it."""
 
     root_pid: int
+    period_s: float = 0.1
     assume_cpu_w: float | None = None
+    gpus: tuple[str, ...] | None = None  # by UUID; None: those that the environment makes visible
 
 
 class Meter(Protocol):
     """Reads one kind of hardware. Registered under the entry point ``wattlaw.devices``."""
+
+    #: How often ``read`` is worth calling, in seconds; at least ``Target.period_s``.
+    period_s: float
 
     @classmethod
     def open(cls, target: Target) -> Self:
@@ -59,10 +78,17 @@ class Meter(Protocol):
         """
 
     def devices(self) -> list[Device]:
-        """Return the devices that are read."""
+        """Return the devices that are read; none where there is nothing to say about it."""
 
-    def read(self) -> list[Sample]:
-        """Return one sample per device that answers now; a device that is gone has none."""
+    def read(self, *, last: bool = False) -> list[Sample]:
+        """Return what is new; nothing of a device that does not answer.
+
+        A driver that keeps timestamped samples gives several for one device. With ``last``,
+        nothing is held back for a later reading.
+        """
+
+    def problems(self) -> list[str]:
+        """Return why devices stopped having samples, one line each."""
 
     def close(self) -> None:
         """Let the hardware go."""

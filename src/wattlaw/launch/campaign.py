@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
-from wattlaw.errors import one_line
+from wattlaw.errors import NotAvailable, one_line
 from wattlaw.launch.finish import finish
 from wattlaw.launch.launcher import Attempt, Claim, Ended, Launcher
 from wattlaw.store.record import RunRecord, Status, now
@@ -200,6 +200,11 @@ class Campaign:
             folder.write(record)
             folder.live(attempts).mkdir(parents=True)
             attempt = self._launcher.start(record, folder, claim)
+        except NotAvailable as error:
+            claim.release()
+            skipped = record.model_copy(update={"status": "skipped", "reason": str(error)})
+            self._end(skipped, folder, lock)
+            return
         except Exception as error:  # one run's start must not be the campaign's end
             claim.release()
             self._end(_failed(record, f"could not be started: {one_line(error)}"), folder, lock)
@@ -252,7 +257,8 @@ def _result(own: _Own, ended: Ended) -> RunRecord:
     if ended.reason is not None:
         return _failed(own.record, ended.reason)
     try:
-        return finish(own.record, own.folder)
+        record = finish(own.record, own.folder)
+        return record.model_copy(update={"notes": (*record.notes, *ended.notes)})
     except Exception as error:  # one run's end must not be the campaign's
         return _failed(own.record, f"could not be finished: {one_line(error)}")
 

@@ -1,16 +1,23 @@
 """The end of an attempt: its live streams become the run's tables, or its failure a reason."""
 
+import dataclasses
 import json
 import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pydantic import ValidationError
 
-from wattlaw.store.record import Facts, RunRecord, SamplerReport
+from wattlaw.devices.meter import Facts as DeviceFacts
+from wattlaw.limits.guard import Applied
+from wattlaw.store.files import write_text
+from wattlaw.store.record import Facts, LimitReport, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.store.schema import EPOCHS, TELEMETRY
-from wattlaw.telemetry.energy import energy_of_windows
 from wattlaw.telemetry.sampler import report_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
@@ -19,19 +26,31 @@ def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
     A run is done only if every host has every window that was asked for; otherwise the record
     comes back as failed with what is missing.
     """
-    windows = folder.windows(record.attempts)
-    missing = _missing(record, windows)
+    missing = _missing(record, folder.windows(record.attempts))
     if missing is not None:
         return record.model_copy(update={"status": "failed", "reason": missing})
+    return bring_home(record, folder)
+
+
+def bring_home(record: RunRecord, folder: RunFolder) -> RunRecord:
+    """Write the finished tables of an attempt from its live streams; return the record as done."""
+    import pyarrow as pa
+
+    from wattlaw.store.schema import EPOCHS, TELEMETRY
+    from wattlaw.telemetry.energy import energy_of_windows
+
+    windows = folder.windows(record.attempts)
     samples = folder.samples(record.attempts)
     columns = [windows[name] for name in windows.schema.names]
-    energy = energy_of_windows(windows, samples)
+    reports, notes = _sampler_reports(record, folder)
+    limits = _limits(folder, record.attempts)
+    notes += tuple(limit.note for limit in limits if limit.note)
+    energy = energy_of_windows(windows, samples, _facts_of_devices(reports))
     columns += [energy[name] for name in energy.schema.names]
     folder.write_tables(
         pa.table([_ids(record, windows), *columns], schema=EPOCHS),
         pa.table([_ids(record, samples), *samples.columns], schema=TELEMETRY),
     )
-    reports, notes = _sampler_reports(record, folder)
     return record.model_copy(
         update={
             "status": "done",
@@ -39,6 +58,7 @@ def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
             "notes": notes,
             "facts": _facts(folder, record.attempts),
             "samplers": reports,
+            "limits": limits,
         }
     )
 
@@ -54,7 +74,7 @@ def failure_of(folder: RunFolder, attempt: int, exit_code: int) -> str:
     return f"the node agent ended with exit code {exit_code}; see {folder.log_path}"
 
 
-def _missing(record: RunRecord, windows: pa.Table) -> str | None:
+def _missing(record: RunRecord, windows: "pa.Table") -> str | None:
     measure = record.spec.measure
     phases = ("train", "evaluate") if measure.evaluate else ("train",)
     asked = {(epoch, phase) for epoch in range(measure.epochs) for phase in phases}
@@ -69,7 +89,9 @@ def _missing(record: RunRecord, windows: pa.Table) -> str | None:
     return None
 
 
-def _ids(record: RunRecord, table: pa.Table) -> pa.Array:
+def _ids(record: RunRecord, table: "pa.Table") -> "pa.Array":
+    import pyarrow as pa
+
     return pa.array([record.run_id] * len(table), pa.string())
 
 
@@ -79,8 +101,8 @@ def _sampler_reports(
     """Return the reports of the samplers that ended in good order, and a note for each other."""
     live = folder.live(record.attempts)
     reports, notes = [], []
-    for path in sorted(live.glob("windows.*.arrows")):
-        host = path.name.removeprefix("windows.").removesuffix(".arrows")
+    for path in sorted(live.glob("windows.*.csv")):
+        host = path.name.removeprefix("windows.").removesuffix(".csv")
         try:
             text = report_path(live, host).read_text(encoding="utf-8")
             reports.append(SamplerReport.model_validate_json(text))
@@ -88,6 +110,30 @@ def _sampler_reports(
             notes.append(f"the sampler of {host} was lost; telemetry ends early")
     notes += [f"{r.host}: {problem}" for r in reports for problem in r.problems]
     return tuple(reports), tuple(notes)
+
+
+def _facts_of_devices(reports: Iterable[SamplerReport]) -> dict[tuple[str, str], DeviceFacts]:
+    """Return what the meters found out about each device, by host and device."""
+    return {(report.host, one.id): one.facts for report in reports for one in report.devices}
+
+
+def limits_path(live: Path, host: str) -> Path:
+    """Return where a host's limits of an attempt are told."""
+    return live / f"limits.{host}.json"
+
+
+def write_limits(live: Path, host: str, applied: Iterable[Applied]) -> None:
+    """Tell what was limited on a host."""
+    told = [{"host": host, **dataclasses.asdict(one)} for one in applied]
+    write_text(limits_path(live, host), json.dumps(told))
+
+
+def _limits(folder: RunFolder, attempt: int) -> tuple[LimitReport, ...]:
+    return tuple(
+        LimitReport.model_validate(told)
+        for path in sorted(folder.live(attempt).glob("limits.*.json"))
+        for told in json.loads(path.read_text(encoding="utf-8"))
+    )
 
 
 def _facts(folder: RunFolder, attempt: int) -> Facts:

@@ -15,6 +15,7 @@ class Ended:
     """How an attempt ended; ``reason`` is None when it ended well."""
 
     reason: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Attempt(Protocol):
@@ -57,4 +58,9 @@ class Launcher(Protocol):
         """Start the attempt that ``record.attempts`` numbers; its live folder is there.
 
         The attempt releases ``claim``, which came from this launcher, when it has ended.
+
+        Raises
+        ------
+        wattlaw.errors.NotAvailable
+            What the run asks for, such as a power limit, cannot be had; it is skipped.
         """

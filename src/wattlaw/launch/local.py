@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -11,10 +12,13 @@ from pathlib import Path
 from typing import Self
 
 from wattlaw import processes
+from wattlaw.devices.nvidia.driver import visible_boards
 from wattlaw.errors import NotAvailable
-from wattlaw.launch.finish import failure_of
+from wattlaw.launch.finish import failure_of, write_limits
 from wattlaw.launch.launcher import Ended
+from wattlaw.launch.limited import hold_boards, limits_of, refusal, tidy_up
 from wattlaw.launch.places import Claim, Places
+from wattlaw.limits.guard import Hold
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Launch, RunSpec
@@ -22,7 +26,10 @@ from wattlaw.training.handover import RENDEZVOUS_FILE
 
 _GRACE_S = 5.0
 _NVIDIA = ("/dev/nvidiactl", "/dev/dxg")
-_PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
+_PROBE = """import torch
+for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+    print("GPU", torch.cuda.get_device_properties(index).uuid)
+"""
 _PROBE_TIMEOUT_S = 120
 
 
@@ -33,11 +40,21 @@ class LocalLauncher:
     ``cores / gpus_per_node`` threads whatever the number of workers of its run, so that runs of
     one and of several workers compare fairly. All launchers of a user on this machine share its
     places, so that no more than ``max_parallel`` runs go side by side, of whatever study.
+
+    Parameters
+    ----------
+    launch
+        Settings of the study.
+    gpus
+        The GPUs that torch can use, by UUID.
+    boards
+        The NVIDIA boards that are ours, by UUID. Where torch cannot use them, a run is metered,
+        and limited if it asks for it, with all of them.
     """
 
-    def __init__(self, launch: Launch, gpus: list[str]) -> None:
+    def __init__(self, launch: Launch, gpus: list[str], boards: list[str]) -> None:
         self._launch = launch
-        self._gpus = gpus
+        self._gpus, self._boards = gpus, boards
         self._places = Places.of_this_user()
 
     @classmethod
@@ -45,7 +62,9 @@ class LocalLauncher:
         """Count the GPUs; raises ``NotAvailable`` when torch is not there or cannot be used."""
         if importlib.util.find_spec("torch") is None:
             raise NotAvailable("torch is not installed; try: pip install 'wattlaw[train]'")
-        return cls(launch, _gpus())
+        tidy_up()
+        boards = visible_boards()
+        return cls(launch, _gpus() if boards or _has_driver() else [], boards)
 
     @cached_property
     def capacity(self) -> int:
@@ -66,9 +85,11 @@ class LocalLauncher:
         if setting.gpus > self.capacity:
             what = "GPUs" if self._gpus else "workers (launch.gpus_per_node, or its cores)"
             return f"needs {setting.gpus} workers; this machine holds {self.capacity} {what}"
-        if setting.power_limit_w is not None or setting.clock_limit_mhz is not None:
-            return "asks for a power or clock limit; nothing here can set one"
-        return None
+        return refusal(
+            limits_of(setting),
+            self._boards,
+            prior_clocks_are_default=self._launch.prior_clocks == "default",
+        )
 
     def claim(self, spec: RunSpec) -> "Room | None":
         """Take a place among ``max_parallel`` runs, and one for each worker."""
@@ -80,11 +101,32 @@ class LocalLauncher:
         if workers is None:
             run.release()
             return None
-        return Room(run, workers)
+        room = Room(run, workers)
+        if not limits_of(spec.setting).are_none:
+            try:
+                room.hold = hold_boards(workers.names if self._gpus else self._boards)
+            except NotAvailable as error:
+                room.refusal = error
+                return room
+            if room.hold is None:
+                room.release()
+                return None
+        return room
 
     def start(self, record: RunRecord, folder: RunFolder, claim: "Room") -> "LocalAttempt":
-        """Start a run's node agent in a session, and so a process group, of its own."""
+        """Start a run's node agent in a session, and so a process group, of its own.
+
+        Raises
+        ------
+        NotAvailable
+            Its limits cannot be set.
+        """
         workers = record.spec.setting.gpus
+        if claim.refusal is not None:
+            raise claim.refusal
+        if claim.hold is not None:
+            applied = claim.hold.apply(limits_of(record.spec.setting))
+            write_limits(folder.live(record.attempts), socket.gethostname(), applied)
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": str(self.threads),
@@ -114,17 +156,30 @@ class LocalLauncher:
         return LocalAttempt(process, record, folder, claim, self._launch.timeout_s)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Room:
     """What one run occupies."""
 
     run: Claim
     workers: Claim
+    hold: Hold | None = None
+    #: Why the boards could not be held, so that the run is skipped.
+    refusal: NotAvailable | None = None
+    #: What could not be given back.
+    trouble: str | None = None
 
     def release(self) -> None:
-        """Give it back."""
-        self.workers.release()
-        self.run.release()
+        """Give it back, limits first."""
+        try:
+            if self.hold is not None:
+                self.hold.release()
+        except NotAvailable as error:
+            self.trouble = str(error)
+            print(f"wattlaw: {error}", file=sys.stderr)
+        finally:
+            self.hold = None
+            self.workers.release()
+            self.run.release()
 
 
 class LocalAttempt:
@@ -151,8 +206,9 @@ class LocalAttempt:
             limit = self._timeout_s
             if code is not None:
                 reason = failure_of(self._folder, self._record.attempts, code) if code else None
-                self._ended = Ended(reason)
                 self._room.release()
+                trouble = (self._room.trouble,) if self._room.trouble else ()
+                self._ended = Ended(reason, trouble)
             elif limit is not None and time.monotonic() - self._begun_s > limit:
                 self.stop()
                 self._ended = Ended(f"time limit of {limit:g} s reached (launch.timeout_s)")
@@ -161,10 +217,12 @@ class LocalAttempt:
     def stop(self) -> None:
         """End the agent with all its descendants: asked first, then killed."""
         if self._ended is None:
-            processes.end(processes.tree(self._process.pid), _GRACE_S)
-            self._process.wait()
-            self._ended = Ended("stopped")
-            self._room.release()
+            try:
+                processes.end(processes.tree(self._process.pid), _GRACE_S)
+                self._process.wait()
+            finally:
+                self._ended = Ended("stopped")
+                self._room.release()
 
 
 def _meet_without_network(live: Path) -> dict[str, str]:
@@ -178,14 +236,16 @@ def _meet_without_network(live: Path) -> dict[str, str]:
     }
 
 
+def _has_driver() -> bool:
+    return any(Path(node).exists() for node in _NVIDIA)
+
+
 def _gpus() -> list[str]:
-    """Return the GPUs that torch may use, as CUDA_VISIBLE_DEVICES names them.
+    """Return the GPUs that torch may use, by UUID, which means the same board to everybody.
 
     torch is asked in a process of its own, so that this one stays small, and only where there is
     an NVIDIA driver, because asking takes seconds.
     """
-    if not any(Path(node).exists() for node in _NVIDIA):
-        return []
     line = [sys.executable, "-c", _PROBE]
     try:
         found = subprocess.run(
@@ -194,7 +254,5 @@ def _gpus() -> list[str]:
     except (subprocess.SubprocessError, OSError) as error:
         words = str(getattr(error, "stderr", None) or error).strip().splitlines()
         raise NotAvailable(f"torch cannot be used here: {words[-1]}") from None
-    count = int(found.stdout.split()[-1])
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    named = [part.strip() for part in visible.split(",")] if visible else []
-    return (named or [str(index) for index in range(count)])[:count]
+    told = [words.split() for words in found.stdout.splitlines()]
+    return [f"GPU-{words[1]}" for words in told if len(words) == 2 and words[0] == "GPU"]

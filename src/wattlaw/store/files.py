@@ -1,16 +1,15 @@
-"""Files that are whole or not there, and streams of which only the tail can be lost."""
+"""Files that are whole or not there."""
 
 import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @contextlib.contextmanager
@@ -52,60 +51,12 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_parquet(path: Path, table: pa.Table) -> None:
+def write_parquet(path: Path, table: "pa.Table") -> None:
     """Write a whole Parquet file atomically and durably."""
+    import pyarrow.parquet as pq
+
     with replacing(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
-
-
-#: What Arrow raises where a stream breaks off or goes on in garbage.
-_NOT_A_BATCH = (pa.ArrowException, OSError, MemoryError, EOFError, UnicodeDecodeError)
-
-
-class StreamWriter:
-    """An Arrow IPC stream that can be read at any moment, even after this process was killed."""
-
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._file = path.open("xb")
-        self._stream = pa.ipc.new_stream(self._file, schema)
-        self._file.flush()
-
-    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write rows (missing columns are null) as one batch and hand it to the system."""
-        if rows:
-            self._stream.write_batch(pa.RecordBatch.from_pylist(list(rows), schema=self._schema))
-            self._file.flush()
-
-    def close(self) -> None:
-        """End the stream and wait until it is on disk."""
-        self._stream.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-def read_stream(path: Path, schema: pa.Schema) -> pa.Table:
-    """Return every whole batch of a stream; a torn tail costs the torn batch only."""
-    batches: list[pa.RecordBatch] = []
-    with path.open("rb") as file, contextlib.suppress(*_NOT_A_BATCH):
-        for batch in pa.ipc.open_stream(file):
-            if batch.schema != schema:
-                break
-            batch.validate(full=True)  # unread bytes of a broken disk can look like a batch
-            batches.append(batch)
-    return pa.Table.from_batches(batches, schema)
 
 
 def _sync(path: Path) -> None:

@@ -15,6 +15,28 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+class DeviceReport(BaseModel):
+    """One device that was read, with what its meter found out about it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    kind: str
+    name: str
+    facts: dict[str, str | float | bool | None] = Field(default_factory=dict)
+
+
+class MeterReport(BaseModel):
+    """How one meter was read."""
+
+    model_config = ConfigDict(frozen=True)
+
+    period_s: float
+    reads: int
+    missed: int  # turns that were left out because the one before took too long
+    late_s: float  # mean time by which a reading began late
+
+
 class SamplerReport(BaseModel):
     """How the sampler of one host fared."""
 
@@ -23,9 +45,27 @@ class SamplerReport(BaseModel):
     host: str
     samples: int
     duration_s: float
-    cpu_s: float
-    devices: tuple[str, ...]
+    cpu_s: float  # processor time while sampling, all its threads
+    start_cpu_s: float  # processor time of its start
+    devices: tuple[DeviceReport, ...]
+    meters: dict[str, MeterReport] = Field(default_factory=dict)
+    unavailable: dict[str, str] = Field(default_factory=dict)  # meter -> why
     problems: tuple[str, ...] = ()
+
+
+class LimitReport(BaseModel):
+    """What was limited on one device: asked for, enforced, and there before."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    device: str
+    limiter: str
+    power_limit_w: float | None
+    power_limit_enforced_w: float | None
+    power_limit_before_w: float | None
+    clock_limit_mhz: float | None
+    note: str | None = None
 
 
 class Facts(BaseModel):
@@ -62,3 +102,4 @@ class RunRecord(BaseModel):
     finished_at: datetime | None = None
     facts: Facts = Facts()
     samplers: tuple[SamplerReport, ...] = ()
+    limits: tuple[LimitReport, ...] = ()

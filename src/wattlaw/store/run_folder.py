@@ -3,15 +3,17 @@
 import fcntl
 import shutil
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, Self
 
-import pyarrow as pa
 from pydantic import ValidationError
 
 from wattlaw.errors import BadInput
-from wattlaw.store.files import read_stream, write_parquet, write_text
+from wattlaw.store.files import write_parquet, write_text
+from wattlaw.store.live import read_live
 from wattlaw.store.record import RunRecord
-from wattlaw.store.schema import SAMPLES, WINDOWS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class RunFolder:
@@ -72,19 +74,30 @@ class RunFolder:
             return "interrupted"
         return record.status
 
-    def windows(self, attempt: int) -> pa.Table:
+    def windows(self, attempt: int) -> "pa.Table":
         """Return the windows that an attempt's workers have written, of all hosts."""
+        from wattlaw.store.schema import WINDOWS
+
         return self._streams(attempt, "windows", WINDOWS)
 
-    def samples(self, attempt: int) -> pa.Table:
+    def samples(self, attempt: int) -> "pa.Table":
         """Return the device samples of an attempt, of all hosts."""
+        from wattlaw.store.schema import SAMPLES
+
         return self._streams(attempt, "telemetry", SAMPLES)
 
-    def _streams(self, attempt: int, kind: str, schema: pa.Schema) -> pa.Table:
-        paths = sorted(self.live(attempt).glob(f"{kind}.*.arrows"))
-        return pa.concat_tables([schema.empty_table(), *(read_stream(p, schema) for p in paths)])
+    def _streams(self, attempt: int, kind: str, schema: "pa.Schema") -> "pa.Table":
+        import pyarrow as pa
 
-    def write_tables(self, epochs: pa.Table, telemetry: pa.Table) -> None:
+        tables = [schema.empty_table()]
+        for path in sorted(self.live(attempt).glob(f"{kind}.*.csv")):
+            host = path.name.removeprefix(f"{kind}.").removesuffix(".csv")
+            found = read_live(path, schema)
+            names = pa.array([host] * len(found), pa.string())
+            tables.append(found.set_column(schema.get_field_index("host"), "host", names))
+        return pa.concat_tables(tables)
+
+    def write_tables(self, epochs: "pa.Table", telemetry: "pa.Table") -> None:
         """Put the finished tables in place, each whole or not at all."""
         write_parquet(self.telemetry_path, telemetry)
         write_parquet(self.epochs_path, epochs)

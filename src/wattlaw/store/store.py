@@ -6,17 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.store.schema import RUNS, TABLES
 
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
+    import pyarrow as pa
 
 
 class Store:
@@ -65,8 +62,12 @@ class Store:
         found = (folder.read() for folder in self.folders())
         return [record for record in found if record is not None]
 
-    def arrow(self, table: str) -> pa.Table:
+    def arrow(self, table: str) -> "pa.Table":
         """Return a whole table: ``runs`` (of every status), ``epochs`` or ``telemetry`` (done)."""
+        import pyarrow as pa
+
+        from wattlaw.store.schema import RUNS, TABLES
+
         if table == "runs":
             rows = [_row(folder, record) for folder in self.folders() if (record := folder.read())]
             return pa.Table.from_pylist(rows, schema=RUNS)
@@ -83,6 +84,9 @@ class Store:
         """Return a table as a DuckDB relation; finished files are read as a query needs them."""
         import duckdb
         import pyarrow.dataset as ds
+        import pyarrow.parquet as pq
+
+        from wattlaw.store.schema import TABLES
 
         paths = self._finished(table) if table != "runs" else []
         if not paths:
@@ -106,7 +110,10 @@ class Store:
         return paths
 
 
-def _read(path: Path, schema: pa.Schema) -> pa.Table:
+def _read(path: Path, schema: "pa.Schema") -> "pa.Table":
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     with _naming(path):
         table = _as(schema, pq.read_table(path))
         others = set(table["run_id"].unique().to_pylist()) - {path.parent.name, None}
@@ -115,7 +122,9 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
         return table
 
 
-def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
+def _as(schema: "pa.Schema", table: "pa.Table") -> "pa.Table":
+    import pyarrow as pa
+
     found = table.select(schema.names)
     if found.schema != schema:
         raise pa.ArrowInvalid("its columns have other types")
@@ -125,6 +134,8 @@ def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
     """Name the file in which Arrow found something else than a table of a store."""
+    import pyarrow as pa
+
     try:
         yield
     except (pa.ArrowException, KeyError, OSError) as error:
@@ -135,7 +146,7 @@ def _naming(path: Path) -> Iterator[None]:
 def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
     spec, facts = record.spec, record.facts
     return {
-        **record.model_dump(exclude={"spec", "facts", "samplers", "interrupted"}),
+        **record.model_dump(exclude={"spec", "facts", "samplers", "limits", "interrupted"}),
         "status": folder.status(record),
         **spec.setting.model_dump(),
         **spec.measure.model_dump(exclude={"evaluate"}),
@@ -149,5 +160,12 @@ def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
         "launcher": spec.launch_kind,
         "hardware": spec.hardware or facts.hardware,
         "device_ids": facts.device_ids,
+        "power_limit_enforced_w": min(
+            (one.power_limit_enforced_w for one in record.limits if one.power_limit_enforced_w),
+            default=None,
+        ),
+        "sampler_cpu_share": max(
+            (one.cpu_s / one.duration_s for one in record.samplers if one.duration_s), default=None
+        ),
         "software": json.dumps(facts.software, sort_keys=True),
     }

@@ -76,11 +76,14 @@ class Sweep(Model):
 
 
 class Setting(Model):
-    """One point of a sweep. Both batch sizes are kept; ``global_batch = gpus x local_batch``."""
+    """One point of a sweep. Both batch sizes are kept; ``global_batch = gpus x local_batch``.
+
+    A command that was measured as it is has none that we know of.
+    """
 
     gpus: Count
-    global_batch: Count
-    local_batch: Count
+    global_batch: Count | None = None
+    local_batch: Count | None = None
     power_limit_w: Positive | None = None
     clock_limit_mhz: Positive | None = None
     precision: Precision = "fp32"
@@ -88,7 +91,9 @@ class Setting(Model):
 
     @model_validator(mode="after")
     def _batches_agree(self) -> Self:
-        if self.global_batch != self.gpus * self.local_batch:
+        if self.local_batch is None and self.global_batch is None:
+            return self
+        if self.global_batch != self.gpus * (self.local_batch or 0):
             raise ValueError("global_batch must be gpus x local_batch")
         return self
 
@@ -132,6 +137,10 @@ class Launch(Model):
     )
     threads_per_worker: int | None = Field(
         default=None, ge=1, description="a whole number >= 1, or null for an equal share of cores"
+    )
+    prior_clocks: Literal["default"] | None = Field(
+        default=None,
+        description="default, to state that no clock is locked before a run, or null",
     )
     max_parallel: int = Field(default=1, ge=1, description="a whole number >= 1")
     timeout_s: float | None = Field(

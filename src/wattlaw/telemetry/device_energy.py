@@ -4,6 +4,7 @@ Pure functions of arrays. Neither way invents anything: what no reading speaks f
 and a counter that misbehaves is not used, with the reason.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,12 +64,17 @@ class Counter:
             keep = (age_s == 0) | (age_s > _SAME_REFRESH * self.refresh_s)
             keep[-1:] |= age_s[-1:] > 0
         self._t_ns, self._energy_j = t_ns[keep], energy_j[keep]
+        self._still_s = _still_s(self._t_ns, self._energy_j)
 
-    def between(self, start_ns: int, end_ns: int, *, must_move: bool = False) -> Part:
+    def between(
+        self, start_ns: int, end_ns: int, *, must_move: bool = False, shape: "Power | None" = None
+    ) -> Part:
         """Return the counter's difference, interpolated at the edges.
 
         ``must_move`` tells that the counter is that of a device that is never off, so that one
-        which stands still is at fault.
+        which stands still is at fault. Between two readings the energy is divided as ``shape``,
+        the power over the same time, says; without it, evenly. How much it is in all is the
+        counter's word alone.
         """
         t_ns, energy_j = self._t_ns, self._energy_j
         if len(t_ns) < 2 or end_ns <= start_ns:
@@ -82,19 +88,42 @@ class Counter:
         coverage = (end - begin) / (end_ns - start_ns)
         if (np.diff(inside) < 0).any():
             return Part(None, coverage, "the counter went back")
-        # Times relative to the window, so that float64 keeps nanoseconds.
-        at = np.interp([begin - start_ns, end - start_ns], t_ns - start_ns, energy_j)
-        energy = float(at[1] - at[0])
-        if must_move and self._still_s(first, last) > STANDS_STILL_S:
+        energy = self._at(end, shape) - self._at(begin, shape)
+        # Of a window within such a time the counter would say that nothing was used.
+        if must_move and (energy == 0 or self._still_s[first:last].max() > STANDS_STILL_S):
             return Part(None, coverage, "the counter stands still")
         return Part(energy, coverage)
 
-    def _still_s(self, first: int, last: int) -> float:
-        """Return the longest time for which the value stays within a range of readings."""
-        moves = np.flatnonzero(np.diff(self._energy_j[first : last + 1]) != 0)
-        began = first + np.concatenate([[0], moves + 1])
-        ended = first + np.concatenate([moves, [last - first]])
-        return float((self._t_ns[ended] - self._t_ns[began]).max()) * 1e-9
+    def _at(self, t_ns: int, shape: "Power | None") -> float:
+        """Return the counter's value at a moment within its readings."""
+        after = max(1, int(np.searchsorted(self._t_ns, t_ns, side="left")))
+        before_ns, after_ns = int(self._t_ns[after - 1]), int(self._t_ns[after])
+        low, high = float(self._energy_j[after - 1]), float(self._energy_j[after])
+        share = shape.share(before_ns, t_ns, after_ns) if shape is not None else None
+        if share is None:
+            share = (t_ns - before_ns) / (after_ns - before_ns)
+        return low + share * (high - low)
+
+    @property
+    def spacing_s(self) -> float | None:
+        """Return the median time between readings that tell something new, in seconds."""
+        return float(np.median(np.diff(self._t_ns))) * 1e-9 if len(self._t_ns) > 1 else None
+
+
+def _still_s(t_ns: Times, energy_j: Floats) -> Floats:
+    """Return, for each reading but the last, for how long in all its value stays after it.
+
+    That is the whole time of the standing still which a step from it to the next reading is part
+    of, in seconds; 0 where the next reading has another value.
+    """
+    if len(t_ns) < 2:
+        return np.zeros(0)
+    is_still = np.diff(energy_j) == 0
+    moves = np.flatnonzero(~is_still)
+    began = np.concatenate([[0], moves + 1])
+    ended = np.concatenate([moves, [len(t_ns) - 1]])
+    run = np.searchsorted(moves, np.arange(len(is_still)), side="left")
+    return np.where(is_still, (t_ns[ended] - t_ns[began])[run] * 1e-9, 0.0)
 
 
 class Power:
@@ -108,8 +137,37 @@ class Power:
 
     def __init__(self, t_ns: Times, power_w: Floats) -> None:
         self._t_ns, self._power_w = t_ns, power_w
-        period_s = float(np.median(np.diff(t_ns))) * 1e-9 if len(t_ns) > 1 else 0.0
-        self._longest_ns = max(MAX_SILENCE_S, 5 * period_s) * 1e9
+        #: The median time between two readings, in seconds; None where there are not two.
+        self.spacing_s = float(np.median(np.diff(t_ns))) * 1e-9 if len(t_ns) > 1 else None
+        self._longest_ns = max(MAX_SILENCE_S, 5 * (self.spacing_s or 0.0)) * 1e9
+
+    def extended(self) -> "Power":
+        """Return the same power, which stays for one period longer at the beginning and the end.
+
+        So it speaks also for the moments between the last reading of a recording and the last of
+        the counter, and likewise for the first.
+        """
+        if self.spacing_s is None:
+            return self
+        period_ns = round(self.spacing_s * 1e9)
+        t_ns, power_w = self._t_ns, self._power_w
+        return Power(
+            np.concatenate([t_ns[:1] - period_ns, t_ns, t_ns[-1:] + period_ns]),
+            np.concatenate([power_w[:1], power_w, power_w[-1:]]),
+        )
+
+    def share(self, start_ns: int, t_ns: int, end_ns: int) -> float | None:
+        """Return which share of the energy between two moments falls before a third.
+
+        None where the readings speak for less than ``MIN_COVERAGE`` of it; in what little they do
+        not speak for, the power is taken to be the mean.
+        """
+        whole, part = self.between(start_ns, end_ns), self.between(start_ns, t_ns)
+        if not whole.energy_j or whole.coverage < MIN_COVERAGE:
+            return None
+        all_j = whole.energy_j / whole.coverage
+        unknown = (1 - part.coverage) * (t_ns - start_ns) / (end_ns - start_ns)
+        return (part.energy_j or 0.0) / all_j + unknown
 
     def between(self, start_ns: int, end_ns: int) -> Part:
         """Return the integral by the trapezoidal rule, with exact edges, over what is covered."""
@@ -145,14 +203,23 @@ class DeviceEnergy:
     reason: str | None = None
 
 
-def judged(counter: Part, integral: Part, window_s: float, refresh_s: float | None) -> DeviceEnergy:
+def judged(
+    counter: Part,
+    integral: Part,
+    window_s: float,
+    resolution_s: float | None,
+    power_spacing_s: float | None = None,
+) -> DeviceEnergy:
     """Return the one energy to use of a window, with a verdict.
 
     The counter is used unless it is at fault or covers less of the window than the power does.
-    ``partial``: less than ``MIN_COVERAGE`` of the window is covered. ``suspect``: the two ways
-    differ by more than ``MAX_GAP``, the counter is at fault, or the window is shorter than the
-    counter's refresh period and so says nothing of its own.
+    ``partial``: less than ``MIN_COVERAGE`` of the window is covered, and the energy is that of
+    the covered part; where it is more, the rest is taken to be as the covered part.
+    ``suspect``: the two ways differ by more than ``MAX_GAP``, the counter is at fault, or the
+    window is shorter than the counter resolves or, where power is used, than the time between
+    its readings, and so says nothing of its own.
     """
+    counter, integral = _of_the_whole(counter), _of_the_whole(integral)
     usable = counter.energy_j is not None and counter.fault is None
     whole = counter.coverage >= min(MIN_COVERAGE, integral.coverage)
     by_counter = usable and (whole or integral.energy_j is None)
@@ -163,8 +230,11 @@ def judged(counter: Part, integral: Part, window_s: float, refresh_s: float | No
     reason = counter.fault
     if counter.fault is not None:
         verdict = "suspect"
-    elif by_counter and refresh_s is not None and window_s < refresh_s:
-        verdict, reason = "suspect", "the window is shorter than the counter's refresh period"
+    elif by_counter and resolution_s is not None and window_s < resolution_s:
+        told = f"the {resolution_s:.3g} s that the counter and the power between resolve"
+        verdict, reason = "suspect", f"the window is shorter than {told}"
+    elif not by_counter and power_spacing_s is not None and window_s < power_spacing_s:
+        verdict, reason = "suspect", "the window is shorter than the time between power readings"
     elif (gap := _gap(counter, integral)) is not None and gap > MAX_GAP:
         verdict, reason = "suspect", f"counter and integral differ by {gap:.0%}"
     if used.coverage < MIN_COVERAGE:
@@ -178,6 +248,16 @@ def judged(counter: Part, integral: Part, window_s: float, refresh_s: float | No
         verdict,
         reason,
     )
+
+
+def _of_the_whole(part: Part) -> Part:
+    """Return a part that covers nearly all of a window as the whole, at its own mean power.
+
+    To count what is not covered as nothing would be a bias to one side.
+    """
+    if part.energy_j is None or not MIN_COVERAGE <= part.coverage < 1:
+        return part
+    return dataclasses.replace(part, energy_j=part.energy_j / part.coverage)
 
 
 def _gap(one: Part, other: Part) -> float | None:

@@ -4,13 +4,15 @@ A window without any energy has the source ``none`` and the verdict ``unavailabl
 the devices does not know makes a sum ``partial``, never silently smaller.
 """
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wattlaw.devices.meter import Facts
 from wattlaw.store.schema import ENERGY
 from wattlaw.telemetry.device_energy import Counter, DeviceEnergy, Part, Power, Verdict, judged
 
@@ -20,9 +22,15 @@ _SOURCES = ("counter", "integral", "simulated", "estimated", "none")
 #: The best kind of source that a host has for a kind of device counts, alone.
 _POWER_SOURCES = ("measured", "simulated", "estimated")
 _KINDS = ("gpu", "cpu", "dram")
+#: Power that the device averages before it tells it, over 1 s on most boards.
+_AVERAGED, _AVERAGE_S = ("average", "usage"), 1.0
 
 
-def energy_of_windows(windows: pa.Table, samples: pa.Table) -> pa.Table:
+def energy_of_windows(
+    windows: pa.Table,
+    samples: pa.Table,
+    facts: Mapping[tuple[str, str], Facts] | None = None,
+) -> pa.Table:
     """Return the ``ENERGY`` columns, one row per window.
 
     Parameters
@@ -31,8 +39,12 @@ def energy_of_windows(windows: pa.Table, samples: pa.Table) -> pa.Table:
         With the columns of ``store.schema.WINDOWS``.
     samples
         With the columns of ``store.schema.SAMPLES``; each window is met with those of its host.
+    facts
+        By host and device what its meter found out: ``counter_refresh_s``, ``power`` (where it
+        comes from), ``is_shared``, and ``failed`` of one that could not be read at all.
     """
-    hosts = {host: _Host(samples, host) for host in pc.unique(windows["host"]).to_pylist()}
+    known = facts or {}
+    hosts = {host: _Host(samples, host, known) for host in pc.unique(windows["host"]).to_pylist()}
     rows = [
         hosts[window["host"]].window(
             window["start_ns"], window["start_ns"] + round(window["duration_s"] * 1e9)
@@ -45,14 +57,20 @@ def energy_of_windows(windows: pa.Table, samples: pa.Table) -> pa.Table:
 class _Device:
     """The samples of one device in order of time."""
 
-    def __init__(self, samples: pa.Table) -> None:
+    def __init__(self, samples: pa.Table, facts: Facts) -> None:
         self._samples = samples.sort_by("t_ns")
         self._t_ns = self._samples["t_ns"].to_numpy()
+        self.id: str = self._samples["device"][0].as_py()
+        refresh_s = facts.get("counter_refresh_s")
+        self._refresh_s = refresh_s if isinstance(refresh_s, float) else None
+        self._average_s = _AVERAGE_S if facts.get("power") in _AVERAGED else 0.0
+        self._is_shared = bool(facts.get("is_shared"))
         self.kind: str = self._samples["kind"][0].as_py()
         said = set(pc.unique(self._samples["power_source"]).to_pylist())
         self.power_source = next((name for name in _POWER_SOURCES if name in said), None)
         self._counter = Counter(*self._series("energy_j"))
         self._power = Power(*self._series("power_w"))
+        self._shape = self._power.extended()
 
     def _series(self, column: str) -> tuple[Any, Any]:
         known = self._samples.filter(pc.field(column).is_valid())
@@ -61,16 +79,68 @@ class _Device:
     def energy(self, start_ns: int, end_ns: int) -> DeviceEnergy:
         """Return the energy of a window."""
         measured = self.power_source == "measured"
-        counter = self._counter.between(start_ns, end_ns, must_move=measured)
+        shape = self._shape if measured else None
+        counter = self._counter.between(start_ns, end_ns, must_move=measured, shape=shape)
         # An estimate has no power of its own with which its counter could be compared.
         estimated = self.power_source == "estimated"
         power = Part(None, 0.0) if estimated else self._power.between(start_ns, end_ns)
-        return judged(
+        spacing_s = self._power.spacing_s
+        found = judged(
             counter,
             power,
             (end_ns - start_ns) * 1e-9,
-            self._counter.refresh_s if measured else None,
+            self._resolution_s() if measured else None,
+            max(spacing_s, self._average_s) if measured and spacing_s is not None else None,
         )
+        if self._is_shared and found.verdict == "ok":
+            told = "the board is shared (MIG), and its energy is that of all who use it"
+            return dataclasses.replace(found, verdict="suspect", reason=told)
+        return found
+
+    def _resolution_s(self) -> float | None:
+        """Return the shortest window of which the counter says something of its own.
+
+        That is its refresh period. Where it was read more seldom, the power in between has told
+        how its energy was spread; without such power it is the time between readings.
+        """
+        spacing_s, power_s = self._counter.spacing_s, self._power.spacing_s
+        if power_s is not None:
+            power_s = max(power_s, self._average_s)
+        known = self._refresh_s or self._counter.refresh_s or spacing_s
+        if spacing_s is None or known is None:
+            return known
+        if power_s is not None and power_s < spacing_s:
+            return max(self._refresh_s or 0.0, power_s)
+        return max(known, spacing_s)
+
+    def at(self, column: str, start_ns: int, end_ns: int) -> float | None:
+        """Return the mean of a slowly changing column: inside a window, or on both sides of it."""
+        inside = self.inside(column, start_ns, end_ns)
+        if len(inside):
+            return float(inside.mean())
+        t_ns, values = self._series(column)
+        middle = (start_ns + end_ns) // 2
+        if not len(t_ns) or not t_ns[0] <= middle <= t_ns[-1]:
+            return None
+        return float(np.interp(0, t_ns - middle, values))
+
+    def gained(self, column: str, start_ns: int, end_ns: int) -> float | None:
+        """Return by how much a counter grew in a window, None where it does not tell of it all."""
+        t_ns, values = self._series(column)
+        if len(t_ns) < 2 or t_ns[0] > start_ns or t_ns[-1] < end_ns:
+            return None
+        begin, end = np.interp([0, end_ns - start_ns], t_ns - start_ns, values)
+        return float(end - begin) if end >= begin else None
+
+    def mean_cores(self, start_ns: int, end_ns: int) -> float | None:
+        """Return the mean of busy cores; each sample speaks for the time since the one before."""
+        cores = self._samples["cpu_cores"].to_numpy()
+        since_ns = np.concatenate([self._t_ns[:1], self._t_ns[:-1]])
+        shared_ns = np.minimum(self._t_ns, end_ns) - np.maximum(since_ns, start_ns)
+        shared_ns = np.where(np.isnan(cores), 0, np.clip(shared_ns, 0, None))
+        if not shared_ns.any():
+            return None
+        return float((np.nan_to_num(cores) * shared_ns).sum() / shared_ns.sum())
 
     def inside(self, column: str, start_ns: int, end_ns: int) -> Any:
         """Return the known values of a column within a window."""
@@ -82,16 +152,28 @@ class _Device:
 class _Host:
     """The devices of one host."""
 
-    def __init__(self, samples: pa.Table, host: str) -> None:
+    def __init__(
+        self, samples: pa.Table, host: str, facts: Mapping[tuple[str, str], Facts]
+    ) -> None:
         mine = samples.filter(pc.field("host") == host)
         self._devices = [
-            _Device(mine.filter(pc.field("device") == device))
+            _Device(mine.filter(pc.field("device") == device), facts.get((host, device), {}))
             for device in pc.unique(mine["device"]).to_pylist()
+        ]
+        #: Why devices that are ours have no samples at all.
+        self._lacking = [
+            f"{device}: {told['failed']}"
+            for (where, device), told in facts.items()
+            if where == host and told.get("failed")
         ]
 
     def window(self, start_ns: int, end_ns: int) -> dict[str, Any]:
         row: dict[str, Any] = {}
-        sources, verdicts = [], []
+        sources: list[str] = []
+        verdicts: list[Verdict] = []
+        reasons = list(self._lacking)
+        if reasons:
+            verdicts.append("unavailable")
         for kind in _KINDS:
             used = self._best(kind)
             found = [device.energy(start_ns, end_ns) for device in used]
@@ -99,10 +181,17 @@ class _Host:
             if not used:
                 continue
             verdicts += [one.verdict for one in found]
+            reasons += [
+                f"{d.id}: {one.reason}" for d, one in zip(used, found, strict=True) if one.reason
+            ]
             if not known:
                 continue
             row[f"{kind}_energy_j"] = _sum(one.energy_j for one in known)
-            sources += [_source(device, one) for device, one in zip(used, found, strict=True)]
+            sources += [
+                _source(device, one)
+                for device, one in zip(used, found, strict=True)
+                if one.energy_j is not None
+            ]
             if kind == "gpu":
                 row |= _both_ways(found) | {
                     "gpu_power_mean_w": _mean_power(known, end_ns - start_ns)
@@ -112,6 +201,7 @@ class _Host:
             **self._use(start_ns, end_ns),
             "energy_source": max(sources, key=_SOURCES.index, default="none"),
             "energy_verdict": _verdict(verdicts, known=bool(sources)),
+            "energy_reason": "; ".join(reasons) or None,
         }
 
     def _best(self, kind: str) -> list[_Device]:
@@ -138,13 +228,24 @@ class _Host:
             if not unit and min(means) > 0:
                 cv = [float(one.std()) / mean for one, mean in zip(told, means, strict=True)]
                 row[f"{name}_cv"] = float(np.mean(cv))
+        gpus = [device for device in self._devices if device.kind == "gpu"]
+        row |= _mean("power_limit_mean_w", (d.at("power_limit_w", start_ns, end_ns) for d in gpus))
+        throttled = (d.gained("power_throttle_s", start_ns, end_ns) for d in gpus)
+        window_s = (end_ns - start_ns) * 1e-9
+        row |= _mean("power_throttle_share", (s and s / window_s for s in throttled))
         for device in self._devices:
             if device.kind == "cpu":
-                cores = device.inside("cpu_cores", start_ns, end_ns)
+                cores = device.mean_cores(start_ns, end_ns)
                 memory = device.inside("mem_used_bytes", start_ns, end_ns)
-                row |= {"cpu_cores_mean": float(cores.mean())} if len(cores) else {}
+                row |= {"cpu_cores_mean": cores} if cores is not None else {}
                 row |= {"mem_used_max_bytes": int(memory.max())} if len(memory) else {}
         return row
+
+
+def _mean(name: str, values: Iterable[float | None]) -> dict[str, float]:
+    """Return the mean of what is known, under a name; nothing where nothing is."""
+    known = [value for value in values if value is not None]
+    return {name: float(np.mean(known))} if known else {}
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -163,7 +264,11 @@ def _both_ways(found: list[DeviceEnergy]) -> dict[str, float | None]:
 
 def _mean_power(known: list[DeviceEnergy], window_ns: int) -> float:
     """Return the mean power of a device over what is covered, averaged over devices, in watts."""
-    watts = [(one.energy_j or 0.0) / (one.coverage * window_ns * 1e-9) for one in known]
+    spoken_for = [one.coverage if one.verdict == "partial" else 1.0 for one in known]
+    watts = [
+        (one.energy_j or 0.0) / (share * window_ns * 1e-9)
+        for one, share in zip(known, spoken_for, strict=True)
+    ]
     return float(np.mean(watts))
 
 

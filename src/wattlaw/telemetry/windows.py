@@ -1,18 +1,41 @@
 """Windows as a host's first rank marks them, written out as each one ends."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from wattlaw.store.files import StreamWriter
-from wattlaw.store.schema import WINDOWS
+from wattlaw.store.live import LiveWriter
 
 
-def open_windows(folder: Path, host: str) -> StreamWriter:
+class Window(NamedTuple):
+    """One finished window; the columns of ``store.schema.WINDOWS``."""
+
+    host: str
+    epoch: int | None
+    phase: str
+    warmup: bool
+    start_ns: int
+    duration_s: float
+    samples: int | None = None
+    updates: int | None = None
+    loss: float | None = None
+    metric: float | None = None
+    step_time_mean_s: float | None = None
+    step_time_p50_s: float | None = None
+    step_time_p95_s: float | None = None
+    step_time_cv: float | None = None
+
+
+def windows_path(folder: Path, host: str) -> Path:
+    """Return where one host's windows of one attempt go."""
+    return folder / f"windows.{host}.csv"
+
+
+def open_windows(folder: Path, host: str) -> LiveWriter:
     """Return the stream to which one host's windows of one attempt go."""
-    return StreamWriter(folder / f"windows.{host}.arrows", WINDOWS)
+    return LiveWriter(windows_path(folder, host), Window._fields)
 
 
-def write_window(stream: StreamWriter | None, host: str, **window: Any) -> None:
+def write_window(stream: LiveWriter | None, host: str, **window: Any) -> None:
     """Write one finished window; ranks without a stream (all but a host's first) write nothing."""
     if stream is not None:
-        stream.append([{"host": host, **window}])
+        stream.append([Window(host, **window)])

@@ -24,7 +24,8 @@ from wattlaw.study.model import Measure
 from wattlaw.telemetry import sampler
 from wattlaw.training.handover import AGENT_PID
 
-_SAMPLER_GRACE_S = 10.0
+#: A sampler notices after 15 s at most that a driver hangs.
+_SAMPLER_GRACE_S = 20.0
 #: Exit codes of a rank that was killed or crashed: not SIGTERM, with which torchrun ends the rest.
 _KILLS = {-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS}
 
@@ -51,8 +52,8 @@ def main() -> int:
 @contextlib.contextmanager
 def _sampling(live: Path, measure: Measure) -> Iterator[None]:
     """Keep a sampler on this process tree; when it goes away early, training goes on."""
-    target = Target(os.getpid(), measure.assume_cpu_w)
-    line = sampler.command(live, socket.gethostname(), target, measure.sample_hz)
+    target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
+    line = sampler.command(live, socket.gethostname(), target)
     process = subprocess.Popen(line, start_new_session=True)
     try:
         yield

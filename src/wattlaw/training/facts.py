@@ -1,13 +1,11 @@
 """What a run found where it ran: hardware, devices, software versions, size of the model."""
 
-import os
-import platform
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from wattlaw import machine
 from wattlaw.store.files import write_text
 from wattlaw.store.record import Facts
 from wattlaw.training.ranks import Ranks
@@ -32,16 +30,7 @@ def write_facts(folder: Path, ranks: Ranks, model: nn.Module, metric: str) -> No
 def _hardware(ranks: Ranks) -> str:
     if ranks.device.type == "cuda":
         return torch.cuda.get_device_name(ranks.device)
-    return f"{_processor()}, {os.cpu_count()} cores"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    return machine.hardware()
 
 
 def _device_ids(ranks: Ranks) -> tuple[str, ...]:
@@ -53,12 +42,5 @@ def _device_ids(ranks: Ranks) -> tuple[str, ...]:
 
 
 def _software() -> dict[str, str]:
-    versions = {"python": platform.python_version(), "system": platform.platform()}
-    if torch.version.cuda:
-        versions["cuda"] = torch.version.cuda
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
+    cuda = {"cuda": torch.version.cuda} if torch.version.cuda else {}
+    return machine.software(_PACKAGES) | cuda

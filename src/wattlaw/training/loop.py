@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from wattlaw.store.files import StreamWriter
+from wattlaw.errors import BadInput
+from wattlaw.store.live import LiveWriter
 from wattlaw.study.model import RunSpec
 from wattlaw.telemetry.windows import write_window
 from wattlaw.training.ranks import Ranks, moved
@@ -21,7 +22,7 @@ def train(
     spec: RunSpec,
     seed: int,
     ranks: Ranks,
-    windows: StreamWriter | None,
+    windows: LiveWriter | None,
 ) -> None:
     """Train a workload as a run asks, and write a window per epoch and phase.
 
@@ -35,6 +36,8 @@ def train(
         Where windows go; None on every rank but the first of its host.
     """
     setting, measure = spec.setting, spec.measure
+    if setting.local_batch is None or setting.global_batch is None:
+        raise BadInput("a run that is trained here needs a batch size")
     shard = Shard(
         ranks.rank, ranks.world, setting.local_batch, seed=seed, fraction=setting.dataset_fraction
     )

@@ -10,21 +10,25 @@ from wattlaw.errors import NotAvailable
 class FlakyMeter:
     """A device that is lost after three readings."""
 
-    def __init__(self) -> None:
+    def __init__(self, period_s: float) -> None:
         self._left = 3
+        self.period_s = period_s
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        return cls()
+        return cls(target.period_s)
 
     def devices(self) -> list[Device]:
         return [Device("flaky-0", "node", "a device that is lost")]
 
-    def read(self) -> list[Sample]:
+    def read(self, *, last: bool = False) -> list[Sample]:
         self._left -= 1
         if self._left < 0:
             raise OSError("device lost")
         return [Sample("flaky-0", "node", time.time_ns(), power_w=42.0, power_source="measured")]
+
+    def problems(self) -> list[str]:
+        return []
 
     def close(self) -> None:
         pass

@@ -1,0 +1,102 @@
+"""How far measured energies are from exact ones, on fake boards whose energy is known exactly.
+
+Run with ``python benchmarks/accuracy.py``; it takes 90 s. Real samplers record sixteen boards of
+the tests' fake NVML driver, eight polled and eight through the driver's buffers; windows at random
+offsets are then compared with the exact integral of what each board drew. That is the error of
+the method: a board's own sensor has errors too, which come on top of it.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from watched import write_results
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from fake_nvml import Boards
+from recording import Recording, errors, record
+
+SECONDS, HZ, WINDOWS = 65.0, 10.0, 200
+WAYS = {"counter": "gpu_energy_counter_j", "integral": "gpu_energy_integral_j"}
+#: Two boards of each kind: with a counter that refreshes every 20 ms, and every 100 ms.
+KINDS = {
+    "constant 250 W": {"low_w": 60.0, "high_w": 250.0, "period_s": 0.0},
+    "square wave of 60 and 250 W at 1 Hz": {"low_w": 60.0, "high_w": 250.0, "period_s": 1.0},
+    "square wave of 60 and 400 W at 1 Hz": {"low_w": 60.0, "high_w": 400.0, "period_s": 1.0},
+    "square wave of 60 and 250 W at 0.37 Hz": {"low_w": 60.0, "high_w": 250.0, "period_s": 2.7},
+}
+REFRESH_MS = (20, 100)
+LENGTHS_S = (1.0, 3.0, 5.5, 60.0)
+#: What was promised, of the windows of 1 s and 60 s.
+TARGETS = {"constant 250 W": 0.001, "square wave of 60 and 250 W at 1 Hz": 0.01}
+
+
+def main() -> None:
+    """Record, compare, print, and write the result beside its settings."""
+    columns = {name: [one[name] for one in KINDS.values() for _ in REFRESH_MS]
+               for name in ("low_w", "high_w", "period_s")}  # fmt: skip
+    with tempfile.TemporaryDirectory() as told:
+        folder = Path(told)
+        boards = {
+            name: Boards.create(
+                folder / f"{name}.boards",
+                len(KINDS) * len(REFRESH_MS),
+                buffers=buffers,
+                refresh_ms=[*REFRESH_MS] * len(KINDS),
+                **columns,
+            )
+            for name, buffers in (("polled", 0), ("buffered", 1))
+        }
+        found = record({folder / name: one for name, one in boards.items()}, SECONDS, HZ)
+    table = {
+        name: {kind: largest(recording, place) for place, kind in enumerate(KINDS)}
+        for name, recording in zip(boards, found, strict=True)
+    }
+    result = {
+        "what": "largest relative error of energies against exact ones, on a fake NVML driver",
+        "largest_relative_error": table,
+        "target": "in windows of 1 s and 60 s at most: "
+        + ", ".join(f"{most:.1%} for {kind}" for kind, most in TARGETS.items()),
+        "met": all(
+            error <= most
+            for kinds in table.values()
+            for kind, most in TARGETS.items()
+            for length in ("1 s", "60 s")
+            for error in kinds[kind][length].values()
+        ),
+        "windows": WINDOWS * len(REFRESH_MS),
+        "sample_hz": HZ,
+        "counter_refresh_ms": REFRESH_MS,
+        "buffer_spacing_ms": 20,
+        "recorded_s": SECONDS,
+        "sampler": {
+            name: {
+                "cpu_share": recording.report.cpu_s / recording.report.duration_s,
+                "readings_per_s": recording.report.meters["nvidia"].reads
+                / recording.report.duration_s,
+                "driver_calls_per_board_and_s": recording.calls / SECONDS / len(recording.boards),
+            }
+            for name, recording in zip(boards, found, strict=True)
+        },
+    }
+    write_results("accuracy", f"cpu{os.cpu_count()}", result)
+
+
+def largest(recording: Recording, kind: int) -> dict[str, dict[str, float]]:
+    """Return the largest relative error, by length of window and way, of a kind's boards."""
+    places = range(kind * len(REFRESH_MS), (kind + 1) * len(REFRESH_MS))
+    table: dict[str, dict[str, float]] = {}
+    for length_s in LENGTHS_S:
+        windows = [
+            row for place in places for row in recording.random_windows(place, length_s, WINDOWS)
+        ]
+        table[f"{length_s:g} s"] = {
+            way: float(f"{max(errors(windows, column)):.3g}") for way, column in WAYS.items()
+        }
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""On a real NVIDIA GPU: what sampling costs, and how far the two ways to its energy agree.
+
+``make bench-gpu``, or ``python benchmarks/gpu.py``. No setting of the GPU is changed. Needs torch
+with CUDA. Results go to ``benchmarks/results``, or to ``$OUT``.
+"""
+
+import dataclasses
+import json
+import os
+import random
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+from watched import cores_used, end_tree, training_block, write_results
+from wattlaw.devices.meter import Target
+from wattlaw.devices.nvidia.driver import Driver
+from wattlaw.errors import NotAvailable
+from wattlaw.launch.selftest import median_interval, paired_slowdowns
+from wattlaw.store.live import read_live
+from wattlaw.store.record import SamplerReport
+from wattlaw.store.schema import SAMPLES, WINDOWS
+from wattlaw.telemetry import sampler
+from wattlaw.telemetry.energy import energy_of_windows
+
+#: A steady load, for ever: large multiplications, without waiting for each.
+LOAD = """
+import torch
+a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+print("ready", flush=True)
+while True:
+    for _ in range(50):
+        b = a @ a
+    torch.cuda.synchronize()
+"""
+#: Half a second of load, half a second of rest.
+PULSES = LOAD.replace(
+    "    for _ in range(50):\n        b = a @ a\n    torch.cuda.synchronize()",
+    "    end = time.time() // 1 + 0.5\n    while time.time() < end:\n        b = a @ a\n"
+    "        torch.cuda.synchronize()\n    time.sleep(1 - time.time() % 1)",
+).replace("import torch", "import time, torch")
+
+
+def load(code: str) -> "subprocess.Popen[str]":
+    """Start a load on the GPU; return when it runs."""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    if process.stdout is None or process.stdout.readline() != "ready\n":
+        raise SystemExit("the load could not be started; is torch here with CUDA?")
+    return process
+
+
+def sampling(folder: Path, hz: float) -> "subprocess.Popen[str]":
+    """Start a sampler; return when it samples."""
+    host = socket.gethostname()
+    line = sampler.command(folder, host, Target(os.getpid(), 1 / hz))
+    process = subprocess.Popen(line, text=True)
+    while not sampler.stream_path(folder, host).exists():
+        if process.poll() is not None:
+            raise SystemExit("the sampler could not be started")
+        time.sleep(0.01)
+    return process
+
+
+def recorded(code: str | None, hz: float, seconds: float) -> tuple[SamplerReport, pa.Table, float]:
+    """Record the GPU under a load; return the report, the samples and the share of a core."""
+    host = socket.gethostname()
+    with tempfile.TemporaryDirectory() as name:
+        busy = load(code) if code else None
+        process = sampling(Path(name), hz)
+        try:
+            share = cores_used(process, 3.0, seconds)
+        finally:
+            end_tree(process)
+            if busy is not None:
+                end_tree(busy)
+        report = SamplerReport.model_validate_json(
+            sampler.report_path(Path(name), host).read_text()
+        )
+        samples = read_live(sampler.stream_path(Path(name), host), SAMPLES)
+    names = pa.array([host] * len(samples), pa.string())
+    return report, samples.set_column(SAMPLES.get_field_index("host"), "host", names), share
+
+
+def agreement(samples: pa.Table, window_s: float, count: int) -> dict[str, object]:
+    """Return how counter and integral agree over windows at random moments."""
+    host = socket.gethostname()
+    gpu = samples.filter(pa.compute.field("kind") == "gpu")
+    first, last = pa.compute.min(gpu["t_ns"]).as_py(), pa.compute.max(gpu["t_ns"]).as_py()
+    chance = random.Random(0)  # noqa: S311
+    latest = last - round(window_s * 1e9) - 1_500_000_000
+    starts = [chance.randint(first + 1_500_000_000, latest) for _ in range(count)]
+    rows = [{"host": host, "start_ns": start, "duration_s": window_s} for start in starts]
+    found = energy_of_windows(pa.Table.from_pylist(rows, schema=WINDOWS), gpu).to_pylist()
+    gaps = [
+        row["gpu_energy_counter_j"] / row["gpu_energy_integral_j"] - 1
+        for row in found
+        if row["gpu_energy_counter_j"] and row["gpu_energy_integral_j"]
+    ]
+    return {
+        "window_s": window_s,
+        "windows": len(gaps),
+        "counter_over_integral_minus_1_median": statistics.median(gaps) if gaps else None,
+        "largest": max(gaps, key=abs) if gaps else None,
+        "power_mean_w": statistics.median(row["gpu_power_mean_w"] or 0.0 for row in found),
+        "verdicts": {v: [r["energy_verdict"] for r in found].count(v) for v in ("ok", "suspect")},
+    }
+
+
+def main() -> None:
+    """Measure, and write the results file."""
+    try:
+        driver = Driver.open()
+        names = [board.name for board in driver.boards()]
+        version = driver.version
+        driver.close()
+    except NotAvailable as error:
+        raise SystemExit(f"benchmarks/gpu.py: {error}") from None
+    costs, energies = [], []
+    facts: list[object] = []
+    for what, code in (("idle", None), ("steady", LOAD), ("pulses of 0.5 s", PULSES)):
+        for hz in (10.0, 100.0):
+            report, samples, share = recorded(code, hz, 40.0 if hz == 10.0 else 15.0)
+            told = {"load": what, "hz": hz, "boards": len(names)}
+            meters = {name: meter.model_dump() for name, meter in report.meters.items()}
+            costs.append(told | {"share_of_a_core": share, "meters": meters})
+            facts = [device.model_dump() for device in report.devices]
+            windows = [agreement(samples, s, 50) for s in (1.0, 5.0, 10.0)]
+            energies.append(told | {"agreement": windows, "problems": report.problems})
+            print(json.dumps(costs[-1]), json.dumps(energies[-1]), flush=True)
+    block = training_block(batch=64, steps=100)
+    with tempfile.TemporaryDirectory() as name:
+        process = sampling(Path(name), 10.0)
+        slow = paired_slowdowns(process.pid, block, 200)
+        end_tree(process)
+    low, high = median_interval(slow)
+    write_results(
+        "gpu",
+        re.sub(r"[^a-z0-9]+", "-", names[0].lower()).strip("-"),
+        {
+            "gpus": names,
+            "driver": version,
+            "devices": facts,
+            "sampling": costs,
+            "energy": energies,
+            "training_slowdown": {
+                "training": "digits-cnn, batch 64, 100 steps per block",
+                "pairs": len(slow),
+                "median": statistics.median(slow),
+                "median_95_low": low,
+                "median_95_high": high,
+            },
+            "settings": dataclasses.asdict(Target(0)),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""What sampling costs: the sampler's processor time beside its peers', and what training loses.
+
+``make bench-overhead``. All tools watch the same boards of the fake driver, one after the other in
+an order that changes, at the same rate. A call of the fake driver takes 2 microseconds, far less
+than one of a real driver: what is compared is what the tools themselves cost.
+"""
+
+import argparse
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from watched import cores_used, end_tree, training_block, write_results
+from wattlaw.devices.meter import Target
+from wattlaw.launch.selftest import median_interval, paired_slowdowns
+from wattlaw.telemetry import sampler
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from fake_nvml import Boards
+
+PEERS = ("zeus", "codecarbon", "polling")
+SETTLE_S = 3.0
+
+
+def started(tool: str, hz: float, folder: Path, python: Path) -> "subprocess.Popen[str]":
+    """Start a tool; return when it has begun to monitor."""
+    environment = os.environ | Boards(folder / "boards").environment()
+    if tool in PEERS:
+        line = [str(python), str(Path(__file__).with_name("peer.py")), tool, repr(hz)]
+        process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True)
+        if process.stdout is None or process.stdout.readline() != "ready\n":
+            raise SystemExit(f"{tool} could not be started")
+        return process
+    live = Path(tempfile.mkdtemp(dir=folder))
+    line = sampler.command(live, socket.gethostname(), Target(os.getpid(), 1 / hz))
+    process = subprocess.Popen(line, env=environment, text=True)
+    while not sampler.stream_path(live, socket.gethostname()).exists():
+        if process.poll() is not None:
+            raise SystemExit("the sampler could not be started")
+    return process
+
+
+def compare(boards: int, hz: float, buffers: bool, rounds: int, watch_s: float, python: Path,
+            tools: tuple[str, ...]) -> list[dict[str, object]]:  # fmt: skip
+    """Return each tool's share of a core, the median of several rounds."""
+    found: dict[str, list[float]] = {tool: [] for tool in tools}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        Boards.create(folder / "boards", boards, buffers=int(buffers), high_w=250.0)
+        for number in range(rounds):
+            for tool in random.Random(number).sample(tools, len(tools)):  # noqa: S311
+                process = started(tool, hz, folder, python)
+                try:
+                    found[tool].append(cores_used(process, SETTLE_S, watch_s))
+                finally:
+                    end_tree(process)
+    ours = statistics.median(found["wattlaw"])
+    rows: list[dict[str, object]] = []
+    for tool, shares in found.items():
+        share = statistics.median(shares)
+        rows.append(
+            {
+                "tool": tool,
+                "boards": boards,
+                "hz": hz,
+                "driver_has_buffers": buffers,
+                "share_of_a_core": share,
+                "share_of_a_core_per_board": share / boards,
+                "all_rounds": shares,
+                "times_ours": share / ours,
+            }
+        )
+        print(f"{boards} boards, {hz:g} Hz, buffers {buffers}: {tool}: {share:.4%} of a core, "
+              f"{share / boards:.4%} per board, {share / ours:.1f} x ours", flush=True)  # fmt: skip
+    return rows
+
+
+def slowdown(pairs: int, hz: float) -> dict[str, object]:
+    """Return what a training loop loses beside the sampler of one board."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        Boards.create(folder / "boards", 1, buffers=1)
+        block = training_block(batch=64, steps=20)
+        process = started("wattlaw", hz, folder, Path())
+        try:
+            found = paired_slowdowns(process.pid, block, pairs)
+        finally:
+            end_tree(process)
+    low, high = median_interval(found)
+    return {
+        "training": "digits-cnn, batch 64, 20 steps per block, sampler stopped in every other",
+        "hz": hz,
+        "pairs": pairs,
+        "median": statistics.median(found),
+        "median_95_low": low,
+        "median_95_high": high,
+    }
+
+
+def main() -> None:
+    """Compare, and write the results file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers-python", type=Path, default=Path(".venv-peers/bin/python"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--watch-s", type=float, default=8.0)
+    parser.add_argument("--pairs", type=int, default=300)
+    options = parser.parse_args()
+    rows = []
+    for boards in (1, 8):
+        for hz in (10.0, 100.0):
+            rows += compare(boards, hz, True, options.rounds, options.watch_s,
+                            options.peers_python, ("wattlaw", *PEERS))  # fmt: skip
+        rows += compare(boards, 10.0, False, options.rounds, options.watch_s,
+                        options.peers_python, ("wattlaw", *PEERS))  # fmt: skip
+    line = [str(options.peers_python), "-m", "pip", "list", "--format=freeze"]
+    listed = subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()
+    write_results(
+        "overhead",
+        f"cpu{os.cpu_count()}",
+        {
+            "driver": "fake (tests/fake_nvml): nothing here ran on a GPU",
+            "settings": {
+                "rounds": options.rounds,
+                "watch_s": options.watch_s,
+                "settle_s": SETTLE_S,
+            },
+            "peers": [one for one in listed if one.startswith(("zeus", "codecarbon", "nvidia-ml"))],
+            "sampling": rows,
+            "training_slowdown": slowdown(options.pairs, 10.0),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()

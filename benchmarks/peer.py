@@ -1,0 +1,80 @@
+"""One peer, monitoring until it is ended: ``python peer.py zeus|codecarbon|polling HZ``.
+
+Runs in an environment of its own (``make bench-peers``) and imports nothing of wattlaw.
+"""
+
+import contextlib
+import csv
+import os
+import sys
+import tempfile
+import time
+
+
+def zeus(hz: float) -> object:
+    """Start Zeus' PowerMonitor as its documentation shows it."""
+    from zeus.monitor.power import PowerMonitor
+
+    return PowerMonitor(update_period=1 / hz)
+
+
+def codecarbon(hz: float) -> object:
+    """Start CodeCarbon's offline tracker at a rate; results go to a temporary folder."""
+    from codecarbon import OfflineEmissionsTracker
+
+    tracker = OfflineEmissionsTracker(
+        country_iso_code="USA",
+        measure_power_secs=1 / hz,
+        output_dir=tempfile.mkdtemp(),
+        log_level="error",
+        allow_multiple_runs=True,
+    )
+    tracker.start()
+    return tracker
+
+
+def polling(hz: float) -> None:
+    """Poll with nvidia-ml-py what the sampler reads, and write a line per reading, for ever."""
+    import pynvml as nvml
+
+    nvml.nvmlInit()
+    boards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    with tempfile.TemporaryFile("w", newline="") as file:
+        rows = csv.writer(file)
+        next_s = time.monotonic()
+        while True:
+            for place, board in enumerate(boards):
+                use = nvml.nvmlDeviceGetUtilizationRates(board)
+                rows.writerow(
+                    (
+                        time.time_ns(),
+                        place,
+                        nvml.nvmlDeviceGetPowerUsage(board),
+                        nvml.nvmlDeviceGetTotalEnergyConsumption(board),
+                        use.gpu,
+                        use.memory,
+                        nvml.nvmlDeviceGetMemoryInfo(board).used,
+                        nvml.nvmlDeviceGetClockInfo(board, nvml.NVML_CLOCK_SM),
+                        nvml.nvmlDeviceGetTemperature(board, nvml.NVML_TEMPERATURE_GPU),
+                    )
+                )
+            file.flush()
+            next_s += 1 / hz
+            time.sleep(max(0.0, next_s - time.monotonic()))
+
+
+def main() -> None:
+    """Start the peer named first, say so, and stay."""
+    kind, hz = sys.argv[1], float(sys.argv[2])
+    if kind == "polling":
+        print("ready", flush=True)
+        polling(hz)
+    with contextlib.redirect_stdout(sys.stderr):
+        kept = {"zeus": zeus, "codecarbon": codecarbon}[kind](hz)
+    print("ready", flush=True)
+    while kept is not None and os.getppid() > 1:
+        time.sleep(600)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""What benchmarks share: processor time of a process tree, a real training block, results files."""
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import psutil
+
+from wattlaw import machine
+
+_CPUCLOCK_SCHED = 2
+RESULTS = Path(__file__).parent / "results"
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process and its descendants, also those that have ended.
+
+    That of a living process is exact: its CPU clock (clock_getcpuclockid(3)).
+    """
+    total_s = 0.0
+    for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+            total_s += time.clock_gettime((~process.pid << 3) | _CPUCLOCK_SCHED)
+            total_s += times.children_user + times.children_system
+        except (OSError, psutil.Error):
+            continue
+    return total_s
+
+
+def cores_used(process: "subprocess.Popen[str]", settle_s: float, watch_s: float) -> float:
+    """Return the mean share of a core that a process tree uses once it has settled."""
+    time.sleep(settle_s)
+    begun_s, begun_cpu_s = time.monotonic(), cpu_s(process.pid)
+    time.sleep(watch_s)
+    return (cpu_s(process.pid) - begun_cpu_s) / (time.monotonic() - begun_s)
+
+
+def end_tree(process: "subprocess.Popen[str]") -> None:
+    """End a process that we started, with its children."""
+    family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    process.terminate()
+    for member in family:
+        if member.is_running():
+            member.terminate()
+    _, left = psutil.wait_procs(family, timeout=5)
+    for member in left:
+        member.kill()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def training_block(batch: int, steps: int) -> Callable[[], None]:
+    """Return a block of real ``digits-cnn`` training, on the GPU where torch has one."""
+    import torch
+
+    from wattlaw.study.model import WorkloadSpec
+    from wattlaw.training.ranks import moved
+    from wattlaw.workloads import catalogue
+    from wattlaw.workloads.workload import Shard
+
+    torch.manual_seed(0)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    workload = catalogue.build(WorkloadSpec(name="digits-cnn"))
+    model = workload.model().to(device)
+    optimizer = workload.optimizer(model, batch)
+    loader = workload.training_loader(Shard(0, 1, batch, seed=0, fraction=1.0))
+    batches = [moved(data, device) for data, _, _ in loader.epoch(0)]
+
+    def block() -> None:
+        for step in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            workload.loss(model, batches[step % len(batches)]).backward()
+            optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    block()
+    return block
+
+
+def write_results(name: str, hardware: str, found: Mapping[str, object]) -> Path:
+    """Write a results file with the machine and the month; print it."""
+    now = datetime.datetime.now(datetime.UTC)
+    told = {
+        "machine": machine.hardware(),
+        "software": machine.software(("wattlaw", "torch", "nvidia-ml-py")),
+        "kernel": platform.release(),
+        "date": f"{now:%Y-%m-%d}",
+        **found,
+    }
+    folder = Path(os.environ.get("OUT", RESULTS))
+    path = folder / f"{name}-{hardware}-{now:%Y-%m}.json"
+    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    print(path.read_text())
+    return path

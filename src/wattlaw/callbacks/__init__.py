@@ -1,0 +1,1 @@
+"""Callbacks that mark the windows of other people's training loops."""

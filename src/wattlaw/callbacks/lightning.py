@@ -1,0 +1,73 @@
+"""The callback for Lightning: ``Trainer(callbacks=[WattlawCallback("my-run")])``."""
+
+from typing import Any
+
+try:
+    from lightning.pytorch.callbacks import Callback
+except ImportError:
+    from pytorch_lightning.callbacks import Callback
+
+from wattlaw.launch.tracking import EVALUATE, TRAIN, Track, track
+
+
+class WattlawCallback(Callback):  # type: ignore[misc]
+    """Records the fit as a run: each epoch's training and validation are windows of their own.
+
+    Parameters
+    ----------
+    name
+        What the run is called in the store.
+    warmup_epochs
+        How many epochs at the start are warm-up, which analyses leave out.
+    **options
+        Those of :func:`wattlaw.track`, such as ``store``.
+    """
+
+    def __init__(self, name: str | None = None, *, warmup_epochs: int = 0, **options: Any) -> None:
+        super().__init__()
+        self._name, self._warmup_epochs, self._options = name, warmup_epochs, options
+        self._track: Track | None = None
+        #: The last run that was recorded, after the fit.
+        self.record: Any = None
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - their names
+        """Begin the run."""
+        if trainer.local_rank == 0:
+            self._track = track(self._name, **self._options).__enter__()
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Begin the window of an epoch's training."""
+        if self._track is not None:
+            epoch = int(trainer.current_epoch)
+            self._track.enter(TRAIN, epoch=epoch, warmup=epoch < self._warmup_epochs)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Begin the window of a validation, which interrupts that of the training."""
+        if self._track is not None:
+            name = "sanity check" if trainer.sanity_checking else EVALUATE
+            self._track.enter(
+                name, epoch=None if trainer.sanity_checking else trainer.current_epoch
+            )
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """End the window of a validation."""
+        if self._track is not None:
+            self._track.leave()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """End the window of an epoch's training."""
+        if self._track is not None:
+            self._track.leave()
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """End the run."""
+        self._end(None, None)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+        """End the run as failed."""
+        self._end(type(exception), exception)
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        if self._track is not None:
+            self._track.__exit__(kind, error, None)
+            self.record, self._track = self._track.record, None

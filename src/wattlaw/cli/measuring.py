@@ -1,0 +1,138 @@
+"""``measure``."""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from wattlaw.errors import BadInput
+from wattlaw.launch import command as measured
+from wattlaw.launch.summary import PhaseSummary, phases_of
+from wattlaw.limits.guard import Limits
+from wattlaw.store.record import RunRecord
+
+_LONGEST = 200
+
+
+def measure(
+    command: Sequence[str],
+    store: Path,
+    *,
+    limits: Limits,
+    prior_clocks: str | None,
+    sample_hz: float,
+    assume_cpu_w: float | None,
+    json_to: Path | None,
+) -> int:
+    """Measure a command; its exit code is ours. The summary goes to stderr, the rest is its own."""
+    if prior_clocks not in (None, "default"):
+        raise BadInput(f"measure: --prior-clocks {prior_clocks!a}; allowed: default")
+    if not 0 < sample_hz <= 1000:
+        raise BadInput(f"measure: --sample-hz {sample_hz:g}; allowed: > 0 and <= 1000")
+    for name, value in (
+        ("--assume-cpu-w", assume_cpu_w),
+        ("--power-limit", limits.power_limit_w),
+        ("--clock-limit", limits.clock_limit_mhz),
+    ):
+        if value is not None and not 0 < value < float("inf"):
+            raise BadInput(f"measure: {name} {value:g}; allowed: a number > 0")
+    if json_to is not None and not json_to.absolute().parent.is_dir():
+        raise BadInput(f"measure: --json {json_to}: its folder is not there")
+    done = measured.measure(
+        command,
+        store,
+        limits=limits,
+        prior_clocks_are_default=prior_clocks == "default",
+        sample_hz=sample_hz,
+        assume_cpu_w=assume_cpu_w,
+    )
+    phases = phases_of(done.folder)
+    _show(done, phases[0])
+    if json_to is not None:
+        told = {"run": str(done.folder.path), "exit_code": done.exit_code, **_as_json(phases[0])}
+        json_to.write_text(json.dumps(told) + "\n", encoding="utf-8")
+    return done.exit_code
+
+
+def _show(done: measured.Measured, phase: PhaseSummary) -> None:
+    console = Console(file=sys.stderr)
+    table = Table(title="wattlaw measure", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in _lines(done, phase):
+        table.add_row(name, escape(value))
+    console.print(table)
+
+
+def _lines(done: measured.Measured, phase: PhaseSummary) -> list[tuple[str, str]]:
+    record = done.record
+    lines = [
+        ("command", _command(record)),
+        ("time", f"{phase.duration_s:.3f} s"),
+    ]
+    for part, joules in phase.energy_j.items():
+        lines.append(
+            (f"energy, {part}", f"{joules:,.1f} J, mean {joules / phase.duration_s:,.1f} W")
+        )
+    if phase.energy_j:
+        counted = " and ".join(phase.energy_j)
+        lines.append(
+            ("energy is", f"{phase.energy_source}, {phase.energy_verdict}; counts {counted} only")
+        )
+    else:
+        lines.append(("energy", "not available"))
+    lines += [("", reason) for reason in phase.reasons]
+    for name, value, unit in (
+        ("SM busy", phase.sm_util, "%"),
+        ("GPU memory busy", phase.mem_util, "%"),
+        ("busy cores", phase.cpu_cores, ""),
+    ):
+        if value is not None:
+            told = f"{value:.1%}" if unit else f"{value:.2f}"
+            lines.append((name, told))
+    if phase.mem_used_max_bytes is not None:
+        lines.append(("memory, at most", f"{phase.mem_used_max_bytes / 2**20:,.0f} MiB"))
+    for limit in record.limits:
+        enforced = limit.power_limit_enforced_w
+        if limit.power_limit_w is not None and enforced is not None:
+            lines.append(
+                (
+                    "limited",
+                    f"{limit.device}: power limit {enforced:g} W (asked {limit.power_limit_w:g})",
+                )
+            )
+    for report in record.samplers:
+        lines += [("not there", f"{name}: {why}") for name, why in report.unavailable.items()]
+        share = report.cpu_s / report.duration_s if report.duration_s else 0.0
+        lines.append(("sampler", f"{share:.2%} of a core"))
+    lines += [("note", note) for note in record.notes]
+    if record.reason:
+        lines.append(("command ended", record.reason))
+    return [*lines, ("run", str(done.folder.path))]
+
+
+def _command(record: RunRecord) -> str:
+    told = record.spec.workload.options["command"]
+    words = " ".join(shlex.join(map(str, told if isinstance(told, list) else [told])).split())
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
+
+
+def _as_json(phase: PhaseSummary) -> dict[str, object]:
+    energies: dict[str, object] = {
+        f"{part}_energy_j": phase.energy_j.get(part) for part in ("gpu", "cpu", "dram")
+    }
+    return {
+        "duration_s": phase.duration_s,
+        **energies,
+        "energy_source": phase.energy_source,
+        "energy_verdict": phase.energy_verdict,
+        "sm_util": phase.sm_util,
+        "mem_util": phase.mem_util,
+        "cpu_cores": phase.cpu_cores,
+        "mem_used_max_bytes": phase.mem_used_max_bytes,
+    }

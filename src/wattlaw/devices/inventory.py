@@ -1,0 +1,71 @@
+"""What this machine can measure and limit, by which meter and limiter, and why not."""
+
+import os
+from dataclasses import dataclass
+
+from wattlaw import registry
+from wattlaw.devices import limiter as limiters
+from wattlaw.devices import meter as meters
+from wattlaw.devices.limiter import LimitState
+from wattlaw.devices.meter import Device, Target
+from wattlaw.errors import WattlawError, one_line
+
+
+@dataclass(frozen=True)
+class MeterFound:
+    """One registered meter: its devices, or why there are none."""
+
+    name: str
+    devices: tuple[Device, ...] = ()
+    reason: str | None = None
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LimiterFound:
+    """One registered limiter: how its devices stand, or why there are none."""
+
+    name: str
+    devices: tuple[LimitState, ...] = ()
+    reason: str | None = None
+
+
+def meters_found() -> list[MeterFound]:
+    """Open every registered meter for a moment."""
+    found = []
+    for name in registry.names(meters.GROUP):
+        try:
+            meter = registry.load(meters.GROUP, name).open(Target(os.getpid()))
+        except WattlawError as error:
+            found.append(MeterFound(name, reason=str(error)))
+            continue
+        except Exception as error:  # a broken plug-in hides no other
+            found.append(MeterFound(name, reason=f"cannot be opened: {one_line(error)}"))
+            continue
+        found.append(MeterFound(name, tuple(meter.devices()), None, tuple(meter.problems())))
+        meter.close()
+    return found
+
+
+def limiters_found() -> list[LimiterFound]:
+    """Open every registered limiter for a moment; nothing is changed."""
+    found = []
+    for name in registry.names(limiters.GROUP):
+        try:
+            limiter = registry.load(limiters.GROUP, name).open()
+        except WattlawError as error:
+            found.append(LimiterFound(name, reason=str(error)))
+            continue
+        except Exception as error:  # a broken plug-in hides no other
+            found.append(LimiterFound(name, reason=f"cannot be opened: {one_line(error)}"))
+            continue
+        states: list[LimitState] = []
+        reason = None
+        for device in limiter.devices():
+            try:
+                states.append(limiter.read(device))
+            except WattlawError as error:
+                reason = str(error)
+        found.append(LimiterFound(name, tuple(states), reason))
+        limiter.close()
+    return found

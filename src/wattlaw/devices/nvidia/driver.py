@@ -1,0 +1,216 @@
+"""The NVIDIA driver, opened once, with its boards; what it says no to, in our words."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import pynvml
+
+from wattlaw.devices.nvidia.visible import Listed, selected
+from wattlaw.errors import NotAvailable, NotPermitted
+
+T = TypeVar("T")
+
+_ANSWERS_S = 15.0
+
+#: The board or the driver is gone; asking again is of no use.
+_GONE = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_GPU_IS_LOST,
+        pynvml.NVML_ERROR_RESET_REQUIRED,
+        pynvml.NVML_ERROR_GPU_NOT_FOUND,
+    }
+)
+#: The board, the driver or this user cannot do it, now or later.
+_CANNOT = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    }
+)
+#: There is nothing new; not an error.
+_NOTHING_NEW = frozenset({pynvml.NVML_ERROR_NO_DATA, pynvml.NVML_ERROR_NOT_FOUND})
+
+
+class Gone(Exception):
+    """A board that will not answer any more."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """One physical board, by its UUID."""
+
+    uuid: str
+    name: str
+    handle: Any
+    is_shared: bool  # in MIG mode: others may use the rest of it
+
+
+def supported(call: Callable[..., T], *arguments: Any) -> T | None:
+    """Return what a driver call gives, None where the board cannot do it or has nothing new.
+
+    Raises
+    ------
+    Gone
+        The board is lost.
+    pynvml.NVMLError
+        Anything else; it may be different the next time.
+    """
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in _GONE:
+            raise Gone(words(error)) from None
+        if error.value in _CANNOT or error.value in _NOTHING_NEW:
+            return None
+        raise
+
+
+def optional(call: Callable[..., T], *arguments: Any) -> T | None:
+    """Return what a call gives that is no part of an energy: failing, it costs its own value only.
+
+    Raises
+    ------
+    Gone
+        The board is lost.
+    """
+    try:
+        return supported(call, *arguments)
+    except pynvml.NVMLError:
+        return None
+
+
+def checked(code: int) -> bool:
+    """Raise the error that a call of the driver returned as a number."""
+    if code != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(code)
+    return True
+
+
+def words(error: pynvml.NVMLError) -> str:
+    """Return what the driver said."""
+    return f"{error} (NVML error {error.value})"
+
+
+class Driver:
+    """The loaded driver library; ``close`` lets it go."""
+
+    def __init__(self) -> None:
+        self.version = _text(pynvml.nvmlSystemGetDriverVersion())
+        self._is_open = True
+
+    @classmethod
+    def open(cls) -> Self:
+        """Load the driver's library.
+
+        Raises
+        ------
+        NotAvailable
+            There is no NVIDIA driver here, or it does not answer.
+        NotPermitted
+            It is not this user's to use.
+        """
+        try:
+            pynvml.nvmlInit()
+            return cls()
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+                told = "no NVIDIA driver here (libnvidia-ml.so.1 is not there)"
+                raise NotAvailable(told) from None
+            if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+                told = f"{words(error)}: the driver was updated under the kernel; reboot"
+                raise NotAvailable(told) from None
+            kind = NotPermitted if error.value == pynvml.NVML_ERROR_NO_PERMISSION else NotAvailable
+            raise kind(f"the NVIDIA driver does not answer: {words(error)}") from None
+
+    def boards(self) -> list[Board]:
+        """Return every board of the machine that answers, in the order of PCI bus ids."""
+        return [board for board, _ in self._listed()]
+
+    def visible(self, environ: Mapping[str, str] | None = None) -> tuple[list[Board], list[str]]:
+        """Return the boards that an environment (by default ours) makes visible, with notes."""
+        pairs = self._listed()
+        chosen = selected(
+            [listed for _, listed in pairs], os.environ if environ is None else environ
+        )
+        by_uuid = {board.uuid: board for board, _ in pairs}
+        return [by_uuid[listed.uuid] for listed in chosen.boards], list(chosen.notes)
+
+    def named(self, uuids: tuple[str, ...]) -> list[Board]:
+        """Return boards by UUID; raises ``NotAvailable`` for one that is not here."""
+        by_uuid = {board.uuid: board for board in self.boards()}
+        for uuid in uuids:
+            if uuid not in by_uuid:
+                raise NotAvailable(f"GPU {uuid} is not on this machine")
+        return [by_uuid[uuid] for uuid in dict.fromkeys(uuids)]
+
+    def close(self) -> None:
+        """Let the driver go; it may be gone already."""
+        if self._is_open:
+            self._is_open = False
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+
+    def _listed(self) -> list[tuple[Board, Listed]]:
+        found = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                uuid, name = (
+                    _text(pynvml.nvmlDeviceGetUUID(handle)),
+                    _text(pynvml.nvmlDeviceGetName(handle)),
+                )
+                mig = supported(pynvml.nvmlDeviceGetMigMode, handle)
+                minor = supported(pynvml.nvmlDeviceGetMinorNumber, handle)
+                parts = _mig_uuids(handle) if mig and mig[0] else ()
+            except (pynvml.NVMLError, Gone):
+                continue  # a board that has fallen off the bus, or is not ours
+            board = Board(uuid, name, handle, is_shared=bool(mig and mig[0]))
+            found.append((board, Listed(uuid, name, minor, parts)))
+        return found
+
+
+def _mig_uuids(handle: Any) -> tuple[str, ...]:
+    found = []
+    for index in range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        part = optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        uuid = optional(pynvml.nvmlDeviceGetUUID, part) if part is not None else None
+        found += [_text(uuid)] if uuid else []
+    return tuple(found)
+
+
+def _text(told: str | bytes) -> str:
+    return told.decode() if isinstance(told, bytes) else told
+
+
+def visible_boards() -> list[str]:
+    """Return the UUIDs of the boards that our environment makes visible; none without a driver.
+
+    A driver that does not answer for some seconds is as none: whoever asks has other work to do.
+    """
+    found: list[str] = []
+    asking = threading.Thread(target=lambda: found.extend(_visible_boards()), daemon=True)
+    asking.start()
+    asking.join(_ANSWERS_S)
+    return [] if asking.is_alive() else found
+
+
+def _visible_boards() -> list[str]:
+    try:
+        driver = Driver.open()
+    except NotAvailable:
+        return []
+    try:
+        return [board.uuid for board in driver.visible()[0]]
+    except (NotAvailable, Gone, pynvml.NVMLError):
+        return []
+    finally:
+        driver.close()

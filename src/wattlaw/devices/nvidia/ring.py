@@ -1,0 +1,138 @@
+"""The driver's ring buffers of timestamped samples: full resolution for one call a second."""
+
+import bisect
+import ctypes
+import struct
+import time
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pynvml
+
+from wattlaw.devices.nvidia.driver import checked, supported
+
+#: Times in microseconds since 1970, ascending, and values.
+Series = tuple[tuple[int, ...], tuple[float, ...]]
+
+#: Power is taken from a buffer that is at least as fine as the samples asked for, or as this.
+FINE_S = 0.1
+#: Utilisation changes slowly; the driver itself averages it over 1/6 s to 1 s.
+FINE_UTIL_S = 1.0
+#: A clock that is further off than this is not the wall clock.
+_OFF_US = 5_000_000
+#: A buffer that holds less cannot be read once a second without loss.
+_SPAN_S = 2.0
+#: More samples than any driver keeps of a kind.
+_MOST = 1024
+
+
+class Ring:
+    """One kind of samples of one board."""
+
+    def __init__(self, handle: Any, kind: int, scale: float) -> None:
+        self._handle, self._kind, self.scale = handle, kind, scale
+        self._seen_us = 0
+        self._seen, self._type, self._count = ctypes.c_ulonglong(), ctypes.c_uint(), ctypes.c_uint()
+        self._room = ctypes.create_string_buffer(_MOST * _SAMPLE_BYTES)
+        self.spacing_s: float | None = None
+        self.span_s = 0.0
+
+    @classmethod
+    def found(cls, handle: Any, kind: int, scale: float, finest_needed_s: float) -> "Ring | None":
+        """Return a buffer that is fine enough, long enough and on the wall clock, or None."""
+        ring = cls(handle, kind, scale)
+        times_us, values = ring.new()
+        if len(times_us) < 3 or (kind == pynvml.NVML_TOTAL_POWER_SAMPLES and not any(values)):
+            return None  # no board that is on draws nothing
+        steps_us = sorted(later - t_us for t_us, later in pairwise(times_us))
+        ring.spacing_s = steps_us[len(steps_us) // 2] * 1e-6
+        ring.span_s = (times_us[-1] - times_us[0]) * 1e-6
+        is_current = abs(time.time_ns() // 1000 - times_us[-1]) < _OFF_US
+        fine = 0 < ring.spacing_s <= finest_needed_s
+        return ring if is_current and fine and ring.span_s >= _SPAN_S else None
+
+    def new(self) -> Series:
+        """Return every sample since the call before: times in us since 1970, and values.
+
+        Called straight, with room for the whole buffer: nvidia-ml-py would ask twice and build
+        an object per sample.
+        """
+        self._count.value = _MOST
+        self._seen.value = self._seen_us
+        code = pynvml.nvmlLib.nvmlDeviceGetSamples(
+            self._handle,
+            self._kind,
+            self._seen,
+            ctypes.byref(self._type),
+            ctypes.byref(self._count),
+            self._room,
+        )
+        layout = _LAYOUTS.get(self._type.value)
+        if supported(checked, code) is None or layout is None or not self._count.value:
+            return (), ()
+        end = self._count.value * layout.size
+        times_us, values = zip(*layout.iter_unpack(memoryview(self._room)[:end]), strict=True)
+        new = bisect.bisect_right(times_us, self._seen_us)
+        self._seen_us = max(self._seen_us, times_us[-1])
+        return times_us[new:], values[new:]
+
+
+#: The driver's sample: a time of 8 bytes, and a union of 8, by the type of its value.
+_LAYOUTS = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: struct.Struct("=Qd"),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: struct.Struct("=QI4x"),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: struct.Struct("=QQ"),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: struct.Struct("=QQ"),
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: struct.Struct("=Qq"),
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: struct.Struct("=Qi4x"),
+}
+_SAMPLE_BYTES = 16
+
+
+class Mean(NamedTuple):
+    """The mean of each column over one sample period."""
+
+    t_ns: int
+    values: dict[str, float]
+
+
+class Means:
+    """Brings the samples of several buffers to one period: the mean of each column in each.
+
+    A mean over a period keeps the energy of it, which picking one sample would not. It stands at
+    the mean of the times of its samples.
+    """
+
+    def __init__(self, period_s: float) -> None:
+        self._period_us = max(1, round(period_s * 1e6))
+        #: By number of the period and by column: count, sum of times within it, sum of values.
+        self._open: dict[int, dict[str, tuple[int, int, float]]] = {}
+
+    def add(self, column: str, series: Series, scale: float = 1.0) -> None:
+        """Take new samples of a column."""
+        times_us, values = series
+        begin = 0
+        while begin < len(times_us):
+            number = times_us[begin] // self._period_us
+            end = bisect.bisect_left(times_us, (number + 1) * self._period_us, begin)
+            count, base_us = end - begin, number * self._period_us
+            before = self._open.setdefault(number, {}).get(column, (0, 0, 0.0))
+            self._open[number][column] = (
+                before[0] + count,
+                before[1] + sum(times_us[begin:end]) - count * base_us,
+                before[2] + sum(values[begin:end]) * scale,
+            )
+            begin = end
+
+    def take(self, *, all_of_it: bool = False) -> list[Mean]:
+        """Return the periods that are over, or all there are."""
+        if not self._open:
+            return []
+        newest = max(self._open)
+        done = sorted(number for number in self._open if all_of_it or number < newest)
+        return [self._mean(number, self._open.pop(number)) for number in done]
+
+    def _mean(self, number: int, columns: dict[str, tuple[int, int, float]]) -> Mean:
+        count, times_us, _ = columns.get("power_w") or next(iter(columns.values()))
+        t_ns = number * self._period_us * 1000 + round(1000 * times_us / count)
+        return Mean(t_ns, {name: sums[2] / sums[0] for name, sums in columns.items()})

@@ -1,0 +1,174 @@
+"""Measures a command as it is: its time, its energy, its use of the machine."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattlaw.devices.meter import Target
+from wattlaw.devices.nvidia.driver import visible_boards
+from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.launch.finish import write_limits
+from wattlaw.launch.limited import hold_boards, refusal, tidy_up
+from wattlaw.launch.recording import Recording, store_at
+from wattlaw.limits.guard import Hold, Limits
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+
+WORKLOAD, KIND, PHASE = "command", "measure", "command"
+#: What a shell says of a command that a signal ended.
+_SIGNALLED = 128
+#: What a shell says of a command that is there and cannot be run.
+_CANNOT_RUN = 126
+_PASSED_ON = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How a measured command went."""
+
+    exit_code: int
+    record: RunRecord
+    folder: RunFolder
+
+
+def measure(
+    command: Sequence[str],
+    store: Path,
+    *,
+    limits: Limits,
+    prior_clocks_are_default: bool = False,
+    sample_hz: float = 10.0,
+    assume_cpu_w: float | None = None,
+) -> Measured:
+    """Run a command to its end with a sampler beside it, and store it as a run.
+
+    It gets our input and output and its exit code is ours; signals that we get, it gets.
+
+    Raises
+    ------
+    BadInput
+        There is no such command.
+    wattlaw.errors.NotAvailable
+        The store cannot be written, or the limits cannot be set; the command was not started.
+    """
+    if not command or shutil.which(command[0]) is None:
+        raise BadInput(f"measure: no such command: {command[0] if command else 'none was given'!a}")
+    tidy_up()
+    boards = visible_boards()
+    refused = refusal(limits, boards, prior_clocks_are_default=prior_clocks_are_default)
+    if refused is not None:
+        raise NotAvailable(refused)
+    spec = RunSpec(
+        workload=WorkloadSpec(name=WORKLOAD, options={"command": [_text(w) for w in command]}),
+        setting=Setting(
+            gpus=max(1, len(boards)),
+            power_limit_w=limits.power_limit_w,
+            clock_limit_mhz=limits.clock_limit_mhz,
+        ),
+        repeat=0,
+        measure=Measure(
+            epochs=1,
+            warmup_epochs=0,
+            sample_hz=sample_hz,
+            evaluate=False,
+            assume_cpu_w=assume_cpu_w,
+        ),
+        launch_kind=KIND,
+    )
+    recording = Recording(store_at(store), spec, Target(os.getpid(), 1 / sample_hz, assume_cpu_w))
+    held = None if limits.are_none else hold_boards(boards)
+    if held is None and not limits.are_none:
+        raise NotAvailable("another process limits one of these GPUs (see 'wattlaw limits show')")
+    try:
+        applied = held.apply(limits) if held is not None else ()
+        recording.begin()
+        write_limits(recording.live, recording.host, applied)
+        start_ns, start_s = time.time_ns(), time.perf_counter()
+        code = _run(command)
+        duration_s = time.perf_counter() - start_s
+    finally:
+        trouble = _released(held)
+    recording.window(epoch=0, phase=PHASE, warmup=False, start_ns=start_ns, duration_s=duration_s)
+    record = recording.end(_reason(code), notes=trouble)
+    return Measured(code if code >= 0 else _SIGNALLED - code, record, recording.folder)
+
+
+def _released(held: Hold | None) -> tuple[str, ...]:
+    """Give back; what could not be is told at once, and noted in the run."""
+    try:
+        if held is not None:
+            held.release()
+    except NotAvailable as error:
+        print(f"wattlaw: {error}", file=sys.stderr)
+        return (str(error),)
+    return ()
+
+
+def _run(command: Sequence[str]) -> int:
+    """Run a command in our place: what we are sent, it is sent. Returns its code as Popen does."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        if process is None:
+            early.append(number)
+        elif process.poll() is None and not _came_from_terminal(number):
+            process.send_signal(number)
+
+    ignored = {n for n in _PASSED_ON if signal.getsignal(n) is signal.SIG_IGN}
+    before = {n: signal.signal(n, pass_on) for n in _PASSED_ON if n not in ignored}
+    try:
+        try:
+            process = subprocess.Popen(list(command))
+        except OSError as error:
+            print(f"wattlaw: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
+            return _CANNOT_RUN
+        for number in early:
+            process.send_signal(number)
+        return process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _came_from_terminal(number: int) -> bool:
+    """Say whether a key of the terminal sent a signal: then the command has got it already."""
+    if number not in (signal.SIGINT, signal.SIGQUIT):
+        return False
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def _text(word: str) -> str:
+    """Return a word of a command line as text, whatever bytes it was given as."""
+    return os.fsencode(word).decode("utf-8", "backslashreplace")
+
+
+def _reason(code: int) -> str | None:
+    if code < 0:
+        return f"ended by signal {-code} ({signal.Signals(-code).name})"
+    return f"exit code {code}" if code else None

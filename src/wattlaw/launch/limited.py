@@ -1,0 +1,51 @@
+"""Limits around a run: when they cannot be, and the hold on the boards that they are for."""
+
+import sys
+from collections.abc import Sequence
+
+from wattlaw.errors import WattlawError
+from wattlaw.limits.giving_back import recover_all
+from wattlaw.limits.guard import Hold, Limits, hold
+from wattlaw.limits.saved import SaveFolder
+from wattlaw.study.model import Setting
+
+
+def limits_of(setting: Setting) -> Limits:
+    """Return what a setting asks to be limited."""
+    return Limits(setting.power_limit_w, setting.clock_limit_mhz)
+
+
+def refusal(limits: Limits, boards: Sequence[str], *, prior_clocks_are_default: bool) -> str | None:
+    """Return why limits can never be set here, as far as it can be told without trying."""
+    if limits.are_none:
+        return None
+    if not boards:
+        return "asks for a power or clock limit; no GPU here is ours to limit"
+    if limits.clock_limit_mhz is not None and not prior_clocks_are_default:
+        return (
+            "asks for a clock limit, and a clock lock that is there already cannot be read, and so "
+            "not be given back; state 'prior_clocks: default' (launch) if none is"
+        )
+    return None
+
+
+def hold_boards(boards: Sequence[str]) -> Hold | None:
+    """Take the right to limit boards; None while another process has one of them."""
+    return hold(boards, SaveFolder())
+
+
+def tidy_up() -> None:
+    """Give back, and tell, what runs that died have left limited on this machine.
+
+    What is wrong with the folder is told, and stops nobody who limits nothing.
+    """
+    try:
+        found = recover_all(SaveFolder())
+    except WattlawError as error:
+        print(f"wattlaw: {error}", file=sys.stderr)
+        return
+    for left in found:
+        if left.state == "given back":
+            print(f"wattlaw: gave back the limits of {left.saved.device}", file=sys.stderr)
+        elif left.state == "not given back":
+            print(f"wattlaw: {left.saved.device}: {left.reason}", file=sys.stderr)

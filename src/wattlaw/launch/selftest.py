@@ -1,0 +1,247 @@
+"""Measures the measuring, on the machine where it is to be trusted."""
+
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattlaw.devices.meter import Target
+from wattlaw.store.live import read_live
+from wattlaw.store.record import SamplerReport
+from wattlaw.telemetry import sampler
+
+#: The sampler's share of a core for each GPU, and for a machine without any.
+MAX_SHARE = 0.001
+MAX_SLOWDOWN = 0.001
+MAX_GAP = 0.05
+MAX_LATE_S = 0.01
+MAX_REFRESH_S = 0.2
+MAX_LEFT_OUT = 0.01
+_SAMPLE_HZ = 10.0
+_WATCH_S = 15.0
+_PAIRS = 40
+_BLOCK_S = 0.25
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the selftest; a value that could not be measured is missing."""
+
+    check: str
+    device: str | None
+    value: float | None
+    unit: str
+    allowed: float | None  # at most
+    verdict: str  # ok | poor | not available
+    note: str | None = None
+
+
+def run_checks() -> list[Check]:
+    """Run every check; takes about 40 s."""
+    with tempfile.TemporaryDirectory(prefix="wattlaw-selftest-") as name:
+        folder, beside = Path(name) / "alone", Path(name) / "beside"
+        folder.mkdir()
+        beside.mkdir()
+        with _sampling(folder):
+            time.sleep(_WATCH_S)
+        with _sampling(beside) as process:
+            slowdowns = paired_slowdowns(process.pid, a_training_loop(), _PAIRS)
+        host = socket.gethostname()
+        report = SamplerReport.model_validate_json(sampler.report_path(folder, host).read_text())
+        return [*_of_sampler(report), _of_loop(slowdowns), *_of_gpus(folder, host, report)]
+
+
+@contextmanager
+def _sampling(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    line = sampler.command(folder, socket.gethostname(), Target(os.getpid(), 1 / _SAMPLE_HZ))
+    process = subprocess.Popen(line, stdin=subprocess.DEVNULL, start_new_session=True)
+    stream = sampler.stream_path(folder, socket.gethostname())
+    try:
+        while not stream.exists() and process.poll() is None:
+            time.sleep(0.01)
+        yield process
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def paired_slowdowns(sampler_pid: int, block: Callable[[], None], pairs: int) -> list[float]:
+    """Return, for each pair of blocks, by which share the one beside the sampler was slower.
+
+    The two of a pair follow each other in random order, so that a drift of the machine cancels.
+    In the other block the sampler is stopped (SIGSTOP).
+    """
+    order = random.Random(0)  # noqa: S311 - not for secrets
+    found = []
+    try:
+        for _ in range(pairs):
+            times_s = {}
+            for sampled in order.sample((True, False), 2):
+                os.kill(sampler_pid, signal.SIGCONT if sampled else signal.SIGSTOP)
+                begun_s = time.perf_counter()
+                block()
+                times_s[sampled] = time.perf_counter() - begun_s
+            found.append(times_s[True] / times_s[False] - 1)
+    finally:
+        os.kill(sampler_pid, signal.SIGCONT)
+    return found
+
+
+def median_interval(values: list[float]) -> tuple[float, float]:
+    """Return an interval of at least 95 % for the median: order statistics of the binomial."""
+    from scipy import stats
+
+    ordered = sorted(values)
+    low = int(stats.binom.ppf(0.025, len(ordered), 0.5))
+    return ordered[max(0, low - 1)], ordered[min(len(ordered) - 1, len(ordered) - low)]
+
+
+def a_training_loop() -> Callable[[], None]:
+    """Return a block of a small network's training, on the GPU where torch has one.
+
+    Without torch it is multiplications of matrices with numpy.
+    """
+    step = _torch_step() or _numpy_step()
+    step()
+    begun_s, steps = time.perf_counter(), 0
+    while time.perf_counter() - begun_s < _BLOCK_S:
+        step()
+        steps += 1
+
+    def block() -> None:
+        for _ in range(steps):
+            step()
+
+    return block
+
+
+def _torch_step() -> Callable[[], None] | None:
+    try:
+        import torch
+    except ImportError:
+        return None
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(576, 10)
+    ).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.randn(64, 1, 8, 8, device=device)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(data).square().mean().backward()
+        optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+
+    return step
+
+
+def _numpy_step() -> Callable[[], None]:
+    import numpy as np
+
+    matrix = np.random.default_rng(0).standard_normal((128, 128))
+
+    def step() -> None:
+        np.dot(matrix, matrix)
+
+    return step
+
+
+def _of_sampler(report: SamplerReport) -> list[Check]:
+    gpus = sum(device.kind == "gpu" for device in report.devices)
+    share = report.cpu_s / report.duration_s
+    note = (
+        f"{gpus} GPUs, {_SAMPLE_HZ:g} Hz; {report.start_cpu_s:.2f} s of a core once, at its start"
+    )
+    checks = [
+        _at_most("sampler's share of a core", None, share, "", MAX_SHARE * max(1, gpus), note)
+    ]
+    for name, meter in report.meters.items():
+        wanted = meter.reads + meter.missed
+        rate = meter.reads / wanted if wanted else 0.0
+        told = f"every {meter.period_s:g} s"
+        checks.append(_at_most("lateness of readings, mean", name, meter.late_s, "s", MAX_LATE_S))
+        checks.append(_at_most("readings left out", name, 1 - rate, "", MAX_LEFT_OUT, told))
+    checks += [
+        Check("meter", name, None, "", None, "not available", why)
+        for name, why in report.unavailable.items()
+    ]
+    return checks
+
+
+def _of_loop(slowdowns: list[float]) -> Check:
+    low, high = median_interval(slowdowns)
+    median = statistics.median(slowdowns)
+    note = f"median of {len(slowdowns)} pairs; 95 % interval {low:.2%} to {high:.2%}"
+    note += "" if low > 0 else ": none that can be told from noise"
+    fine = median < MAX_SLOWDOWN or low <= 0
+    verdict = "ok" if fine else "poor"
+    return Check("slow-down of a training loop", None, median, "", MAX_SLOWDOWN, verdict, note)
+
+
+def _of_gpus(folder: Path, host: str, report: SamplerReport) -> list[Check]:
+    gpus = [device for device in report.devices if device.kind == "gpu"]
+    if not gpus:
+        why = report.unavailable.get("nvidia", "no GPU")
+        return [
+            Check(name, None, None, "", None, "not available", why)
+            for name in ("counter's refresh period", "counter against integral of power")
+        ]
+    found = []
+    for gpu in gpus:
+        refresh_s = gpu.facts.get("counter_refresh_s")
+        if isinstance(refresh_s, float):
+            found.append(
+                _at_most("counter's refresh period", gpu.id, refresh_s, "s", MAX_REFRESH_S)
+            )
+        else:
+            found.append(_missing("counter's refresh period", gpu.id, "it has no energy counter"))
+    return found + _agreement(folder, host, [gpu.id for gpu in gpus])
+
+
+def _agreement(folder: Path, host: str, gpus: list[str]) -> list[Check]:
+    """Compare both ways of finding the energy of the undisturbed part of the recording."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from wattlaw.store.schema import SAMPLES, WINDOWS
+    from wattlaw.telemetry.energy import energy_of_windows
+
+    samples = read_live(sampler.stream_path(folder, host), SAMPLES)
+    names = pa.array([host] * len(samples), pa.string())
+    samples = samples.set_column(SAMPLES.get_field_index("host"), "host", names)
+    start_ns = pc.min(samples["t_ns"]).as_py() + 2_000_000_000
+    window = {"host": host, "start_ns": start_ns, "duration_s": _WATCH_S - 4.0}
+    windows = pa.Table.from_pylist([window], schema=WINDOWS)
+    checks = []
+    for gpu in gpus:
+        (row,) = energy_of_windows(windows, samples.filter(pc.field("device") == gpu)).to_pylist()
+        counter, integral = row["gpu_energy_counter_j"], row["gpu_energy_integral_j"]
+        name = "counter against integral of power"
+        if counter is None or integral is None:
+            checks.append(_missing(name, gpu, "one of the two is missing"))
+            continue
+        gap = abs(counter - integral) / max(counter, integral)
+        note = f"{counter:.1f} J and {integral:.1f} J over {window['duration_s']:g} s"
+        checks.append(_at_most(name, gpu, gap, "", MAX_GAP, note))
+    return checks
+
+
+def _at_most(
+    check: str, device: str | None, value: float, unit: str, allowed: float, note: str | None = None
+) -> Check:
+    verdict = "ok" if value <= allowed else "poor"
+    return Check(check, device, value, unit, allowed, verdict, note)
+
+
+def _missing(check: str, device: str, why: str) -> Check:
+    return Check(check, device, None, "", None, "not available", why)

@@ -1,0 +1,263 @@
+"""``wattlaw.track``: marks the windows of any training loop while a sampler runs beside it."""
+
+import atexit
+import os
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from wattlaw.devices.meter import Target
+from wattlaw.errors import BadInput
+from wattlaw.launch.recording import Recording, store_at
+from wattlaw.launch.summary import one_line_of
+from wattlaw.store.record import RunRecord
+from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+
+T = TypeVar("T")
+
+KIND = "track"
+TRAIN, EVALUATE = "train", "evaluate"
+#: What is left of a training window after an evaluation is kept if it is longer.
+_SHORTEST_S = 1e-3
+
+
+@dataclass
+class _Open:
+    """A window that has begun."""
+
+    name: str
+    epoch: int | None
+    warmup: bool
+    start_ns: int
+    start_s: float
+
+
+class Track:
+    """Marks windows of a run; made by :func:`track`, used in a ``with`` statement.
+
+    Nothing that goes wrong with measuring ever stops the program that is measured: it is told as a
+    warning, once, and the marks do nothing from then on. Of several ranks on a host only the first
+    records, so that no device is counted twice.
+    """
+
+    def __init__(self, recording: Recording | None, *, quiet: bool) -> None:
+        self._recording, self._quiet = recording, quiet
+        self._pid = os.getpid()  # a process that was forked off is not the one that records
+        self._open: list[_Open] = []
+        #: The stored run, after the end.
+        self.record: RunRecord | None = None
+
+    def __enter__(self) -> Self:
+        if self._recording is not None:
+            try:
+                self._recording.begin()
+                atexit.register(self._at_exit)
+            except Exception as error:  # measuring must not stop the measured
+                self._stop(error)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if os.getpid() != self._pid:
+            return
+        while self._open:
+            self.leave()
+        self._end(None if kind is None else f"{kind.__name__}: {error}")
+
+    def _at_exit(self) -> None:
+        """Bring home a run whose end the program never told, as a trainer that has failed."""
+        if self._recording is not None and os.getpid() == self._pid:
+            self._recording.end_at_exit("the program ended before the run did")
+            self._recording = None
+
+    def epochs(self, epochs: Iterable[T], *, warmup: int = 0) -> Iterator[T]:
+        """Yield what ``epochs`` yields, each turn a training window.
+
+        Parameters
+        ----------
+        epochs
+            Such as ``range(10)``; turns are numbered from 0.
+        warmup
+            How many turns at the start are warm-up, which analyses leave out.
+        """
+        for number, item in enumerate(epochs):
+            with self.window(TRAIN, epoch=number, warmup=number < warmup):
+                yield item
+
+    def evaluation(self, epoch: int | None = None) -> Any:
+        """Return a context that is a window of evaluation, never part of a training window."""
+        return self.window(EVALUATE, epoch=epoch)
+
+    @contextmanager
+    def window(
+        self, name: str, *, epoch: int | None = None, warmup: bool = False
+    ) -> Iterator[None]:
+        """Mark what happens inside as a window.
+
+        A window inside another is called ``outer/inner``, and is part of the outer one too; only
+        ``evaluate`` interrupts a training window, which goes on after it.
+        """
+        self.enter(name, epoch=epoch, warmup=warmup)
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def enter(self, name: str, *, epoch: int | None = None, warmup: bool = False) -> None:
+        """Begin a window, for loops that no ``with`` fits around."""
+        if not name or not name.isprintable() or "/" in name:
+            raise ValueError(f"window: {name!r}; allowed: a printable name without '/'")
+        if self._recording is None:
+            return
+        outer = self._open[-1] if self._open else None
+        if outer is not None:
+            epoch = outer.epoch if epoch is None else epoch
+            warmup = warmup or outer.warmup
+            if name == EVALUATE and outer.name == TRAIN:
+                self._write(outer, *_now())
+            else:
+                name = f"{outer.name}/{name}"
+        self._open.append(_Open(name, epoch, warmup, *_now()))
+
+    def leave(self) -> None:
+        """End the window that was entered last."""
+        if self._recording is None or not self._open:
+            return
+        inner = self._open.pop()
+        end_ns, end_s = _now()
+        outer = self._open[-1] if self._open else None
+        if outer is not None and inner.name == EVALUATE and outer.name == TRAIN:
+            outer.start_ns, outer.start_s = end_ns, end_s
+        elif inner.name == TRAIN and end_s - inner.start_s < _SHORTEST_S:
+            return
+        self._write(inner, end_ns, end_s)
+
+    def _write(self, window: _Open, _: int, end_s: float) -> None:
+        if self._recording is None:
+            return
+        try:
+            self._recording.window(
+                epoch=window.epoch,
+                phase=window.name,
+                warmup=window.warmup,
+                start_ns=window.start_ns,
+                duration_s=end_s - window.start_s,
+            )
+        except OSError as error:
+            self._stop(error)
+
+    def _end(self, reason: str | None) -> None:
+        if self._recording is None:
+            return
+        try:
+            self.record = self._recording.end(reason)
+            if not self._quiet:
+                print(one_line_of(self.record, self._recording.folder), file=sys.stderr)
+        except Exception as error:  # measuring must not stop the measured
+            self._stop(error)
+        self._recording = None
+        atexit.unregister(self._at_exit)
+
+    def _stop(self, error: Exception) -> None:
+        warnings.warn(f"wattlaw: nothing is recorded any more: {error}", stacklevel=3)
+        if self._recording is not None:
+            self._recording.abandon()
+        self._recording = None
+
+
+def track(
+    name: str | None = None,
+    store: str | Path = "wattlaw-store",
+    *,
+    sample_hz: float = 10.0,
+    assume_cpu_w: float | None = None,
+    quiet: bool = False,
+) -> Track:
+    """Record the time and energy of a part of a program, in windows that it marks.
+
+    ::
+
+        with wattlaw.track("my-training", store="results") as run:
+            for epoch in run.epochs(range(10)):
+                train()
+                with run.evaluation():
+                    evaluate()
+
+    Parameters
+    ----------
+    name
+        What the run is called in the store; by default the name of the program.
+    store
+        The folder of results, made if need be.
+    sample_hz
+        Samples per second.
+    assume_cpu_w
+        Watts per busy core for an estimate where nothing measures the processors.
+    quiet
+        Print nothing at the end.
+
+    Raises
+    ------
+    ValueError
+        An argument that cannot be used, such as a name with a blank in it.
+    """
+    name = name or Path(sys.argv[0] or "python").stem or "python"
+    if not is_first_of_host():
+        return Track(None, quiet=True)
+    try:
+        spec = RunSpec(
+            workload=WorkloadSpec(name=name),
+            setting=Setting(gpus=_first_number(_WORLDS) or 1),
+            repeat=0,
+            measure=Measure(
+                epochs=1, warmup_epochs=0, sample_hz=sample_hz, assume_cpu_w=assume_cpu_w
+            ),
+            launch_kind=KIND,
+        )
+    except ValueError as error:
+        told = str(error).splitlines()
+        raise ValueError(f"wattlaw.track: {' '.join(told[1:3]) or error}") from None
+    target = Target(os.getpid(), 1 / sample_hz, assume_cpu_w)
+    try:
+        return Track(Recording(store_at(Path(store)), spec, target), quiet=quiet)
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+
+
+#: Where launchers tell a process its number on its host, and how many there are in all.
+_LOCAL_RANKS = (
+    "LOCAL_RANK",
+    "SLURM_LOCALID",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "PALS_LOCAL_RANKID",
+    "FLUX_TASK_LOCAL_ID",
+)
+_WORLDS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+def is_first_of_host() -> bool:
+    """Say whether this process is the first of its job on this host, as its launcher tells it."""
+    return not _first_number(_LOCAL_RANKS)
+
+
+def _first_number(variables: Iterable[str]) -> int | None:
+    """Return the first of some environment variables that is a whole number."""
+    told = (os.environ.get(name, "") for name in variables)
+    return next((int(text) for text in told if text.isascii() and text.isdigit()), None)
+
+
+def _now() -> tuple[int, float]:
+    """Return the moment on both clocks, after the GPU has done what it was given."""
+    torch = sys.modules.get("torch")
+    try:
+        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except Exception as error:  # the program will meet it itself, or, as in a capture, need not
+        warnings.warn(f"wattlaw: could not wait for the GPU: {error}", stacklevel=2)
+    return time.time_ns(), time.perf_counter()

@@ -1,0 +1,347 @@
+"""The guard: limits devices for a while and gives back what was there, whatever happens.
+
+What was there is on disk before anything is changed. It is given back when the hold is released,
+and by the watchdog when this process dies first; what survives even that, a later start or
+``wattlaw limits restore`` gives back.
+"""
+
+import contextlib
+import getpass
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Self
+
+from wattlaw.devices.limiter import Limiter, LimitState
+from wattlaw.errors import NotAvailable, NotPermitted, WattlawError, one_line
+from wattlaw.limits.giving_back import SAME_W, give_back, limiters, recover, that_have
+from wattlaw.limits.saved import Saved, SaveFolder, boot_id
+from wattlaw.limits.watchdog import DONE, READY, YOURS
+
+_WATCHDOG_START_S = 60
+
+
+@dataclass(frozen=True)
+class Limits:
+    """One cap for all devices of a run; None leaves that as it is."""
+
+    power_limit_w: float | None = None
+    clock_limit_mhz: float | None = None
+
+    @property
+    def are_none(self) -> bool:
+        """Say whether nothing is to be limited."""
+        return self.power_limit_w is None and self.clock_limit_mhz is None
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was set on one device: asked for, enforced, and there before."""
+
+    device: str
+    limiter: str
+    power_limit_w: float | None
+    power_limit_enforced_w: float | None
+    power_limit_before_w: float | None
+    clock_limit_mhz: float | None
+    note: str | None = None
+
+
+@dataclass
+class Hold:
+    """Devices that only this process may limit, until it is released.
+
+    Also a context manager. Make one with :func:`hold`.
+    """
+
+    devices: tuple[str, ...]
+    folder: SaveFolder
+    _locks: list[int]
+    _saved: dict[str, Saved] = field(default_factory=dict)
+    #: The parts (power, clock) of devices that were, or may have been, changed.
+    _touched: set[tuple[str, str]] = field(default_factory=set)
+    _watchdog: "_Watchdog | None" = None
+    #: Keeps the driver loaded: without persistence mode it forgets limits with its last user.
+    _loaded: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def apply(self, limits: Limits, *, kept: bool = False) -> tuple[Applied, ...]:
+        """Limit every device of the hold, or none of them.
+
+        Parameters
+        ----------
+        limits
+            What to set.
+        kept
+            Set it to stay when this process ends, until it is given back by hand.
+
+        Raises
+        ------
+        NotPermitted
+            Nobody lets this user limit them.
+        NotAvailable
+            A limit is outside a device's range, or a device does not answer.
+        """
+        if self._saved:
+            raise ValueError("this hold has applied limits already")
+        if limits.are_none:
+            return ()
+        known = self._loaded.enter_context(limiters())
+        states = {device: _state(device, known) for device in self.devices}
+        for device in self.devices:
+            self._recover(device, known)
+        for state in states.values():
+            _check_range(state, limits)
+        return self._apply(limits, known, kept=kept)
+
+    def _apply(
+        self, limits: Limits, known: dict[str, Limiter], *, kept: bool
+    ) -> tuple[Applied, ...]:
+        token = secrets.token_hex(8)
+        states = {device: _state(device, known) for device in self.devices}
+        try:
+            if not kept:  # first of all, so that no file is ever left without one
+                self._watchdog = _Watchdog(self.folder, token, self.devices, self._locks)
+            for device, state in states.items():
+                saved = _saved(state, limits, token, kept=kept)
+                self._saved[device] = saved
+                self.folder.write(saved)
+            applied = [self._limit(states[device], limits, known) for device in self.devices]
+        except BaseException:
+            self._give_back(known)
+            raise
+        if kept:
+            self._saved.clear()  # nothing is given back at the end of this process
+        return tuple(applied)
+
+    def _limit(self, state: LimitState, limits: Limits, known: dict[str, Limiter]) -> Applied:
+        """Limit one device, its power and its clock each by the first limiter that may."""
+        device, watts, mhz = state.device, limits.power_limit_w, limits.clock_limit_mhz
+        ways, name = that_have(device, known), ""
+        if watts is not None:
+            name = self._by_the_first(
+                ways, device, "power", lambda w: w.set_power_limit(device, watts)
+            )
+        if mhz is not None:
+            name = self._by_the_first(ways, device, "clock", lambda w: w.lock_clock(device, mhz))
+        return _applied(state, limits, name, known[name])
+
+    def _by_the_first(
+        self, ways: dict[str, Limiter], device: str, part: str, change: Callable[[Limiter], None]
+    ) -> str:
+        """Change a part of a device by the first limiter that is permitted to; return its name."""
+        reasons = []
+        for name, limiter in ways.items():
+            self._touched.add((device, part))
+            try:
+                change(limiter)
+            except NotPermitted as error:
+                self._touched.discard((device, part))
+                reasons.append(str(error))
+            else:
+                return name
+        raise NotPermitted("; ".join(reasons) or f"{device}: nothing here can limit it")
+
+    def _recover(self, device: str, known: dict[str, Limiter]) -> None:
+        left = self.folder.read(device)
+        if left is None:
+            return
+        if not left.is_of_this_host:
+            told = f"{device}: {self.folder.path} says that it is limited on {left.host}"
+            raise NotAvailable(told)
+        if left.is_in_use:
+            raise NotAvailable(f"{device}: is in use by {left.user}, pid {left.owner_pid}")
+        if left.kept and left.is_of_this_boot:
+            told = f"{device}: limited by {left.user} until 'wattlaw limits restore'"
+            raise NotAvailable(told)
+        try:
+            recover(self.folder, left, known)
+        except NotPermitted:
+            raise
+        except NotAvailable as error:
+            told = f"{device}: was left limited by {left.user}, pid {left.owner_pid}: {error}"
+            raise NotAvailable(told) from None
+
+    def release(self) -> None:
+        """Give back what was there, and let the devices go; more than once is harmless.
+
+        Raises
+        ------
+        NotAvailable
+            Something could not be given back. The watchdog goes on trying; what is to be given
+            back stays on disk.
+        """
+        try:
+            if self._saved:
+                with limiters() as known:
+                    self._give_back(known)
+        finally:
+            self._saved.clear()  # what is left of it is the watchdog's from here on
+            if self._watchdog is not None:
+                self._watchdog.leave()
+                self._watchdog = None
+            while self._locks:
+                os.close(self._locks.pop())
+            self._loaded.close()
+
+    def _give_back(self, known: dict[str, Limiter]) -> None:
+        reasons = []
+        for device, saved in list(self._saved.items()):
+            changed = {
+                "power_limit_w": saved.power_limit_w
+                if (device, "power") in self._touched
+                else None,
+                "unlock_clock": (device, "clock") in self._touched,
+            }
+            try:
+                give_back(saved.model_copy(update=changed), known)
+                self.folder.remove(device)
+                del self._saved[device]
+            except (WattlawError, OSError) as error:
+                reasons.append(one_line(error))
+        if reasons:
+            raise NotAvailable("; ".join(reasons) + "; try 'wattlaw limits restore'")
+        if self._watchdog is not None:
+            self._watchdog.dismiss()
+            self._watchdog = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def hold(devices: Sequence[str], folder: SaveFolder | None = None) -> Hold | None:
+    """Take the right to limit devices, all or none; None while another process has one of them.
+
+    Raises
+    ------
+    NotAvailable
+        The folder for what is to be given back cannot be used.
+    """
+    place = folder or SaveFolder()
+    place.create()
+    held = Hold(tuple(dict.fromkeys(devices)), place, [])
+    try:
+        for device in sorted(held.devices):
+            lock = place.lock(device)
+            if lock is None:
+                held.release()
+                return None
+            held._locks.append(lock)
+    except BaseException:
+        held.release()
+        raise
+    return held
+
+
+class _Watchdog:
+    """The process that gives back when this one is gone."""
+
+    def __init__(
+        self, folder: SaveFolder, token: str, devices: Sequence[str], locks: Sequence[int]
+    ) -> None:
+        line = [sys.executable, "-m", "wattlaw.limits.watchdog"]
+        line += [str(folder.path.resolve()), token, str(os.getpid()), *devices]
+        process = subprocess.Popen(
+            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=tuple(locks)
+        )
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError("pipes were asked for")
+        self._to, self._from = process.stdin, process.stdout
+        said = self._from.readline()
+        process.wait(_WATCHDOG_START_S)  # it has forked; the one that stays is not our child
+        if said != READY:
+            raise NotAvailable("the watchdog of the limits could not be started; see above")
+
+    def dismiss(self) -> None:
+        """Tell it that all is given back, and wait until it has let the locks go."""
+        with contextlib.suppress(OSError):
+            self._to.write(DONE)
+            self._to.flush()
+        self._from.read()
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave it to give back what is still to be given back."""
+        with contextlib.suppress(OSError, ValueError):
+            self._to.write(YOURS)
+            self._to.flush()
+        for pipe in (self._to, self._from):
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+def _state(device: str, known: dict[str, Limiter]) -> LimitState:
+    for limiter in that_have(device, known).values():
+        return limiter.read(device)
+    raise NotAvailable(f"{device}: nothing here can limit it")
+
+
+def _check_range(state: LimitState, limits: Limits) -> None:
+    if state.is_shared:
+        told = "is in MIG mode: a limit would be everybody's who uses a part of it"
+        raise NotAvailable(f"{state.name} ({state.device}) {told}")
+    if limits.power_limit_w is not None and state.power_limit_w is None:
+        told = f"{state.name} ({state.device}) does not tell its power limit"
+        raise NotAvailable(f"{told}, so it could not be given back")
+    for what, asked, low, high, unit in (
+        ("power limit", limits.power_limit_w, state.min_w, state.max_w, "W"),
+        ("clock limit", limits.clock_limit_mhz, state.min_mhz, state.max_mhz, "MHz"),
+    ):
+        if asked is None:
+            continue
+        if low is None or high is None:
+            raise NotAvailable(f"{state.name} ({state.device}) cannot be given a {what}")
+        if not low <= asked <= high:
+            raise NotAvailable(
+                f"a {what} of {asked:g} {unit} is outside {low:g} to {high:g} {unit} "
+                f"of {state.name} ({state.device})"
+            )
+
+
+def _saved(state: LimitState, limits: Limits, token: str, *, kept: bool) -> Saved:
+    return Saved(
+        device=state.device,
+        host=socket.gethostname(),
+        set_w=limits.power_limit_w,
+        power_limit_w=state.power_limit_w if limits.power_limit_w is not None else None,
+        unlock_clock=limits.clock_limit_mhz is not None,
+        token=token,
+        owner_pid=os.getpid(),
+        user=_user(),
+        made_at=datetime.now(UTC),
+        boot_id=boot_id(),
+        kept=kept,
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without a name for us
+        return str(os.getuid())
+
+
+def _applied(state: LimitState, limits: Limits, name: str, limiter: Limiter) -> Applied:
+    """Read back what was set; what differs from what was asked for is told, not hidden."""
+    enforced = limiter.read(state.device).enforced_w
+    asked = limits.power_limit_w
+    note = None
+    if asked is not None and (enforced is None or abs(enforced - asked) > SAME_W):
+        kept = "an unknown limit" if enforced is None else f"{enforced:g} W"
+        note = f"{state.device} enforces {kept} instead of {asked:g} W"
+    return Applied(
+        device=state.device,
+        limiter=name,
+        power_limit_w=asked,
+        power_limit_enforced_w=enforced,
+        power_limit_before_w=state.power_limit_w,
+        clock_limit_mhz=limits.clock_limit_mhz,
+        note=note,
+    )

@@ -1,0 +1,33 @@
+"""What this machine is: its processor, its cores, the versions of its software."""
+
+import os
+import platform
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+def hardware() -> str:
+    """Return the processor and its cores, the label of a run without GPUs."""
+    return f"{processor()}, {os.cpu_count()} cores"
+
+
+def processor() -> str:
+    """Return the model of the processor, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def software(packages: Iterable[str]) -> dict[str, str]:
+    """Return the versions of Python, the system, and those of the packages that are installed."""
+    versions = {"python": platform.python_version(), "system": platform.platform()}
+    for package in packages:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions

@@ -1,0 +1,836 @@
+/* A fake NVML driver for tests: the boards are plain structs in a file that Python maps too.
+ *
+ * The file is named by WATTLAW_FAKE_NVML; __init__.py beside this file has the same structs. Every
+ * call holds a lock on the file, so that several processes see whole states, and the death of a
+ * process releases it. Physics: a board draws min(square wave, enforced limit). Each change of
+ * either starts a new segment, which knows the sums up to its start; so all integrals are exact and
+ * no counter jumps. Times are CLOCK_REALTIME nanoseconds; the wave's phase is 0 at boot_ns. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_BOARDS = 8, MAX_MIG = 4, MAX_SEGMENTS = 256, MAX_FAULTS = 16, MAX_COUNTED = 64 };
+enum { NO_BOARD = -1, BAD_HANDLE = -2 };
+enum { FAULT_CODE = 1, FAULT_HANG = 2 };
+enum { COUNTER_OK, COUNTER_ABSENT, COUNTER_STILL, COUNTER_BACK, COUNTER_RESTARTS };
+enum {
+    SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4,
+    NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15,
+    LIB_RM_VERSION_MISMATCH = 18, MEMORY = 20, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999
+};
+enum { TYPE_UINT = 1, TYPE_ULL = 3 };
+#define MAGIC 0x4c4d564e454b4146ULL /* "FAKENVML" */
+
+/* ---- the file ---- */
+struct fault { char function[64]; int32_t board, kind, code, after_calls, seen; };
+struct count { char function[64]; int64_t calls; };
+struct sums { double energy_mj, violation_ns, high_s; };
+struct segment {
+    int64_t start_ns;
+    struct sums before;
+    double low_w, high_w, period_s, duty, enforced_mw;
+};
+struct header {
+    uint64_t magic;
+    int32_t header_size, board_size;
+    int64_t boot_ns;
+    int32_t board_count, root, call_us;
+    struct fault faults[MAX_FAULTS];
+    struct count counts[MAX_COUNTED];
+};
+struct board {
+    char uuid[96], name[64], bus_id[32];
+    double low_w, high_w, period_s, duty;
+    int32_t minor, limit_min_mw, limit_max_mw, limit_default_mw, limit_mw, clamp_mw;
+    int32_t locked_min_mhz, locked_max_mhz, sm_clock_mhz, mem_clock_mhz;
+    int32_t clock_min_mhz, clock_max_mhz, clock_step_mhz;
+    int32_t counter_mode, refresh_ms;
+    int32_t instant_power, average_power, buffers, buffer_period_ms, buffer_length;
+    int32_t sm_util_high, sm_util_low, mem_util_high, mem_util_low;
+    int32_t temperature_c, gpm, mig_mode, mig_count, persistence, pstate;
+    int64_t fault_ns, lost_ns;
+    uint64_t memory_used, memory_total;
+    char mig_uuid[MAX_MIG][96];
+    int64_t segment_count; /* all there ever were; number k lies at segments[k % MAX_SEGMENTS] */
+    struct segment segments[MAX_SEGMENTS];
+};
+struct state { struct header header; struct board boards[MAX_BOARDS]; };
+
+/* ---- what callers pass ---- */
+struct handle { int board, mig; }; /* mig: -1 for the board itself */
+typedef struct handle *Device;
+union value { double d; unsigned ui; unsigned long long ull; };
+struct sample { unsigned long long timestamp; union value value; };
+struct utilization { unsigned gpu, memory; };
+struct violation { unsigned long long reference_us, violation_ns; };
+struct memory { unsigned long long total, free, used; };
+struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
+struct temperature { unsigned version, sensor; int celsius; };
+struct pci {
+    char legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+};
+struct field {
+    uint32_t id, scope;
+    int64_t timestamp_us, latency_us;
+    unsigned type, result;
+    union value value;
+};
+struct gpm_sample { int board; int64_t ns; double high_s; };
+struct gpm_support { unsigned version, supported; };
+struct gpm_metric { unsigned id, result; double value; const char *names[3]; };
+struct gpm_get {
+    unsigned version, count;
+    struct gpm_sample *first, *second;
+    struct gpm_metric metrics[]; /* its length depends on the caller's version */
+};
+
+static struct state *state;
+static int state_fd = -1, users;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct handle handles[MAX_BOARDS][1 + MAX_MIG];
+
+/* Lets Python check that a loaded libnvidia-ml.so.1 is this one. */
+const int wattlaw_fake_nvml = 1;
+
+/* ---- physics ---- */
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* The nanoseconds from the last rise of the wave to a time, and those for which it stays high. */
+static int64_t phase_ns(const struct segment *s, int64_t ns, int64_t *period_ns, int64_t *high_ns)
+{
+    *period_ns = llround(s->period_s * 1e9);
+    *high_ns = llround(s->duty * s->period_s * 1e9);
+    int64_t phase = *period_ns > 0 ? (ns - state->header.boot_ns) % *period_ns : 0;
+    return phase < 0 ? phase + *period_ns : phase;
+}
+
+static int is_high(const struct segment *s, int64_t ns)
+{
+    int64_t period_ns, high_ns;
+    return phase_ns(s, ns, &period_ns, &high_ns) < high_ns || period_ns <= 0;
+}
+
+/* Seconds for which the wave was high since boot, had it always been this segment's. */
+static double high_s(const struct segment *s, int64_t ns)
+{
+    int64_t period_ns, high_ns, phase = phase_ns(s, ns, &period_ns, &high_ns);
+    int64_t up_ns = ns - state->header.boot_ns;
+    if (period_ns <= 0) return (double)up_ns / 1e9;
+    up_ns = (up_ns - phase) / period_ns * high_ns + (phase < high_ns ? phase : high_ns);
+    return (double)up_ns / 1e9;
+}
+
+static const struct segment *segment_at(const struct board *b, int64_t ns)
+{
+    int64_t k = b->segment_count - 1, oldest = k >= MAX_SEGMENTS ? k - MAX_SEGMENTS + 1 : 0;
+    while (k > oldest && b->segments[k % MAX_SEGMENTS].start_ns > ns) k--;
+    return &b->segments[k % MAX_SEGMENTS];
+}
+
+static struct sums sums_at(const struct board *b, int64_t ns)
+{
+    const struct segment *s = segment_at(b, ns);
+    double high = high_s(s, ns) - high_s(s, s->start_ns);
+    double low = (double)(ns - s->start_ns) / 1e9 - high;
+    struct sums sums = s->before;
+    sums.energy_mj += high * fmin(s->high_w * 1e3, s->enforced_mw);
+    sums.energy_mj += low * fmin(s->low_w * 1e3, s->enforced_mw);
+    if (s->high_w * 1e3 > s->enforced_mw) sums.violation_ns += high * 1e9;
+    if (s->low_w * 1e3 > s->enforced_mw) sums.violation_ns += low * 1e9;
+    sums.high_s += high;
+    return sums;
+}
+
+static double model_mw(const struct board *b, int64_t ns)
+{
+    const struct segment *s = segment_at(b, ns);
+    return 1e3 * (is_high(s, ns) ? s->high_w : s->low_w);
+}
+
+static unsigned instant_mw(const struct board *b, int64_t ns)
+{
+    return (unsigned)lround(fmin(model_mw(b, ns), segment_at(b, ns)->enforced_mw));
+}
+
+static unsigned average_mw(const struct board *b, int64_t ns)
+{
+    int64_t before_ns = ns - 1000000000LL;
+    return (unsigned)lround(sums_at(b, ns).energy_mj - sums_at(b, before_ns).energy_mj);
+}
+
+static int32_t enforced_mw(const struct board *b)
+{
+    return b->limit_mw > b->clamp_mw ? b->limit_mw : b->clamp_mw;
+}
+
+static void start_segment(struct board *b)
+{
+    int64_t ns = now_ns();
+    double cap_mw = enforced_mw(b);
+    struct segment next = {ns, sums_at(b, ns), b->low_w, b->high_w, b->period_s, b->duty, cap_mw};
+    b->segments[b->segment_count % MAX_SEGMENTS] = next;
+    b->segment_count++;
+}
+
+/* The last instant at or before ns at which something with a period (in ms) happened. */
+static int64_t grid_ns(int64_t ns, int64_t period_ms)
+{
+    int64_t period_ns = (period_ms > 0 ? period_ms : 1) * 1000000LL;
+    return ns - (ns - state->header.boot_ns) % period_ns;
+}
+
+static unsigned long long counter_mj(const struct board *b, int64_t ns)
+{
+    int64_t refresh_ns = grid_ns(ns, b->refresh_ms);
+    int broken = refresh_ns >= b->fault_ns;
+    double mj = sums_at(b, refresh_ns).energy_mj;
+    if (broken && b->counter_mode == COUNTER_STILL) mj = sums_at(b, b->fault_ns).energy_mj;
+    if (broken && b->counter_mode == COUNTER_BACK) mj -= 50e3;
+    if (broken && b->counter_mode == COUNTER_RESTARTS) mj -= sums_at(b, b->fault_ns).energy_mj;
+    return (unsigned long long)fmax(0, mj + 1e-6); /* 1 nJ: 19.999999999 is 20 */
+}
+
+static unsigned sm_util(const struct board *b, int64_t ns)
+{
+    return (unsigned)(is_high(segment_at(b, ns), ns) ? b->sm_util_high : b->sm_util_low);
+}
+
+static unsigned mem_util(const struct board *b, int64_t ns)
+{
+    return (unsigned)(is_high(segment_at(b, ns), ns) ? b->mem_util_high : b->mem_util_low);
+}
+
+static unsigned sm_clock(const struct board *b)
+{
+    return (unsigned)(b->locked_max_mhz ? b->locked_max_mhz : b->sm_clock_mhz);
+}
+
+/* ---- every call: lock, count, burn, fault, lost ---- */
+static void lock(void)
+{
+    pthread_mutex_lock(&mutex);
+    while (state_fd >= 0 && flock(state_fd, LOCK_EX) != 0) continue;
+}
+
+static void unlock(void)
+{
+    if (state_fd >= 0) flock(state_fd, LOCK_UN);
+    pthread_mutex_unlock(&mutex);
+}
+
+static void leave(int *held) { if (*held) unlock(); }
+
+static void count_call(const char *name)
+{
+    for (struct count *c = state->header.counts; c < state->header.counts + MAX_COUNTED; c++) {
+        if (!c->function[0]) strncpy(c->function, name, sizeof c->function - 1);
+        if (strcmp(c->function, name)) continue;
+        __atomic_fetch_add(&c->calls, 1, __ATOMIC_RELAXED);
+        return;
+    }
+}
+
+static struct fault *fault_of(const char *name, int board)
+{
+    for (struct fault *f = state->header.faults; f < state->header.faults + MAX_FAULTS; f++) {
+        if (!f->kind || strcmp(f->function, name)) continue;
+        if (f->board != -1 && f->board != board) continue;
+        if (f->seen++ >= f->after_calls) return f;
+    }
+    return NULL;
+}
+
+static void burn(int64_t us)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    int64_t end_ns = t.tv_sec * 1000000000LL + t.tv_nsec + us * 1000;
+    while (t.tv_sec * 1000000000LL + t.tv_nsec < end_ns) clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+}
+
+/* For ever, as long as the fault is in the table: clear_faults() lets the thread go on. */
+static void hang(long place)
+{
+    for (int hanging = 1; hanging;) {
+        nanosleep(&(struct timespec){0, 5000000}, NULL);
+        lock();
+        hanging = state && state->header.faults[place].kind == FAULT_HANG;
+        unlock();
+    }
+}
+
+/* Return an NVML code; unless the library is not initialised, the lock is held from here on. */
+static int enter(const char *name, int board, int *held)
+{
+    lock();
+    *held = 1;
+    if (!state) return UNINITIALIZED;
+    count_call(name);
+    int64_t call_us = state->header.call_us;
+    struct fault *found = fault_of(name, board), fault = {.kind = 0};
+    if (found) fault = *found;
+    long place = found ? found - state->header.faults : 0;
+    if (call_us || fault.kind) { /* time passes without the lock */
+        unlock();
+        *held = 0;
+        if (call_us) burn(call_us);
+        if (fault.kind == FAULT_CODE) return fault.code;
+        if (fault.kind == FAULT_HANG) hang(place);
+        lock();
+        *held = 1;
+        if (!state) return UNKNOWN;
+    }
+    if (board == BAD_HANDLE) return INVALID_ARGUMENT;
+    int64_t lost_ns = board >= 0 ? state->boards[board].lost_ns : 0;
+    return lost_ns && now_ns() >= lost_ns ? GPU_IS_LOST : SUCCESS;
+}
+
+static int board_of(Device h)
+{
+    uintptr_t offset = (uintptr_t)h - (uintptr_t)handles;
+    if (offset >= sizeof handles || offset % sizeof *h) return BAD_HANDLE;
+    return h->board;
+}
+
+#define ENTER_BOARD(number)                                                                        \
+    __attribute__((cleanup(leave))) int held = 0;                                                  \
+    int entered = enter(__func__, number, &held);                                                  \
+    if (entered != SUCCESS) return entered
+#define ENTER_SYSTEM() ENTER_BOARD(NO_BOARD)
+#define ENTER_ANY(device) /* the board, or a part of it */                                         \
+    ENTER_BOARD(board_of(device));                                                                 \
+    struct board *b = &state->boards[device->board]
+#define ENTER(device)                                                                              \
+    ENTER_ANY(device);                                                                             \
+    if (device->mig >= 0) return NOT_SUPPORTED
+#define NEED_ROOT()                                                                                \
+    if (!is_root()) return NO_PERMISSION
+
+static int is_root(void)
+{
+    const char *own = getenv("FAKE_NVML_ROOT");
+    return state->header.root || (own && !strcmp(own, "1"));
+}
+
+static int text(char *target, unsigned size, const char *source)
+{
+    if (strlen(source) >= size) return INSUFFICIENT_SIZE;
+    strcpy(target, source);
+    return SUCCESS;
+}
+
+/* ---- library ---- */
+static void unmap(void)
+{
+    munmap(state, sizeof *state);
+    state = NULL;
+    close(state_fd); /* releases the file's lock */
+    state_fd = -1;
+}
+
+static int map(void)
+{
+    const char *path = getenv("WATTLAW_FAKE_NVML");
+    int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (fd < 0) return DRIVER_NOT_LOADED;
+    struct stat info;
+    void *found = MAP_FAILED;
+    if (!fstat(fd, &info) && info.st_size == (off_t)sizeof *state)
+        found = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct header *header = found;
+    if (found == MAP_FAILED || header->magic != MAGIC || header->header_size != sizeof *header ||
+        header->board_size != sizeof(struct board)) {
+        if (found != MAP_FAILED) munmap(found, sizeof *state);
+        close(fd);
+        return LIB_RM_VERSION_MISMATCH;
+    }
+    for (int i = 0; i < MAX_BOARDS; i++)
+        for (int m = -1; m < MAX_MIG; m++) handles[i][1 + m] = (struct handle){i, m};
+    state = found;
+    state_fd = fd;
+    return SUCCESS;
+}
+
+static int start(const char *name)
+{
+    pthread_mutex_lock(&mutex);
+    int code = state ? SUCCESS : map();
+    pthread_mutex_unlock(&mutex);
+    if (code != SUCCESS) return code;
+    int held = 0;
+    code = enter(name, NO_BOARD, &held);
+    if (!held) lock();
+    if (code == SUCCESS) users++;
+    if (!users && state) unmap();
+    unlock();
+    return code;
+}
+
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return start(__func__); }
+int nvmlInit_v2(void) { return start(__func__); }
+
+int nvmlShutdown(void)
+{
+    ENTER_SYSTEM();
+    if (--users == 0) unmap();
+    return SUCCESS;
+}
+
+const char *nvmlErrorString(int code)
+{
+    switch (code) {
+    case SUCCESS: return "Success";
+    case UNINITIALIZED: return "Uninitialized";
+    case INVALID_ARGUMENT: return "Invalid Argument";
+    case NOT_SUPPORTED: return "Not Supported";
+    case NO_PERMISSION: return "Insufficient Permissions";
+    case NOT_FOUND: return "Not Found";
+    case INSUFFICIENT_SIZE: return "Insufficient Size";
+    case DRIVER_NOT_LOADED: return "Driver Not Loaded";
+    case GPU_IS_LOST: return "GPU is lost";
+    default: return "Unknown Error";
+    }
+}
+
+int nvmlSystemGetDriverVersion(char *out, unsigned size)
+{
+    ENTER_SYSTEM();
+    return text(out, size, "580.00.fake");
+}
+
+int nvmlSystemGetNVMLVersion(char *out, unsigned size)
+{
+    ENTER_SYSTEM();
+    return text(out, size, "13.580.00.fake");
+}
+
+/* ---- which board ---- */
+int nvmlDeviceGetCount_v2(unsigned *out)
+{
+    ENTER_SYSTEM();
+    *out = (unsigned)state->header.board_count;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *out)
+{
+    ENTER_BOARD(index < MAX_BOARDS ? (int)index : BAD_HANDLE);
+    if (index >= (unsigned)state->header.board_count) return INVALID_ARGUMENT;
+    *out = &handles[index][0];
+    return SUCCESS;
+}
+
+static Device by_uuid(const char *uuid)
+{
+    for (int i = 0; i < state->header.board_count; i++) {
+        struct board *b = &state->boards[i];
+        if (!strcmp(b->uuid, uuid)) return &handles[i][0];
+        for (int m = 0; b->mig_mode == 1 && m < b->mig_count; m++)
+            if (!strcmp(b->mig_uuid[m], uuid)) return &handles[i][1 + m];
+    }
+    return NULL;
+}
+
+static int bus_place(const char *bus_id, unsigned place[3])
+{
+    return sscanf(bus_id, "%x:%x:%x", &place[0], &place[1], &place[2]) == 3;
+}
+
+static Device by_bus_id(const char *bus_id)
+{
+    unsigned wanted[3], place[3];
+    for (int i = 0; bus_place(bus_id, wanted) && i < state->header.board_count; i++)
+        if (bus_place(state->boards[i].bus_id, place) && !memcmp(wanted, place, sizeof place))
+            return &handles[i][0];
+    return NULL;
+}
+
+static Device find(Device by(const char *), const char *key)
+{
+    lock();
+    Device found = state ? by(key) : NULL;
+    unlock();
+    return found;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, Device *out)
+{
+    Device found = find(by_uuid, uuid);
+    ENTER_BOARD(found ? found->board : NO_BOARD);
+    *out = found;
+    return found ? SUCCESS : NOT_FOUND;
+}
+
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, Device *out)
+{
+    Device found = find(by_bus_id, bus_id);
+    ENTER_BOARD(found ? found->board : NO_BOARD);
+    *out = found;
+    return found ? SUCCESS : NOT_FOUND;
+}
+
+int nvmlDeviceGetName(Device d, char *out, unsigned size)
+{
+    ENTER_ANY(d);
+    char name[sizeof b->name + 16];
+    snprintf(name, sizeof name, d->mig < 0 ? "%s" : "%s MIG 1g.5gb", b->name);
+    return text(out, size, name);
+}
+
+int nvmlDeviceGetUUID(Device d, char *out, unsigned size)
+{
+    ENTER_ANY(d);
+    return text(out, size, d->mig < 0 ? b->uuid : b->mig_uuid[d->mig]);
+}
+
+int nvmlDeviceGetPciInfo_v3(Device d, struct pci *out)
+{
+    ENTER(d);
+    unsigned place[3] = {0};
+    bus_place(b->bus_id, place);
+    *out = (struct pci){{0}, place[0], place[1], place[2], 0x20B010DE, 0x144E10DE, {0}};
+    snprintf(out->legacy, sizeof out->legacy, "%04X:%02X:%02X.0", place[0] & 0xffff,
+             place[1] & 0xff, place[2] & 0xff);
+    return text(out->bus_id, sizeof out->bus_id, b->bus_id);
+}
+
+/* ---- one number ---- */
+#define GETTER(function, type, expression)                                                         \
+    int function(Device d, type *out) { ENTER(d); *out = (type)(expression); return SUCCESS; }
+
+GETTER(nvmlDeviceGetIndex, unsigned, b - state->boards)
+GETTER(nvmlDeviceGetMinorNumber, unsigned, b->minor)
+GETTER(nvmlDeviceGetPersistenceMode, unsigned, b->persistence)
+GETTER(nvmlDeviceGetPowerState, unsigned, b->pstate)
+GETTER(nvmlDeviceGetPerformanceState, unsigned, b->pstate)
+GETTER(nvmlDeviceGetEnforcedPowerLimit, unsigned, enforced_mw(b))
+GETTER(nvmlDeviceGetPowerManagementLimit, unsigned, b->limit_mw)
+GETTER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, b->limit_default_mw)
+GETTER(nvmlDeviceGetPowerUsage, unsigned,
+       b->average_power ? average_mw(b, now_ns()) : instant_mw(b, now_ns()))
+
+static unsigned long long reasons(const struct board *b) /* 4: software power cap */
+{
+    int64_t ns = now_ns();
+    return model_mw(b, ns) > segment_at(b, ns)->enforced_mw ? 0x4 : 0;
+}
+
+GETTER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, reasons(b))
+GETTER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, reasons(b))
+GETTER(nvmlDeviceGetSupportedClocksEventReasons, unsigned long long, b ? 0x1ff : 0)
+GETTER(nvmlDeviceGetSupportedClocksThrottleReasons, unsigned long long, b ? 0x1ff : 0)
+
+int nvmlDeviceGetTotalEnergyConsumption(Device d, unsigned long long *out)
+{
+    ENTER(d);
+    if (b->counter_mode == COUNTER_ABSENT) return NOT_SUPPORTED;
+    *out = counter_mj(b, now_ns());
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTemperature(Device d, unsigned sensor, unsigned *out)
+{
+    ENTER(d);
+    *out = (unsigned)b->temperature_c;
+    return sensor ? INVALID_ARGUMENT : SUCCESS;
+}
+
+int nvmlDeviceGetTemperatureV(Device d, struct temperature *out)
+{
+    ENTER(d);
+    if (out->version != (1u << 24 | sizeof *out)) return ARGUMENT_VERSION_MISMATCH;
+    out->celsius = b->temperature_c;
+    return out->sensor ? INVALID_ARGUMENT : SUCCESS;
+}
+
+int nvmlDeviceGetUtilizationRates(Device d, struct utilization *out)
+{
+    ENTER(d);
+    if (b->mig_mode == 1) return NOT_SUPPORTED;
+    int64_t ns = now_ns();
+    *out = (struct utilization){sm_util(b, ns), mem_util(b, ns)};
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo(Device d, struct memory *out)
+{
+    ENTER(d);
+    unsigned long long total = b->memory_total, used = b->memory_used;
+    *out = (struct memory){total, total - used, used};
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(Device d, struct memory_v2 *out)
+{
+    ENTER(d);
+    if (out->version != (2u << 24 | sizeof *out)) return ARGUMENT_VERSION_MISMATCH;
+    unsigned long long total = b->memory_total, used = b->memory_used;
+    *out = (struct memory_v2){out->version, total, 0, total - used, used};
+    return SUCCESS;
+}
+
+int nvmlDeviceGetClockInfo(Device d, unsigned type, unsigned *out) /* 0 graphics, 1 SM, 2 memory */
+{
+    ENTER(d);
+    *out = type == 2 ? (unsigned)b->mem_clock_mhz : sm_clock(b);
+    return type > 2 ? NOT_SUPPORTED : SUCCESS;
+}
+
+int nvmlDeviceGetMaxClockInfo(Device d, unsigned type, unsigned *out)
+{
+    ENTER(d);
+    *out = (unsigned)(type == 2 ? b->mem_clock_mhz : b->clock_max_mhz);
+    return type > 2 ? NOT_SUPPORTED : SUCCESS;
+}
+
+int nvmlDeviceGetViolationStatus(Device d, unsigned policy, struct violation *out) /* 0 power */
+{
+    ENTER(d);
+    int64_t ns = now_ns();
+    double violation_ns = policy ? 0 : sums_at(b, ns).violation_ns;
+    *out = (struct violation){(unsigned long long)ns / 1000, (unsigned long long)violation_ns};
+    return policy > 11 ? INVALID_ARGUMENT : SUCCESS;
+}
+
+/* ---- limits and clocks ---- */
+int nvmlDeviceGetPowerManagementLimitConstraints(Device d, unsigned *low, unsigned *high)
+{
+    ENTER(d);
+    *low = (unsigned)b->limit_min_mw;
+    *high = (unsigned)b->limit_max_mw;
+    return SUCCESS;
+}
+
+int nvmlDeviceSetPowerManagementLimit(Device d, unsigned mw)
+{
+    ENTER(d);
+    NEED_ROOT();
+    if (mw < (unsigned)b->limit_min_mw || mw > (unsigned)b->limit_max_mw) return INVALID_ARGUMENT;
+    b->limit_mw = (int32_t)mw;
+    start_segment(b);
+    return SUCCESS;
+}
+
+int nvmlDeviceSetGpuLockedClocks(Device d, unsigned low, unsigned high)
+{
+    ENTER(d);
+    NEED_ROOT();
+    if (low > high || low < (unsigned)b->clock_min_mhz || high > (unsigned)b->clock_max_mhz)
+        return INVALID_ARGUMENT;
+    b->locked_min_mhz = (int32_t)low;
+    b->locked_max_mhz = (int32_t)high;
+    return SUCCESS;
+}
+
+int nvmlDeviceResetGpuLockedClocks(Device d)
+{
+    ENTER(d);
+    NEED_ROOT();
+    b->locked_min_mhz = b->locked_max_mhz = 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetSupportedMemoryClocks(Device d, unsigned *count, unsigned *out)
+{
+    ENTER(d);
+    unsigned room = *count;
+    *count = 1;
+    if (!out || room < 1) return INSUFFICIENT_SIZE;
+    out[0] = (unsigned)b->mem_clock_mhz;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetSupportedGraphicsClocks(Device d, unsigned memory, unsigned *count, unsigned *out)
+{
+    ENTER(d);
+    if (memory != (unsigned)b->mem_clock_mhz) return NOT_FOUND;
+    unsigned room = *count, step = (unsigned)b->clock_step_mhz;
+    *count = (unsigned)(b->clock_max_mhz - b->clock_min_mhz) / step + 1;
+    if (!out || room < *count) return INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < *count; i++) out[i] = (unsigned)b->clock_max_mhz - i * step;
+    return SUCCESS;
+}
+
+/* ---- fields and buffers ---- */
+static unsigned field(const struct board *b, struct field *f, int64_t ns)
+{
+    f->timestamp_us = ns / 1000;
+    f->latency_us = 0;
+    f->type = TYPE_UINT;
+    f->value.ull = 0;
+    if (f->scope) return NOT_SUPPORTED;
+    switch (f->id) {
+    case 74:
+        f->type = TYPE_ULL;
+        f->value.ull = (unsigned long long)sums_at(b, ns).violation_ns;
+        return SUCCESS;
+    case 83:
+        if (b->counter_mode == COUNTER_ABSENT) return NOT_SUPPORTED;
+        f->type = TYPE_ULL;
+        f->timestamp_us = grid_ns(ns, b->refresh_ms) / 1000;
+        f->value.ull = counter_mj(b, ns);
+        return SUCCESS;
+    case 185: f->value.ui = average_mw(b, ns); return b->average_power ? SUCCESS : NOT_SUPPORTED;
+    case 186: f->value.ui = instant_mw(b, ns); return b->instant_power ? SUCCESS : NOT_SUPPORTED;
+    case 187: f->value.ui = (unsigned)b->limit_min_mw; return SUCCESS;
+    case 188: f->value.ui = (unsigned)b->limit_max_mw; return SUCCESS;
+    case 189: f->value.ui = (unsigned)b->limit_default_mw; return SUCCESS;
+    case 190: f->value.ui = (unsigned)enforced_mw(b); return SUCCESS;
+    case 192: f->value.ui = (unsigned)b->limit_mw; return SUCCESS;
+    default: return NOT_SUPPORTED;
+    }
+}
+
+int nvmlDeviceGetFieldValues(Device d, int count, struct field *fields)
+{
+    ENTER(d);
+    if (count <= 0) return INVALID_ARGUMENT;
+    int64_t ns = now_ns();
+    for (int i = 0; i < count; i++) fields[i].result = field(b, &fields[i], ns);
+    return SUCCESS;
+}
+
+static unsigned sampled(const struct board *b, unsigned type, int64_t ns)
+{
+    switch (type) {
+    case 0: return instant_mw(b, ns);
+    case 1: return sm_util(b, ns);
+    case 2: return mem_util(b, ns);
+    case 5: return sm_clock(b);
+    default: return (unsigned)b->mem_clock_mhz;
+    }
+}
+
+/* Called without room for samples it says how long the buffer is, as the real one does. */
+int nvmlDeviceGetSamples(Device d, unsigned type, unsigned long long last_seen_us,
+                         unsigned *value_type, unsigned *count, struct sample *out)
+{
+    ENTER(d);
+    if (!b->buffers || (type > 2 && type != 5 && type != 6)) return NOT_SUPPORTED;
+    *value_type = TYPE_UINT;
+    unsigned room = out ? *count : 0;
+    *count = out ? 0 : (unsigned)b->buffer_length;
+    int64_t period_ns = b->buffer_period_ms * 1000000LL;
+    int64_t newest = grid_ns(now_ns(), b->buffer_period_ms);
+    int64_t ns = newest - (b->buffer_length - 1) * period_ns;
+    for (; ns <= newest && *count < room; ns += period_ns) {
+        if (ns < state->header.boot_ns || (unsigned long long)ns / 1000 <= last_seen_us) continue;
+        out[*count].timestamp = (unsigned long long)ns / 1000;
+        out[*count].value = (union value){.ull = 0};
+        out[(*count)++].value.ui = sampled(b, type, ns);
+    }
+    return *count ? SUCCESS : NOT_FOUND;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Device d, unsigned *count, void *out)
+{
+    ENTER(d);
+    (void)b, (void)out;
+    *count = 0;
+    return SUCCESS;
+}
+
+/* ---- MIG ---- */
+int nvmlDeviceGetMigMode(Device d, unsigned *current, unsigned *pending) /* mig_mode -1: cannot */
+{
+    ENTER(d);
+    *current = *pending = b->mig_mode == 1;
+    return b->mig_mode < 0 ? NOT_SUPPORTED : SUCCESS;
+}
+
+GETTER(nvmlDeviceGetMaxMigDeviceCount, unsigned, b->mig_mode == 1 ? 7 : 0)
+
+int nvmlDeviceGetMigDeviceHandleByIndex(Device d, unsigned index, Device *out)
+{
+    ENTER(d);
+    if (b->mig_mode < 0) return NOT_SUPPORTED;
+    if (b->mig_mode == 0 || index >= (unsigned)b->mig_count) return NOT_FOUND;
+    *out = &handles[d->board][1 + index];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device d, Device *out)
+{
+    ENTER_ANY(d);
+    (void)b;
+    *out = &handles[d->board][0];
+    return d->mig < 0 ? INVALID_ARGUMENT : SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstanceId(Device d, unsigned *out)
+{
+    ENTER_ANY(d);
+    (void)b;
+    *out = 7 + (unsigned)d->mig;
+    return d->mig < 0 ? NOT_SUPPORTED : SUCCESS;
+}
+
+int nvmlDeviceIsMigDeviceHandle(Device d, unsigned *out)
+{
+    ENTER_ANY(d);
+    (void)b;
+    *out = d->mig >= 0;
+    return SUCCESS;
+}
+
+/* ---- GPM ---- */
+int nvmlGpmQueryDeviceSupport(Device d, struct gpm_support *out)
+{
+    ENTER(d);
+    out->supported = (unsigned)b->gpm;
+    return out->version == 1 ? SUCCESS : ARGUMENT_VERSION_MISMATCH;
+}
+
+int nvmlGpmSampleAlloc(struct gpm_sample **out)
+{
+    ENTER_SYSTEM();
+    *out = calloc(1, sizeof **out);
+    return *out ? SUCCESS : MEMORY;
+}
+
+int nvmlGpmSampleFree(struct gpm_sample *sample) { ENTER_SYSTEM(); free(sample); return SUCCESS; }
+
+int nvmlGpmSampleGet(Device d, struct gpm_sample *out)
+{
+    ENTER(d);
+    if (!b->gpm) return NOT_SUPPORTED;
+    int64_t ns = now_ns();
+    *out = (struct gpm_sample){d->board, ns, sums_at(b, ns).high_s};
+    return SUCCESS;
+}
+
+int nvmlGpmMetricsGet(struct gpm_get *get)
+{
+    ENTER_SYSTEM();
+    if (get->version != 1) return ARGUMENT_VERSION_MISMATCH;
+    struct gpm_sample *first = get->first, *second = get->second;
+    if (!first || !second || first->board != second->board || first->ns >= second->ns)
+        return INVALID_ARGUMENT;
+    const struct board *b = &state->boards[first->board];
+    double high = (second->high_s - first->high_s) / ((double)(second->ns - first->ns) / 1e9);
+    for (struct gpm_metric *m = get->metrics; m < get->metrics + get->count; m++) {
+        int sm = m->id == 2 || m->id == 3 || m->id == 5; /* SM busy, SM occupancy, any tensor */
+        m->result = sm || m->id == 10 ? SUCCESS : NOT_SUPPORTED;
+        m->value = 0;
+        if (sm) m->value = high * b->sm_util_high + (1 - high) * b->sm_util_low;
+        if (m->id == 10) m->value = high * b->mem_util_high + (1 - high) * b->mem_util_low;
+    }
+    return SUCCESS;
+}

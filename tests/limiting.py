@@ -1,0 +1,162 @@
+"""Boards that are limited, the processes that limit them, and what those leave behind."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conftest import wait_for
+from fake_nvml import Boards
+from wattlaw.limits.saved import VARIABLE, SaveFolder
+
+FAKE_BIN = Path(__file__).parent / "fake_bin"
+SET = "nvmlDeviceSetPowerManagementLimit"
+#: Limits the boards of its arguments, says so, and does nothing else.
+OWNER = """
+import sys, time
+from wattlaw.limits.guard import Limits, hold
+held = hold(sys.argv[2:])
+if held is None:
+    sys.exit("somebody else has one of them")
+held.apply(Limits(power_limit_w=float(sys.argv[1])))
+print("limited", flush=True)
+time.sleep(60)
+"""
+
+
+class Place:
+    """Boards with a folder of saved limits: those of this process and all that it starts.
+
+    The boards' limit is an odd one, and neither their default nor their maximum.
+    """
+
+    def __init__(self, path: Path, boards: Boards, patch: pytest.MonkeyPatch) -> None:
+        self.boards, self.folder = boards, SaveFolder(path / "limits")
+        for name, value in {**boards.environment(), VARIABLE: str(self.folder.path)}.items():
+            patch.setenv(name, value)
+
+    @property
+    def devices(self) -> list[str]:
+        """Return the ids of the boards."""
+        return [board.uuid.decode() for board in self.boards]
+
+    @property
+    def limits_w(self) -> list[float]:
+        """Return the limits that the boards have now."""
+        return [board.limit_mw / 1000 for board in self.boards]
+
+    @property
+    def files(self) -> list[str]:
+        """Return what lies in the folder beside locks."""
+        found = self.folder.path.iterdir() if self.folder.path.exists() else []
+        return [path.name for path in found if path.suffix != ".lock"]
+
+    @property
+    def watchdogs(self) -> list[psutil.Process]:
+        """Return the watchdogs that live."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "status"]):
+            line = process.info["cmdline"] or []
+            if str(self.folder.path) in line and "wattlaw.limits.watchdog" in line:
+                found.append(process)
+        return [p for p in found if p.info["status"] != psutil.STATUS_ZOMBIE]
+
+    def is_clean(self) -> bool:
+        """Say whether nothing is to be given back and nobody holds or watches anything."""
+        held = any(self.folder.is_locked(device) for device in self.devices)
+        return not (held or self.files or self.watchdogs)
+
+    def wait_until_clean(self) -> None:
+        """Wait until whoever gives back has done so."""
+        wait_for(self.is_clean, "everything to be given back", 20)
+
+    @contextmanager
+    def owner(
+        self, watts: float, devices: Sequence[str] = (), *, is_waited_for: bool = True
+    ) -> Iterator["Child"]:
+        """Start a process that limits boards, by default all; return when they are limited."""
+        line = [sys.executable, "-c", OWNER, str(watts), *(devices or self.devices)]
+        with child(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            if is_waited_for:
+                said = process.stdout.readline()
+                assert said == "limited\n", process.stderr.read()
+            yield process
+
+    @contextmanager
+    def measured(self, *line: object, **options: object) -> Iterator["Child"]:
+        """Start ``wattlaw measure``."""
+        store = self.folder.path.parent / "store"
+        start = [sys.executable, "-m", "wattlaw", "measure", "-o", str(store)]
+        with child([*start, *map(str, line)], stderr=subprocess.PIPE, **options) as process:
+            yield process
+
+
+Child = subprocess.Popen[str]
+
+
+@contextmanager
+def child(line: Sequence[str], **options: object) -> Iterator[Child]:
+    """Start a process in a session of its own; at the end all of its group is killed."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # not ignored, as under nohup
+    process = subprocess.Popen(line, text=True, start_new_session=True, **options)
+    signal.signal(signal.SIGINT, before)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def kill(process: Child) -> None:
+    """Kill a process, and only it."""
+    process.kill()
+    process.wait()
+
+
+def kill_group(process: Child) -> None:
+    """Kill all that a terminal would."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def kill_tree(process: Child) -> None:
+    """Kill a process with all its descendants."""
+    for member in [*psutil.Process(process.pid).children(recursive=True), process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    process.wait()
+
+
+KILLS: tuple[Callable[[Child], None], ...] = (kill, kill_group, kill_tree)
+
+
+def child_named(process: Child, name: str) -> psutil.Process:
+    """Wait for a program among the children of a process, and return it."""
+
+    def found() -> psutil.Process | None:
+        for one in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if one.cmdline()[:1] == [name]:
+                    return one
+        return None
+
+    return wait_for(found, f"{name} to be started", 20)
+
+
+def stays(condition: Callable[[], object], seconds: float) -> bool:
+    """Say whether a condition holds for a while."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        if not condition():
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,346 @@
+"""What every limiter promises, by the same tests for all; then what is particular to NVIDIA's."""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from fake_nvml import Boards
+from limiting import FAKE_BIN
+from wattlaw import registry
+from wattlaw.devices import meter
+from wattlaw.devices.limiter import GROUP, Limiter
+from wattlaw.errors import NotAvailable, NotPermitted
+
+NOBODY = 65534
+NVIDIA = ("nvidia", "nvidia-smi")
+#: Two devices of 217.5 W; by default 250 W, at least 100 W and at most 260 W.
+BOARDS = {
+    "limit_min_mw": 100_000,
+    "limit_max_mw": 260_000,
+    "limit_default_mw": 250_000,
+    "limit_mw": 217_500,
+}
+SIMULATED = [{"id": f"SIM-{i}", "idle_w": 100.0, "max_w": 260.0} for i in range(2)]
+
+
+@dataclass
+class Way:
+    """A way to limit, on devices that are there."""
+
+    name: str
+    meter: str
+    denied: Callable[[], AbstractContextManager[None]]
+    boards: Boards | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[Limiter]:
+        with contextlib.closing(registry.load(GROUP, self.name).open()) as limiter:
+            yield limiter
+
+
+def nvidia(boards: Boards, patch: pytest.MonkeyPatch) -> Way:
+    @contextmanager
+    def denied() -> Iterator[None]:
+        boards.header.root = 0
+        try:
+            yield
+        finally:
+            boards.header.root = 1
+
+    return Way("nvidia", "nvidia", denied, boards)
+
+
+def nvidia_smi(boards: Boards, patch: pytest.MonkeyPatch) -> Way:
+    boards.header.root = 0
+    path = [str(FAKE_BIN), str(Path(sys.executable).parent), os.environ["PATH"]]
+    for name, value in {**boards.environment(), "PATH": os.pathsep.join(path)}.items():
+        patch.setenv(name, value)
+
+    @contextmanager
+    def denied() -> Iterator[None]:
+        with patch.context() as only_here:
+            only_here.setenv("FAKE_SUDO_REFUSES", "1")
+            yield
+
+    return Way("nvidia-smi", "nvidia", denied, boards)
+
+
+def simulated(path: Path, patch: pytest.MonkeyPatch) -> Way:
+    path.write_text(json.dumps(SIMULATED))
+    path.with_name(f"{path.name}.limits").write_text('{"SIM-0": 217.5, "SIM-1": 217.5}')
+    patch.setenv("WATTLAW_SIMULATED", str(path))
+
+    @contextmanager
+    def denied() -> Iterator[None]:
+        path.parent.chmod(0o500)
+        if os.geteuid() == 0:  # root may write all the same
+            os.seteuid(NOBODY)
+        try:
+            yield
+        finally:
+            os.seteuid(os.getuid())
+            path.parent.chmod(0o700)
+
+    return Way("simulated", "simulated", denied)
+
+
+@pytest.fixture(params=[*NVIDIA, "simulated"])
+def way(
+    request: pytest.FixtureRequest,
+    boards_here: Callable[..., Boards],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Way:
+    """Give each way to limit in turn."""
+    if request.param == "simulated":
+        return simulated(tmp_path / "devices.json", monkeypatch)
+    make = nvidia if request.param == "nvidia" else nvidia_smi
+    return make(boards_here(2, **BOARDS), monkeypatch)
+
+
+@pytest.fixture
+def boards(boards_here: Callable[..., Boards], monkeypatch: pytest.MonkeyPatch) -> Boards:
+    """Give boards that are limited by sudo."""
+    found = boards_here(2, **BOARDS)
+    nvidia_smi(found, monkeypatch)
+    return found
+
+
+def test_all_registered_limiters_are_held_to_this() -> None:
+    assert registry.names(GROUP) == [*NVIDIA, "simulated"]
+
+
+def test_devices_are_those_of_the_meter(way: Way) -> None:
+    measured = registry.load(meter.GROUP, way.meter).open(meter.Target(os.getpid()))
+    with way.opened() as limiter, contextlib.closing(measured):
+        assert limiter.devices() == [device.id for device in measured.devices()]
+        assert len(limiter.devices()) == 2
+
+
+def test_a_limit_reads_as_it_was_set_and_on_no_other_device(way: Way) -> None:
+    with way.opened() as limiter:
+        first, second = limiter.devices()
+        assert limiter.read(first).power_limit_w == 217.5
+        for watts in (150, 203.251, 100, 260, 217.5):
+            limiter.set_power_limit(first, watts)
+            state = limiter.read(first)
+            assert (state.device, state.power_limit_w) == (first, pytest.approx(watts, abs=1e-6))
+            assert state.enforced_w == pytest.approx(watts, abs=1e-6)
+            assert limiter.read(second).power_limit_w == 217.5
+
+
+def test_a_limit_stays_when_the_limiter_is_closed_and_closing_twice_does_no_harm(way: Way) -> None:
+    with way.opened() as limiter:
+        device = limiter.devices()[1]
+        limiter.set_power_limit(device, 150)
+        limiter.close()
+    with way.opened() as limiter:
+        assert limiter.read(device).power_limit_w == 150
+
+
+def test_what_is_out_of_range_is_refused_and_changes_nothing(way: Way) -> None:
+    with way.opened() as limiter:
+        device = limiter.devices()[0]
+        state = limiter.read(device)
+        assert (state.min_w, state.max_w) == (100, 260)
+        for watts in (99.999, 260.001, 0, 10_000):
+            with pytest.raises(NotAvailable) as caught:
+                limiter.set_power_limit(device, watts)
+            assert not isinstance(caught.value, NotPermitted)
+            assert device in str(caught.value)
+        assert limiter.read(device) == state
+
+
+def test_who_may_not_is_told_so_and_changes_nothing(way: Way) -> None:
+    with way.opened() as limiter:
+        device = limiter.devices()[0]
+        with way.denied(), pytest.raises(NotPermitted, match=device):
+            limiter.set_power_limit(device, 150)
+        assert limiter.read(device).power_limit_w == 217.5
+        limiter.set_power_limit(device, 150)
+        assert limiter.read(device).power_limit_w == 150
+
+
+def test_a_device_that_is_not_there_is_not_available(way: Way) -> None:
+    with way.opened() as limiter:
+        for call in (
+            limiter.read,
+            lambda device: limiter.set_power_limit(device, 150),
+            lambda device: limiter.lock_clock(device, 900),
+            limiter.unlock_clock,
+        ):
+            with pytest.raises(NotAvailable, match="GPU-unknown"):
+                call("GPU-unknown")
+
+
+def test_a_clock_is_locked_and_let_go_or_not_offered(way: Way) -> None:
+    with way.opened() as limiter:
+        device = limiter.devices()[0]
+        state = limiter.read(device)
+        if way.boards is None:
+            assert (state.min_mhz, state.max_mhz) == (None, None)
+            for call in (
+                lambda: limiter.lock_clock(device, 900),
+                lambda: limiter.unlock_clock(device),
+            ):
+                with pytest.raises(NotAvailable, match="has no clock"):
+                    call()
+            return
+        assert (state.min_mhz, state.max_mhz) == (210, 1410)
+        board = way.boards[0]
+        limiter.lock_clock(device, 900)
+        assert (board.locked_min_mhz, board.locked_max_mhz) == (900, 900)
+        for _ in range(2):  # when nothing is locked, that is no error
+            limiter.unlock_clock(device)
+            assert (board.locked_min_mhz, board.locked_max_mhz) == (0, 0)
+        with pytest.raises(NotAvailable, match=device):
+            limiter.lock_clock(device, 5000)
+        with way.denied(), pytest.raises(NotPermitted, match=device):
+            limiter.lock_clock(device, 900)
+
+
+@pytest.mark.parametrize("way", NVIDIA, indirect=True)
+def test_a_board_that_clamps_says_what_it_enforces(way: Way) -> None:
+    way.boards[0].clamp_mw = 180_000
+    with way.opened() as limiter:
+        device = limiter.devices()[0]
+        limiter.set_power_limit(device, 150)
+        state = limiter.read(device)
+        assert (state.power_limit_w, state.enforced_w, state.default_w) == (150, 180, 250)
+
+
+@pytest.mark.parametrize("way", NVIDIA, indirect=True)
+def test_a_lost_board_is_not_available_and_the_other_is(way: Way) -> None:
+    with way.opened() as limiter:
+        first, second = limiter.devices()
+        way.boards[0].lost_ns = time.time_ns()
+        for call in (
+            limiter.read,
+            lambda device: limiter.set_power_limit(device, 150),
+            lambda device: limiter.lock_clock(device, 900),
+            limiter.unlock_clock,
+        ):
+            with pytest.raises(NotAvailable, match=f"{first}: .*lost") as caught:
+                call(first)
+            assert not isinstance(caught.value, NotPermitted)
+        limiter.set_power_limit(second, 150)
+        assert limiter.read(second).power_limit_w == 150
+    with way.opened() as limiter:
+        assert limiter.devices() == [second]
+
+
+@pytest.mark.parametrize("way", NVIDIA, indirect=True)
+def test_a_board_without_clock_locks_has_none_to_take_away(way: Way) -> None:
+    code = pynvml.NVML_ERROR_NOT_SUPPORTED
+    way.boards.fault("nvmlDeviceSetGpuLockedClocks", code=code)
+    way.boards.fault("nvmlDeviceResetGpuLockedClocks", code=code)
+    with way.opened() as limiter:
+        device = limiter.devices()[0]
+        with pytest.raises(NotAvailable, match="Not Supported"):
+            limiter.lock_clock(device, 900)
+        limiter.unlock_clock(device)
+
+
+@pytest.mark.parametrize("way", NVIDIA, indirect=True)
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_GPU_IS_LOST])
+def test_a_driver_that_fails_is_not_available(way: Way, code: int) -> None:
+    for function in ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceGetEnforcedPowerLimit"):
+        way.boards.fault(function, code=code)
+    with way.opened() as limiter:
+        device = limiter.devices()[0]
+        for call in (lambda: limiter.set_power_limit(device, 150), lambda: limiter.read(device)):
+            with pytest.raises(NotAvailable, match=device) as caught:
+                call()
+            assert not isinstance(caught.value, NotPermitted)
+
+
+@pytest.mark.parametrize("name", NVIDIA)
+def test_without_a_driver_or_a_board_there_is_nothing_to_limit(
+    name: str, boards_here: Callable[..., Boards], boards: Boards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_limiter = registry.load(GROUP, name).open
+    boards_here(0)
+    with pytest.raises(NotAvailable, match="lists no GPU"):
+        open_limiter()
+    monkeypatch.setenv("WATTLAW_FAKE_NVML", "")
+    with pytest.raises(NotAvailable, match="driver"):
+        open_limiter()
+
+
+def test_without_sudo_there_is_no_way_by_it(
+    boards: Boards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    with pytest.raises(NotAvailable, match="sudo is not there"):
+        registry.load(GROUP, "nvidia-smi").open()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sudo: Ein Passwort ist notwendig",
+        "Sorry, user ada is not allowed to execute '/usr/bin/nvidia-smi' as root on node7.",
+        "ada is not in the sudoers file.",
+    ],
+)
+def test_sudo_may_refuse_in_any_words(
+    boards: Boards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    sudo = tmp_path / "bin" / "sudo"
+    sudo.parent.mkdir()
+    sudo.write_text(f'#!/bin/sh\necho "{words}" >&2\nexit 1\n')
+    sudo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sudo.parent}:{os.environ['PATH']}")
+    with contextlib.closing(registry.load(GROUP, "nvidia-smi").open()) as limiter:
+        device = limiter.devices()[0]
+        with pytest.raises(NotPermitted, match="sudo -n nvidia-smi"):
+            limiter.set_power_limit(device, 150)
+
+
+def test_nvidia_smi_waits_for_another_that_changes_the_same_board(
+    boards: Boards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_SMI_SLOW", str(tmp_path / "slow"))
+    with contextlib.closing(registry.load(GROUP, "nvidia-smi").open()) as limiter:
+        first, second = limiter.devices()
+        (tmp_path / "slow").touch()
+        slow = threading.Thread(target=limiter.set_power_limit, args=(first, 120))
+        slow.start()
+        time.sleep(0.4)
+        (tmp_path / "slow").unlink()
+        limiter.set_power_limit(second, 140)
+        assert slow.is_alive()
+        limiter.set_power_limit(first, 150)
+        slow.join()
+        assert [board.limit_mw for board in boards] == [150_000, 140_000]
+
+
+def test_simulated_limits_of_several_processes_do_not_overwrite_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = simulated(tmp_path / "devices.json", monkeypatch)
+
+    def change(device: str) -> None:
+        with way.opened() as limiter:
+            for watts in range(110, 160):
+                limiter.set_power_limit(device, watts)
+                assert limiter.read(device).power_limit_w == watts
+            done.append(device)
+
+    done: list[str] = []
+    threads = [threading.Thread(target=change, args=(device["id"],)) for device in SIMULATED]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == ["SIM-0", "SIM-1"]

@@ -1,0 +1,141 @@
+"""``wattlaw measure``: any command, as it is, with its energy."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import environment, started, wait_for, wattlaw
+from fake_nvml import Boards
+from wattlaw.store.store import Store
+
+BUSY = "import time\ne = time.monotonic() + {s}\nwhile time.monotonic() < e: pass"
+
+
+def measured(store: Path, *line: object, **options: object) -> "subprocess.CompletedProcess[str]":
+    return wattlaw("measure", "-o", store, *line, **options)
+
+
+@pytest.fixture
+def boards(tmp_path, monkeypatch) -> Boards:
+    """Give two boards of 217 W under load to every process that is started from here."""
+    found = Boards.create(tmp_path / "boards", 2, high_w=[150.0, 300.0], limit_mw=217_000)
+    for name, value in found.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    return found
+
+
+def test_time_and_use_of_a_command_are_told_and_stored(tmp_path):
+    done = measured(tmp_path, "--json", tmp_path / "s.json", sys.executable, "-c", BUSY.format(s=2))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "not available" in done.stderr
+    told = json.loads((tmp_path / "s.json").read_text())
+    assert 2.0 < told["duration_s"] < 4.0
+    assert told["gpu_energy_j"] is None  # nothing measures here: missing, not zero
+    assert 0.3 < told["cpu_cores"] < 1.2
+    (row,) = Store(tmp_path).pandas("epochs").to_dict("records")
+    assert (row["phase"], row["energy_verdict"]) == ("command", "unavailable")
+
+
+def test_the_energy_of_all_visible_boards_is_measured_each_once(tmp_path, boards):
+    done = measured(tmp_path, "--json", tmp_path / "s.json", "sleep", "2")
+    told = json.loads((tmp_path / "s.json").read_text())
+    assert told["gpu_energy_j"] == pytest.approx((150 + 217) * told["duration_s"], rel=0.01)
+    assert (told["energy_source"], told["energy_verdict"]) == ("counter", "ok")
+    assert "counts gpu only" in done.stderr
+
+
+def test_only_the_board_that_the_environment_names_is_measured(tmp_path, boards, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", boards[0].uuid.decode())
+    measured(tmp_path, "--json", tmp_path / "s.json", "sleep", "1.5")
+    told = json.loads((tmp_path / "s.json").read_text())
+    assert told["gpu_energy_j"] == pytest.approx(150 * told["duration_s"], rel=0.01)
+
+
+def test_a_power_limit_holds_while_the_command_runs_and_is_given_back(tmp_path, boards):
+    look = f"from fake_nvml import Boards; b = Boards({str(boards.path)!r}); print(b[0].limit_mw)"
+    path = f"{Path(__file__).parent}{os.pathsep}{environment()['PYTHONPATH']}"
+    line = ["env", f"PYTHONPATH={path}", sys.executable, "-c", look]
+    done = measured(tmp_path, "--power-limit", "130", "--", *line)
+    assert done.stdout == "130000\n"
+    assert [boards[i].limit_mw for i in range(2)] == [217_000, 217_000]
+    (row,) = Store(tmp_path).pandas("runs").to_dict("records")
+    assert (row["power_limit_w"], row["power_limit_enforced_w"]) == (130.0, 130.0)
+
+
+def test_a_limit_that_cannot_be_set_starts_nothing(tmp_path, boards):
+    line = ("touch", tmp_path / "was-here")
+    refused = measured(tmp_path / "s", "--power-limit", "13", "--", *line)
+    assert refused.returncode == 3
+    assert "13 W is outside 100 to 400 W" in refused.stderr
+    refused = measured(tmp_path / "s", "--clock-limit", "735", "--", *line)
+    assert (refused.returncode, "prior_clocks" in refused.stderr) == (3, True)
+    boards.header.root = 0
+    refused = measured(tmp_path / "s", "--power-limit", "130", "--", *line)
+    assert (refused.returncode, "takes root" in refused.stderr) == (3, True)
+    assert not (tmp_path / "was-here").exists()
+    assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "ours"), [("raise SystemExit(7)", 7), ("import os; os.abort()", 134)]
+)
+def test_its_exit_code_is_ours_and_a_failed_command_is_stored_as_failed(tmp_path, code, ours):
+    done = measured(tmp_path, "--", sys.executable, "-c", code)
+    assert done.returncode == ours
+    (record,) = Store(tmp_path).records()
+    assert record.status == "failed"
+    assert (tmp_path / "runs" / record.run_id / "epochs.parquet").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_are_passed_on_to_the_command(tmp_path, number):
+    code = (
+        "import signal, sys, time\n"
+        f"signal.signal({int(number)}, lambda *_: sys.exit(5))\n"
+        "print('ready', flush=True)\ntime.sleep(60)"
+    )
+    with started("measure", "-o", tmp_path, "--", sys.executable, "-c", code) as process:
+        while "ready" not in (line := process.stdout.readline()):
+            assert line
+        process.send_signal(number)
+        assert process.wait(20) == 5
+    (record,) = Store(tmp_path).records()
+    assert record.reason == "exit code 5"
+
+
+def test_the_commands_output_and_input_are_untouched(tmp_path):
+    code = "import sys; print(sys.stdin.read().upper(), end=''); print('err', file=sys.stderr)"
+    done = measured(tmp_path, "--", sys.executable, "-c", code, input="a\nb")
+    assert done.stdout == "A\nB"
+    assert done.stderr.startswith("err\n")
+
+
+def test_the_same_command_again_is_its_next_repeat(tmp_path):
+    for _ in range(2):
+        measured(tmp_path, "--", "true")
+    assert sorted(record.spec.repeat for record in Store(tmp_path).records()) == [0, 1]
+
+
+@pytest.mark.parametrize("line", [[], ["no-such-program-here"]])
+def test_a_command_that_is_not_there_is_one_clear_line(tmp_path, line):
+    done = measured(tmp_path, "--", *line)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_killed_measure_loses_no_more_than_a_second_of_samples(tmp_path, boards):
+    with started("measure", "-o", tmp_path, "--", "sleep", "6") as process:
+        wait_for(lambda: [*tmp_path.glob("runs/*/live/1/telemetry.*.csv")], "samples")
+        (path,) = tmp_path.glob("runs/*/live/1/telemetry.*.csv")
+        wait_for(lambda: path.read_text().count("\n") > 40, "samples")
+        process.kill()
+        process.wait()
+    assert path.read_text().count("\n") > 40
+    assert "interrupted" in wattlaw("status", tmp_path).stdout

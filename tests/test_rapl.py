@@ -1,0 +1,154 @@
+"""Energy of processors and memory, from a tree like that of Linux's powercap."""
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+
+from powercap import RANGE_UJ, Powercap
+from wattlaw.devices.meter import Target
+from wattlaw.devices.rapl import RaplMeter
+from wattlaw.errors import NotAvailable, NotPermitted
+from wattlaw.store.schema import SAMPLES, WINDOWS
+from wattlaw.telemetry.energy import energy_of_windows
+
+TARGET = Target(os.getpid())
+NOBODY = 65534
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch) -> Powercap:
+    monkeypatch.setenv("WATTLAW_POWERCAP", str(tmp_path / "powercap"))
+    return Powercap(tmp_path / "powercap")
+
+
+def energies(meter: RaplMeter) -> dict[str, float]:
+    return {sample.device: sample.energy_j for sample in meter.read()}
+
+
+def test_packages_and_their_memory_are_read_and_parts_of_a_package_are_not_counted_twice(tree):
+    meter = RaplMeter.open(TARGET)
+    assert [(device.id, device.kind) for device in meter.devices()] == [
+        ("package-0", "cpu"),
+        ("dram-0", "dram"),
+        ("package-1", "cpu"),
+        ("dram-1", "dram"),
+    ]
+    before = energies(meter)
+    tree.advance(2.0)
+    after = energies(meter)
+    used_j = {device: after[device] - before[device] for device in after}
+    assert used_j == pytest.approx({"package-0": 200, "dram-0": 40, "package-1": 240, "dram-1": 60})
+    for sample in meter.read():
+        assert sample.power_source == "measured"
+        assert sample.power_w is None
+    assert meter.problems() == []
+
+
+def test_a_counter_that_starts_again_at_zero_goes_on_where_it_was(tree):
+    tree.set("intel-rapl:0", RANGE_UJ - 150_000_000)  # 150 J before it wraps
+    meter = RaplMeter.open(TARGET)
+    found = [energies(meter)["package-0"]]
+    for _ in range(4):
+        tree.advance(1.0)
+        found.append(energies(meter)["package-0"])
+    steps = [later - earlier for earlier, later in pairwise(found)]
+    assert steps == [pytest.approx(100.0)] * 4
+
+
+def test_every_wrap_is_counted(tree):
+    meter = RaplMeter.open(TARGET)
+    first = energies(meter)["dram-1"]
+    for _ in range(3):
+        tree.set("intel-rapl:1:1", RANGE_UJ - 1)
+        energies(meter)
+        tree.set("intel-rapl:1:1", 0)
+        last = energies(meter)["dram-1"]
+    assert last - first == pytest.approx(3 * RANGE_UJ * 1e-6)
+
+
+def test_a_run_of_two_processors_adds_packages_and_memory_apart(tree):
+    meter = RaplMeter.open(TARGET)
+    rows = []
+    for second in range(6):
+        rows += [sample._replace(t_ns=second * 10**9)._asdict() for sample in meter.read()]
+        tree.advance(1.0)
+    samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
+    window = {"host": "a", "start_ns": 1_500_000_000, "duration_s": 3.0}
+    table = energy_of_windows(pa.Table.from_pylist([window], schema=WINDOWS), samples)
+    (row,) = table.to_pylist()
+    assert row["cpu_energy_j"] == pytest.approx(3 * 220)
+    assert row["dram_energy_j"] == pytest.approx(3 * 50)
+    assert row["gpu_energy_j"] is None
+    assert (row["energy_source"], row["energy_verdict"]) == ("counter", "ok")
+
+
+def test_a_counter_that_vanishes_is_given_up_with_the_reason_and_the_others_go_on(tree):
+    meter = RaplMeter.open(TARGET)
+    tree.file("intel-rapl:0:1").unlink()
+    for _ in range(2):
+        assert set(energies(meter)) == {"package-0", "package-1", "dram-1"}
+    (problem,) = meter.problems()
+    assert problem.startswith("dram-0: given up: ")
+    assert "No such file" in problem
+
+
+def test_a_counter_that_holds_no_number_is_given_up(tree):
+    meter = RaplMeter.open(TARGET)
+    tree.file("intel-rapl:1").write_text("")
+    assert set(energies(meter)) == {"package-0", "dram-0", "dram-1"}
+    assert meter.problems()[0].startswith("package-1: given up: ")
+
+
+def test_a_machine_without_counters_says_so(tmp_path, monkeypatch):
+    for root in (tmp_path, tmp_path / "missing"):
+        monkeypatch.setenv("WATTLAW_POWERCAP", str(root))
+        with pytest.raises(NotAvailable, match="no RAPL counters in"):
+            RaplMeter.open(TARGET)
+
+
+def test_a_counter_that_is_broken_from_the_start_is_not_available(tree):
+    tree.file("intel-rapl:0").write_text("broken\n")
+    with pytest.raises(NotAvailable, match="intel-rapl:0/energy_uj cannot be read"):
+        RaplMeter.open(TARGET)
+
+
+# Root may read everything, so it becomes another user; what leads to the tree may be root's only.
+CODE = f"""
+import os, sys
+from wattlaw.devices.meter import Target
+from wattlaw.devices.rapl import RaplMeter
+from wattlaw.errors import NotPermitted
+os.chdir(os.environ["WATTLAW_POWERCAP"])
+os.environ["WATTLAW_POWERCAP"] = "."
+if os.geteuid() == 0:
+    os.setgid({NOBODY}), os.setuid({NOBODY})
+try:
+    RaplMeter.open(Target(1))
+except NotPermitted as error:
+    sys.exit(f"not permitted: {{error}}")
+"""
+
+
+def test_counters_that_are_roots_only_say_how_an_administrator_changes_that(tree):
+    for path in (tree.root, *tree.root.glob("**/*")):
+        path.chmod(0o755)
+    line = [sys.executable, "-c", CODE]
+    allowed = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (allowed.returncode, allowed.stderr) == (0, "")
+    tree.file("intel-rapl:0").chmod(0o000)
+    refused = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert refused.stderr.startswith("not permitted: intel-rapl:0/energy_uj can be read by root")
+    assert "an administrator can allow it with: chmod o+r /sys/class/powercap" in refused.stderr
+    assert issubclass(NotPermitted, NotAvailable)
+
+
+def test_a_counter_that_goes_back_is_no_wrap_and_its_energy_is_not_used(tree):
+    tree.set("intel-rapl:0", 200_000_000)
+    meter = RaplMeter.open(TARGET)
+    before = energies(meter)["package-0"]
+    tree.set("intel-rapl:0", 199_999_000)
+    assert energies(meter)["package-0"] < before  # seen as a fall, not as 262 kJ

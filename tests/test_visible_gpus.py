@@ -1,0 +1,259 @@
+"""Which boards are ours: CUDA's and Slurm's variables, as CUDA and Slurm mean them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wattlaw.devices.meter import Target
+from wattlaw.devices.nvidia.meter import NvidiaMeter
+from wattlaw.devices.nvidia.visible import Listed, selected
+from wattlaw.errors import NotAvailable
+
+MODEL = "NVIDIA H100"
+
+
+def listed(count: int, **changes: object) -> list[Listed]:
+    """Return boards whose UUIDs differ in their first group only."""
+    return [
+        Listed(
+            **{
+                "uuid": f"GPU-{place:08x}-1111-2222-3333-444444444444",
+                "name": MODEL,
+                "minor": place,
+                "mig_uuids": (),
+            }
+            | {name: told[place] for name, told in changes.items()}
+        )
+        for place in range(count)
+    ]
+
+
+def chosen(boards: list[Listed], visible: str | None = None, **more: str) -> list[int]:
+    """Return the places of the boards that an environment selects."""
+    environ = more if visible is None else more | {"CUDA_VISIBLE_DEVICES": visible}
+    return [boards.index(board) for board in selected(boards, environ).boards]
+
+
+def test_without_a_variable_every_board_of_the_machine_is_ours():
+    assert chosen(listed(3)) == [0, 1, 2]
+    assert chosen([]) == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("0", [0]),
+        ("2,0", [2, 0]),
+        (" 3 , 1 ", [3, 1]),
+        ("1,1,1", [1]),
+        ("1,9,0", [1]),  # as for CUDA, what does not exist ends the list
+        ("9", []),
+        ("-1", []),
+        ("0,-1,1", [0]),
+        ("0,,1", [0]),
+        ("", []),
+        ("  ", []),
+        ("NoDevFiles", []),
+        ("none", []),
+        ("void", []),
+        ("0x1", []),
+        ("٣", []),
+        ("9" * 5000, []),
+    ],
+)
+def test_integers_are_read_as_cuda_reads_them(visible, expected):
+    assert chosen(listed(4), visible) == expected
+
+
+@pytest.mark.parametrize("visible", ["", "NoDevFiles", "1,9,0", "-1"])
+def test_a_list_that_hides_boards_or_ends_early_is_told(visible):
+    (note,) = selected(listed(4), {"CUDA_VISIBLE_DEVICES": visible}).notes
+    assert "CUDA_VISIBLE_DEVICES" in note
+    assert "visible" in note
+
+
+def test_device_10_is_not_device_1():
+    boards = listed(11)
+    assert chosen(boards, "10") == [10]
+    assert chosen(boards, "1") == [1]
+    assert chosen(boards, "1,10") == [1, 10]
+    assert chosen(boards, SLURM_JOB_ID="1", SLURM_JOB_GPUS="10") == [10]
+    assert chosen(boards, boards[10].uuid) == [10]
+
+
+def test_a_uuid_in_cuda_visible_devices_is_no_error_and_selects_that_board():
+    boards = listed(4)
+    assert chosen(boards, boards[2].uuid) == [2]
+    assert chosen(boards, f"{boards[3].uuid},{boards[0].uuid}") == [3, 0]
+    assert chosen(boards, f"{boards[3].uuid},{boards[3].uuid}, 3") == [3]
+    assert chosen(boards, "GPU-00000002") == [2]
+    assert chosen(boards, "GPU-00000001-1111,0") == [1, 0]
+
+
+def test_a_uuid_that_fits_several_boards_or_none_ends_the_list():
+    boards = listed(4)
+    assert chosen(boards, "GPU-0000000,1") == []
+    assert chosen(boards, "0,GPU-ffffffff,1") == [0]
+    assert chosen(boards[:1], "GPU-") == [0]
+
+
+def test_a_part_of_a_board_in_mig_mode_counts_as_its_board_once():
+    parts = [("MIG-aaaa0000-1-5-1-1", "MIG-aaaa0001-1-5-1-1"), ("MIG-bbbb0000-1-5-1-1",), ()]
+    boards = listed(3, mig_uuids=parts)
+    assert chosen(boards, "MIG-bbbb0000-1-5-1-1") == [1]
+    assert chosen(boards, "MIG-aaaa0001-1-5-1-1,MIG-aaaa0000-1-5-1-1") == [0]
+    assert chosen(boards, "MIG-aaaa") == [0]
+    assert chosen(boards, "MIG-") == []
+    assert chosen(boards, f"MIG-{boards[1].uuid}/7/0") == [1]  # as drivers before 470 wrote it
+    assert chosen(boards, f"MIG-{boards[2].uuid}/1/0,MIG-{boards[2].uuid}/2/0") == [2]
+    assert chosen(boards, "MIG-GPU-ffffffff-1111-2222-3333-444444444444/1/0") == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected"),
+    [("3", [3]), ("4,5", [4, 5]), ("0-2", [0, 1, 2]), ("1,6-7", [1, 6, 7]), (" 2 , 5 ", [2, 5])],
+)
+def test_of_a_shared_node_only_the_gpus_of_the_slurm_job_count(gpus, expected):
+    assert chosen(listed(8), SLURM_JOB_ID="7", SLURM_JOB_GPUS=gpus) == expected
+    step = {"SLURM_JOB_GPUS": "0-7", "SLURM_STEP_GPUS": gpus}
+    assert chosen(listed(8), SLURM_JOB_ID="7", **step) == expected
+
+
+def test_a_slurm_job_knows_boards_by_their_device_files_not_by_their_place():
+    boards = listed(4, minor=[3, 2, 1, 0])
+    assert chosen(boards, SLURM_JOB_ID="7", SLURM_JOB_GPUS="0,1") == [2, 3]
+
+
+def test_a_job_that_holds_no_gpu_measures_none_and_says_why():
+    found = selected(listed(8), {"SLURM_JOB_ID": "7"})
+    assert found.boards == ()
+    assert "holds no GPU" in found.notes[0]
+    assert chosen(listed(8), "NoDevFiles", SLURM_JOB_ID="7") == []
+    assert chosen(listed(8), "2", SLURM_JOB_ID="7") == [2]  # said by the user
+
+
+def test_where_a_cgroup_hides_other_boards_those_that_are_left_are_the_jobs():
+    # The job holds minors 4 and 5, but sees them as 0 and 1.
+    boards = listed(2, minor=[4, 5])
+    assert chosen(boards, "0,1", SLURM_JOB_ID="7", SLURM_JOB_GPUS="4,5") == [0, 1]
+    assert chosen(boards, "1", SLURM_JOB_ID="7", SLURM_JOB_GPUS="4,5") == [1]
+    assert chosen(boards, SLURM_JOB_ID="7", SLURM_JOB_GPUS="4,5") == [0, 1]
+    renumbered = listed(2, minor=[0, 1])
+    assert chosen(renumbered, SLURM_JOB_ID="7", SLURM_JOB_GPUS="4,5") == [0, 1]
+
+
+def test_boards_that_cuda_shows_but_the_slurm_job_does_not_hold_are_left_out_and_told():
+    environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "3,4,5"}
+    found = selected(listed(8), environ)
+    assert [board.minor for board in found.boards] == [4, 5]
+    assert found.notes == ("CUDA_VISIBLE_DEVICES names 1 GPU(s) that this Slurm job does not hold",)
+
+
+@pytest.mark.parametrize("told", ["x", "²", "1-", "1-x", "-1", "1,,2"])
+def test_a_job_list_that_cannot_be_read_is_not_guessed_at(told):
+    assert chosen(listed(8), SLURM_JOB_ID="7", SLURM_JOB_GPUS=told) == []
+
+
+def test_an_ordinal_on_a_machine_of_several_models_is_refused_and_not_taken_as_an_nvml_index():
+    boards = listed(3, name=["NVIDIA A100", "NVIDIA A100", "NVIDIA T4"])
+    with pytest.raises(NotAvailable, match="CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID"):
+        chosen(boards, "0")
+    assert chosen(boards, "2,0", CUDA_DEVICE_ORDER="PCI_BUS_ID") == [2, 0]
+    assert chosen(boards, boards[2].uuid) == [2]
+    with pytest.raises(NotAvailable):
+        chosen(boards, "0", CUDA_DEVICE_ORDER="FASTEST_FIRST")
+
+
+BOARDS = listed(3, name=[MODEL, MODEL, "NVIDIA T4"], mig_uuids=[(), ("MIG-1-2",), ()])
+WORDS = st.one_of(
+    st.text(max_size=20),
+    st.integers(-2, 12).map(str),
+    st.integers(0, 2).map(lambda place: BOARDS[place].uuid),
+    st.integers(0, 40).map(lambda length: BOARDS[0].uuid[:length]),
+    st.sampled_from(["MIG-1-2", "MIG-GPU-/", "NoDevFiles", "²", "٣", "", " ", "\0", "0" * 6000]),
+)
+LISTS = st.none() | st.lists(WORDS, max_size=6).map(",".join)
+
+
+@given(LISTS, LISTS, LISTS, st.booleans(), st.integers(0, 3))
+def test_no_text_in_the_environment_is_an_error_and_no_board_counts_twice(
+    visible, job, step, is_ordered, count
+):
+    told = {"CUDA_VISIBLE_DEVICES": visible, "SLURM_JOB_GPUS": job, "SLURM_STEP_GPUS": step}
+    told |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID" if is_ordered else None, "SLURM_JOB_ID": job}
+    try:
+        found = selected(BOARDS[:count], {name: word for name, word in told.items() if word})
+    except NotAvailable:
+        assert not is_ordered
+        assert count == 3
+        return
+    assert len(set(found.boards)) == len(found.boards)
+    assert {*found.boards} <= {*BOARDS[:count]}
+
+
+def metered(monkeypatch: pytest.MonkeyPatch, **environ: str) -> dict[str, float]:
+    """Return the power of each board that a meter reads in an environment, by UUID."""
+    for name, told in environ.items():
+        monkeypatch.setenv(name, told)
+    meter = NvidiaMeter.open(Target(1))
+    found = {sample.device: sample.power_w for sample in meter.read() if sample.power_w}
+    assert {device.id for device in meter.devices()} == {*found}
+    meter.close()
+    return found
+
+
+def test_the_board_that_a_uuid_names_is_measured_and_no_other(boards_here, monkeypatch):
+    boards = boards_here(3, high_w=[100.0, 200.0, 300.0])
+    uuid = boards[2].uuid.decode()
+    assert metered(monkeypatch, CUDA_VISIBLE_DEVICES=uuid) == {uuid: 300.0}
+
+
+def test_a_cuda_ordinal_is_looked_up_among_what_cuda_counts(boards_here, monkeypatch):
+    boards = boards_here(3, high_w=[100.0, 200.0, 300.0], name=["big", "big", "small"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with pytest.raises(NotAvailable, match="ordinal 1 on a machine with several GPU models"):
+        NvidiaMeter.open(Target(1))
+    found = metered(monkeypatch, CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert found == {boards[1].uuid.decode(): 200.0}
+
+
+def test_a_part_in_mig_mode_is_measured_as_its_whole_board_and_said_to_be_shared(
+    boards_here, monkeypatch
+):
+    boards = boards_here(2, mig_mode=[0, 1], mig_count=2, high_w=[100.0, 200.0])
+    parts = [boards[1].mig_uuid[place].value.decode() for place in range(2)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(parts))
+    meter = NvidiaMeter.open(Target(1))
+    (device,) = meter.devices()
+    assert device.id == boards[1].uuid.decode()
+    assert device.facts["is_shared"] is True
+    assert {sample.power_w for sample in meter.read()} - {None} == {200.0}
+    meter.close()
+
+
+def test_every_gpu_of_a_shared_node_is_not_counted_for_a_job_that_holds_one(
+    boards_here, monkeypatch
+):
+    boards = boards_here(8, high_w=[100.0 + 10 * place for place in range(8)])
+    found = metered(monkeypatch, SLURM_JOB_ID="7", SLURM_JOB_GPUS="5")
+    assert found == {boards[5].uuid.decode(): 150.0}
+
+
+def test_where_nothing_is_visible_the_reason_is_told(boards_here, monkeypatch):
+    boards_here(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    with pytest.raises(NotAvailable, match="'-1' names no GPU here"):
+        NvidiaMeter.open(Target(1))
+
+
+def test_boards_named_by_the_run_are_measured_whatever_the_environment_says(
+    boards_here, monkeypatch
+):
+    boards = boards_here(2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    uuid = boards[1].uuid.decode()
+    meter = NvidiaMeter.open(Target(1, gpus=(uuid, uuid)))
+    assert [device.id for device in meter.devices()] == [uuid]
+    meter.close()
+    with pytest.raises(NotAvailable, match="GPU-none is not on this machine"):
+        NvidiaMeter.open(Target(1, gpus=("GPU-none",)))
