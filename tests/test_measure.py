@@ -139,3 +139,22 @@ def test_a_killed_measure_loses_no_more_than_a_second_of_samples(tmp_path, board
         process.wait()
     assert path.read_text().count("\n") > 40
     assert "interrupted" in wattlaw("status", tmp_path).stdout
+
+
+def test_nothing_is_looked_up_online_by_any_process_of_a_measurement(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "def note(event, arguments):\n"
+        "    if event in ('socket.connect', 'socket.getaddrinfo', 'socket.sendto'):\n"
+        f"        open({str(tmp_path / 'online')!r}, 'a').write(f'{{event}} {{arguments}}\\n')\n"
+        "sys.addaudithook(note)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    monkeypatch.setenv("PYTHONPATH", path)
+    done = measured(tmp_path / "s", "--", "true")
+    assert done.returncode == 0
+    asks = "import socket; socket.getaddrinfo('localhost', 80)"
+    subprocess.run([sys.executable, "-c", asks], check=True, env=os.environ | {"PYTHONPATH": path})
+    assert (tmp_path / "online").read_text().splitlines() == [
+        line for line in (tmp_path / "online").read_text().splitlines() if "localhost" in line
+    ]

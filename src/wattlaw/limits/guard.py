@@ -12,6 +12,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from wattlaw.limits.saved import Saved, SaveFolder, boot_id
 from wattlaw.limits.watchdog import DONE, READY, YOURS
 
 _WATCHDOG_START_S = 60
+_ENFORCED_AFTER_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -330,10 +332,16 @@ def _user() -> str:
 
 def _applied(state: LimitState, limits: Limits, name: str, limiter: Limiter) -> Applied:
     """Read back what was set; what differs from what was asked for is told, not hidden."""
-    enforced = limiter.read(state.device).enforced_w
     asked = limits.power_limit_w
+    end_s = time.monotonic() + _ENFORCED_AFTER_S
+    while True:  # a driver may take a moment
+        enforced = limiter.read(state.device).enforced_w
+        differs = asked is not None and (enforced is None or abs(enforced - asked) > SAME_W)
+        if not differs or time.monotonic() > end_s:
+            break
+        time.sleep(0.05)
     note = None
-    if asked is not None and (enforced is None or abs(enforced - asked) > SAME_W):
+    if differs:
         kept = "an unknown limit" if enforced is None else f"{enforced:g} W"
         note = f"{state.device} enforces {kept} instead of {asked:g} W"
     return Applied(

@@ -1,0 +1,98 @@
+"""``devices``, ``limits`` and ``selftest``: what a user sees of the machine."""
+
+import json
+
+import pytest
+
+from conftest import wattlaw
+from fake_nvml import Boards
+from wattlaw.launch.selftest import median_interval, run_checks
+
+
+@pytest.fixture
+def boards(tmp_path, monkeypatch) -> Boards:
+    """Give two boards, one of which stands at an odd limit, to every process started from here."""
+    found = Boards.create(
+        tmp_path / "boards", 2, buffers=1, limit_mw=[217_500, 400_000], limit_default_mw=400_000
+    )
+    for name, value in found.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    return found
+
+
+def told(*arguments: object) -> object:
+    done = wattlaw(*arguments, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def test_a_machine_without_hardware_says_of_each_meter_why_it_measures_nothing():
+    found = told("devices")
+    reasons = {meter["name"]: meter["reason"] for meter in found["meters"]}
+    assert "no NVIDIA driver" in reasons["nvidia"]
+    assert "powercap" in reasons["rapl"]
+    assert reasons["host"] is None
+    assert all(limiter["reason"] for limiter in found["limiters"])
+    assert "no NVIDIA driver" in wattlaw("devices").stdout.replace("\n", " ")
+
+
+def test_boards_are_listed_with_what_they_support_and_how_they_can_be_limited(boards):
+    found = told("devices")
+    (nvidia,) = (meter for meter in found["meters"] if meter["name"] == "nvidia")
+    facts = nvidia["devices"][0]["facts"]
+    assert (facts["power"], facts["energy_counter"]) == ("buffer", "field")
+    assert facts["counter_refresh_s"] == pytest.approx(0.02, rel=0.2)
+    (limiter,) = (one for one in found["limiters"] if one["name"] == "nvidia")
+    assert limiter["devices"][0]["power_limit_w"] == 217.5
+    assert boards[0].uuid.decode() in wattlaw("devices").stdout.replace("\n", "")
+
+
+def test_a_limit_set_by_hand_is_shown_with_what_was_there_and_given_back_by_hand(boards):
+    assert wattlaw("limits", "set", "--power-limit", 150).returncode == 0
+    assert [boards[i].limit_mw for i in range(2)] == [150_000, 150_000]
+    shown = {row["device"]: row for row in told("limits", "show")}
+    mine = shown[boards[0].uuid.decode()]
+    assert (mine["power_limit_w"], mine["to_give_back"]["power_limit_w"]) == (150.0, 217.5)
+    refused = wattlaw("measure", "--power-limit", 130, "--", "true")
+    assert (refused.returncode, "limits restore" in refused.stderr) == (3, True)
+    restored = wattlaw("limits", "restore")
+    assert restored.returncode == 0
+    assert restored.stdout.count("given back") == 2
+    assert [boards[i].limit_mw for i in range(2)] == [217_500, 400_000]
+    assert wattlaw("limits", "restore").stdout == "Nothing is to be given back.\n"
+
+
+def test_a_clock_is_locked_by_hand_only_where_none_is_said_to_be_locked(boards):
+    refused = wattlaw("limits", "set", "--clock-limit", 900)
+    assert (refused.returncode, "prior_clocks" in refused.stderr) == (3, True)
+    done = wattlaw("limits", "set", "--clock-limit", 900, "--prior-clocks", "default")
+    assert "clock locked at 900 MHz" in done.stdout
+    assert boards[0].locked_max_mhz == 900
+    wattlaw("limits", "restore")
+    assert boards[0].locked_max_mhz == 0
+
+
+@pytest.mark.parametrize("line", [[], ["--power-limit", "-5"], ["--power-limit", "nan"],
+                                  ["--clock-limit", "900", "--prior-clocks", "x"]])  # fmt: skip
+def test_a_limit_that_is_none_is_one_clear_line(boards, line):
+    done = wattlaw("limits", "set", *line)
+    assert done.returncode in (2, 3)
+    assert done.stderr.count("\n") == 1
+    assert [boards[i].limit_mw for i in range(2)] == [217_500, 400_000]
+
+
+def test_the_selftest_has_a_verdict_for_each_line_and_a_value_where_there_is_one(boards):
+    checks = {(check.check, check.device): check for check in run_checks(watch_s=4.0, pairs=6)}
+    uuid = boards[0].uuid.decode()
+    assert checks["counter's refresh period", uuid].value == pytest.approx(0.02, rel=0.2)
+    assert checks["counter against integral of power", uuid].verdict == "ok"
+    assert checks["meter", "rapl"].verdict == "not available"
+    assert checks["slow-down of a training loop", None].value is not None
+    for check in checks.values():
+        assert (check.value is None) == (check.verdict == "not available")
+        assert check.verdict in ("ok", "poor", "not available")
+
+
+def test_the_interval_of_a_median_is_that_of_the_order_statistics():
+    assert median_interval([float(n) for n in range(1, 11)]) == (2.0, 9.0)  # n = 10: 97.9 %
