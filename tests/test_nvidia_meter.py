@@ -526,10 +526,6 @@ def test_with_the_drivers_buffers_a_reading_a_second_gives_ten_samples_a_second(
     assert calls["buffered"] < 0.25 * calls["polled"]
 
 
-def test_sampling_eight_boards_takes_little_processor_time(recording):
-    assert recording.report.cpu_s < 0.05 * recording.report.duration_s
-
-
 @pytest.mark.parametrize("function", ["nvmlDeviceGetFieldValues", "nvmlDeviceGetSamples"])
 def test_a_board_whose_better_calls_fail_is_read_by_the_plain_ones(boards_here, function):
     boards = boards_here(1, buffers=1)
