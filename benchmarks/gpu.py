@@ -83,9 +83,8 @@ def recorded(code: str | None, hz: float, seconds: float) -> tuple[SamplerReport
         report = SamplerReport.model_validate_json(
             sampler.report_path(Path(name), host).read_text()
         )
-        samples = read_live(sampler.stream_path(Path(name), host), SAMPLES)
-    names = pa.array([host] * len(samples), pa.string())
-    return report, samples.set_column(SAMPLES.get_field_index("host"), "host", names), share
+        samples = read_live(sampler.stream_path(Path(name), host), SAMPLES, host)
+    return report, samples, share
 
 
 def agreement(samples: pa.Table, window_s: float, count: int) -> dict[str, object]:

@@ -91,11 +91,12 @@ def test_of_eight_ranks_on_a_host_one_records_so_that_nothing_is_counted_eight_t
     assert record.spec.setting.gpus == 8
 
 
-def test_where_nothing_can_be_stored_the_program_runs_on_with_a_warning(tmp_path):
+@pytest.mark.parametrize("store", ["file", "file/store"])
+def test_where_nothing_can_be_stored_the_program_runs_on_with_a_warning(tmp_path, store):
     (tmp_path / "file").write_text("in the way")
     with (
         pytest.warns(UserWarning, match="nothing is recorded"),
-        wattlaw.track("x", store=tmp_path / "file" / "store", quiet=True) as run,
+        wattlaw.track("x", store=tmp_path / store, quiet=True) as run,
     ):
         done = list(run.epochs(range(3)))
     assert done == [0, 1, 2]

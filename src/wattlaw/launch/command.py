@@ -14,11 +14,12 @@ from wattlaw.devices.meter import Target
 from wattlaw.devices.nvidia.driver import visible_boards
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.launch.finish import write_limits
-from wattlaw.launch.limited import hold_boards, refusal, tidy_up
-from wattlaw.launch.recording import Recording, store_at
-from wattlaw.limits.guard import Hold, Limits
+from wattlaw.launch.limited import refusal, tidy_up
+from wattlaw.launch.recording import Recording
+from wattlaw.limits.guard import Hold, Limits, hold
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 
 WORKLOAD, KIND, PHASE = "command", "measure", "command"
@@ -89,8 +90,8 @@ def measure(
         ),
         launch_kind=KIND,
     )
-    recording = Recording(store_at(store), spec, Target(os.getpid(), 1 / sample_hz, assume_cpu_w))
-    held = None if limits.are_none else hold_boards(boards)
+    recording = Recording(Store(store), spec, Target(os.getpid(), 1 / sample_hz, assume_cpu_w))
+    held = None if limits.are_none else hold(boards)
     if held is None and not limits.are_none:
         raise NotAvailable("another process limits one of these GPUs (see 'wattlaw limits show')")
     try:

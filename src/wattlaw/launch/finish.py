@@ -1,6 +1,5 @@
 """The end of an attempt: its live streams become the run's tables, or its failure a reason."""
 
-import dataclasses
 import json
 import signal
 from collections.abc import Iterable
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from wattlaw.devices.meter import Facts as DeviceFacts
-from wattlaw.limits.guard import Applied
 from wattlaw.store.files import write_text
 from wattlaw.store.record import Facts, LimitReport, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
@@ -122,9 +120,9 @@ def limits_path(live: Path, host: str) -> Path:
     return live / f"limits.{host}.json"
 
 
-def write_limits(live: Path, host: str, applied: Iterable[Applied]) -> None:
+def write_limits(live: Path, host: str, applied: Iterable[LimitReport]) -> None:
     """Tell what was limited on a host."""
-    told = [{"host": host, **dataclasses.asdict(one)} for one in applied]
+    told = [one.model_dump() for one in applied]
     write_text(limits_path(live, host), json.dumps(told))
 
 

@@ -1,11 +1,11 @@
-"""Limits around a run: when they cannot be, and the hold on the boards that they are for."""
+"""Limits around a run: when they cannot be, and what earlier ones have left."""
 
 import sys
 from collections.abc import Sequence
 
 from wattlaw.errors import WattlawError
 from wattlaw.limits.giving_back import recover_all
-from wattlaw.limits.guard import Hold, Limits, hold
+from wattlaw.limits.guard import Limits
 from wattlaw.limits.saved import SaveFolder
 from wattlaw.study.model import Setting
 
@@ -27,11 +27,6 @@ def refusal(limits: Limits, boards: Sequence[str], *, prior_clocks_are_default: 
             "not be given back; state 'prior_clocks: default' (launch) if none is"
         )
     return None
-
-
-def hold_boards(boards: Sequence[str]) -> Hold | None:
-    """Take the right to limit boards; None while another process has one of them."""
-    return hold(boards, SaveFolder())
 
 
 def tidy_up() -> None:

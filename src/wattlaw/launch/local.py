@@ -16,9 +16,9 @@ from wattlaw.devices.nvidia.driver import visible_boards
 from wattlaw.errors import NotAvailable
 from wattlaw.launch.finish import failure_of, write_limits
 from wattlaw.launch.launcher import Ended
-from wattlaw.launch.limited import hold_boards, limits_of, refusal, tidy_up
+from wattlaw.launch.limited import limits_of, refusal, tidy_up
 from wattlaw.launch.places import Claim, Places
-from wattlaw.limits.guard import Hold
+from wattlaw.limits.guard import Hold, hold
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Launch, RunSpec
@@ -104,7 +104,7 @@ class LocalLauncher:
         room = Room(run, workers)
         if not limits_of(spec.setting).are_none:
             try:
-                room.hold = hold_boards(workers.names if self._gpus else self._boards)
+                room.hold = hold(workers.names if self._gpus else self._boards)
             except NotAvailable as error:
                 room.refusal = error
                 return room

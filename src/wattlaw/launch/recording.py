@@ -11,7 +11,7 @@ from typing import Any
 
 from wattlaw import machine
 from wattlaw.devices.meter import Target
-from wattlaw.errors import NotAvailable
+from wattlaw.store.files import write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
@@ -134,7 +134,7 @@ class Recording:
             device_ids=(),
             software=machine.software(_PACKAGES),
         )
-        (self.live / f"facts.{self.host}.json").write_text(facts.model_dump_json())
+        write_text(self.live / f"facts.{self.host}.json", facts.model_dump_json())
 
     def _end_sampling(self) -> None:
         if self._sampler is None:
@@ -144,13 +144,6 @@ class Recording:
             self._sampler.wait(_SAMPLER_GRACE_S)
         self._sampler.kill()
         self._sampler.wait()
-
-
-def store_at(path: Path) -> Store:
-    """Return the store at a path; raises ``NotAvailable`` where a file is in its way."""
-    if path.exists() and not path.is_dir():
-        raise NotAvailable(f"{path}: is a file, not a folder for a store")
-    return Store(path)
 
 
 def brought_home(

@@ -227,9 +227,7 @@ def _agreement(folder: Path, host: str, gpus: list[str], watch_s: float) -> list
     from wattlaw.store.schema import SAMPLES, WINDOWS
     from wattlaw.telemetry.energy import energy_of_windows
 
-    samples = read_live(sampler.stream_path(folder, host), SAMPLES)
-    names = pa.array([host] * len(samples), pa.string())
-    samples = samples.set_column(SAMPLES.get_field_index("host"), "host", names)
+    samples = read_live(sampler.stream_path(folder, host), SAMPLES, host)
     start_ns = pc.min(samples["t_ns"]).as_py() + 500_000_000
     window = {"host": host, "start_ns": start_ns, "duration_s": watch_s - 2.0}
     windows = pa.Table.from_pylist([window], schema=WINDOWS)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from wattlaw.devices.meter import Target
-from wattlaw.errors import BadInput
-from wattlaw.launch.recording import Recording, store_at
+from wattlaw.launch.recording import Recording
 from wattlaw.launch.summary import one_line_of
 from wattlaw.store.record import RunRecord
+from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 
 T = TypeVar("T")
@@ -222,10 +222,7 @@ def track(
         told = str(error).splitlines()
         raise ValueError(f"wattlaw.track: {' '.join(told[1:3]) or error}") from None
     target = Target(os.getpid(), 1 / sample_hz, assume_cpu_w)
-    try:
-        return Track(Recording(store_at(Path(store)), spec, target), quiet=quiet)
-    except BadInput as error:
-        raise ValueError(str(error)) from None
+    return Track(Recording(Store(Path(store)), spec, target), quiet=quiet)
 
 
 #: Where launchers tell a process its number on its host, and how many there are in all.

@@ -23,6 +23,7 @@ from wattlaw.errors import NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.limits.giving_back import SAME_W, give_back, limiters, recover, that_have
 from wattlaw.limits.saved import Saved, SaveFolder, boot_id
 from wattlaw.limits.watchdog import DONE, READY, YOURS
+from wattlaw.store.record import LimitReport
 
 _WATCHDOG_START_S = 60
 _ENFORCED_AFTER_S = 0.5
@@ -41,19 +42,6 @@ class Limits:
         return self.power_limit_w is None and self.clock_limit_mhz is None
 
 
-@dataclass(frozen=True)
-class Applied:
-    """What was set on one device: asked for, enforced, and there before."""
-
-    device: str
-    limiter: str
-    power_limit_w: float | None
-    power_limit_enforced_w: float | None
-    power_limit_before_w: float | None
-    clock_limit_mhz: float | None
-    note: str | None = None
-
-
 @dataclass
 class Hold:
     """Devices that only this process may limit, until it is released.
@@ -68,10 +56,8 @@ class Hold:
     #: The parts (power, clock) of devices that were, or may have been, changed.
     _touched: set[tuple[str, str]] = field(default_factory=set)
     _watchdog: "_Watchdog | None" = None
-    #: Keeps the driver loaded: without persistence mode it forgets limits with its last user.
-    _loaded: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
-    def apply(self, limits: Limits, *, kept: bool = False) -> tuple[Applied, ...]:
+    def apply(self, limits: Limits, *, kept: bool = False) -> tuple[LimitReport, ...]:
         """Limit every device of the hold, or none of them.
 
         Parameters
@@ -92,17 +78,15 @@ class Hold:
             raise ValueError("this hold has applied limits already")
         if limits.are_none:
             return ()
-        known = self._loaded.enter_context(limiters())
-        states = {device: _state(device, known) for device in self.devices}
-        for device in self.devices:
-            self._recover(device, known)
-        for state in states.values():
-            _check_range(state, limits)
-        return self._apply(limits, known, kept=kept)
+        with limiters() as known:
+            for device in self.devices:
+                self._recover(device, known)
+                _check_range(_state(device, known), limits)
+            return self._apply(limits, known, kept=kept)
 
     def _apply(
         self, limits: Limits, known: dict[str, Limiter], *, kept: bool
-    ) -> tuple[Applied, ...]:
+    ) -> tuple[LimitReport, ...]:
         token = secrets.token_hex(8)
         states = {device: _state(device, known) for device in self.devices}
         try:
@@ -120,7 +104,7 @@ class Hold:
             self._saved.clear()  # nothing is given back at the end of this process
         return tuple(applied)
 
-    def _limit(self, state: LimitState, limits: Limits, known: dict[str, Limiter]) -> Applied:
+    def _limit(self, state: LimitState, limits: Limits, known: dict[str, Limiter]) -> LimitReport:
         """Limit one device, its power and its clock each by the first limiter that may."""
         device, watts, mhz = state.device, limits.power_limit_w, limits.clock_limit_mhz
         ways, name = that_have(device, known), ""
@@ -188,7 +172,6 @@ class Hold:
                 self._watchdog = None
             while self._locks:
                 os.close(self._locks.pop())
-            self._loaded.close()
 
     def _give_back(self, known: dict[str, Limiter]) -> None:
         reasons = []
@@ -330,7 +313,7 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _applied(state: LimitState, limits: Limits, name: str, limiter: Limiter) -> Applied:
+def _applied(state: LimitState, limits: Limits, name: str, limiter: Limiter) -> LimitReport:
     """Read back what was set; what differs from what was asked for is told, not hidden."""
     asked = limits.power_limit_w
     end_s = time.monotonic() + _ENFORCED_AFTER_S
@@ -344,7 +327,8 @@ def _applied(state: LimitState, limits: Limits, name: str, limiter: Limiter) -> 
     if differs:
         kept = "an unknown limit" if enforced is None else f"{enforced:g} W"
         note = f"{state.device} enforces {kept} instead of {asked:g} W"
-    return Applied(
+    return LimitReport(
+        host=socket.gethostname(),
         device=state.device,
         limiter=name,
         power_limit_w=asked,

@@ -50,10 +50,11 @@ class LiveWriter:
         self.close()
 
 
-def read_live(path: Path, schema: "pa.Schema") -> "pa.Table":
+def read_live(path: Path, schema: "pa.Schema", host: str | None = None) -> "pa.Table":
     """Return every whole row of a live file; a torn tail costs the torn rows only.
 
     Columns of the schema that the file has not are null; a file of other columns has no rows.
+    With ``host``, that is the host of every row: a file belongs to one.
     """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
@@ -76,6 +77,9 @@ def read_live(path: Path, schema: "pa.Schema") -> "pa.Table":
     except pa.ArrowException:
         table = pa.Table.from_pylist(_good_rows(body, names, types), schema=schema)
     missing = {n: pa.nulls(len(table), schema.field(n).type) for n in schema.names}
+    if host is not None:
+        missing["host"] = pa.array([host] * len(table), pa.string())
+        table = table.drop_columns(["host"]) if "host" in table.column_names else table
     columns = [table[n] if n in table.column_names else missing[n] for n in schema.names]
     return pa.table(columns, schema=schema)
 

@@ -92,9 +92,7 @@ class RunFolder:
         tables = [schema.empty_table()]
         for path in sorted(self.live(attempt).glob(f"{kind}.*.csv")):
             host = path.name.removeprefix(f"{kind}.").removesuffix(".csv")
-            found = read_live(path, schema)
-            names = pa.array([host] * len(found), pa.string())
-            tables.append(found.set_column(schema.get_field_index("host"), "host", names))
+            tables.append(read_live(path, schema, host))
         return pa.concat_tables(tables)
 
     def write_tables(self, epochs: "pa.Table", telemetry: "pa.Table") -> None:
