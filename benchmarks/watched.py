@@ -65,15 +65,17 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
     from wattlaw.study.model import WorkloadSpec
     from wattlaw.training.ranks import moved
     from wattlaw.workloads import catalogue
+    from wattlaw.workloads.feed import Feed, Loader
     from wattlaw.workloads.workload import Shard
 
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     workload = catalogue.build(WorkloadSpec(name="digits-cnn"))
     model = workload.model().to(device)
-    optimizer = workload.optimizer(model, batch)
-    loader = workload.training_loader(Shard(0, 1, batch, seed=0, fraction=1.0))
-    batches = [moved(data, device) for data, _, _ in loader.epoch(0)]
+    optimizer = workload.optimizer(model, batch, fused=False)
+    shard = Shard(0, 1, batch, seed=0, fraction=1.0)
+    loader = Loader(workload.training_data(), shard, Feed(), training=True)
+    batches = [moved(one.data, device) for one in loader.epoch(0)]
 
     def block() -> None:
         for step in range(steps):

@@ -4,7 +4,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattlaw.workloads.batches import evaluation_parts, training_parts
+from wattlaw.workloads.batches import (
+    evaluation_parts,
+    sample_seeds,
+    splitmix64,
+    training_parts,
+    updates_per_epoch,
+)
 from wattlaw.workloads.workload import Shard
 
 counts = st.integers(1, 300)
@@ -81,3 +87,41 @@ def test_epochs_and_seeds_have_orders_of_their_own():
     assert order(0, 0) == order(0, 0)
     assert order(0, 0) != order(0, 1)
     assert order(0, 0) != order(1, 0)
+
+
+@given(counts, worlds, locals_, st.integers(1, 6), st.integers(0, 3))
+def test_pieces_of_a_part_are_the_part_and_only_the_last_ends_the_update(
+    samples, world, local, pieces, rank
+):
+    shard = Shard(rank % world, world, local, seed=1)
+    cut = Shard(rank % world, world, local, seed=1, micro_batches=pieces)
+    whole = list(training_parts(samples, shard, 0))
+    found = list(training_parts(samples, cut, 0))
+    updates: list[list[int]] = [[]]
+    for part in found:
+        assert len(part.indices) >= 1
+        updates[-1] += part.indices.tolist()
+        if part.ends_update:
+            updates.append([])
+    assert updates == [part.indices.tolist() for part in whole] + [[]]
+    assert updates_per_epoch(samples, shard) == updates_per_epoch(samples, cut) == len(whole)
+
+
+@given(seeds, st.integers(0, 1000))
+def test_the_seed_of_a_sample_depends_on_seed_epoch_and_sample_only(seed, epoch):
+    indices = np.array([5, 0, 123_456])
+    found = sample_seeds(seed, epoch, indices)
+    assert sample_seeds(seed, epoch, indices[::-1]).tolist() == found[::-1].tolist()
+    others = [sample_seeds(seed + 1, epoch, indices), sample_seeds(seed, epoch + 1, indices)]
+    assert len({*found.tolist(), *others[0].tolist(), *others[1].tolist()}) == 9
+
+
+def test_splitmix64_draws_the_published_numbers():
+    # From seed 1234567, as on Rosetta Code ("Pseudo-random numbers/Splitmix64").
+    assert splitmix64(np.array([1234567], dtype=np.uint64), np.arange(5)).tolist() == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]

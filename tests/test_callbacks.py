@@ -2,16 +2,21 @@
 
 from itertools import pairwise
 
-import lightning
 import pytest
 import torch
-import transformers
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from wattlaw.callbacks.lightning import WattlawCallback as ForLightning
-from wattlaw.callbacks.transformers import WattlawCallback as ForTransformers
 from wattlaw.store.store import Store
+from wattlaw.workloads.torchvision_import import import_torchvision
+
+import_torchvision()  # both trainers import it, and beside CPU-only torch it needs help
+
+import lightning  # noqa: E402
+import transformers  # noqa: E402
+
+from wattlaw.callbacks.lightning import WattlawCallback as ForLightning  # noqa: E402
+from wattlaw.callbacks.transformers import WattlawCallback as ForTransformers  # noqa: E402
 
 DATA = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
 

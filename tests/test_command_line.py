@@ -9,6 +9,7 @@ import pytest
 
 from conftest import records, wattlaw
 from wattlaw.cli.main import main
+from wattlaw.workloads import catalogue
 
 COMMANDS = ("run", "check", "status", "fit", "report", "export", "workloads")
 
@@ -98,7 +99,8 @@ def test_a_finished_study_starts_nothing_again(study, store):
 
 
 def test_check_counts_the_runs(study):
-    assert "2 runs = 1 workload(s) x 2 settings x 1 repeats" in wattlaw("check", study).stdout
+    told = wattlaw("check", study).stdout
+    assert told.endswith("ok: cli: 2 runs of 1 workload(s), 2 settings, 1 repeats\n")
 
 
 def test_status_tells_counts_and_reasons(store):
@@ -148,6 +150,23 @@ def test_a_store_that_allows_no_law_is_told_why(store):
     found = wattlaw("fit", store)
     assert found.returncode == 2
     assert "no rows to fit" in found.stderr
+
+
+def test_a_workload_is_shown_with_every_option_its_default_and_what_is_allowed(capsys):
+    assert main(["workloads", "show", "resnet50"]) == 0
+    shown = "".join(capsys.readouterr().out.replace("│", " ").split())
+    fields = catalogue.entry("resnet50").options.model_fields
+    assert len(fields) > 3
+    for name, field in fields.items():
+        assert name + json.dumps(field.default).replace(" ", "") in shown
+    assert main(["workloads", "show", "resnet"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'resnet'; allowed: bert-base, " in line
+
+
+def test_an_unknown_word_after_workloads_is_told(capsys):
+    assert main(["workloads", "nonsense"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_workloads_are_listed_with_parameters_and_options():

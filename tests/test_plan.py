@@ -1,6 +1,7 @@
 """From a study to its runs: grids united, duplicates merged, the order drawn, nodes counted."""
 
 import json
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from wattlaw.errors import BadInput
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import Study
 from wattlaw.study.plan import MAX_RUNS, PlannedRun, expand
+from wattlaw.study.rules import PLACEHOLDERS, filled, fraction, fraction_of
 
 
 def parsed(**changes: object) -> Study:
@@ -148,3 +150,157 @@ def test_every_run_has_an_identity_of_its_own(sweeps, repeats, seed):
     assert all(run.run_id == run_id(run.spec) for run in runs)
     in_order = expand(parsed(sweeps=sweeps, repeats=repeats, order="as_written"))
     assert {run.run_id for run in runs} == {run.run_id for run in in_order}
+
+
+def test_a_sweep_is_for_the_workloads_it_names_and_for_all_if_it_names_none():
+    runs = expand(
+        parsed(
+            workloads=[{"name": "a"}, {"name": "b"}, {"command": ["python", "c.py"]}],
+            sweeps=[
+                {"gpus": [1], "local_batch": [8]},
+                {"gpus": [2, 4], "local_batch": [8], "workloads": ["b", "c"]},
+            ],
+        )
+    )
+    found = sorted((run.spec.workload.name, run.spec.setting.gpus) for run in runs)
+    assert found == [("a", 1), *((name, gpus) for name in "bc" for gpus in (1, 2, 4))]
+
+
+def test_the_epochs_of_a_sweep_are_those_of_its_runs_alone():
+    runs = expand(
+        parsed(
+            sweeps=[
+                {"gpus": [1, 2], "local_batch": [8], "epochs": 7},
+                {"gpus": [2, 4], "local_batch": [8]},
+                {"gpus": [4], "local_batch": [8], "epochs": 2},
+            ],
+            measure={"epochs": 2, "warmup_epochs": 1, "sample_hz": 5},
+        )
+    )
+    found = {(run.spec.setting.gpus, run.spec.measure.epochs) for run in runs}
+    assert found == {(1, 7), (2, 7), (2, 2), (4, 2)}  # where epochs differ, so do runs
+    assert len(runs) == 4
+    assert {(r.spec.measure.warmup_epochs, r.spec.measure.sample_hz) for r in runs} == {(1, 5)}
+
+
+def test_a_sweep_that_says_the_epochs_of_the_study_asks_for_the_same_run():
+    (plain,) = expand(parsed(sweeps=[{"gpus": [1], "local_batch": [8]}]))
+    (said,) = expand(parsed(sweeps=[{"gpus": [1], "local_batch": [8], "epochs": 2}]))
+    assert plain == said
+
+
+def test_a_rule_gives_each_gpu_count_its_own_fraction_and_meets_the_same_fraction_in_digits():
+    runs = expand(
+        parsed(
+            sweeps=[
+                {"gpus": [1, 2, 4, 8], "local_batch": [8], "dataset_fraction": ["gpus/8"]},
+                {"gpus": [2], "local_batch": [8], "dataset_fraction": [0.25]},
+                {"gpus": [1, 4], "local_batch": [8], "dataset_fraction": ["1/gpus"]},
+            ]
+        )
+    )
+    found = sorted((run.spec.setting.gpus, run.spec.setting.dataset_fraction) for run in runs)
+    assert found == [(1, 0.125), (1, 1.0), (2, 0.25), (4, 0.25), (4, 0.5), (8, 1.0)]
+
+
+def test_settings_of_the_loop_are_part_of_every_run():
+    plain, other = (
+        expand(parsed(train=train)) for train in ({}, {"gradient_accumulation": 2, "seed": 5})
+    )
+    assert [run.spec.train.gradient_accumulation for run in other] == [2]
+    assert not {run.run_id for run in plain} & {run.run_id for run in other}
+    assert expand(parsed(train={"seed": 0})) == plain
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6))
+def test_a_rule_means_the_nearest_number_to_its_fraction(gpus, other):
+    assert fraction_of(fraction(f"gpus/{other}"), gpus) == float(Fraction(gpus, other))
+    assert fraction_of(fraction(f"{other}/gpus"), gpus) == float(Fraction(other, gpus))
+
+
+@given(st.floats(0, 1, exclude_min=True) | st.just(1), st.integers(1, 10**6))
+def test_a_fraction_in_digits_means_itself_whatever_the_gpus(given_fraction, gpus):
+    found = fraction_of(fraction(given_fraction), gpus)
+    assert found == given_fraction
+    assert isinstance(found, float)
+
+
+@given(st.text() | st.floats() | st.integers() | st.none() | st.booleans())
+def test_whatever_is_taken_for_a_fraction_is_a_rule_or_lies_within_one(anything):
+    try:
+        taken = fraction(anything)
+    except ValueError:
+        return
+    assert fraction_of(taken, 1) > 0
+    assert isinstance(taken, str) or 0 < taken <= 1
+
+
+plain_words = st.text(st.characters(exclude_characters="{}"))
+values = st.fixed_dictionaries(
+    dict.fromkeys(PLACEHOLDERS, st.none() | st.integers() | st.floats(allow_nan=False) | st.text())
+)
+
+
+@given(st.text(), values)
+def test_a_word_with_its_braces_doubled_is_filled_to_itself(word, values):
+    doubled = word.replace("{", "{{").replace("}", "}}")
+    assert filled(doubled, values) == word
+
+
+@given(plain_words, st.sampled_from(PLACEHOLDERS), plain_words, values)
+def test_a_placeholder_becomes_its_value_and_what_stands_around_it_stays(before, name, end, values):
+    found = filled(f"{before}{{{name}}}{end}", values)
+    assert found.startswith(before)
+    assert found.endswith(end)
+    value, told = values[name], found[len(before) : len(found) - len(end)]
+    if isinstance(value, float):
+        assert float(told) == value
+    else:
+        assert told == ("" if value is None else str(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(200.0, "200"), (0.1, "0.1"), (1 / 3, repr(1 / 3)), (1410.5, "1410.5"), (1e-9, "1e-09")],
+)
+def test_a_number_is_told_as_short_as_it_can_be(value, told):
+    assert filled("--x={power_limit_w}", {"power_limit_w": value}) == f"--x={told}"
+
+
+pieces = st.sampled_from(["{{", "}}", "{", "}", "{gpus}", "gpus", " "])
+
+
+@given(st.lists(pieces).map("".join))
+def test_braces_mean_what_they_mean_to_pythons_format(word):
+    try:
+        expected = word.format(gpus=2)
+    except (ValueError, LookupError):
+        with pytest.raises(ValueError, match=r"^given '.*; allowed in braces: gpus \(\{\{ is a"):
+            filled(word, {"gpus": 2})
+    else:
+        assert filled(word, {"gpus": 2}) == expected
+
+
+@given(values)
+def test_a_value_with_braces_in_it_is_not_filled_again(values):
+    assert filled("{precision}", values | {"precision": "{gpus}"}) == "{gpus}"
+
+
+def test_a_command_is_named_after_its_script():
+    def name(*words: str) -> str:
+        (run,) = expand(parsed(workloads=[{"command": list(words)}]))
+        return run.spec.workload.name
+
+    assert name("python", "a/train.py", "eval.py") == "train"
+    assert name("./train.sh", "x") == "train"
+    assert name("python", "my script.py") == "my-script"
+    assert name("python", ".py") == "py"
+    assert name("{gpus}") == "gpus-"
+    assert name("...", "x") == "command"
+
+
+def test_two_commands_of_one_name_are_two_runs_and_order_of_words_matters():
+    commands = [["python", "t.py", "--a", "--b"], ["python", "t.py", "--b", "--a"]]
+    runs = expand(parsed(workloads=[{"command": words} for words in commands]))
+    assert {run.spec.workload.name for run in runs} == {"t"}
+    assert len({run.run_id for run in runs}) == 2

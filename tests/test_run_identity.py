@@ -11,7 +11,7 @@ import yaml
 from conftest import study_of
 from wattlaw.launch.planning import plan_study
 from wattlaw.study.identity import canonical, run_id
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
 from wattlaw.study.plan import expand
 from wattlaw.study.reader import read_study
 
@@ -84,6 +84,7 @@ def test_known_identities_never_drift(known):
 ELSEWISE = {
     ("workload", "name"): "other",
     ("workload", "options"): {"lr": 0.1},
+    ("workload", "command"): ("python", "train.py"),
     ("setting", "gpus"): 4,
     ("setting", "global_batch"): 128,
     ("setting", "local_batch"): 64,
@@ -96,6 +97,16 @@ ELSEWISE = {
     ("measure", "sample_hz"): 11.0,
     ("measure", "evaluate"): False,
     ("measure", "assume_cpu_w"): 15.0,
+    ("train", "channels_last"): True,
+    ("train", "compile"): True,
+    ("train", "fused_optimizer"): True,
+    ("train", "gradient_accumulation"): 2,
+    ("train", "bucket_mb"): 50.0,
+    ("train", "loader_workers"): 0,
+    ("train", "prefetch"): 3,
+    ("train", "checkpoint_every"): 1,
+    ("train", "save_model"): True,
+    ("train", "seed"): 1,
     ("repeat",): 1,
     ("launch_kind",): "slurm",
     ("hardware",): "H200",
@@ -114,7 +125,7 @@ def test_whatever_was_asked_differently_is_another_run(place):
 
 
 def test_no_field_was_forgotten_above():
-    parts = {"workload": WorkloadSpec, "setting": Setting, "measure": Measure}
+    parts = {"workload": WorkloadSpec, "setting": Setting, "measure": Measure, "train": Train}
     fields = {(part, name) for part, model in parts.items() for name in model.model_fields}
     fields |= {(name,) for name in RunSpec.model_fields if name not in parts}
     assert set(ELSEWISE) == fields

@@ -25,6 +25,7 @@ order: random
 measure: {epochs: 3, warmup_epochs: 1, sample_hz: 10, evaluate: true}
 launch: {kind: local, gpus_per_node: 4, timeout_s: 600}
 """
+CAP, NET = "power_limit_w: [null]", "{name: digits-cnn, options: {}}"
 
 # What to replace in the valid file, by what, and what the error must say.
 CHANGES = {
@@ -52,6 +53,48 @@ CHANGES = {
     "a fraction above one": ("power_limit_w: [null]", "dataset_fraction: [1.5]", "<= 1"),
     "a fraction of zero": ("power_limit_w: [null]", "dataset_fraction: [0]", "<= 1"),
     "an unknown precision": ("power_limit_w: [null]", "precision: [fp8]", "fp32"),
+    "a fraction that is true": (CAP, "dataset_fraction: [true]", "given true"),
+    "a fraction that is no list": (CAP, "dataset_fraction: gpus/2", 'given "gpus/2"; allowed'),
+    "no fractions": (CAP, "dataset_fraction: []", "dataset_fraction: given []"),
+    "a rule with blanks": (CAP, "dataset_fraction: [gpus / 2]", 'fraction[0]: given "gpus / 2"'),
+    "a rule without GPUs": (CAP, "dataset_fraction: [1/256]", "rules such as gpus/256 or 1/gpus"),
+    "a rule by zero": (CAP, "dataset_fraction: [1, gpus/0]", "sweeps[0].dataset_fraction[1]"),
+    "a rule of none": (CAP, "dataset_fraction: [0/gpus]", 'given "0/gpus"'),
+    "a rule that is code": (CAP, "dataset_fraction: ['gpus**-1']", "rules such as"),
+    "a rule too large": (CAP, "dataset_fraction: [1/gpus, gpus/1]",
+                         "sweeps[0].dataset_fraction[1]: given gpus/1, with 2 gpus more than 1"),
+    "a sweep for none": (CAP, "workloads: []", "workloads' names, or null for all"),
+    "a sweep for a word": (CAP, "workloads: digits-cnn", "sweeps[0].workloads: given"),
+    "a sweep for a stranger": (CAP, "workloads: [digits-cnn, vgg61]",
+                               'sweeps[0].workloads[1]: given "vgg61"; allowed: digits-cnn'),
+    "a sweep's epochs in a list": (CAP, "epochs: [4]", "sweeps[0].epochs: given [4]"),
+    "a sweep without epochs": (CAP, "epochs: 0", "or null for measure's"),
+    "a sweep of too many epochs": (CAP, "epochs: 200000", "<= 100,000"),
+    "a sweep that only warms up": (CAP, "epochs: 1",
+                                   "sweeps[0].epochs: given 1, of which measure.warmup_epochs"),
+    "an unknown train key": ("repeats: 3", "train: {accumulate: 2}", "train.accumulate: unknown"),
+    "null for the training": ("repeats: 3", "train: null", "train: given null"),
+    "a truth in words": ("repeats: 3", "train: {compile: 'yes'}", "true or false"),
+    "no pieces": ("repeats: 3", "train: {gradient_accumulation: 0}", "accumulation: given 0"),
+    "buckets of no size": ("repeats: 3", "train: {bucket_mb: 0}", "> 0 and <= 100,000"),
+    "loaders below none": ("repeats: 3", "train: {loader_workers: -1}", "0 to 256"),
+    "nothing ready": ("repeats: 3", "train: {prefetch: 0}", ">= 1 and <= 1000"),
+    "checkpoints of no epoch": ("repeats: 3", "train: {checkpoint_every: 0}", "null for no check"),
+    "a seed too large": ("repeats: 3", "train: {seed: 4294967296}", "<= 2^31"),
+    "a command in a text": (NET, "{command: python train.py}",
+                            'workloads[0].command: given "python train.py"; allowed: a list of'),
+    "a command of no words": (NET, "{command: []}", "workloads[0].command: given []"),
+    "a number in a command": (NET, "{command: [python, a.py, 3]}", "command[2]: given 3; allowed"),
+    "a zero in a command": (NET, '{command: [python, "\\0"]}', "workloads[0].command[1]"),
+    "an unknown word in braces": (NET, "{command: [python, '{batch}']}",
+                                  "command[1]: given '{batch}'; allowed in braces: gpus, global"),
+    "a second word in braces": (NET, "{command: [python, '{gpus}{lr}']}", "given '{gpus}{lr}'"),
+    "a word of code in braces": (NET, "{command: [python, '{gpus.real}']}", "{{ is a brace"),
+    "an open brace": (NET, "{command: [python, '{\"a\": 1']}", "{{ is a brace"),
+    "a closing brace": (NET, "{command: [python, 'a}']}", "workloads[0].command[1]"),
+    "a command with options": (NET, "{command: [python], options: {lr: 1}}", "given command and"),
+    "a command of an odd name": (NET, "{command: [python], name: a b}", "or one for a command"),
+    "neither name nor command": (NET, "{command: null}", "workloads[0].name: given nothing"),
     "an unknown sweep key": ("power_limit_w", "power_cap", "unknown key"),
     "an unknown key": ("repeats", "repeat", "unknown key; allowed: name"),
     "an unknown measure key": ("sample_hz", "hz", "measure.hz"),
@@ -186,6 +229,53 @@ def test_a_wrong_value_is_told_with_its_line(name, tmp_path):
         read_study(path)
 
 
+BLOCK = """\
+name: x
+workloads:
+  - name: digits-cnn
+  - command:
+      - python
+      - train.py
+      - --batch={local_batch}
+    name: own
+sweeps:
+  - gpus: [1, 2]
+    local_batch: [8]
+    workloads:
+      - digits-cnn
+      - own
+    dataset_fraction:
+      - 1/gpus
+      - gpus/2
+    epochs: 4
+measure: {warmup_epochs: 2}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "old", "new", "expected"),
+    [
+        (7, "{local_batch}", "{lokal_batch}", "workloads[1].command[2]: given '--batch={lokal_"),
+        (14, "name: own", "name: two", 'sweeps[0].workloads[1]: given "own"; allowed: digits-cnn'),
+        (14, "- own", "- owl", 'sweeps[0].workloads[1]: given "owl"; allowed: digits-cnn, own'),
+        (17, "gpus/2", "2/gpus", "sweeps[0].dataset_fraction[1]: given 2/gpus, with 1 gpus more"),
+        (17, "gpus/2", "cpus/2", 'sweeps[0].dataset_fraction[1]: given "cpus/2"; allowed: a list'),
+        (18, "epochs: 4", "epochs: 2", "sweeps[0].epochs: given 2, of which measure.warmup_epochs"),
+        (4, "      - own\n", "", "workloads[1]: no sweep is for own; allowed: at least one for ea"),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_told_with_the_line_of_the_one_to_change(
+    line, old, new, expected, tmp_path
+):
+    path = tmp_path / "study.yaml"
+    path.write_text(BLOCK)
+    read_study(path)
+    path.write_text(BLOCK.replace(old, new, 1))
+    with pytest.raises(BadInput) as error:
+        read_study(path)
+    assert str(error.value).startswith(f"{path}:{line}: {expected}")
+
+
 def test_an_error_reads_like_this(tmp_path):
     path = tmp_path / "study.yaml"
     path.write_bytes(WRONG["text for a count"][0])
@@ -227,6 +317,10 @@ def test_the_real_command_says_the_same_and_writes_nothing(command, name, tmp_pa
         ({"workloads": [{"name": "digits-cnn", "options": {"lr": -1}}]}, "a number > 0"),
         ({"workloads": [{"name": "digits-cnn", "options": {"lr": True}}]}, "a number > 0"),
         ({"workloads": [{"name": "digits-cnn", "options": {"a\nb": 1}}]}, "unknown key"),
+        (
+            {"workloads": [{"command": ["no-such-program", "train.py"]}]},
+            "workloads[0].command: given 'no-such-program'; allowed: a program that is there",
+        ),
         ({"launch": {"kind": "telepathy"}}, "launch.kind: given 'telepathy'; allowed: local"),
         (
             {"sweeps": [{"gpus": [*range(1, 300)], "local_batch": [*range(1, 300)]}],
@@ -297,7 +391,11 @@ places = st.sampled_from(
      ("workloads", 0, "options"), ("sweeps", 0), ("sweeps", 0, "gpus"), ("repeats",),
      ("sweeps", 0, "local_batch"), ("sweeps", 0, "gpus", 0), ("order",), ("measure",),
      ("measure", "epochs"), ("measure", "assume_cpu_w"), ("launch",), ("launch", "kind"),
-     ("launch", "max_parallel"), ("launch", "hardware"), ("surprise",)]
+     ("launch", "max_parallel"), ("launch", "hardware"), ("surprise",), ("train",),
+     ("train", "bucket_mb"), ("train", "seed"), ("workloads", 0, "command"),
+     ("workloads", 1, "command", 1), ("sweeps", 0, "workloads"), ("sweeps", 0, "epochs"),
+     ("sweeps", 0, "dataset_fraction"), ("sweeps", 0, "dataset_fraction", 0),
+     ("sweeps", 0, "precision")]
 )  # fmt: skip
 
 
@@ -310,7 +408,9 @@ def test_any_data_is_a_study_or_one_line(tmp_path_factory, data):
 def test_a_valid_study_with_any_value_in_any_place_is_a_study_or_one_line(
     tmp_path_factory, path, value
 ):
-    data = yaml.safe_load(VALID)
+    data = yaml.safe_load(VALID) | {"train": {}}
+    data["workloads"].append({"command": ["python", "train.py"]})
+    data["sweeps"][0]["dataset_fraction"] = ["gpus/2"]
     place = data
     for part in path[:-1]:
         place = place[part]
@@ -348,6 +448,11 @@ options = st.recursive(
 )
 
 
+words = st.text(st.characters(exclude_characters="\0{}", exclude_categories=["Cs"])) | (
+    st.sampled_from(["train.py", "--batch={local_batch}", "{{}}", "{gpus} {seed}"])
+)
+
+
 def few(values: st.SearchStrategy[object]) -> st.SearchStrategy[list[object]]:
     return st.lists(values, min_size=1, max_size=3)
 
@@ -355,8 +460,10 @@ def few(values: st.SearchStrategy[object]) -> st.SearchStrategy[list[object]]:
 limits = {
     "power_limit_w": few(st.none() | positives),
     "clock_limit_mhz": few(st.none() | positives),
-    "precision": st.just(["fp32"]),
-    "dataset_fraction": few(fractions),
+    "precision": few(st.sampled_from(["fp32", "tf32", "bf16", "fp16"])),
+    "dataset_fraction": few(fractions | st.sampled_from(["gpus/3000", "1/gpus"])),
+    "workloads": st.none(),
+    "epochs": st.none() | st.integers(2, 100_000),
 }
 grids = st.fixed_dictionaries(
     {"gpus": few(st.integers(1, 3000)), "local_batch": few(st.integers(1, 3000))}, optional=limits
@@ -372,6 +479,7 @@ studies = st.fixed_dictionaries(
                 {"name": names},
                 optional={"options": st.dictionaries(st.text(), options, max_size=3)},
             )
+            | st.fixed_dictionaries({"command": few(words)}, optional={"name": names})
         ),
         "sweeps": few(grids),
     },
@@ -386,6 +494,17 @@ studies = st.fixed_dictionaries(
                 "sample_hz": st.floats(0, 1000, exclude_min=True),
                 "evaluate": st.booleans(),
                 "assume_cpu_w": st.none() | positives,
+            },
+        ),
+        "train": st.fixed_dictionaries(
+            {},
+            optional={
+                "compile": st.booleans(),
+                "gradient_accumulation": st.integers(1, 100_000),
+                "bucket_mb": st.floats(0, 100_000, exclude_min=True),
+                "loader_workers": st.none() | st.integers(0, 256),
+                "checkpoint_every": st.none() | counts,
+                "seed": st.integers(0, 2**31),
             },
         ),
         "launch": st.fixed_dictionaries(

@@ -12,7 +12,7 @@ from wattlaw.launch.campaign import Campaign
 from wattlaw.launch.local import LocalLauncher
 from wattlaw.launch.planning import Planned
 from wattlaw.store.store import Store
-from wattlaw.study.model import Study
+from wattlaw.study.model import Study, Train
 from wattlaw.study.plan import expand
 
 TRAIN, TEST = 1437, 360
@@ -69,6 +69,15 @@ def test_every_window_counts_the_samples_and_updates_it_had(windows):
     assert training.metric.isna().all()
 
 
+def test_an_evaluation_keeps_all_that_it_found_and_the_metric_is_one_of_it(windows):
+    training, evaluation = (windows[windows.phase == p] for p in ("train", "evaluate"))
+    assert training.metrics.isna().all()
+    for row in evaluation.itertuples():
+        found = json.loads(row.metrics)
+        assert set(found) == {"loss", "accuracy"}
+        assert (found["loss"], found["accuracy"]) == (row.loss, row.metric)
+
+
 def test_warm_up_is_marked_and_kept(windows):
     assert windows.groupby("gpus").size().to_list() == [6, 6, 6]
     assert set(windows[windows.warmup].epoch) == {0}
@@ -107,6 +116,29 @@ def test_telemetry_covers_the_run_from_before_its_first_window_to_after_its_last
         assert mine.t_ns.min() < run.start_ns.min()
         assert mine.t_ns.max() > (run.start_ns + run.duration_s * 1e9).max()
         assert mine.t_ns.is_monotonic_increasing
+
+
+def test_the_operations_of_a_sample_are_those_counted_by_hand(store):
+    """Two per multiplication and addition; backward as much for weights, and as much for inputs.
+
+    3 x 3 convolutions on 8 x 8 pixels with 1 -> 32 and 32 -> 64 channels, then dense layers
+    1024 -> 64 -> 10 behind 2 x 2 pooling. The gradient of the pictures is not needed.
+    """
+    first, second = (9 * before * after * 8 * 8 for before, after in ((1, 32), (32, 64)))
+    dense = 64 * 4 * 4 * 64 + 64 * 10
+    by_hand = 2 * (2 * first + 3 * second + 3 * dense)
+    assert by_hand == 7_548_672
+    assert set(store.pandas("runs").flops_per_sample) == {by_hand}
+
+
+def test_the_table_of_runs_tells_how_they_were_trained(store):
+    runs = store.pandas("runs")
+    assert (runs.gradient_bytes == 4 * runs.parameters).all()
+    assert set(runs.loader_workers) == {0}  # nothing is read from files
+    for text in runs.train:
+        told = json.loads(text)
+        assert told == Train().model_dump()  # defaults included
+        assert told["gradient_accumulation"] == 1
 
 
 def test_the_record_tells_what_ran_where(store):

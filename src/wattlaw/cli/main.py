@@ -20,6 +20,8 @@ app = typer.Typer(
 
 limits_app = typer.Typer(help="Power and clock limits: show, set, give back.")
 app.add_typer(limits_app, name="limits")
+workloads_app = typer.Typer(invoke_without_command=True)
+app.add_typer(workloads_app, name="workloads")
 
 StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="A store made by 'run'.")]
 StoreArguments = Annotated[
@@ -64,11 +66,15 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the runs and what is done; run nothing.")
     ] = False,
+    assume_tflops: Annotated[
+        float,
+        typer.Option(metavar="T", help="Of each GPU, for the GPU-hours that --dry-run tells."),
+    ] = 10.0,
 ) -> int:
     """Run what a study asks for and the store does not have yet."""
     from wattlaw.cli import running
 
-    return running.run(study, store, launch, dry_run=dry_run)
+    return running.run(study, store, launch, dry_run=dry_run, assume_tflops=assume_tflops)
 
 
 @app.command()
@@ -221,12 +227,37 @@ def limits_restore() -> int:
     return machine.limits_restore()
 
 
-@app.command()
-def workloads(as_json: JsonOption = False) -> int:
+@workloads_app.callback()
+def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
     """List what can be trained."""
-    from wattlaw.cli import stores
+    if context.invoked_subcommand is not None:
+        return 0
+    from wattlaw.cli import workloads
 
-    return stores.workloads(as_json=as_json)
+    return workloads.workloads(as_json=as_json)
+
+
+@workloads_app.command("show")
+def workloads_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload.")],
+) -> int:
+    """Show the options of a workload, with what is allowed."""
+    from wattlaw.cli import workloads
+
+    return workloads.show(name)
+
+
+@workloads_app.command("make-data")
+def workloads_make_data(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload that reads files.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    size: Annotated[int, typer.Option(help="Training samples (of weather: time steps).")],
+    seed: Annotated[int, typer.Option(help="What the data are drawn from.")] = 0,
+) -> int:
+    """Write a small made-up data set in the real format of a workload's files."""
+    from wattlaw.cli import workloads
+
+    return workloads.make_data(name, folder, size, seed)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,9 +8,12 @@ from rich.table import Table
 
 from wattlaw import registry
 from wattlaw.cli.progress import observer_for
+from wattlaw.errors import BadInput
 from wattlaw.launch import planning
 from wattlaw.launch.campaign import Campaign, Outcome
+from wattlaw.launch.gpu_hours import GpuHours, gpu_hours
 from wattlaw.launch.launcher import GROUP
+from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.plan import PlannedRun
 
@@ -25,19 +28,33 @@ def check(study_file: Path) -> int:
     settings = {run.spec.setting for run in planned.runs}
     workloads = {run.spec.workload.model_dump_json() for run in planned.runs}
     print(
-        f"{study_file}: ok: {study.name}: {len(planned.runs)} runs = "
-        f"{len(workloads)} workload(s) x {len(settings)} settings x {study.repeats} repeats"
+        f"{study_file}: ok: {study.name}: {len(planned.runs)} runs of "
+        f"{len(workloads)} workload(s), {len(settings)} settings, {study.repeats} repeats"
     )
     return 0
 
 
-def run(study_file: Path, store_path: Path, launch: str | None, *, dry_run: bool) -> int:
+def run(
+    study_file: Path,
+    store_path: Path,
+    launch: str | None,
+    *,
+    dry_run: bool,
+    assume_tflops: float,
+) -> int:
     """Run a study, or show what it would run."""
+    if not 0 < assume_tflops < float("inf"):
+        raise BadInput(f"run: --assume-tflops {assume_tflops:g}; allowed: a number > 0")
     planned = planning.plan_study(study_file, launch)
     store = Store(store_path)
     console = Console()
     if dry_run:
-        _show(planned, planning.statuses(store, planned.runs), console)
+        statuses = planning.statuses(store, planned.runs)
+        _show(planned, statuses, console)
+        left = [run for run in planned.runs if statuses[run.run_id] != "done"]
+        known = [record for record in map(_record(store), planned.runs) if record is not None]
+        for line in _hours(gpu_hours(left, known, assume_tflops * 1e12), assume_tflops):
+            console.print(line, highlight=False, soft_wrap=True)
         return 0
     launcher = registry.load(GROUP, planned.study.launch.kind).open(planned.study.launch)
     store.create()
@@ -78,6 +95,37 @@ def _show(planned: planning.Planned, statuses: dict[str, str], console: Console)
     counts = planning.counted(statuses.values())
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     console.print(f"{len(planned.runs)} runs: {told}. Nothing was run.", highlight=False)
+
+
+def _record(store: Store) -> Callable[[PlannedRun], RunRecord | None]:
+    return lambda run: store.folder(run.run_id).read()
+
+
+def _hours(hours: GpuHours, assume_tflops: float) -> list[str]:
+    """Return lines that tell what is left to do, in GPU-hours, and from where that is known."""
+    lines = []
+    if hours.measured_runs:
+        lines.append(
+            f"GPU-hours left: {_short(hours.measured)} for {hours.measured_runs} runs, "
+            "by the repeats in this store"
+        )
+    if hours.counted_runs:
+        lines.append(
+            f"GPU-hours left: {_short(hours.counted)} for {hours.counted_runs} runs, estimated: "
+            f"training's operations at {assume_tflops:g} TFLOP/s per GPU (--assume-tflops); "
+            "evaluation, input and the exchange of gradients come on top"
+        )
+    if hours.unknown_runs:
+        lines.append(
+            f"GPU-hours left: not known for {hours.unknown_runs} runs until one of each setting "
+            "is done"
+        )
+    return lines
+
+
+def _short(hours: float) -> str:
+    """Return a number of three digits, or all that stand before the point."""
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
 def _number(value: float | None) -> str:

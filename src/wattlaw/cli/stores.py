@@ -1,4 +1,4 @@
-"""``status`` and ``workloads``: what there is."""
+"""``status``: how the runs of a store stand."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,6 @@ from wattlaw.cli.progress import title
 from wattlaw.launch import planning
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
-from wattlaw.workloads import catalogue
 
 
 def status(path: Path, *, as_json: bool) -> int:
@@ -54,35 +53,3 @@ def status(path: Path, *, as_json: bool) -> int:
 
 def _log(store: Store, run: RunRecord) -> Path:
     return store.folder(run.run_id).log_path
-
-
-def workloads(*, as_json: bool) -> int:
-    """List what can be trained, with its options."""
-    entries = catalogue.entries()
-    if as_json:
-        rows = [
-            {
-                "name": entry.name,
-                "parameters": entry.parameters,
-                "metric": entry.metric,
-                "summary": entry.summary,
-                "options": {
-                    name: {"default": field.default, "allowed": field.description}
-                    for name, field in entry.options.model_fields.items()
-                },
-            }
-            for entry in entries
-        ]
-        print(json.dumps(rows))
-        return 0
-    table = Table()
-    for column in ("name", "parameters", "metric", "what", "options (default)"):
-        table.add_column(column, justify="right" if column == "parameters" else "left")
-    for entry in entries:
-        fields = entry.options.model_fields.items()
-        options = ", ".join(f"{name} ({field.default})" for name, field in fields)
-        table.add_row(
-            entry.name, f"{entry.parameters:,}", entry.metric, entry.summary, escape(options)
-        )
-    Console().print(table)
-    return 0

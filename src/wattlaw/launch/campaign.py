@@ -123,7 +123,7 @@ class Campaign:
             run_id=planned.run_id,
             study=self._study.name,
             spec=planned.spec,
-            seed=planned.spec.repeat,
+            seed=planned.spec.train.seed + planned.spec.repeat,
             order_seed=self._study.order_seed,
             attempts=attempts,
             git_commit=self._git_commit,
@@ -168,7 +168,7 @@ class Campaign:
         old = folder.read() if held else None
         tries = old.attempts if old else 0
         if held and claim is not None and not self._has_ended(old):
-            self._start(run, tries + 1, folder, lock, claim)
+            self._start(run, old, folder, lock, claim)
             return True
         if claim is not None:
             claim.release()
@@ -192,10 +192,18 @@ class Campaign:
         return old.status == "done" or (failed and tried_elsewhere)
 
     def _start(
-        self, run: PlannedRun, attempts: int, folder: RunFolder, lock: RunLock, claim: Claim
+        self,
+        run: PlannedRun,
+        old: RunRecord | None,
+        folder: RunFolder,
+        lock: RunLock,
+        claim: Claim,
     ) -> None:
+        attempts = old.attempts + 1 if old else 1
         record = self._new(run, attempts)
-        record = record.model_copy(update={"status": "running", "started_at": now()})
+        record = record.model_copy(
+            update={"status": "running", "started_at": now(), "notes": _history(old)}
+        )
         try:
             folder.write(record)
             folder.live(attempts).mkdir(parents=True)
@@ -261,6 +269,13 @@ def _result(own: _Own, ended: Ended) -> RunRecord:
         return record.model_copy(update={"notes": (*record.notes, *ended.notes)})
     except Exception as error:  # one run's end must not be the campaign's
         return _failed(own.record, f"could not be finished: {one_line(error)}")
+
+
+def _history(old: RunRecord | None) -> tuple[str, ...]:
+    """Return how the attempts before went."""
+    if old is None or not old.attempts or old.status == "skipped":
+        return ()
+    return (*old.notes, f"attempt {old.attempts}: {old.reason or 'interrupted'}")
 
 
 def _failed(record: RunRecord, reason: str) -> RunRecord:

@@ -24,7 +24,7 @@ def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
     A run is done only if every host has every window that was asked for; otherwise the record
     comes back as failed with what is missing.
     """
-    missing = _missing(record, folder.windows(record.attempts))
+    missing = _missing(record, _windows_of_all(record, folder)[0])
     if missing is not None:
         return record.model_copy(update={"status": "failed", "reason": missing})
     return bring_home(record, folder)
@@ -37,10 +37,12 @@ def bring_home(record: RunRecord, folder: RunFolder) -> RunRecord:
     from wattlaw.store.schema import EPOCHS, TELEMETRY
     from wattlaw.telemetry.energy import energy_of_windows
 
-    windows = folder.windows(record.attempts)
-    samples = folder.samples(record.attempts)
+    windows, attempts = _windows_of_all(record, folder)
+    samples = pa.concat_tables([folder.samples(attempt) for attempt in attempts])
     columns = [windows[name] for name in windows.schema.names]
-    reports, notes = _sampler_reports(record, folder)
+    told = [_sampler_reports(folder, attempt) for attempt in attempts]
+    reports = tuple(report for found, _ in told for report in found)
+    notes = (*record.notes, *(note for _, found in told for note in found))
     limits = _limits(folder, record.attempts)
     notes += tuple(limit.note for limit in limits if limit.note)
     energy = energy_of_windows(windows, samples, _facts_of_devices(reports))
@@ -54,7 +56,7 @@ def bring_home(record: RunRecord, folder: RunFolder) -> RunRecord:
             "status": "done",
             "reason": None,
             "notes": notes,
-            "facts": _facts(folder, record.attempts),
+            "facts": _with_gpus(_facts(folder, record.attempts), reports),
             "samplers": reports,
             "limits": limits,
         }
@@ -72,18 +74,44 @@ def failure_of(folder: RunFolder, attempt: int, exit_code: int) -> str:
     return f"the node agent ended with exit code {exit_code}; see {folder.log_path}"
 
 
+def _windows_of_all(record: RunRecord, folder: RunFolder) -> tuple["pa.Table", list[int]]:
+    """Return a run's windows, and the attempts that they are from, in order.
+
+    An attempt that went on from a checkpoint has the epochs after it; those before are the last
+    attempt's that made them. What a command does when it is tried again is its own affair.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    tables, attempts = [folder.windows(record.attempts)], [record.attempts]
+    spec = record.spec
+    if spec.train.checkpoint_every is None or spec.workload.command is not None:
+        return tables[0], attempts
+    for attempt in range(record.attempts - 1, 0, -1):
+        first = pc.min(pa.concat_tables(tables)["epoch"]).as_py()
+        older = folder.windows(attempt)
+        older = older if first is None else older.filter(pc.field("epoch") < first)
+        if len(older):
+            tables.insert(0, older)
+            attempts.insert(0, attempt)
+    return pa.concat_tables(tables), attempts
+
+
 def _missing(record: RunRecord, windows: "pa.Table") -> str | None:
     measure = record.spec.measure
     phases = ("train", "evaluate") if measure.evaluate else ("train",)
     asked = {(epoch, phase) for epoch in range(measure.epochs) for phase in phases}
-    found: dict[str, set[tuple[int, str]]] = {}
+    if record.spec.workload.command is not None:
+        return None if len(windows) else "there is no window"
+    found: dict[tuple[int, str], set[str]] = {window: set() for window in asked}
     for row in windows.select(["host", "epoch", "phase"]).to_pylist():
-        found.setdefault(row["host"], set()).add((row["epoch"], row["phase"]))
-    if len(found) != record.spec.nodes:
-        return f"windows of {len(found)} hosts instead of {record.spec.nodes}"
-    for host, have in found.items():
-        if have != asked:
-            return f"{len(asked - have)} of {len(asked)} windows of {host} are missing"
+        found.setdefault((row["epoch"], row["phase"]), set()).add(row["host"])
+    whole = {window for window, hosts in found.items() if len(hosts) == record.spec.nodes}
+    if whole != asked:
+        lacking = f"{len(asked - whole)} of {len(asked)} windows are missing"
+        return (
+            f"{lacking} on some of {record.spec.nodes} hosts" if record.spec.nodes > 1 else lacking
+        )
     return None
 
 
@@ -94,10 +122,10 @@ def _ids(record: RunRecord, table: "pa.Table") -> "pa.Array":
 
 
 def _sampler_reports(
-    record: RunRecord, folder: RunFolder
+    folder: RunFolder, attempt: int
 ) -> tuple[tuple[SamplerReport, ...], tuple[str, ...]]:
     """Return the reports of the samplers that ended in good order, and a note for each other."""
-    live = folder.live(record.attempts)
+    live = folder.live(attempt)
     reports, notes = [], []
     for path in sorted(live.glob("windows.*.csv")):
         host = path.name.removeprefix("windows.").removesuffix(".csv")
@@ -132,6 +160,15 @@ def _limits(folder: RunFolder, attempt: int) -> tuple[LimitReport, ...]:
         for path in sorted(folder.live(attempt).glob("limits.*.json"))
         for told in json.loads(path.read_text(encoding="utf-8"))
     )
+
+
+def _with_gpus(facts: Facts, reports: Iterable[SamplerReport]) -> Facts:
+    """Return facts that name the GPUs that were metered, where the workers have named none."""
+    gpus = [one for report in reports for one in report.devices if one.kind == "gpu"]
+    if facts.device_ids or not gpus:
+        return facts
+    which = {"hardware": gpus[0].name, "device_ids": tuple(dict.fromkeys(one.id for one in gpus))}
+    return facts.model_copy(update=which)
 
 
 def _facts(folder: RunFolder, attempt: int) -> Facts:

@@ -140,7 +140,14 @@ class LocalLauncher:
         line = [sys.executable, "-m", "wattlaw.training.agent"]
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
-        line += ["--rdzv-backend", "c10d", "--rdzv-conf", "store_type=file"]
+        line += [
+            "--local-addr",
+            "127.0.0.1",
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-conf",
+            "store_type=file",
+        ]
         line += ["--rdzv-endpoint", str(folder.live(record.attempts).resolve() / "agents")]
         with folder.log_path.open("a", encoding="utf-8") as log:
             log.write(f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n")

@@ -47,6 +47,7 @@ class Recording:
     def __init__(self, store: Store, spec: RunSpec, target: Target) -> None:
         self._store, self._spec, self._target = store, spec, target
         self.host = socket.gethostname()
+        self.warmup_epochs = 0  # a program that is tracked by itself names its own
         self._sampler: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
@@ -153,10 +154,6 @@ def brought_home(
     from wattlaw.launch.finish import bring_home
 
     record = bring_home(record, folder)
-    gpus = [d for report in record.samplers for d in report.devices if d.kind == "gpu"]
-    if gpus:
-        which = {"hardware": gpus[0].name, "device_ids": tuple(gpu.id for gpu in gpus)}
-        record = record.model_copy(update={"facts": record.facts.model_copy(update=which)})
     if reason is not None:
         record = record.model_copy(update={"status": "failed", "reason": reason})
     told = {"finished_at": now(), "notes": (*record.notes, *notes)}

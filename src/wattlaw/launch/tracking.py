@@ -7,22 +7,24 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from wattlaw.devices.meter import Target
 from wattlaw.launch.recording import Recording
+from wattlaw.launch.runs_windows import RunsWindows
 from wattlaw.launch.summary import one_line_of
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.training.handover import RUN_FOLDER
 
 T = TypeVar("T")
 
 KIND = "track"
 TRAIN, EVALUATE = "train", "evaluate"
-#: What is left of a training window after an evaluation is kept if it is longer.
+#: What is left of a training window after an evaluation is kept if it is longer, or was told of.
 _SHORTEST_S = 1e-3
 
 
@@ -35,6 +37,7 @@ class _Open:
     warmup: bool
     start_ns: int
     start_s: float
+    told: dict[str, Any] = field(default_factory=dict)
 
 
 class Track:
@@ -45,7 +48,7 @@ class Track:
     records, so that no device is counted twice.
     """
 
-    def __init__(self, recording: Recording | None, *, quiet: bool) -> None:
+    def __init__(self, recording: Recording | RunsWindows | None, *, quiet: bool) -> None:
         self._recording, self._quiet = recording, quiet
         self._pid = os.getpid()  # a process that was forked off is not the one that records
         self._open: list[_Open] = []
@@ -74,7 +77,7 @@ class Track:
             self._recording.end_at_exit("the program ended before the run did")
             self._recording = None
 
-    def epochs(self, epochs: Iterable[T], *, warmup: int = 0) -> Iterator[T]:
+    def epochs(self, epochs: Iterable[T], *, warmup: int | None = None) -> Iterator[T]:
         """Yield what ``epochs`` yields, each turn a training window.
 
         Parameters
@@ -82,8 +85,11 @@ class Track:
         epochs
             Such as ``range(10)``; turns are numbered from 0.
         warmup
-            How many turns at the start are warm-up, which analyses leave out.
+            How many turns at the start are warm-up, which analyses leave out. By default what the
+            study says of which this program is a run, else none.
         """
+        if warmup is None:
+            warmup = self._recording.warmup_epochs if self._recording is not None else 0
         for number, item in enumerate(epochs):
             with self.window(TRAIN, epoch=number, warmup=number < warmup):
                 yield item
@@ -132,9 +138,44 @@ class Track:
         outer = self._open[-1] if self._open else None
         if outer is not None and inner.name == EVALUATE and outer.name == TRAIN:
             outer.start_ns, outer.start_s = end_ns, end_s
-        elif inner.name == TRAIN and end_s - inner.start_s < _SHORTEST_S:
+        elif inner.name == TRAIN and not inner.told and end_s - inner.start_s < _SHORTEST_S:
             return
         self._write(inner, end_ns, end_s)
+
+    def tell(
+        self,
+        *,
+        samples: int | None = None,
+        updates: int | None = None,
+        loss: float | None = None,
+        metric: float | None = None,
+    ) -> None:
+        """Tell what the window that was entered last has computed, to be stored with it.
+
+        Parameters
+        ----------
+        samples
+            Samples that the processes of this host have seen in it.
+        updates
+            Optimiser steps.
+        loss, metric
+            Means over its samples: numbers, or tensors of one.
+
+        Raises
+        ------
+        ValueError
+            Something else than a number.
+        """
+        told = {
+            "samples": _number("samples", samples, int),
+            "updates": _number("updates", updates, int),
+            "loss": _number("loss", loss, float),
+            "metric": _number("metric", metric, float),
+        }
+        if self._open:
+            self._open[-1].told |= {
+                name: value for name, value in told.items() if value is not None
+            }
 
     def _write(self, window: _Open, _: int, end_s: float) -> None:
         if self._recording is None:
@@ -146,7 +187,9 @@ class Track:
                 warmup=window.warmup,
                 start_ns=window.start_ns,
                 duration_s=end_s - window.start_s,
+                **window.told,
             )
+            window.told = {}
         except OSError as error:
             self._stop(error)
 
@@ -155,7 +198,7 @@ class Track:
             return
         try:
             self.record = self._recording.end(reason)
-            if not self._quiet:
+            if self.record is not None and not self._quiet:
                 print(one_line_of(self.record, self._recording.folder), file=sys.stderr)
         except Exception as error:  # measuring must not stop the measured
             self._stop(error)
@@ -208,6 +251,8 @@ def track(
     name = name or Path(sys.argv[0] or "python").stem or "python"
     if not is_first_of_host():
         return Track(None, quiet=True)
+    if RUN_FOLDER in os.environ:
+        return Track(RunsWindows.of_environment(), quiet=True)
     try:
         spec = RunSpec(
             workload=WorkloadSpec(name=name),
@@ -236,6 +281,14 @@ _LOCAL_RANKS = (
     "FLUX_TASK_LOCAL_ID",
 )
 _WORLDS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+def _number(name: str, given: Any, kind: type[T]) -> T | None:
+    """Return what was told as a plain number, or None where nothing was."""
+    try:
+        return None if given is None else kind(given)  # type: ignore[call-arg]
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ValueError(f"tell: {name}: {given!r:.80}; allowed: a number") from None
 
 
 def is_first_of_host() -> bool:

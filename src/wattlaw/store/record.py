@@ -77,6 +77,9 @@ class Facts(BaseModel):
     hardware: str | None = None
     device_ids: tuple[str, ...] = ()
     parameters: int | None = None
+    gradient_bytes: int | None = None  # what the ranks exchange in one update
+    flops_per_sample: float | None = None
+    loader_workers: int | None = None  # loader processes of each rank
     metric: str | None = None
     threads_per_worker: int | None = None
     software: dict[str, str] = Field(default_factory=dict)

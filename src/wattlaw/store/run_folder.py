@@ -29,6 +29,8 @@ class RunFolder:
         self.log_path = path / "log.txt"
         self.epochs_path = path / "epochs.parquet"
         self.telemetry_path = path / "telemetry.parquet"
+        self.checkpoint_path = path / "checkpoint.pt"
+        self.model_path = path / "model.pt"
 
     def live(self, attempt: int) -> Path:
         """Return the folder of an attempt's live files."""
@@ -101,8 +103,9 @@ class RunFolder:
         write_parquet(self.epochs_path, epochs)
 
     def drop_live(self) -> None:
-        """Remove the live files once the finished tables hold what they held."""
+        """Remove the live files, and the checkpoint, once the finished tables are there."""
         shutil.rmtree(self.path / "live", ignore_errors=True)
+        self.checkpoint_path.unlink(missing_ok=True)
 
 
 class RunLock:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.model import WorkloadSpec
 
 if TYPE_CHECKING:
     import duckdb
@@ -143,6 +144,10 @@ def _naming(path: Path) -> Iterator[None]:
         raise BadInput(f"{path}: not a table of this store: {words}") from None
 
 
+def _options(workload: WorkloadSpec) -> dict[str, Any]:
+    return workload.options if workload.command is None else {"command": workload.command}
+
+
 def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
     spec, facts = record.spec, record.facts
     return {
@@ -151,9 +156,13 @@ def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
         **spec.setting.model_dump(),
         **spec.measure.model_dump(exclude={"evaluate"}),
         "workload": spec.workload.name,
-        "options": json.dumps(spec.workload.options, sort_keys=True),
+        "options": json.dumps(_options(spec.workload), sort_keys=True),
         "metric_name": facts.metric,
         "parameters": facts.parameters,
+        "gradient_bytes": facts.gradient_bytes,
+        "flops_per_sample": facts.flops_per_sample,
+        "loader_workers": facts.loader_workers,
+        "train": spec.train.model_dump_json(),
         "nodes": spec.nodes,
         "threads_per_worker": facts.threads_per_worker,
         "repeat": spec.repeat,

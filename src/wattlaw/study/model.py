@@ -4,16 +4,29 @@ Every field's description says what is allowed; the reader puts it into the erro
 A default is part of every run's identity (see ``identity``) and must never be changed.
 """
 
-from typing import Annotated, Literal, Self
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainValidator,
+    StringConstraints,
+    model_validator,
+)
+
+from wattlaw.study.rules import FRACTIONS, PLACEHOLDERS, Misfit, filled, fraction, fraction_of
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 MAX_COUNT = 10_000_000
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
-Precision = Literal["fp32"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+Word = Annotated[str, StringConstraints(max_length=10_000, pattern=r"^[^\x00]*$")]
 
 _COUNTS = "a list of whole numbers >= 1"
 _LIMITS = "a list of numbers > 0, or null for no limit"
@@ -28,12 +41,46 @@ class Model(BaseModel):
 
 
 class WorkloadSpec(Model):
-    """What is trained: a registered workload and its options."""
+    """What is trained: a registered workload and its options, or a command of the user's own."""
 
-    name: Name = Field(description="the name of a workload (see 'wattlaw workloads')")
+    name: Name = Field(
+        description="the name of a workload (see 'wattlaw workloads'), or one for a command "
+        "(letters, digits, '.', '_', '-')"
+    )
     options: dict[str, JsonValue] = Field(
         default_factory=dict, description="a mapping of the workload's options"
     )
+    command: tuple[Word, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="a list of words such as [python, train.py, --batch, '{local_batch}']",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_after_its_script(cls, given: Any) -> Any:
+        """Give a command that has no name that of its script."""
+        if not isinstance(given, dict) or given.get("command") is None:
+            return given
+        if not isinstance(given["command"], list | tuple):
+            return {"name": "command"} | given  # so that it is the command that is refused
+        # What has passed through here is no JSON any more: a strict tuple takes no list.
+        words = tuple(given["command"])
+        texts = [word for word in words if isinstance(word, str)]
+        script = next((word for word in texts if word.endswith(".py")), (*texts, "")[0])
+        name = re.sub(r"[^A-Za-z0-9._-]", "-", PurePosixPath(script).stem).lstrip("._-")[:100]
+        return {"name": name or "command"} | given | {"command": words}
+
+    @model_validator(mode="after")
+    def _command_can_be_filled(self) -> Self:
+        if self.command is not None and self.options:
+            raise ValueError("given command and options; allowed: options are for workloads only")
+        for index, word in enumerate(self.command or ()):
+            try:
+                filled(word, dict.fromkeys(PLACEHOLDERS))
+            except ValueError as error:
+                raise Misfit(str(error), "command", index) from None
+        return self
 
 
 class Sweep(Model):
@@ -49,10 +96,19 @@ class Sweep(Model):
         default=(None,), min_length=1, description=_LIMITS
     )
     precision: tuple[Precision, ...] = Field(
-        default=("fp32",), min_length=1, description="a list of: fp32"
+        default=("fp32",), min_length=1, description="a list of: fp32, tf32, bf16, fp16"
     )
-    dataset_fraction: tuple[Fraction, ...] = Field(
-        default=(1.0,), min_length=1, description="a list of numbers > 0 and <= 1"
+    dataset_fraction: tuple[Annotated[Any, PlainValidator(fraction)], ...] = Field(
+        default=(1.0,), min_length=1, description=FRACTIONS
+    )
+    workloads: tuple[Name, ...] | None = Field(
+        default=None, min_length=1, description="a list of workloads' names, or null for all"
+    )
+    epochs: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="a whole number >= 1 and <= 100,000, or null for measure's",
     )
 
     @model_validator(mode="after")
@@ -72,7 +128,19 @@ class Sweep(Model):
                         f"global_batch {batch} with {workers} gpus; "
                         "allowed: a global batch that every GPU count divides"
                     )
+        for index, rule in enumerate(self.dataset_fraction):
+            for workers in self.gpus:
+                if fraction_of(rule, workers) > 1:
+                    raise Misfit(
+                        f"given {rule}, with {workers} gpus more than 1; allowed: {FRACTIONS}",
+                        "dataset_fraction",
+                        index,
+                    )
         return self
+
+    def is_for(self, workload: str) -> bool:
+        """Say whether a workload of this name is run on this grid."""
+        return self.workloads is None or workload in self.workloads
 
 
 class Setting(Model):
@@ -101,7 +169,9 @@ class Setting(Model):
 class Measure(Model):
     """How long and how finely a run is measured."""
 
-    epochs: int = Field(default=3, ge=1, le=100_000, description="a whole number >= 1")
+    epochs: int = Field(
+        default=3, ge=1, le=100_000, description="a whole number >= 1 and <= 100,000"
+    )
     warmup_epochs: int = Field(
         default=1, ge=0, description="a whole number >= 0 and < epochs (warm-up is part of epochs)"
     )
@@ -123,6 +193,50 @@ class Measure(Model):
                 "allowed: fewer warm-up epochs than epochs"
             )
         return self
+
+
+class Train(Model):
+    """How the loop trains. The global batch is what the setting says, whatever is chosen here."""
+
+    channels_last: bool = Field(default=False, description="true or false")
+    compile: bool = Field(default=False, description="true or false (torch.compile)")
+    fused_optimizer: bool = Field(default=False, description="true or false")
+    gradient_accumulation: int = Field(
+        default=1,
+        ge=1,
+        le=100_000,
+        description="the pieces in which a local batch is computed, >= 1 and <= 100,000",
+    )
+    bucket_mb: float = Field(
+        default=25.0,
+        gt=0,
+        le=100_000,
+        description="MiB of gradients sent at once, > 0 and <= 100,000",
+    )
+    loader_workers: int | None = Field(
+        default=None,
+        ge=0,
+        le=256,
+        description="loader processes of each worker, 0 to 256, or null to go by data and cores",
+    )
+    prefetch: int = Field(
+        default=2,
+        ge=1,
+        le=1000,
+        description="batches each loader process has ready, >= 1 and <= 1000",
+    )
+    checkpoint_every: int | None = Field(
+        default=None, ge=1, description="epochs (>= 1), or null for no checkpoints"
+    )
+    save_model: bool = Field(
+        default=False, description="true to keep the trained model in the run's folder, or false"
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        le=2**31,
+        description="a whole number >= 0 and <= 2^31; repeat r trains from seed + r",
+    )
 
 
 class Launch(Model):
@@ -167,7 +281,32 @@ class Study(Model):
     )
     order_seed: int = Field(default=0, ge=0, description="a whole number >= 0")
     measure: Measure = Field(default=Measure(), description="a mapping of measure settings")
+    train: Train = Field(default=Train(), description="a mapping of settings of the training loop")
     launch: Launch = Field(default=Launch(), description="a mapping of launch settings")
+
+    @model_validator(mode="after")
+    def _sweeps_fit(self) -> Self:
+        names = {workload.name for workload in self.workloads}
+        for index, sweep in enumerate(self.sweeps):
+            for place, name in enumerate(sweep.workloads or ()):
+                if name not in names:
+                    raise Misfit(
+                        f'given "{name}"; allowed: {", ".join(sorted(names))}',
+                        *("sweeps", index, "workloads", place),
+                    )
+            if sweep.epochs is not None and sweep.epochs <= self.measure.warmup_epochs:
+                raise Misfit(
+                    f"given {sweep.epochs}, of which measure.warmup_epochs are "
+                    f"{self.measure.warmup_epochs}; allowed: more than those",
+                    *("sweeps", index, "epochs"),
+                )
+        for index, workload in enumerate(self.workloads):
+            if not any(sweep.is_for(workload.name) for sweep in self.sweeps):
+                raise Misfit(
+                    f"no sweep is for {workload.name}; allowed: at least one for each workload",
+                    *("workloads", index),
+                )
+        return self
 
 
 class RunSpec(Model):
@@ -177,6 +316,7 @@ class RunSpec(Model):
     setting: Setting
     repeat: int = Field(ge=0)
     measure: Measure
+    train: Train = Train()
     launch_kind: str
     hardware: str | None = None
     nodes: int = Field(default=1, ge=1)

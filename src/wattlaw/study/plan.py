@@ -8,7 +8,8 @@ from math import ceil, prod
 
 from wattlaw.errors import BadInput
 from wattlaw.study.identity import run_id
-from wattlaw.study.model import RunSpec, Setting, Study, Sweep
+from wattlaw.study.model import RunSpec, Setting, Study, Sweep, WorkloadSpec
+from wattlaw.study.rules import fraction_of
 
 MAX_RUNS = 200_000
 
@@ -32,26 +33,28 @@ def expand(study: Study) -> list[PlannedRun]:
     BadInput
         The study asks for more than ``MAX_RUNS`` runs.
     """
-    points = sum(_points(sweep) for sweep in study.sweeps)
-    asked = points * study.repeats * len(study.workloads)
+    asked = study.repeats * sum(
+        _points(sweep) for workload in study.workloads for sweep in _sweeps(study, workload)
+    )
     if asked > MAX_RUNS:
         raise BadInput(f"sweeps: given {asked:,} runs; allowed: at most {MAX_RUNS:,} in one study")
-    settings = dict.fromkeys(itertools.chain.from_iterable(map(_settings, study.sweeps)))
     runs: dict[str, PlannedRun] = {}
-    for repeat, workload, setting in itertools.product(
-        range(study.repeats), study.workloads, settings
-    ):
-        spec = RunSpec(
-            workload=workload,
-            setting=setting,
-            repeat=repeat,
-            measure=study.measure,
-            launch_kind=study.launch.kind,
-            hardware=study.launch.hardware,
-            nodes=_nodes(study, setting),
-        )
-        identity = run_id(spec)
-        runs[identity] = PlannedRun(identity, spec)
+    for repeat, workload in itertools.product(range(study.repeats), study.workloads):
+        points = ((sweep, one) for sweep in _sweeps(study, workload) for one in _settings(sweep))
+        for sweep, setting in points:
+            epochs = sweep.epochs or study.measure.epochs
+            spec = RunSpec(
+                workload=workload,
+                setting=setting,
+                repeat=repeat,
+                measure=study.measure.model_copy(update={"epochs": epochs}),
+                train=study.train,
+                launch_kind=study.launch.kind,
+                hardware=study.launch.hardware,
+                nodes=_nodes(study, setting),
+            )
+            identity = run_id(spec)
+            runs.setdefault(identity, PlannedRun(identity, spec))
     ordered = list(runs.values())
     if study.order == "random":
         random.Random(study.order_seed).shuffle(ordered)  # noqa: S311 - an order, not a secret
@@ -64,6 +67,11 @@ def _nodes(study: Study, setting: Setting) -> int:
     if study.launch.kind == "local" or per_node is None:
         return 1
     return ceil(setting.gpus / per_node)
+
+
+def _sweeps(study: Study, workload: WorkloadSpec) -> list[Sweep]:
+    """Return the grids that are for a workload."""
+    return [sweep for sweep in study.sweeps if sweep.is_for(workload.name)]
 
 
 def _points(sweep: Sweep) -> int:
@@ -87,5 +95,5 @@ def _settings(sweep: Sweep) -> Iterator[Setting]:
             power_limit_w=power,
             clock_limit_mhz=clock,
             precision=precision,
-            dataset_fraction=fraction,
+            dataset_fraction=fraction_of(fraction, gpus),
         )

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from wattlaw.errors import BadInput
 from wattlaw.study.model import Study
+from wattlaw.study.rules import Misfit
 
 MAX_BYTES = 250_000
 MAX_VALUES = 100_000
@@ -95,7 +96,7 @@ def _read(path: Path) -> Study:
         problems = _innermost(error.errors(include_url=False))
         first = _problem(problems[0], data)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise BadInput(f"{_place(path, root, problems[0]['loc'])}: {first}{more}") from None
+        raise BadInput(f"{_place(path, root, _location(problems[0]))}: {first}{more}") from None
 
 
 def _text(path: Path) -> str:
@@ -196,6 +197,12 @@ def _innermost(problems: list[ErrorDetails]) -> list[ErrorDetails]:
     """Leave out a list that is called too short because an item of it was refused."""
     around = {problem["loc"][:n] for problem in problems for n in range(len(problem["loc"]))}
     return [problem for problem in problems if problem["loc"] not in around]
+
+
+def _location(details: ErrorDetails) -> Location:
+    """Return where the first thing stands that is wrong, which may lie within what was checked."""
+    error = details.get("ctx", {}).get("error")
+    return (*details["loc"], *error.place) if isinstance(error, Misfit) else details["loc"]
 
 
 def _problem(details: ErrorDetails, data: object) -> str:

@@ -19,6 +19,7 @@ class Window(NamedTuple):
     updates: int | None = None
     loss: float | None = None
     metric: float | None = None
+    metrics: str | None = None
     step_time_mean_s: float | None = None
     step_time_p50_s: float | None = None
     step_time_p95_s: float | None = None

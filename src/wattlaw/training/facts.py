@@ -10,16 +10,32 @@ from wattlaw.store.files import write_text
 from wattlaw.store.record import Facts
 from wattlaw.training.ranks import Ranks
 
-_PACKAGES = ("wattlaw", "torch", "numpy", "pyarrow", "scikit-learn", "nvidia-nccl-cu13")
+_PACKAGES = (
+    "wattlaw", "torch", "torchvision", "transformers", "tokenizers", "torch-geometric",
+    "nvidia-physicsnemo", "tfrecord", "h5py", "pillow", "numpy", "scikit-learn",
+    "nvidia-nccl-cu13",
+)  # fmt: skip
 
 
-def write_facts(folder: Path, ranks: Ranks, model: nn.Module, metric: str) -> None:
+def write_facts(
+    folder: Path,
+    ranks: Ranks,
+    model: nn.Module,
+    metric: str,
+    *,
+    flops_per_sample: float | None = None,
+    loader_workers: int | None = None,
+) -> None:
     """Write this host's facts into the live folder of an attempt."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     facts = Facts(
         hosts=(ranks.host,),
         hardware=_hardware(ranks),
         device_ids=_device_ids(ranks),
-        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        parameters=sum(parameter.numel() for parameter in trained),
+        gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in trained),
+        flops_per_sample=flops_per_sample,
+        loader_workers=loader_workers,
         metric=metric,
         threads_per_worker=torch.get_num_threads(),
         software=_software(),

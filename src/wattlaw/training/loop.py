@@ -1,119 +1,246 @@
 """The training loop: epochs of training and evaluation, each a window with synchronised edges."""
 
+import contextlib
+import inspect
+import json
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from wattlaw.errors import BadInput
 from wattlaw.store.live import LiveWriter
+from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
 from wattlaw.telemetry.windows import write_window
+from wattlaw.training import checkpoint
+from wattlaw.training.precision import Precision
 from wattlaw.training.ranks import Ranks, moved
 from wattlaw.training.step_clock import StepClock
-from wattlaw.workloads.workload import Loader, Shard, Workload
+from wattlaw.workloads.feed import Feed, Loader
+from wattlaw.workloads.workload import Batch, Shard, Workload
+
+#: Ranks keep their own running statistics, which are averaged after each epoch. The argument that
+#: says so has another name since torch 2.13.
+_NO_BUFFERS: Any = (
+    {"forward_sync_buffers": False}
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    else {"broadcast_buffers": False}
+)
 
 
-def train(
-    workload: Workload,
-    plain: nn.Module,
-    spec: RunSpec,
-    seed: int,
-    ranks: Ranks,
-    windows: LiveWriter | None,
-) -> None:
-    """Train a workload as a run asks, and write a window per epoch and phase.
+class Training:
+    """A workload that one rank trains as a run asks.
 
     Parameters
     ----------
-    workload, plain, spec, seed
-        What to train: its model on this rank's device, at which setting, from which seed.
+    workload, plain
+        What to train: its model on this rank's device.
+    spec, seed
+        At which setting, from which seed.
     ranks
         This process's place among the others.
-    windows
-        Where windows go; None on every rank but the first of its host.
     """
-    setting, measure = spec.setting, spec.measure
-    if setting.local_batch is None or setting.global_batch is None:
-        raise BadInput("a run that is trained here needs a batch size")
-    shard = Shard(
-        ranks.rank, ranks.world, setting.local_batch, seed=seed, fraction=setting.dataset_fraction
-    )
-    training, evaluation = workload.training_loader(shard), workload.evaluation_loader(shard)
-    on_device = [ranks.device.index] if ranks.device.type == "cuda" else None
-    model = DistributedDataParallel(plain, device_ids=on_device)
-    optimizer = workload.optimizer(model, setting.global_batch)
-    for epoch in range(measure.epochs):
-        mark: dict[str, Any] = {"epoch": epoch, "warmup": epoch < measure.warmup_epochs}
-        found = _train_epoch(workload, model, optimizer, training.epoch(epoch), ranks)
-        write_window(windows, ranks.host, phase="train", **mark, **found)
-        if measure.evaluate:
-            found = _evaluate(workload, plain, evaluation, epoch, ranks)
-            write_window(windows, ranks.host, phase="evaluate", **mark, **found)
+
+    def __init__(
+        self, workload: Workload, plain: nn.Module, spec: RunSpec, seed: int, ranks: Ranks
+    ) -> None:
+        self._workload, self._plain, self._ranks, self._seed = workload, plain, ranks, seed
+        self._measure, self._options = spec.measure, spec.train
+        setting = spec.setting
+        if setting.local_batch is None or setting.global_batch is None:
+            raise BadInput("a run that is trained here needs a batch size")
+        self._precision = Precision(setting.precision, ranks.device)
+        shard = Shard(
+            ranks.rank,
+            ranks.world,
+            setting.local_batch,
+            seed=seed,
+            fraction=setting.dataset_fraction,
+            micro_batches=self._options.gradient_accumulation,
+        )
+        feed = Feed(
+            self._options.loader_workers,
+            self._options.prefetch,
+            pin_memory=ranks.device.type == "cuda",
+        )
+        here = {"ranks_here": ranks.local_world}
+        self.data = workload.training_data()
+        self.loader = Loader(self.data, shard, feed, training=True, **here)
+        self._evaluation = None
+        if self._measure.evaluate:
+            judged = workload.evaluation_data()
+            self._evaluation = Loader(judged, shard, feed, training=False, **here)
+        self._format = torch.preserve_format
+        if self._options.channels_last:
+            self._format = torch.channels_last
+            plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._model = self._wrapped()
+        self._optimizer = workload.optimizer(
+            self._plain, setting.global_batch, fused=self._options.fused_optimizer
+        )
+        self._schedule = workload.schedule(
+            self._optimizer, setting.global_batch, self._measure.epochs
+        )
+
+    def _wrapped(self) -> nn.Module:
+        """Return the model as it is trained. A single rank has no gradients to exchange."""
+        model = self._plain
+        if self._ranks.world > 1:
+            on_device = [self._ranks.device.index] if self._ranks.device.type == "cuda" else None
+            model = DistributedDataParallel(
+                model,
+                device_ids=on_device,
+                bucket_cap_mb=self._options.bucket_mb,
+                gradient_as_bucket_view=True,
+                **_NO_BUFFERS,
+            )
+        if self._options.compile:
+            compiled: Any = torch.compile(model)
+            return compiled  # type: ignore[no-any-return]
+        return model
+
+    def run(self, windows: LiveWriter | None, metric: str, folder: RunFolder) -> None:
+        """Train to the end, from a checkpoint if there is one, and write a window per phase.
+
+        Parameters
+        ----------
+        windows
+            Where windows go; None on every rank but the first of its host.
+        metric
+            Which of the workload's judgements is the metric of its windows.
+        folder
+            Where checkpoints are kept.
+        """
+        ranks, measure = self._ranks, self._measure
+        every = self._options.checkpoint_every
+        parts: dict[str, checkpoint.Stateful] = {
+            "model": self._plain,
+            "optimizer": self._optimizer,
+            "schedule": self._schedule,
+            "precision": self._precision,
+        }
+        path = folder.checkpoint_path
+        done = checkpoint.load(path, parts, ranks.device) if every else 0
+        for epoch in range(done, measure.epochs):
+            # So drawn, an epoch's dropout is the same after a checkpoint as without one.
+            torch.manual_seed((self._seed * 100_003 + epoch) * 1_000_003 + ranks.rank)
+            mark: dict[str, Any] = {"epoch": epoch, "warmup": epoch < measure.warmup_epochs}
+            found = self.train_epoch(epoch)
+            write_window(windows, ranks.host, phase="train", **mark, **found)
+            self._average_statistics()
+            if self._evaluation is not None:
+                found = self._evaluate(self._evaluation, epoch, metric)
+                write_window(windows, ranks.host, phase="evaluate", **mark, **found)
+            self._schedule.after_epoch(found["loss"])
+            if every and (epoch + 1) % every == 0 and ranks.rank == 0:
+                checkpoint.save(path, parts, epoch + 1)
+        if self._options.save_model and ranks.rank == 0:
+            checkpoint.save_model(folder.model_path, self._plain)
+
+    def train_epoch(self, epoch: int) -> dict[str, Any]:
+        """Train one epoch; return the window."""
+        ranks, optimizer = self._ranks, self._optimizer
+        self._model.train()
+        loss_sum = torch.zeros((), dtype=torch.float64, device=ranks.device)
+        samples = updates = 0
+        begins_update = True
+        in_all = self.loader.updates
+        ranks.meet()
+        start_ns, start_s = time.time_ns(), time.perf_counter()
+        steps = StepClock(ranks.device)
+        self._schedule.before_update(epoch)
+        for batch in self.loader.epoch(epoch):
+            loss_sum += self._add_gradients(batch, first=begins_update) * batch.size
+            samples += batch.size
+            begins_update = batch.ends_update
+            if batch.ends_update:
+                self._precision.update(optimizer)
+                updates += 1
+                self._schedule.before_update(epoch + updates / in_all)
+                steps.mark()
+        ranks.meet()
+        window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
+        window |= {"updates": updates} | steps.summary()
+        sums = ranks.gathered({"loss": float(loss_sum), "samples": samples})
+        whole = _summed(sums)
+        loss = whole["loss"] / whole["samples"] if whole["samples"] else None
+        return window | {"samples": _here(ranks, sums), "loss": loss}
+
+    def _add_gradients(self, batch: Batch, *, first: bool) -> torch.Tensor:
+        """Compute a batch's gradients, add them to those of its update; return its mean loss."""
+        ranks, last = self._ranks, batch.ends_update
+        data = moved(batch.data, ranks.device, self._format)
+        alone = ranks.world == 1 or last
+        with contextlib.nullcontext() if alone else self._unsynchronised():
+            with self._precision.autocast():
+                loss = self._workload.loss(self._model, data)
+            if first:  # here, not after the update: the new ones take the memory of the old ones
+                self._optimizer.zero_grad(set_to_none=True)
+            # DDP averages gradients over ranks. This weight makes the average that of all
+            # samples of the update, also when its parts are uneven.
+            self._precision.backward(loss * (batch.size * ranks.world / batch.global_size))
+        return loss.detach().double()
+
+    def _unsynchronised(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which gradients stay on their rank."""
+        model: Any = self._model
+        return model.no_sync()  # type: ignore[no-any-return]
+
+    def _average_statistics(self) -> None:
+        """Give all ranks the mean of their running statistics of batch normalisation."""
+        if self._ranks.world > 1:
+            for module in self._plain.modules():
+                if isinstance(module, _BatchNorm):
+                    for statistic in (module.running_mean, module.running_var):
+                        if statistic is not None:
+                            self._ranks.average(statistic)
+
+    @torch.no_grad()
+    def _evaluate(self, loader: Loader, epoch: int, metric: str) -> dict[str, Any]:
+        """Evaluate; return the window. The bare model is used: ranks may have uneven parts."""
+        ranks = self._ranks
+        self._plain.eval()
+        totals: dict[str, torch.Tensor] = {}
+        samples = 0
+        ranks.meet()
+        start_ns, start_s = time.time_ns(), time.perf_counter()
+        for batch in loader.epoch(epoch):
+            data = moved(batch.data, ranks.device, self._format)
+            with self._precision.autocast():
+                found = self._workload.evaluate(self._plain, data)
+            for name, value in found.items():
+                totals[name] = (
+                    totals.get(name, torch.zeros_like(value, dtype=torch.float64)) + value
+                )
+            samples += batch.size
+        ranks.meet()
+        window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
+        mine = {name: float(value) for name, value in totals.items()}
+        sums = ranks.gathered(mine | {"samples": samples})
+        whole = _summed(sums)
+        judged = self._workload.judge(whole) if whole["samples"] else {}
+        return window | {
+            "samples": _here(ranks, sums),
+            "loss": judged.get("loss"),
+            "metric": judged.get(metric),
+            "metrics": json.dumps(judged),
+        }
 
 
-def _train_epoch(
-    workload: Workload,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    batches: Any,
-    ranks: Ranks,
-) -> dict[str, Any]:
-    """Train one epoch; return the window."""
-    model.train()
-    loss_sum = torch.zeros((), dtype=torch.float64, device=ranks.device)
-    samples = updates = 0
-    ranks.meet()
-    start_ns, start_s = time.time_ns(), time.perf_counter()
-    steps = StepClock(ranks.device)
-    for data, size, global_size in batches:
-        loss = workload.loss(model, moved(data, ranks.device))
-        optimizer.zero_grad(set_to_none=True)
-        # DDP averages gradients over ranks. This weight makes the average that of all samples
-        # of the update, also when its parts are uneven.
-        (loss * (size * ranks.world / global_size)).backward()
-        optimizer.step()
-        loss_sum += loss.detach().double() * size
-        samples += size
-        updates += 1
-        steps.mark()
-    ranks.meet()
-    window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
-    window |= {"updates": updates} | steps.summary()
-    table = ranks.table([loss_sum, samples])
-    return window | _sums(ranks, table) | {"loss": _ratio(table, 0, 1)}
+def _summed(sums: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Return the sums over ranks; a rank without samples has none but their number."""
+    whole: dict[str, float] = {}
+    for one in sums:
+        for name, value in one.items():
+            whole[name] = whole.get(name, 0.0) + value
+    return whole
 
 
-@torch.no_grad()
-def _evaluate(
-    workload: Workload, model: nn.Module, loader: Loader, epoch: int, ranks: Ranks
-) -> dict[str, Any]:
-    """Evaluate once; return the window. The bare model is used: ranks may have uneven parts."""
-    model.eval()
-    loss_sum = torch.zeros((), dtype=torch.float64, device=ranks.device)
-    metric_sum = torch.zeros_like(loss_sum)
-    samples = 0
-    ranks.meet()
-    start_ns, start_s = time.time_ns(), time.perf_counter()
-    for data, size, _ in loader.epoch(epoch):
-        found = workload.evaluate(model, moved(data, ranks.device))
-        loss_sum += found.loss
-        metric_sum += found.metric
-        samples += size
-    ranks.meet()
-    window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
-    table = ranks.table([loss_sum, samples, metric_sum])
-    judged = {"loss": _ratio(table, 0, 1), "metric": _ratio(table, 2, 1)}
-    return window | _sums(ranks, table) | judged
-
-
-def _sums(ranks: Ranks, table: torch.Tensor) -> dict[str, Any]:
-    return {"samples": int(ranks.of_host(table)[:, 1].sum())}
-
-
-def _ratio(table: torch.Tensor, above: int, below: int) -> float | None:
-    """Return the ratio of two columns summed over ranks; None where nothing was counted."""
-    counted = float(table[:, below].sum())
-    return float(table[:, above].sum()) / counted if counted else None
+def _here(ranks: Ranks, sums: list[dict[str, float]]) -> int:
+    """Return the samples that the ranks of this host have seen."""
+    return int(sum(one["samples"] for one in ranks.of_host(sums)))

@@ -3,7 +3,7 @@
 import datetime
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -44,19 +44,21 @@ class Ranks:
         dist.barrier()
         self.synchronize()
 
-    def table(self, row: Sequence[float | torch.Tensor]) -> torch.Tensor:
-        """Return every rank's row of numbers, shape (world, len(row)), float64, on every rank."""
-        mine = torch.stack(
-            [torch.as_tensor(value, dtype=torch.float64, device=self.device) for value in row]
-        )
-        rows = [torch.empty_like(mine) for _ in range(self.world)]
-        dist.all_gather(rows, mine)
-        return torch.stack(rows).cpu()
+    def gathered(self, mine: dict[str, float]) -> list[dict[str, float]]:
+        """Return every rank's named numbers, in order of rank, on every rank."""
+        found: list[dict[str, float]] = [{}] * self.world
+        dist.all_gather_object(found, mine)
+        return found
 
-    def of_host(self, table: torch.Tensor) -> torch.Tensor:
-        """Return the rows of this host's ranks; torchrun numbers a host's ranks in a row."""
+    def average(self, tensor: torch.Tensor) -> None:
+        """Replace a tensor by its mean over all ranks."""
+        dist.all_reduce(tensor)
+        tensor /= self.world
+
+    def of_host(self, everyones: list[dict[str, float]]) -> list[dict[str, float]]:
+        """Return what this host's ranks have told; torchrun numbers a host's ranks in a row."""
         first = self.rank - self.local_rank
-        return table[first : first + self.local_world]
+        return everyones[first : first + self.local_world]
 
 
 @contextmanager
@@ -92,12 +94,23 @@ def joined() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def moved(data: Any, device: torch.device) -> Any:
-    """Return tensors, or tuples, lists and dicts of them, on a device."""
+def moved(data: Any, device: torch.device, images: torch.memory_format | None = None) -> Any:
+    """Return tensors, or tuples, lists and dicts of them, on a device.
+
+    Parameters
+    ----------
+    data
+        What to move.
+    device
+        Where to.
+    images
+        The memory format of tensors of four dimensions; by default the one they have.
+    """
     if isinstance(data, torch.Tensor):
-        return data.to(device, non_blocking=True)
+        form = images if images is not None and data.dim() == 4 else torch.preserve_format
+        return data.to(device, non_blocking=True, memory_format=form)
     if isinstance(data, tuple | list):
-        return type(data)(moved(item, device) for item in data)
+        return type(data)(moved(item, device, images) for item in data)
     if isinstance(data, dict):
-        return {key: moved(item, device) for key, item in data.items()}
+        return {key: moved(item, device, images) for key, item in data.items()}
     return data

@@ -22,10 +22,22 @@ def main() -> int:
         _work(folder, attempt)
     except Exception as error:
         rank = int(os.environ.get("RANK", "0"))
-        told = {"rank": rank, "time_s": time.time(), "reason": one_line(error)}
+        told = {"rank": rank, "time_s": time.time(), "reason": _reason(error)}
         write_text(folder.live(attempt) / f"error.{rank}.json", json.dumps(told))
         raise
     return 0
+
+
+def _reason(error: Exception) -> str:
+    """Return an error on one line; with what to do where a batch does not fit."""
+    words = one_line(error)
+    type_name = type(error).__name__
+    if type_name == "OutOfMemoryError" or "can't allocate memory" in words:
+        return (
+            "out of memory: the local batch does not fit; try a smaller one, "
+            f"or train.gradient_accumulation, which keeps the global batch ({words[:300]})"
+        )
+    return words
 
 
 def _work(folder: RunFolder, attempt: int) -> None:
@@ -33,7 +45,8 @@ def _work(folder: RunFolder, attempt: int) -> None:
 
     from wattlaw import registry
     from wattlaw.telemetry.windows import open_windows
-    from wattlaw.training import facts, loop
+    from wattlaw.training import facts, flops
+    from wattlaw.training.loop import Training
     from wattlaw.training.ranks import joined
     from wattlaw.workloads import catalogue
 
@@ -47,14 +60,23 @@ def _work(folder: RunFolder, attempt: int) -> None:
     with joined() as ranks:
         torch.manual_seed(record.seed)
         model = workload.model().to(ranks.device)
+        training = Training(workload, model, spec, record.seed, ranks)
         windows = None
         if ranks.is_first_of_host:
-            facts.write_facts(live, ranks, model, entry.metric)
+            counted = flops.flops_per_sample(workload, model, training.data)
+            facts.write_facts(
+                live,
+                ranks,
+                model,
+                entry.metric,
+                flops_per_sample=counted,
+                loader_workers=training.loader.workers,
+            )
             windows = open_windows(live, ranks.host)
-        loop.train(workload, model, spec, record.seed, ranks, windows)
+        training.run(windows, entry.metric, folder)
         if windows is not None:
             windows.close()
-        del model  # gloo may abort at exit when a model outlives the process group
+        del training, model  # gloo may abort at exit when a model outlives the process group
         gc.collect()
 
 

@@ -1,6 +1,6 @@
 """The net, its data and its training recipe."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,10 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn import functional
 
-from wattlaw.workloads.batches import evaluation_parts, training_parts
 from wattlaw.workloads.digits import Options
-from wattlaw.workloads.workload import Batch, Loader, Shard, Sums
+from wattlaw.workloads.feed import InMemory
+from wattlaw.workloads.schedules import Constant
+from wattlaw.workloads.workload import Dataset, Schedule, means
 
 _SPLIT_SEED = 0
 _TEST_SAMPLES = 360
@@ -54,51 +55,45 @@ class DigitsCnn:
             nn.Linear(2 * width, 10),
         )
 
-    def optimizer(self, model: nn.Module, global_batch: int) -> torch.optim.Optimizer:
+    def optimizer(
+        self, model: nn.Module, global_batch: int, *, fused: bool
+    ) -> torch.optim.Optimizer:
         """Return SGD with momentum."""
         rate = self._options.lr * (global_batch / 64) ** 0.5
-        return torch.optim.SGD(model.parameters(), lr=rate, momentum=self._options.momentum)
+        momentum = self._options.momentum
+        return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, fused=fused)
 
-    def training_loader(self, shard: Shard) -> Loader:
-        """Return shuffled training batches."""
-        return _Images(*self._train, shard, training=True)
+    def schedule(
+        self,
+        optimizer: torch.optim.Optimizer,  # noqa: ARG002
+        global_batch: int,  # noqa: ARG002
+        epochs: int,  # noqa: ARG002
+    ) -> Schedule:
+        """Return a constant learning rate."""
+        return Constant()
 
-    def evaluation_loader(self, shard: Shard) -> Loader:
-        """Return the test images, each once over all ranks."""
-        return _Images(*self._test, shard, training=False)
+    def training_data(self) -> Dataset:
+        """Return the training images."""
+        return InMemory(self._train)
+
+    def evaluation_data(self) -> Dataset:
+        """Return the test images."""
+        return InMemory(self._test)
 
     def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
         """Return the mean cross-entropy of a batch."""
         images, labels = data
         return functional.cross_entropy(model(images), labels)
 
-    def evaluate(self, model: nn.Module, data: Any) -> Sums:
+    def evaluate(self, model: nn.Module, data: Any) -> dict[str, torch.Tensor]:
         """Return summed cross-entropy and the number of images classified rightly."""
         images, labels = data
         scores = model(images)
-        return Sums(
-            loss=functional.cross_entropy(scores, labels, reduction="sum"),
-            metric=(scores.argmax(1) == labels).sum(),
-        )
+        return {
+            "loss": functional.cross_entropy(scores, labels, reduction="sum"),
+            "accuracy": (scores.argmax(1) == labels).sum(),
+        }
 
-
-class _Images:
-    """Images in memory; a batch is an indexing, so that no loader process is needed."""
-
-    def __init__(
-        self, images: torch.Tensor, labels: torch.Tensor, shard: Shard, *, training: bool
-    ) -> None:
-        self._images, self._labels, self._shard = images, labels, shard
-        self._training = training
-
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        """Yield this rank's batches of an epoch."""
-        count = len(self._labels)
-        parts = (
-            training_parts(count, self._shard, epoch)
-            if self._training
-            else evaluation_parts(count, self._shard)
-        )
-        for indices, global_size in parts:
-            take = torch.from_numpy(indices)
-            yield Batch((self._images[take], self._labels[take]), len(indices), global_size)
+    def judge(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return the mean cross-entropy and the top-1 accuracy."""
+        return means(sums)

@@ -1,0 +1,28 @@
+"""One rank of a user's command: ``python -m wattlaw.training.command_rank WORDS`` under torchrun.
+
+It becomes the command, which then ends with its agent, however the agent ends.
+"""
+
+import os
+import sys
+
+from wattlaw import processes
+from wattlaw.training.handover import AGENT_PID
+
+#: What a shell says of a command that is not there.
+_NOT_THERE = 127
+
+
+def main() -> int:
+    """Become the command; return only if that cannot be."""
+    words = sys.argv[1:]
+    processes.end_with_parent(int(os.environ[AGENT_PID]))
+    try:
+        os.execvp(words[0], words)  # noqa: S606 - a list of words, no shell
+    except OSError as error:
+        print(f"OSError: {words[0]}: cannot be run: {error.strerror}", file=sys.stderr)
+    return _NOT_THERE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Words to tokens: a tokenizer from a local folder, or one trained on the text."""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.trainers import WordPieceTrainer
+
+from wattlaw.errors import BadInput
+from wattlaw.workloads.language.masking import Tokens, Vocabulary, tokens_type
+
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+#: WikiText's mark for a rare word; the tokenizer has a token for just this.
+_RARE, _UNKNOWN = "<unk>", "[UNK]"
+_MOST_LETTERS = 1000
+_CHARACTERS_AT_ONCE = 2**22
+
+
+def load(folder: Path, vocab_size: int) -> Tokenizer:
+    """Return the tokenizer of a folder: its tokenizer.json, else its vocab.txt as BERT reads it.
+
+    A vocab.txt is taken as of lower-case words, unless ``do_lower_case`` in a
+    tokenizer_config.json beside it is false.
+
+    Raises
+    ------
+    BadInput
+        Neither file is there or can be read, a special token is missing, or there are more tokens
+        than ``vocab_size``.
+    """
+    whole, words = folder / "tokenizer.json", folder / "vocab.txt"
+    path = whole if whole.is_file() else words
+    if not path.is_file():
+        raise BadInput(f"{folder}: has neither tokenizer.json nor vocab.txt")
+    try:
+        if path is whole:
+            made = Tokenizer.from_file(str(path))
+        else:
+            made = _wordpiece(WordPiece.read_file(str(path)), lowercase=_is_lower_case(folder))
+    except BadInput:
+        raise
+    except Exception as error:  # tokenizers has no errors of its own
+        reason = " ".join(str(error).split())
+        raise BadInput(f"{path}: not a tokenizer that can be read: {reason}") from None
+    return checked(made, path, vocab_size)
+
+
+def checked(tokenizer: Tokenizer, path: Path, vocab_size: int) -> Tokenizer:
+    """Return the tokenizer, set to tokenise texts whole, if it fits BERT and ``vocab_size``."""
+    tokens: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    missing = [name for name in _SPECIAL if name not in tokens]
+    if missing:
+        raise BadInput(
+            f"{path}: has no token {' '.join(missing)}; BERT needs all of {' '.join(_SPECIAL)}"
+        )
+    needed = max(tokens.values()) + 1
+    if needed > vocab_size:
+        raise BadInput(f"{path}: has {needed} tokens; vocab_size allows {vocab_size}")
+    if needed == len(_SPECIAL):
+        raise BadInput(f"{path}: has no token but {' '.join(_SPECIAL)}")
+    tokenizer.add_special_tokens(list(_SPECIAL))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def train(lines: Iterable[str], again: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Return a WordPiece tokenizer with BERT's normaliser, trained on ``lines``.
+
+    The library's trainer numbers word-inner letters (``##a``) in the order of a hash table, which
+    differs from process to process, and breaks ties by these numbers: ranks would get different
+    tokens. Told all letters beforehand, sorted, it gives the same each time.
+
+    Parameters
+    ----------
+    lines, again
+        The same text twice: letters are counted first.
+    vocab_size
+        How many tokens to make at most.
+    """
+    # A quarter of the tokens each for letters that begin a word and letters within one, at most.
+    letters = _letters(lines, min(_MOST_LETTERS, (vocab_size - len(_SPECIAL)) // 4))
+    learning = _wordpiece({}, lowercase=True)
+    trainer = WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*_SPECIAL, *(f"##{letter}" for letter in letters)],
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
+        show_progress=False,
+    )
+    learning.train_from_iterator((line.replace(_RARE, "") for line in again), trainer)
+    # Made anew, for the trainer took the letters as tokens that stand in the text as they are.
+    made = _wordpiece(learning.get_vocab(), lowercase=True)
+    made.add_special_tokens(list(_SPECIAL))
+    return made
+
+
+def tokenised(tokenizer: Tokenizer, lines: Iterable[str], vocab_size: int) -> Tokens:
+    """Return the tokens of all lines, one after another. The library works on all cores."""
+    kind = tokens_type(vocab_size)
+    parts = [np.empty(0, dtype=kind)]
+    for some in _bunches(lines):
+        known = [line.replace(_RARE, _UNKNOWN) for line in some]
+        found = tokenizer.encode_batch_fast(known, add_special_tokens=False)
+        count = sum(len(one) for one in found)
+        ids = (number for one in found for number in one.ids)
+        parts.append(np.fromiter(ids, dtype=kind, count=count))
+    return np.concatenate(parts)
+
+
+def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    """Return which tokens mean what."""
+    tokens: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    ordinary = sorted(number for name, number in tokens.items() if name not in _SPECIAL)
+    return Vocabulary(
+        tokens["[CLS]"], tokens["[SEP]"], tokens["[MASK]"], np.array(ordinary, dtype=np.int64)
+    )
+
+
+def _wordpiece(tokens: dict[str, int], *, lowercase: bool) -> Tokenizer:
+    made = Tokenizer(WordPiece(tokens, unk_token=_UNKNOWN))
+    made.normalizer = BertNormalizer(lowercase=lowercase)
+    made.pre_tokenizer = BertPreTokenizer()
+    return made
+
+
+def _is_lower_case(folder: Path) -> bool:
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return True
+    try:
+        settings: Any = json.loads(path.read_text(encoding="utf-8"))
+        return bool(settings.get("do_lower_case", True))
+    except (OSError, ValueError, AttributeError):
+        raise BadInput(f"{path}: not a JSON object") from None
+
+
+def _letters(lines: Iterable[str], most: int) -> list[str]:
+    """Return the most frequent characters of a text as the normaliser leaves them, sorted."""
+    counts = np.zeros(sys.maxunicode + 1, dtype=np.int64)
+    for some in _bunches(lines):
+        numbers = np.frombuffer("".join(some).encode("utf-32-le"), dtype="<u4")
+        counts += np.bincount(numbers, minlength=len(counts))
+    normaliser = BertNormalizer()
+    kept: Counter[str] = Counter()
+    for number in np.flatnonzero(counts):
+        for left in normaliser.normalize_str(chr(number)):
+            if not left.isspace():
+                kept[left] += int(counts[number])
+    ranked = sorted(kept, key=lambda letter: (-kept[letter], letter))
+    return sorted(ranked[:most])
+
+
+def _bunches(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield lines by a few million characters: enough for all cores, little in memory."""
+    some: list[str] = []
+    size = 0
+    for line in lines:
+        some.append(line)
+        size += len(line)
+        if size >= _CHARACTERS_AT_ONCE:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some

@@ -1,0 +1,76 @@
+"""Writes small data sets as QM9 is kept."""
+
+from pathlib import Path
+
+import torch
+
+from wattlaw.errors import BadInput
+from wattlaw.workloads.molecules.graphs import neighbours
+from wattlaw.workloads.molecules.synthetic import made_molecules
+
+_ELEMENTS = (1, 6, 7, 8, 9)
+_RADIUS = torch.zeros(10)
+_RADIUS[list(_ELEMENTS)] = torch.tensor([0.31, 0.76, 0.71, 0.66, 0.57])  # covalent, in angstrom
+
+
+def make_data(folder: Path, size: int, seed: int) -> None:
+    """Write ``size`` molecules to ``folder/raw/qm9_v3.pt``, as PyTorch Geometric's file has them.
+
+    Raises
+    ------
+    wattlaw.errors.BadInput
+        There is something in the folder, or ``size`` is below 2.
+    """
+    if size < 2:
+        raise BadInput(f"size: {size} molecules are too few; allowed: an integer >= 2")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"{folder}: there is something there; allowed: a new or empty folder")
+    molecules = made_molecules(size, seed)
+    z = torch.from_numpy(molecules.z).long()
+    pos = torch.from_numpy(molecules.pos)
+    counts = torch.from_numpy(molecules.counts)
+    batch = torch.repeat_interleave(counts)
+    bonds = _bonds(z, pos, batch)
+    of_molecule = batch[bonds[0]]
+    bonds = bonds - (counts.cumsum(0) - counts)[of_molecule]
+    kinds = torch.zeros(bonds.shape[1], 4)
+    kinds[:, 0] = 1  # single bonds
+    in_each = torch.bincount(of_molecule, minlength=size).tolist()
+    atoms = counts.tolist()
+    ones = [1] * size
+    columns = {
+        "x": _parts(_features(z, pos, batch), atoms),
+        "edge_index": _parts(bonds, in_each, 1),
+        "edge_attr": _parts(kinds, in_each),
+        "y": _parts(torch.from_numpy(molecules.targets), ones),
+        "pos": _parts(pos, atoms),
+        "idx": _parts(torch.arange(size), ones),
+        "name": [f"gdb_{number + 1}" for number in range(size)],
+        "z": _parts(z, atoms),
+    }
+    records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    (folder / "raw").mkdir(parents=True)
+    torch.save(records, folder / "raw" / "qm9_v3.pt")
+
+
+def _parts(whole: torch.Tensor, sizes: list[int], dim: int = 0) -> list[torch.Tensor]:
+    """Return views, which share what torch.save writes of them."""
+    return list(torch.split_with_sizes(whole, sizes, dim))
+
+
+def _bonds(z: torch.Tensor, pos: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+    """Return pairs of atoms that are about as near as their radii say, shape (2, bonds)."""
+    near = neighbours(pos, batch, 2.0)
+    source, target = near
+    length = (pos[source] - pos[target]).norm(dim=-1)
+    return near[:, length < 1.15 * (_RADIUS[z[source]] + _RADIUS[z[target]])].flip(0)
+
+
+def _features(z: torch.Tensor, pos: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+    """Return element (5 columns), number, aromatic, sp, sp2, sp3 and hydrogens bound."""
+    one_hot = (z[:, None] == torch.tensor(_ELEMENTS)).float()
+    source, target = _bonds(z, pos, batch)
+    hydrogens = torch.bincount(target, weights=(z[source] == 1).double(), minlength=len(z))
+    others = torch.zeros(len(z), 6)
+    others[:, 0], others[:, 4], others[:, 5] = z, z > 1, hydrogens
+    return torch.cat((one_hot, others), dim=1)

@@ -1,0 +1,74 @@
+"""Molecules in flat arrays, and the batches that are cut from them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from wattlaw.workloads.workload import Indices, Seeds
+
+#: Makes what a net needs of the graph of some atoms, from their places and molecules.
+Graph = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Molecules:
+    """Atoms of all molecules one after the other."""
+
+    z: npt.NDArray[np.uint8]  # atomic numbers, shape (atoms,)
+    pos: npt.NDArray[np.float32]  # places in angstrom, shape (atoms, 3)
+    counts: npt.NDArray[np.int64]  # atoms of each molecule, shape (molecules,)
+    targets: npt.NDArray[np.float32]  # properties in the order of ``Target``, (molecules, 19)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+class MoleculeData:
+    """Samples of some molecules, all with the property that is to be predicted.
+
+    Parameters
+    ----------
+    molecules
+        Where the molecules are.
+    chosen
+        Which of them are samples.
+    column
+        Of the property.
+    graph
+        Makes a batch's graph.
+    samples
+        How many samples there are; more than chosen molecules begin again with the first.
+    """
+
+    #: Cutting a batch and making its graph takes a small part of an update.
+    reads_files = False
+
+    def __init__(
+        self, molecules: Molecules, chosen: Indices, column: int, graph: Graph, samples: int
+    ) -> None:
+        self._molecules, self._chosen, self._graph = molecules, chosen, graph
+        self._first = np.cumsum(molecules.counts) - molecules.counts
+        self._column, self._samples = column, samples
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
+        """Return z, pos, each atom's molecule, the tensors of the graph, and the targets (n,)."""
+        source = self._molecules
+        which = self._chosen[indices % len(self._chosen)]
+        counts = source.counts[which]
+        ends = np.cumsum(counts)
+        atoms = np.repeat(self._first[which] - (ends - counts), counts) + np.arange(ends[-1])
+        pos = torch.from_numpy(source.pos[atoms])
+        batch = torch.from_numpy(np.repeat(np.arange(len(which)), counts))
+        return (
+            torch.from_numpy(source.z[atoms].astype(np.int64)),
+            pos,
+            batch,
+            *self._graph(pos, batch),
+            torch.from_numpy(source.targets[which, self._column]),
+        )

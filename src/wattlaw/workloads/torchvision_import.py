@@ -1,0 +1,65 @@
+"""Imports torchvision where its compiled operators do not fit torch, as beside CPU-only torch.
+
+The wheels on PyPI are CUDA builds. Their library does not load where torch has no CUDA, and then
+``import torchvision`` stops at ``operator torchvision::nms does not exist``; timm (and with it
+physicsnemo) and transformers import torchvision and stop too. None of our models calls its
+operators, so it is enough that the two which are looked up at import have a schema.
+"""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wattlaw.errors import NotAvailable
+
+_SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+_torch: Any = torch  # what is called of it here has no types
+_kept: list[Any] = []  # schemas live as long as their library object
+
+
+def import_torchvision() -> Any:
+    """Return the module ``torchvision``; call it before anything that imports torchvision.
+
+    Where its compiled library loads, as it does on CUDA, nothing is changed.
+
+    Raises
+    ------
+    wattlaw.errors.NotAvailable
+        torchvision is not installed.
+    """
+    if "torchvision" not in sys.modules:
+        spec = importlib.util.find_spec("torchvision")
+        if spec is None or spec.origin is None:
+            raise NotAvailable(
+                "torchvision is not installed; pip install 'wattlaw[train]' installs it"
+            )
+        if not _operators_load(Path(spec.origin).parent):
+            _define_schemas()
+    return importlib.import_module("torchvision")
+
+
+def _operators_load(package: Path) -> bool:
+    libraries = sorted(package.glob("_C*.so"))
+    if not libraries:
+        return False
+    try:
+        _torch.ops.load_library(libraries[0])
+    except OSError:
+        return False
+    return True
+
+
+def _define_schemas() -> None:
+    if hasattr(_torch.ops.torchvision, "nms"):
+        return
+    library = _torch.library.Library("torchvision", "FRAGMENT")
+    for schema in _SCHEMAS:
+        library.define(schema)
+    _kept.append(library)

@@ -1,0 +1,91 @@
+"""Writes small data sets as ImageNet is kept: an image folder and TFRecord shards."""
+
+import io
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import torch
+from PIL import Image
+from tfrecord import TFRecordWriter
+
+from wattlaw.errors import BadInput
+from wattlaw.workloads.vision.synthetic import made_images
+
+_CLASSES = 10
+_PER_SHARD = 1000
+_GREY_EVERY = 16  # ImageNet has grey images too
+_SHORTEST, _LONGEST = 100, 400
+
+
+def make_data(folder: Path, size: int, seed: int) -> None:
+    """Write ``size`` training images and a quarter as many for validation, both ways.
+
+    ``folder`` gets ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` for source ``folder``, and the
+    same images as ``train-*`` and ``validation-*`` for source ``tfrecord`` (labels from 1). There
+    are 10 classes; heights and widths are between 100 and 400 pixels.
+
+    Raises
+    ------
+    wattlaw.errors.BadInput
+        There is something in the folder, or ``size`` is below 2.
+    """
+    if size < 2:
+        raise BadInput(f"size: {size} images are too few; allowed: an integer >= 2")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"{folder}: there is something there; allowed: a new or empty folder")
+    generator = torch.Generator().manual_seed(seed)
+    classes = min(_CLASSES, size)
+    _write(folder, ("train", "train"), size, classes, generator)
+    _write(folder, ("val", "validation"), max(2, size // 4), classes, generator)
+
+
+def _images(
+    count: int, classes: int, generator: torch.Generator
+) -> Iterator[tuple[Image.Image, int]]:
+    for number in range(count):
+        label = number % classes
+        sides = torch.randint(_SHORTEST, _LONGEST + 1, (2,), generator=generator)
+        height, width = sides.tolist()
+        pixels = made_images(torch.tensor([label]), height, width, generator)[0]
+        image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+        yield image.convert("L") if number % _GREY_EVERY == _GREY_EVERY - 1 else image, label
+
+
+def _write(
+    folder: Path, names: tuple[str, str], count: int, classes: int, generator: torch.Generator
+) -> None:
+    subfolder, prefix = names
+    shards = max(2, -(-count // _PER_SHARD))
+    for label in range(classes):
+        (folder / subfolder / f"class{label}").mkdir(parents=True)
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(
+                closing(TFRecordWriter(str(folder / f"{prefix}-{shard:05}-of-{shards:05}")))
+            )
+            for shard in range(shards)
+        ]
+        for number, (image, label) in enumerate(_images(count, classes, generator)):
+            encoded = io.BytesIO()
+            image.save(encoded, "JPEG", quality=90)
+            name = f"{number:07}.jpg"
+            (folder / subfolder / f"class{label}" / name).write_bytes(encoded.getvalue())
+            features = _features(image, label, name, encoded.getvalue())
+            writers[number * shards // count].write(features)
+
+
+def _features(
+    image: Image.Image, label: int, name: str, encoded: bytes
+) -> dict[str, tuple[bytes | int, str]]:
+    """Return what TensorFlow's ImageNet records have of an image, but boxes and words."""
+    return {
+        "image/encoded": (encoded, "byte"),
+        "image/format": (b"JPEG", "byte"),
+        "image/filename": (name.encode(), "byte"),
+        "image/height": (image.height, "int"),
+        "image/width": (image.width, "int"),
+        "image/channels": (len(image.getbands()), "int"),
+        "image/class/label": (label + 1, "int"),
+        "image/class/synset": (f"class{label}".encode(), "byte"),
+    }

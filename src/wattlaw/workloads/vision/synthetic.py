@@ -1,0 +1,113 @@
+"""Images with the statistics of photographs, for when ImageNet is not at hand."""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from wattlaw.workloads.vision.pixels import MEAN, STD
+from wattlaw.workloads.workload import Indices, Seeds
+
+_POOL = 256
+_CHUNK = 16  # images made at once: what bounds the memory that it takes
+_TRAINING_SEED, _EVALUATION_SEED, _CLASSES_SEED = 1, 2, 3
+#: Shares of a pixel's variance; what is left are spots of all sizes.
+_CLASS_SHARE, _BRIGHTNESS_SHARE = 0.2, 0.1
+#: What the channels share of each other, as photographs have little colour.
+_CORRELATION = 0.9
+_COLOUR = 0.2  # how far apart the channels' waves are, in wavelengths
+
+
+@dataclass
+class Synthetic:
+    """A pool of made images, given again and again; for training mirrored every second time.
+
+    Sample i is image i modulo the pool, whose labels are spread evenly over the classes.
+    """
+
+    samples: int
+    image_size: int
+    classes: int
+    training: bool
+    reads_files: bool = False
+    _images: torch.Tensor = field(init=False, repr=False)
+    _labels: torch.Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(
+            _TRAINING_SEED if self.training else _EVALUATION_SEED
+        )
+        pool, size = min(_POOL, self.samples), self.image_size
+        self._labels = torch.arange(pool) * self.classes // pool
+        images = torch.empty(
+            (2 * pool if self.training else pool, 3, size, size), dtype=torch.uint8
+        )
+        for start in range(0, pool, _CHUNK):
+            part = slice(start, min(start + _CHUNK, pool))
+            images[part] = made_images(self._labels[part], size, size, generator)
+        if self.training:  # with the mirror images in store, a batch is one copy
+            images[pool:] = images[:pool].flip(3)
+        self._images = images
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return images (n, 3, size, size) of uint8, red green blue, and labels (n,) of int64."""
+        numbers = torch.from_numpy(indices % len(self._labels))
+        labels = self._labels[numbers]
+        if self.training:
+            mirrored = (seeds >> np.uint64(63)).astype(np.int64)
+            numbers = numbers + len(self._labels) * torch.from_numpy(mirrored)
+        return self._images.index_select(0, numbers), labels
+
+
+def made_images(
+    labels: torch.Tensor, height: int, width: int, generator: torch.Generator
+) -> torch.Tensor:
+    """Return images (n, 3, height, width) of uint8 for labels (n,).
+
+    Their channels have ImageNet's means and standard deviations and an amplitude that falls with
+    the spatial frequency f as 1/f, as in photographs (Field 1987, J. Opt. Soc. Am. A 4, 2379).
+    Each label adds a pattern of its own: a tint, and waves of one direction and length.
+    """
+    count = len(labels)
+    spots = 1 - _CLASS_SHARE - _BRIGHTNESS_SHARE
+    grey = _spots(count, 1, height, width, generator)
+    colours = _spots(count, 3, height, width, generator)
+    brightness = torch.randn((count, 1, 1, 1), generator=generator)
+    pixels = (
+        math.sqrt(spots * _CORRELATION) * grey
+        + math.sqrt(spots * (1 - _CORRELATION)) * colours
+        + math.sqrt(_CLASS_SHARE) * _patterns(labels, height, width)
+        + math.sqrt(_BRIGHTNESS_SHARE) * brightness
+    )
+    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (MEAN, STD))
+    return ((pixels * std + mean) * 255).round_().clamp_(0, 255).to(torch.uint8)
+
+
+def _spots(
+    count: int, channels: int, height: int, width: int, generator: torch.Generator
+) -> torch.Tensor:
+    """Return noise with a 1/f amplitude, mean 0 and variance 1 in each channel."""
+    # Drawn larger and cut, since some sizes, such as 299, are slow to transform.
+    rows, columns = (-(-side // 32) * 32 for side in (height, width))
+    spectrum = torch.fft.rfft2(torch.randn((count, channels, rows, columns), generator=generator))
+    frequency = torch.hypot(torch.fft.fftfreq(rows)[:, None], torch.fft.rfftfreq(columns))
+    frequency[0, 0] = math.inf
+    noise = torch.fft.irfft2(spectrum / frequency, s=(rows, columns))[..., :height, :width]
+    std, mean = torch.std_mean(noise, (2, 3), keepdim=True)
+    return torch.div(noise - mean, std)
+
+
+def _patterns(labels: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Return each label's pattern (n, 3, height, width), with variance 1 over labels."""
+    draws = [np.random.default_rng((_CLASSES_SEED, label)) for label in labels.tolist()]
+    drawn = np.array([[*draw.random(5), *draw.standard_normal(3)] for draw in draws], np.float32)
+    angle, cycles, *colours = torch.from_numpy(drawn).T[..., None, None, None]
+    angle, cycles = math.pi * angle, 2 + 6 * cycles
+    down, across = torch.linspace(0, 1, height)[:, None], torch.linspace(0, 1, width)
+    along = cycles * (torch.cos(angle) * across + torch.sin(angle) * down)
+    phases, tint = _COLOUR * torch.cat(colours[:3], 1), torch.cat(colours[3:], 1)
+    return torch.sin(2 * math.pi * (along + phases)) + math.sqrt(0.5) * tint

@@ -1,0 +1,138 @@
+"""Weather from a seed: red-spectrum waves that travel eastwards, a seasonal cycle, warm tropics.
+
+Not physics, but fields with the shape, dtype, size, smoothness and spread of standardised ERA5
+ones, in which the next state follows from the present one.
+"""
+
+import math
+
+import numpy as np
+import torch
+
+from wattlaw.workloads.weather import STEPS_PER_YEAR
+from wattlaw.workloads.weather.grid import latitudes
+from wattlaw.workloads.workload import Indices, Seeds
+
+_POOLED = 6  # fields of a channel; years differ by which they take, and where it begins
+# Turns of the globe in six hours: 20 to 60 days for a whole one, as midlatitude weather takes.
+_FASTEST, _SLOWEST = 1 / 80, 1 / 240
+
+
+class Climate:
+    """States of an invented atmosphere by year and time, each channel of mean 0 and spread 1.
+
+    A channel at time t is a latitude profile and waves, which roll eastwards with the channel's
+    speed, plus cos(2 pi t / year + phase) times a contrast of the hemispheres. Its memory is 24
+    bytes per channel and point: 0.5 GB for 20 channels on 720 x 1440.
+
+    Parameters
+    ----------
+    channels, height, width
+        Size of a state.
+    seed
+        Of all that is drawn.
+    """
+
+    def __init__(self, channels: int, height: int, width: int, seed: int) -> None:
+        self.shape = (channels, height, width)
+        self._seed = seed
+        self._pool = torch.from_numpy(np.empty((_POOLED, *self.shape), np.float32))
+        generator = torch.Generator().manual_seed(seed)
+        draw = np.random.default_rng(seed)
+        self._speeds = draw.uniform(_SLOWEST, _FASTEST, channels) * width
+        self._phases = draw.uniform(0, 2 * np.pi, channels)
+        profiles, self._contrast, calm = _profiles(channels, height, draw)
+        seasonal = draw.uniform(0.02, 0.1, channels)  # of the variance
+        self._amplitudes = np.sqrt(2 * seasonal)
+        for channel in range(channels):
+            steady = draw.uniform(0.2, 0.6)  # of the variance
+            profiles[channel] *= steady**0.5
+            slope = draw.uniform(1.5, 2.5)  # of amplitudes; kinetic energy falls like k^-3
+            share = (1 - steady - seasonal[channel]) ** 0.5
+            for field in self._pool[:, channel]:
+                waves = _waves(height, width, slope, calm, generator)
+                torch.add(profiles[channel], waves, alpha=share, out=field)
+        #: Mean state over the years, shape (channels, height, 1): the same at all longitudes.
+        self.climatology = profiles
+
+    def state(self, year: int, time: int, out: torch.Tensor) -> None:
+        """Write the state at a time of a year, in steps of six hours, into ``out``.
+
+        Parameters
+        ----------
+        year, time
+            Each >= 0; a time after the year's end goes on with this year's waves.
+        out
+            Shape (channels, height, width), float32.
+        """
+        width = self.shape[-1]
+        start = np.random.default_rng((self._seed, year)).integers(width)
+        fields, angle = self._pool[year % _POOLED], 2 * math.pi * time / STEPS_PER_YEAR
+        for channel, speed in enumerate(self._speeds):
+            shift = int(start + round(speed * time)) % width
+            season = self._amplitudes[channel] * math.cos(angle + self._phases[channel])
+            # The roll and the sum in one pass: at full size memory is what costs time here.
+            for source, target in (
+                (fields[channel, :, : width - shift], out[channel, :, shift:]),
+                (fields[channel, :, width - shift :], out[channel, :, :shift]),
+            ):
+                torch.add(source, self._contrast, alpha=season, out=target)
+
+
+class SyntheticWeather:
+    """Sequences of a climate's states: sample i begins at step i of the years laid end to end."""
+
+    reads_files = False
+
+    def __init__(
+        self, climate: Climate, *, first_year: int, samples: int, steps: int, step: int
+    ) -> None:
+        self._climate, self._first_year, self._samples = climate, first_year, samples
+        self._ahead = [number * step for number in range(steps + 1)]
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
+        """Return the states at the beginning and after each step.
+
+        Each has the shape (samples, channels, height, width), is standardised and float32.
+        What comes after the end of a year goes on with its waves, so that no sample has a jump.
+        """
+        shape = (len(indices), *self._climate.shape)
+        times = tuple(torch.from_numpy(np.empty(shape, np.float32)) for _ in self._ahead)
+        for row, index in enumerate(indices.tolist()):
+            year, time = divmod(index, STEPS_PER_YEAR)
+            for states, ahead in zip(times, self._ahead, strict=True):
+                self._climate.state(self._first_year + year, time + ahead, states[row])
+        return times
+
+
+def _profiles(
+    channels: int, height: int, draw: np.random.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the channels' latitude profiles, the hemispheres' contrast, the calm at the poles."""
+    latitude = torch.from_numpy(np.deg2rad(latitudes(height))).float()[:, None]
+    contrast = _standardised(latitude.sin())
+    tropics = _standardised((2 * latitude).cos())
+    shares = torch.from_numpy(draw.uniform(-0.5, 0.5, channels)).float()[:, None, None]
+    signs = torch.from_numpy(draw.choice([-1.0, 1.0], channels)).float()[:, None, None]
+    profiles = signs * (tropics + shares * contrast)
+    profiles = torch.stack([_standardised(profile) for profile in profiles])
+    return profiles, contrast, latitude.cos().clamp_min(0).sqrt()
+
+
+def _waves(
+    height: int, width: int, slope: float, calm: torch.Tensor, generator: torch.Generator
+) -> torch.Tensor:
+    """Return a field whose amplitudes fall with the wave number, of mean 0 along each latitude."""
+    along = torch.fft.rfftfreq(width, 1 / width)
+    across = torch.fft.fftfreq(height, 1 / (2 * height))[:, None]  # rows span half the globe
+    amplitudes = (16 + along**2 + across**2) ** (-slope / 2)
+    amplitudes[:, 0] = 0
+    noise = torch.randn(amplitudes.shape, dtype=torch.complex64, generator=generator)
+    return _standardised(torch.fft.irfft2(noise * amplitudes, s=(height, width)) * calm)
+
+
+def _standardised(field: torch.Tensor) -> torch.Tensor:
+    return (field - field.mean()) / field.std(correction=0)

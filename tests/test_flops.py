@@ -1,0 +1,127 @@
+"""Counted operations against hand counts, and what entries say of theirs against the counter."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from wattlaw.study.model import WorkloadSpec
+from wattlaw.training.flops import flops_per_sample
+from wattlaw.workloads import catalogue
+from wattlaw.workloads.feed import InMemory
+
+
+class Given:
+    """A workload whose loss is the sum of what a module returns."""
+
+    def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
+        return model(data[0]).abs().sum()
+
+
+def test_a_linear_layer_has_two_operations_per_weight_forward_and_two_more_backward():
+    samples = InMemory((torch.randn(4, 30),))
+    assert flops_per_sample(Given(), nn.Linear(30, 7), samples) == 2 * 30 * 7 * 2
+
+
+def test_what_stands_before_another_layer_needs_its_inputs_gradient_too():
+    net = nn.Sequential(nn.Linear(30, 7), nn.ReLU(), nn.Linear(7, 5))
+    samples = InMemory((torch.randn(4, 30),))
+    assert flops_per_sample(Given(), net, samples) == 2 * (2 * 30 * 7 + 3 * 7 * 5)
+
+
+def test_a_convolution_is_counted_by_its_positions():
+    net = nn.Conv2d(3, 8, 5, padding=2)
+    samples = InMemory((torch.randn(2, 3, 16, 16),))
+    assert flops_per_sample(Given(), net, samples) == 2 * (2 * 3 * 8 * 25 * 16 * 16)
+
+
+class Spectrum(nn.Module):
+    """Multiplies the spectrum of a field."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, fields: torch.Tensor) -> torch.Tensor:
+        return torch.fft.irfft2(torch.fft.rfft2(fields * self.weight), s=fields.shape[-2:])
+
+
+def test_fourier_transforms_are_counted_forward_and_backward():
+    points = 16 * 32
+    samples = InMemory((torch.randn(2, 16, 32),))
+    real = 2.5 * points * math.log2(points)
+    found = flops_per_sample(Given(), Spectrum(), samples)
+    # Two real transforms forward; backward one real and one complex on the whole grid.
+    assert found == pytest.approx(3 * real + 2 * real, rel=0.01)
+
+
+class Molecules(nn.Module):
+    """A net whose shapes depend on the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(4, 4)
+
+    def forward(self, atoms: torch.Tensor) -> torch.Tensor:
+        return self.dense(atoms[atoms[:, 0] > 0])
+
+
+def test_a_net_whose_shapes_depend_on_the_data_is_counted_with_numbers():
+    atoms = torch.ones(10, 4)
+    atoms[:5] *= -1
+    found = flops_per_sample(Given(), Molecules(), InMemory((atoms,)))
+    assert found == 2 * (2 * 4 * 4) / 2
+
+
+def test_counting_leaves_the_model_as_it_was():
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    flops_per_sample(Given(), net, InMemory((torch.randn(4, 3),)))
+    assert not net.training
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+class Zeros:
+    """Samples of one shape, made when asked for."""
+
+    reads_files = False
+
+    def __init__(self, *shapes: tuple[int, ...]) -> None:
+        self._shapes = shapes
+
+    def __len__(self) -> int:
+        return 2
+
+    def batch(self, indices: Any, seeds: Any) -> Any:
+        return tuple(torch.zeros(len(indices), *shape) for shape in self._shapes)
+
+
+@pytest.mark.parametrize(("stage", "states"), [("pretrain", 2), ("finetune", 3)])
+def test_the_work_of_fourcastnet_is_what_is_counted(stage, states):
+    spec = WorkloadSpec(name="fourcastnet", options={"stage": stage})
+    workload = catalogue.build(spec)
+    samples = Zeros(*[(20, 720, 1440)] * states)
+    model = workload.model().to("meta")
+    assert sum(weights.numel() for weights in model.parameters()) == 72_920_832
+    assert catalogue.work(spec).flops_per_sample == flops_per_sample(workload, model, samples)
+
+
+def test_the_work_of_bert_is_what_is_counted():
+    spec = WorkloadSpec(name="bert-base", options={"train_samples": 8})
+    workload = catalogue.build(spec)
+    with torch.device("meta"):
+        model = workload.model()
+    counted = flops_per_sample(workload, model, workload.training_data())
+    assert catalogue.work(spec) == (8, counted)
+
+
+@pytest.mark.parametrize("name", ["schnet", "dimenet"])
+def test_the_work_of_molecules_is_that_of_the_first_32_synthetic_ones(name):
+    spec = WorkloadSpec(name=name)
+    workload = catalogue.build(spec)
+    counted = flops_per_sample(workload, workload.model(), workload.training_data())
+    assert catalogue.work(spec).flops_per_sample == pytest.approx(counted, rel=0.01)

@@ -1,0 +1,150 @@
+"""GPU-hours of a plan: measured where the store has a repeat, else counted, else not known."""
+
+import datetime
+import json
+
+import pytest
+
+from conftest import study_of
+from wattlaw.cli.main import main
+from wattlaw.launch.gpu_hours import GpuHours, gpu_hours
+from wattlaw.store.record import RunRecord
+from wattlaw.store.store import Store
+from wattlaw.study.model import Study, WorkloadSpec
+from wattlaw.study.plan import PlannedRun, expand
+from wattlaw.workloads import catalogue
+
+BEGUN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+RATE = 1e13
+
+
+def plan(**changes: object) -> list[PlannedRun]:
+    study = study_of(order="as_written", **changes)
+    return expand(Study.model_validate_json(json.dumps(study)))
+
+
+def record(run: PlannedRun, hours: float, status: str = "done") -> RunRecord:
+    """Return the record of a run that took so long."""
+    return RunRecord(
+        run_id=run.run_id,
+        study="x",
+        spec=run.spec,
+        seed=0,
+        order_seed=0,
+        status=status,
+        started_at=BEGUN,
+        finished_at=BEGUN + datetime.timedelta(hours=hours),
+    )
+
+
+def workload(name: str) -> WorkloadSpec:
+    return plan(workloads=[{"name": name}])[0].spec.workload
+
+
+def test_a_run_takes_as_long_as_its_repeats_did_times_its_gpus():
+    runs = plan(sweeps=[{"gpus": [4], "local_batch": [8]}], repeats=5)
+    done = [record(runs[0], hours=1), record(runs[1], hours=2)]
+    assert gpu_hours(runs[2:], done, RATE) == GpuHours(pytest.approx(3 * 4 * 1.5), 3, 0, 0, 0)
+
+
+def test_another_setting_another_length_or_a_failed_repeat_says_nothing_of_a_run():
+    runs = plan(sweeps=[{"gpus": [1, 2], "local_batch": [8]}], repeats=2)
+    (longer,) = plan(sweeps=[{"gpus": [1], "local_batch": [8], "epochs": 9}])
+    first, *others = runs
+    told = [record(first, 1), record(longer, 5), record(others[0], 7, status="failed")]
+    found = gpu_hours(others, told, RATE)
+    assert (found.measured, found.measured_runs) == (1, 1)  # the other repeat of the first
+    assert found.unknown_runs == 2
+
+
+def test_operations_are_counted_where_nothing_was_measured():
+    """By hand: samples x share x epochs x operations per sample / rate."""
+    sweep = {"gpus": [2, 4], "local_batch": [8], "dataset_fraction": ["gpus/8"], "epochs": 5}
+    runs = plan(workloads=[{"name": "resnet50"}], sweeps=[sweep])
+    work = catalogue.work(runs[0].spec.workload)
+    samples = work.samples * (2 / 8 + 4 / 8) * 5
+    by_hand = samples * work.flops_per_sample / RATE / 3600
+    assert gpu_hours(runs, [], RATE) == GpuHours(0, 0, pytest.approx(by_hand), 2, 0)
+    assert gpu_hours(runs, [], 2 * RATE).counted == pytest.approx(by_hand / 2)
+
+
+def test_the_operations_of_resnet50_on_imagenet_are_those_that_are_published():
+    """4.09e9 multiply-adds forward (torchvision), backward twice as many; 1,281,167 images."""
+    work = catalogue.work(workload("resnet50"))
+    assert work.samples == 1_281_167
+    assert work.flops_per_sample == pytest.approx(3 * 2 * 4.09e9, rel=0.02)
+
+
+def test_what_is_measured_is_never_estimated_as_well():
+    runs = plan(workloads=[{"name": "resnet50"}], repeats=2)
+    assert gpu_hours(runs[1:], [record(runs[0], 3)], RATE) == GpuHours(3, 1, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"name": "digits-cnn"},
+        {"name": "resnet50", "options": {"blocks": [1, 1, 1, 1]}},
+        {"command": ["python", "train.py"]},
+    ],
+)
+def test_what_no_table_knows_is_called_unknown_and_not_nothing(asked):
+    runs = plan(workloads=[asked])
+    assert gpu_hours(runs, [], RATE) == GpuHours(0, 0, 0, 0, 1)
+
+
+def test_a_dry_run_tells_what_is_left_by_where_it_is_known_from(write_study, tmp_path, capsys):
+    path = write_study(
+        workloads=[{"name": "digits-cnn"}, {"name": "resnet50"}],
+        sweeps=[
+            {"gpus": [1, 2], "local_batch": [8], "workloads": ["digits-cnn"]},
+            {"gpus": [8], "local_batch": [32], "workloads": ["resnet50"], "epochs": 90},
+        ],
+        repeats=2,
+    )
+    store = Store(tmp_path / "store")
+    store.create()
+    (run,) = plan(sweeps=[{"gpus": [2], "local_batch": [8]}])
+    known = record(run, hours=0.5)
+    store.folder(known.run_id).write(known)
+    line = ["run", str(path), "--store", str(store.path), "--dry-run"]
+    assert main([*line, "--assume-tflops", "10"]) == 0
+    told = [one for one in capsys.readouterr().out.splitlines() if one.startswith("GPU-hours")]
+    hours = 2 * 1_281_167 * 90 * catalogue.work(workload("resnet50")).flops_per_sample / RATE / 3600
+    assert told == [
+        "GPU-hours left: 1 for 1 runs, by the repeats in this store",
+        f"GPU-hours left: {hours:,.0f} for 2 runs, estimated: training's operations at "
+        "10 TFLOP/s per GPU (--assume-tflops); evaluation, input and the exchange of gradients "
+        "come on top",
+        "GPU-hours left: not known for 2 runs until one of each setting is done",
+    ]
+
+
+def test_a_small_estimate_is_not_rounded_to_nothing(write_study, tmp_path, capsys):
+    path = write_study(
+        workloads=[{"name": "resnet50"}],
+        sweeps=[{"gpus": [1], "local_batch": [8], "dataset_fraction": [0.001]}],
+    )
+    assert main(["run", str(path), "--store", str(tmp_path / "no"), "--dry-run"]) == 0
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if "GPU-hours" in one]
+    hours = 0.001 * 2 * 1_281_167 * catalogue.work(workload("resnet50")).flops_per_sample / 3.6e16
+    assert line.startswith(f"GPU-hours left: {hours:.3g} for 1 runs, estimated: ")
+
+
+def test_a_store_that_has_all_runs_leaves_no_hours(write_study, tmp_path, capsys):
+    path = write_study()
+    store = Store(tmp_path / "store")
+    store.create()
+    (run,) = plan()
+    store.folder(run.run_id).write(record(run, 1))
+    assert main(["run", str(path), "--store", str(store.path), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 runs: 1 done. Nothing was run." in shown
+    assert "GPU-hours" not in shown
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "fast"])
+def test_a_rate_that_no_gpu_has_is_told_in_one_line(given, write_study, capsys):
+    assert main(["run", str(write_study()), "--dry-run", "--assume-tflops", given]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--assume-tflops" in line

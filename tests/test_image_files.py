@@ -1,0 +1,239 @@
+"""Images from folders and TFRecord shards, as the vision workloads read them."""
+
+import io
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from wattlaw.errors import BadInput
+from wattlaw.workloads.batches import sample_seeds
+from wattlaw.workloads.feed import Feed, Loader
+from wattlaw.workloads.vision import ResNet50Options
+from wattlaw.workloads.vision.classifier import ResNet50
+from wattlaw.workloads.vision.make_data import make_data
+from wattlaw.workloads.workload import Dataset, Shard
+
+SIZE = 42
+BOTH = pytest.mark.parametrize("source", ["folder", "tfrecord"])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "data"
+    make_data(folder, SIZE, seed=5)
+    return folder
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Give a data set that a test may damage."""
+    make_data(tmp_path / "data", 12, seed=5)
+    return tmp_path / "data"
+
+
+def read(data: Path, source: str, *, training: bool = True, **options: object) -> Dataset:
+    task = ResNet50(ResNet50Options(source=source, data=str(data), image_size=48, **options))
+    return task.training_data() if training else task.evaluation_data()
+
+
+def everything(data: Dataset, seed: int = 0, epoch: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    numbers = np.arange(len(data))
+    return data.batch(numbers, sample_seeds(seed, epoch, numbers))
+
+
+def samples(batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> Counter[tuple[bytes, int]]:
+    return Counter(
+        (image.numpy().tobytes(), int(label))
+        for images, labels in batches
+        for image, label in zip(images, labels, strict=True)
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_two_ranks_see_every_sample_once_with_an_augmentation_of_its_seed(
+    made: Path, source: str, training: bool, workers: int
+) -> None:
+    data = read(made, source, training=training)
+    assert data.reads_files
+    assert len(data) == (SIZE if training else SIZE // 4)
+    seen: Counter[tuple[bytes, int]] = Counter()
+    for rank in range(2):
+        loader = Loader(
+            read(made, source, training=training),
+            Shard(rank, 2, local_batch=4, seed=9),
+            Feed(workers=workers),
+            training=training,
+        )
+        seen += samples(batch.data for batch in loader.epoch(3))
+    if training:
+        assert seen == samples(iter([everything(data, 9, 3)]))
+        assert seen != samples(iter([everything(data, 9, 4)]))
+    else:
+        assert seen == samples(iter([everything(data)]))
+    assert len(seen) == len(data)
+
+
+def test_folder_and_shards_hold_the_same_images(made: Path) -> None:
+    folder, shards = (
+        samples(iter([everything(read(made, source, training=False))]))
+        for source in ("folder", "tfrecord")
+    )
+    assert folder == shards
+
+
+@BOTH
+def test_batches_are_bytes_of_pixels_and_labels_from_zero(made: Path, source: str) -> None:
+    images, labels = everything(read(made, source))
+    assert images.shape == (SIZE, 3, 48, 48)
+    assert (images.dtype, labels.dtype) == (torch.uint8, torch.int64)
+    assert sorted(set(labels.tolist())) == list(range(10))
+    assert images.double().std((1, 2, 3)).min() > 5
+
+
+def test_labels_are_those_of_the_class_folders(made: Path) -> None:
+    data = read(made, "folder")
+    for index in range(len(data)):
+        _, labels = data.batch(np.array([index]), np.zeros(1, np.uint64))
+        assert f"class{labels.item()}" in data.files.place(index)
+
+
+def test_evaluation_takes_the_middle_of_the_resized_image(own: Path) -> None:
+    path = own / "val" / "class0" / "a.png"
+    pixels = np.zeros((100, 200, 3), np.uint8)
+    pixels[:, 50:150, 0] = 200  # the middle is red
+    Image.fromarray(pixels).save(path)
+    data = read(own, "folder", training=False)
+    index = next(i for i in range(len(data)) if data.files.place(i) == str(path))
+    images, _ = data.batch(np.array([index]), np.zeros(1, np.uint64))
+    assert (images[0, 0] == 200).all()
+    assert (images[0, 1:] == 0).all()
+
+
+def test_training_cuts_and_mirrors_by_the_seed_and_leaves_torchs_own_seed_alone(
+    made: Path,
+) -> None:
+    data = read(made, "folder")
+    state = torch.get_rng_state()
+    images, _ = data.batch(np.array([3] * 20), np.arange(20, dtype=np.uint64))
+    again, _ = data.batch(np.array([3] * 20), np.arange(20, dtype=np.uint64))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(images, again)
+    assert len({image.numpy().tobytes() for image in images}) == 20
+
+
+@BOTH
+def test_grey_images_become_colour_images(made: Path, source: str) -> None:
+    images, _ = everything(read(made, source))
+    same = [bool((image[0] == image[1]).all() and (image[1] == image[2]).all()) for image in images]
+    assert sum(same) == SIZE // 16
+
+
+@BOTH
+def test_a_dataset_can_be_sent_to_another_process(made: Path, source: str) -> None:
+    data = read(made, source)
+    before = everything(data)
+    after = everything(pickle.loads(pickle.dumps(data)))  # noqa: S301 (our own)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_made_data_depend_on_the_seed_only(own: Path, tmp_path: Path) -> None:
+    def contents(folder: Path) -> dict[str, bytes]:
+        files = (path for path in folder.rglob("*") if path.is_file())
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+    make_data(tmp_path / "again", 12, seed=5)
+    make_data(tmp_path / "other", 12, seed=6)
+    assert contents(tmp_path / "again") == contents(own)
+    assert contents(tmp_path / "other") != contents(own)
+
+
+def test_made_images_have_many_sizes_as_imagenets_have(made: Path) -> None:
+    sizes = {Image.open(path).size for path in made.glob("train/*/*.jpg")}
+    assert len(sizes) > SIZE // 2
+    assert {Image.open(path).format for path in made.glob("train/*/*.jpg")} == {"JPEG"}
+
+
+def test_make_data_refuses_a_folder_with_something_in_it(made: Path, tmp_path: Path) -> None:
+    before = sorted(made.rglob("*"))
+    with pytest.raises(BadInput, match="there is something there"):
+        make_data(made, 8, seed=0)
+    assert sorted(made.rglob("*")) == before
+    with pytest.raises(BadInput, match="integer >= 2"):
+        make_data(tmp_path / "new", 1, seed=0)
+
+
+@BOTH
+def test_a_missing_data_folder_is_named(tmp_path: Path, source: str) -> None:
+    with pytest.raises(BadInput, match=f"no folder {tmp_path}/nowhere"):
+        read(tmp_path / "nowhere", source)
+
+
+@BOTH
+@pytest.mark.parametrize("training", [True, False])
+def test_a_folder_without_images_says_what_is_looked_for(
+    tmp_path: Path, source: str, training: bool
+) -> None:
+    with pytest.raises(BadInput, match="class folders" if source == "folder" else "TFRecord"):
+        read(tmp_path, source, training=training)
+
+
+def test_class_folders_without_images_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "train" / "cat" / "notes.txt").write_text("no image")
+    with pytest.raises(BadInput, match=r"no images.*\*\.jpg"):
+        read(tmp_path, "folder")
+
+
+def test_more_class_folders_than_classes_are_refused(made: Path) -> None:
+    with pytest.raises(BadInput, match="10 class folders; allowed: up to 5"):
+        read(made, "folder", classes=5)
+
+
+def test_a_class_that_is_only_in_val_is_refused(own: Path) -> None:
+    (own / "val" / "unknown").mkdir()
+    with pytest.raises(BadInput, match="unknown: a class that is not in"):
+        read(own, "folder", training=False)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_image_file_is_named(own: Path, workers: int) -> None:
+    path = own / "train" / "class7" / "0000007.jpg"
+    path.write_bytes(path.read_bytes()[:-3000])
+    loader = Loader(read(own, "folder"), Shard(0, 1, 4, 0), Feed(workers), training=True)
+    with pytest.raises(BadInput, match=rf"{path}: \d+ bytes that cannot be decoded") as caught:
+        list(loader.epoch(0))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("contents", [b"", b"\xff\xd8\xff\xe0 no more than a start", b"text" * 99])
+def test_a_file_that_is_no_image_is_named(own: Path, contents: bytes) -> None:
+    path = own / "train" / "class7" / "0000007.jpg"
+    path.write_bytes(contents)
+    with pytest.raises(BadInput, match=f"{path}: {len(contents)} bytes that cannot be decoded"):
+        everything(read(own, "folder"))
+
+
+def test_an_image_file_that_has_gone_is_named(own: Path) -> None:
+    data = read(own, "folder")
+    path = own / "train" / "class7" / "0000007.jpg"
+    path.unlink()
+    with pytest.raises(BadInput, match=f"{path}: cannot be read"):
+        everything(data)
+
+
+def test_images_of_other_kinds_are_read_too(own: Path) -> None:
+    pixels = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 70, 3), np.uint8))
+    buffer = io.BytesIO()
+    pixels.convert("CMYK").save(buffer, "JPEG")  # ImageNet has some
+    (own / "train" / "class0" / "cmyk.jpeg").write_bytes(buffer.getvalue())
+    pixels.convert("P").save(own / "train" / "class0" / "palette.png")
+    images, _ = everything(read(own, "folder"))
+    assert images.shape == (14, 3, 48, 48)

@@ -1,0 +1,720 @@
+"""BERT on WikiText: what is read from files, what is masked, and what the model computes."""
+
+import math
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from tokenizers import Tokenizer
+
+from wattlaw import registry
+from wattlaw.errors import BadInput
+from wattlaw.workloads.batches import splitmix64
+from wattlaw.workloads.catalogue import GROUP
+from wattlaw.workloads.feed import Feed, Loader
+from wattlaw.workloads.language import BERT_BASE, Options
+from wattlaw.workloads.language.bert import Bert
+from wattlaw.workloads.language.make_data import make_data
+from wattlaw.workloads.language.masking import MaskedBlocks, Vocabulary, predicted
+from wattlaw.workloads.language.text import Text, training_text
+from wattlaw.workloads.language.tokenizer import tokenised, train
+from wattlaw.workloads.workload import Shard
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "layers": 2,
+    "heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 2000,
+    "sequence_length": 32,
+}
+SYNTHETIC = {**SMALL, "vocab_size": 300, "train_samples": 64, "evaluation_samples": 16}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "wikitext"
+    make_data(folder, size=24, seed=5)
+    return folder
+
+
+def on(made: Path, **changes: Any) -> Bert:
+    """Return a small BERT on the made text with the made tokenizer."""
+    files = {"source": "text", "data": str(made / "text"), "tokenizer": str(made / "tokenizer")}
+    return Bert(Options(**(SMALL | files | changes)))
+
+
+def batch_of(data: MaskedBlocks, *samples: int, seed: int = 0) -> dict[str, torch.Tensor]:
+    indices = np.array(samples)
+    return data.batch(
+        indices, splitmix64(np.array([seed], dtype=np.uint64), np.arange(len(indices)))
+    )
+
+
+def unmasked(batch: dict[str, torch.Tensor]) -> list[tuple[int, ...]]:
+    """Return the sequences with what was there put back."""
+    whole = batch["input_ids"].scatter(1, batch["positions"], batch["labels"])
+    return [tuple(row) for row in whole.tolist()]
+
+
+def blocks_of(data: MaskedBlocks) -> list[tuple[int, ...]]:
+    return unmasked(batch_of(data, *range(len(data))))
+
+
+# --- the model ---------------------------------------------------------------------------------
+
+
+def test_the_entry_is_registered_and_its_parameters_are_those_of_the_full_model():
+    assert registry.load(GROUP, "bert-base") is BERT_BASE
+    with torch.device("meta"):
+        net = Bert(BERT_BASE.options()).model()
+    assert sum(one.numel() for one in net.parameters()) == BERT_BASE.parameters == 109_514_298
+    assert net.net.config._attn_implementation == "sdpa"
+
+
+def test_the_head_at_masked_positions_says_what_transformers_says_there():
+    bert = Bert(Options(**SYNTHETIC, dropout=0.0))
+    torch.manual_seed(1)
+    model = bert.model().eval()
+    data = batch_of(bert.training_data(), 3, 9, 20, 1)
+    everywhere = model.net(input_ids=data["input_ids"]).logits
+    rows = torch.arange(4).unsqueeze(1)
+    torch.testing.assert_close(
+        model(data["input_ids"], data["positions"]), everywhere[rows, data["positions"]]
+    )
+
+
+def test_loss_and_gradients_are_those_of_transformers_own_loss():
+    bert = Bert(Options(**SYNTHETIC, dropout=0.0))
+    torch.manual_seed(1)
+    model = bert.model()
+    data = batch_of(bert.training_data(), 3, 9, 20, 1)
+    mine = bert.loss(model, data)
+    mine.backward()
+    gradients = [one.grad.clone() for one in model.parameters()]
+    model.zero_grad()
+    nowhere = torch.full_like(data["input_ids"], -100)
+    labels = nowhere.scatter(1, data["positions"], data["labels"])
+    theirs = model.net(input_ids=data["input_ids"], labels=labels).loss
+    theirs.backward()
+    assert mine.item() == pytest.approx(theirs.item(), rel=1e-5)
+    for gradient, one in zip(gradients, model.parameters(), strict=True):
+        torch.testing.assert_close(gradient, one.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_gradients_of_two_halves_average_to_those_of_the_whole_batch():
+    bert = Bert(Options(**SYNTHETIC, dropout=0.0))
+    torch.manual_seed(1)
+    model, data = bert.model(), batch_of(bert.training_data(), *range(8))
+    bert.loss(model, data).backward()
+    whole = [one.grad.clone() for one in model.parameters()]
+    model.zero_grad()
+    for part in (slice(0, 4), slice(4, 8)):
+        half = {name: tensor[part] for name, tensor in data.items()}
+        (bert.loss(model, half) / 2).backward()
+    for one, gradient in zip(model.parameters(), whole, strict=True):
+        torch.testing.assert_close(one.grad, gradient, rtol=1e-3, atol=1e-6)
+
+
+def test_no_attention_mask_is_built(monkeypatch):
+    masks = []
+    plain = torch.nn.functional.scaled_dot_product_attention
+
+    def seen(*args: Any, **kwargs: Any) -> torch.Tensor:
+        masks.append(kwargs.get("attn_mask"))
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
+    bert = Bert(Options(**SYNTHETIC))
+    bert.loss(bert.model(), batch_of(bert.training_data(), 0, 1))
+    assert masks == [None] * SYNTHETIC["layers"]
+
+
+def test_the_same_seed_of_torch_gives_the_same_model():
+    bert = Bert(Options(**SYNTHETIC))
+    first, second, other = (_seeded(bert, seed) for seed in (1, 1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def _seeded(bert: Bert, seed: int) -> list[torch.Tensor]:
+    torch.manual_seed(seed)
+    return list(bert.model().parameters())
+
+
+def test_only_matrices_decay():
+    bert = Bert(Options(**SYNTHETIC, weight_decay=0.01))
+    model = bert.model()
+    matrices, vectors = bert.optimizer(model, 8, fused=False).param_groups
+    assert (matrices["lr"], matrices["weight_decay"], vectors["weight_decay"]) == (5e-5, 0.01, 0.0)
+    counted = [one.numel() for group in (matrices, vectors) for one in group["params"]]
+    assert sum(counted) == sum(one.numel() for one in model.parameters())
+    names = {name for name, one in model.named_parameters() if one.dim() == 1}
+    assert len(vectors["params"]) == len(names)
+    assert all(name.endswith("bias") or "LayerNorm" in name for name in names)
+
+
+def learned(bert: Bert, *, epochs: int, batch: int) -> list[dict[str, float]]:
+    """Train and judge after each epoch, the untrained model first."""
+    torch.manual_seed(0)
+    model = bert.model()
+    optimizer = bert.optimizer(model, batch, fused=False)
+    shard = Shard(0, 1, batch, seed=3)
+    training = Loader(bert.training_data(), shard, Feed(0), training=True)
+    judged = Loader(bert.evaluation_data(), shard, Feed(0), training=False)
+    found = []
+    for epoch in range(epochs + 1):
+        if epoch:
+            model.train()
+            for one in training.epoch(epoch):
+                bert.loss(model, one.data).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        model.eval()
+        sums: Counter[str] = Counter()
+        with torch.no_grad():
+            for one in judged.epoch(epoch):
+                values = bert.evaluate(model, one.data)
+                sums.update({name: float(value) for name, value in values.items()})
+                sums["samples"] += one.size
+        found.append(bert.judge(sums))
+    return found
+
+
+def test_the_loss_falls_on_synthetic_text():
+    bert = Bert(Options(**SYNTHETIC | {"train_samples": 512}, lr=3e-3, dropout=0.0))
+    first, *_, last = learned(bert, epochs=4, batch=32)
+    assert first["loss"] == pytest.approx(math.log(300), rel=0.1)
+    assert last["loss"] < 0.9 * first["loss"]
+    assert last["perplexity"] == pytest.approx(math.exp(last["loss"]))
+    assert first["accuracy"] < 0.05 < last["accuracy"] < 1
+    assert list(last)[:2] == ["loss", BERT_BASE.metric]
+
+
+def test_the_loss_falls_on_text_from_files(made):
+    bert = on(made, lr=3e-3, dropout=0.0)
+    first, *_, last = learned(bert, epochs=4, batch=16)
+    assert last["loss"] < 0.9 * first["loss"]
+
+
+def test_perplexity_of_a_lost_model_is_infinite_and_no_error():
+    bert = Bert(Options(**SYNTHETIC))
+    assert bert.judge({"loss": 2e3, "accuracy": 0.0, "samples": 2.0})["perplexity"] == math.inf
+
+
+# --- masks -------------------------------------------------------------------------------------
+
+WORDS = Vocabulary(cls=1, sep=2, mask=3, ordinary=np.arange(10, 1000))
+
+
+def counted_blocks(length: int, count: int) -> MaskedBlocks:
+    """Return blocks of words 1000, 1001, ...: none is special and none is drawn by chance."""
+    return MaskedBlocks(np.arange(1000, 1000 + (length - 2) * count, dtype=np.int32), length, WORDS)
+
+
+@given(
+    length=st.integers(8, 512),
+    seeds=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=5),
+)
+def test_every_sequence_has_exactly_k_predicted_tokens_between_its_marks(length, seeds):
+    data = counted_blocks(length, 2)
+    indices = np.arange(len(seeds)) % 2
+    batch = data.batch(indices, np.array(seeds, dtype=np.uint64))
+    ids, positions, labels = (batch[name] for name in ("input_ids", "positions", "labels"))
+    count = max(1, round(0.15 * (length - 2)))
+    assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
+    assert ids.shape == (len(seeds), length)
+    assert positions.shape == labels.shape == (len(seeds), count)
+    assert (positions.diff() > 0).all()
+    assert positions.min() >= 1
+    assert positions.max() <= length - 2
+    assert (ids[:, 0] == WORDS.cls).all()
+    assert (ids[:, -1] == WORDS.sep).all()
+    inner = torch.tensor(indices)[:, None] * (length - 2) + torch.arange(length - 2) + 1000
+    assert torch.equal(labels, inner.gather(1, positions - 1))
+    changed = ids[:, 1:-1] != inner
+    allowed = torch.zeros_like(changed).scatter(1, positions - 1, True)
+    assert not (changed & ~allowed).any()
+
+
+def test_eight_of_ten_are_masked_one_is_replaced_and_one_stays():
+    data = counted_blocks(128, 2000)
+    batch = batch_of(data, *range(2000))
+    shown = batch["input_ids"].gather(1, batch["positions"])
+    total = shown.numel()
+    assert total == 2000 * predicted(128) == 2000 * 19
+    shares = [
+        float(kind.sum()) / total
+        for kind in (shown == WORDS.mask, (shown >= 10) & (shown < 1000), shown == batch["labels"])
+    ]
+    assert sum(shares) == pytest.approx(1)
+    # Four standard errors of a share of 38,000 draws.
+    assert shares == pytest.approx([0.8, 0.1, 0.1], abs=4 * math.sqrt(0.8 * 0.2 / total))
+    replaced = shown[(shown >= 10) & (shown < 1000)]
+    assert replaced.float().mean() == pytest.approx(504.5, abs=4 * 286 / math.sqrt(len(replaced)))
+
+
+def test_every_position_is_predicted_equally_often():
+    positions = batch_of(counted_blocks(128, 2000), *range(2000))["positions"]
+    times = torch.bincount(positions.flatten(), minlength=128)[1:-1]
+    expected = 2000 * 19 / 126
+    assert (times - expected).abs().max() < 5 * math.sqrt(expected)
+
+
+def test_a_mask_depends_on_the_seed_alone():
+    data = counted_blocks(128, 8)
+    seeds = np.array([11, 22, 33], dtype=np.uint64)
+    here = data.batch(np.array([0, 1, 2]), seeds)
+    turned = data.batch(np.array([2, 1, 0]), seeds[::-1])
+    elsewhere = data.batch(np.array([5, 6, 7]), seeds)
+    for name in here:
+        assert torch.equal(here[name], turned[name].flip(0))
+    assert torch.equal(here["positions"], elsewhere["positions"])
+    assert not torch.equal(here["positions"][0], here["positions"][1])
+
+
+# --- synthetic text ----------------------------------------------------------------------------
+
+
+def test_synthetic_text_has_the_frequencies_of_text_and_words_that_tell_the_next():
+    bert = Bert(Options(train_samples=4096))
+    rows = np.array(blocks_of(bert.training_data()))[:, 1:-1]
+    words, counts = np.unique(rows, return_counts=True)
+    assert rows.min() >= 5
+    assert rows.max() < 30_522
+    assert len(words) > 15_000
+    ranked = np.sort(counts)[::-1]
+    slope = np.polyfit(np.log(np.arange(20, 2000)), np.log(ranked[20:2000]), 1)[0]
+    assert slope == pytest.approx(-1.0, abs=0.2)
+    most = words[counts.argmax()]
+    after = rows[:, 1:][rows[:, :-1] == most]
+    assert Counter(after.tolist()).most_common(1)[0][1] / len(after) > 0.4
+
+
+def test_synthetic_samples_are_as_many_as_asked_and_a_block_that_returns_has_another_mask():
+    data = Bert(Options(**SYNTHETIC | {"train_samples": 5000})).training_data()
+    assert len(data) == 5000
+    assert not data.reads_files
+    first, again = (batch_of(data, sample, seed=sample) for sample in (7, 7 + 4096))
+    assert unmasked(first) == unmasked(again)
+    assert not torch.equal(first["positions"], again["positions"])
+
+
+def test_synthetic_evaluation_is_other_text_of_the_same_language():
+    bert = Bert(Options(**SYNTHETIC))
+    training, evaluation = (
+        set(blocks_of(d)) for d in (bert.training_data(), bert.evaluation_data())
+    )
+    assert (len(training), len(evaluation)) == (64, 16)
+    assert not training & evaluation
+    assert training == set(blocks_of(Bert(Options(**SYNTHETIC)).training_data()))
+
+
+def test_the_default_numbers_of_samples_are_the_blocks_of_128_that_wikitext_words_fill():
+    options = Options()
+    assert options.train_samples == 103_227_021 // 126
+    assert options.evaluation_samples == 217_646 // 126
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
+def test_two_ranks_see_every_block_once_whatever_the_format(made):
+    expected = blocks_of(on(made).training_data())
+    assert len(expected) >= 24 * 128 // 32
+    for source in ("text", "parquet"):
+        data = on(made, source=source, data=str(made / source)).training_data()
+        seen: list[tuple[int, ...]] = []
+        for rank in (0, 1):
+            loader = Loader(data, Shard(rank, 2, 4, seed=9), Feed(0), training=True)
+            for batch in loader.epoch(1):
+                seen += unmasked(batch.data)
+        lost = len(expected) - len(seen)
+        assert 0 <= lost < 2, "only an update with fewer samples than ranks is dropped"
+        assert not Counter(seen) - Counter(expected)
+
+
+def test_two_ranks_evaluate_every_block_once_and_mask_it_as_one_rank_does(made):
+    data = on(made).evaluation_data()
+    masked = []
+    for world in (1, 2):
+        rows: list[Any] = []
+        for rank in range(world):
+            loader = Loader(data, Shard(rank, world, 4, seed=9), Feed(0), training=False)
+            rows += [row for batch in loader.epoch(0) for row in batch.data["input_ids"].tolist()]
+        masked.append(rows)
+    assert masked[0] == masked[1]
+    assert len(masked[0]) == len(data)
+
+
+def test_loader_processes_bring_the_same_batches(made):
+    data = on(made).training_data()
+    here, there = (
+        [batch.data for batch in Loader(data, Shard(0, 1, 8, seed=9), feed, training=True).epoch(0)]
+        for feed in (Feed(0), Feed(2))
+    )
+    assert len(here) == len(there)
+    for one, other in zip(here, there, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("given_tokenizer", [True, False])
+def test_text_and_parquet_give_the_same_blocks(made, given_tokenizer):
+    changes: dict[str, Any] = {} if given_tokenizer else {"tokenizer": None}
+    text, parquet = (
+        on(made, source=source, data=str(made / source), **changes)
+        for source in ("text", "parquet")
+    )
+    assert blocks_of(text.training_data()) == blocks_of(parquet.training_data())
+    assert blocks_of(text.evaluation_data()) == blocks_of(parquet.evaluation_data())
+
+
+def test_blocks_are_the_tokens_of_all_lines_in_order_without_the_rest(made):
+    tokenizer = Tokenizer.from_file(str(made / "tokenizer" / "tokenizer.json"))
+    text = (made / "text" / "wiki.train.tokens").read_text().replace("<unk>", "[UNK]")
+    ids = [one for line in text.split("\n") for one in tokenizer.encode(line).ids]
+    rows = np.array(blocks_of(on(made).training_data()))
+    assert rows[:, 1:-1].ravel().tolist() == ids[: len(ids) // 30 * 30]
+    assert (rows[:, 0] == tokenizer.token_to_id("[CLS]")).all()
+    assert (rows[:, -1] == tokenizer.token_to_id("[SEP]")).all()
+    assert tokenizer.token_to_id("[UNK]") in rows
+
+
+def test_a_line_between_parquet_shards_or_in_a_raw_file_counts_the_same(made, tmp_path):
+    for name, new in (("wiki.train.tokens", "train.txt"), ("wiki.valid.tokens", "valid.txt")):
+        (tmp_path / new).write_bytes((made / "text" / name).read_bytes())
+    assert blocks_of(on(made, data=str(tmp_path)).training_data()) == blocks_of(
+        on(made).training_data()
+    )
+
+
+def test_vocab_txt_alone_cuts_words_as_tokenizer_json_does(made, tmp_path):
+    (tmp_path / "vocab.txt").write_bytes((made / "tokenizer" / "vocab.txt").read_bytes())
+    only = on(made, tokenizer=str(tmp_path))
+    assert blocks_of(only.training_data()) == blocks_of(on(made).training_data())
+
+
+def test_vocab_txt_of_cased_words_is_read_as_its_config_says(made, tmp_path):
+    (tmp_path / "vocab.txt").write_bytes((made / "tokenizer" / "vocab.txt").read_bytes())
+    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    cased = on(made, tokenizer=str(tmp_path))
+    assert blocks_of(cased.training_data()) != blocks_of(on(made).training_data())
+
+
+def test_truncation_and_padding_in_a_tokenizer_file_are_left_aside(made, tmp_path):
+    limited = Tokenizer.from_file(str(made / "tokenizer" / "tokenizer.json"))
+    limited.enable_truncation(4)
+    limited.enable_padding(length=4)
+    limited.save(str(tmp_path / "tokenizer.json"))
+    assert blocks_of(on(made, tokenizer=str(tmp_path)).training_data()) == blocks_of(
+        on(made).training_data()
+    )
+
+
+def test_a_trained_tokenizer_is_the_same_each_time_and_in_every_process(made):
+    text = training_text(made / "text", "text")
+    found = [train(text.lines(), text.lines(), 600).to_str() for _ in range(5)]
+    script = (
+        "import sys; from pathlib import Path;"
+        "from wattlaw.workloads.language.text import training_text;"
+        "from wattlaw.workloads.language.tokenizer import train;"
+        "text = training_text(Path(sys.argv[1]), 'text');"
+        "sys.stdout.write(train(text.lines(), text.lines(), 600).to_str())"
+    )
+    command = [sys.executable, "-c", script, str(made / "text")]
+    found.append(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+    assert len(set(found)) == 1
+    trained = Tokenizer.from_str(found[0])
+    assert trained.get_vocab_size() == 600
+    assert [trained.token_to_id(name) for name in ("[PAD]", "[UNK]", "[MASK]")] == [0, 1, 4]
+
+
+def test_made_data_are_the_same_for_a_seed_and_others_for_another(made, tmp_path):
+    make_data(tmp_path / "same", size=24, seed=5)
+    make_data(tmp_path / "other", size=24, seed=6)
+    files = sorted(path.relative_to(made) for path in made.rglob("*") if path.is_file())
+    assert len(files) == 7
+    for name in files:
+        assert (tmp_path / "same" / name).read_bytes() == (made / name).read_bytes()
+        assert (tmp_path / "other" / name).read_bytes() != (made / name).read_bytes()
+
+
+def test_made_text_looks_like_wikitext(made):
+    text = (made / "text" / "wiki.train.tokens").read_text()
+    lines = text.split("\n")
+    assert any(line.startswith(" = ") and not line.startswith(" = = ") for line in lines)
+    assert any(line.startswith(" = = ") for line in lines)
+    assert all(mark in text for mark in (" <unk> ", " @-@ ", " @,@ "))
+    rows = pq.read_table(made / "parquet" / "train-00000-of-00002.parquet")["text"].to_pylist()
+    assert "" in rows
+    frequent = Counter(text.split()).most_common()
+    assert frequent[0][1] > 20 * frequent[len(frequent) // 2][1]
+
+
+def test_made_data_fill_no_folder_that_has_something_in_it(made, tmp_path):
+    with pytest.raises(BadInput, match="has something in it"):
+        make_data(made, size=4, seed=0)
+    with pytest.raises(BadInput, match="size: given 0"):
+        make_data(tmp_path / "new", size=0, seed=0)
+    assert not (tmp_path / "new").exists()
+
+
+def test_nothing_reaches_for_a_network(made, monkeypatch, tmp_path):
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    bert = on(made, tokenizer=None)
+    bert.loss(bert.model(), batch_of(bert.training_data(), 0))
+
+
+# --- the cache ---------------------------------------------------------------------------------
+
+
+def kept_in(folder: Path, suffix: str) -> list[Path]:
+    return sorted(folder.glob(f"*{suffix}"))
+
+
+def test_tokens_are_kept_mapped_from_a_file_and_serve_every_length(made, tmp_path):
+    plain = blocks_of(on(made, tokenizer=None).training_data())
+    cache = tmp_path / "cache"
+    first = on(made, tokenizer=None, cache=str(cache)).training_data()
+    files = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
+    again = on(made, tokenizer=None, cache=str(cache)).training_data()
+    shorter = on(made, tokenizer=None, cache=str(cache), sequence_length=16).training_data()
+    assert blocks_of(first) == blocks_of(again) == plain
+    assert np.load(kept_in(cache, ".npy")[0]).dtype == np.uint16
+    assert len(kept_in(cache, ".npy")) == len(kept_in(cache, ".json")) == 1
+    assert all(
+        path.stat().st_mtime_ns == when for path, when in files.items() if path.suffix != ".lock"
+    )
+    assert len(shorter) > len(again)
+    flat = np.array(plain)[:, 1:-1].ravel()
+    assert np.array(blocks_of(shorter))[:, 1:-1].ravel()[: len(flat) // 14 * 14].tolist() == (
+        flat[: len(flat) // 14 * 14].tolist()
+    )
+
+
+def test_a_changed_text_or_another_tokenizer_is_tokenised_anew(made, tmp_path):
+    cache, data = tmp_path / "cache", tmp_path / "data"
+    data.mkdir()
+    for path in (made / "text").iterdir():
+        (data / path.name).write_bytes(path.read_bytes())
+    first = on(made, data=str(data), cache=str(cache)).training_data()
+    with (data / "wiki.train.tokens").open("a") as file:
+        file.write(" one more line of words \n" * 10)
+    longer = on(made, data=str(data), cache=str(cache)).training_data()
+    assert len(longer) > len(first)
+    other = on(made, data=str(data), cache=str(cache), tokenizer=None, vocab_size=500)
+    assert len(other.training_data()) > len(longer)
+    assert len(kept_in(cache, ".npy")) == 3
+
+
+def test_ranks_that_start_together_with_an_empty_cache_tokenise_once_and_agree(
+    made, tmp_path, monkeypatch
+):
+    calls = []
+
+    def slow(*args: Any) -> Any:
+        calls.append(args)
+        time.sleep(0.3)
+        return tokenised(*args)
+
+    monkeypatch.setattr("wattlaw.workloads.language.tokenizer.tokenised", slow)
+
+    def one(_: int) -> list[tuple[int, ...]]:
+        bert = on(made, tokenizer=None, cache=str(tmp_path / "cache"))
+        return blocks_of(bert.training_data())
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(one, range(4)))
+    assert all(blocks == found[0] for blocks in found)
+    assert len(calls) == 1
+    assert len(list((tmp_path / "cache").iterdir())) == 4, "two files and their locks"
+
+
+def test_without_a_cache_nothing_is_written_beside_the_data(made):
+    before = sorted(made.rglob("*"))
+    on(made, tokenizer=None).training_data()
+    assert sorted(made.rglob("*")) == before
+
+
+def test_a_cache_that_cannot_be_used_is_named(made, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="file: cannot be used"):
+        on(made, cache=str(tmp_path / "file")).training_data()
+    cache = tmp_path / "cache"
+    on(made, cache=str(cache)).training_data()
+    kept_in(cache, ".npy")[0].write_bytes(b"")
+    with pytest.raises(BadInput, match="remove it"):
+        on(made, cache=str(cache)).training_data()
+
+
+# --- what is wrong -----------------------------------------------------------------------------
+
+
+def complaint(bert: Bert) -> str:
+    with pytest.raises(BadInput) as caught:
+        bert.training_data()
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def copied(made: Path, folder: Path, part: str) -> Path:
+    folder.mkdir()
+    for path in (made / part).iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("source", ["text", "parquet"])
+def test_missing_files_are_named(made, tmp_path, source):
+    gone = on(made, source=source, data=str(tmp_path / "gone"))
+    assert f"{tmp_path / 'gone'}: no such folder" in complaint(gone)
+    assert "train" in complaint(on(made, source=source, data=str(tmp_path)))
+    data = copied(made, tmp_path / "data", source)
+    for path in data.glob("*valid*"):
+        path.unlink()
+    assert "valid" in complaint(on(made, source=source, data=str(data)))
+
+
+def test_two_texts_that_could_be_meant_are_not_guessed_between(made, tmp_path):
+    data = copied(made, tmp_path / "data", "text")
+    (data / "train.txt").write_text("other words")
+    assert "wiki.train.tokens and train.txt" in complaint(on(made, data=str(data)))
+
+
+def test_a_shard_that_is_not_there_is_noticed(made, tmp_path):
+    data = copied(made, tmp_path / "data", "parquet")
+    (data / "train-00000-of-00002.parquet").unlink()
+    said = complaint(on(made, source="parquet", data=str(data)))
+    assert "train-00000-of-00002 to 00001" in said
+
+
+def test_empty_text_and_text_shorter_than_a_sequence_are_refused(made, tmp_path):
+    data = copied(made, tmp_path / "data", "text")
+    for words, found in (("", "0 tokens"), (" \n\n", "0 tokens"), (" . , . \n", "3 tokens")):
+        (data / "wiki.train.tokens").write_text(words)
+        said = complaint(on(made, data=str(data)))
+        assert f"wiki.train.tokens: the text has {found}" in said
+    (data / "wiki.train.tokens").write_text("")
+    assert "wiki.train.tokens" in complaint(on(made, data=str(data), tokenizer=None))
+
+
+def test_a_line_that_is_not_utf8_is_named(made, tmp_path):
+    data = copied(made, tmp_path / "data", "text")
+    (data / "wiki.train.tokens").write_bytes(b" good \n bad \xff\n")
+    said = complaint(on(made, data=str(data)))
+    assert "wiki.train.tokens: line 2: not UTF-8 at byte 6" in said
+
+
+@given(good=st.lists(st.text(st.characters(codec="utf-8")), max_size=20), cut=st.integers(0, 20))
+def test_the_line_named_is_the_one_that_is_bad(tmp_path_factory, good, cut):
+    lines = [line.replace("\n", " ").encode() for line in good]
+    at = min(cut, len(lines))
+    path = tmp_path_factory.getbasetemp() / "lines.txt"
+    path.write_bytes(b"\n".join([*lines[:at], b"\x80", *lines[at:]]))
+    with pytest.raises(BadInput, match=f"line {at + 1}: "):
+        list(Text((path,), "text").lines())
+    path.write_bytes(b"\n".join(lines))
+    read = [line.rstrip("\n") for line in Text((path,), "text").lines()]
+    wanted = [line.replace("\n", " ") for line in good]
+    assert read == [line for line in wanted if line and not line.isspace()]
+
+
+def shards_of(folder: Path, table: pa.Table) -> Path:
+    folder.mkdir()
+    for split in ("train", "validation"):
+        pq.write_table(table, folder / f"{split}-00000-of-00001.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (pa.table({"words": ["a"], "id": [1]}), "has no column 'text', only words, id"),
+        (pa.table({"text": [1, 2]}), "column 'text' is int64"),
+        (pa.table({"text": ["a", "b", None]}), "row 3: 'text' is null"),
+        (
+            pa.table(
+                {"text": pa.array([b"a", b"b\xff"], pa.binary()).cast(pa.string(), safe=False)}
+            ),
+            "row 2: not UTF-8 at byte 2",
+        ),
+        (pa.table({"text": pa.array([], pa.string())}), "the text has 0 tokens"),
+    ],
+)
+def test_a_parquet_file_that_does_not_fit_is_named(made, tmp_path, table, said):
+    data = shards_of(tmp_path / "data", table)
+    text = complaint(on(made, source="parquet", data=str(data)))
+    assert said in text
+    assert "train-00000-of-00001.parquet" in text
+
+
+def test_a_file_that_is_no_parquet_or_is_cut_short_is_named(made, tmp_path):
+    data = copied(made, tmp_path / "data", "parquet")
+    whole = (data / "train-00000-of-00002.parquet").read_bytes()
+    torn = bytearray(whole)
+    torn[4:2000] = bytes(1996)
+    for content in (b"", b"no parquet", whole[:-40], bytes(torn)):
+        (data / "train-00000-of-00002.parquet").write_bytes(content)
+        said = complaint(on(made, source="parquet", data=str(data)))
+        assert "train-00000-of-00002.parquet: not a Parquet file" in said
+
+
+def test_a_null_in_a_later_batch_of_rows_is_counted_from_the_first(made, tmp_path):
+    rows = ["word"] * 9000 + [None]
+    data = shards_of(tmp_path / "data", pa.table({"text": rows}))
+    assert "row 9001: 'text' is null" in complaint(on(made, source="parquet", data=str(data)))
+
+
+def test_a_tokenizer_that_does_not_fit_is_named(made, tmp_path):
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    bert = on(made, tokenizer=str(folder))
+    assert "has neither tokenizer.json nor vocab.txt" in complaint(bert)
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\nword\n")
+    assert "vocab.txt: has no token [SEP] [MASK]" in complaint(bert)
+    (folder / "vocab.txt").write_bytes(b"[PAD]\n\xff\xfe\n")
+    assert "vocab.txt: not a tokenizer" in complaint(bert)
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    assert "vocab.txt: has no token but" in complaint(bert)
+    (folder / "tokenizer_config.json").write_text("[1]")
+    assert "tokenizer_config.json: not a JSON object" in complaint(bert)
+    (folder / "tokenizer.json").write_text("{}")
+    assert "tokenizer.json: not a tokenizer" in complaint(bert)
+    many = on(made, vocab_size=300)
+    assert "tokenizer.json: has 1" in complaint(many)
+    assert "tokens; vocab_size allows 300" in complaint(many)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"source": "text"}, "source text needs data"),
+        ({"data": "somewhere"}, "data is for source text or parquet"),
+        ({"cache": "somewhere"}, "cache is for source text or parquet"),
+        ({"source": "text", "data": "x", "train_samples": 5}, "train_samples is for source synth"),
+        ({"heads": 7}, "hidden_size 768 and heads 7"),
+        ({"sequence_length": 513}, "less than or equal to 512"),
+        ({"source": "tfrecord"}, "'synthetic', 'text' or 'parquet'"),
+    ],
+)
+def test_options_that_contradict_are_refused(options, said):
+    with pytest.raises(ValidationError, match=said):
+        Options(**options)

@@ -1,0 +1,109 @@
+"""``wattlaw workloads make-data``: small data in the formats that workloads read."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from wattlaw.cli.main import main
+from wattlaw.workloads import catalogue
+
+READERS = [entry.name for entry in catalogue.entries() if entry.make_data is not None]
+SIZE = 6
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Return the hash of every file in a folder."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """Return the one line with which a command is refused."""
+    assert main(["workloads", "make-data", *map(str, words)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    (line,) = shown.err.splitlines()
+    return line
+
+
+def test_the_workloads_of_the_two_studies_read_files():
+    assert {
+        "vgg16",
+        "inceptionv3",
+        "resnet50",
+        "bert-base",
+        "dimenet",
+        "schnet",
+        "fourcastnet",
+    } <= {*READERS}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_same_seed_writes_the_same_files_and_another_seed_others(name, tmp_path, capsys):
+    for folder, seed in (("one", 0), ("same", 0), ("other", 2**32 - 1)):
+        line = ["workloads", "make-data", name, str(tmp_path / folder), "--size", str(SIZE)]
+        assert main([*line, "--seed", str(seed)]) == 0
+    one, same, other = (content(tmp_path / folder) for folder in ("one", "same", "other"))
+    assert one == same != other
+    first = capsys.readouterr().out.splitlines()[0]
+    size = sum(path.stat().st_size for path in (tmp_path / "one").rglob("*") if path.is_file())
+    assert first == (
+        f"{tmp_path / 'one'}: {len(one)} files, {size:,} bytes, made for {name} from seed 0"
+    )
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_lies_in_a_folder_already_is_left_alone(name, tmp_path, capsys):
+    mine = tmp_path / "data" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    for place in (mine.parent, mine):
+        line = refused(capsys, name, place, "--size", SIZE)
+        assert str(place) in line
+    assert content(tmp_path) == {"data/mine.txt": hashlib.sha256(b"mine").hexdigest()}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("wrong", [("--size", 0), ("--size", -3), ("--size", SIZE, "--seed", -1),
+                                   ("--size", SIZE, "--seed", 2**32)])  # fmt: skip
+def test_a_size_or_seed_that_cannot_be_is_told_with_what_can(name, wrong, tmp_path, capsys):
+    line = refused(capsys, name, tmp_path / "data", *wrong)
+    assert line.startswith(f"wattlaw: workloads make-data: {wrong[-2]} {wrong[-1]}; allowed: ")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_size_that_is_too_small_for_the_format_is_told_in_one_line(name, tmp_path, capsys):
+    code = main(["workloads", "make-data", name, str(tmp_path / "data"), "--size", "1"])
+    shown = capsys.readouterr()
+    if code == 0:
+        assert content(tmp_path / "data")
+    else:
+        (line,) = shown.err.splitlines()
+        assert (code, "size" in line, "1" in line) == (2, True, True)
+        assert not (tmp_path / "data").exists()
+
+
+def test_a_workload_without_files_an_unknown_one_and_a_word_for_a_size_are_told(tmp_path, capsys):
+    folder = tmp_path / "data"
+    assert refused(capsys, "digits-cnn", folder, "--size", 4) == (
+        "wattlaw: workloads make-data: digits-cnn reads no files"
+    )
+    line = refused(capsys, "digits", folder, "--size", 4)
+    assert "'digits'; allowed: bert-base, digits-cnn, dimenet" in line
+    assert "--size" in refused(capsys, "vgg16", folder, "--size", "four")
+    assert "--size" in refused(capsys, "vgg16", folder)
+    assert not folder.exists()
+
+
+def test_a_place_where_nothing_can_be_written_is_told(capsys):
+    assert "/proc/data" in refused(capsys, "vgg16", "/proc/data", "--size", SIZE)
+
+
+def test_without_a_word_the_list_is_shown_as_before(capsys):
+    assert main(["workloads"]) == 0
+    assert "digits-cnn" in capsys.readouterr().out

@@ -1,0 +1,383 @@
+"""SchNet and DimeNet as workloads: made molecules, QM9's file, and what training finds."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from wattlaw.errors import BadInput
+from wattlaw.workloads.feed import Feed, Loader
+from wattlaw.workloads.molecules import DIMENET, SCHNET, DimeNetOptions, SchNetOptions, qm9
+from wattlaw.workloads.molecules.make_data import make_data
+from wattlaw.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
+from wattlaw.workloads.molecules.synthetic import made_molecules
+from wattlaw.workloads.workload import Shard
+
+SCHNET_SIZES = {
+    "hidden_channels": 16,
+    "filters": 16,
+    "interactions": 2,
+    "gaussians": 8,
+    "cutoff": 4.0,
+}
+DIMENET_SIZES = {
+    "hidden_channels": 16,
+    "blocks": 1,
+    "bilinear": 2,
+    "spherical": 2,
+    "radial": 2,
+    "cutoff": 3.0,
+}
+
+
+def schnet(**options) -> SchNetOnQm9:
+    return SchNetOnQm9(SchNetOptions(**(SCHNET_SIZES | options)))
+
+
+def dimenet(**options) -> DimeNetOnQm9:
+    return DimeNetOnQm9(DimeNetOptions(**(DIMENET_SIZES | options)))
+
+
+def seeds(samples: int) -> np.ndarray:
+    return np.zeros(samples, np.uint64)
+
+
+def evaluated(workload, model) -> dict[str, float]:
+    dataset = workload.evaluation_data()
+    with torch.no_grad():
+        data = dataset.batch(np.arange(len(dataset)), seeds(len(dataset)))
+        sums = {name: float(value) for name, value in workload.evaluate(model, data).items()}
+    return workload.judge(sums | {"samples": len(dataset)})
+
+
+def trained(workload, epochs: int, size: int = 8) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model, dataset = workload.model(), workload.training_data()
+    optimizer = workload.optimizer(model, size, fused=False)
+    for epoch in range(epochs):
+        order = np.random.default_rng(epoch).permutation(len(dataset))
+        for start in range(0, len(order), size):
+            some = order[start : start + size]
+            workload.loss(model, dataset.batch(some, seeds(len(some)))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("entry", "factory", "options"),
+    [(SCHNET, SchNetOnQm9, SchNetOptions), (DIMENET, DimeNetOnQm9, DimeNetOptions)],
+    ids=["schnet", "dimenet"],
+)
+def test_the_nets_have_the_papers_parameters(entry, factory, options):
+    model = factory(options(train_samples=4, evaluation_samples=1)).model()
+    assert sum(weight.numel() for weight in model.parameters()) == entry.parameters
+
+
+def test_an_epoch_is_the_papers_split_and_the_rate_is_constant():
+    workload = SchNetOnQm9(SchNetOptions())
+    assert len(workload.training_data()) == 110_000
+    assert len(workload.evaluation_data()) == 10_000
+    optimizer = workload.optimizer(workload.model(), 128, fused=False)
+    workload.schedule(optimizer, 128, 200).before_update(150.0)
+    assert isinstance(optimizer, torch.optim.Adam)
+    assert [group["lr"] for group in optimizer.param_groups] == [1e-3]
+
+
+@pytest.mark.parametrize("make", [schnet, dimenet])
+def test_training_on_made_molecules_takes_a_third_of_the_error_on_others(make):
+    workload = make(train_samples=96, evaluation_samples=32, lr=1e-2)
+    torch.manual_seed(0)
+    before, after = (
+        evaluated(workload, workload.model()),
+        evaluated(workload, trained(workload, 10)),
+    )
+    assert after["loss"] < before["loss"] * 2 / 3
+    assert after["mae"] < before["mae"] * 2 / 3
+
+
+def test_mae_is_in_the_property_s_unit():
+    workload = schnet(train_samples=64, evaluation_samples=16, target="Cv")
+    model, dataset = workload.model(), workload.evaluation_data()
+    *graph, targets = dataset.batch(np.arange(16), seeds(16))
+    with torch.no_grad():
+        predicted = model(*graph, molecules=16) * model.std + model.mean
+    found = evaluated(workload, model)
+    assert list(found) == ["loss", "mae"]
+    assert found["mae"] == pytest.approx(float((predicted - targets).abs().mean()), rel=1e-5)
+    assert found["mae"] == pytest.approx(found["loss"] * float(model.std), rel=1e-5)
+
+
+def test_targets_are_standardised_by_the_training_molecules():
+    workload = schnet(train_samples=64, evaluation_samples=16)
+    *_, targets = workload.training_data().batch(np.arange(64), seeds(64))
+    model = workload.model()
+    assert float(model.mean) == pytest.approx(float(targets.double().mean()))
+    assert float(model.std) == pytest.approx(float(targets.double().std(correction=0)))
+
+
+def test_made_molecules_are_of_qm9_s_sizes_elements_and_distances():
+    made = made_molecules(2000, 3)
+    assert made.counts.min() >= 3
+    assert made.counts.max() <= 29
+    assert made.counts.mean() == pytest.approx(18, abs=0.5)
+    assert made.counts.std() == pytest.approx(3, abs=0.5)
+    shares = [float((made.z == element).mean()) for element in (1, 6, 7, 8, 9)]
+    assert sum(shares) == pytest.approx(1)
+    assert shares[:4] == pytest.approx([0.51, 0.35, 0.06, 0.08], abs=0.02)
+    assert 0 < shares[4] < 0.01
+    first = np.cumsum(made.counts) - made.counts
+    for start, count in zip(first[:200], made.counts[:200], strict=True):
+        places = made.pos[start : start + count]
+        apart = np.linalg.norm(places[:, None] - places[None], axis=2)
+        nearest = (apart + 9 * np.eye(count)).min(1)
+        assert nearest.min() > 0.8
+        assert nearest.max() < 1.7
+    assert np.isfinite(made.targets).all()
+    assert (made.targets.std(0) > 0).all()
+
+
+def test_made_molecules_depend_on_the_seed_alone():
+    one, same, other = made_molecules(50, 1), made_molecules(50, 1), made_molecules(50, 2)
+    assert np.array_equal(one.pos, same.pos)
+    assert np.array_equal(one.targets, same.targets)
+    assert not np.array_equal(one.counts, other.counts)
+
+
+def test_synthetic_samples_begin_again_after_the_pool_and_evaluation_has_others():
+    workload = schnet()
+    training, evaluation = workload.training_data(), workload.evaluation_data()
+    pool = 3072
+    once = training.batch(np.array([5, 6]), seeds(2))
+    again = training.batch(np.array([pool + 5, 2 * pool + 6]), seeds(2))
+    assert all(torch.equal(one, other) for one, other in zip(once, again, strict=True))
+    assert not torch.equal(once[1][:3], evaluation.batch(np.array([5, 6]), seeds(2))[1][:3])
+
+
+def test_a_batch_has_its_molecules_in_the_order_asked_for():
+    dataset = schnet(train_samples=20).training_data()
+    z, pos, batch, edges, targets = dataset.batch(np.array([7, 2, 11]), seeds(3))
+    for place, index in enumerate((7, 2, 11)):
+        alone = dataset.batch(np.array([index]), seeds(1))
+        mine = batch == place
+        assert torch.equal(z[mine], alone[0])
+        assert torch.equal(pos[mine], alone[1])
+        assert targets[place] == alone[-1][0]
+    assert torch.equal(batch[edges[0]], batch[edges[1]])
+
+
+def test_loader_processes_give_the_same_batches():
+    shard = Shard(rank=0, world=1, local_batch=4, seed=0)
+    dataset = dimenet(train_samples=8, evaluation_samples=2).training_data()
+    here = Loader(dataset, shard, Feed(workers=0), training=True)
+    beside = Loader(dataset, shard, Feed(workers=1), training=True)
+    for one, other in zip(here.epoch(0), beside.epoch(0), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one.data, other.data, strict=True))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    make_data(tmp_path / "qm9", 24, seed=0)
+    return tmp_path / "qm9"
+
+
+def raw(data: Path) -> Path:
+    return data / "raw" / "qm9_v3.pt"
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("rdkit") is not None, reason="with rdkit PyG reads another file"
+)
+def test_pytorch_geometric_reads_the_same_molecules_from_a_made_file(data):
+    from torch_geometric.datasets import QM9
+
+    ours, theirs = qm9.read(data), QM9(str(data))
+    assert len(theirs) == len(ours) == 24
+    keys = {"x", "edge_index", "edge_attr", "y", "pos", "idx", "name", "z"}
+    assert set(theirs[0].keys()) == keys
+    assert theirs[3].name == "gdb_4"
+    assert np.array_equal(torch.cat([one.z for one in theirs]).numpy(), ours.z)
+    assert np.array_equal(torch.cat([one.pos for one in theirs]).numpy(), ours.pos)
+    assert np.array_equal(torch.cat([one.y for one in theirs]).numpy(), ours.targets)
+    for molecule in theirs:
+        source, target = molecule.edge_index
+        assert molecule.x.shape == (molecule.num_nodes, 11)
+        assert torch.equal(molecule.x[:, 5].long(), molecule.z)
+        assert set(source.tolist()) == set(range(molecule.num_nodes))  # every atom is bound
+        assert not molecule.has_self_loops()
+        assert molecule.is_undirected()
+        assert (source * 100 + target).diff().min() > 0  # sorted as the real file is
+
+
+def test_made_files_depend_on_the_seed_alone(tmp_path):
+    for name, seed in (("one", 5), ("same", 5), ("other", 6)):
+        make_data(tmp_path / name, 6, seed)
+    one, same, other = (qm9.read(tmp_path / name).pos for name in ("one", "same", "other"))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
+def test_data_are_not_made_over_others(data):
+    with pytest.raises(BadInput, match="there is something there"):
+        make_data(data, 4, 0)
+
+
+def test_reading_writes_nothing_into_the_folder(data):
+    before = sorted(data.rglob("*"))
+    schnet(source="qm9", data=str(data)).model()
+    assert sorted(data.rglob("*")) == before
+
+
+@pytest.mark.parametrize("make", [schnet, dimenet])
+def test_a_net_learns_from_a_file(make, tmp_path):
+    make_data(tmp_path, 96, seed=1)
+    workload = make(source="qm9", data=str(tmp_path), target="alpha", lr=1e-2)
+    torch.manual_seed(0)
+    before = evaluated(workload, workload.model())
+    assert evaluated(workload, trained(workload, 10))["mae"] < before["mae"] * 2 / 3
+
+
+def test_the_split_is_the_same_in_every_run_and_no_molecule_is_in_both_parts(data):
+    torch.manual_seed(1)
+    one = qm9.split(data, 130_831, 110_000, 10_000)
+    torch.manual_seed(2)
+    np.random.seed(2)
+    other = qm9.split(data, 130_831, 110_000, 10_000)
+    assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    assert [len(part) for part in one] == [110_000, 10_000]
+    assert len(np.unique(np.concatenate(one))) == 120_000
+
+
+@pytest.mark.parametrize(
+    ("molecules", "parts"), [(2, (1, 1)), (24, (22, 2)), (12_000, (11_000, 1000))]
+)
+def test_a_small_file_is_split_in_the_same_proportion(molecules, parts, tmp_path):
+    train, evaluation = qm9.split(tmp_path, molecules, 110_000, 10_000)
+    assert (len(train), len(evaluation)) == parts
+
+
+def test_the_target_is_the_column_of_its_name(data):
+    *_, targets = (
+        schnet(source="qm9", data=str(data), target="C")
+        .training_data()
+        .batch(np.arange(22), seeds(22))
+    )
+    train, _ = qm9.split(data, 24, 110_000, 10_000)
+    assert np.array_equal(targets.numpy(), qm9.read(data).targets[train, 18])
+
+
+def put(record: dict, key: str, value: object) -> None:
+    record[key] = value
+
+
+def put_at(record: dict, key: str, place: object, value: float) -> None:
+    record[key] = record[key].clone()
+    record[key][place] = value
+
+
+def cut(record: dict, atoms: int) -> None:
+    record["z"], record["pos"] = record["z"][:atoms], record["pos"][:atoms]
+
+
+BAD_RECORDS = {
+    "one atom": (lambda r: cut(r, 1), "z has 1 atom"),
+    "no atom": (lambda r: cut(r, 0), "z has 0 atom"),
+    "no pos": (lambda r: r.pop("pos"), "pos is missing"),
+    "a list": (lambda r: put(r, "z", [1, 6]), "z is a list"),
+    "floats": (lambda r: put(r, "z", r["z"].float()), "z has shape"),
+    "flat pos": (lambda r: put(r, "pos", r["pos"][:, :2]), "pos has shape"),
+    "pos of others": (lambda r: put(r, "pos", r["pos"][1:]), "pos has shape"),
+    "12 properties": (lambda r: put(r, "y", r["y"][:, :12]), r"y has shape \(1, 12\)"),
+    "nan": (lambda r: put_at(r, "pos", (1, 0), float("nan")), r"pos has \[nan"),
+    "element 0": (lambda r: put_at(r, "z", 0, 0), "z has 0; allowed: atomic"),
+    "element 95": (lambda r: put_at(r, "z", 0, 95), "z has 95; allowed: atomic"),
+    "one place": (lambda r: put(r, "pos", r["pos"][[0, 1, 1, *range(3, len(r["z"]))]]), "1 and 2"),
+    "no target": (lambda r: put_at(r, "y", (0, 7), float("inf")), "inf for target U0"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), BAD_RECORDS.values(), ids=BAD_RECORDS.keys())
+def test_a_bad_record_is_named_with_its_file(data, spoil, words):
+    records = torch.load(raw(data))
+    spoil(records[17])
+    torch.save(records, raw(data))
+    with pytest.raises(BadInput, match=words) as caught:
+        schnet(source="qm9", data=str(data)).training_data()
+    text = str(caught.value)
+    assert text.startswith(f"{raw(data)}: record 17 ")
+    assert "allowed: " in text
+    assert "\n" not in text
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+BAD_FILES = {
+    "missing": (lambda path: path.unlink(), "no such file; get it on a machine with network"),
+    "empty": (lambda path: path.write_bytes(b""), "not a file of tensors"),
+    "text": (lambda path: path.write_text("molecules"), "not a file of tensors"),
+    "truncated": (truncated, "not a file of tensors"),
+    "code": (lambda path: torch.save([Path()], path), "not a file of tensors"),
+    "a dict": (lambda path: torch.save({"z": 1}, path), "holds a dict"),
+    "nothing": (lambda path: torch.save([], path), "holds no records"),
+    "tensors": (lambda path: torch.save([torch.zeros(2)], path), "record 0 .*is a Tensor"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), BAD_FILES.values(), ids=BAD_FILES.keys())
+def test_a_file_that_is_none_is_named(data, spoil, words):
+    spoil(raw(data))
+    with pytest.raises(BadInput, match=words) as caught:
+        schnet(source="qm9", data=str(data)).training_data()
+    assert str(caught.value).startswith(str(raw(data)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_with_one_molecule_cannot_be_split(data):
+    torch.save(torch.load(raw(data))[:1], raw(data))
+    with pytest.raises(BadInput, match="holds 1 molecule"):
+        schnet(source="qm9", data=str(data)).training_data()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"source": "qm9"}, "source qm9 needs data"),
+        ({"data": "somewhere"}, "allowed with source qm9 only"),
+        ({"target": "energy"}, "U0"),
+        ({"gaussians": 1}, "greater than or equal to 2"),
+        ({"dropout": 0.1}, "Extra inputs"),
+    ],
+)
+def test_options_that_contradict_are_refused(options, words):
+    with pytest.raises(ValidationError, match=words):
+        SchNetOptions(**options)
+
+
+def test_entries_are_listed_without_torch():
+    code = (
+        "import sys; from wattlaw.workloads.molecules import SCHNET; "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_missing_pytorch_geometric_is_said_in_one_line():
+    code = (
+        "import sys; sys.modules['torch_geometric'] = None\n"
+        "from wattlaw.errors import NotAvailable\n"
+        "try:\n    import wattlaw.workloads.molecules.regression\n"
+        "except NotAvailable as error:\n    print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    assert len(done) == 1
+    assert done[0].startswith("torch_geometric cannot be imported")
+    assert "wattlaw[train]" in done[0]

@@ -1,0 +1,299 @@
+"""TFRecord shards: framing, index files, and what is said of damaged ones."""
+
+import itertools
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tfrecord import TFRecordWriter
+from tfrecord.tools.tfrecord2idx import create_index
+
+from wattlaw.errors import BadInput
+from wattlaw.workloads.feed import Feed, Loader
+from wattlaw.workloads.vision import records
+from wattlaw.workloads.vision.make_data import make_data
+from wattlaw.workloads.vision.pictures import Pictures
+from wattlaw.workloads.vision.records import Records, bounds
+from wattlaw.workloads.vision.tfrecords import Shards
+from wattlaw.workloads.workload import Shard
+
+Features = dict[str, tuple[bytes | int | list[int], str]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "data"
+    make_data(folder, 12, seed=5)
+    return folder
+
+
+@pytest.fixture
+def data(made: Path, tmp_path: Path) -> Path:
+    """Give shards that a test may damage."""
+    for path in made.glob("*-of-*"):
+        shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Give a function that writes one shard of examples and returns the folder."""
+
+    def write(*examples: Features) -> Path:
+        writer = TFRecordWriter(str(tmp_path / "train-00000-of-00001"))
+        for example in examples:
+            writer.write(example)
+        writer.close()
+        return tmp_path
+
+    return write
+
+
+def example(label: int | list[int] = 1, image: bytes = b"image") -> Features:
+    return {"image/encoded": (image, "byte"), "image/class/label": (label, "int")}
+
+
+def shards_of(data: Path, *, classes: int = 10, first_label: int = 1) -> Shards:
+    return Shards(data, classes, first_label, training=True)
+
+
+def all_of(shards: Shards) -> list[tuple[bytes, int]]:
+    return [shards.read(index) for index in range(len(shards))]
+
+
+def framed(payloads: list[bytes]) -> bytes:
+    out = b""
+    for payload in payloads:
+        length = len(payload).to_bytes(8, "little")
+        crc = TFRecordWriter.masked_crc
+        out += length + crc(length) + payload + crc(payload)
+    return out
+
+
+def payloads_of(shard: Path) -> list[bytes]:
+    ends, reader = bounds(shard).tolist(), Records()
+    pairs = enumerate(itertools.pairwise(ends))
+    return [reader.read(shard, start, end, record) for record, (start, end) in pairs]
+
+
+SOME = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
+
+
+@given(SOME)
+def test_every_record_comes_back_as_it_was_written(payloads: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        shard = Path(folder) / "train-0"
+        shard.write_bytes(framed(payloads))
+        assert payloads_of(shard) == payloads
+        create_index(str(shard), f"{shard}.idx")
+        assert payloads_of(shard) == payloads
+
+
+@given(SOME, st.data())
+def test_no_changed_byte_goes_unseen(payloads: list[bytes], draw: st.DataObject) -> None:
+    good = framed(payloads)
+    position = draw.draw(st.integers(0, len(good) - 1))
+    change = draw.draw(st.integers(1, 255))
+    bad = good[:position] + bytes([good[position] ^ change]) + good[position + 1 :]
+    with tempfile.TemporaryDirectory() as folder:
+        shard = Path(folder) / "train-0"
+        shard.write_bytes(bad)
+        with pytest.raises(BadInput, match=r"train-0: record \d"):
+            payloads_of(shard)
+
+
+@given(SOME, st.data())
+def test_a_shard_that_breaks_off_is_refused(payloads: list[bytes], draw: st.DataObject) -> None:
+    good = framed(payloads)
+    ends = np.cumsum([len(payload) + 16 for payload in payloads]).tolist()
+    end = draw.draw(st.integers(1, len(good) - 1).filter(lambda size: size not in ends))
+    with tempfile.TemporaryDirectory() as folder:
+        shard = Path(folder) / "train-0"
+        shard.write_bytes(good[:end])
+        broken = sum(each <= end for each in ends)
+        with pytest.raises(BadInput, match=f"train-0: record {broken}: the file breaks off"):
+            bounds(shard)
+
+
+@pytest.mark.parametrize("ending", [".idx", ".index", ".tfindex"])
+def test_an_index_beside_a_shard_is_used(
+    data: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = all_of(shards_of(data))
+    assert len(expected) == 12
+    for path in data.glob("train-*"):
+        create_index(str(path), f"{path}{ending}")
+
+    def never(shard: Path) -> None:
+        raise AssertionError(f"{shard} was searched")
+
+    monkeypatch.setattr(records, "_walked", never)
+    assert all_of(shards_of(data)) == expected
+
+
+def test_the_index_that_tfrecord_names_itself_is_used(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(example(1), example(2))
+    shard = (folder / "train-00000-of-00001").rename(folder / "train-0.tfrecord")
+    create_index(str(shard), str(folder / "train-0.tfindex"))
+    monkeypatch.setattr(records, "_walked", None)
+    assert [label for _, label in all_of(shards_of(folder))] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "index", ["", "0 20\n", "0 20\n25 31\n", "x y\n", "0\n", "0 9" + "9" * 20, "5 30\n35 30\n"]
+)
+def test_an_index_of_another_file_is_refused(write: Callable[..., Path], index: str) -> None:
+    folder = write(example(1), example(2))
+    path = folder / "train-00000-of-00001.idx"
+    path.write_text(index)
+    with pytest.raises(BadInput, match=re.escape(str(path))) as caught:
+        shards_of(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_index_that_cuts_a_shard_elsewhere_is_refused(write: Callable[..., Path]) -> None:
+    folder = write(example(1), example(2))
+    shard = folder / "train-00000-of-00001"
+    size = shard.stat().st_size
+    shard.with_name(f"{shard.name}.idx").write_text(f"0 {size}\n")
+    with pytest.raises(BadInput, match=f"{shard}: record 0: it has .* bytes, its index says"):
+        shards_of(folder).read(0)
+
+
+def test_a_truncated_shard_is_named_with_its_record(data: Path) -> None:
+    shard = data / "train-00001-of-00002"
+    os.truncate(shard, shard.stat().st_size - 10)
+    with pytest.raises(BadInput, match=f"{shard}: record 5: the file breaks off"):
+        shards_of(data)
+
+
+def test_a_shard_that_is_cut_while_it_is_read_is_named(data: Path) -> None:
+    shards = shards_of(data)
+    shard = data / "train-00001-of-00002"
+    os.truncate(shard, 100)
+    with pytest.raises(BadInput, match=f"{shard}: record 0: the file breaks off"):
+        shards.read(6)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_wrong_checksum_is_named_with_its_record(data: Path, workers: int) -> None:
+    shard = data / "train-00001-of-00002"
+    contents = bytearray(shard.read_bytes())
+    contents[int(bounds(shard)[2]) + 500] ^= 1  # one bit of a JPEG file in its third record
+    shard.write_bytes(contents)
+    pictures = Pictures(shards_of(data), 32, training=True)
+    loader = Loader(pictures, Shard(0, 1, 4, 0), Feed(workers), training=True)
+    with pytest.raises(BadInput, match=rf"{shard}: record 2: .* wrong checksum"):
+        list(loader.epoch(0))
+
+
+def test_a_file_that_is_no_tfrecord_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train-0").write_bytes(b"\x1f\x8b\x08 compressed, for instance" * 9)
+    with pytest.raises(BadInput, match=r"record 0: .*uncompressed TFRecord files"):
+        shards_of(tmp_path)
+
+
+def test_an_image_that_cannot_be_decoded_is_named_with_its_record(
+    write: Callable[..., Path],
+) -> None:
+    folder = write(example(), example(image=b"\xff\xd8\xff\xe0 no more than a start"))
+    pictures = Pictures(shards_of(folder), 32, training=False)
+    with pytest.raises(BadInput, match=r"train-00000-of-00001: record [01]: .*cannot be decoded"):
+        pictures.batch(np.array([1]), np.zeros(1, np.uint64))
+
+
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [
+        ({"image/encoded": (b"x", "byte")}, "0 int64 values in feature image/class/label"),
+        ({"image/class/label": (1, "int")}, "0 bytes values in feature image/encoded"),
+        (example(label=[1, 2]), "2 int64 values in feature image/class/label"),
+        (example() | {"image/class/label": (b"cat", "byte")}, "0 int64 values"),
+        (example(label=0), "label 0; allowed: 1 to 10"),
+        (example(label=11), "label 11; allowed: 1 to 10"),
+    ],
+)
+def test_an_example_that_is_no_labelled_image_is_named(
+    write: Callable[..., Path], features: Features, words: str
+) -> None:
+    shards = shards_of(write(example(), features))
+    assert shards.read(0) == (b"image", 0)
+    with pytest.raises(BadInput, match=f"train-00000-of-00001: record 1: {words}"):
+        shards.read(1)
+
+
+def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train-0").write_bytes(framed([b"\xff\xff no protobuf"]))
+    with pytest.raises(BadInput, match=r"train-0: record 0: it is no tf\.train\.Example"):
+        shards_of(tmp_path).read(0)
+
+
+def test_labels_count_from_the_first_label(write: Callable[..., Path]) -> None:
+    folder = write(example(1), example(3), example(0))
+    assert shards_of(folder).read(1)[1] == 2
+    assert [label for _, label in all_of(shards_of(folder, first_label=0))] == [1, 3, 0]
+    with pytest.raises(BadInput, match="label 3; allowed: 0 to 2"):
+        shards_of(folder, classes=3, first_label=0).read(1)
+
+
+def test_a_missing_shard_is_noticed(data: Path) -> None:
+    (data / "train-00000-of-00002").unlink()
+    with pytest.raises(BadInput, match="1 shards of 2, not shard 0"):
+        shards_of(data)
+
+
+def test_shards_of_two_sets_are_not_mixed(data: Path) -> None:
+    shutil.copy(data / "train-00000-of-00002", data / "train-00000-of-00001")
+    with pytest.raises(BadInput, match="3 shards of 2"):
+        shards_of(data)
+
+
+def test_shards_without_a_record_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "train-0").touch()
+    with pytest.raises(BadInput, match="no record"):
+        shards_of(tmp_path)
+
+
+def test_an_empty_shard_among_others_is_passed_over(data: Path) -> None:
+    expected = all_of(shards_of(data))
+    for number, name in enumerate(["train-00000-of-00002", "train-00001-of-00002"]):
+        (data / name).rename(data / f"train-0000{2 * number + 1}-of-00004")
+    (data / "train-00000-of-00004").touch()
+    (data / "train-00002-of-00004").touch()
+    assert all_of(shards_of(data)) == expected
+
+
+def test_few_files_are_open_however_many_shards_there_are(tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / f"train-{number:03}").write_bytes(framed([b"%d" % number]))
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    reader = Records()
+    for number in [*range(100), *range(100)]:
+        shard = tmp_path / f"train-{number:03}"
+        start, end = bounds(shard).tolist()
+        assert reader.read(shard, start, end, 0) == b"%d" % number
+    during = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    del reader
+    after = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    assert 1 < during - before <= 64
+    assert after == before
+
+
+def test_the_same_images_come_through_loader_processes(data: Path) -> None:
+    def read(workers: int) -> list[torch.Tensor]:
+        pictures = Pictures(shards_of(data), 32, training=True)
+        pictures.batch(np.array([0, 11]), np.zeros(2, np.uint64))  # opens files before the fork
+        loader = Loader(pictures, Shard(0, 1, 4, 0), Feed(workers), training=True)
+        return [batch.data[0] for batch in loader.epoch(0)]
+
+    assert all(torch.equal(a, b) for a, b in zip(read(0), read(2), strict=True))

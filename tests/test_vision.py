@@ -1,0 +1,327 @@
+"""VGG16, InceptionV3 and ResNet50: their nets, recipes and made images."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from wattlaw.training.flops import flops_per_sample
+from wattlaw.workloads.feed import Feed, InMemory, Loader
+from wattlaw.workloads.torchvision_import import import_torchvision
+from wattlaw.workloads.vision import (
+    INCEPTIONV3,
+    RESNET50,
+    VGG16,
+    InceptionV3Options,
+    Options,
+    ResNet50Options,
+    Vgg16Options,
+)
+from wattlaw.workloads.vision.classifier import InceptionV3, ResNet50, Vgg16
+from wattlaw.workloads.vision.synthetic import Synthetic
+from wattlaw.workloads.workload import Seeds, Shard
+
+import_torchvision()
+from torchvision.models import vgg16 as torchvision_vgg16  # noqa: E402
+
+SMALL = {"image_size": 32, "classes": 2, "train_samples": 64, "evaluation_samples": 16}
+SMALL_VGG = Vgg16Options(**SMALL, width=8, dropout=0.0, lr=0.1)
+SMALL_RESNET = ResNet50Options(**SMALL, blocks=(1, 1, 1, 1), lr=0.003)
+SMALL_INCEPTION = InceptionV3Options(
+    **SMALL | {"image_size": 75, "train_samples": 32, "classes": 4},
+    aux=False,
+    dropout=0.0,
+    lr=0.003,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Compute in one thread: several that wait for each other are slow on a machine at work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def seeds_of(*numbers: int) -> Seeds:
+    return np.array(numbers, np.uint64)
+
+
+def count(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_torchvision_can_be_imported_beside_any_torch() -> None:
+    code = (
+        "from wattlaw.workloads.torchvision_import import import_torchvision as get\n"
+        "assert get() is get()\n"
+        "import torchvision\n"
+        "assert torchvision is get() and torchvision.models.resnet50\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("entry", "workload"), [(VGG16, Vgg16), (INCEPTIONV3, InceptionV3), (RESNET50, ResNet50)]
+)
+def test_full_size_nets_have_the_published_parameter_counts(entry, workload) -> None:
+    with torch.device("meta"):
+        assert count(workload(entry.options()).model()) == entry.parameters
+
+
+@pytest.mark.parametrize(
+    ("entry", "workload"), [(VGG16, Vgg16), (INCEPTIONV3, InceptionV3), (RESNET50, ResNet50)]
+)
+def test_the_work_of_full_size_nets_is_what_torch_counts(entry, workload) -> None:
+    options = entry.options()
+    task = workload(options)
+    size = options.image_size
+    with torch.device("meta"):
+        model = task.model()
+    images = torch.zeros(2, 3, size, size, dtype=torch.uint8)
+    data = InMemory((images, torch.zeros(2, dtype=torch.int64)))
+    assert entry.work(options) == (1_281_167, flops_per_sample(task, model, data))
+    assert entry.work(entry.options(train_samples=64)).samples == 64
+    assert entry.work(entry.options(image_size=300)) is None
+
+
+def test_inception_without_its_auxiliary_head_has_the_published_parameter_count() -> None:
+    with torch.device("meta"):
+        assert count(InceptionV3(InceptionV3Options(aux=False)).model()) == 23_834_568
+
+
+def test_vgg16_at_full_width_is_torchvisions_to_the_bit() -> None:
+    torch.manual_seed(3)
+    ours = Vgg16(Vgg16Options()).model().net.state_dict()
+    torch.manual_seed(3)
+    theirs = torchvision_vgg16().state_dict()
+    assert list(ours) == list(theirs)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_model_depends_on_torchs_seed_only() -> None:
+    def values(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return torch.cat([p.flatten() for p in Vgg16(SMALL_VGG).model().parameters()])
+
+    assert torch.equal(values(1), values(1))
+    assert not torch.equal(values(1), values(2))
+
+
+def test_pixels_are_normalised_as_torchvision_does() -> None:
+    from torchvision.transforms.v2 import functional as transforms
+
+    model = Vgg16(SMALL_VGG).model()
+    images, _ = Synthetic(8, 32, 2, training=True).batch(np.arange(8), seeds_of(*range(8)))
+    expected = transforms.normalize(images / 255, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    model.net = torch.nn.Identity()
+    assert torch.allclose(model(images), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("workload", "options", "global_batch"),
+    [
+        (Vgg16, SMALL_VGG, 8),
+        (ResNet50, SMALL_RESNET, 16),
+        (InceptionV3, SMALL_INCEPTION, 16),
+    ],
+)
+def test_a_reduced_net_learns_made_images_in_a_few_epochs(workload, options, global_batch) -> None:
+    torch.manual_seed(0)
+    task = workload(options)
+    model = task.model().train()
+    optimizer = task.optimizer(model, global_batch, fused=False)
+    loader = Loader(task.training_data(), Shard(0, 1, global_batch, 0), Feed(), training=True)
+    assert loader.workers == 0
+    losses = []
+    for epoch in range(4):
+        total = 0.0
+        for batch in loader.epoch(epoch):
+            optimizer.zero_grad()
+            loss = task.loss(model, batch.data)
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * batch.size
+        losses.append(total / options.train_samples)
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_an_evaluation_counts_the_first_and_the_first_five_guesses() -> None:
+    task = ResNet50(ResNet50Options(classes=6))
+    scores = torch.tensor([[6.0, 5, 4, 3, 2, 1]]).repeat(3, 1)
+
+    def model(_: torch.Tensor) -> torch.Tensor:
+        return scores
+
+    sums = task.evaluate(model, (torch.zeros(3, 3, 1, 1), torch.tensor([0, 4, 5])))
+    found = task.judge({"samples": 3, **{name: float(total) for name, total in sums.items()}})
+    assert list(found) == ["loss", "top1", "top5"]
+    assert found["top1"] == pytest.approx(1 / 3)
+    assert found["top5"] == pytest.approx(2 / 3)
+    by_hand = np.log(np.exp(np.arange(1, 7)).sum()) - np.mean([6, 2, 1])
+    assert found["loss"] == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_top5_works_with_fewer_than_five_classes() -> None:
+    task = Vgg16(SMALL_VGG)
+    model = task.model().eval()
+    data = task.evaluation_data().batch(np.arange(16), seeds_of(*range(16)))
+    assert task.evaluate(model, data)["top5"] == 16
+
+
+def test_two_halves_of_a_batch_give_the_gradient_of_the_whole_without_dropout() -> None:
+    task = Vgg16(SMALL_VGG)
+    model = task.model().double().train()
+    images, labels = task.training_data().batch(np.arange(8) * 7, seeds_of(*range(8)))
+
+    def gradient(parts: list[slice]) -> torch.Tensor:
+        model.zero_grad()
+        for part in parts:
+            (task.loss(model, (images[part], labels[part])) / len(parts)).backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    whole = gradient([slice(0, 8)])
+    assert whole.abs().max() > 0
+    assert torch.allclose(gradient([slice(0, 4), slice(4, 8)]), whole, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("workload", "options"),
+    [
+        (Vgg16, SMALL_VGG),
+        (ResNet50, SMALL_RESNET),
+        (InceptionV3, SMALL_INCEPTION),
+        (InceptionV3, InceptionV3Options(train_samples=1, evaluation_samples=1)),
+    ],
+    ids=["vgg16", "resnet50", "inceptionv3", "inceptionv3-aux"],
+)
+def test_a_rank_can_train_on_a_single_image(workload, options) -> None:
+    task = workload(options)
+    model = task.model().train()
+    loss = task.loss(model, task.training_data().batch(np.array([0]), seeds_of(5)))
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_the_auxiliary_heads_loss_counts_two_fifths() -> None:
+    task = InceptionV3(InceptionV3Options())
+    labels = torch.tensor([0, 1])
+    main, aux = torch.tensor([[1.0, 3.0], [0.0, 1.0]]), torch.tensor([[2.0, 0.0], [1.0, 1.0]])
+    loss = torch.nn.CrossEntropyLoss()
+    found = task.loss(lambda _: (main, aux), (torch.zeros(2, 3, 1, 1), labels))
+    assert found.item() == pytest.approx((loss(main, labels) + 0.4 * loss(aux, labels)).item())
+
+
+def test_recipe_mit_is_plain_sgd_at_a_constant_rate_whatever_the_batch() -> None:
+    task = Vgg16(Vgg16Options(**SMALL, width=1))
+    optimizer = task.optimizer(task.model(), 4096, fused=False)
+    schedule = task.schedule(optimizer, 4096, 10)
+    schedule.before_update(0.1)
+    schedule.after_epoch(1.0)
+    (group,) = optimizer.param_groups
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (1e-5, 0, 0)
+
+
+def test_recipe_kit_grows_with_the_batch_warms_up_and_falls_on_a_plateau() -> None:
+    task = Vgg16(Vgg16Options(**SMALL, width=1, recipe="kit", patience=1))
+    optimizer = task.optimizer(task.model(), 512, fused=False)
+    (group,) = optimizer.param_groups
+    assert group["lr"] == pytest.approx(0.2)
+    assert (group["momentum"], group["weight_decay"]) == (0.9, 1e-4)
+    schedule = task.schedule(optimizer, 512, 100)
+    rates = []
+    for epoch in range(9):
+        schedule.before_update(epoch)
+        rates.append(group["lr"])
+        schedule.after_epoch(1.0)
+    assert rates == pytest.approx([0, 0.04, 0.08, 0.12, 0.16, 0.2, 0.2, 0.2, 0.02])
+
+
+def test_a_given_rate_takes_the_place_of_the_recipes() -> None:
+    task = Vgg16(Vgg16Options(**SMALL, width=1, recipe="kit", lr=0.5))
+    assert task.optimizer(task.model(), 512, fused=False).param_groups[0]["lr"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "words"),
+    [
+        (Options, {"source": "folder"}, "needs data"),
+        (Options, {"data": "somewhere"}, "source tfrecord or folder only"),
+        (Options, {"patience": 3}, "recipe kit only"),
+        (Options, {"image_size": 31}, "32"),
+        (Options, {"widht": 3}, "widht"),
+        (InceptionV3Options, {"image_size": 224}, "image_size >= 299, or aux: false"),
+        (InceptionV3Options, {"image_size": 74, "aux": False}, "75"),
+        (ResNet50Options, {"blocks": [3, 4, 6]}, "blocks"),
+        (ResNet50Options, {"blocks": [3, 4, 6, 0]}, "blocks"),
+        (ResNet50Options, {"blocks": [3, 4, 6, "3"]}, "blocks"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options, changes, words) -> None:
+    with pytest.raises(ValidationError, match=words):
+        options.model_validate(changes)
+
+
+def test_blocks_may_be_a_list_as_a_study_file_has_it() -> None:
+    options = ResNet50Options.model_validate({"blocks": [1, 2, 1, 1]})
+    assert options.blocks == (1, 2, 1, 1)
+    assert options.model_dump(mode="json")["blocks"] == [1, 2, 1, 1]
+
+
+def test_made_images_have_imagenets_colours_and_a_spectrum_that_falls() -> None:
+    size = 64
+    data = Synthetic(1_281_167, size, 1000, training=True)
+    assert len(data) == 1_281_167
+    assert not data.reads_files
+    images, labels = data.batch(np.arange(256), seeds_of(*range(256)))
+    assert images.shape == (256, 3, size, size)
+    assert (images.dtype, labels.dtype) == (torch.uint8, torch.int64)
+    pixels = images.double() / 255
+    assert pixels.mean((0, 2, 3)).tolist() == pytest.approx([0.485, 0.456, 0.406], abs=0.03)
+    assert pixels.std((0, 2, 3)).tolist() == pytest.approx([0.229, 0.224, 0.225], abs=0.03)
+    assert pixels.std((1, 2, 3)).min() > 0.1
+    channels = torch.corrcoef(pixels.transpose(0, 1).flatten(1))
+    assert channels.min() > 0.7
+    # Along the rows: amplitude ~ 1/f is power ~ 1/f^2 in the plane, and ~ 1/f on a cut's average.
+    power = torch.fft.rfft2(pixels - pixels.mean((2, 3), keepdim=True)).abs().square()
+    along = power.mean((0, 1))[0, 1:]
+    assert along[0:4].mean() > 4 * along[8:16].mean() > 8 * along[24:].mean()
+
+
+def test_made_labels_are_spread_over_the_classes_and_images_differ() -> None:
+    images, labels = Synthetic(5000, 32, 1000, training=False).batch(
+        np.arange(256), seeds_of(*range(256))
+    )
+    assert len(set(labels.tolist())) == 256
+    assert labels.min() < 10
+    assert labels.max() > 990
+    assert len({image.numpy().tobytes() for image in images}) == 256
+    _, few = Synthetic(64, 32, 4, training=True).batch(np.arange(64), seeds_of(*range(64)))
+    assert few.bincount().tolist() == [16] * 4
+
+
+def test_made_images_are_mirrored_by_their_seeds_and_only_for_training() -> None:
+    high = 2**63
+    training = Synthetic(300, 32, 10, training=True)
+    plain, _ = training.batch(np.array([7, 7]), seeds_of(1, 2))
+    mirrored, _ = training.batch(np.array([7, 263]), seeds_of(high + 1, high + 2))
+    assert torch.equal(plain[0], plain[1])
+    assert torch.equal(mirrored[0], plain[0].flip(2))
+    assert torch.equal(mirrored[1], plain[0].flip(2))  # image 263 is image 7 of the pool again
+    evaluation = Synthetic(300, 32, 10, training=False)
+    both, _ = evaluation.batch(np.array([7, 7]), seeds_of(1, high))
+    assert torch.equal(both[0], both[1])
+    assert not torch.equal(both[0], plain[0])
+
+
+def test_made_images_are_the_same_every_time() -> None:
+    first, again = (Synthetic(20, 40, 5, training=True) for _ in range(2))
+    key = np.arange(20), seeds_of(*range(20))
+    assert all(torch.equal(a, b) for a, b in zip(first.batch(*key), again.batch(*key), strict=True))

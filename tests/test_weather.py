@@ -1,0 +1,404 @@
+"""FourCastNet: what is trained, on invented weather, and how a forecast is judged."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from wattlaw.errors import BadInput
+from wattlaw.workloads.feed import Feed, Loader
+from wattlaw.workloads.weather import FOURCASTNET, Options
+from wattlaw.workloads.weather.fourcastnet import FourCastNet
+from wattlaw.workloads.weather.grid import kept_rows, latitudes
+from wattlaw.workloads.weather.scores import (
+    anomaly_correlation,
+    latitude_weights,
+    relative_l2,
+    weighted_rmse,
+)
+from wattlaw.workloads.weather.synthetic import Climate, SyntheticWeather
+from wattlaw.workloads.workload import Shard
+
+SMALL = {
+    "channels": 3,
+    "image_size": [16, 32],
+    "embed_dim": 16,
+    "depth": 1,
+    "num_blocks": 2,
+    "train_samples": 64,
+    "evaluation_samples": 16,
+}
+NO_SEEDS = np.zeros(0, np.uint64)
+
+
+def made(**changes: object) -> FourCastNet:
+    torch.manual_seed(0)
+    return FourCastNet(Options.model_validate(SMALL | changes))
+
+
+def first_samples(workload: FourCastNet, count: int = 4) -> tuple[torch.Tensor, ...]:
+    return workload.training_data().batch(np.arange(count), NO_SEEDS)
+
+
+# What is asked for
+
+
+def test_the_model_has_the_parameters_that_the_entry_tells():
+    with torch.device("meta"):
+        model = FourCastNet(Options()).model()
+    assert sum(p.numel() for p in model.parameters()) == 72_920_832 == FOURCASTNET.parameters
+
+
+def test_defaults_are_the_papers_years_and_stages():
+    pretrain, finetune = Options(), Options(stage="finetune")
+    assert (pretrain.train_samples, pretrain.evaluation_samples) == (37 * 1460, 2 * 1460)
+    assert (pretrain.steps, pretrain.peak_lr) == (1, 5e-4)
+    assert (finetune.steps, finetune.peak_lr) == (2, 1e-4)
+    assert Options(stage="finetune", lr=0.5).peak_lr == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"source": "era5"}, "needs 'data'"),
+        ({"data": "/somewhere"}, "for source era5 only"),
+        ({"source": "era5", "data": "/d", "train_samples": 8}, "'train_samples' is for"),
+        ({"image_size": [721, 1440]}, "latitudes must be even"),
+        ({"image_size": [720, 1444]}, "whole patches"),
+        ({"image_size": [720, 1440, 3]}, "image_size"),
+        ({"image_size": [720, 1440.0]}, "image_size"),
+        ({"num_blocks": 7}, "must divide embed_dim 768"),
+        ({"step": 0}, "step"),
+        ({"stage": "both"}, "stage"),
+    ],
+)
+def test_options_that_contradict_are_refused(options, words):
+    with pytest.raises(ValidationError, match=words):
+        Options.model_validate(options)
+
+
+# How it learns
+
+
+def test_the_loss_falls_and_the_forecast_beats_an_untrained_one():
+    workload = made(lr=5e-3)
+    model = workload.model()
+    optimizer = workload.optimizer(model, 8, fused=False)
+    loader = Loader(workload.training_data(), Shard(0, 1, 8, 0), Feed(0), training=True)
+    evaluation = workload.evaluation_data().batch(np.arange(16), NO_SEEDS)
+
+    def judged() -> dict[str, float]:
+        with torch.no_grad():
+            sums = workload.evaluate(model, evaluation)
+        return workload.judge(
+            {name: float(value) for name, value in sums.items()} | {"samples": 16}
+        )
+
+    before, losses = judged(), []
+    for epoch in range(4):
+        total = 0.0
+        for batch in loader.epoch(epoch):
+            optimizer.zero_grad()
+            loss = workload.loss(model, batch.data)
+            loss.backward()
+            optimizer.step()
+            total += float(loss.detach()) * batch.size
+        losses.append(total / 64)
+    after = judged()
+    assert list(after)[:2] == ["loss", FOURCASTNET.metric]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.75 * losses[0]
+    assert after["rmse"] < 0.85 * before["rmse"]
+    assert after["acc"] > before["acc"] + 0.2
+
+
+def test_a_loss_of_two_steps_is_that_of_two_calls_with_the_gradient_through_both():
+    workload = made(stage="finetune")
+    model = workload.model()
+    data = first_samples(workload)
+    assert len(data) == 3
+
+    def gradients(loss: torch.Tensor) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(loss, list(model.parameters()), retain_graph=True))
+
+    (once,) = model(data[0])
+    (twice,) = model(once)
+    expected = relative_l2(once, data[1]).mean() + relative_l2(twice, data[2]).mean()
+    loss = workload.loss(model, data)
+    torch.testing.assert_close(loss, expected)
+    (cut,) = model(once.detach())
+    stopped = gradients(relative_l2(once, data[1]).mean() + relative_l2(cut, data[2]).mean())
+    found = gradients(loss)
+    for one, other in zip(found, gradients(expected), strict=True):
+        torch.testing.assert_close(one, other)
+    assert any(not torch.allclose(one, other) for one, other in zip(found, stopped, strict=True))
+
+
+def test_the_rate_falls_along_half_a_cosine_over_the_runs_epochs():
+    workload = made(stage="finetune")
+    optimizer = workload.optimizer(workload.model(), 64, fused=False)
+    schedule = workload.schedule(optimizer, 64, 50)
+    rates = []
+    for done in (0, 12.5, 25, 50):
+        schedule.before_update(done)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert isinstance(optimizer, torch.optim.Adam)
+    np.testing.assert_allclose(rates, 1e-4 * np.array([1, 0.5 + 2**-1.5, 0.5, 0]), atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_mixed_precision_gives_finite_gradients_and_nearly_the_same_loss(dtype):
+    workload = made(stage="finetune")
+    model, data = workload.model(), first_samples(workload)
+    exact = workload.loss(model, data)
+    with torch.autocast("cpu", dtype):
+        loss = workload.loss(model, data)
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert loss.item() != exact.item()
+    assert loss.item() == pytest.approx(exact.item(), rel=0.01)
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+def test_nothing_is_drawn_in_training_and_no_sample_depends_on_another():
+    workload = made()
+    model, data = workload.model().train(), first_samples(workload)
+    together = workload.loss(model, data)
+    alone = [workload.loss(model, tuple(t[i : i + 1] for t in data)) for i in range(4)]
+    torch.testing.assert_close(together, torch.stack(alone).mean())
+
+
+# Where it starts from
+
+
+@pytest.mark.parametrize("wrapped", ["run", "bare", "ddp"])
+def test_finetuning_starts_from_the_weights_of_pretraining(tmp_path, wrapped):
+    pretrained = made().model()
+    state = pretrained.state_dict()
+    content = {
+        "run": {"model": state, "epochs_done": 3},
+        "bare": pretrained.network.state_dict(),
+        "ddp": {f"module._orig_mod.{name}": value for name, value in state.items()},
+    }
+    torch.save(content[wrapped], tmp_path / "model.pt")
+    workload = made(stage="finetune", start_from=str(tmp_path / "model.pt"))
+    torch.manual_seed(1)
+    model = workload.model()
+    found = dict(model.named_parameters())
+    for name, parameter in pretrained.named_parameters():
+        assert torch.equal(found[name], parameter)
+
+
+def _no_dict(path):
+    torch.save([1, 2], path)
+
+
+def _no_tensor(path):
+    torch.save({"model": {"pos_embed": 3}}, path)
+
+
+def _cut(path):
+    torch.save(made().model().state_dict(), path)
+    path.write_bytes(path.read_bytes()[:-3000])
+
+
+def _other_width(path):
+    torch.save(made(embed_dim=32).model().state_dict(), path)
+
+
+def _deeper(path):
+    torch.save(made(depth=2).model().state_dict(), path)
+
+
+def _one_missing(path):
+    state = made().model().state_dict()
+    del state["network.head.weight"]
+    torch.save(state, path)
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda path: None, "there is no such file"),
+        (lambda path: path.write_text("words"), "not a checkpoint"),
+        (lambda path: path.write_bytes(b""), "not a checkpoint"),
+        (_cut, "not a checkpoint"),
+        (_no_dict, "neither a state dict"),
+        (_no_tensor, "'pos_embed' is not a tensor"),
+        (_other_width, r"'pos_embed' has shape \(1, 8, 32\); allowed by the options: \(1, 8, 16\)"),
+        (_deeper, r"has a weight 'blocks.1.* which the model has not"),
+        (_one_missing, "has no weight 'head.weight'"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path, write, words):
+    path = tmp_path / "model.pt"
+    write(path)
+    with pytest.raises(BadInput, match=words) as caught:
+        made(start_from=str(path)).model()
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# How it is judged
+
+
+def test_the_rows_of_era5_are_a_quarter_degree_apart_and_the_south_pole_is_left_out():
+    rows = latitudes(720)
+    assert (kept_rows(721), kept_rows(720)) == (720, 720)
+    assert (rows[0], rows[1], rows[360], rows[-1]) == (90, 89.75, 0, -89.75)
+    np.testing.assert_array_equal(latitudes(721)[:720], rows)
+
+
+@given(st.integers(1, 400).map(lambda half: 2 * half))
+def test_latitude_weights_are_cosines_of_mean_one(height):
+    weights = latitude_weights(height).double().numpy()[:, 0]
+    cosines = [np.cos(np.pi / 180 * (90 - 180 * row / height)) for row in range(height)]
+    assert weights.mean() == pytest.approx(1, abs=1e-6)
+    np.testing.assert_allclose(weights * np.mean(cosines), cosines, atol=1e-6)
+
+
+def test_scores_agree_with_the_formulas_written_out():
+    draw = np.random.default_rng(0)
+    forecast, truth = draw.normal(size=(2, 2, 3, 6, 8))
+    climatology = draw.normal(size=(3, 6, 8))
+    cosines = np.cos(np.deg2rad(90 - 30 * np.arange(6)))
+    rmse, acc = np.empty((2, 2, 3))
+    for n in range(2):
+        for c in range(3):
+            square = both = ours = theirs = 0.0
+            for i in range(6):
+                weight = cosines[i] / cosines.mean()
+                for j in range(8):
+                    f, t, m = forecast[n, c, i, j], truth[n, c, i, j], climatology[c, i, j]
+                    square += weight * (f - t) ** 2 / 48
+                    both += weight * (f - m) * (t - m)
+                    ours += weight * (f - m) ** 2
+                    theirs += weight * (t - m) ** 2
+            rmse[n, c], acc[n, c] = square**0.5, both / (ours * theirs) ** 0.5
+    weights = latitude_weights(6)
+    f, t, m = (torch.from_numpy(field).float() for field in (forecast, truth, climatology))
+    np.testing.assert_allclose(weighted_rmse(f, t, weights), rmse, rtol=1e-5)
+    np.testing.assert_allclose(anomaly_correlation(f, t, m, weights), acc, atol=1e-6)
+    np.testing.assert_allclose(anomaly_correlation(t, t, m, weights), 1, rtol=1e-5)
+    assert (anomaly_correlation(m.expand_as(t), t, m, weights) == 0).all()
+
+
+def test_the_loss_is_the_errors_norm_over_the_truths_norm_sample_by_sample():
+    truth = torch.zeros(2, 2, 1, 2)
+    truth[0, 0, 0, 0], truth[0, 1, 0, 1] = 3, 4  # norm 5 over both channels
+    truth[1] = 1  # norm 2
+    forecast = truth.clone()
+    forecast[0, 1, 0, 0] = -10
+    torch.testing.assert_close(relative_l2(forecast, truth), torch.tensor([2.0, 0.0]))
+
+
+def test_sums_of_evaluation_add_up_over_batches_of_any_size():
+    workload = made(stage="finetune")
+    model, data = workload.model(), first_samples(workload, 6)
+    with torch.no_grad():
+        whole = workload.evaluate(model, data)
+        parts = [
+            workload.evaluate(model, tuple(t[a:b] for t in data))
+            for a, b in ((0, 1), (1, 4), (4, 6))
+        ]
+    for name, value in whole.items():
+        assert float(sum(part[name] for part in parts)) == pytest.approx(float(value), abs=1e-4)
+
+
+def test_both_stages_judge_the_first_step():
+    pretrain, finetune = made(), made(stage="finetune")
+    model, data = pretrain.model(), first_samples(finetune)
+    with torch.no_grad():
+        one, two = pretrain.evaluate(model, data[:2]), finetune.evaluate(model, data)
+    assert (one["rmse"], one["acc"]) == (two["rmse"], two["acc"])
+    assert two["loss"] > one["loss"]
+
+
+# Invented weather
+
+
+@pytest.fixture(scope="module")
+def climate() -> Climate:
+    return Climate(4, 32, 64, seed=3)
+
+
+def year_of(climate: Climate, year: int) -> torch.Tensor:
+    states = torch.empty(1460, *climate.shape)
+    for time, state in enumerate(states):
+        climate.state(year, time, state)
+    return states
+
+
+def test_a_year_has_standardised_fields_around_the_climatology(climate):
+    states = year_of(climate, 0)
+    assert states.mean((0, 2, 3)).abs().max() < 0.02
+    assert (states.std((0, 2, 3)) - 1).abs().max() < 0.1
+    many_years = torch.stack([year_of(climate, year).mean((0, 3)) for year in range(3)]).mean(0)
+    torch.testing.assert_close(many_years, climate.climatology[..., 0], atol=0.02, rtol=0)
+
+
+def test_waves_keep_their_form_and_travel_eastwards(climate):
+    states = [torch.empty(climate.shape) for _ in range(2)]
+    for time, state in zip((100, 110), states, strict=True):
+        climate.state(2, time, state)
+    before, after = ((state - state.mean(-1, keepdim=True)).numpy() for state in states)
+    for channel in range(4):  # 10 steps at 1/240 to 1/80 of a turn each, on 64 points
+        fits = [
+            shift
+            for shift in range(-32, 32)
+            if np.allclose(np.roll(before[channel], shift, -1), after[channel], atol=1e-5)
+        ]
+        assert len(fits) == 1
+        assert 2 <= fits[0] <= 9
+
+
+def test_the_spectrum_is_red_and_the_poles_are_calm(climate):
+    state = torch.empty(climate.shape)
+    climate.state(0, 0, state)
+    waves = state - state.mean(-1, keepdim=True)
+    power = torch.fft.rfft(waves).abs().square().mean(1)
+    assert (power[:, 1:5].mean(1) > 20 * power[:, 20:32].mean(1)).all()
+    assert waves[:, 0].abs().max() < 1e-3 < waves[:, 16].abs().min(-1).values.max()
+
+
+def test_the_next_state_is_near_the_present_one_but_not_the_same(climate):
+    data = SyntheticWeather(climate, first_year=0, samples=3000, steps=2, step=4)
+    now, later, last = data.batch(np.array([0, 700, 2999]), NO_SEEDS)
+    near, far = ((state - now).square().mean((1, 2, 3)) for state in (later, last))
+    assert (near > 1e-3).all()
+    assert (near < far).all()
+    assert (far < 1.2).all()
+    assert now.dtype == torch.float32
+    assert now.shape == (3, 4, 32, 64)
+
+
+def test_weather_comes_from_its_seed_and_years_differ(climate):
+    def state(of: Climate, year: int) -> torch.Tensor:
+        out = torch.empty(of.shape)
+        of.state(year, 5, out)
+        return out
+
+    assert torch.equal(state(Climate(4, 32, 64, seed=3), 1), state(climate, 1))
+    assert not torch.equal(state(Climate(4, 32, 64, seed=4), 1), state(climate, 1))
+    assert len({float(state(climate, year)[0, 16, 0]) for year in range(12)}) == 12
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 53_999), st.integers(1, 8), st.integers(1, 2))
+def test_a_sample_goes_on_where_the_one_before_it_went(climate, index, step, steps):
+    data = SyntheticWeather(climate, first_year=0, samples=54_020, steps=steps, step=step)
+    if index % 1460 + step >= 1460:
+        return
+    times = data.batch(np.array([index, index + step]), NO_SEEDS)
+    assert len(times) == steps + 1
+    assert torch.equal(times[1][0], times[0][1])
+
+
+def test_training_and_evaluation_are_different_years():
+    workload = made()
+    training, evaluation = workload.training_data(), workload.evaluation_data()
+    assert (len(training), len(evaluation)) == (64, 16)
+    one, other = (data.batch(np.arange(2), NO_SEEDS)[0] for data in (training, evaluation))
+    assert not torch.allclose(one, other)

@@ -1,0 +1,355 @@
+"""ERA5 in the layout of FourCastNet's authors, and what is said when a file is not so."""
+
+import pickle
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wattlaw.errors import BadInput
+from wattlaw.workloads.feed import Feed, Loader
+from wattlaw.workloads.weather import Options, era5
+from wattlaw.workloads.weather.era5 import Era5
+from wattlaw.workloads.weather.fourcastnet import FourCastNet
+from wattlaw.workloads.weather.make_data import make_data
+from wattlaw.workloads.weather.normals import Normals
+from wattlaw.workloads.workload import Shard
+
+NO_SEEDS = np.zeros(0, np.uint64)
+PLAIN = Normals(np.zeros((2, 1, 1), np.float32), np.ones((2, 1, 1), np.float32))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("era5") / "data"
+    make_data(folder, size=10, seed=0)
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """Give a copy that a test may spoil."""
+    return Path(shutil.copytree(made, tmp_path / "data"))
+
+
+def workload(folder: Path, **changes: object) -> FourCastNet:
+    options = {
+        "source": "era5",
+        "data": str(folder),
+        "image_size": [32, 64],
+        "embed_dim": 16,
+        "depth": 1,
+        "num_blocks": 2,
+    }
+    return FourCastNet(Options.model_validate(options | changes))
+
+
+def rewrite(path: Path, fields: object, name: str = "fields") -> None:
+    with h5py.File(path, "w") as file:
+        file[name] = fields
+
+
+def fields_of(path: Path) -> np.ndarray:
+    with h5py.File(path) as file:
+        return file["fields"][()]
+
+
+def numbered(folder: Path, lengths: list[int]) -> None:
+    """Write files whose values tell file and time: 1000 * file + time."""
+    folder.mkdir(parents=True)
+    for number, length in enumerate(lengths):
+        times = 1000.0 * number + np.arange(length, dtype=np.float32)
+        rewrite(
+            folder / f"{1979 + number}.h5",
+            np.broadcast_to(times[:, None, None, None], (length, 2, 3, 2)),
+        )
+
+
+# What is read
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("training", [True, False])
+def test_two_ranks_read_every_sample_once_and_none_across_files(tmp_path, workers, training):
+    numbered(tmp_path / "train", [7, 6, 9])
+    data = Era5(tmp_path / "train", PLAIN, (2, 2, 2), steps=2, step=2)
+    seen = []
+    for rank in range(2):
+        loader = Loader(data, Shard(rank, 2, 2, seed=5), Feed(workers), training=training)
+        assert loader.workers == workers
+        for epoch in range(2):
+            for batch in loader.epoch(epoch):
+                seen += list(zip(*(t[:, 0, 0, 0].tolist() for t in batch.data), strict=True))
+    starts = [
+        1000 * number + t for number, length in enumerate([7, 6, 9]) for t in range(length - 4)
+    ]
+    assert Counter(seen) == {(s, s + 2, s + 4): 2 for s in starts}
+
+
+@settings(max_examples=25)
+@given(data=st.data(), steps=st.integers(1, 2), step=st.integers(1, 3))
+def test_samples_are_the_starts_that_have_all_their_steps(tmp_path_factory, data, steps, step):
+    least = steps * step + 1
+    lengths = data.draw(st.lists(st.integers(least, least + 6), min_size=1, max_size=4))
+    folder = tmp_path_factory.mktemp("files") / "train"
+    numbered(folder, lengths)
+    files = Era5(folder, PLAIN, (2, 2, 2), steps=steps, step=step)
+    expected = [1000 * n + t for n, length in enumerate(lengths) for t in range(length - least + 1)]
+    times = files.batch(np.arange(len(files)), NO_SEEDS)
+    assert times[0][:, 0, 0, 0].tolist() == expected
+    for number, states in enumerate(times):
+        assert states[:, 1, 1, 1].tolist() == [start + number * step for start in expected]
+
+
+def test_a_dataset_works_in_the_parent_and_in_its_loader_processes_in_turn(tmp_path):
+    numbered(tmp_path / "train", [6])
+    data = Era5(tmp_path / "train", PLAIN, (2, 2, 2), steps=1, step=1)
+    here = data.batch(np.array([3]), NO_SEEDS)  # leaves a file open
+    loader = Loader(data, Shard(0, 1, 1, seed=0), Feed(2), training=False)
+    there = list(loader.epoch(0))[3].data
+    again = data.batch(np.array([3]), NO_SEEDS)
+    for one, two, three in zip(here, there, again, strict=True):
+        assert torch.equal(one, two)
+        assert torch.equal(one, three)
+
+
+def test_every_process_opens_the_files_itself(tmp_path, monkeypatch):
+    numbered(tmp_path / "train", [6])
+    data = Era5(tmp_path / "train", PLAIN, (2, 2, 2), steps=1, step=1)
+    opened = []
+    monkeypatch.setattr(era5, "_opened", lambda path: opened.append(path) or h5py.File(path, "r"))
+    for process in (11, 11, 12):
+        monkeypatch.setattr("os.getpid", lambda process=process: process)
+        data.batch(np.arange(5), NO_SEEDS)
+    assert len(opened) == 2
+    sent = pickle.loads(pickle.dumps(data))  # noqa: S301
+    assert torch.equal(sent.batch(np.arange(5), NO_SEEDS)[0], data.batch(np.arange(5), NO_SEEDS)[0])
+    assert len(opened) == 3
+
+
+def test_fields_are_standardised_and_the_last_row_and_further_channels_are_left_out(folder):
+    path = folder / "train" / "1980.h5"
+    fields = fields_of(path)
+    fields[:, :, 32], fields[:, 5:] = np.nan, np.nan
+    rewrite(path, fields)
+    now, later = workload(folder, channels=5).training_data().batch(np.array([9 + 4]), NO_SEEDS)
+    mean, std = (np.load(folder / "stats" / f"global_{n}.npy")[0, :5] for n in ("means", "stds"))
+    for states, time in ((now, 4), (later, 5)):
+        expected = (fields[time, :5, :32].astype(np.float64) - mean) / std
+        assert states.dtype == torch.float32
+        np.testing.assert_allclose(states[0], expected, atol=1e-4)
+
+
+def test_a_grid_of_even_rows_is_read_whole(folder):
+    for path in (*folder.glob("train/*.h5"), *folder.glob("test/*.h5")):
+        rewrite(path, fields_of(path)[:, :, :32])
+    states = workload(folder).training_data().batch(np.array([0]), NO_SEEDS)[0]
+    assert states.shape == (1, 20, 32, 64)
+
+
+def test_forecasts_are_judged_against_the_files_own_climatology(made):
+    subject = workload(made)
+    torch.manual_seed(0)
+    model = subject.model()
+    data = subject.evaluation_data().batch(np.array([0, 2]), NO_SEEDS)
+    with torch.no_grad():
+        forecast = model(data[0])[0].double().numpy()
+        sums = subject.evaluate(model, data)
+    fields = fields_of(made / "test" / "2016.h5")[[1, 3], :, :32].astype(np.float64)
+    mean, std, climate = (
+        np.load(made / "stats" / f"{name}.npy")
+        for name in ("global_means", "global_stds", "time_means")
+    )
+    truth = (fields - mean) / std
+    normal = ((climate - mean) / std)[:, :, :32]
+    weights = np.cos(np.deg2rad(np.linspace(90, -90, 33)[:32]))[:, None]
+    weights /= weights.mean()
+    rmse = np.sqrt((weights * (forecast - truth) ** 2).mean((2, 3)))
+    f, t = forecast - normal, truth - normal
+    both = (weights * f * t).sum((2, 3))
+    acc = both / np.sqrt((weights * f**2).sum((2, 3)) * (weights * t**2).sum((2, 3)))
+    norms = np.sqrt(((forecast - truth) ** 2).sum((1, 2, 3)) / (truth**2).sum((1, 2, 3)))
+    assert float(sums["rmse"]) == pytest.approx(rmse.mean(1).sum(), rel=1e-4)
+    assert float(sums["acc"]) == pytest.approx(acc.mean(1).sum(), abs=1e-4)
+    assert float(sums["loss"]) == pytest.approx(norms.sum(), rel=1e-4)
+
+
+# What is written
+
+
+def test_made_data_have_the_real_layout(made):
+    names = sorted(str(path.relative_to(made)) for path in made.rglob("*.*"))
+    stats = [f"stats/{name}.npy" for name in ("global_means", "global_stds", "time_means")]
+    assert names == [*stats, "test/2016.h5", "train/1979.h5", "train/1980.h5"]
+    fields = np.concatenate([fields_of(made / "train" / f"{year}.h5") for year in (1979, 1980)])
+    assert (fields.shape, fields.dtype) == ((20, 20, 33, 64), np.float32)
+    assert fields_of(made / "test" / "2016.h5").shape == (5, 20, 33, 64)
+    mean, std, climate = (np.load(made / name) for name in stats)
+    assert (mean.shape, std.shape, climate.shape) == ((1, 20, 1, 1),) * 2 + ((1, 20, 33, 64),)
+    np.testing.assert_allclose(mean[0, :, 0, 0], fields.astype(float).mean((0, 2, 3)))
+    np.testing.assert_allclose(std[0, :, 0, 0], fields.astype(float).std((0, 2, 3)))
+    np.testing.assert_allclose(climate[0], fields.astype(float).mean(0))
+    assert 240 < mean[0, 2, 0, 0] < 310  # 2 m temperature in kelvin
+
+
+def test_made_data_come_from_their_seed(made, tmp_path):
+    for seed in (0, 1):
+        make_data(tmp_path / str(seed), size=10, seed=seed)
+    files = [path.relative_to(made) for path in made.rglob("*.*")]
+    assert all((made / f).read_bytes() == (tmp_path / "0" / f).read_bytes() for f in files)
+    assert not any((made / f).read_bytes() == (tmp_path / "1" / f).read_bytes() for f in files)
+
+
+def test_made_data_go_only_into_an_empty_folder(made, tmp_path):
+    with pytest.raises(BadInput, match="has something in it"):
+        make_data(made, size=10, seed=0)
+    with pytest.raises(BadInput, match="at least 4"):
+        make_data(tmp_path / "few", size=3, seed=0)
+    make_data(tmp_path, size=4, seed=0)
+    assert len(workload(tmp_path, stage="finetune").evaluation_data()) == 2
+
+
+# What is refused
+
+
+def complaint(folder: Path, **changes: object) -> str:
+    """Return the one line that is said when training and evaluation data are read whole."""
+    with pytest.raises(BadInput) as caught:
+        subject = workload(folder, **changes)
+        for data in (subject.training_data(), subject.evaluation_data()):
+            data.batch(np.arange(len(data)), NO_SEEDS)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_folders_and_files_that_are_not_there_are_named(folder):
+    for name in ("global_stds", "global_means"):
+        (folder / "stats" / f"{name}.npy").unlink()
+        assert complaint(folder) == f"{folder / 'stats' / name}.npy: there is no such file"
+    shutil.rmtree(folder)
+    make_data(folder, size=4, seed=0)
+    shutil.rmtree(folder / "test")
+    assert complaint(folder).startswith(f"{folder / 'test'}: there is no such folder")
+    for path in (folder / "train").iterdir():
+        path.unlink()
+    assert complaint(folder).startswith(f"{folder / 'train'}: has no *.h5 file")
+
+
+def _group(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_group("fields")
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda p: p.write_text("year 1980"), "cannot be read as an HDF5 file"),
+        (_cut, "cannot be read as an HDF5 file: .*truncated"),
+        (lambda p: rewrite(p, np.zeros(3), "data"), "has no dataset 'fields'; it has data"),
+        (_group, "has no dataset 'fields'"),
+        (lambda p: rewrite(p, fields_of(p)[0]), "is 20x33x64 of float32; allowed: .*time, channel"),
+        (lambda p: rewrite(p, fields_of(p).astype(np.int32)), "of int32; allowed: floating-point"),
+        (lambda p: rewrite(p, fields_of(p)[:, :19]), "has 19 channels; allowed: at least 20"),
+        (lambda p: rewrite(p, fields_of(p)[..., :63]), "grid of 33x63; allowed: 32x64.*or 33x64"),
+        (lambda p: rewrite(p, fields_of(p)[:, :, :31]), "grid of 31x64; allowed: 32x64.*or 33x64"),
+        (lambda p: rewrite(p, fields_of(p)[:1]), "has 1 times; allowed: at least 2"),
+    ],
+)
+def test_a_file_that_is_not_as_it_must_be_is_named_before_training(folder, spoil, words):
+    path = folder / "train" / "1980.h5"
+    spoil(path)
+    with pytest.raises(BadInput, match=words) as caught:
+        workload(folder).training_data()
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_finetuning_needs_a_time_more(folder):
+    rewrite(folder / "train" / "1979.h5", fields_of(folder / "train" / "1979.h5")[:2])
+    assert len(workload(folder).training_data()) == 1 + 9
+    assert "has 2 times; allowed: at least 3" in complaint(folder, stage="finetune")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_found_with_its_file_time_and_channel(folder, value):
+    path = folder / "test" / "2016.h5"
+    with h5py.File(path, "r+") as file:
+        file["fields"][3, 17, 30, 2] = value
+    found = f"{path}: time 3, channel 17: {value} at row 30, column 2; allowed: finite numbers"
+    assert complaint(folder) == found
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_value_is_told_through_loader_processes_too(folder, workers):
+    with h5py.File(folder / "train" / "1979.h5", "r+") as file:
+        file["fields"][4, 1, 2, 3] = np.nan
+    data = workload(folder).training_data()
+    loader = Loader(data, Shard(0, 1, 3, seed=0), Feed(workers), training=True)
+    with pytest.raises(BadInput, match=r"1979.h5: time 4, channel 1: nan at row 2, column 3"):
+        list(loader.epoch(0))
+
+
+def test_large_finite_values_are_no_mistake(folder):
+    with h5py.File(folder / "train" / "1979.h5", "r+") as file:
+        file["fields"][:, :, :4] = 3e38  # finite each, but not their sum
+    states = workload(folder).training_data().batch(np.array([0]), NO_SEEDS)[0]
+    assert states.isfinite().all()
+
+
+def test_a_file_cut_short_after_the_start_is_named_with_the_time(folder):
+    path = folder / "train" / "1979.h5"
+    data = workload(folder).training_data()
+    _cut(path)
+    with pytest.raises(BadInput, match="time 8 cannot be read") as caught:
+        data.batch(np.array([8]), NO_SEEDS)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("global_means", lambda a: a[0], "shape 20x1x1; allowed: 1xCx1x1 with C at least 20"),
+        ("global_means", lambda a: a[:, :19], "shape 1x19x1x1; allowed"),
+        ("global_means", lambda a: a.astype(int), "not a .npy file of floating-point"),
+        ("global_stds", lambda a: np.where(a == a.max(), 0, a), "channel 3 is 0; allowed: above 0"),
+        ("global_stds", lambda a: np.where(a == a.max(), -1, a), "channel 3 is -1; allowed"),
+        ("global_stds", lambda a: np.where(a == a.max(), np.inf, a), "channel 3 .* not a finite"),
+        ("global_means", lambda a: a * np.nan, "channel 0 .* not a finite"),
+    ],
+)
+def test_statistics_that_cannot_be_used_are_refused(folder, name, change, words):
+    path = folder / "stats" / f"{name}.npy"
+    np.save(path, change(np.where(np.arange(20)[:, None, None] == 3, 1e7, np.load(path))))
+    with pytest.raises(BadInput, match=words) as caught:
+        workload(folder).training_data()
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda p: p.unlink(), "there is no such file"),
+        (lambda p: p.write_text("words"), "not a .npy file"),
+        (_cut, "not a .npy file"),
+        (lambda p: np.save(p, np.load(p)[..., :60]), "1x20x33x60; allowed: 1xCx32x64 or 1xCx33x64"),
+        (lambda p: np.save(p, np.load(p) + np.inf), "channel 0 .* not a finite"),
+    ],
+)
+def test_a_climatology_that_cannot_be_used_is_refused_at_the_first_evaluation(folder, spoil, words):
+    spoil(folder / "stats" / "time_means.npy")
+    subject = workload(folder)
+    data = subject.evaluation_data().batch(np.array([0]), NO_SEEDS)
+    with pytest.raises(BadInput, match=words):
+        subject.evaluate(subject.model(), data)
