@@ -1,0 +1,134 @@
+"""The two studies that this project began with, as study files: what they ask for."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from wattlaw.cli.main import main
+from wattlaw.launch.planning import plan_study
+from wattlaw.study.model import Setting
+from wattlaw.study.plan import PlannedRun
+
+STUDIES = Path(__file__).parents[1] / "studies"
+FILES = {str(path.relative_to(STUDIES)): path for path in sorted(STUDIES.rglob("*.yaml"))}
+GPUS = {2, 4, 8, 16, 32, 64, 128, 256, 424}
+CAPS_AND_CLOCKS = {(None, None), *((w, None) for w in (100, 200, 250)),
+                   *((None, mhz) for mhz in (135, 735, 1380))}  # fmt: skip
+
+
+def runs_of(name: str) -> list[PlannedRun]:
+    return plan_study(FILES[name]).runs
+
+
+def test_they_are_all_here():
+    mit = {f"mit-2022/{name}.yaml" for name in ("all", "vision", "language", "molecules")}
+    kit = {"resnet50", "fourcastnet-pretrain", "fourcastnet-finetune"}
+    assert set(FILES) == mit | {f"kit-2025/{name}.yaml" for name in kit}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_study_asks_for_as_many_runs_as_its_header_says(name):
+    told = re.findall(r"([0-9,]+) runs\b", FILES[name].read_text())
+    assert [int(number.replace(",", "")) for number in told] == [len(runs_of(name))]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_study_is_checked_and_shown_with_its_gpu_hours_and_nothing_is_written(
+    name, tmp_path, capsys
+):
+    assert main(["check", str(FILES[name])]) == 0
+    assert f": {len(runs_of(name))} runs of " in capsys.readouterr().out
+    store = tmp_path / "store"
+    assert main(["run", str(FILES[name]), "--store", str(store), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{len(runs_of(name))} runs: {len(runs_of(name))} planned. Nothing was run." in shown
+    assert "GPU-hours left: " in shown
+    assert not store.exists()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_run_of_a_study_has_an_estimate_before_anything_has_run(name, tmp_path, capsys):
+    main(["run", str(FILES[name]), "--store", str(tmp_path / "store"), "--dry-run"])
+    assert "not known" not in capsys.readouterr().out
+
+
+def test_the_whole_mit_study_is_its_three_parts_and_more_than_3400_runs():
+    parts = [run.run_id for part in ("vision", "language", "molecules")
+             for run in runs_of(f"mit-2022/{part}.yaml")]  # fmt: skip
+    whole = [run.run_id for run in runs_of("mit-2022/all.yaml")]
+    assert sorted(parts) == sorted(whole)
+    assert len(whole) > 3400
+
+
+def test_the_mit_study_has_every_model_at_every_gpu_count_under_every_cap_and_clock():
+    grids: dict[str, set[tuple[object, ...]]] = {}
+    for run in runs_of("mit-2022/all.yaml"):
+        setting = run.spec.setting
+        point = (setting.gpus, setting.power_limit_w, setting.clock_limit_mhz, run.spec.repeat)
+        grids.setdefault(run.spec.workload.name, set()).add(point)
+    expected = {(gpus, *limits, repeat) for gpus in GPUS for limits in CAPS_AND_CLOCKS
+                for repeat in range(9)}  # fmt: skip
+    names = ("vgg16", "inceptionv3", "resnet50", "bert-base", "dimenet", "schnet")
+    assert grids == dict.fromkeys(names, expected)
+
+
+def test_the_mit_study_trains_as_the_paper_says():
+    """Frey et al. 2022: batch per GPU, precision and epochs of each model."""
+    found: dict[str, set[tuple[object, ...]]] = {}
+    for run in runs_of("mit-2022/all.yaml"):
+        setting, epochs = run.spec.setting, run.spec.measure.epochs
+        told = (setting.local_batch, setting.precision, epochs)
+        found.setdefault(run.spec.workload.name, set()).add(told)
+    assert found == {
+        **{name: {(256, "fp16", 10)} for name in ("vgg16", "inceptionv3", "resnet50")},
+        "bert-base": {(8, "fp32", epochs) for epochs in (4, 6, 10, 15, 25, 40)},
+        "dimenet": {(128, "fp32", 200)},
+        "schnet": {(128, "fp32", 200), (128, "fp32", 1000)},
+    }
+
+
+def test_the_mit_study_has_1000_epochs_of_schnet_without_a_cap_only():
+    for run in runs_of("mit-2022/molecules.yaml"):
+        setting = run.spec.setting
+        free = (setting.power_limit_w, setting.clock_limit_mhz) == (None, None)
+        is_long = run.spec.workload.name == "schnet" and free
+        assert run.spec.measure.epochs == (1000 if is_long else 200)
+
+
+def test_the_mit_study_trains_bert_for_more_epochs_on_more_gpus():
+    epochs = {r.spec.setting.gpus: r.spec.measure.epochs for r in runs_of("mit-2022/language.yaml")}
+    in_order = [epochs[gpus] for gpus in sorted(epochs)]
+    assert in_order == sorted(in_order)
+
+
+def test_the_kit_study_scales_resnet50_in_the_three_ways_of_the_paper_twice():
+    """Huber et al. 2025; each way with all of the data, and with data that grow with the GPUs."""
+    runs = runs_of("kit-2025/resnet50.yaml")
+    settings = {run.spec.setting for run in runs}
+    assert len(runs) == 5 * len(settings)
+    small, large, all_counts = (
+        [2**n for n in powers] for powers in (range(5), range(5, 9), range(9))
+    )
+    ways = [
+        *((gpus, 256) for gpus in small),  # local batches 256 to 16
+        *((gpus, 8192) for gpus in large),  # local batches 256 to 32
+        *((gpus, 256 * gpus) for gpus in all_counts),  # global batches 256 to 65,536
+    ]
+    assert settings == {
+        Setting(gpus=gpus, global_batch=batch, local_batch=batch // gpus, dataset_fraction=share)
+        for gpus, batch in ways
+        for share in (1.0, gpus / 256)
+    }
+    (recipe,) = {(run.spec.measure.epochs, run.spec.measure.sample_hz) for run in runs}
+    assert recipe == (100, 1)
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
+def test_the_kit_study_has_fourcastnet_around_the_batches_at_which_accuracy_fell(stage):
+    runs = runs_of(f"kit-2025/fourcastnet-{stage}.yaml")
+    beyond = {"pretrain": 32, "finetune": 64}[stage]
+    batches = {run.spec.setting.global_batch for run in runs}
+    assert min(batches) < beyond < max(batches)
+    assert {run.spec.repeat for run in runs} == set(range(5))
+    assert {run.spec.workload.options.get("stage", "pretrain") for run in runs} == {stage}

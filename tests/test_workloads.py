@@ -1,0 +1,187 @@
+"""Every workload under one loop: it learns, ranks agree, and it goes on from a checkpoint."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from ranks import losses, spec_of, start, trained, windows_of
+from reduced import WORKLOADS
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.workloads import catalogue
+
+NAMES = sorted(WORKLOADS)
+EPOCHS = 5
+#: fp32 sums in another order: a relative step of 1e-7 grows with the updates that follow it.
+TOLERANCE = 2e-3
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory):
+    """Return a function that trains a workload on one rank, once."""
+    kept: dict[tuple[str, bool], list] = {}
+
+    def train(name: str, *, calm: bool = False) -> list:
+        reduced = WORKLOADS[name]
+        calm = calm and bool(reduced.calm)
+        if (name, calm) not in kept:
+            pieces = 2 if reduced.has_batch_norm else 1
+            spec = spec_of(
+                name,
+                reduced.options | (reduced.calm if calm else {}),
+                global_batch=reduced.global_batch,
+                epochs=EPOCHS,
+                gradient_accumulation=pieces,
+            )
+            kept[name, calm] = trained(spec, tmp_path_factory.mktemp(name) / "run")
+        return kept[name, calm]
+
+    return train
+
+
+def test_every_registered_workload_is_here():
+    assert sorted(entry.name for entry in catalogue.entries()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loss_falls(name, alone):
+    found = losses(alone(name))
+    assert len(found) == EPOCHS
+    assert found[-1] < 0.97 * found[0], found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_ranks_follow_the_losses_of_one_at_the_same_global_batch(name, alone, tmp_path):
+    """Exactly the same function but for the order of sums, without dropout.
+
+    Batch normalisation takes its statistics over what one rank computes at once, so for ResNet50
+    and InceptionV3 two ranks equal one rank that computes its batch in two pieces, not in one.
+    """
+    reduced, one = WORKLOADS[name], alone(name, calm=True)
+    options = reduced.options | reduced.calm
+    spec = spec_of(name, options, gpus=2, global_batch=reduced.global_batch, epochs=EPOCHS)
+    found = trained(spec, tmp_path / "run")
+    assert losses(found) == pytest.approx(losses(one), rel=TOLERANCE)
+    if not reduced.has_batch_norm:  # running statistics are averaged over ranks, not over pieces
+        theirs = losses(one, "evaluate")
+        assert losses(found, "evaluate") == pytest.approx(theirs, rel=TOLERANCE)
+    training = [window for window in found if window["phase"] == "train"]
+    assert {window["samples"] for window in training} == {reduced.samples}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_is_killed_goes_on_from_its_checkpoint_to_the_same_result(name, tmp_path):
+    reduced = WORKLOADS[name]
+    spec = spec_of(
+        name,
+        reduced.options,
+        global_batch=reduced.global_batch,
+        epochs=EPOCHS,
+        checkpoint_every=1,
+    )
+    whole = trained(spec, tmp_path / "whole")
+    folder = tmp_path / "killed"
+    ranks = start(spec, folder)
+    checkpoint, end_s = RunFolder(folder).checkpoint_path, time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < end_s:
+        time.sleep(0.001)
+    for rank in ranks:
+        os.kill(rank.pid, signal.SIGKILL)
+        rank.join()
+    before = windows_of(folder)
+    after = trained(spec, folder, attempt=2)
+    first = after[0]["epoch"] if after else EPOCHS
+    assert first >= 1
+    joined = [window for window in before if window["epoch"] < first] + after
+    for phase in ("train", "evaluate"):
+        assert losses(joined, phase) == losses(whole, phase)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_an_evaluation_finds_has_the_metric_by_its_name(name, alone):
+    entry = next(entry for entry in catalogue.entries() if entry.name == name)
+    judged = [window for window in alone(name) if window["phase"] == "evaluate"]
+    for window in judged:
+        assert f'"{entry.metric}": {window["metric"]!r}' in window["metrics"]
+
+
+def test_pieces_of_a_local_batch_make_the_same_updates(tmp_path: Path):
+    reduced = WORKLOADS["digits-cnn"]
+
+    def with_pieces(pieces: int) -> list[float]:
+        spec = spec_of(
+            "digits-cnn",
+            reduced.options,
+            gpus=2,
+            global_batch=250,
+            gradient_accumulation=pieces,
+        )
+        return losses(trained(spec, tmp_path / str(pieces)))
+
+    assert with_pieces(3) == pytest.approx(with_pieces(1), rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_learns_as_single_precision_does(precision, alone, tmp_path):
+    reduced = WORKLOADS["digits-cnn"]
+    spec = spec_of(
+        "digits-cnn",
+        reduced.options,
+        global_batch=reduced.global_batch,
+        epochs=EPOCHS,
+        precision=precision,
+    )
+    found = losses(trained(spec, tmp_path / "run"))
+    assert found == pytest.approx(losses(alone("digits-cnn")), rel=0.05)
+    assert found != losses(alone("digits-cnn"))
+
+
+@pytest.mark.parametrize(
+    "option", [{"channels_last": True}, {"fused_optimizer": True}, {"bucket_mb": 0.01}], ids=str
+)
+def test_an_option_of_the_loop_changes_speed_not_results(option, alone, tmp_path):
+    reduced = WORKLOADS["digits-cnn"]
+    spec = spec_of(
+        "digits-cnn",
+        reduced.options,
+        gpus=2,
+        global_batch=reduced.global_batch,
+        epochs=EPOCHS,
+        **option,
+    )
+    found = trained(spec, tmp_path / "run")
+    assert losses(found) == pytest.approx(losses(alone("digits-cnn")), rel=TOLERANCE)
+
+
+def test_loader_processes_bring_the_same_batches(alone, tmp_path):
+    reduced = WORKLOADS["vgg16"]
+    spec = spec_of("vgg16", reduced.options, epochs=EPOCHS, loader_workers=2, prefetch=3)
+    assert losses(trained(spec, tmp_path / "run")) == losses(alone("vgg16"))
+
+
+def test_a_compiled_model_follows_the_same_losses(tmp_path):
+    def with_compiler(compiled: bool) -> list[float]:
+        spec = spec_of(
+            "digits-cnn",
+            {"width": 8},
+            global_batch=256,
+            fraction=1024 / 1437,  # four whole updates: another shape is compiled anew
+            compile=compiled,
+        )
+        return losses(trained(spec, tmp_path / str(compiled)))
+
+    assert with_compiler(True) == pytest.approx(with_compiler(False), rel=TOLERANCE)
+
+
+def test_a_kept_model_is_that_of_the_end(tmp_path):
+    import torch
+
+    reduced = WORKLOADS["digits-cnn"]
+    spec = spec_of("digits-cnn", reduced.options, global_batch=256, save_model=True)
+    trained(spec, tmp_path / "run")
+    state = torch.load(RunFolder(tmp_path / "run").model_path, weights_only=True)["model"]
+    model = catalogue.build(spec.workload).model()
+    model.load_state_dict(state)
+    assert not any(bool(weights.isnan().any()) for weights in state.values())
