@@ -19,15 +19,15 @@ WORKLOADS = {
     "digits-cnn": Reduced({"width": 8}, global_batch=256, samples=1437),
     "vgg16": Reduced(
         {
-            "width": 8, "image_size": 32, "classes": 2, "dropout": 0.0, "recipe": "kit", "lr": 0.02,
-            "train_samples": 64, "evaluation_samples": 16,
+            "width": 8, "image_size": 32, "classes": 2, "dropout": 0.0, "lr": 0.03,
+            "train_samples": 256, "evaluation_samples": 16,
         },
-        samples=64,
-        calm={"lr": 0.005},
+        samples=256,
+        calm={"lr": 0.003},
     ),
     "inceptionv3": Reduced(
         {
-            "image_size": 75, "aux": False, "classes": 4, "dropout": 0.0, "lr": 0.003,
+            "image_size": 75, "aux": False, "classes": 4, "dropout": 0.0, "lr": 0.01,
             "train_samples": 32, "evaluation_samples": 8,
         },
         global_batch=16,

@@ -29,13 +29,13 @@ import_torchvision()
 from torchvision.models import vgg16 as torchvision_vgg16  # noqa: E402
 
 SMALL = {"image_size": 32, "classes": 2, "train_samples": 64, "evaluation_samples": 16}
-SMALL_VGG = Vgg16Options(**SMALL, width=8, dropout=0.0, lr=0.1)
+SMALL_VGG = Vgg16Options(**SMALL | {"train_samples": 256}, width=8, dropout=0.0, lr=0.03)
 SMALL_RESNET = ResNet50Options(**SMALL, blocks=(1, 1, 1, 1), lr=0.003)
 SMALL_INCEPTION = InceptionV3Options(
     **SMALL | {"image_size": 75, "train_samples": 32, "classes": 4},
     aux=False,
     dropout=0.0,
-    lr=0.003,
+    lr=0.01,
 )
 
 
@@ -139,7 +139,7 @@ def test_a_reduced_net_learns_made_images_in_a_few_epochs(workload, options, glo
     loader = Loader(task.training_data(), Shard(0, 1, global_batch, 0), Feed(), training=True)
     assert loader.workers == 0
     losses = []
-    for epoch in range(4):
+    for epoch in range(6):
         total = 0.0
         for batch in loader.epoch(epoch):
             optimizer.zero_grad()

@@ -185,3 +185,13 @@ def test_a_kept_model_is_that_of_the_end(tmp_path):
     model = catalogue.build(spec.workload).model()
     model.load_state_dict(state)
     assert not any(bool(weights.isnan().any()) for weights in state.values())
+
+
+def test_the_largest_seed_there_is_trains(tmp_path):
+    assert trained(spec_of("digits-cnn", {}, global_batch=64, epochs=1), tmp_path, seed=2**31)
+
+
+def test_a_rank_without_a_single_sample_is_refused(tmp_path):
+    spec = spec_of("digits-cnn", {}, gpus=2, global_batch=64, fraction=0.0001)
+    with pytest.raises(AssertionError, match="of 1437 samples with 2 gpus; allowed"):
+        trained(spec, tmp_path)

@@ -19,6 +19,7 @@ def workloads(*, as_json: bool) -> int:
                 "name": entry.name,
                 "parameters": entry.parameters,
                 "metric": entry.metric,
+                "better": entry.better,
                 "summary": entry.summary,
                 "options": {
                     name: {"default": field.default, "allowed": field.description}

@@ -45,7 +45,8 @@ def gpu_hours(
     """
     times: dict[str, list[float]] = defaultdict(list)
     for record in done:
-        if record.status == "done" and record.started_at and record.finished_at:
+        whole = record.status == "done" and record.attempts <= 1  # else only the last is timed
+        if whole and record.started_at and record.finished_at:
             took = record.finished_at - record.started_at
             times[_setting(record.spec)].append(took.total_seconds())
     works: dict[str, Work | None] = {}  # asked once each: a plan has thousands of runs

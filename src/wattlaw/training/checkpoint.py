@@ -10,6 +10,9 @@ from torch import nn
 from wattlaw.errors import BadInput
 from wattlaw.store.files import replacing
 
+#: What torch raises of a file that is damaged, or of another model.
+_DAMAGE = (OSError, RuntimeError, KeyError, ValueError, EOFError, TypeError, AttributeError)
+
 
 class Stateful(Protocol):
     """What can tell its state and take it back."""
@@ -28,7 +31,7 @@ def save(path: Path, parts: dict[str, Stateful], epochs_done: int) -> None:
         torch.save({"epochs_done": epochs_done, **state}, temporary)
 
 
-def load(path: Path, parts: dict[str, Stateful], device: torch.device) -> int:
+def load(path: Path, parts: dict[str, Stateful]) -> int:
     """Bring parts to the state of a checkpoint; return how many epochs were done, 0 without one.
 
     Raises
@@ -39,11 +42,13 @@ def load(path: Path, parts: dict[str, Stateful], device: torch.device) -> int:
     if not path.exists():
         return 0
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        # Each part takes its state to where it is. Adam's step counts belong on the CPU, for on a
+        # GPU every one of them would be waited for at every update.
+        state = torch.load(path, map_location="cpu", weights_only=True)
         for name, part in parts.items():
             part.load_state_dict(state[name])
         return int(state["epochs_done"])
-    except (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError) as error:
+    except (*_DAMAGE, pickle.UnpicklingError) as error:
         words = " ".join(str(error).split())[:200]
         raise BadInput(
             f"{path}: not a checkpoint of this run: {words}; remove it to start from the beginning"

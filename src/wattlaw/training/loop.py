@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import json
+import math
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -75,13 +76,18 @@ class Training:
         if self._measure.evaluate:
             judged = workload.evaluation_data()
             self._evaluation = Loader(judged, shard, feed, training=False, **here)
+        if not self.loader.updates:
+            raise BadInput(
+                f"dataset_fraction {setting.dataset_fraction:g} of {len(self.data)} samples with "
+                f"{ranks.world} gpus; allowed: at least one sample for each of them"
+            )
         self._format = torch.preserve_format
         if self._options.channels_last:
             self._format = torch.channels_last
             plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._model = self._wrapped()
         self._optimizer = workload.optimizer(
-            self._plain, setting.global_batch, fused=self._options.fused_optimizer
+            self._plain, setting.global_batch, fused=self._options.fused_optimizer or None
         )
         self._schedule = workload.schedule(
             self._optimizer, setting.global_batch, self._measure.epochs
@@ -125,10 +131,10 @@ class Training:
             "precision": self._precision,
         }
         path = folder.checkpoint_path
-        done = checkpoint.load(path, parts, ranks.device) if every else 0
+        done = checkpoint.load(path, parts) if every else 0
         for epoch in range(done, measure.epochs):
             # So drawn, an epoch's dropout is the same after a checkpoint as without one.
-            torch.manual_seed((self._seed * 100_003 + epoch) * 1_000_003 + ranks.rank)
+            torch.manual_seed(((self._seed * 100_003 + epoch) * 1_000_003 + ranks.rank) % 2**64)
             mark: dict[str, Any] = {"epoch": epoch, "warmup": epoch < measure.warmup_epochs}
             found = self.train_epoch(epoch)
             write_window(windows, ranks.host, phase="train", **mark, **found)
@@ -137,8 +143,10 @@ class Training:
                 found = self._evaluate(self._evaluation, epoch, metric)
                 write_window(windows, ranks.host, phase="evaluate", **mark, **found)
             self._schedule.after_epoch(found["loss"])
-            if every and (epoch + 1) % every == 0 and ranks.rank == 0:
-                checkpoint.save(path, parts, epoch + 1)
+            if every and (epoch + 1) % every == 0:
+                ranks.meet()  # every host has its windows on file
+                if ranks.rank == 0:
+                    checkpoint.save(path, parts, epoch + 1)
         if self._options.save_model and ranks.rank == 0:
             checkpoint.save_model(folder.model_path, self._plain)
 
@@ -228,7 +236,7 @@ class Training:
             "samples": _here(ranks, sums),
             "loss": judged.get("loss"),
             "metric": judged.get(metric),
-            "metrics": json.dumps(judged),
+            "metrics": json.dumps({name: _finite(value) for name, value in judged.items()}),
         }
 
 
@@ -239,6 +247,11 @@ def _summed(sums: Iterable[dict[str, float]]) -> dict[str, float]:
         for name, value in one.items():
             whole[name] = whole.get(name, 0.0) + value
     return whole
+
+
+def _finite(value: float) -> float | None:
+    """Return a number that JSON knows, or None."""
+    return value if math.isfinite(value) else None
 
 
 def _here(ranks: Ranks, sums: list[dict[str, float]]) -> int:

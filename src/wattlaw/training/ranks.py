@@ -110,7 +110,8 @@ def moved(data: Any, device: torch.device, images: torch.memory_format | None = 
         form = images if images is not None and data.dim() == 4 else torch.preserve_format
         return data.to(device, non_blocking=True, memory_format=form)
     if isinstance(data, tuple | list):
-        return type(data)(moved(item, device, images) for item in data)
+        make = getattr(data, "_make", type(data))  # a named tuple is made otherwise
+        return make(moved(item, device, images) for item in data)
     if isinstance(data, dict):
         return {key: moved(item, device, images) for key, item in data.items()}
     return data

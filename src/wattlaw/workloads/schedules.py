@@ -42,9 +42,10 @@ class Cosine(Constant):
 
 
 class WarmupThenPlateau:
-    """A linear rise over the first epochs, then a tenth whenever the loss stops falling.
+    """A linear rise from zero over the first epochs, then a tenth whenever the loss stops falling.
 
-    The rise is that of Goyal et al. 2017 (arXiv 1706.02677), section 2.2.
+    The rise is as that of Goyal et al. 2017 (arXiv 1706.02677), section 2.2, which begins
+    above zero.
     """
 
     def __init__(

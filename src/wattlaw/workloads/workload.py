@@ -123,9 +123,13 @@ class Workload(Protocol):
         """Return a new model, initialised from torch's present seed."""
 
     def optimizer(
-        self, model: "nn.Module", global_batch: int, *, fused: bool
+        self, model: "nn.Module", global_batch: int, *, fused: bool | None
     ) -> "torch.optim.Optimizer":
-        """Return the optimiser of a model; ``fused`` asks for torch's one-kernel version."""
+        """Return the optimiser of a model.
+
+        ``fused`` is torch's: True asks for one kernel, None leaves the choice to torch. False
+        would take its slowest way, one parameter after the other.
+        """
 
     def schedule(
         self, optimizer: "torch.optim.Optimizer", global_batch: int, epochs: int

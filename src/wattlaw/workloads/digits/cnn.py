@@ -56,7 +56,7 @@ class DigitsCnn:
         )
 
     def optimizer(
-        self, model: nn.Module, global_batch: int, *, fused: bool
+        self, model: nn.Module, global_batch: int, *, fused: bool | None
     ) -> torch.optim.Optimizer:
         """Return SGD with momentum."""
         rate = self._options.lr * (global_batch / 64) ** 0.5

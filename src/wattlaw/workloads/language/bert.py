@@ -61,7 +61,7 @@ class Bert:
         model: nn.Module,
         global_batch: int,  # noqa: ARG002
         *,
-        fused: bool,
+        fused: bool | None,
     ) -> torch.optim.Optimizer:
         """Return AdamW; as usual for BERT, biases and norms do not decay."""
         everything = list(model.parameters())

@@ -61,7 +61,7 @@ class _OnQm9(ABC, Generic[_Options]):
         model: nn.Module,
         global_batch: int,  # noqa: ARG002
         *,
-        fused: bool,
+        fused: bool | None,
     ) -> torch.optim.Optimizer:
         """Return Adam."""
         return torch.optim.Adam(model.parameters(), lr=self._options.lr, fused=fused)

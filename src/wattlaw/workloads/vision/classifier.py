@@ -33,7 +33,7 @@ class _Classifier:
         self._options = options
 
     def optimizer(
-        self, model: nn.Module, global_batch: int, *, fused: bool
+        self, model: nn.Module, global_batch: int, *, fused: bool | None
     ) -> torch.optim.Optimizer:
         """Return the recipe's SGD."""
         kit = self._options.recipe == "kit"

@@ -96,7 +96,7 @@ class FourCastNet:
         model: nn.Module,
         global_batch: int,  # noqa: ARG002
         *,
-        fused: bool,
+        fused: bool | None,
     ) -> torch.optim.Optimizer:
         """Return Adam; the rate is the paper's for global batch 64, whatever the batch is."""
         return torch.optim.Adam(model.parameters(), lr=self._options.peak_lr, fused=fused)
