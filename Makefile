@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.wattlaw-installed
 PEERS := .venv-peers
 
-.PHONY: setup quickstart test lint format bench bench-overhead bench-gpu clean
+.PHONY: setup quickstart test lint format bench bench-overhead bench-throughput bench-gpu clean
 
 setup: $(STAMP)
 
@@ -40,6 +40,7 @@ bench: setup
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/accuracy.py
 	$(MAKE) bench-overhead
+	$(MAKE) bench-throughput
 
 # The peers live in an environment of their own; nothing of the project needs them.
 $(PEERS)/.installed: benchmarks/peers.txt
@@ -49,6 +50,9 @@ $(PEERS)/.installed: benchmarks/peers.txt
 
 bench-overhead: setup $(PEERS)/.installed
 	$(BIN)/python benchmarks/overhead.py --peers-python $(PEERS)/bin/python
+
+bench-throughput: setup
+	$(BIN)/python benchmarks/throughput.py
 
 bench-gpu: setup
 	$(BIN)/python benchmarks/gpu.py

@@ -1,12 +1,13 @@
-"""On a real NVIDIA GPU: what sampling costs, and how far the two ways to its energy agree.
+"""On a real NVIDIA GPU: what sampling costs, how far the two ways to its energy agree, throughput.
 
-``make bench-gpu``, or ``python benchmarks/gpu.py``. No setting of the GPU is changed. Needs torch
-with CUDA. Results go to ``benchmarks/results``, or to ``$OUT``.
+``make bench-gpu``, or ``python benchmarks/gpu.py [throughput] [sampling]``, about 9 and 5 minutes.
+No setting of the GPU is changed. Needs torch with CUDA. Results go to ``benchmarks/results``, or to
+``$OUT``.
 """
 
+import argparse
 import dataclasses
 import json
-import os
 import random
 import re
 import socket
@@ -14,12 +15,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pyarrow as pa
 
-from watched import cores_used, end_tree, training_block, write_results
+from watched import cores_used, end_tree, sampling, training_block, write_results
 from wattlaw.devices.meter import Target
 from wattlaw.devices.nvidia.driver import Driver
 from wattlaw.errors import NotAvailable
@@ -53,18 +53,6 @@ def load(code: str) -> "subprocess.Popen[str]":
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     if process.stdout is None or process.stdout.readline() != "ready\n":
         raise SystemExit("the load could not be started; is torch here with CUDA?")
-    return process
-
-
-def sampling(folder: Path, hz: float) -> "subprocess.Popen[str]":
-    """Start a sampler; return when it samples."""
-    host = socket.gethostname()
-    line = sampler.command(folder, host, Target(os.getpid(), 1 / hz))
-    process = subprocess.Popen(line, text=True)
-    while not sampler.stream_path(folder, host).exists():
-        if process.poll() is not None:
-            raise SystemExit("the sampler could not be started")
-        time.sleep(0.01)
     return process
 
 
@@ -113,7 +101,10 @@ def agreement(samples: pa.Table, window_s: float, count: int) -> dict[str, objec
 
 
 def main() -> None:
-    """Measure, and write the results file."""
+    """Measure, and write the results files."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", help="throughput, sampling, or none for both")
+    parts = parser.parse_args().parts or ["throughput", "sampling"]
     try:
         driver = Driver.open()
         names = [board.name for board in driver.boards()]
@@ -121,6 +112,15 @@ def main() -> None:
         driver.close()
     except NotAvailable as error:
         raise SystemExit(f"benchmarks/gpu.py: {error}") from None
+    if "throughput" in parts:  # a process of its own, which keeps to one GPU
+        line = [sys.executable, str(Path(__file__).with_name("gpu_throughput.py"))]
+        subprocess.run(line, check=False)
+    if "sampling" in parts:
+        measure_sampling(names, version)
+
+
+def measure_sampling(names: list[str], version: str) -> None:
+    """Measure what sampling costs and how energies agree; write the results file."""
     costs, energies = [], []
     facts: list[object] = []
     for what, code in (("idle", None), ("steady", LOAD), ("pulses of 0.5 s", PULSES)):

@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import platform
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +13,8 @@ from pathlib import Path
 import psutil
 
 from wattlaw import machine
+from wattlaw.devices.meter import Target
+from wattlaw.telemetry import sampler
 
 _CPUCLOCK_SCHED = 2
 RESULTS = Path(__file__).parent / "results"
@@ -58,6 +61,18 @@ def end_tree(process: "subprocess.Popen[str]") -> None:
         process.wait()
 
 
+def sampling(folder: Path, hz: float) -> "subprocess.Popen[str]":
+    """Start a sampler; return when it samples."""
+    host = socket.gethostname()
+    line = sampler.command(folder, host, Target(os.getpid(), 1 / hz))
+    process = subprocess.Popen(line, text=True)
+    while not sampler.stream_path(folder, host).exists():
+        if process.poll() is not None:
+            raise SystemExit("the sampler could not be started")
+        time.sleep(0.01)
+    return process
+
+
 def training_block(batch: int, steps: int) -> Callable[[], None]:
     """Return a block of real ``digits-cnn`` training, on the GPU where torch has one."""
     import torch
@@ -89,7 +104,9 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
     return block
 
 
-def write_results(name: str, hardware: str, found: Mapping[str, object]) -> Path:
+def write_results(
+    name: str, hardware: str, found: Mapping[str, object], *, show: bool = True
+) -> Path:
     """Write a results file with the machine and the month; print it."""
     now = datetime.datetime.now(datetime.UTC)
     told = {
@@ -102,5 +119,6 @@ def write_results(name: str, hardware: str, found: Mapping[str, object]) -> Path
     folder = Path(os.environ.get("OUT", RESULTS))
     path = folder / f"{name}-{hardware}-{now:%Y-%m}.json"
     path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    print(path.read_text())
+    if show:
+        print(path.read_text())
     return path
