@@ -149,9 +149,11 @@ def measured(
         per_sample = told["flops_per_sample"]
         row |= {"flops_per_sample": per_sample, "gpu": energies(blocks, Path(name))}
     rates: dict[str, float] = row["samples_per_s"]
-    row["model_flops_utilisation"] = peak and {
-        how: per_sample * rate / peak for how, rate in rates.items()
-    }
+    row["model_flops_utilisation"] = None
+    if peak is not None and per_sample is not None:
+        row["model_flops_utilisation"] = {
+            how: per_sample * rate / peak for how, rate in rates.items()
+        }
     return row | {"target_samples_per_s": target}
 
 

@@ -231,7 +231,7 @@ def _told(model: Any) -> dict[str, Any]:
     return {"parameters": sum(each.numel() for each in model.parameters() if each.requires_grad)}
 
 
-def _ours(case: Case, ranks: Any) -> tuple[Any, dict[str, Loop], float]:
+def _ours(case: Case, ranks: Any) -> tuple[Any, dict[str, Loop], float | None]:
     """Return our model, our loop with all that an epoch does, and its operations per sample."""
     from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
     from wattlaw.training import flops
