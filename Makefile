@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.wattlaw-installed
 PEERS := .venv-peers
 
-.PHONY: setup quickstart test lint format bench bench-overhead bench-throughput bench-gpu clean
+.PHONY: setup quickstart test lint format bench bench-overhead bench-throughput bench-analysis \
+  bench-gpu clean
 
 setup: $(STAMP)
 
@@ -41,6 +42,7 @@ bench: setup
 	$(BIN)/python benchmarks/accuracy.py
 	$(MAKE) bench-overhead
 	$(MAKE) bench-throughput
+	$(MAKE) bench-analysis
 
 # The peers live in an environment of their own; nothing of the project needs them.
 $(PEERS)/.installed: benchmarks/peers.txt
@@ -53,6 +55,13 @@ bench-overhead: setup $(PEERS)/.installed
 
 bench-throughput: setup
 	$(BIN)/python benchmarks/throughput.py
+
+# Coverage of the intervals, and the time of fits, reports and statistics of a large store.
+bench-analysis: setup
+	$(BIN)/python benchmarks/coverage.py
+	$(BIN)/python benchmarks/fits.py
+	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/telemetry.py
 
 bench-gpu: setup
 	$(BIN)/python benchmarks/gpu.py

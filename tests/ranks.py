@@ -3,6 +3,7 @@
 The processes are forked from a server that has imported the libraries once, which takes seconds.
 """
 
+import atexit
 import json
 import multiprocessing
 import os
@@ -12,6 +13,8 @@ from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from wattlaw.store.live import read_live
 from wattlaw.store.run_folder import RunFolder
@@ -34,6 +37,13 @@ def _serve() -> None:
         del os.environ["PYTHONPATH"]
         if before is not None:
             os.environ["PYTHONPATH"] = before
+    atexit.register(_end, psutil.Process(forkserver._forkserver._forkserver_pid))  # type: ignore[attr-defined]
+
+
+def _end(server: psutil.Process) -> None:
+    """End what killed ranks leave: their loader processes are children of the server."""
+    for process in [*server.children(recursive=True), server]:
+        process.kill()
 
 
 def spec_of(

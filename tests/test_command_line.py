@@ -127,7 +127,7 @@ def test_without_a_meter_energy_is_missing_in_every_export(store, tmp_path):
 
 def test_tables_that_do_not_exist_and_endings_that_are_unknown_are_told(store, tmp_path):
     wrong = wattlaw("export", store, "results", "-o", tmp_path / "x.csv")
-    assert (wrong.returncode, "runs, epochs, telemetry, fits" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "runs, epochs, telemetry, statistics, fits" in wrong.stderr) == (2, True)
     ending = wattlaw("export", store, "runs", "-o", tmp_path / "x.xls")
     assert (ending.returncode, ".csv, .parquet, .jsonl" in ending.stderr) == (2, True)
 
@@ -137,7 +137,8 @@ def test_a_report_and_its_figures_are_written(store, tmp_path):
     found = wattlaw("report", store, "-o", page, "--figures", tmp_path / "figures")
     assert found.returncode == 0, found.stderr
     assert "needs 99 workers" in page.read_text()
-    assert {p.name for p in (tmp_path / "figures").iterdir()} >= {"quality.png", "quality.svg"}
+    written = {p.name for p in (tmp_path / "figures").iterdir()}
+    assert written >= {"data_quality.png", "data_quality.svg"}
 
 
 def test_the_same_store_twice_is_refused(store):

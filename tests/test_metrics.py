@@ -1,14 +1,17 @@
-"""From windows to runs, cells, series and speedups: hand-worked cases."""
+"""From windows to runs, and from runs to cells: hand-worked cases."""
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
-from made_tables import frames, run_row, study, window_row
+from made_tables import frames, run_row, window_row
+from wattlaw.analysis.cells import cells
 from wattlaw.analysis.findings import find
-from wattlaw.analysis.metrics import cells, run_metrics
-from wattlaw.analysis.series import fit_series, scaling_series, speedups
+from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.quality import direction
 
 
 def one_run(*windows: dict[str, object]) -> pd.Series:
@@ -90,19 +93,6 @@ def test_a_run_that_diverged_at_its_end_is_not_judged_by_an_earlier_epoch():
     assert np.isnan(run["loss"])
 
 
-def test_runs_of_different_threads_make_different_series():
-    runs = [
-        run_row(f"{threads}-{gpus}", gpus=gpus, local_batch=64 // gpus, threads_per_worker=threads)
-        for threads in (1, 2)
-        for gpus in (1, 2)
-    ]
-    series = scaling_series(run_metrics(*frames(runs, [window_row(r["run_id"], 1) for r in runs])))
-    assert set(series["series"]) == {"global batch 64, 1 threads", "global batch 64, 2 threads"}
-    assert find(*frames(runs, [window_row(r["run_id"], 1) for r in runs])).differing == (
-        "threads_per_worker",
-    )
-
-
 def test_sources_that_differ_within_a_run_are_called_mixed_and_suspect():
     energy = {"cpu_energy_j": 10.0, "energy_verdict": "ok"}
     run = one_run(
@@ -139,64 +129,6 @@ def test_one_repeat_has_no_interval():
     assert np.isnan(cell["epoch_time_s_low"])
 
 
-def test_a_run_of_one_worker_belongs_to_a_series_of_each_kind():
-    runs = [
-        run_row("a", gpus=1, global_batch=64, local_batch=64),
-        run_row("b", gpus=2, global_batch=64, local_batch=32),
-        run_row("c", gpus=2, global_batch=128, local_batch=64),
-    ]
-    series = scaling_series(run_metrics(*frames(runs, [window_row(n, 1) for n in "abc"])))
-    members = {name: set(rows["run_id"]) for name, rows in series.groupby("series")}
-    assert members == {"global batch 64": {"a", "b"}, "local batch 64": {"a", "c"}}
-
-
-def test_caps_and_hardware_are_kept_apart_and_named():
-    runs = [
-        run_row(f"{cap}{gpus}{board}", gpus=gpus, local_batch=64 // gpus, power_limit_w=cap,
-                hardware=board)
-        for cap in (None, 200.0) for gpus in (1, 2, 4) for board in ("A", "B")
-    ]  # fmt: skip
-    table = run_metrics(*frames(runs, [window_row(str(r["run_id"]), 1) for r in runs]))
-    series = scaling_series(table)
-    assert set(series["series"]) == {
-        "global batch 64, A", "global batch 64, B",
-        "global batch 64, A, 200 W", "global batch 64, B, 200 W",
-    }  # fmt: skip
-    groups = [group for group, _ in fit_series(series).laws]
-    assert {"workload": "digits-cnn", "global_batch": 64, "hardware": "A",
-            "power_limit_w": 200.0} in groups  # fmt: skip
-    assert len(groups) == 4
-
-
-def test_a_series_of_two_counts_is_refused_and_one_of_three_is_fitted():
-    two = fit_series(scaling_series(run_metrics(*study(counts=(1, 2)))))
-    assert not two.laws
-    assert len(two.refusals) >= 3
-    three = find(*study(beta=0.7)).fits
-    found = {g["global_batch"]: law for g, law in three.laws if "global_batch" in g}
-    assert set(found) == {32, 64, 128}
-    for law in found.values():
-        assert law.beta_ci[0] < law.beta < law.beta_ci[1]
-        assert law.beta == pytest.approx(0.7, abs=0.1)
-
-
-def test_speedup_is_a_ratio_of_geometric_means_with_a_pooled_interval():
-    times = {1: (10.0, 10.0 * np.exp(0.1)), 2: (5.0, 5.0 * np.exp(0.1))}
-    runs, windows = [], []
-    for gpus, values in times.items():
-        for repeat, time_s in enumerate(values):
-            name = f"{gpus}{repeat}"
-            runs.append(run_row(name, gpus=gpus, local_batch=64 // gpus, repeat=repeat))
-            windows.append(window_row(name, 1, duration_s=time_s))
-    table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
-    assert table.loc[2, "speedup"] == pytest.approx(2.0)
-    assert table.loc[2, "efficiency"] == pytest.approx(1.0)
-    spread = np.sqrt((0.005 + 0.005) / 2 * (1 / 2 + 1 / 2))
-    half = stats.t.ppf(0.975, 2) * spread
-    assert table.loc[2, "speedup_low"] == pytest.approx(2 * np.exp(-half))
-    assert table.loc[1, "speedup"] == 1.0
-
-
 def test_a_store_without_a_done_run_gives_findings_that_say_so():
     findings = find(*frames([run_row("a", status="failed", reason="broken")], []))
     assert findings.runs.empty
@@ -211,6 +143,92 @@ def test_runs_that_are_not_done_never_enter_a_mean():
     assert table["run_id"].to_list() == ["a"]
 
 
-def test_a_law_of_energy_says_what_the_energy_is():
-    fits = fit_series(scaling_series(run_metrics(*study())), "energy_per_epoch_j")
-    assert {group["energy_is"] for group, _ in fits.laws} == {"cpu, estimated"}
+GPU = {"gpu_energy_j": 7200.0, "energy_source": "counter", "energy_verdict": "ok"}
+
+
+def test_what_is_derived_from_time_and_energy_is_worked_by_hand():
+    run = run_metrics(
+        *frames(
+            [run_row("a", gpus=4, local_batch=16)],
+            [
+                window_row("a", 0, warmup=True, duration_s=99.0, **GPU),
+                window_row("a", 1, duration_s=9.0, samples=1000, updates=20, cpu_energy_j=1800.0,
+                           **GPU),
+                window_row("a", 1, phase="evaluate", duration_s=2.0, gpu_energy_j=50.0,
+                           cpu_energy_j=5.0, energy_source="counter", energy_verdict="ok"),
+                window_row("a", 2, duration_s=9.0, samples=1000, updates=20, cpu_energy_j=1800.0,
+                           **GPU),
+                window_row("a", 2, phase="evaluate", duration_s=4.0, gpu_energy_j=70.0,
+                           cpu_energy_j=5.0, energy_source="counter", energy_verdict="ok"),
+            ],
+        )
+    ).iloc[0]  # fmt: skip
+    assert run["epoch_time_s"] == 9.0
+    assert (run["epochs_timed"], run["epochs_trained"], run["train_time_s"]) == (2, 3, 18.0)
+    assert (run["samples_per_epoch"], run["updates_per_epoch"]) == (1000, 20)
+    assert run["energy_per_epoch_j"] == 9000.0
+    assert run["energy_per_sample_j"] == 9.0
+    assert run["energy_per_update_j"] == 450.0
+    assert run["energy_delay_js"] == 81_000.0
+    assert run["energy_delay2_js2"] == 729_000.0
+    assert run["gpu_energy_per_epoch_j"] == 7200.0
+    assert run["power_per_gpu_w"] == 200.0  # 7,200 J on 4 GPUs in 9 s
+    assert run["gpu_hours_per_epoch"] == pytest.approx(0.01)
+    assert run["samples_per_gpu_hour"] == pytest.approx(100_000)
+    assert run["updates_per_gpu_hour"] == pytest.approx(2000)
+    assert run["energy_per_gpu_hour_j"] == pytest.approx(900_000)
+    assert (run["eval_time_s"], run["eval_energy_j"]) == (3.0, 65.0)
+
+
+def test_energy_of_the_gpus_alone_is_known_where_the_processors_was_lost():
+    run = one_run(window_row("a", 1, cpu_energy_j=10.0, **GPU), window_row("a", 2, **GPU))
+    assert np.isnan(run["energy_per_epoch_j"])
+    assert run["gpu_energy_per_epoch_j"] == 7200.0
+
+
+@given(st.lists(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=20), min_size=1, max_size=6))
+def test_utilisation_of_a_run_is_that_of_all_its_samples(windows):
+    rows = [
+        window_row("a", epoch, duration_s=float(len(samples)), sm_util_mean=np.mean(samples),
+                   sm_util_cv=np.std(samples) / np.mean(samples))
+        for epoch, samples in enumerate(windows)
+    ]  # fmt: skip
+    run = one_run(*rows)
+    together = np.concatenate([np.array(samples) for samples in windows])
+    assert run["sm_util_mean"] == pytest.approx(together.mean())
+    assert run["sm_util_cv"] == pytest.approx(together.std() / together.mean(), abs=1e-6)
+    assert np.isnan(run["mem_util_mean"])
+    assert np.isnan(run["mem_util_cv"])
+
+
+def test_a_gpu_that_never_worked_has_no_coefficient_of_variation():
+    run = one_run(window_row("a", 1, sm_util_mean=0.0))
+    assert run["sm_util_mean"] == 0.0
+    assert np.isnan(run["sm_util_cv"])
+
+
+def test_the_best_metric_goes_by_its_direction_and_is_missing_where_that_is_unclear():
+    def best(name: str) -> float:
+        windows = [window_row("a", 1)] + [
+            window_row("a", epoch, phase="evaluate", metric=value)
+            for epoch, value in enumerate((0.5, 0.9, 0.7))
+        ]
+        return run_metrics(*frames([run_row("a", metric_name=name)], windows))["best_metric"][0]
+
+    assert best("top1") == 0.9
+    assert best("perplexity") == 0.5
+    assert np.isnan(best("score"))
+    assert direction("val_acc") == "higher"
+    assert direction("rmse_u10") == "lower"
+    assert direction("accuracy_loss") is None
+    assert direction(None) is None
+
+
+def test_settings_of_the_loop_that_matter_tell_cells_apart_and_the_seed_does_not():
+    runs = [
+        run_row("a", train='{"compile": false, "seed": 0}'),
+        run_row("b", train='{"compile": false, "seed": 1}'),
+        run_row("c", train='{"compile": true, "seed": 0}'),
+    ]
+    found = cells(run_metrics(*frames(runs, [window_row(n, 1) for n in "abc"])))
+    assert sorted(found["n"]) == [1, 2]

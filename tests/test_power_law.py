@@ -5,20 +5,24 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+import statsmodels.api as sm
 import statsmodels.formula.api as smf
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from conftest import wattlaw
-from wattlaw.analysis.power_law import fit_groups, fit_power_law
+from wattlaw.analysis.laws.fits import LAW_KEYS, fit_groups
+from wattlaw.analysis.laws.observations import POOLING_LEVEL
+from wattlaw.analysis.laws.power_law import fit_power_law
+from wattlaw.cli.analysing import _flat
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 
 REAL = Path(__file__).parents[1].parent / "shared" / "data" / "scaling_series.csv"
-KEYS = {
-    "group", "law", "n", "alpha", "beta", "beta_se", "beta_ci", "r2", "p_value", "x_min", "x_max",
-}  # fmt: skip
+KEYS = {"group", *LAW_KEYS, "selected", "bend", "bend_p", "no_bend", "reason"}
 
 
 @pytest.fixture
@@ -42,22 +46,128 @@ def test_it_agrees_with_statsmodels_called_directly(seed):
     law = fit_power_law(table["n"], table["t"])
     direct = smf.ols("np.log(t) ~ np.log(n)", table).fit()
     low, high = direct.conf_int().loc["np.log(n)"]
+    robust = direct.get_robustcov_results("HC3", use_t=True)
     expected = [
         np.exp(direct.params["Intercept"]),
+        *np.exp(direct.conf_int().loc["Intercept"]),
         -direct.params["np.log(n)"],
         direct.bse["np.log(n)"],
         -high,
         -low,
         direct.rsquared,
         direct.pvalues["np.log(n)"],
+        robust.bse[1],
+        *-robust.conf_int()[1, ::-1],
     ]
-    found = [law.alpha, law.beta, law.beta_se, *law.beta_ci, law.r2, law.p_value]
+    found = [law.alpha, *law.alpha_ci, law.beta, law.beta_se, *law.beta_ci, law.r2, law.p_value]
+    found += [law.beta_se_hc3, *law.beta_ci_hc3]
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-9)
-    at = [1.0, 3.0, 424.0]
-    frame = direct.get_prediction(pd.DataFrame({"n": at})).summary_frame(0.05)
-    band = law.predict(at)
-    assert band["low"].to_numpy() == pytest.approx(np.exp(frame["mean_ci_lower"]), rel=1e-9)
-    assert band["high"].to_numpy() == pytest.approx(np.exp(frame["mean_ci_upper"]), rel=1e-9)
+    saturated = smf.ols("np.log(t) ~ C(n)", table).fit()
+    if saturated.df_resid > 0:
+        lack = saturated.compare_f_test(direct)[1]
+        assert law.lack_of_fit_p == pytest.approx(lack, rel=1e-6)
+        assert law.trusted.interval == ("repeats" if lack < POOLING_LEVEL else "ols")
+    if law.trusted.interval == "ols":
+        at = [1.0, 3.0, 424.0]
+        frame = direct.get_prediction(pd.DataFrame({"n": at})).summary_frame(0.05)
+        band = law.predict(at)
+        for column, theirs in (
+            ("low", "mean_ci_lower"), ("high", "mean_ci_upper"),
+            ("prediction_low", "obs_ci_lower"), ("prediction_high", "obs_ci_upper"),
+        ):  # fmt: skip
+            assert band[column].to_numpy() == pytest.approx(np.exp(frame[theirs]), rel=1e-9)
+
+
+def shared(counts=(1, 2, 4, 8, 16), repeats=3, between=0.1, noise=0.02, seed=0, beta=0.8):
+    """Return runs whose repeats share a deviation from 100 N^-beta."""
+    dice = np.random.default_rng(seed)
+    x = np.repeat(np.array(counts, float), repeats)
+    deviations = np.repeat(dice.normal(0, between, len(counts)), repeats)
+    return x, 100 * x**-beta * np.exp(deviations + dice.normal(0, noise, x.size))
+
+
+def test_intervals_from_repeats_are_those_of_a_line_through_the_means():
+    x, y = shared()
+    law = fit_power_law(x, y)
+    means = pd.Series(np.log(y)).groupby(x).mean()
+    direct = sm.OLS(means.to_numpy(), sm.add_constant(np.log(means.index.to_numpy()))).fit()
+    (a_low, a_high), (low, high) = direct.conf_int()
+    assert law.beta_se_repeats == pytest.approx(direct.bse[1])
+    assert law.beta_ci_repeats == pytest.approx((-high, -low))
+    assert law.alpha_ci_repeats == pytest.approx((np.exp(a_low), np.exp(a_high)))
+    assert law.trusted.interval == "repeats"
+    assert law.trusted.beta_ci == law.beta_ci_repeats
+    assert "share deviations" in law.trusted.why
+    band = law.predict([3.0]).iloc[0]
+    frame = direct.get_prediction([[1.0, np.log(3.0)]]).summary_frame(0.05).iloc[0]
+    assert np.log(band[["low", "high"]].astype(float)).tolist() == pytest.approx(
+        [frame["mean_ci_lower"], frame["mean_ci_upper"]]
+    )
+
+
+def test_a_new_run_shares_a_deviation_and_has_noise_of_its_own():
+    x, y = shared()
+    logs = pd.Series(np.log(y))
+    means = logs.groupby(x).mean()
+    direct = sm.OLS(means.to_numpy(), sm.add_constant(np.log(means.index.to_numpy()))).fit()
+    at = np.array([1.0, np.log(32.0)])
+    of_mean = direct.scale * (1 + at @ direct.normalized_cov_params @ at)
+    own = ((logs - logs.groupby(x).transform("mean")) ** 2).sum() / 10 * (1 - 1 / 3)
+    freedom = (of_mean + own) ** 2 / (of_mean**2 / 3 + own**2 / 10)
+    half = stats.t.ppf(0.975, freedom) * np.sqrt(of_mean + own)
+    found = fit_power_law(x, y).predict([32.0]).iloc[0]
+    assert np.log(found["prediction_high"] / found["mean"]) == pytest.approx(half)
+    assert np.log(found["mean"] / found["prediction_low"]) == pytest.approx(half)
+
+
+def test_runs_are_trusted_where_repeats_share_nothing_or_are_none():
+    law = fit_power_law(*shared(between=0.0, seed=3))
+    assert law.trusted.interval == "ols"
+    assert law.trusted.beta_ci == law.beta_ci
+    without = fit_power_law([1, 2, 4, 8], [8.0, 4.1, 2.0, 1.1])
+    assert without.lack_of_fit_p is None
+    assert without.beta_ci_repeats is None
+    assert without.trusted.interval == "ols"
+
+
+@pytest.mark.parametrize(("between", "least"), [(0.0, 0.93), (0.05, 0.91)])
+def test_trusted_intervals_cover_the_truth(between, least):
+    hits = []
+    for seed in range(400):
+        law = fit_power_law(*shared((2, 4, 8, 16, 32, 64, 128), 3, between, 0.05, seed))
+        quoted = law.trusted
+        hits.append(
+            (quoted.beta_ci[0] <= 0.8 <= quoted.beta_ci[1],
+             quoted.alpha_ci[0] <= 100 <= quoted.alpha_ci[1])
+        )  # fmt: skip
+    assert (np.mean(hits, axis=0) >= least).all()
+
+
+def test_residuals_that_curve_or_spread_are_told():
+    x = np.repeat([1.0, 2, 4, 8, 16, 32], 5)
+    dice = np.random.default_rng(0)
+    straight = fit_power_law(x, x**-0.8 * np.exp(dice.normal(0, 0.02, x.size))).diagnostics
+    curved = fit_power_law(x, (1 / x + 0.1) * np.exp(dice.normal(0, 0.02, x.size))).diagnostics
+    spread = fit_power_law(x, x**-0.8 * np.exp(dice.normal(0, 0.01 * x))).diagnostics
+    assert straight.words == "residuals: nothing speaks against the law"
+    assert "they curve with ln N" in curved.words
+    assert "their spread changes with N" in spread.words
+    design = np.column_stack([np.ones(30), np.log(x), np.log(x) ** 2])
+    y = (1 / x + 0.1) * np.exp(np.random.default_rng(1).normal(0, 0.2, x.size))
+    direct = sm.OLS(np.log(y), design).fit()
+    assert fit_power_law(x, y).diagnostics.curvature_p == pytest.approx(direct.pvalues[2])
+    few = fit_power_law([1, 2, 4], [4.0, 2.1, 1.0]).diagnostics
+    assert few.as_json() == {
+        "normality_p": None,
+        "curvature_p": None,
+        "heteroscedasticity_p": None,
+        "words": "too few runs, or no scatter, to test the residuals",
+    }
+
+
+def test_the_range_of_a_law_is_known():
+    law = fit_power_law([2, 4, 8], [4.0, 2.1, 1.0])
+    assert [law.extrapolates(x) for x in (1, 2, 5, 8, 16)] == [True, False, False, False, True]
 
 
 def test_a_group_that_is_a_date_is_told_as_text(tmp_path, capsys):
@@ -130,6 +240,11 @@ def test_missing_group_values_are_a_group_and_refusals_carry_their_group():
     fits = fit_groups(table, "n", "t", ["cap"])
     assert [group for group, _ in fits.laws] == [{"cap": None}]
     assert fits.refusals[0][0] == {"cap": 100.0}
+    refused = fits.as_json()[0] if fits.rows[0].law is None else fits.as_json()[1]
+    assert refused["law"] is None
+    assert refused["beta"] is None
+    assert refused["reason"].startswith("2 distinct worker counts")
+    assert set(refused) == KEYS
 
 
 def test_unknown_and_wordy_columns_are_named():
@@ -147,6 +262,14 @@ def test_the_published_series_give_one_law_each(real):
     assert len(laws) == 116
     assert len({tuple(law["group"].values()) for law in laws}) == 116
     assert found.stderr == ""
+    for law in laws:
+        assert set(law) == KEYS
+        assert law["selected"]["law"] in {"power", "log-normal", "amdahl", "usl", "communication"}
+        if law["n"] == 4:
+            reasons = [row["reason"] for row in law["selected"]["laws"]]
+            assert all("AICc is undefined: 4 runs" in reason for reason in reasons)
+            assert law["bend"] is None
+            assert law["no_bend"].startswith("cannot tell whether it bends: 4 distinct")
 
 
 @pytest.mark.parametrize(
@@ -194,6 +317,44 @@ def test_rows_without_a_value_are_left_out_and_counted(tmp_path, capsys):
     shown = capsys.readouterr()
     assert json.loads(shown.out)[0]["n"] == 3
     assert "1 of 4 rows have no gpus or no t and are left out" in shown.err
+
+
+def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys):
+    x, y = shared((2, 4, 8, 16, 32, 64, 128, 256, 424), between=0, noise=0.03)
+    flat = np.maximum(x / 64, 1) ** 0.8
+    table = pd.concat(
+        [
+            pd.DataFrame({"s": "straight", "gpus": x, "t": y}),
+            pd.DataFrame({"s": "schnet", "gpus": x, "t": y * flat}),
+            pd.DataFrame({"s": "few", "gpus": [1, 2, 4], "t": [4.0, 2.1, 1.0]}),
+            pd.DataFrame({"s": "two", "gpus": [1, 2], "t": [4.0, 2.1]}),
+        ]
+    )
+    table.to_csv(tmp_path / "t.csv", index=False)
+    line = ["fit", str(tmp_path / "t.csv"), "--y", "t", "--by", "s"]
+    assert main(line) == 0
+    shown = capsys.readouterr()
+    lines = {words[1]: " ".join(words) for one in shown.out.splitlines() if (words := one.split())
+             and words[0] == "s"}  # fmt: skip
+    assert lines["straight"].endswith("2-424 power none seen")
+    assert "at 64: 0." in lines["schnet"]
+    assert lines["few"].endswith("1-4 power cannot tell")
+    assert "no law for s two: 2 distinct" in shown.err
+    assert main([*line, "--json"]) == 0
+    rows = {row["group"]["s"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["schnet"]["bend"]["at"] == 64
+    assert rows["straight"]["no_bend"].startswith("no bend seen (p = ")
+    assert rows["two"]["law"] is None
+
+
+def test_fits_are_exported_flat(tmp_path):
+    table = pd.DataFrame({"s": [1, 1, 1, 2, 2], "n": [1, 2, 4, 1, 2], "t": [4.0, 2.1, 1, 2, 1]})
+    flat = _flat(fit_groups(table, "n", "t", ["s"]))
+    assert {"group.s", "trusted.beta_ci", "selected.law", "reason"} <= {*flat.columns}
+    assert not {"trusted", "selected", "diagnostics"} & {*flat.columns}
+    assert flat["n"].tolist() == [3, pd.NA]
+    assert _flat(fit_groups(table.iloc[:0], "n", "t", ["s"])).empty
+    assert len(pa.Table.from_pandas(flat)) == 2
 
 
 def test_huge_and_tiny_values_give_no_warning(tmp_path, capsys, recwarn):

@@ -1,169 +1,282 @@
-"""The report: complete in itself, inert to names, honest about energy; and its figures."""
+"""The report: complete in itself, inert to names, readable by all; and its figures as files."""
 
+import base64
+import hashlib
 import json
 import re
+import tempfile
+from functools import cache
 from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 
+from made_stores import write_store
+from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
-from wattlaw.analysis.findings import find
-from wattlaw.report.figures import FIGURES
-from wattlaw.report.page import write_figures, write_report
-from wattlaw.report.words import summary
+from wattlaw import __version__
+from wattlaw.analysis.claims import check_claims
+from wattlaw.analysis.findings import Findings, find
+from wattlaw.analysis.footprint import Footprint
+from wattlaw.cli.main import main
+from wattlaw.errors import BadInput
+from wattlaw.report.figures import GALLERY
+from wattlaw.report.figures.figure import Figure
+from wattlaw.report.page import write_report
+from wattlaw.report.pictures import figure_kinds, write_figures
 
-EVIL = "</script><img src=x onerror=alert(1)>"
+EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"
+FEW = {"schnet": MIT["schnet"]}
 
 
 class Page(HTMLParser):
-    """Collects tags and what they would load."""
+    """Collects tags with their attributes, and the text of each kind of tag."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.tags: list[str] = []
-        self.loads: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.loads += [f"{k}={v}" for k, v in attributes if k in ("src", "href", "srcset")]
+        self.tags.append((tag, dict(attributes)))
+
+    def of(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+
+@cache
+def mit_findings() -> Findings:
+    made = mit(models=FEW, counts=(2, 4, 8, 16, 32), caps=Caps(), repeats=2)
+    return find(made.runs, made.epochs, joint=made.joint, reference=2)
+
+
+@cache
+def kit_findings() -> Findings:
+    made = kit(repeats=2, counts=(1, 2, 4))
+    footprint = Footprint(pue=1.2, grid_g_per_kwh=300.0, price_per_kwh=0.2, currency="EUR")
+    return find(made.runs, made.epochs, footprint=footprint)
+
+
+def written(findings: Findings, template: str | None = None) -> str:
+    """Return the page of findings."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "new" / "report.html"
+        write_report(findings, check_claims(findings), path, template)
+        return path.read_text(encoding="utf-8")
+
+
+@cache
+def mit_page() -> str:
+    return written(mit_findings())
 
 
 @pytest.fixture
-def page(tmp_path):
-    """Give a function that writes a report of two tables and returns its text."""
-
-    def write(runs: pd.DataFrame, epochs: pd.DataFrame) -> str:
-        path = tmp_path / "new" / "report.html"
-        write_report(find(runs, epochs), path)
-        return path.read_text()
-
-    return write
+def some(monkeypatch) -> tuple[Figure, ...]:
+    """Leave a few figures in the gallery, as all take a while to draw."""
+    few = tuple(one for one in GALLERY if one.name in ("energy", "efficiency", "speedup"))
+    monkeypatch.setattr("wattlaw.report.pictures.GALLERY", few)
+    return few
 
 
-def markup(text: str) -> str:
-    """Return the page without its scripts."""
-    return re.sub(r"<script>.*?</script>", "", text, flags=re.S)
-
-
-def test_it_is_one_file_that_loads_nothing(page):
-    text = page(*study())
+def test_it_is_one_file_that_loads_nothing_and_runs_nothing():
+    text = mit_page()
     parsed = Page(text)
-    assert parsed.loads == []
-    assert "link" not in parsed.tags
-    assert "vegaEmbed" in text
+    assert not parsed.of("script")
+    assert not parsed.of("link")
+    assert not parsed.of("base")
+    for _, attributes in parsed.tags:
+        assert not any(name.startswith("on") or name == "style" for name in attributes)
+    assert all(one["src"].startswith("data:image/") for one in parsed.of("img"))
+    assert all(one["href"].startswith("#") for one in parsed.of("a"))
+    (policy,) = (one["content"] for one in parsed.of("meta") if "http-equiv" in one)
+    assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
+    assert "unsafe" not in policy
+    assert "url(" not in text.split("<style>")[1].split("</style>")[0]
+
+
+def test_the_policy_names_the_hash_of_the_pages_own_style():
+    text = mit_page()
+    style = re.search(r"<style>(.*?)</style>", text, re.S)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"sha256-{digest}" in text
+
+
+def test_contents_lead_to_every_section_in_the_order_of_the_page():
+    text = mit_page()
+    linked = [one["href"][1:] for one in Page(text).of("a")]
+    headings = [one["id"] for one in Page(text).of("h2") if one["id"] != "summary"]
+    assert linked == headings
+    assert headings[:4] == ["advice", "scaling", "energy", "caps"]
+    assert {"utilisation", "claims", "data", "methods", "environment", "cite"} <= set(headings)
+    ids = [attributes["id"] for _, attributes in Page(text).tags if attributes.get("id")]
+    assert len(ids) == len(set(ids))
+
+
+def test_it_can_be_read_by_a_machine_that_reads_aloud():
+    parsed = Page(mit_page())
+    assert parsed.of("html") == [{"lang": "en"}]
+    assert all(one.get("scope") in ("col", "row") for one in parsed.of("th"))
+    assert all(one["alt"] for one in parsed.of("img"))
+    assert len(parsed.of("figure")) == len(parsed.of("figcaption")) == len(parsed.of("img"))
+    assert len(parsed.of("table")) == len(parsed.of("caption"))
+    assert len(parsed.of("h1")) == 1
+
+
+def test_figures_and_tables_are_numbered_in_their_order():
+    text = mit_page()
+    for word in ("Figure", "Table"):
+        numbers = [int(n) for n in re.findall(rf"<b>{word} (\d+)\.</b>", text)]
+        assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
+
+
+def test_it_says_when_from_what_and_with_which_version_it_was_written():
+    text = mit_page()
+    assert re.search(rf"Written \d{{4}}-\d\d-\d\d \d\d:\d\d UTC by wattlaw {__version__}", text)
+    assert "from 50 runs" in text
+    assert "V100-32GB" in text
+
+
+def test_it_prints_with_details_opened_and_wide_tables_not_clipped():
+    text = mit_page()
+    printed = text.split("@media print")[1]
+    assert "details::details-content { content-visibility: visible" in printed
+    assert ".scroll { overflow: visible; }" in printed
+    assert Page(text).of("details")
+
+
+#: Every column of text that a store takes from outside.
+TEXTS = ("study", "workload", "hardware", "metric_name", "launcher", "precision", "git_commit")
+OBJECTS = ("options", "train", "software")
+
+
+def hostile() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a study in which every text is hostile, and says which column it is of."""
+    runs, epochs = study(counts=(1, 2, 4, 8))
+    for column in TEXTS:
+        runs[column] = f"{column}{EVIL}"
+    for column in OBJECTS:
+        runs[column] = [json.dumps({f"{column}{EVIL}": f"{EVIL}{i % 2}"}) for i in range(len(runs))]
+    runs["notes"] = [[f"notes{EVIL}"]] * len(runs)
+    for table in (runs, epochs):
+        table["run_id"] = f"run_id{EVIL}" + table["run_id"]
+    epochs["host"] = f"host{EVIL}"
+    epochs["energy_source"] = f"energy_source{EVIL}"
+    runs.loc[0, ["status", "reason"]] = "failed", f"reason{EVIL}"
+    return runs, epochs
+
+
+def test_no_text_of_a_store_becomes_markup():
+    text = written(find(*hostile()))
+    parsed = Page(text)
+    assert not parsed.of("script")
+    assert not parsed.of("svg")
+    assert len(parsed.of("style")) == 1
+    names = {name for _, attributes in parsed.tags for name in attributes}
+    assert not any(name.startswith("on") for name in names)
+    assert not {"\x00", "\x1b"} & set(text)
+    shown = (*TEXTS, "software", "options", "notes", "reason", "run_id", "energy_source")
+    for column in set(shown) - {"precision"}:
+        assert f"{column}&lt;/script&gt;" in text, column
+    pictures = [one["src"] for one in parsed.of("img")]
+    assert len(pictures) > 3
+    for address in pictures:
+        kind, drawn = address.split(",", 1)
+        assert kind == "data:image/svg+xml;charset=utf-8"
+        root = ElementTree.fromstring(unquote(drawn))  # noqa: S314 - our own picture
+        tags = {element.tag.split("}")[1] for element in root.iter()}
+        assert not tags & {"script", "img", "image", "foreignObject", "a", "use", "style"}
+    assert any("&lt;/script" in unquote(address) for address in pictures)
+
+
+def test_figures_are_written_in_the_kinds_asked_for_and_hostile_text_stays_text(tmp_path, some):
+    written_to = write_figures(find(*hostile()), tmp_path / "figures", ("png", "svg", "html"))
+    names = {path.name for path in written_to}
+    assert names == {f"{one.name}.{kind}" for one in some for kind in ("png", "svg", "html")}
+    starts = {".png": b"\x89PNG", ".svg": b"<svg", ".html": b"<!DOCTYPE html>"}
+    for path in written_to:
+        assert path.read_bytes().startswith(starts[path.suffix])
+    text = (tmp_path / "figures" / f"{some[0].name}.html").read_text(encoding="utf-8")
+    assert len(Page(text).of("script")) == 2
+    assert not Page(text).of("img")
     assert "default-src 'none'" in text
-    assert len(text) < 5_000_000
-
-
-def test_it_says_what_ran_the_exponents_the_speedups_and_the_failures(page):
-    runs, epochs = study()
-    broken = frames([run_row("bad", status="failed", reason="rank 1: out of luck")], [])[0]
-    text = markup(page(pd.concat([runs, broken]), epochs))
-    for words in ("Seconds per epoch", "95 % interval of β", "Speedup", "parallel efficiency",
-                  "rank 1: out of luck", "board", "28 runs: 27 done, 1 failed"):  # fmt: skip
-        assert words in text
-    for figure in FIGURES:
-        assert f'id="{figure}"' in text
-
-
-def test_estimated_energy_is_called_estimated_in_words_tables_and_figures(page):
-    runs, epochs = study()
-    text = markup(page(runs, epochs))
-    assert "Estimated means busy cores" in text
-    assert text.count("cpu, estimated") > 9
-    chart = FIGURES["energy"](find(runs, epochs))
-    assert "estimated" in json.dumps(chart.to_dict()["title"])
-    assert "estimated" in json.dumps(chart.to_dict()["layer"])
-
-
-def test_settings_in_which_runs_differ_are_columns_and_unlike_energies_have_no_common_line(page):
-    runs, epochs = study()
-    other, others = study(source="counter")
-    for table in (other, others):
-        table["run_id"] = "x" + table["run_id"]
-    other["hardware"] = "a better board"
-    both, all_epochs = pd.concat([runs, other]), pd.concat([epochs, others])
-    text = markup(page(both, all_epochs))
-    assert "<th>hardware</th>" in text
-    assert "<td>a better board</td>" in text
-    findings = find(both, all_epochs)
-    assert findings.energy == "cpu, counter; cpu, estimated"
-    shown = json.dumps(FIGURES["energy"](findings).to_dict()["layer"])
-    assert "a better board (cpu, counter)" in shown
-    assert "board (cpu, estimated)" in shown
-    assert "1 worker, a better board" in json.dumps(FIGURES["quality"](findings).to_dict()["layer"])
-
-
-def test_simulated_energy_is_called_simulated(page):
-    assert "Simulated means from a model" in markup(page(*study(source="simulated")))
-
-
-def test_missing_energy_is_said_to_be_missing_and_draws_no_figure(page):
-    runs, epochs = study(source="none")
-    text = markup(page(runs, epochs))
-    assert "Not available: no energy meter" in text
-    assert FIGURES["energy"](find(runs, epochs)) is None
-    assert 'id="energy"' not in text
-
-
-def test_names_from_a_store_cannot_become_markup_or_script(page):
-    runs, epochs = study()
-    runs["workload"] = EVIL
-    runs["hardware"] = EVIL
-    runs["notes"] = [[EVIL]] * len(runs)
-    runs.loc[0, ["status", "reason"]] = "failed", EVIL
-    text = page(runs, epochs)
-    assert "img" not in Page(text).tags
-    assert Page(text).tags.count("script") == 2
-    assert "</script><img" not in text
-    assert "&lt;img" in text
-
-
-def test_two_counts_of_workers_get_a_page_without_a_law(page):
-    text = markup(page(*study(counts=(1, 2))))
-    assert "No scaling law is fitted" in text
-    assert "2 distinct worker counts" in text
 
 
 @pytest.mark.parametrize(
     ("runs", "epochs"),
     [([], []), ([run_row("a", status="planned")], []), ([run_row("a")], [window_row("a", 1)])],
 )
-def test_a_store_with_little_in_it_still_gets_a_page(page, runs, epochs):
-    text = page(*frames(runs, epochs))
-    assert "How it was measured" in text
+def test_a_store_with_little_in_it_still_gets_a_page(runs, epochs):
+    text = written(find(*frames(runs, epochs)))
+    assert "Methods" in text
+    assert "How to cite" in text
 
 
-def test_a_sentence_on_a_law_carries_interval_and_range():
-    text = " ".join(summary(find(*study(beta=0.7))))
-    assert re.search(r"β = 0\.\d\d, 95 % interval 0\.\d\d to 0\.\d\d; 1 to 4 workers, 9 runs", text)
-    flat = " ".join(summary(find(*study(beta=0.0))))
-    assert "cannot be told from none" in flat
+@pytest.mark.usefixtures("some")
+def test_runs_that_are_not_done_are_told_with_their_reasons():
+    runs, epochs = study()
+    broken = frames(
+        [run_row(f"bad{i}", status="failed", reason="rank 1: out of luck") for i in range(200)], []
+    )[0]
+    text = written(find(pd.concat([runs, broken]), epochs))
+    assert "200 failed" in text
+    assert "rank 1: out of luck" in text
+    assert "140 of 200 rows are left out here; all are in <code>wattlaw status STORE --json" in text
 
 
-def test_every_figure_is_written_as_png_and_svg(tmp_path):
-    written = write_figures(find(*study()), tmp_path / "figures")
-    assert {path.name for path in written} == {f"{f}.{k}" for f in FIGURES for k in ("png", "svg")}
-    for path in written:
-        start = path.read_bytes()[:60]
-        assert start.startswith(b"\x89PNG" if path.suffix == ".png" else b"<svg")
-        assert path.stat().st_size > 3000
+@pytest.mark.usefixtures("some")
+def test_an_estimate_is_called_an_estimate_and_nothing_is_called_zero():
+    text = written(find(*study()))
+    assert "Estimated means busy cores" in text
+    assert text.count("cpu, estimated") > 9
+    assert "Simulated means from a model" in written(find(*study(source="simulated")))
+    without = written(find(*study(source="none")))
+    assert "Not available: no energy meter" in without
+    assert 'id="figure-energy"' not in without
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_every_axis_of_a_figure_has_a_title_with_its_unit(name):
-    chart = json.dumps(FIGURES[name](find(*study())).to_dict())
-    titles = re.findall(r'"title": "([^"]+)"', chart)
-    named = [title for title in titles if title not in ("series",)]
-    assert any("workers (" in t or "(samples per update)" in t for t in named)
-    assert all("(" in title for title in named)
+@pytest.mark.parametrize(("study_", "other"), [("mit-2022", "Huber"), ("kit-2025", "Frey")])
+def test_the_template_of_a_study_keeps_to_its_sections_figures_and_claims(some, study_, other):
+    text = written(mit_findings() if study_ == "mit-2022" else kit_findings(), study_)
+    shown = set(re.findall(r'id="figure-(\w+)"', text))
+    assert shown == {figure.name for figure in some if study_ in figure.studies}
+    assert "Findings of" in text
+    assert f"Findings of {other}" not in text
+    assert "In the layout of" in text
+    assert 'id="advice"' not in text
 
 
-def test_a_page_of_many_runs_stays_small(tmp_path):
-    runs, epochs = study(counts=tuple(range(1, 101)))
-    assert len(runs) == 900
-    path = tmp_path / "report.html"
-    write_report(find(runs, epochs), path)
-    assert path.stat().st_size < 5_000_000
+def test_an_unknown_template_or_kind_of_figure_is_refused_with_what_is_allowed():
+    with pytest.raises(BadInput, match="mit-2022, kit-2025"):
+        written(find(*study()), "mit")
+    with pytest.raises(BadInput, match="png, svg, html"):
+        figure_kinds("png,gif")
+    with pytest.raises(BadInput, match="png, svg, html"):
+        figure_kinds("")
+
+
+@pytest.mark.usefixtures("some")
+def test_carbon_and_cost_come_with_what_was_counted():
+    text = written(kit_findings())
+    assert "kg CO2e" in text
+    assert "cost (EUR)" in text
+    assert "times PUE 1.2" in text
+    assert "a lower bound" in text
+    assert "Carbon and cost are not told" in mit_page()
+
+
+def test_the_command_writes_page_and_figures_of_a_store_with_telemetry(tmp_path, capsys):
+    made = mit(models={"resnet50": MIT["resnet50"]}, counts=(2, 4, 8), repeats=2, clocks=False)
+    write_store(tmp_path / "store", made.runs, made.epochs, samples=20)
+    command = ["report", str(tmp_path / "store"), "-o", str(tmp_path / "page.html")]
+    code = main(
+        [*command, "--template", "mit-2022", "--grid", "300", "--pue", "1.1", "--kinds", "svg",
+         "--figures", str(tmp_path / "figures")]
+    )  # fmt: skip
+    assert code == 0
+    assert 'id="figure-joint"' in (tmp_path / "page.html").read_text()
+    assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".svg"}
+    assert main([*command, "--template", "nature"]) == 2
+    assert "mit-2022, kit-2025" in capsys.readouterr().err

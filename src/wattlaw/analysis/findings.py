@@ -1,13 +1,32 @@
 """Everything that a report says, found in the tables of one or more stores."""
 
-import json
 from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 
-from wattlaw.analysis.metrics import cells, energy_words, run_metrics
-from wattlaw.analysis.power_law import Fits
-from wattlaw.analysis.series import fit_series, scaling_series, speedups, telling
+from wattlaw.analysis.advice.advice import Advice, advise
+from wattlaw.analysis.batch_effects import QualityByBatch, quality_by_batch
+from wattlaw.analysis.caps.choice import best_limits
+from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
+from wattlaw.analysis.caps.effects import limit_effects
+from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.rules import LeastEnergy, LeastEnergyDelay, LeastEnergyWithin
+from wattlaw.analysis.cells import cells, energy_words
+from wattlaw.analysis.energy_factor import FactorModel, factor_drift, factor_model
+from wattlaw.analysis.energy_laws import energy_laws
+from wattlaw.analysis.facts import facts, notes
+from wattlaw.analysis.footprint import Footprint
+from wattlaw.analysis.groups import groups
+from wattlaw.analysis.laws.fits import Fits
+from wattlaw.analysis.metrics import HOUR_S, run_metrics
+from wattlaw.analysis.relative import relative
+from wattlaw.analysis.series import fit_series, scaling_series, telling
+from wattlaw.analysis.targets import Targets, find_targets
+from wattlaw.errors import Refused
+
+#: How the best cap and clock of each setting are chosen.
+RULES = (LeastEnergy(), LeastEnergyWithin(0.10), LeastEnergyDelay())
 
 
 @dataclass(frozen=True)
@@ -19,68 +38,173 @@ class Findings:
     facts: dict[str, str]  # what ran on what, in words
     notes: tuple[str, ...]  # what runs noted, with how many said it
     runs: pd.DataFrame  # analysis.metrics.run_metrics
-    cells: pd.DataFrame  # analysis.metrics.cells
+    epochs: pd.DataFrame  # as in the stores
+    cells: pd.DataFrame  # analysis.cells.cells
     series: pd.DataFrame  # analysis.series.scaling_series
     fits: Fits
-    speedups: pd.DataFrame
+    relative: pd.DataFrame  # analysis.relative.relative
     energy: str | None  # "cpu, estimated": scope and source of all energies; None without any
-    differing: tuple[str, ...]  # settings beside workers and batch in which the runs differ
+    differing: tuple[str, ...]  # settings beside GPUs and batch in which the runs differ
+    statistics: pd.DataFrame | None  # of the telemetry, store.statistics
+    joint: pd.DataFrame | None  # run_id, sm_bin, mem_bin, samples
+    comparisons: tuple[tuple[str, LimitComparison], ...]  # by family
+    comparison_refusals: tuple[tuple[str, str], ...]  # family and what is compared, reason
+    limit_effects: pd.DataFrame  # analysis.caps.effects.limit_effects, and ``limit_kind``
+    energy_laws: pd.DataFrame  # analysis.energy_laws.energy_laws, of runs without limits
+    factor_model: FactorModel | None
+    factor_refusal: str | None
+    factor_drift: pd.DataFrame  # analysis.energy_factor.factor_drift
+    quality: QualityByBatch
+    targets: Targets | None  # where a target quality is given
+    totals: pd.DataFrame  # what all runs took: _totals
+    footprint: Footprint | None
 
     @property
     def has_quality(self) -> bool:
         """Say whether any run was evaluated."""
         return bool(self.runs["metric"].notna().any())
 
+    @cached_property
+    def best_limits(self) -> pd.DataFrame:
+        """Return ``analysis.caps.choice.best_limits`` by ``limit_kind`` and ``rule``."""
+        found = [
+            best_limits(self.runs, kind, rule).assign(limit_kind=kind, rule=rule.words)
+            for kind in LIMITS
+            for rule in RULES
+        ]
+        return pd.concat(found, ignore_index=True)
 
-def find(runs: pd.DataFrame, epochs: pd.DataFrame) -> Findings:
-    """Return what the tables ``runs`` and ``epochs`` (of ``store.schema``) say."""
+    @property
+    def advice(self) -> tuple[Advice, ...]:
+        """Return one advice per workload that allows one."""
+        return self._advised[0]
+
+    @property
+    def advice_refusals(self) -> tuple[tuple[str, str], ...]:
+        """Return the other workloads, each with the reason."""
+        return self._advised[1]
+
+    @cached_property
+    def _advised(self) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
+        advice, refused = [], []
+        for workload in sorted(self.runs["workload"].dropna().unique()):
+            try:
+                advice.append(advise(self.runs, self.epochs, workload, footprint=self.footprint))
+            except Refused as refusal:
+                refused.append((str(workload), str(refusal)))
+        return tuple(advice), tuple(refused)
+
+
+def find(
+    runs: pd.DataFrame,
+    epochs: pd.DataFrame,
+    *,
+    statistics: pd.DataFrame | None = None,
+    joint: pd.DataFrame | None = None,
+    footprint: Footprint | None = None,
+    reference: int | None = None,
+    target: float | None = None,
+) -> Findings:
+    """Return what the tables say.
+
+    Parameters
+    ----------
+    runs, epochs
+        Of ``store.schema``.
+    statistics, joint
+        Of ``store.statistics``, where there is telemetry of GPUs.
+    footprint
+        What a kWh and a GPU-hour cost and emit.
+    reference
+        GPU count that speedup and energy are relative to; by default each series' smallest.
+    target
+        Quality that the runs are to reach, in the unit of their metric.
+    """
     table = run_metrics(runs, epochs)
     series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
+    compared, refused = _comparisons(series)
+    model, model_refusal = _factor_model(_unlimited(table))
     return Findings(
         statuses={str(key): int(count) for key, count in runs["status"].value_counts().items()},
         not_done=not_done[columns].reset_index(drop=True),
-        facts=_facts(runs),
-        notes=_notes(runs),
+        facts=facts(runs),
+        notes=notes(runs),
         runs=table,
+        epochs=epochs,
         cells=cells(table),
         series=series,
         fits=fit_series(series),
-        speedups=speedups(series),
+        relative=relative(series, reference),
         energy=energy_words(table.loc[table["energy_per_epoch_j"].notna(), "energy_is"]),
         differing=tuple(telling(table)),
+        statistics=statistics,
+        joint=joint,
+        comparisons=compared,
+        comparison_refusals=refused,
+        limit_effects=pd.concat(
+            [limit_effects(table, kind).assign(limit_kind=kind) for kind in LIMITS],
+            ignore_index=True,
+        ),
+        energy_laws=energy_laws(_unlimited(table)),
+        factor_model=model,
+        factor_refusal=model_refusal,
+        factor_drift=factor_drift(table),
+        quality=quality_by_batch(table),
+        targets=None if target is None else find_targets(table, epochs, target),
+        totals=_totals(table, footprint),
+        footprint=footprint,
     )
 
 
-def _facts(runs: pd.DataFrame) -> dict[str, str]:
-    done = runs[runs["status"] == "done"]
-    versions: dict[str, set[str]] = {}
-    for text in done["software"].dropna().unique():
-        for package, version in json.loads(text).items():
-            versions.setdefault(package, set()).add(version)
-    begun, ended = done["started_at"].min(), done["finished_at"].max()
-    facts = {
-        "Studies": _listed(runs["study"]),
-        "Workloads": _listed(done["workload"]),
-        "Hardware": _listed(done["hardware"]),
-        "Workers": _listed(done["gpus"]),
-        "Launcher": _listed(done["launcher"]),
-        "Measured": ""
-        if pd.isna(begun)
-        else f"{begun:%Y-%m-%d %H:%M} to {ended:%Y-%m-%d %H:%M} UTC",
-        "Software": ", ".join(
-            f"{name} {_listed(pd.Series(sorted(v)))}" for name, v in versions.items()
-        ),
-        "Git commit": _listed(done["git_commit"]),
-    }
-    return {name: words for name, words in facts.items() if words}
+def _comparisons(
+    series: pd.DataFrame,
+) -> tuple[tuple[tuple[str, LimitComparison], ...], tuple[tuple[str, str], ...]]:
+    compared, refused = [], []
+    for kind in LIMITS:
+        for group, rows in groups(series, ["family", "rule"]):
+            if rows[kind].nunique(dropna=False) < 2:
+                continue
+            label = str(group["family"])
+            try:
+                compared.append((label, compare_limits(rows, kind)))
+            except Refused as refusal:
+                refused.append((f"{label}: {kind}", str(refusal)))
+    return tuple(compared), tuple(refused)
 
 
-def _listed(values: pd.Series) -> str:
-    return ", ".join(str(value) for value in sorted(values.dropna().unique()))
+def _unlimited(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs without cap and clock where there are any: a cap changes the factor."""
+    free = table[table[list(LIMITS)].isna().all(axis=1)]
+    return table if free.empty else free
 
 
-def _notes(runs: pd.DataFrame) -> tuple[str, ...]:
-    counted = runs["notes"].explode().dropna().value_counts()
-    return tuple(f"{note} ({count} runs)" for note, count in counted.items())
+def _factor_model(table: pd.DataFrame) -> tuple[FactorModel | None, str | None]:
+    try:
+        return factor_model(table), None
+    except Refused as refusal:
+        return None, str(refusal)
+
+
+def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
+    """Return what the store's done runs took, warm-up and evaluation left out.
+
+    Columns ``workload, hardware, energy_is, runs, gpu_hours, energy_j`` and, with a footprint,
+    ``co2_kg, cost, counted``.
+    """
+    rows = []
+    for group, one in groups(table, ["workload", "hardware", "energy_is"]):
+        energies = one["energy_per_epoch_j"] * one["epochs_timed"]
+        energy_j = float(energies.sum()) if energies.notna().all() else None
+        hours = float((one["gpus"] * one["train_time_s"]).sum() / HOUR_S)
+        row = {**group, "runs": len(one), "gpu_hours": hours, "energy_j": energy_j}
+        if footprint is not None:
+            cost = footprint.of(energy_j, hours, group["energy_is"])
+            row |= {"co2_kg": cost.co2_kg, "cost": cost.cost, "counted": cost.counted}
+        rows.append(row)
+    columns = ["workload", "hardware", "energy_is", "runs", "gpu_hours", "energy_j"]
+    return pd.DataFrame(rows, columns=[*columns, *([] if footprint is None else _COSTS)])
+
+
+_COSTS = ["co2_kg", "cost", "counted"]

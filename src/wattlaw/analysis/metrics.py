@@ -1,29 +1,35 @@
-"""From windows to one row per run, and from repeats to one row per setting.
+"""From windows to one row per run.
 
 Training time and energy come from training windows that are not warm-up. Evaluation never enters
-them. What was not measured stays missing.
+them; it has columns of its own. What was not measured stays missing.
 """
 
-from collections.abc import Sequence
+import json
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+
+from wattlaw.analysis.quality import direction
 
 SETTINGS = (
-    "workload", "options", "hardware", "launcher", "nodes", "gpus", "global_batch", "local_batch",
-    "precision", "power_limit_w", "clock_limit_mhz", "dataset_fraction", "threads_per_worker",
+    "workload", "options", "train", "hardware", "launcher", "nodes", "gpus", "global_batch",
+    "local_batch", "precision", "power_limit_w", "clock_limit_mhz", "dataset_fraction",
+    "threads_per_worker",
 )  # fmt: skip
 #: A window that is less of its epoch does not decide about the energy, nor count in it.
 _TELLING = 0.01
 _VERDICTS = ("ok", "suspect", "partial", "unavailable")  # from best to worst
 _PARTS = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
-QUANTITIES = ("epoch_time_s", "samples_per_s", "energy_per_epoch_j", "metric")
+_KEPT = ("run_id", "study", "repeat", "metric_name", "parameters", "flops_per_sample")
+#: Settings of the loop that change neither time nor energy of an epoch.
+_NO_MATTER = ("seed", "checkpoint_every", "save_model")
+_SORT = ("workload", "hardware", "gpus", "global_batch", "repeat")
+HOUR_S = 3600.0
 
 
 def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per done run.
+    """Return one row per done run that has a training window beside warm-up.
 
     Parameters
     ----------
@@ -33,103 +39,183 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        The columns of ``SETTINGS``, ``run_id``, ``repeat``, ``metric_name``, and:
-        ``epoch_time_s`` (mean over epochs of the slowest host's training window),
-        ``samples_per_s`` (all hosts),
-        ``energy_per_epoch_j`` (sum over hosts of the parts in ``energy_scope``; missing as soon
-        as one window has none, or that of a part of it only),
-        ``energy_source`` (``mixed`` when windows differ), ``energy_verdict`` (the worst),
-        ``energy_is`` (these in words), ``metric`` and ``loss`` (last evaluation),
-        ``cpu_cores`` (mean busy cores).
+        The columns of ``SETTINGS``, and ``run_id, study, repeat, metric_name, parameters,
+        flops_per_sample``. Per run, T an epoch's training time, E its energy, N the GPUs:
+
+        ``epoch_time_s``
+            T: mean over epochs of the slowest host's training window.
+        ``epochs_timed, train_time_s``
+            Over how many epochs, and their sum.
+        ``samples_per_epoch, updates_per_epoch, samples_per_s``
+            Of all hosts; updates are optimiser steps.
+        ``energy_per_epoch_j, energy_per_sample_j, energy_per_update_j``
+            E: sum over hosts of the parts in ``energy_scope``; missing as soon as one window has
+            none, or that of a part of it only.
+        ``energy_delay_js, energy_delay2_js2``
+            E T and E T^2 of an epoch.
+        ``energy_scope, energy_source, energy_verdict, energy_is``
+            What is counted, ``mixed`` when windows differ, the worst verdict; these in words.
+        ``gpu_energy_per_epoch_j, power_per_gpu_w``
+            The GPUs' part alone, and its mean power over N T.
+        ``gpu_hours_per_epoch, samples_per_gpu_hour, updates_per_gpu_hour, energy_per_gpu_hour_j``
+            N T / 3600, and samples, updates and E per GPU-hour.
+        ``sm_util_mean, sm_util_cv, mem_util_mean, mem_util_cv``
+            Mean and coefficient of variation over a run's samples, pooled from windows: the mean
+            square of a window is m^2 (1 + cv^2), weighted with its duration.
+        ``sm_clock_mean_mhz, power_throttle_share, cpu_cores``
+            Means weighted with the windows' durations.
+        ``eval_time_s, eval_energy_j``
+            Mean of an evaluation.
+        ``metric, loss, best_metric, epochs_trained``
+            Of the last evaluation; the best, where it is known which way is better; epochs with
+            warm-up.
     """
     done = runs[runs["status"] == "done"]
-    kept = done[["run_id", "repeat", "metric_name", *SETTINGS]]
-    training = epochs[(epochs["phase"] == "train") & ~epochs["warmup"].astype(bool)]
-    rows = [_training(str(run_id), windows) for run_id, windows in training.groupby("run_id")]
-    timed = pd.DataFrame(rows, columns=_COLUMNS)
-    judged = epochs[epochs["phase"] == "evaluate"].sort_values("epoch")
-    last = judged.groupby("run_id").tail(1)[["run_id", "metric", "loss"]]
-    table = kept.merge(timed, on="run_id").merge(last, on="run_id", how="left")
-    return table.sort_values([*_SORT, "run_id"], ignore_index=True)
-
-
-_SORT = ("workload", "hardware", "gpus", "global_batch", "repeat")
-_COLUMNS = [
-    "run_id", "epoch_time_s", "samples_per_s", "energy_per_epoch_j", "energy_scope",
-    "energy_source", "energy_verdict", "energy_is", "cpu_cores",
-]  # fmt: skip
-
-
-def _training(run_id: str, windows: pd.DataFrame) -> dict[str, object]:
-    # A tracked epoch that an evaluation interrupts has several windows per host.
-    of_host_s = windows.groupby(["epoch", "host"])["duration_s"].sum()
-    time_s = of_host_s.groupby("epoch").max()
-    samples = windows.groupby("epoch")["samples"].sum(min_count=1)
-    # What an evaluation leaves of an epoch may be too short to be measured by itself.
-    share = windows["duration_s"] / windows.groupby(["epoch", "host"])["duration_s"].transform(
-        "sum"
+    kept = done[[*_KEPT, *(name for name in SETTINGS if name not in _KEPT)]]
+    kept = kept.assign(train=_train(kept["train"]))
+    training = epochs[epochs["phase"] == "train"]
+    timed = _phase(training[~training["warmup"].astype(bool)])
+    judged = epochs[epochs["phase"] == "evaluate"]
+    evaluated = _phase(judged)[["epoch_time_s", "energy_per_epoch_j"]].set_axis(
+        ["eval_time_s", "eval_energy_j"], axis=1
     )
-    told = windows[share >= _TELLING]
-    energy_j, scope = _energy(told)
-    sources = set(told["energy_source"])
-    worst = max(_VERDICTS.index(verdict) for verdict in told["energy_verdict"])
-    mixed = len(sources) > 1
-    row = {
-        "run_id": run_id,
-        "epoch_time_s": float(time_s.mean()),
-        "samples_per_s": float(samples.sum(min_count=1) / time_s.sum()),
-        "energy_per_epoch_j": energy_j,
-        "energy_scope": scope,
-        "energy_source": "mixed" if mixed else str(sources.pop()),
-        "energy_verdict": _VERDICTS[max(worst, 1) if mixed else worst],
-        "cpu_cores": float(windows["cpu_cores_mean"].mean()),
-    }
-    return row | {"energy_is": _energy_is(row)}
+    final = judged.sort_values("epoch", kind="stable").groupby("run_id").tail(1)
+    last = final.set_index("run_id")[["metric", "loss"]]
+    table = kept[kept["run_id"].isin(timed.index)].reset_index(drop=True)
+    trained = training.groupby("run_id")["epoch"].nunique().rename("epochs_trained")
+    for more in (timed, evaluated, last, _best(done, judged), trained):
+        of_run = more.reindex(table["run_id"]).reset_index(drop=True)
+        table = pd.concat([table, of_run], axis=1)
+    return _derived(table).sort_values([*_SORT, "run_id"], ignore_index=True)
 
 
-def _energy(windows: pd.DataFrame) -> tuple[float, str | None]:
+def _phase(windows: pd.DataFrame) -> pd.DataFrame:
+    """Return times, counts and energies of the windows, by run."""
+    # A tracked epoch that an evaluation interrupts has several windows per host.
+    hosts = windows.groupby(["run_id", "epoch", "host"], sort=False)
+    of_host = hosts.agg(
+        duration_s=("duration_s", "sum"),
+        updates=("updates", _sum) if windows["updates"].hasnans else ("updates", "sum"),
+    )
+    epoch = windows.groupby(["run_id", "epoch"])
+    of_epoch = of_host.groupby(level=["run_id", "epoch"]).max()
+    of_epoch["samples"] = epoch["samples"].sum(min_count=1)
+    by_run = of_epoch.groupby(level="run_id")
+    table = pd.DataFrame(
+        {
+            "epoch_time_s": by_run["duration_s"].mean(),
+            "epochs_timed": by_run.size(),
+            "train_time_s": by_run["duration_s"].sum(),
+            "samples_per_epoch": by_run["samples"].mean().astype(float),
+            "updates_per_epoch": by_run["updates"].mean().astype(float),
+            "samples_per_s": by_run["samples"].sum(min_count=1).astype(float)
+            / by_run["duration_s"].sum(),
+        }
+    )
+    # What an evaluation leaves of an epoch may be too short to be measured by itself.
+    told = windows[windows["duration_s"] >= _TELLING * hosts["duration_s"].transform("sum")]
+    return table.join(_energy(told)).join(_utilisation(windows))
+
+
+def _sum(values: pd.Series) -> float:
+    return float(values.sum(min_count=1))
+
+
+def _energy(windows: pd.DataFrame) -> pd.DataFrame:
     """Return mean energy per epoch and what it counts; missing when any window lacks a part."""
-    parts = [part for part, column in _PARTS.items() if windows[column].notna().any()]
-    if not parts or windows["energy_verdict"].isin(("partial", "unavailable")).any():
-        return np.nan, None
-    counted = windows[[_PARTS[part] for part in parts]]
-    if counted.isna().to_numpy().any():
-        return np.nan, None
-    per_epoch = counted.sum(axis=1).groupby(windows["epoch"]).sum()
-    return float(per_epoch.mean()), "+".join(parts)
+    by_run = windows.groupby("run_id", sort=True)
+    columns = list(_PARTS.values())
+    counted = by_run[columns].count()
+    sizes = by_run.size()
+    present = counted > 0
+    whole = ((counted == 0) | counted.eq(sizes, axis=0)).all(axis=1) & present.any(axis=1)
+    codes = windows["energy_verdict"].map(_VERDICTS.index).groupby(windows["run_id"]).max()
+    trusted = codes < _VERDICTS.index("partial")
+    told = whole & trusted
+    per_epoch = windows.groupby(["run_id", "epoch"])[columns].sum()
+    mean_j = per_epoch.groupby(level="run_id").mean()
+    scope = present.apply(
+        lambda row: "+".join(part for part, column in _PARTS.items() if row[column]), axis=1
+    )
+    mixed = by_run["energy_source"].nunique(dropna=False) > 1
+    worst = codes.where(~mixed, codes.clip(lower=_VERDICTS.index("suspect")))
+    gpu = trusted & (counted["gpu_energy_j"] == sizes)
+    return pd.DataFrame(
+        {
+            "energy_per_epoch_j": mean_j.sum(axis=1).where(told),
+            "gpu_energy_per_epoch_j": mean_j["gpu_energy_j"].where(gpu),
+            "energy_scope": scope.astype(object).where(told, None),
+            "energy_source": by_run["energy_source"].first().where(~mixed, "mixed"),
+            "energy_verdict": worst.map(lambda code: _VERDICTS[code]),
+        }
+    )
 
 
-def cells(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame:
-    """Return repeats aggregated per setting.
+def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:
+    run, weight = windows["run_id"], windows["duration_s"]
 
-    For each quantity q of ``QUANTITIES``: ``q`` (mean), ``q_sd``, ``q_low`` and ``q_high`` (95 %
-    interval of the mean by Student's t; missing for a single repeat), ``n`` repeats, and
-    ``energy_is``: ``energy_words`` of the repeats, missing where there are none. No mean is taken
-    over energies that count different things.
-    """
-    grouped = table.groupby(list(by), dropna=False, sort=True)
-    columns: dict[str, pd.Series] = {"n": grouped.size()}
-    columns["energy_is"] = grouped["energy_is"].agg(energy_words)
-    alike = grouped["energy_is"].transform("nunique") <= 1
-    table = table.assign(energy_per_epoch_j=table["energy_per_epoch_j"].where(alike))
-    grouped = table.groupby(list(by), dropna=False, sort=True)
-    for name in QUANTITIES:
-        values = grouped[name]
-        count, mean, sd = values.count(), values.mean(), values.std(ddof=1)
-        half = stats.t.ppf(0.975, count.where(count > 1) - 1) * sd / np.sqrt(count)
-        columns |= {name: mean, f"{name}_sd": sd, f"{name}_low": mean - half}
-        columns[f"{name}_high"] = mean + half
-    return pd.DataFrame(columns).reset_index()
+    def mean(values: pd.Series) -> pd.Series:
+        there = weight.where(values.notna())
+        return (values * weight).groupby(run).sum(min_count=1) / there.groupby(run).sum()
+
+    found = {}
+    for name in ("sm_util", "mem_util"):
+        of_window, cv = windows[f"{name}_mean"], windows[f"{name}_cv"].fillna(0.0)
+        found[f"{name}_mean"] = middle = mean(of_window)
+        square = mean(of_window**2 * (1 + cv**2))
+        spread = np.sqrt((square - middle**2).clip(lower=0.0))
+        found[f"{name}_cv"] = spread / middle.where(middle > 0)
+    for name in ("sm_clock_mean_mhz", "power_throttle_share"):
+        found[name] = mean(windows[name])
+    found["cpu_cores"] = mean(windows["cpu_cores_mean"])
+    return pd.DataFrame(found)
 
 
-def energy_words(words: pd.Series) -> str | None:
-    """Return the different values of ``energy_is`` as one text; None without any."""
-    return "; ".join(sorted(words.dropna().unique())) or None
+def _best(runs: pd.DataFrame, judged: pd.DataFrame) -> pd.Series:
+    """Return the best metric of each run for which it is known which way is better."""
+    better = runs.set_index("run_id")["metric_name"].map(direction, na_action="ignore")
+    by_run = judged.groupby("run_id")["metric"]
+    way = by_run.max().index.to_series().map(better)
+    best = by_run.max().where(way == "higher", by_run.min().where(way == "lower"))
+    return best.rename("best_metric")
 
 
-def _energy_is(row: dict[str, Any]) -> str | None:
+def _derived(table: pd.DataFrame) -> pd.DataFrame:
+    time_s, energy_j = table["epoch_time_s"], table["energy_per_epoch_j"]
+    hours = table["gpus"] * time_s / HOUR_S
+    return table.assign(
+        energy_per_sample_j=energy_j / table["samples_per_epoch"],
+        energy_per_update_j=energy_j / table["updates_per_epoch"],
+        energy_delay_js=energy_j * time_s,
+        energy_delay2_js2=energy_j * time_s**2,
+        energy_is=pd.Series(
+            [_energy_is(row) for row in table[_SAID].to_dict("records")], dtype=object
+        ),
+        power_per_gpu_w=table["gpu_energy_per_epoch_j"] / (table["gpus"] * time_s),
+        gpu_hours_per_epoch=hours,
+        samples_per_gpu_hour=table["samples_per_epoch"] / hours,
+        updates_per_gpu_hour=table["updates_per_epoch"] / hours,
+        energy_per_gpu_hour_j=energy_j / hours,
+    )
+
+
+_SAID = ["energy_scope", "energy_source", "energy_verdict"]
+
+
+def _energy_is(row: dict[Any, Any]) -> str | None:
     """Return what a run's energy counts, where it comes from, and any doubt about it."""
-    if row["energy_scope"] is not None:
+    if isinstance(row["energy_scope"], str):
         doubt = ", suspect" if row["energy_verdict"] == "suspect" else ""
         return f"{row['energy_scope']}, {row['energy_source']}{doubt}"
     return "partial, left out" if row["energy_verdict"] == "partial" else None
+
+
+def _train(texts: pd.Series) -> pd.Series:
+    """Return the loop's settings without those that change neither time nor energy."""
+    parsed = {}
+    for text in texts.dropna().unique():
+        settings = json.loads(text)
+        parsed[text] = json.dumps(
+            {name: value for name, value in settings.items() if name not in _NO_MATTER}
+        )
+    return texts.map(parsed, na_action="ignore")

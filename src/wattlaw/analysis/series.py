@@ -1,42 +1,59 @@
-"""Scaling series: runs that differ in the number of workers alone, and one batch rule.
+"""Scaling series: runs that differ in the number of GPUs alone, and what goes with it.
 
-A series keeps either the global batch (strong scaling) or the local batch. A run of one worker
-has both, so it belongs to a series of each kind.
+A series keeps either the global batch (strong scaling) or the local batch. Its data set is the
+same throughout, or grows in proportion to the GPUs. A run may belong to several series: one of a
+single GPU has both batches.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy import stats
 
-from wattlaw.analysis.power_law import Fits, fit_groups
+from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, group_label
+from wattlaw.analysis.laws.fits import Fits, fit_groups
 
 RULES = ("global_batch", "local_batch")
 ENERGY = "energy_per_epoch_j"
-_FIXED = (
-    "workload", "options", "hardware", "precision", "power_limit_w", "clock_limit_mhz",
+FIXED = (
+    "workload", "options", "train", "hardware", "launcher", "precision", *LIMITS,
     "dataset_fraction", "threads_per_worker",
 )  # fmt: skip
+#: With fewer counts, a data set that grows with the GPUs may be chance.
+_GROWS = 3
+_ADDED = ("rule", "batch", "fraction_per_gpu", "series", "family")
 
 
 def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of ``run_metrics``, once per series to which a run belongs.
 
-    Adds ``rule`` (global_batch or local_batch), ``batch``, and ``series``: a label that says
-    what tells this series from the others of the table. A series has at least two worker counts.
+    Adds ``rule`` (global_batch, local_batch, or unknown_batch where a table has neither) and
+    ``batch``; ``fraction_per_gpu`` (missing where the data set does not grow with the GPUs);
+    ``series``, a label that says what tells this series from the others of the table; and
+    ``family``, the same without cap and clock. A series has at least two GPU counts.
     """
+    known = table[list(RULES)].notna().any(axis=1)
+    named = [(rule, table[table[rule].notna()].assign(batch=table[rule])) for rule in RULES]
     parts = []
-    for rule in RULES:
-        for _, rows in table.groupby([*_FIXED, rule], dropna=False, sort=True):
-            if rows["gpus"].nunique() > 1:
-                parts.append(rows.assign(rule=rule, batch=rows[rule]))
+    for rule, of_rule in [*named, ("unknown_batch", table[~known].assign(batch=float("nan")))]:
+        rows = of_rule.assign(rule=rule, fraction_per_gpu=float("nan"))
+        parts += _wide(rows, [*FIXED, "batch"], 2)
+        shares = (rows["dataset_fraction"] / rows["gpus"]).round(12)
+        growing = rows.assign(fraction_per_gpu=shares)
+        fixed = [name for name in FIXED if name != "dataset_fraction"]
+        parts += _wide(growing, [*fixed, "batch", "fraction_per_gpu"], _GROWS)
     if not parts:
-        return table.iloc[:0].assign(rule="", batch=0, series="")
+        return table.iloc[:0].assign(**dict.fromkeys(_ADDED, ""))
     series = pd.concat(parts, ignore_index=True)
     names = telling(series)
-    return series.assign(series=[_label(row, names) for row in series.to_dict("records")])
+    series["series"] = _labels(series, names)
+    series["family"] = _labels(series, [name for name in names if name not in LIMITS])
+    return series
+
+
+def _wide(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:
+    counts = rows.groupby(by, dropna=False)["gpus"].transform("nunique")
+    return [one for _, one in rows[counts >= least].groupby(by, dropna=False, sort=True)]
 
 
 def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> Fits:
@@ -46,91 +63,50 @@ def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> Fits:
     caps and clocks that are set; a law of energy also says what the energy is.
     """
     if series.empty:
-        return Fits((), ())
-    names = telling(series)
-    fits = [
-        fit_groups(
-            rows, "gpus", y,
-            ["workload", rule, *(name for name in names if name != "workload"),
-             *(["energy_is"] if y == ENERGY else [])],
-        )
-        for rule, rows in ((str(rule), rows) for rule, rows in series.groupby("rule"))
-    ]  # fmt: skip
-    return Fits(
-        tuple(law for found in fits for law in found.laws),
-        tuple(refusal for found in fits for refusal in found.refusals),
-    )
-
-
-def group_label(group: dict[str, object]) -> str:
-    """Return a fit's group in the words of ``series`` labels, with the workload in front."""
-    words = [
-        f"{name.replace('_', ' ')} {value}" for name, value in group.items() if value is not None
-    ]
-    return ", ".join(words).removeprefix("workload ")
-
-
-def speedups(series: pd.DataFrame) -> pd.DataFrame:
-    """Return speedup and parallel efficiency of each series against its smallest worker count.
-
-    ``speedup = T(ref) / T(N)`` of geometric means over repeats, with a 95 % interval from a pooled
-    t test on log times (missing without repeats); ``efficiency = speedup * ref / N``.
-    """
-    groups = series.groupby("series", sort=False)
-    rows = [row for label, one in groups for row in _speedup(str(label), one)]
-    columns = [
-        "series",
-        "gpus",
-        "reference",
-        "speedup",
-        "speedup_low",
-        "speedup_high",
-        "efficiency",
-    ]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def _speedup(label: str, series: pd.DataFrame) -> Iterator[dict[str, object]]:
-    logs = {
-        gpus: np.log(series.loc[series["gpus"] == gpus, "epoch_time_s"].to_numpy(float))
-        for gpus in sorted(int(count) for count in series["gpus"].unique())
-    }
-    reference = min(logs)
-    freedom = sum(len(values) - 1 for values in logs.values())
-    pooled = sum(float(((values - values.mean()) ** 2).sum()) for values in logs.values())
-    for gpus, values in logs.items():
-        gain = logs[reference].mean() - values.mean()
-        half = np.nan
-        if gpus == reference:
-            half = 0.0
-        elif freedom:
-            spread = pooled / freedom * (1 / len(values) + 1 / len(logs[reference]))
-            half = stats.t.ppf(0.975, freedom) * np.sqrt(spread)
-        yield {
-            "series": label,
-            "gpus": gpus,
-            "reference": reference,
-            "speedup": float(np.exp(gain)),
-            "speedup_low": float(np.exp(gain - half)),
-            "speedup_high": float(np.exp(gain + half)),
-            "efficiency": float(np.exp(gain)) * reference / gpus,
-        }
+        return Fits(())
+    names = [name for name in telling(series) if name != "workload"]
+    energy = ["energy_is"] if y == ENERGY else []
+    fits = []
+    for rule in (*RULES, "unknown_batch"):
+        of_rule = series[series["rule"] == rule]
+        batch = [rule] if rule in RULES else []
+        for grows in (False, True):
+            rows = of_rule[of_rule["fraction_per_gpu"].notna() == grows]
+            others = [*names, "fraction_per_gpu"] if grows else names
+            others = [name for name in others if not (grows and name == "dataset_fraction")]
+            fits.append(fit_groups(rows, "gpus", y, ["workload", *batch, *others, *energy]))
+    return Fits(tuple(row for found in fits for row in found.rows))
 
 
 def telling(series: pd.DataFrame) -> list[str]:
-    """Return the columns beside workers and batch that differ, and caps and clocks that are set."""
+    """Return the columns beside GPUs and batch that differ, and caps and clocks that are set."""
     return [
         name
-        for name in _FIXED
-        if series[name].nunique(dropna=False) > 1
-        or (name.endswith(("_w", "_mhz")) and series[name].notna().any())
+        for name in FIXED
+        if series[name].nunique(dropna=False) > 1 or (name in LIMITS and series[name].notna().any())
     ]
 
 
+def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
+    """Return each row's label: workload if it differs, batch, then whatever else differs."""
+    shown = series.assign(
+        **{name: series[name].map(differing_options(series[name])) for name in JSON_COLUMNS}
+    )
+    columns = ["rule", "batch", "fraction_per_gpu", *names]
+    distinct = shown[columns].drop_duplicates()
+    words = {_key(row, columns): _label(row, names) for row in distinct.to_dict("records")}
+    return [words[_key(row, columns)] for row in shown[columns].to_dict("records")]
+
+
+def _key(row: dict[Any, Any], columns: list[str]) -> tuple[str, ...]:
+    return tuple(str(row[name]) for name in columns)
+
+
 def _label(row: dict[Any, Any], names: list[str]) -> str:
-    words = [f"{str(row['rule']).replace('_', ' ')} {row['batch']}"]
-    words += [f"{row[name]:g} W" if name == "power_limit_w" else
-              f"{row[name]:g} MHz" if name == "clock_limit_mhz" else
-              f"{row[name]:g} threads" if name == "threads_per_worker" else f"{row[name]}"
-              for name in names if not pd.isna(row[name])]  # fmt: skip
-    return ", ".join(words)
+    grows = not pd.isna(row["fraction_per_gpu"])
+    told: dict[str, Any] = {"workload": row["workload"]} if "workload" in names else {}
+    if row["rule"] in RULES:
+        told[row["rule"]] = row["batch"]
+    told |= {name: row[name] for name in names if not (grows and name == "dataset_fraction")}
+    words = group_label(told)
+    return f"{words}, data grows with N" if grows else words or "all runs"

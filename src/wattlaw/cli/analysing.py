@@ -7,20 +7,24 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from wattlaw.analysis.findings import find
+from wattlaw.analysis.groups import group_label
+from wattlaw.analysis.laws.fits import Fit, Fits, fit_groups
+from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.power_law import Fits, fit_groups
-from wattlaw.analysis.series import ENERGY, fit_series, group_label, scaling_series
+from wattlaw.analysis.series import ENERGY, fit_series, scaling_series
 from wattlaw.errors import BadInput, Refused
 from wattlaw.store.store import Store
 from wattlaw.store.tables import KINDS, read_stores, read_table, write_table
 
-TABLES = ("runs", "epochs", "telemetry", "fits")
+TABLES = ("runs", "epochs", "telemetry", "statistics", "fits")
 ENERGY_IS = "energy_is"
+_WIDE = 150
 
 
 def fit(source: Sequence[Path], x: str, y: str, by: str | None, *, as_json: bool) -> int:
@@ -65,21 +69,67 @@ def _fits(source: Sequence[Path], x: str, y: str, by: list[str], *, series: bool
     return fit_groups(table, x, y, [*by, *([ENERGY_IS] if y == ENERGY else [])])
 
 
-def report(stores: Sequence[Path], output: Path, figures: Path | None) -> int:
+def report(
+    stores: Sequence[Path],
+    output: Path,
+    figures: Path | None,
+    *,
+    template: str | None = None,
+    kinds: str = "png,svg",
+    target: float | None = None,
+    pue: float | None = None,
+    grid: str | None = None,
+    price: str | None = None,
+    price_per_gpu_hour: str | None = None,
+) -> int:
     """Write the page and, if asked, the figures."""
-    from wattlaw.report.page import write_figures, write_report
+    from wattlaw.analysis.claims import check_claims
+    from wattlaw.cli.footprints import footprint_of
+    from wattlaw.report.layouts import layout
+    from wattlaw.report.page import write_report
+    from wattlaw.report.pictures import figure_kinds, write_figures
 
-    findings = find(*read_stores(stores))
-    write_report(findings, output)
+    chosen, asked = layout(template), figure_kinds(kinds)
+    footprint = footprint_of(pue, grid, price, price_per_gpu_hour)
+    runs, epochs = read_stores(stores)
+    used, joint = _telemetry(stores, runs)
+    findings = find(
+        runs, epochs, statistics=used, joint=joint, footprint=footprint,
+        reference=chosen.reference, target=target,
+    )  # fmt: skip
+    write_report(findings, check_claims(findings), output, template)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if figures is not None:
-        written = write_figures(findings, figures)
+        written = write_figures(findings, figures, asked, study=chosen.study)
         print(f"{figures}: {len(written)} files")
     return 0
 
 
+def _telemetry(
+    stores: Sequence[Path], runs: pd.DataFrame
+) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
+    """Return how GPUs were used, and the joint utilisation of the least and most GPUs."""
+    from wattlaw.store.statistics import joint_utilisation, statistics
+
+    found = [Store.existing(path) for path in stores]
+    used = pd.concat([statistics(store) for store in found], ignore_index=True)
+    if used.empty:
+        return None, None
+    known = runs[(runs["status"] == "done") & runs["run_id"].isin(used["run_id"])]
+    by = known.groupby("workload")["gpus"]
+    ends = known[(known["gpus"] == by.transform("min")) | (known["gpus"] == by.transform("max"))]
+    wanted = set(ends["run_id"])
+    parts = []
+    for store in found:
+        own = sorted(wanted & {folder.run_id for folder in store.folders()})
+        parts += [joint_utilisation(store, own)] if own else []
+    return used, pd.concat(parts, ignore_index=True)
+
+
 def export(store: Path, table: str, output: Path) -> int:
     """Write a table to a file; its ending says which kind."""
+    from wattlaw.store.statistics import statistics
+
     if table not in TABLES:
         raise BadInput(f"export: given {table!r}; allowed: {', '.join(TABLES)}")
     kind = output.suffix.lower()
@@ -88,7 +138,9 @@ def export(store: Path, table: str, output: Path) -> int:
     found = Store.existing(store)
     if table == "fits":
         fits = fit_series(scaling_series(run_metrics(*read_stores([store]))))
-        rows = pa.Table.from_pandas(pd.json_normalize(fits.as_json()), preserve_index=False)
+        rows = pa.Table.from_pandas(_flat(fits), preserve_index=False)
+    elif table == "statistics":
+        rows = pa.Table.from_pandas(statistics(found), preserve_index=False)
     else:
         rows = found.arrow(table)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -97,21 +149,57 @@ def export(store: Path, table: str, output: Path) -> int:
     return 0
 
 
+def _flat(fits: Fits) -> pd.DataFrame:
+    """Return a row per series; what is nested in JSON becomes columns such as ``bend.at``."""
+    rows = [
+        {name: value for name, value in row.items() if value is not None or name not in _NESTED}
+        for row in fits.as_json()
+    ]
+    flat = pd.json_normalize(rows)
+    return flat.astype({"n": "Int64"}) if rows else flat
+
+
+_NESTED = ("trusted", "diagnostics", "selected", "bend")
+
+
 def _show(fits: Fits) -> None:
-    table = Table(title="t = alpha * N^-beta", title_justify="left")
-    for name in ("series", "alpha", "beta", "SE", "95 % interval", "R²", "p", "n", "N"):
-        table.add_column(name, justify="left" if name == "series" else "right", overflow="fold")
-    for group, law in fits.laws:
-        low, high = law.beta_ci
-        table.add_row(
-            escape(group_label(group)) or "all rows",
-            f"{law.alpha:.4g}",
-            f"{law.beta:.3f}",
-            f"{law.beta_se:.3f}",
-            f"{low:.3f} to {high:.3f}",
-            "-" if law.r2 is None else f"{law.r2:.4f}",
-            "-" if law.p_value is None else f"{law.p_value:.2g}",
-            str(law.n),
-            f"{law.x_min:g}-{law.x_max:g}",
-        )
-    Console().print(table)
+    table = Table(title="t = alpha * N^-beta", title_justify="left", box=SIMPLE_HEAD)
+    for name in ("series", "alpha", "beta", "SE", "95 % interval", "R²", "p", "n", "N",
+                 "selected", "bend"):  # fmt: skip
+        left = name in {"series", "selected", "bend"}
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
+    for row in fits.rows:
+        if row.law is not None:
+            table.add_row(*_cells(row, row.law))
+    if any(law.trusted.interval == "repeats" for _, law in fits.laws):
+        table.caption = "* from the counts' means: repeats of a count share deviations"
+    console = Console()
+    if not console.is_terminal:  # a file or a pager has room
+        console = Console(width=_WIDE)
+    console.print(table)
+
+
+def _cells(row: Fit, law: PowerLaw) -> list[str]:
+    """Return a series in the table's columns: the intervals that a report should quote."""
+    quoted = law.trusted
+    low, high = quoted.beta_ci
+    return [
+        escape(group_label(row.group)) or "all rows",
+        f"{law.alpha:.4g}",
+        f"{law.beta:.3f}",
+        f"{quoted.beta_se:.3f}",
+        f"{low:.3f} to {high:.3f}{'*' if quoted.interval == 'repeats' else ''}",
+        "-" if law.r2 is None else f"{law.r2:.4f}",
+        "-" if law.p_value is None else f"{law.p_value:.2g}",
+        str(law.n),
+        f"{law.x_min:g}-{law.x_max:g}",
+        row.selection.best.name if row.selection else "-",
+        _bend_cell(row),
+    ]
+
+
+def _bend_cell(row: Fit) -> str:
+    if row.bend is None:
+        return "cannot tell" if row.bend_p is None else "none seen"
+    found = row.bend
+    return f"at {found.at:g}: {found.beta_before:.2f}, then {found.beta_after:.2f}"

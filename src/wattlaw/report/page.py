@@ -1,79 +1,123 @@
-"""The report: one HTML file that opens with no network, and its figures as files."""
+"""The report: one HTML file that a centre can hand out. It loads nothing and runs nothing."""
 
-import json
+import base64
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import cache
+from importlib import resources
 from pathlib import Path
-from typing import Any
 
-import jinja2
-import vl_convert
-from altair.utils._importers import vl_version_for_vl_convert
-
+from wattlaw import __version__
+from wattlaw.analysis.claims.verdicts import Claim
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.series import group_label
-from wattlaw.report.figures import FIGURES
-from wattlaw.report.words import summary
+from wattlaw.report.blocks import Section
+from wattlaw.report.layouts import Content, Layout, layout, sections
+from wattlaw.report.pictures import Picture, pictures
+from wattlaw.report.tables.claims import STUDIES
+from wattlaw.report.tables.table import Table
+from wattlaw.report.templating import environment
+from wattlaw.report.words import Sentence, summary
 from wattlaw.store.files import write_text
 
-_SCALE = 2
 
+def write_report(
+    findings: Findings,
+    claims: Sequence[Claim],
+    path: Path,
+    template: str | None = None,
+    title: str | None = None,
+    written: datetime | None = None,
+) -> None:
+    """Write the page.
 
-def write_report(findings: Findings, path: Path, title: str = "wattlaw report") -> None:
-    """Write the page. Every name in it is escaped; nothing in it is loaded from elsewhere."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("wattlaw.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {
-        "number": number,
-        "group": group_label,
-        "words": lambda name: name.replace("_", " "),
-    }
-    charts = {name: chart.to_dict() for name, make in FIGURES.items() if (chart := make(findings))}
-    page = environment.get_template("report.html.j2").render(
-        title=title,
-        findings=findings,
-        summary=summary(findings),
-        charts=charts,
-        specs=_inert(charts),
-        script=_script() if charts else "",
+    Parameters
+    ----------
+    findings, claims
+        What the page says.
+    path
+        The file; its folder is made.
+    template
+        ``mit-2022`` or ``kit-2025`` keeps to that study's layout, figures and claims.
+    title
+        By default made from the names of the studies.
+    written
+        When; by default now.
+
+    Raises
+    ------
+    BadInput
+        There is no such template.
+    """
+    chosen = layout(template)
+    claims = [claim for claim in claims if chosen.study in (None, claim.study)]
+    content = Content(findings, claims, pictures(findings, chosen.study))
+    shown = sections(content, chosen)
+    page = (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            title=title or _title(findings),
+            lead=_lead(findings, chosen, written or datetime.now(UTC)),
+            summary=_by_topic(summary(findings, claims), shown),
+            sections=shown,
+            numbers=_numbers(shown),
+            style=_style(),
+            style_hash=_hash(_style()),
+            version=__version__,
+        )
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page, durable=False)
 
 
-def write_figures(findings: Findings, directory: Path) -> list[Path]:
-    """Write each figure as PNG and as SVG; return the files."""
-    directory.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, make in FIGURES.items():
-        chart = make(findings)
-        if chart is not None:
-            for kind in ("png", "svg"):
-                path = directory / f"{name}.{kind}"
-                chart.save(str(path), scale_factor=_SCALE)
-                written.append(path)
-    return written
+def _title(findings: Findings) -> str:
+    studies = findings.facts.get("Studies", "")
+    return f"Time and energy of training: {studies}" if studies else "Time and energy of training"
 
 
-def number(value: Any, digits: int = 3) -> str:
-    """Return a number for a table, or a dash where there is none."""
-    if value is None or value != value:  # noqa: PLR0124 - NaN is the one value unlike itself
-        return "–"
-    if isinstance(value, float) and not value.is_integer() and abs(value) < 10**digits:
-        return f"{value:.{digits}g}"
-    return f"{value:,.0f}"
+def _lead(findings: Findings, chosen: Layout, written: datetime) -> list[str]:
+    """Return when, what, and with which version."""
+    facts, runs = findings.facts, sum(findings.statuses.values())
+    lines = [f"Written {written:%Y-%m-%d %H:%M} UTC by wattlaw {__version__} from {runs:,} runs."]
+    where = [facts[name] for name in ("Hardware", "Workloads") if name in facts]
+    if "Measured" in facts:
+        where.append(f"measured {facts['Measured']}")
+    if where:
+        lines.append("; ".join(where) + ".")
+    if chosen.study is not None:
+        lines.append(f"In the layout of {STUDIES[chosen.study]}: its figures and claims only.")
+    return lines
+
+
+def _by_topic(sentences: Sequence[Sentence], shown: Sequence[Section]) -> dict[str, list[str]]:
+    """Return the sentences that a shown section has more on, by their topic."""
+    there = {section.name for section in shown}
+    topics: dict[str, list[str]] = {}
+    for one in sentences:
+        if one.section in there:
+            topics.setdefault(one.topic, []).append(one.text)
+    return topics
+
+
+def _numbers(shown: Sequence[Section]) -> dict[tuple[str, str], str]:
+    """Return what each figure and table is called, by kind and name, numbered in their order."""
+    blocks = [block for section in shown for block in section.blocks]
+    numbers: dict[tuple[str, str], str] = {}
+    for kind, word in (("picture", "Figure"), ("table", "Table")):
+        names = [block.name for block in blocks if isinstance(block, _NUMBERED[kind])]
+        numbers |= {(kind, name): f"{word} {i}" for i, name in enumerate(names, start=1)}
+    return numbers
+
+
+_NUMBERED: dict[str, type[Picture | Table]] = {"picture": Picture, "table": Table}
 
 
 @cache
-def _script() -> str:
-    """Return vega, vega-lite and vega-embed as one script that cannot end its own element."""
-    bundle: str = vl_convert.javascript_bundle(vl_version=vl_version_for_vl_convert())  # type: ignore[call-arg]
-    return bundle.replace("</script", "<\\/script")
+def _style() -> str:
+    return resources.files("wattlaw.report").joinpath("templates/report.css").read_text("utf-8")
 
 
-def _inert(charts: dict[str, Any]) -> str:
-    """Return charts as JSON in which no name can end the script or start another."""
-    text = json.dumps(charts, allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+def _hash(text: str) -> str:
+    """Return what a page's policy has to name so that its own style, and no other, is taken."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

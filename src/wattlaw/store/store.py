@@ -2,11 +2,12 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.store.parquet import read_together
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import WorkloadSpec
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     import duckdb
     import pandas as pd
     import pyarrow as pa
+
+#: Fewer files are read one by one before DuckDB is there.
+_MANY = 50
 
 
 class Store:
@@ -72,9 +76,7 @@ class Store:
         if table == "runs":
             rows = [_row(folder, record) for folder in self.folders() if (record := folder.read())]
             return pa.Table.from_pylist(rows, schema=RUNS)
-        schema = TABLES[table]
-        parts = [_read(path, schema) for path in self._finished(table)]
-        return pa.concat_tables([schema.empty_table(), *parts])
+        return read_all(self.finished(table), TABLES[table])
 
     def pandas(self, table: str) -> "pd.DataFrame":
         """Return a whole table as a pandas frame."""
@@ -85,22 +87,26 @@ class Store:
         """Return a table as a DuckDB relation; finished files are read as a query needs them."""
         import duckdb
         import pyarrow.dataset as ds
-        import pyarrow.parquet as pq
 
         from wattlaw.store.schema import TABLES
 
-        paths = self._finished(table) if table != "runs" else []
+        paths = self.finished(table) if table != "runs" else []
         if not paths:
             return duckdb.from_arrow(self.arrow(table))
         schema = TABLES[table]
-        for path in paths:
-            with _naming(path):
-                _as(schema, pq.read_schema(path).empty_table())
+        check_all(paths, schema)
         # Not read_parquet: it takes a '[' or '*' in the store's path for a pattern.
         files = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
         return duckdb.from_arrow(files)
 
-    def _finished(self, table: str) -> list[Path]:
+    def finished(self, table: str) -> list[Path]:
+        """Return the files of ``epochs`` or ``telemetry`` of all done runs, sorted by run id.
+
+        Raises
+        ------
+        BadInput
+            One is missing.
+        """
         done = (record.run_id for record in self.records() if record.status == "done")
         paths = [self._runs / run_id / f"{table}.parquet" for run_id in done]
         for path in paths:
@@ -109,6 +115,37 @@ class Store:
                     f"{path}: missing, though its run is done; restore it or remove the run"
                 )
         return paths
+
+
+def read_all(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
+    """Return the tables of finished runs as one.
+
+    Raises
+    ------
+    BadInput
+        A file is not of this schema, or of another run; it is named.
+    """
+    import pyarrow as pa
+
+    together = read_together(paths, schema) if len(paths) >= _MANY else None
+    if together is not None:
+        return together
+    return pa.concat_tables([schema.empty_table(), *(_read(path, schema) for path in paths)])
+
+
+def check_all(paths: Sequence[Path], schema: "pa.Schema") -> None:
+    """Look at the columns of finished runs' files, not at their rows.
+
+    Raises
+    ------
+    BadInput
+        A file is not of this schema; it is named.
+    """
+    import pyarrow.parquet as pq
+
+    for path in paths:
+        with _naming(path):
+            _as(schema, pq.read_schema(path).empty_table())
 
 
 def _read(path: Path, schema: "pa.Schema") -> "pa.Table":

@@ -1,0 +1,277 @@
+"""Statistics of 100 million samples beside DuckDB written by hand; a store of 3,000 runs.
+
+Run with ``python benchmarks/telemetry.py`` (about 2 GB in the temporary folder, removed at the
+end). Both sides take turns, each in a process of its own that tells its time and peak memory; the
+first turn of each is not counted.
+"""
+
+import argparse
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wattlaw.store.record import Facts, RunRecord, now
+from wattlaw.store.schema import EPOCHS, TELEMETRY
+from wattlaw.store.statistics import joint_utilisation
+from wattlaw.store.statistics import statistics as statistics_of
+from wattlaw.store.store import Store
+from wattlaw.study.identity import run_id
+from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+
+ROUNDS = 5
+#: Few windows: the more there are, the slower is the join of the query by hand.
+EPOCHS_OF_RUNS = (3, 5, 10)
+BEGIN_NS, PERIOD_NS = 1_700_000_000 * 10**9, 10**8
+QUANTITIES = ("sm_util", "mem_util", "power_w", "sm_clock_mhz", "temperature_c")
+RESULTS = Path(__file__).parent / "results"
+#: What one would write who knows DuckDB and the store.
+BY_HAND = """
+with windows as (
+    select run_id, host, start_ns, start_ns + cast(round(duration_s * 1e9) as bigint) as end_ns
+    from read_parquet('{store}/runs/*/epochs.parquet') where phase = 'train' and not warmup
+)
+select t.run_id, t.host, t.device, count(*) as samples, {columns},
+       corr(sm_util, mem_util) as utilisation_correlation
+from read_parquet('{store}/runs/*/telemetry.parquet') t
+join windows w on t.run_id = w.run_id and t.host = w.host
+    and t.t_ns between w.start_ns and w.end_ns
+where t.kind = 'gpu'
+group by all
+"""
+
+
+def samples(identity: str, hosts: int, gpus: int, times: int, seed: int) -> pa.Table:
+    """Return the telemetry of a run, in the order in which a store has it: by host, by time."""
+    dice = np.random.default_rng(seed)
+    rows = hosts * gpus * times
+    devices = pa.array([f"GPU-{seed:08}-{number}" for number in range(gpus)])
+    at_ns = BEGIN_NS + np.repeat(np.arange(times) * PERIOD_NS, gpus)
+    host, device = np.repeat(np.arange(hosts), gpus * times), np.tile(np.arange(gpus), times)
+    load = np.repeat(dice.normal(0.8, 0.1, times * hosts).clip(0, 1), gpus)
+    known = {
+        "run_id": pa.repeat(identity, rows),
+        "host": pa.array([f"node{number:03}" for number in range(hosts)]).take(pa.array(host)),
+        "device": devices.take(pa.array(np.tile(device, hosts))),
+        "kind": pa.repeat("gpu", rows),
+        "t_ns": pa.array(np.tile(at_ns, hosts) + dice.integers(0, 10**6, rows)),
+        "power_w": pa.array((load * 250 + dice.normal(40, 5, rows)).round(3)),
+        "energy_j": pa.array(np.arange(rows) * 20.0),
+        "power_source": pa.repeat("measured", rows),
+        "sm_util": pa.array((load + dice.normal(0, 0.05, rows)).clip(0, 1).round(2)),
+        "mem_util": pa.array((load / 2 + dice.normal(0, 0.05, rows)).clip(0, 1).round(2)),
+        "mem_used_bytes": pa.array(dice.integers(10**10, 10**10 + 10**6, rows)),
+        "sm_clock_mhz": pa.array(dice.integers(90, 132, rows) * 15.0),
+        "temperature_c": pa.array(dice.integers(45, 70, rows) * 1.0),
+        "throttle": pa.array(np.zeros(rows, dtype=np.int64)),
+    }
+    missing = {field.name: pa.nulls(rows, field.type) for field in TELEMETRY}
+    return pa.table({**missing, **known}, schema=TELEMETRY)
+
+
+def windows(identity: str, hosts: int, epochs: int, seconds: float) -> pa.Table:
+    """Return windows that fill a run: training, and evaluation for a tenth of each epoch."""
+    rows = [
+        {
+            "run_id": identity, "host": f"node{host:03}", "epoch": epoch, "phase": phase,
+            "warmup": epoch == 0, "duration_s": seconds / epochs * share,
+            "start_ns": BEGIN_NS + round(seconds / epochs * (epoch + begin) * 1e9),
+            "samples": 1000, "updates": 10, "loss": 1.0, "energy_source": "counter",
+            "energy_verdict": "ok", "gpu_energy_j": 1000.0, "sm_util_mean": 0.8,
+        }
+        for epoch in range(epochs) for host in range(hosts)
+        for phase, begin, share in (("train", 0.0, 0.89), ("evaluate", 0.9, 0.09))
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=EPOCHS)
+
+
+def add_run(store: Store, number: int, hosts: int, gpus: int, times: int, epochs: int) -> None:
+    """Write a done run."""
+    spec = RunSpec(
+        workload=WorkloadSpec(name="resnet50"),
+        setting=Setting(gpus=hosts * gpus, local_batch=64, global_batch=64 * hosts * gpus),
+        repeat=number,
+        measure=Measure(epochs=epochs),
+        launch_kind="local",
+        nodes=hosts,
+    )
+    identity = run_id(spec)
+    folder = store.folder(identity)
+    record = RunRecord(
+        run_id=identity, study="benchmark", spec=spec, seed=0, order_seed=0, status="done",
+        attempts=1, started_at=now(), finished_at=now(), facts=Facts(software={"torch": "2"}),
+    )  # fmt: skip
+    folder.write(record, durable=False)
+    seconds = times * PERIOD_NS * 1e-9
+    for path, table in (
+        (folder.telemetry_path, samples(identity, hosts, gpus, times, number)),
+        (folder.epochs_path, windows(identity, hosts, epochs, seconds)),
+    ):
+        pq.write_table(table, path, compression="zstd")
+
+
+def by_hand(path: Path) -> pd.DataFrame:
+    """Return the rows of GPUs as the query written by hand finds them."""
+    names = {"sm_util": "sm_util_{}", "mem_util": "mem_util_{}", "power_w": "power_{}_w",
+             "sm_clock_mhz": "sm_clock_{}_mhz", "temperature_c": "temperature_{}_c"}  # fmt: skip
+    functions = {"mean": "avg", "sd": "stddev_pop", "min": "min", "max": "max"}
+    columns = ", ".join(
+        f"{how}({column}) as {names[column].format(one)}"
+        for column in QUANTITIES
+        for one, how in functions.items()
+    )
+    return duckdb.sql(BY_HAND.format(store=path, columns=columns)).df()
+
+
+def ours(path: Path) -> pd.DataFrame:
+    """Return the rows of GPUs as ``statistics`` finds them."""
+    found = statistics_of(Store(path))
+    return found[found["part"] == "gpu"]
+
+
+def tables(path: Path) -> pd.DataFrame:
+    """Read what a report needs of a store's runs."""
+    store = Store(path)
+    store.pandas("runs")
+    return store.pandas("epochs")
+
+
+SIDES = {"ours": ours, "by hand": by_hand, "runs and epochs": tables,
+         "joint": lambda path: joint_utilisation(Store(path))}  # fmt: skip
+
+
+def side(name: str, path: Path, output: Path) -> None:
+    """Do one side's work; print time and peak memory, leave what was found."""
+    begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
+    found = SIDES[name](path)
+    took_s, cpu_s = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
+    found.to_parquet(output)
+    # Not getrusage: its peak is also that of the process that started this one.
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    print(json.dumps({"s": took_s, "cpu_s": cpu_s, "peak_gb": int(peak) * 1024 / 1e9}))
+
+
+def turn(name: str, path: Path, output: Path) -> dict[str, float]:
+    """Let one side take its turn."""
+    line = [sys.executable, __file__, "--side", name, str(path), str(output)]
+    done = subprocess.run(line, check=True, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def turns(names: list[str], path: Path, scratch: Path, rounds: int) -> Iterator[dict[str, Any]]:
+    """Yield rounds in which every side has its turn, after one that is not counted."""
+    for number in range(rounds + 1):
+        found = {name: turn(name, path, scratch / f"{name}.parquet") for name in names}
+        print(number, {name: round(one["s"], 2) for name, one in found.items()}, flush=True)
+        if number:
+            yield found
+
+
+def largest_difference(scratch: Path) -> float:
+    """Return by how much the two sides' numbers differ, relative to the greater at most."""
+    keys = ["run_id", "host", "device"]
+    one, other = (
+        pd.read_parquet(scratch / f"{name}.parquet").sort_values(keys, ignore_index=True)
+        for name in ("ours", "by hand")
+    )
+    assert one[keys].equals(other[keys])
+    numbers = [name for name in other.columns if name not in keys]
+    a, b = one[numbers].to_numpy(float), other[numbers].to_numpy(float)
+    return float(np.max(np.abs(a - b) / np.maximum(np.maximum(np.abs(a), np.abs(b)), 1e-12)))
+
+
+def large(rows: int, scratch: Path) -> dict[str, Any]:
+    """Measure the statistics of a store of many samples."""
+    store = Store(scratch / "large")
+    store.create()
+    hosts, gpus, times = 2, 4, 312_500
+    runs = -(-rows // (hosts * gpus * times))
+    for number in range(runs):
+        add_run(store, number, hosts, gpus, times, EPOCHS_OF_RUNS[number % len(EPOCHS_OF_RUNS)])
+    print(f"{runs} runs, {runs * hosts * gpus * times:,} samples", flush=True)
+    found = list(turns(["ours", "by hand"], store.path, scratch, ROUNDS))
+    ratios = [one["ours"]["s"] / one["by hand"]["s"] for one in found]
+    peak_gb = max(one["ours"]["peak_gb"] for one in found)
+    return {
+        "samples": runs * hosts * gpus * times,
+        "runs": runs,
+        "epochs_of_runs": EPOCHS_OF_RUNS,
+        "file_gb": sum(path.stat().st_size for path in store.path.rglob("*.parquet")) / 1e9,
+        "median_s": {name: statistics.median(one[name]["s"] for one in found) for name in found[0]},
+        "median_cpu_s": {
+            name: statistics.median(one[name]["cpu_s"] for one in found) for name in found[0]
+        },
+        "ratios": ratios,
+        "ratio": statistics.median(ratios),
+        "peak_gb": {name: max(one[name]["peak_gb"] for one in found) for name in found[0]},
+        "largest_relative_difference": largest_difference(scratch),
+        "target": "at most 1.5 times the query by hand, in under 4 GB",
+        "met": statistics.median(ratios) <= 1.5 and peak_gb < 4,
+        "rounds": len(found),
+    }
+
+
+def many(runs: int, scratch: Path) -> dict[str, Any]:
+    """Measure what a report reads of a store of many small runs."""
+    store = Store(scratch / "many")
+    store.create()
+    for number in range(runs):
+        add_run(store, number, 1, 4, 100, 4)
+    names = ["runs and epochs", "ours", "joint"]
+    found = list(turns(names, store.path, scratch, 3))
+    medians = {name: statistics.median(one[name]["s"] for one in found) for name in names}
+    return {
+        "runs": runs,
+        "median_s": medians,
+        "target": "runs and epochs under 10 s, statistics under 10 s",
+        "met": medians["runs and epochs"] < 10 and medians["ours"] < 10,
+        "rounds": len(found),
+    }
+
+
+def main() -> None:
+    """Build, measure, print, and write the results beside their settings."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=100_000_000)
+    parser.add_argument("--runs", type=int, default=3000)
+    parser.add_argument("--side", nargs=3, metavar=("NAME", "STORE", "OUTPUT"))
+    options = parser.parse_args()
+    if options.side:
+        side(options.side[0], Path(options.side[1]), Path(options.side[2]))
+        return
+    with tempfile.TemporaryDirectory(prefix="wattlaw-telemetry-") as folder:
+        scratch = Path(folder)
+        result = {
+            "what": "statistics of telemetry beside a query by hand; reading a store of many runs",
+            "large_store": large(options.rows, scratch),
+            "many_runs": many(options.runs, scratch),
+            "python": platform.python_version(),
+            "duckdb": duckdb.__version__,
+            "hardware": f"{platform.machine()}, {os.cpu_count()} cores, no GPU used",
+            "measured": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+    print(json.dumps(result, indent=1))
+    if options.rows >= 100_000_000 and options.runs >= 3000:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"telemetry-cpu{os.cpu_count()}-{datetime.now(UTC):%Y-%m}.json"
+        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

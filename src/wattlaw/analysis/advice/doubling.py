@@ -1,0 +1,77 @@
+"""What twice as many GPUs cost and give."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wattlaw.analysis.advice.option import Option
+from wattlaw.analysis.footprint import Footprint
+
+_LEFT = ("gpus", "nodes")
+
+
+@dataclass(frozen=True)
+class Doubling:
+    """The option with twice the GPUs of another, and what it changes over all epochs."""
+
+    of: Option
+    option: Option
+    rule: str  # the batch that is kept: global_batch or local_batch
+
+    @property
+    def time_ratio(self) -> float:
+        """Return the time as a share of that with half the GPUs."""
+        return self.option.train_time_s.mean / self.of.train_time_s.mean
+
+    @property
+    def energy_ratio(self) -> float | None:
+        """Return the energy likewise; None where either is not known."""
+        more, less = self.option.train_energy_j, self.of.train_energy_j
+        return None if more is None or less is None else more.mean / less.mean
+
+    def as_json(self, footprint: Footprint | None) -> dict[str, Any]:
+        """Return the option's JSON, with the ratios and differences of the means."""
+        said = self.option.as_json(footprint)
+        base = self.of.as_json(footprint)
+        changes = {
+            f"extra_{name}": None if said[name] is None or base[name] is None
+            else said[name] - base[name]
+            for name in ("train_energy_j", "gpu_hours", "cost", "co2_kg")
+        }  # fmt: skip
+        return said | {
+            "keeps": self.rule, "from_gpus": self.of.gpus, "time_ratio": self.time_ratio,
+            "energy_ratio": self.energy_ratio,
+            "saves_s": base["train_time_s"] - said["train_time_s"], **changes,
+        }  # fmt: skip
+
+
+def next_doubling(option: Option, options: Sequence[Option]) -> Doubling | None:
+    """Return the option with twice the GPUs and all else the same; None where there is none.
+
+    The global batch stays rather than the local one, since then the same is learned; but what was
+    measured comes before what a law says.
+    """
+    found = []
+    for rule, other in (("global_batch", "local_batch"), ("local_batch", "global_batch")):
+        found += [
+            Doubling(option, one, rule)
+            for one in options
+            if one.gpus == 2 * option.gpus
+            and option.setting[rule] is not None
+            and one.same_as(option, other, *_LEFT)
+        ]
+    # Without batches that are known, all else is the same.
+    found += [
+        Doubling(option, one, "unknown_batch")
+        for one in options
+        if one.gpus == 2 * option.gpus
+        and option.setting["global_batch"] is None
+        and one.same_as(option, *_LEFT)
+    ]
+    return min(found, key=_order, default=None)
+
+
+def _order(doubling: Doubling) -> tuple[bool, bool, int]:
+    """Return what comes first: measured, the same global batch, the fewest nodes."""
+    option = doubling.option
+    return not option.measured, doubling.rule != "global_batch", int(option.setting["nodes"] or 0)

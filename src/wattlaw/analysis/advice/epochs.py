@@ -1,0 +1,93 @@
+"""For how many epochs a setting has to train: as asked, as the runs did, or to a target."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from wattlaw.analysis.advice.job import Job
+from wattlaw.analysis.advice.option import Quantity
+from wattlaw.analysis.to_target import time_to_target
+from wattlaw.errors import BadInput, Refused
+
+
+@dataclass(frozen=True)
+class Needed:
+    """The epochs of a setting (None: not known), in words, and what to be warned of."""
+
+    of: Callable[[dict[str, Any]], Quantity | None]
+    words: str
+    warnings: tuple[str, ...]
+
+
+def needed_epochs(
+    job: Job, epochs: pd.DataFrame, asked: int | None, target: float | None
+) -> Needed:
+    """Return the epochs to train.
+
+    Without ``asked`` and ``target`` they are what most runs trained, of several the most.
+
+    Raises
+    ------
+    BadInput
+        Epochs below 1, or both epochs and a target are given.
+    Refused
+        No run reached the target, or it is not known which way the metric is better.
+    """
+    if asked is not None and target is not None:
+        raise BadInput("given epochs and a target; allowed: one of them")
+    if asked is not None and asked < 1:
+        raise BadInput(f"epochs: given {asked}; allowed: 1 or more")
+    if target is not None:
+        return _to_target(job, epochs, target)
+    if asked is not None:
+        return _fixed(asked, ())
+    trained = job.rows["epochs_trained"].dropna()
+    if trained.empty:
+        return _fixed(1, ("It is not known how many epochs the runs trained: totals are of one.",))
+    most = int(trained.mode().max())
+    if trained.nunique() == 1:
+        return _fixed(most, ())
+    said = (
+        f"The runs trained {int(trained.min())} to {int(trained.max())} epochs; totals are of "
+        f"{most} for every setting. Give --epochs for another number."
+    )
+    return _fixed(most, (said,))
+
+
+def _fixed(count: int, warnings: tuple[str, ...]) -> Needed:
+    exactly = Quantity(float(count), float(count), float(count))
+    return Needed(lambda _: exactly, f"{count} epoch{'s' * (count > 1)}", warnings)
+
+
+def _to_target(job: Job, epochs: pd.DataFrame, target: float) -> Needed:
+    """Return the epochs that the runs of a global batch took to the target."""
+    told = time_to_target(job.rows, epochs, target)
+    by_batch: dict[tuple[Any, Any], Quantity] = {}
+    failed: dict[Any, str] = {}
+    for row in told.drop_duplicates(_LEARNS).to_dict("records"):
+        count = Quantity.of(row["epochs"], row["epochs_low"], row["epochs_high"])
+        if count is not None:
+            by_batch[tuple(row[name] for name in _LEARNS)] = count
+        else:
+            failed[row["global_batch"]] = str(row["why"])
+    if not by_batch:
+        raise Refused(
+            f"no global batch whose runs all reached a metric of {target:g}; train longer, or "
+            "choose a target that is easier"
+        )
+    warnings = [
+        f"Global batch {batch:g} is no candidate: {why}." for batch, why in sorted(failed.items())
+    ]
+    without = job.rows.loc[job.rows["global_batch"].isna(), "run_id"].nunique()
+    if without:
+        warnings.append(f"{without} runs without a known global batch are no candidates.")
+    return Needed(
+        lambda setting: by_batch.get(tuple(setting[name] for name in _LEARNS)),
+        f"the epochs to a metric of {target:g}, by global batch",
+        tuple(warnings),
+    )
+
+
+_LEARNS = ["precision", "global_batch"]

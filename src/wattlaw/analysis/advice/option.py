@@ -1,0 +1,137 @@
+"""A setting that could be run, with what it takes: measured, or predicted by a law."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wattlaw.analysis.footprint import Footprint
+from wattlaw.analysis.metrics import HOUR_S
+
+#: Settings of an option in its JSON; workload, options and training loop are the job's.
+SETTING = (
+    "hardware", "launcher", "nodes", "gpus", "global_batch", "local_batch", "precision",
+    "power_limit_w", "clock_limit_mhz", "dataset_fraction", "threads_per_worker",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A mean with the bounds of its 95 % interval; None where there is no interval."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, mean: float, low: float, high: float) -> "Quantity | None":
+        """Return a quantity; None without a mean, without bounds if one is missing or infinite."""
+        if not math.isfinite(mean):
+            return None
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return cls(float(mean))
+        return cls(float(mean), max(float(low), 0.0), float(high))
+
+    @property
+    def interval(self) -> list[float] | None:
+        """Return ``[low, high]``."""
+        return None if self.low is None or self.high is None else [self.low, self.high]
+
+    def times(self, other: "Quantity | float") -> "Quantity":
+        """Return the product with a factor above 0.
+
+        The bounds of two uncertain factors are multiplied: an interval that is rather too wide.
+        """
+        factor = other if isinstance(other, Quantity) else Quantity(other, other, other)
+        ends = [(self.low, factor.low), (self.high, factor.high)]
+        low, high = (None if a is None or b is None else a * b for a, b in ends)
+        return Quantity(self.mean * factor.mean, low, high)
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting: per epoch, and for the epochs to be trained."""
+
+    setting: Mapping[str, Any]
+    epoch_time_s: Quantity
+    energy_j: Quantity | None  # per epoch
+    epochs: Quantity  # to be trained
+    measured: bool
+    repeats: int
+    energy_is: str | None = None
+    law: str | None = None  # of the time, where it is predicted
+    law_range: tuple[int, int] | None = None  # GPU counts that the law was fitted to
+    rule: str | None = None  # the batch that this law keeps
+    eval_time_s: float | None = None  # of an evaluation; counted nowhere
+    metric: float | None = None
+    doubts: tuple[str, ...] = ()  # what speaks against its global batch
+    falls: bool = False  # quality is shown to fall at its global batch
+
+    @property
+    def gpus(self) -> int:
+        """Return the GPU count."""
+        return int(self.setting["gpus"])
+
+    @property
+    def extrapolates(self) -> bool:
+        """Say whether the GPU count lies outside the range of the law."""
+        if self.law_range is None:
+            return False
+        return not self.law_range[0] <= self.gpus <= self.law_range[1]
+
+    @property
+    def train_time_s(self) -> Quantity:
+        """Return the time of all epochs."""
+        return self.epoch_time_s.times(self.epochs)
+
+    @property
+    def train_energy_j(self) -> Quantity | None:
+        """Return the energy of all epochs."""
+        return None if self.energy_j is None else self.energy_j.times(self.epochs)
+
+    @property
+    def gpu_hours(self) -> Quantity:
+        """Return GPUs x hours of all epochs."""
+        return self.train_time_s.times(self.gpus / HOUR_S)
+
+    def same_as(self, other: "Option", *but: str) -> bool:
+        """Say whether all settings but these are those of another option."""
+        return all(self.setting[name] == other.setting[name] for name in SETTING if name not in but)
+
+    def as_json(self, footprint: Footprint | None) -> dict[str, Any]:
+        """Return plain Python; each quantity also as ``<name>_ci``, None where there is none."""
+        quantities = {
+            "epoch_time_s": self.epoch_time_s, "energy_j": self.energy_j,
+            "train_time_s": self.train_time_s, "train_energy_j": self.train_energy_j,
+            "gpu_hours": self.gpu_hours, "cost": self.footprint(footprint, "cost"),
+            "co2_kg": self.footprint(footprint, "co2_kg"), "epochs": self.epochs,
+        }  # fmt: skip
+        said: dict[str, Any] = {name: self.setting[name] for name in SETTING}
+        for name, quantity in quantities.items():
+            said[name] = None if quantity is None else quantity.mean
+            said[f"{name}_ci"] = None if quantity is None else quantity.interval
+        return said | {
+            "measured": self.measured, "repeats": self.repeats, "law": self.law,
+            "law_range": None if self.law_range is None else list(self.law_range),
+            "extrapolates": self.extrapolates, "energy_is": self.energy_is,
+            "eval_time_s": self.eval_time_s, "metric": self.metric, "doubts": list(self.doubts),
+        }  # fmt: skip
+
+    def footprint(self, footprint: Footprint | None, name: str) -> Quantity | None:
+        """Return ``cost`` or ``co2_kg`` of all epochs; None where a factor is not given."""
+        if footprint is None:
+            return None
+        energy, hours = self.train_energy_j, self.gpu_hours
+
+        def of(end: Callable[[Quantity], float | None]) -> float:
+            energy_j = None if energy is None else end(energy)
+            if energy is not None and energy_j is None:
+                return math.nan
+            gpu_hours = end(hours)
+            if gpu_hours is None:
+                return math.nan
+            found = getattr(footprint.of(energy_j, gpu_hours), name)
+            return math.nan if found is None else float(found)
+
+        ends = (lambda q: q.mean), (lambda q: q.low), (lambda q: q.high)
+        return Quantity.of(*(of(end) for end in ends))

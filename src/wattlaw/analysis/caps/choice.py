@@ -1,0 +1,265 @@
+"""The best cap or clock under a rule, and whether the data can tell that it is the best."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from wattlaw.analysis.caps.limits import (
+    Limit,
+    at_limit,
+    distinct_limits,
+    limit_words,
+    with_several,
+)
+from wattlaw.analysis.caps.rules import LeastEnergyWithin, Rule
+from wattlaw.analysis.groups import groups
+from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.errors import BadInput, Refused
+
+BEST, NO_REPEATS, UNKNOWN = "best", "no repeats", "cannot tell"
+LEVEL = 0.95
+#: A limit that costs at most so much more is as good: below what a meter can tell.
+TOLERANCE = 0.01
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen limit (None: no limit), against no limit or, where there is none, the highest.
+
+    ``saving`` is of energy and ``slowdown`` of time, both as shares of the reference's (negative:
+    more energy, faster). ``candidates`` has a row per limit: ``limit, n, time_s, energy_j, cost``
+    (means), ``slowdown`` (as the rule counts it), ``allowed``, ``cost_ratio`` to the chosen one
+    with ``_low`` (the one-sided simultaneous bound) and ``rival``: may be the better one.
+    """
+
+    limit: float | None
+    reference: float | None
+    verdict: str
+    saving: float
+    saving_ci: Interval | None
+    slowdown: float
+    slowdown_ci: Interval | None
+    candidates: pd.DataFrame
+    why: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the choice as plain Python, a missing number as None."""
+        rows = self.candidates.astype(object).where(self.candidates.notna(), None)
+        return {
+            "limit": self.limit, "reference": self.reference, "verdict": self.verdict,
+            "saving": self.saving, "saving_ci": self.saving_ci and list(self.saving_ci),
+            "slowdown": self.slowdown, "slowdown_ci": self.slowdown_ci and list(self.slowdown_ci),
+            "why": self.why, "candidates": rows.to_dict("records"),
+        }  # fmt: skip
+
+
+def best_limit(
+    frame: pd.DataFrame, rule: Rule | None = None, kind: Limit = "power_limit_w"
+) -> Choice:
+    """Return the best limit under ``rule``.
+
+    Parameters
+    ----------
+    frame
+        One row per run, all at one setting but for the limit: ``limit`` (missing: none),
+        ``time_s`` and ``energy_j`` per epoch; ``energy_is`` if known. Rows without time or energy
+        are left aside.
+    rule
+        ``LeastEnergy``, ``LeastEnergyWithin`` (the default, at 10 %) or ``LeastEnergyDelay``.
+    kind
+        Which limit it is, for words.
+
+    Returns
+    -------
+    Choice
+        The limit that is best by the means over repeats: of all that the rule allows, the least
+        cost (of equals the faster, then the higher). The verdict says how sure that is:
+
+        ``no repeats``
+            Every limit was run once, so nothing says how sure it is.
+        ``best``
+            No other limit may be better by more than 1 %, and the chosen one is surely allowed.
+        ``cannot tell``
+            Some may be: ``candidates`` marks them as rivals; or the slow-down of the chosen one
+            may be more than is allowed.
+
+    Notes
+    -----
+    Logarithms of times and costs are taken as normal, with the variance pooled over limits. A
+    rival is a limit that may be allowed and whose lower bound of cost relative to the chosen one
+    is below 1 - 1 %: one-sided t bounds at 5 % shared between all comparisons (Bonferroni), as in
+    multiple comparisons with the best (Hsu 1984, Annals of Statistics 12(3)). The 95 % intervals
+    of saving and slow-down are two-sided and for the chosen limit alone.
+
+    Raises
+    ------
+    Refused
+        Fewer than two limits with time and energy, or energies that count different things.
+    BadInput
+        A time or energy that is not above 0.
+    """
+    rule = LeastEnergyWithin() if rule is None else rule
+    runs = _usable(frame)
+    limits = distinct_limits(runs["limit"])
+    at = [at_limit(runs, "limit", value) for value in limits]
+    table = pd.DataFrame(
+        {
+            "limit": np.array(limits, dtype=float),
+            "n": [len(rows) for rows in at],
+            "time_s": [float(rows["time_s"].mean()) for rows in at],
+            "energy_j": [float(rows["energy_j"].mean()) for rows in at],
+        }
+    )
+    table["cost"] = rule.cost(table["time_s"], table["energy_j"])
+    base = 0 if rule.against == "highest" else int(table["time_s"].argmin())
+    table["slowdown"] = table["time_s"] / table["time_s"].iloc[base] - 1
+    table["allowed"] = rule.slowdown is None or table["time_s"] <= table["time_s"].iloc[base] * (
+        1 + (rule.slowdown or 0)
+    )
+    order = table[table["allowed"]].sort_values(["cost", "time_s"], kind="stable")
+    chosen = int(order.index[0])
+    costs = _Logs(rule.cost(rows["time_s"], rows["energy_j"]) for rows in at)
+    times = _Logs(rows["time_s"] for rows in at)
+    energies = _Logs(rows["energy_j"] for rows in at)
+    table, sure = _rivals(table, chosen, base, rule, costs, times)
+    saving, saving_ci = energies.change(chosen, 0)
+    slower, slower_ci = times.change(chosen, 0)
+    if not costs.freedom:
+        verdict = NO_REPEATS
+    elif sure and not table["rival"].any():
+        verdict = BEST
+    else:
+        verdict = UNKNOWN
+    return Choice(
+        limits[chosen], limits[0], verdict,
+        -saving, None if saving_ci is None else (-saving_ci[1], -saving_ci[0]),
+        slower, slower_ci, table, _why(verdict, table, chosen, rule, kind, sure=sure),
+    )  # fmt: skip
+
+
+def best_limits(
+    table: pd.DataFrame, limit: Limit = "power_limit_w", rule: Rule | None = None
+) -> pd.DataFrame:
+    """Return ``best_limit`` of every setting of a ``run_metrics`` table that has several limits.
+
+    Returns
+    -------
+    DataFrame
+        The settings but the limit, ``energy_is``, then ``limit, reference, verdict, saving,
+        saving_low, saving_high, slowdown, slowdown_low, slowdown_high, why``. A setting that has
+        several limits and no choice (see ``best_limit``) has the reason in ``why``, and no verdict.
+    """
+    names = [name for name in SETTINGS if name in table.columns and name != limit]
+    energies = table.rename(
+        columns={limit: "limit", "epoch_time_s": "time_s", "energy_per_epoch_j": "energy_j"}
+    )
+    rows: list[dict[str, Any]] = []
+    needed = [name for name in ("limit", "time_s", "energy_j", "energy_is") if name in energies]
+    for group, wide in groups(energies.loc[with_several(table, names, limit).index], names):
+        runs = wide[needed]
+        try:
+            found = best_limit(runs, rule, limit)
+        except Refused as error:
+            rows.append({**group, "why": str(error)})
+            continue
+        low, high = found.saving_ci or (np.nan, np.nan)
+        quick, slow = found.slowdown_ci or (np.nan, np.nan)
+        words = runs.loc[runs["energy_j"].notna(), "energy_is"] if "energy_is" in runs else None
+        rows.append(
+            {
+                **group, "energy_is": None if words is None else words.iloc[0],
+                "limit": found.limit, "reference": found.reference, "verdict": found.verdict,
+                "saving": found.saving, "saving_low": low, "saving_high": high,
+                "slowdown": found.slowdown, "slowdown_low": quick, "slowdown_high": slow,
+                "why": found.why,
+            }
+        )  # fmt: skip
+    columns = [
+        *names, "energy_is", "limit", "reference", "verdict", "saving", "saving_low",
+        "saving_high", "slowdown", "slowdown_low", "slowdown_high", "why",
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
+
+
+class _Logs:
+    """Logarithms of the repeats of each limit, with the variance pooled over limits."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = [np.log(one.to_numpy(float)) for one in values]
+        self.freedom = sum(len(one) - 1 for one in self._values)
+        squares = sum(float(((one - one.mean()) ** 2).sum()) for one in self._values)
+        self._variance = squares / self.freedom if self.freedom else np.nan
+
+    def difference(self, i: int, j: int) -> tuple[float, float]:
+        """Return the difference of means of i and j, and its standard error."""
+        here, there = self._values[i], self._values[j]
+        error = np.sqrt(self._variance * (1 / len(here) + 1 / len(there))) if i != j else 0.0
+        return float(here.mean() - there.mean()), float(error)
+
+    def change(self, i: int, j: int) -> tuple[float, Interval | None]:
+        """Return i over j less 1, of means, with a 95 % interval; None without repeats."""
+        change = float(np.exp(self._values[i]).mean() / np.exp(self._values[j]).mean()) - 1
+        if not self.freedom:
+            return change, None
+        ratio, error = self.difference(i, j)
+        half = float(stats.t.ppf((1 + LEVEL) / 2, self.freedom)) * error
+        return change, (float(np.expm1(ratio - half)), float(np.expm1(ratio + half)))
+
+
+def _rivals(
+    table: pd.DataFrame, chosen: int, base: int, rule: Rule, costs: _Logs, times: _Logs
+) -> tuple[pd.DataFrame, bool]:
+    """Add what the other limits cost relative to the chosen; say whether that is surely allowed."""
+    shared = max(len(table) - 1, 1)
+    t = stats.t.ppf(1 - (1 - LEVEL) / shared, costs.freedom) if costs.freedom else np.nan
+    low = []
+    allowed = []
+    for i in table.index:
+        ratio, error = costs.difference(i, chosen)
+        low.append(np.exp(ratio - t * error))
+        slower, slow_error = times.difference(i, base)
+        room = np.inf if rule.slowdown is None else np.log1p(rule.slowdown)
+        allowed.append((slower - t * slow_error <= room, slower + t * slow_error <= room))
+    told = table.assign(cost_ratio=table["cost"] / table["cost"].iloc[chosen], cost_ratio_low=low)
+    may_be = pd.Series([one for one, _ in allowed], index=table.index) | table["allowed"]
+    rival = may_be & (told["cost_ratio_low"] < 1 - TOLERANCE)
+    rival[chosen] = False
+    return told.assign(rival=rival & bool(costs.freedom)), allowed[chosen][1]
+
+
+def _why(
+    verdict: str, table: pd.DataFrame, chosen: int, rule: Rule, kind: Limit, *, sure: bool
+) -> str:
+    name = limit_words(kind, table["limit"].iloc[chosen])
+    words = f"{name} has the {rule.words} of {len(table)} limits"
+    if verdict == NO_REPEATS:
+        return f"{words}; no repeats: the data cannot tell how sure that is."
+    if verdict == BEST:
+        return f"{words}; no other may be better by more than {100 * TOLERANCE:g} %."
+    doubts = []
+    rivals = [limit_words(kind, value) for value in table.loc[table["rival"], "limit"]]
+    if rivals:
+        doubts.append(f"{', '.join(rivals)} may be better by more than {100 * TOLERANCE:g} %")
+    if not sure and rule.slowdown is not None:
+        doubts.append(f"its slow-down may be more than {100 * rule.slowdown:g} %")
+    return f"{words} by the means, but {' and '.join(doubts)}: more repeats would tell."
+
+
+def _usable(frame: pd.DataFrame) -> pd.DataFrame:
+    needed = ["limit", "time_s", "energy_j"]
+    if missing := [name for name in needed if name not in frame.columns]:
+        raise BadInput(f"best_limit: no column {', '.join(missing)}")
+    runs = frame.dropna(subset=["time_s", "energy_j"])
+    if (runs[["time_s", "energy_j"]] <= 0).any(axis=None):
+        raise BadInput("best_limit: a time or energy is not above 0")
+    if "energy_is" in runs and runs["energy_is"].nunique() > 1:
+        words = "; ".join(sorted(runs["energy_is"].dropna().unique()))
+        raise Refused(f"energies count different things ({words}): choose among rows of one kind")
+    if runs["limit"].nunique(dropna=False) < 2:
+        raise Refused("no choice: fewer than two limits with time and energy; run more limits")
+    return runs[needed]

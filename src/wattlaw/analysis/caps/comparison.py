@@ -1,0 +1,281 @@
+"""Does a cap change the exponent, or only the offset? Analysis of covariance over limits.
+
+The model is ``ln t = a_l - beta_l ln N`` with an offset and an exponent for each limit l and one
+residual variance. Frey et al. 2022 find that caps and clocks move alpha and not beta. That two
+exponents do not differ *significantly* is no evidence that they are equal, so beside the test for
+a difference stands one for equivalence: two one-sided tests (Schuirmann 1987, J. Pharmacokinetics
+and Biopharmaceutics 15) against a margin that is stated.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import statsmodels.api as sm
+from scipy import stats
+
+from wattlaw.analysis.caps.limits import (
+    Limit,
+    at_limit,
+    distinct_limits,
+    limit_words,
+    varied_alone,
+)
+from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
+from wattlaw.analysis.laws.power_law import fit_power_law
+from wattlaw.errors import BadInput, Refused
+
+LEVEL = 0.95
+MARGIN = 0.05
+RUNS = "runs"
+MEANS = "means of each cell, GPU counts as blocks"
+SAME, DIFFERENT, UNKNOWN = "same beta", "different beta", "cannot tell"
+_ROUNDING = 1e-8  # of residuals of exact data, relative to the spread of ln t
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LimitComparison:
+    """What the limits of a family do to its law.
+
+    ``difference_p`` is of the F test that all exponents are equal, ``equivalence_p`` the greatest
+    of the limits' two one-sided tests against the reference (all must reject, so that no
+    correction for their number is needed); None where exact data leave no test.
+    """
+
+    limit: Limit
+    y: str
+    reference: float | None
+    margin: float
+    verdict: str
+    sentence: str
+    difference_p: float | None
+    equivalence_p: float | None
+    basis: str
+    limits: pd.DataFrame
+    left_out: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the comparison as plain Python, a missing number as None."""
+        rows = self.limits.astype(object).where(self.limits.notna(), None)
+        return {
+            "limit": self.limit, "y": self.y, "reference": self.reference, "margin": self.margin,
+            "verdict": self.verdict, "sentence": self.sentence,
+            "difference_p": self.difference_p, "equivalence_p": self.equivalence_p,
+            "basis": self.basis, "limits": rows.to_dict("records"),
+            "left_out": list(self.left_out),
+        }  # fmt: skip
+
+
+def compare_limits(
+    series_rows: pd.DataFrame,
+    limit: Limit = "power_limit_w",
+    y: str = "epoch_time_s",
+    margin: float = MARGIN,
+) -> LimitComparison:
+    """Compare the scaling laws of one family under its limits.
+
+    Parameters
+    ----------
+    series_rows
+        Rows of ``scaling_series`` of one ``family`` (with ``gpus``, ``limit`` and ``y``). Rows in
+        which the other limit is set too are left aside where there are some without it.
+    limit
+        The column of the limit.
+    y
+        The column whose law is compared; energies must count the same.
+    margin
+        Exponents that differ by less count as equal. 0.05 is a factor of 1.2 in time over a
+        factor of 40 in GPUs.
+
+    Returns
+    -------
+    LimitComparison
+        ``limits`` has a row per limit, the reference (no limit, else the highest) first:
+        ``limit``; ``n, beta, beta_se, beta_ci_low, beta_ci_high, alpha, r2`` of the limit's own
+        law; ``beta_difference`` to the reference with its 90 % interval ``_low``, ``_high`` (which
+        lies within the margin exactly where both one-sided tests reject at 5 %) and
+        ``equivalence_p``; ``alpha_ratio`` with 95 % interval ``_low``, ``_high``: the factor on t
+        under parallel laws, the shift of ln alpha, which where exponents differ is the mean
+        factor over the measured counts.
+
+    Notes
+    -----
+    Residuals are taken as independent and normal in ln t, with one variance. Repeats of a GPU
+    count are not independent where the count deviates from the law, which ``basis`` heeds: if a
+    lack-of-fit F test rejects at 5 %, repeats are averaged first, and every GPU count has an
+    effect of its own that all limits share, so that only differences between limits at the same
+    count tell (as long as the limits share enough counts for that).
+
+    "same beta" needs equivalence; "different beta" a difference at 5 % without equivalence.
+
+    Raises
+    ------
+    Refused
+        Fewer than two limits with three GPU counts, or energies that count different things.
+    BadInput
+        ``y`` or GPUs that are not above 0, a margin that is not, or several families.
+    """
+    rows, left_out = _telling_rows(series_rows, limit, y, margin)
+    limits = distinct_limits(rows[limit])
+    code = pd.Series(0, index=rows.index)
+    for i, value in enumerate(limits):
+        code[at_limit(rows, limit, value).index] = i
+    logs = pd.DataFrame(
+        {"code": code, "gpus": rows["gpus"], "x": np.log(rows["gpus"].astype(float)),
+         "y": np.log(rows[y].astype(float))}
+    )  # fmt: skip
+    basis, model, parallel = _fitted(logs, len(limits))
+    differences = _differences(model, len(limits), margin)
+    own = [_own_law(at_limit(rows, limit, value), y) for value in limits]
+    shifts = _shifts(parallel, len(limits))
+    frame = pd.concat(
+        [pd.DataFrame({"limit": limits}, dtype=float), pd.DataFrame(own), differences, shifts],
+        axis=1,
+    )
+    difference_p = _difference_p(model, len(limits), logs)
+    equivalence_p = float(differences["equivalence_p"].iloc[1:].max())
+    if equivalence_p < 1 - LEVEL:
+        verdict = SAME
+    elif difference_p is None or difference_p < 1 - LEVEL:
+        verdict = DIFFERENT
+    else:
+        verdict = UNKNOWN
+    return LimitComparison(
+        limit, y, limits[0], margin, verdict, _sentence(verdict, frame, limit, margin),
+        difference_p, equivalence_p, basis, frame, left_out,
+    )  # fmt: skip
+
+
+def _telling_rows(
+    rows: pd.DataFrame, limit: Limit, y: str, margin: float
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    if not margin > 0:
+        raise BadInput(f"margin {margin:g}; allowed: above 0")
+    for name in ("family", "rule"):
+        if name in rows and rows[name].nunique() > 1:
+            raise BadInput(f"compare_limits: rows of several values of {name}; give those of one")
+    rows = varied_alone(rows, limit)
+    rows = rows[rows[y].notna()].reset_index(drop=True)
+    if (rows[y] <= 0).any() or (rows["gpus"] <= 0).any():
+        raise BadInput(f"compare_limits: {y} and gpus must be above 0")
+    if "energy" in y and "energy_is" in rows and rows["energy_is"].nunique() > 1:
+        words = "; ".join(sorted(rows["energy_is"].dropna().unique()))
+        raise Refused(f"energies count different things ({words}): compare rows of one kind")
+    kept, left_out = [], []
+    for value in distinct_limits(rows[limit]):
+        one = at_limit(rows, limit, value)
+        counts = one["gpus"].nunique()
+        if counts >= MIN_DISTINCT:
+            kept.append(one)
+        else:
+            left_out.append(f"{limit_words(limit, value)}: {counts} GPU counts")
+    if len(kept) < 2:
+        said = f" ({', '.join(left_out)})" if left_out else ""
+        raise Refused(
+            f"{len(kept)} limits with {MIN_DISTINCT} GPU counts{said}: a comparison of exponents "
+            f"needs two; run the same {MIN_DISTINCT} counts under each limit"
+        )
+    return pd.concat(kept, ignore_index=True), tuple(left_out)
+
+
+def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, Any, Any]:
+    """Return on what the model stands, the model, and the one of parallel laws."""
+    model = sm.OLS(logs["y"].to_numpy(), _design(logs, limits)).fit()
+    cells = logs.groupby(["code", "gpus"])["y"]
+    pure = float(((logs["y"] - cells.transform("mean")) ** 2).sum())
+    own, repeats = len(cells) - 2 * limits, len(logs) - len(cells)
+    if own > 0 and repeats > 0 and pure > 0:
+        f = (float(model.ssr) - pure) / own / (pure / repeats)
+        if stats.f.sf(f, own, repeats) < POOLING_LEVEL:
+            means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
+            for blocks in (True, False):
+                design = _design(means, limits, blocks=blocks)
+                model = sm.OLS(means["y"].to_numpy(), design).fit()
+                if np.linalg.matrix_rank(design) == design.shape[1] and model.df_resid > 0:
+                    break
+            parallel = _design(means, limits, blocks=blocks, slopes=False)
+            words = MEANS if blocks else MEANS.split(",", maxsplit=1)[0]
+            return words, model, sm.OLS(means["y"].to_numpy(), parallel).fit()
+    parallel = _design(logs, limits, slopes=False)
+    return RUNS, model, sm.OLS(logs["y"].to_numpy(), parallel).fit()
+
+
+def _design(
+    logs: pd.DataFrame, limits: int, *, blocks: bool = False, slopes: bool = True
+) -> Floats:
+    """Return columns: shifts of the limits, differences of slopes, and what limits share."""
+    x = logs["x"].to_numpy(float)
+    shifts = [(logs["code"] == i).to_numpy(float) for i in range(1, limits)]
+    turned = [shift * x for shift in shifts] if slopes else []
+    shared = (
+        [(logs["gpus"] == count).to_numpy(float) for count in sorted(logs["gpus"].unique())]
+        if blocks
+        else [np.ones_like(x), x]
+    )
+    return np.column_stack([*shifts, *turned, *shared])
+
+
+def _differences(model: Any, limits: int, margin: float) -> pd.DataFrame:
+    """Return beta minus the reference's, with 90 % intervals and the equivalence test."""
+    names = ["beta_difference", "beta_difference_low", "beta_difference_high", "equivalence_p"]
+    rows = [[0.0, 0.0, 0.0, np.nan]]
+    freedom = model.df_resid
+    for i in range(limits - 1, 2 * (limits - 1)):
+        change, error = -float(model.params[i]), float(model.bse[i])
+        half = stats.t.ppf(LEVEL, freedom) * error
+        room = margin - abs(change)
+        with np.errstate(divide="ignore"):
+            p = float(stats.t.sf(np.divide(room, error), freedom))
+        rows.append([change, change - half, change + half, p])
+    return pd.DataFrame(rows, columns=names)
+
+
+def _shifts(parallel: Any, limits: int) -> pd.DataFrame:
+    """Return the factor on t of each limit under laws of one exponent."""
+    found = np.exp(parallel.params[: limits - 1])
+    low, high = np.exp(parallel.conf_int(1 - LEVEL)[: limits - 1]).T
+    one = np.ones(1)
+    return pd.DataFrame(
+        {
+            "alpha_ratio": np.concatenate([one, found]),
+            "alpha_ratio_low": np.concatenate([one, low]),
+            "alpha_ratio_high": np.concatenate([one, high]),
+        }
+    )
+
+
+def _difference_p(model: Any, limits: int, logs: pd.DataFrame) -> float | None:
+    if np.sqrt(model.mse_resid) <= _ROUNDING * float(logs["y"].std()):
+        return None  # exact data: their residuals are rounding
+    contrasts = np.eye(len(model.params))[limits - 1 : 2 * (limits - 1)]
+    return float(model.f_test(contrasts).pvalue)
+
+
+def _own_law(rows: pd.DataFrame, y: str) -> dict[str, Any]:
+    law = fit_power_law(rows["gpus"].to_numpy(float), rows[y].to_numpy(float))
+    return {
+        "n": law.n, "beta": law.beta, "beta_se": law.beta_se, "beta_ci_low": law.beta_ci[0],
+        "beta_ci_high": law.beta_ci[1], "alpha": law.alpha, "r2": law.r2,
+    }  # fmt: skip
+
+
+def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit, margin: float) -> str:
+    others = frame.iloc[1:]
+    row = others.iloc[int(others["beta_difference"].abs().argmax())]
+    most = (
+        f"at most {row['beta_difference']:+.3f} ({limit_words(limit, row['limit'])}; 90 % interval "
+        f"{row['beta_difference_low']:+.3f} to {row['beta_difference_high']:+.3f})"
+    )
+    against = limit_words(limit, frame["limit"].iloc[0])
+    if verdict == SAME:
+        return f"The exponent is the same as {against} within {margin:g}: it differs by {most}."
+    if verdict == DIFFERENT:
+        return f"The exponents differ: from that of {against} by {most}."
+    return (
+        f"These data cannot tell whether the exponents differ by more than {margin:g}: from that "
+        f"of {against} by {most}."
+    )

@@ -1,0 +1,121 @@
+"""Speed and energy under a limit, against no limit at the same GPU count and batch."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from wattlaw.analysis.caps.limits import (
+    Limit,
+    at_limit,
+    distinct_limits,
+    limit_words,
+    with_several,
+)
+from wattlaw.analysis.groups import Group, groups
+from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.analysis.relative import ratios
+from wattlaw.errors import BadInput
+
+TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"
+_OF_SERIES = ("family", "rule", "batch")
+_ENDS = ("", "_low", "_high")
+_RATIOS = [f"{name}_ratio{end}" for name in ("time", "speed", "energy") for end in _ENDS]
+
+Floats = npt.NDArray[np.float64]
+
+
+def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.DataFrame:
+    """Return time, speed and energy of each limit as ratios to the run without it.
+
+    ``time_ratio = T(limit) / T(reference)`` of geometric means over repeats, ``speed_ratio`` its
+    inverse, ``energy_ratio = E(limit) / E(reference)`` of the energy per epoch. The reference is
+    the same setting without the limit or, where none was run so, with the highest.
+
+    Intervals (``_low``, ``_high``) are at 95 %, from Student's t on differences of mean logarithms
+    with the variance pooled over the limits of the setting: repeats are taken as log-normal, and
+    as noisy under one limit as under another. They are missing where nothing was repeated.
+
+    Parameters
+    ----------
+    table
+        Rows of ``metrics.run_metrics`` or of ``series.scaling_series``, whose ``family``, ``rule``
+        and ``batch`` are then kept. A column of settings that is missing is taken not to differ.
+    limit
+        The column of the limit. All else stays the same in a comparison, the other limit included.
+
+    Returns
+    -------
+    DataFrame
+        One row per setting and limit, settings of a single limit left out: the settings, ``limit``
+        (missing: none), ``reference`` (likewise), the ratios, ``n``, ``n_reference``, and
+        ``energy_is``, what both energies count. Where they count different things there is no
+        ratio, and ``energy_is`` names all of them.
+
+    Raises
+    ------
+    BadInput
+        A column that is needed is missing, or a time or energy is not above 0.
+    """
+    if missing := {limit, TIME} - {*table.columns}:
+        raise BadInput(f"limit_effects: no column {', '.join(sorted(missing))}")
+    names = [name for name in (*_OF_SERIES, *SETTINGS) if name in table.columns and name != limit]
+    several = with_several(table, names, limit)
+    measured = [name for name in (limit, TIME, ENERGY, "energy_is") if name in table.columns]
+    rows = [
+        row
+        for group, runs in groups(several, names)
+        for row in _of_setting(group, runs[measured], limit)
+    ]
+    columns = [*names, "limit", "reference", *_RATIOS, "n", "n_reference", "energy_is"]
+    found = pd.DataFrame(rows, columns=columns)
+    return found.astype(dict.fromkeys(["limit", "reference", *_RATIOS], float))
+
+
+def _of_setting(group: Group, runs: pd.DataFrame, limit: Limit) -> Iterator[dict[str, Any]]:
+    limits = distinct_limits(runs[limit])
+    at = [at_limit(runs, limit, value) for value in limits]
+    times = ratios(dict(enumerate(_logs(rows, TIME, limit) for rows in at)), 0)
+    words_at = [_energies_are(rows) for rows in at]
+    logs = [_logs(rows, ENERGY, limit) for rows in at] if ENERGY in runs else []
+    for i, (value, rows) in enumerate(zip(limits, at, strict=True)):
+        words = sorted({*words_at[0], *words_at[i]})
+        row: dict[str, Any] = {
+            "limit": value,
+            "reference": limits[0],
+            "n": len(rows),
+            "n_reference": len(at[0]),
+            "energy_is": "; ".join(words) or None,
+        }
+        if i in times:
+            row |= _named("time", times[i])
+            ratio, low, high = times[i]
+            row |= _named("speed", (1 / ratio, 1 / high, 1 / low))
+        if ENERGY in runs and len(words) <= 1:
+            # Repeats of other limits add to the variance only if they count the same.
+            alike = {j: logs[j] for j, found in enumerate(words_at) if found == words}
+            energies = ratios(alike, 0)
+            row |= _named("energy", energies[i]) if i in energies else {}
+        yield {**group, **row}
+
+
+def _energies_are(rows: pd.DataFrame) -> list[str]:
+    """Return what the energies that are there count; one or no word when they are alike."""
+    if "energy_is" not in rows or ENERGY not in rows:
+        return []
+    return sorted(rows.loc[rows[ENERGY].notna(), "energy_is"].dropna().unique())
+
+
+def _logs(rows: pd.DataFrame, column: str, limit: Limit) -> Floats:
+    found = rows[column].dropna()
+    if (found <= 0).any():
+        where = limit_words(limit, rows[limit].iloc[0])
+        raise BadInput(f"{column} at {where} is {found.min():g}; allowed: above 0")
+    logs: Floats = np.log(found.to_numpy(float))
+    return logs
+
+
+def _named(name: str, ratio: tuple[float, float, float]) -> dict[str, float]:
+    return {f"{name}_ratio{end}": value for end, value in zip(_ENDS, ratio, strict=True)}

@@ -1,0 +1,56 @@
+"""What the analyses of limits share: which rows differ in one limit alone, and their reference."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import pandas as pd
+
+Limit = Literal["power_limit_w", "clock_limit_mhz"]
+LIMITS: tuple[Limit, ...] = ("power_limit_w", "clock_limit_mhz")
+UNITS = {"power_limit_w": "W", "clock_limit_mhz": "MHz"}
+FREE = {"power_limit_w": "uncapped", "clock_limit_mhz": "free clock"}
+
+
+def other_limit(limit: Limit) -> Limit:
+    """Return the limit that has to be held while ``limit`` is varied."""
+    return "clock_limit_mhz" if limit == "power_limit_w" else "power_limit_w"
+
+
+def limit_words(limit: Limit, value: float | None) -> str:
+    """Return ``200 W``, ``735 MHz`` or, of a missing value, ``uncapped``, ``free clock``."""
+    if value is None or pd.isna(value):
+        return FREE[limit]
+    return f"{value:g} {UNITS[limit]}"
+
+
+def varied_alone(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
+    """Return the rows in which ``limit`` is the only limit that differs.
+
+    Where the other limit differs too, the rows without it are kept, or where all have one, those
+    with its highest value: a run at a locked clock is no uncapped run.
+    """
+    other = other_limit(limit)
+    if other not in rows or rows[other].nunique(dropna=False) <= 1:
+        return rows
+    free = rows[rows[other].isna()]
+    return free if len(free) else rows[rows[other] == rows[other].max()]
+
+
+def distinct_limits(limits: pd.Series) -> list[float | None]:
+    """Return the distinct limits from high to low, no limit (None) first.
+
+    The first is the reference, with which the others are compared.
+    """
+    given = sorted((float(value) for value in limits.dropna().unique()), reverse=True)
+    return [None, *given] if limits.isna().any() else [*given]
+
+
+def at_limit(rows: pd.DataFrame, column: str, value: float | None) -> pd.DataFrame:
+    """Return the rows whose limit is ``value``; None is no limit."""
+    return rows[rows[column].isna() if value is None else rows[column] == value]
+
+
+def with_several(table: pd.DataFrame, names: Sequence[str], limit: Limit) -> pd.DataFrame:
+    """Return the rows of those settings (``names``) that have at least two values of ``limit``."""
+    code = table[limit].fillna(-1.0).groupby([table[name] for name in names], dropna=False)
+    return table[code.transform("nunique") > 1]

@@ -1,0 +1,43 @@
+"""The findings of the two studies as tests on anyone's data, with criteria stated before."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from wattlaw.analysis.batch_effects import quality_by_batch
+from wattlaw.analysis.claims import batch, energy, limits, scaling, speedups, utilisation
+from wattlaw.analysis.claims.verdicts import (
+    CONTRADICTED,
+    KIT,
+    MIT,
+    NOT_DECIDABLE,
+    SUPPORTED,
+    Claim,
+    Part,
+)
+from wattlaw.analysis.findings import Findings
+
+__all__ = (
+    "CLAIMS", "CONTRADICTED", "KIT", "MIT", "NOT_DECIDABLE", "SUPPORTED", "Claim", "Part",
+    "check_claims",
+)  # fmt: skip
+
+CLAIMS = (
+    *scaling.CLAIMS, *speedups.CLAIMS, *limits.CLAIMS, *utilisation.CLAIMS, *energy.CLAIMS,
+    *batch.CLAIMS,
+)  # fmt: skip
+
+
+def check_claims(findings: Findings, better: Mapping[str, str] | None = None) -> tuple[Claim, ...]:
+    """Return every claim with its verdict, those of Frey et al. 2022 first.
+
+    Parameters
+    ----------
+    findings
+        Of ``analysis.findings.find``. Claims on carbon need its ``footprint``.
+    better
+        ``higher`` or ``lower`` by workload: which quality is better, where the metric's name does
+        not tell.
+    """
+    if better is not None:
+        findings = replace(findings, quality=quality_by_batch(findings.runs, better))
+    return tuple(sorted((claim(findings) for claim in CLAIMS), key=lambda one: one.study != MIT))

@@ -1,0 +1,220 @@
+"""The few estimates with errors that claims are made of; all of logarithms."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+import statsmodels.api as sm
+from scipy import special
+
+from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, limit_words, varied_alone
+from wattlaw.analysis.claims.verdicts import Effect
+from wattlaw.analysis.laws.power_law import fit_power_law
+from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.errors import Refused
+
+TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"
+_WORDS = {
+    TIME: "time per epoch", ENERGY: "energy per epoch", "metric": "quality",
+    "sm_util_cv": "SM utilisation over a run", "mem_util_mean": "memory utilisation",
+    "mem_util_cv": "memory utilisation over a run",
+}  # fmt: skip
+
+
+def measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
+    """Return the rows that have ``y``.
+
+    Raises
+    ------
+    Refused
+        There are none, or energies count different things.
+    """
+    found = rows[rows[y] > 0]
+    if found.empty:
+        raise Refused(f"no {_WORDS.get(y, y)} was measured")
+    if "energy" in y and found["energy_is"].nunique() > 1:
+        words = "; ".join(sorted(found["energy_is"].dropna().unique()))
+        raise Refused(f"energies count different things ({words}): measure all alike")
+    return found
+
+
+def exponent(rows: pd.DataFrame, y: str = TIME, x: str = "gpus") -> Effect:
+    """Return beta of y = alpha x^-beta, by the interval that ``PowerLaw.trusted`` names.
+
+    Raises
+    ------
+    Refused
+        ``y`` was not measured at three values of ``x``.
+    """
+    found = measured(rows, y)
+    law = fit_power_law(found[x].to_numpy(float), found[y].to_numpy(float))
+    if law.trusted.interval == "repeats" and law.beta_se_repeats is not None:
+        return Effect(law.beta, law.beta_se_repeats, found[x].nunique() - 2)
+    return Effect(law.beta, law.beta_se, law.n - 2)
+
+
+def slope(rows: pd.DataFrame, y: str, x: str = "gpus") -> Effect:
+    """Return the change of ln y per ln x: ``exponent`` with the other sign."""
+    return scaled(exponent(rows, y, x), -1.0)
+
+
+def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float]) -> Effect:
+    """Return the sum of weights times mean ln y of the cells ``by``.
+
+    The variance is pooled over all cells of ``rows``: s^2 sum(w^2 / n), with as many degrees of
+    freedom as there are repeats beyond the first of each cell.
+
+    Raises
+    ------
+    Refused
+        Nothing was repeated, or a cell was not measured.
+    """
+    found = measured(rows, y)
+    grouped = _logs(found, y).groupby(found[by])
+    count, mean = grouped.size().to_dict(), grouped.mean().to_dict()
+    if missing := [cell for cell in weights if cell not in count]:
+        raise Refused(f"{_WORDS.get(y, y)} was not measured at {by} {missing[0]}")
+    freedom = len(found) - len(count)
+    if freedom < 1:
+        raise Refused("no repeats tell how sure a ratio is: measure at least two of each setting")
+    own = _logs(found, y) - grouped.transform("mean")
+    share = sum(weight**2 / count[cell] for cell, weight in weights.items())
+    estimate = sum(weight * mean[cell] for cell, weight in weights.items())
+    return Effect(float(estimate), float(np.sqrt((own**2).sum() / freedom * share)), freedom)
+
+
+def _logs(rows: pd.DataFrame, y: str) -> pd.Series:
+    return pd.Series(np.log(rows[y].to_numpy(float)), index=rows.index)
+
+
+def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> Effect:
+    """Return the mean change of ln y that comes with ``treated``, at what else is the same.
+
+    Ordinary least squares of ln y on ``treated`` (boolean) and an effect of each ``cell`` that has
+    runs of both kinds. What the change differs by between cells adds to its error.
+
+    Raises
+    ------
+    Refused
+        No cell has both, or too few runs to tell how sure the change is.
+    """
+    found = measured(rows, y)
+    treated, cell = treated[found.index], cell[found.index]
+    both = treated.groupby(cell).transform("nunique") == 2
+    if not both.any():
+        raise Refused("no two runs that differ in this alone")
+    logs = _logs(found[both], y)
+    kind, where = treated[both].astype(float), cell[both]
+    # Within-cell differences give the same slope as an effect of each cell, in one column.
+    own = logs - logs.groupby(where).transform("mean")
+    turn = kind - kind.groupby(where).transform("mean")
+    model = sm.OLS(own.to_numpy(), turn.to_numpy()).fit()
+    freedom = len(own) - where.nunique() - 1
+    if freedom < 1:
+        raise Refused("a single pair of runs: measure repeats, or more GPU counts")
+    error = float(np.sqrt(float(model.ssr) / freedom / float((turn**2).sum())))
+    return Effect(float(model.params[0]), error, freedom)
+
+
+def with_and_without(rows: pd.DataFrame, limit: Limit, value: float | None = None) -> pd.DataFrame:
+    """Return the rows under a limit (the lowest, if not given) and those without it.
+
+    Without means without any, or where none was run so, with the highest. The other limit does not
+    differ. A column ``limited`` tells the two kinds apart.
+
+    Raises
+    ------
+    Refused
+        The limit, or a higher one or none, was not run.
+    """
+    alone = varied_alone(rows, limit)
+    limits = distinct_limits(alone[limit])
+    reference, at = limits[0], limits[-1] if value is None else value
+    if at not in limits or at == reference:
+        asked = "a lower limit" if value is None else limit_words(limit, value)
+        told = ", ".join(limit_words(limit, one) for one in limits)
+        raise Refused(f"no runs with {asked} beside a higher one or none (there: {told})")
+    kinds = [at_limit(alone, limit, one).assign(limited=one == at) for one in (reference, at)]
+    return pd.concat(kinds, ignore_index=True)
+
+
+def under_limit(rows: pd.DataFrame, y: str, limit: Limit) -> Effect:
+    """Return the change of ln y that the limit of ``with_and_without`` brings, all else the same.
+
+    Raises
+    ------
+    Refused
+        As ``paired``.
+    """
+    return paired(rows, y, rows["limited"], settings(rows, (limit,)))
+
+
+def settings(rows: pd.DataFrame, but: tuple[str, ...]) -> pd.Series:
+    """Return a number for each setting: rows that differ in the columns ``but`` alone share it."""
+    names = [name for name in SETTINGS if name not in but]
+    return rows.groupby(names, dropna=False).ngroup()
+
+
+def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
+    """Return ln of the time at the largest count over the law of the counts up to ``reach``.
+
+    Ordinary least squares of ln t on ln N and an indicator of each count beyond: the law is that
+    of the counts up to ``reach``, and the indicator's coefficient the deviation from it.
+
+    Raises
+    ------
+    Refused
+        Fewer than three counts up to ``reach``, or none beyond.
+    """
+    found = measured(rows, TIME)
+    counts = found["gpus"].to_numpy(float)
+    distinct = np.unique(counts)
+    within, beyond = distinct[distinct <= reach], distinct[distinct > reach]
+    if len(within) < 3 or not len(beyond):
+        raise Refused(
+            f"{len(within)} GPU counts up to {reach:g} and {len(beyond)} beyond: 3 and 1 are needed"
+        )
+    indicators = [(counts == count).astype(float) for count in beyond]
+    design = np.column_stack([np.ones_like(counts), np.log(counts), *indicators])
+    model = sm.OLS(np.log(found[TIME].to_numpy(float)), design).fit()
+    if model.df_resid < 1:
+        raise Refused("too few runs to tell how sure the law is: measure repeats or more counts")
+    return Effect(float(model.params[-1]), float(model.bse[-1]), float(model.df_resid))
+
+
+def difference(one: Effect, other: Effect) -> Effect:
+    """Return ``other`` minus ``one``, of different runs (Welch's t; Satterthwaite 1946)."""
+    squares = (one.se**2, other.se**2)
+    spread = sum(squares)
+    freedom = min(one.df, other.df)
+    if spread > 0:
+        freedom = spread**2 / (squares[0] ** 2 / one.df + squares[1] ** 2 / other.df)
+    return Effect(other.estimate - one.estimate, float(np.sqrt(spread)), freedom)
+
+
+def from_interval(estimate: float, interval: tuple[float, float], df: float) -> Effect:
+    """Return the effect whose symmetric 95 % interval by Student's t is given."""
+    if df < 1:
+        raise Refused("too few settings to tell how sure the law is: measure more")
+    half = (interval[1] - interval[0]) / 2
+    return Effect(estimate, half / float(special.stdtrit(df, 0.975)), df)
+
+
+def scaled(effect: Effect, factor: float) -> Effect:
+    """Return the effect in other units."""
+    return Effect(effect.estimate * factor, effect.se * abs(factor), effect.df)
+
+
+def per_doubling(exponent_of: float) -> float:
+    """Return the relative change of y ~ x^exponent when x doubles."""
+    return float(2.0**exponent_of - 1)
+
+
+def ratio(log: float) -> float:
+    """Return the ratio of which ``log`` is the logarithm."""
+    return float(np.exp(log))
+
+
+def relative_change(log: float) -> float:
+    """Return the relative change of which ``log`` is the logarithm of 1 + change."""
+    return float(np.expm1(log))

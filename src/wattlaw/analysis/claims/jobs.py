@@ -1,0 +1,123 @@
+"""Which runs a claim is tested on: a job is one workload in one form on one machine."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from wattlaw.analysis.caps.limits import LIMITS, Limit, at_limit, distinct_limits, varied_alone
+from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, group_label, groups
+from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.analysis.series import FIXED
+from wattlaw.errors import Refused
+
+_JOB = tuple(name for name in FIXED if name not in (*LIMITS, "dataset_fraction"))
+_RUNS = [
+    "run_id", *SETTINGS, "epoch_time_s", "energy_per_epoch_j", "energy_is", "gpu_hours_per_epoch",
+    "energy_per_gpu_hour_j", "samples_per_gpu_hour", "updates_per_gpu_hour", "sm_util_cv",
+    "mem_util_mean", "mem_util_cv",
+]  # fmt: skip
+_SERIES = [*_RUNS, "rule", "batch", "fraction_per_gpu", "series", "family"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Runs that differ in GPUs, batch, limits, data set and repeat alone."""
+
+    workload: str
+    hardware: str
+    label: str
+    runs: pd.DataFrame  # analysis.metrics.run_metrics
+    series: pd.DataFrame  # analysis.series.scaling_series
+
+    def unlimited(self, rule: str, *, grows: bool = False) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Yield each series of a batch rule without limits (or with the highest), by its label."""
+        rows = self.series[
+            (self.series["rule"] == rule) & (self.series["fraction_per_gpu"].notna() == grows)
+        ]
+        for label, one in without_limits(rows).groupby("series", sort=True):
+            yield self.told(str(label)), one
+
+    def main(self, rule: str) -> pd.DataFrame:
+        """Return the series that speaks for the job.
+
+        Without limits (or with the highest), the batch rule as asked where there is one so, the
+        largest data set; of those that with the most GPU counts, then the largest, then the most
+        runs.
+
+        Raises
+        ------
+        Refused
+            The job has no series of several GPU counts.
+        """
+        rows = without_limits(self.series[self.series["fraction_per_gpu"].isna()])
+        as_asked = rows[rows["rule"] == rule]
+        found = [one for _, one in (as_asked if len(as_asked) else rows).groupby("series")]
+        if not found:
+            raise Refused("no series of several GPU counts: run the same setting on 3 or more")
+        best: pd.DataFrame = max(found, key=_telling)
+        return best
+
+    def family(self, rule: str, limit: Limit) -> pd.DataFrame:
+        """Return the ``main`` series and those that differ from it in one limit alone."""
+        main = self.main(rule)
+        alike = self.series["family"] == main["family"].iloc[0]
+        rows = self.series[alike & (self.series["rule"] == main["rule"].iloc[0])]
+        return varied_alone(rows, limit).reset_index(drop=True)
+
+    def told(self, label: str) -> str:
+        """Return a series' label with the workload in front."""
+        return label if label.startswith(self.workload) else f"{self.workload}, {label}"
+
+
+def jobs(findings: Findings, *names: str) -> list[Job]:
+    """Return the jobs of the findings; with ``names``, those whose workload is called like one."""
+    runs = findings.runs[_RUNS]  # a frame of all columns is slow to take apart
+    shown = runs.assign(
+        **{name: runs[name].map(differing_options(runs[name])) for name in JSON_COLUMNS}
+    )
+    telling = [name for name in _JOB if runs[name].nunique(dropna=False) > 1]
+    found = []
+    for group, rows in groups(runs, _JOB):
+        if names and not called_like(group["workload"], *names):
+            continue
+        told = {name: shown.loc[rows.index[0], name] for name in telling if name != "workload"}
+        label = group_label({"workload": group["workload"], **told})
+        series = findings.series.loc[findings.series["run_id"].isin(rows["run_id"]), _SERIES]
+        found.append(Job(group["workload"], str(group["hardware"]), label, rows, series))
+    return found
+
+
+def _telling(series: pd.DataFrame) -> tuple[float, ...]:
+    return (
+        float(series["dataset_fraction"].iloc[0]), series["gpus"].nunique(),
+        float(series["gpus"].max()), len(series),
+    )  # fmt: skip
+
+
+def without_limits(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without cap and clock or, where all have one, those with the highest."""
+    for limit in LIMITS:
+        if len(rows):
+            rows = at_limit(rows, limit, distinct_limits(rows[limit])[0])
+    return rows
+
+
+def counted(rows: pd.DataFrame, *, energy: bool = False) -> str:
+    """Return how many runs at which GPU counts, and what their energy is."""
+    counts = sorted(int(count) for count in rows["gpus"].unique())
+    span = f"{counts[0]} to {counts[-1]} GPUs" if len(counts) > 1 else f"{counts[0]} GPUs"
+    made = " simulated" if (rows["launcher"] == "simulated").any() else ""
+    words = f"{len(rows)}{made} runs, {span}"
+    kinds = sorted(rows["energy_is"].dropna().unique()) if energy else []
+    return f"{words}, energy of {'; '.join(kinds)}" if kinds else words
+
+
+def called_like(workload: str, *names: str) -> bool:
+    """Say whether a workload is called like one of the names: letters and digits in any case."""
+    return any(_letters(name) in _letters(workload) for name in names)
+
+
+def _letters(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())

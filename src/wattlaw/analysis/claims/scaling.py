@@ -1,0 +1,204 @@
+"""Claims about the law of time against GPU count."""
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from itertools import combinations
+
+import pandas as pd
+
+from wattlaw.analysis.claims.cases import case, on_main, on_series
+from wattlaw.analysis.claims.effects import (
+    TIME,
+    beyond_law,
+    difference,
+    exponent,
+    measured,
+    per_doubling,
+    relative_change,
+    slope,
+)
+from wattlaw.analysis.claims.jobs import Job, jobs
+from wattlaw.analysis.claims.verdicts import (
+    KIT,
+    MIT,
+    Check,
+    Claim,
+    Outside,
+    Statement,
+    Tested,
+    Within,
+)
+from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.laws.bend import find_bend
+from wattlaw.analysis.laws.power_law import fit_power_law
+from wattlaw.errors import Refused
+
+LEAST_R2 = 0.9
+#: How far the largest count may be from the law of the smaller ones.
+MISS = 0.15
+#: Exponents that differ by less are equal: a factor of 1.2 in time over a factor of 40 in GPUs.
+SAME_BETA = 0.05
+SCHNET_REACH = 64
+#: Growth of time per doubling of GPUs and data that counts as slight.
+SLIGHT = (0.005, 0.15)
+
+
+def power_law_describes(findings: Findings) -> Claim:
+    """Test that t = alpha N^-beta describes the time per epoch.
+
+    By R^2 of the law in logarithms, and by how far the largest count lies from the law of the
+    others, because a high R^2 is no proof of skill.
+    """
+
+    def checks(rows: pd.DataFrame) -> Iterator[Check]:
+        rows = measured(rows, TIME)
+        law = fit_power_law(rows["gpus"].to_numpy(float), rows[TIME].to_numpy(float))
+        if law.r2 is None:
+            raise Refused("all times are equal: there is nothing to describe")
+        largest = int(rows["gpus"].max())
+        miss = beyond_law(rows, largest - 1)
+        yield Tested(
+            f"R^2 {law.r2:.3f}, beta {law.beta:.2f}", law.r2 >= LEAST_R2, law.lack_of_fit_p,
+            {"r2": law.r2, "beta": law.beta, "lack_of_fit_p": law.lack_of_fit_p},
+        )  # fmt: skip
+        yield Within(
+            "extrapolation_error", f"time at {largest} GPUs against the law of the smaller counts",
+            miss, math.log(1 - MISS), math.log(1 + MISS), relative_change, "{:+.1%}",
+        )  # fmt: skip
+
+    return Statement(
+        name="power-law-describes",
+        claim="The time per epoch follows t = alpha N^-beta.",
+        study=MIT,
+        criterion=(
+            f"R^2 in logarithms is at least {LEAST_R2:g} (below it, contradicted if the lack of "
+            "fit is significant), and the time at the largest count lies within "
+            f"{MISS:.0%} of the law fitted to the smaller ones"
+        ),
+        needs="at least 4 GPU counts of one setting, with repeats",
+    ).judged(on_main(findings, "local_batch", checks))
+
+
+def beta_differs_between_models(findings: Findings) -> Claim:
+    """Test that exponents differ between models (published: 0.42 to 0.87 without caps).
+
+    An exponent depends on the range of N, so two models are compared over the counts of both.
+    """
+    cases = [
+        case(f"{one.workload}, {other.workload}", f"{one.label} and {other.label}",
+             partial(_over_shared_counts, one, other), _two_betas)
+        for one, other in combinations(jobs(findings), 2)
+        if one.workload != other.workload and one.hardware == other.hardware
+    ]  # fmt: skip
+    return Statement(
+        name="beta-differs-between-models",
+        claim="The scaling exponent beta differs between models.",
+        study=MIT,
+        criterion=(
+            f"there are two models on the same hardware whose exponents over the same GPU counts "
+            f"differ by more than {SAME_BETA:g}; contradicted if all differ by less"
+        ),
+        needs="two workloads on the same hardware and the same 3 or more GPU counts",
+        about="some",
+    ).judged(cases)
+
+
+def _over_shared_counts(one: Job, other: Job) -> pd.DataFrame:
+    first, second = one.main("local_batch"), other.main("local_batch")
+    shared = set(first["gpus"]) & set(second["gpus"])
+    both = pd.concat([first.assign(which=0), second.assign(which=1)], ignore_index=True)
+    return both[both["gpus"].isin(shared)]
+
+
+def _two_betas(rows: pd.DataFrame) -> Iterator[Check]:
+    if rows.empty:
+        raise Refused("no GPU count that both have")
+    one, other = (exponent(of_one) for _, of_one in rows.groupby("which"))
+    said = f"beta {one.estimate:.2f} and {other.estimate:.2f}, difference"
+    yield Outside(
+        Within(
+            "beta_difference", said, difference(one, other), -SAME_BETA, SAME_BETA, shape="{:+.3f}"
+        )
+    )
+
+
+def schnet_leaves_the_law(findings: Findings) -> Claim:
+    """Test that SchNet follows its power law up to 64 GPUs and is slower beyond."""
+
+    def checks(rows: pd.DataFrame) -> Iterator[Check]:
+        rows = measured(rows, TIME)
+        yield Within(
+            "over_law",
+            f"time at {rows['gpus'].max()} GPUs against the law up to {SCHNET_REACH}",
+            beyond_law(rows, SCHNET_REACH), math.log(1 + MISS), show=relative_change,
+            shape="{:+.1%}",
+        )  # fmt: skip
+        before = rows[rows["gpus"] <= SCHNET_REACH]
+        try:
+            bend = find_bend(before["gpus"].to_numpy(float), before[TIME].to_numpy(float))
+        except Refused:  # too few counts to look for a bend
+            return
+        if bend is not None and bend.flattens:
+            said = f"bends already at {bend.at:g} GPUs (p = {bend.p_value:.2g})"
+            yield Tested(said, holds=False, against_p=bend.p_value, told={"bend_at": bend.at})
+
+    return Statement(
+        name="schnet-leaves-the-law-beyond-64",
+        claim="SchNet leaves its power law beyond 64 GPUs.",
+        study=MIT,
+        criterion=(
+            f"the largest count beyond {SCHNET_REACH} takes at least {MISS:.0%} longer than the "
+            "law of the counts up to there, and these show no bend of their own"
+        ),
+        needs=f"schnet on 3 or more GPU counts up to {SCHNET_REACH} and at least one beyond",
+    ).judged(on_main(findings, "local_batch", checks, "schnet"))
+
+
+def growing_data_constant_local_batch(findings: Findings) -> Claim:
+    """Test that time is constant where data set and global batch grow with the GPUs."""
+
+    def checks(rows: pd.DataFrame) -> Iterator[Check]:
+        yield Within(
+            "time_per_doubling", "time per doubling of GPUs and data", slope(rows, TIME),
+            -SAME_BETA, SAME_BETA, per_doubling, "{:+.1%}",
+        )  # fmt: skip
+
+    return Statement(
+        name="growing-data-constant-time",
+        claim="With a data set that grows with the GPUs, constant local batch keeps time constant.",
+        study=KIT,
+        criterion=(
+            f"the exponent of time is within {SAME_BETA:g} of 0: time changes by at most "
+            f"{per_doubling(SAME_BETA):.1%} per doubling"
+        ),
+        needs="a data set that grows with 3 or more GPU counts at constant local batch",
+    ).judged(on_series(findings, "local_batch", checks, grows=True))
+
+
+def growing_data_constant_global_batch(findings: Findings) -> Claim:
+    """Test that time grows slightly where the data set grows at constant global batch."""
+    low, high = (math.log2(1 + change) for change in SLIGHT)
+
+    def checks(rows: pd.DataFrame) -> Iterator[Check]:
+        yield Within(
+            "time_per_doubling", "time per doubling of GPUs and data", slope(rows, TIME),
+            low, high, per_doubling, "{:+.1%}",
+        )  # fmt: skip
+
+    return Statement(
+        name="growing-data-time-grows-slightly",
+        claim=(
+            "With a data set that grows with the GPUs, time grows slightly at constant global "
+            "batch (more updates)."
+        ),
+        study=KIT,
+        criterion=f"time grows by {SLIGHT[0]:.1%} to {SLIGHT[1]:.0%} per doubling",
+        needs="a data set that grows with 3 or more GPU counts at constant global batch",
+    ).judged(on_series(findings, "global_batch", checks, grows=True))
+
+
+CLAIMS = (
+    power_law_describes, beta_differs_between_models, schnet_leaves_the_law,
+    growing_data_constant_local_batch, growing_data_constant_global_batch,
+)  # fmt: skip

@@ -1,0 +1,297 @@
+"""How many epochs a target takes, against global batch.
+
+McCandlish et al. 2018, "An Empirical Model of Large-Batch Training" (arXiv 1812.06162): with B_crit
+the critical batch, a target takes E_min (1 + B / B_crit) samples, S_min (1 + B_crit / B) updates.
+Epochs are samples over the samples of the data set, so they follow the first: S = S_min (1 + B /
+B_crit) with S in epochs; small batches need S_min, a batch of B_crit twice that. Beside it stand
+free forms of ln S: flat, a line in ln B (a power of B), a parabola in ln B.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy import optimize, stats
+
+from wattlaw.analysis.cells import LEVEL
+from wattlaw.errors import Refused
+
+Floats = npt.NDArray[np.float64]
+Ends = tuple[float | None, float | None]
+MIN_BATCHES = 3
+LAW = "critical batch"
+#: ln S at ln B, less its first parameter; and starts of the other parameters, from ln B.
+_FORMS: dict[str, tuple[Callable[[Floats, Floats], Floats], Callable[[Floats], Floats]]] = {
+    LAW: (lambda b, p: np.logaddexp(0.0, b - p[0]), lambda b: np.array([b.mean()])),
+    "flat": (lambda b, _p: np.zeros_like(b), lambda _b: np.zeros(0)),
+    "power": (lambda b, p: p[0] * b, lambda _b: np.zeros(1)),
+    "parabola": (lambda b, p: p[0] * b + p[1] * b**2, lambda _b: np.zeros(2)),
+}
+#: How far beyond the measured batches a critical batch is looked for, as a factor.
+_BEYOND = 1e4
+_LEAST_SIGMA = 1e-6
+
+
+@dataclass(frozen=True)
+class CriticalBatch:
+    """The fit of S = S_min (1 + B / B_crit), and how other forms fare.
+
+    Intervals are at 95 %, by profile likelihood. An end is None where the data leave it open:
+    above where S does not rise measurably, below where it rises in proportion to B. ``b_crit``
+    itself is None where the best fit has no finite one. ``sigma`` is the standard deviation of
+    ln S. ``lack_of_fit_p`` (None without repeats, or with censored runs) tests the law against
+    the batches' means; below 0.05 the intervals are widened to what the means deviate by.
+    """
+
+    s_min: float  # epochs
+    s_min_ci: Ends
+    b_crit: float | None
+    b_crit_ci: Ends
+    sigma: float
+    n: int  # runs in the fit
+    censored: int  # of these, runs that had not reached the target when they ended
+    left_out: int  # runs that never reached it, of which it is not known how long they were
+    batch_min: float
+    batch_max: float
+    lack_of_fit_p: float | None
+    best_form: str  # least AICc
+    forms: pd.DataFrame  # form, k (parameters, sigma too), log_likelihood, aicc, weight (Akaike)
+    sentence: str
+
+    def predict(self, batch: Sequence[float] | Floats) -> pd.DataFrame:
+        """Return columns ``batch`` and ``epochs`` = S_min (1 + B / B_crit)."""
+        at = np.asarray(batch, dtype=float)
+        rise = 0.0 if self.b_crit is None else at / self.b_crit
+        return pd.DataFrame({"batch": at, "epochs": self.s_min * (1 + rise)})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fit as plain Python."""
+        forms = self.forms.astype(object).where(self.forms.notna(), None).to_dict("records")
+        return asdict(self) | {
+            "s_min_ci": list(self.s_min_ci),
+            "b_crit_ci": list(self.b_crit_ci),
+            "forms": forms,
+        }
+
+
+def critical_batch(
+    batch: Sequence[float] | Floats,
+    epochs_to_target: Sequence[float] | Floats,
+    epochs_trained: Sequence[float] | Floats | None = None,
+) -> CriticalBatch:
+    """Fit S = S_min (1 + B / B_crit) to runs, by maximum likelihood with normal ln S.
+
+    Parameters
+    ----------
+    batch, epochs_to_target
+        Shape (n,), one per run: global batch, and epochs to the target; missing where the run did
+        not reach it.
+    epochs_trained
+        How many epochs each run had; a run that did not reach the target then counts as one that
+        needs more (a censored value, as in a Tobit model), which supposes that it would reach it
+        some day. Without it such runs are left out, and S at batches that often fail is too low.
+
+    Raises
+    ------
+    Refused
+        A value is not above zero, fewer than three batches have a run that reached the target, or
+        all runs took the same number of epochs.
+    """
+    data = _Runs.read(batch, epochs_to_target, epochs_trained)
+    fits = {name: _fit(name, data) for name in _FORMS}
+    law = fits[LAW]
+    edges = _edges(data)
+    lack_p, spread, freedom = _lack_of_fit(data, law)
+    allowed = data.n * math.log1p(float(stats.f.ppf(LEVEL, 1, freedom)) * spread)
+    crit_low = _end(data, law, 1, edges[0], allowed)
+    crit_high = _end(data, law, 1, edges[1], allowed)
+    lowest = data.y.min() - math.log(_BEYOND)
+    least = None if crit_low is None else _end(data, law, 0, lowest, allowed)
+    most = _end(data, law, 0, float(data.y.max()) + 1.0, allowed)
+    is_inside = edges[0] + 0.01 < law.parameters[1] < edges[1] - 0.01
+    forms = _table(fits, data.n)
+    found = CriticalBatch(
+        s_min=math.exp(law.parameters[0]),
+        s_min_ci=(_exp(least), _exp(most)),
+        b_crit=math.exp(law.parameters[1]) if is_inside else None,
+        b_crit_ci=(_exp(crit_low), _exp(crit_high)),
+        sigma=law.sigma,
+        n=data.n,
+        censored=int(data.is_censored.sum()),
+        left_out=data.left_out,
+        batch_min=math.exp(data.b.min()),
+        batch_max=math.exp(data.b.max()),
+        lack_of_fit_p=lack_p,
+        best_form=str(forms["form"].iloc[0]),
+        forms=forms,
+        sentence="",
+    )
+    return replace(found, sentence=_sentence(found))
+
+
+@dataclass(frozen=True)
+class _Runs:
+    b: Floats  # ln B
+    y: Floats  # ln S, or that of the epochs after which a run had not reached the target
+    is_censored: npt.NDArray[np.bool_]
+    left_out: int
+
+    @property
+    def n(self) -> int:
+        return len(self.y)
+
+    @classmethod
+    def read(cls, batch: Any, reached: Any, trained: Any) -> "_Runs":
+        b, s = np.asarray(batch, dtype=float), np.asarray(reached, dtype=float)
+        ended = np.full_like(s, np.nan) if trained is None else np.asarray(trained, dtype=float)
+        is_censored = np.isnan(s)
+        value = np.where(is_censored, ended, s)
+        kept = ~np.isnan(value) & ~np.isnan(b)
+        if not (np.isfinite(value[kept]) & (value[kept] > 0) & (b[kept] > 0)).all():
+            raise Refused("a batch or a number of epochs is not a number above 0")
+        batches = len(np.unique(b[kept & ~is_censored]))
+        if batches < MIN_BATCHES:
+            raise Refused(
+                f"{batches} batches have a run that reached the target; at least {MIN_BATCHES} are "
+                "needed: measure more batches, or choose a target that is easier"
+            )
+        if not np.ptp(value[kept]):
+            raise Refused(
+                f"every run took {value[kept][0]:g} epochs, so nothing is told of the batch: "
+                "choose a target that takes more epochs"
+            )
+        left_out = int((is_censored & ~kept).sum())
+        return cls(np.log(b[kept]), np.log(value[kept]), is_censored[kept], left_out)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    name: str
+    parameters: Floats  # ln S_min or the like first; sigma is apart
+    sigma: float
+    log_likelihood: float
+
+
+def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _Fit:
+    """Maximise the likelihood of a form, with one parameter fixed or none.
+
+    Least squares are the maximum where nothing is censored, and otherwise the start of it.
+    """
+    mean, start_at = _FORMS[name]
+    b = data.b if name == LAW else data.b - data.b.mean()
+    others = start_at(b)
+    start = np.array([float((data.y - mean(b, others)).mean()), *others])
+    if fixed is not None:
+        start[fixed[0]] = fixed[1]
+    free = [i for i in range(len(start)) if fixed is None or i != fixed[0]]
+
+    def residuals(p: Floats) -> Floats:
+        whole = start.copy()
+        whole[free] = p
+        return np.asarray(data.y - whole[0] - mean(b, whole[1:]))
+
+    def loss(p: Floats) -> float:
+        z = residuals(p[:-1]) * math.exp(-p[-1])
+        told = stats.norm.logpdf(z[~data.is_censored]) - p[-1]
+        return -float(told.sum() + stats.norm.logsf(z[data.is_censored]).sum())
+
+    best = start[free]
+    low, high = (np.full(len(free), sign * np.inf) for sign in (-1, 1))
+    if name == LAW and 1 in free:
+        low[free.index(1)], high[free.index(1)] = _edges(data)
+    if free == [0]:  # the first parameter is added, so it is the mean of what is left
+        best = best + residuals(best).mean()
+    else:
+        best = optimize.least_squares(residuals, best, bounds=(low, high), xtol=1e-10).x
+    sigma = float(np.sqrt(np.mean(residuals(best) ** 2)))
+    log_sigma = math.log(max(sigma, _LEAST_SIGMA))
+    if data.is_censored.any():
+        within = [*zip(low, high, strict=True), (math.log(_LEAST_SIGMA), math.log(10.0))]
+        found = optimize.minimize(loss, [*best, log_sigma], method="L-BFGS-B", bounds=within)
+        best, log_sigma = found.x[:-1], float(found.x[-1])
+    whole = start.copy()
+    whole[free] = best
+    return _Fit(name, whole, math.exp(log_sigma), -loss(np.array([*best, log_sigma])))
+
+
+def _edges(data: _Runs) -> tuple[float, float]:
+    """Return ln of the least and the greatest critical batch that is looked for."""
+    reach = math.log(_BEYOND)
+    return float(data.b.min()) - reach, float(data.b.max()) + reach
+
+
+def _lack_of_fit(data: _Runs, law: _Fit) -> tuple[float | None, float, float]:
+    """Return p of the law against free means, and what profile intervals take from it.
+
+    That is s^2 / (sum of squared residuals) and the degrees of freedom of s^2: of the residuals,
+    or, where the law does not fit, of the batches' means about it.
+    """
+    usual = 1 / (data.n - 2), data.n - 2
+    means = data.y - pd.Series(data.y).groupby(data.b).transform("mean").to_numpy()
+    batches = len(np.unique(data.b))
+    if data.is_censored.any() or data.n == batches:
+        return None, *usual
+    pure, whole = float((means**2).sum()), data.n * law.sigma**2
+    lack, freedom = max(whole - pure, 0.0) / (batches - 2), batches - 2
+    if pure <= data.n * _LEAST_SIGMA**2:
+        return None, *usual
+    p_value = float(stats.f.sf(lack / (pure / (data.n - batches)), freedom, data.n - batches))
+    return p_value, *(usual if p_value >= 1 - LEVEL else (lack / whole, freedom))
+
+
+def _end(data: _Runs, law: _Fit, at: int, edge: float, allowed: float) -> float | None:
+    """Return where the deviance of parameter ``at`` passes what is allowed; None if not by edge."""
+
+    def beyond(value: float) -> float:
+        fixed = _fit(law.name, data, (at, value))
+        return 2 * (law.log_likelihood - fixed.log_likelihood) - allowed
+
+    best = float(law.parameters[at])
+    if abs(edge - best) < 1e-9 or beyond(edge) <= 0:
+        return None
+    return float(optimize.brentq(beyond, best, edge, xtol=1e-6))
+
+
+def _table(fits: dict[str, _Fit], n: int) -> pd.DataFrame:
+    rows = []
+    for name, fit in fits.items():
+        k = len(fit.parameters) + 1
+        aicc = math.nan
+        if n > k + 1:
+            aicc = 2 * k - 2 * fit.log_likelihood + 2 * k * (k + 1) / (n - k - 1)
+        rows.append((name, k, fit.log_likelihood, aicc))
+    forms = pd.DataFrame(rows, columns=["form", "k", "log_likelihood", "aicc"])
+    weight = np.exp(-(forms["aicc"] - forms["aicc"].min()) / 2)
+    return forms.assign(weight=weight / weight.sum()).sort_values("aicc", ignore_index=True)
+
+
+def _exp(value: float | None) -> float | None:
+    return None if value is None else math.exp(value)
+
+
+def _sentence(found: CriticalBatch) -> str:
+    low, high = found.b_crit_ci
+    span = f"{found.batch_min:g} to {found.batch_max:g}"
+    if low is not None and high is None:
+        words = f"no rise of the epochs is measured over batches {span}; B_crit is above {low:.3g}"
+    elif low is None and high is not None:
+        words = f"epochs rise in proportion to the batch over {span}; B_crit is below {high:.3g}"
+    elif low is None or found.b_crit is None:
+        words = f"cannot tell B_crit from batches {span}: the spread between runs is too large"
+    else:
+        words = f"B_crit {found.b_crit:.3g} ({low:.3g} to {high:.3g}), from batches {span}"
+        if found.b_crit > found.batch_max:
+            words += ", so it lies outside of them"
+    if found.best_form != LAW:
+        words += f"; a {found.best_form} form fits better"
+    if found.lack_of_fit_p is not None and found.lack_of_fit_p < 1 - LEVEL:
+        words += f"; the batches' means leave the law (p = {found.lack_of_fit_p:.2g})"
+    if found.censored:
+        words += f"; {found.censored} runs had not reached the target when they ended"
+    if found.left_out:
+        words += f"; {found.left_out} runs that never reached the target are left out"
+    return words

@@ -1,0 +1,248 @@
+"""Energy against GPU-hours: through the origin, with intercept, and as a power.
+
+Huber et al. 2025, "Energy Consumption in Parallel Neural Network Training" (arXiv 2508.07706): the
+energy of a training is close to linear in its GPU-hours; the factor, a mean power per GPU, depends
+on model and hardware (``analysis.energy_factor`` says on what else).
+
+Energy E and GPU-hours h are those of one epoch. The mean of a setting's repeats is one point:
+repeats share what their setting deviates by, and would otherwise narrow every interval.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import statsmodels.api as sm
+
+from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.cells import LEVEL
+from wattlaw.analysis.groups import Group, groups
+from wattlaw.analysis.metrics import HOUR_S, SETTINGS
+from wattlaw.errors import Refused
+
+Floats = npt.NDArray[np.float64]
+Interval = tuple[float, float]
+ENERGY, HOURS = "energy_per_epoch_j", "gpu_hours_per_epoch"
+#: What has to be alike in a law; a cap or a clock changes the power of a GPU.
+BY = ("workload", "hardware", "energy_is", *LIMITS)
+ORIGIN, INTERCEPT, LOG_LOG = "through origin", "with intercept", "log-log"
+MIN_SETTINGS = 4
+_ESTIMATED = "the law follows from a power that was estimated, not measured"
+_LEAST_SIGMA = 1e-9
+#: GPU-hours within this factor of each other tell no law.
+MIN_SPAN = 1.2
+
+
+@dataclass(frozen=True)
+class EnergyForm:
+    """One form of the law; ``parameters`` and their 95 % intervals by name.
+
+    ``through origin``: E = slope_w 3600 h. ``with intercept``: E = intercept_j + slope_w 3600 h.
+    Both by least squares weighted with 1 / h^2, as errors grow with E. ``log-log``: E = scale_j
+    h^exponent by least squares in logs. ``r2`` is 1 - sum (E - fit)^2 / sum (E - mean E)^2 for all
+    three; ``aicc`` that of the likelihood of E, so that the forms compare.
+    """
+
+    form: str
+    parameters: dict[str, float]
+    intervals: dict[str, Interval]
+    r2: float | None  # None where all energies are the same
+    aicc: float | None
+
+
+@dataclass(frozen=True)
+class EnergyLaw:
+    """Energy against GPU-hours of one group.
+
+    ``factor_w`` is the slope through the origin: the mean of E / h over settings, in W per GPU. Of
+    ``energy_is`` gpu+cpu+dram it includes the host's share.
+    """
+
+    group: Group
+    n: int  # settings
+    runs: int
+    hours_min: float
+    hours_max: float
+    factor_w: float
+    factor_w_ci: Interval
+    best: str  # form of the least aicc
+    forms: tuple[EnergyForm, ...]
+    note: str | None
+
+    def form(self, name: str) -> EnergyForm:
+        """Return one of the three forms."""
+        return next(form for form in self.forms if form.form == name)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the law as plain Python."""
+        return asdict(self) | {
+            "factor_w_ci": list(self.factor_w_ci),
+            "forms": [
+                asdict(form) | {"intervals": {k: list(v) for k, v in form.intervals.items()}}
+                for form in self.forms
+            ],
+        }
+
+
+def energy_law(table: pd.DataFrame) -> EnergyLaw:
+    """Fit energy against GPU-hours in three forms.
+
+    Parameters
+    ----------
+    table
+        Rows of ``run_metrics`` of one workload, hardware, ``energy_is``, cap and clock; those
+        without an energy are left out.
+
+    Raises
+    ------
+    Refused
+        No energy, energies that count different things, several workloads, hardware, caps or
+        clocks, fewer than four settings, or GPU-hours that hardly differ.
+    """
+    rows = measured(table, BY)
+    points = rows.groupby(list(SETTINGS), dropna=False)[[HOURS, ENERGY]].mean()
+    hours, energy = (points[name].to_numpy(float) for name in (HOURS, ENERGY))
+    if len(points) < MIN_SETTINGS:
+        raise Refused(f"{len(points)} settings with energy; at least {MIN_SETTINGS} are needed")
+    if hours.max() < MIN_SPAN * hours.min():
+        raise Refused("GPU-hours per epoch hardly differ; measure more GPU counts or batches")
+    fits = _linear(ORIGIN, hours, energy), _linear(INTERCEPT, hours, energy), _log(hours, energy)
+    forms = tuple(sorted(fits, key=lambda fit: math.inf if fit.aicc is None else fit.aicc))
+    origin = next(form for form in forms if form.form == ORIGIN)
+    words = str(rows["energy_is"].iloc[0])
+    return EnergyLaw(
+        group=next(groups(rows, BY))[0],
+        n=len(points),
+        runs=len(rows),
+        hours_min=float(hours.min()),
+        hours_max=float(hours.max()),
+        factor_w=origin.parameters["slope_w"],
+        factor_w_ci=origin.intervals["slope_w"],
+        best=forms[0].form,
+        forms=forms,
+        note=_ESTIMATED if "estimated" in words else None,
+    )
+
+
+def energy_laws(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a law for each workload, hardware, cap, clock and energy that is counted alike.
+
+    Returns
+    -------
+    DataFrame
+        ``workload, hardware, energy_is, power_limit_w, clock_limit_mhz, n, runs, hours_min,
+        hours_max, factor_w, factor_w_low, factor_w_high, best, intercept_j, intercept_j_low,
+        intercept_j_high, exponent, exponent_low, exponent_high, r2_origin, r2_intercept,
+        r2_log_log, note, reason``: as in ``EnergyLaw``.
+        A group without a law has a ``reason`` and nothing else.
+    """
+    rows = []
+    for group, of_group in groups(table, BY):
+        try:
+            rows.append(_row(energy_law(of_group)))
+        except Refused as refusal:
+            rows.append({**group, "reason": str(refusal)})
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def measured(table: pd.DataFrame, alike: tuple[str, ...]) -> pd.DataFrame:
+    """Return the rows with energy and GPU-hours.
+
+    Raises
+    ------
+    Refused
+        There are none, or they differ in a column of ``alike``.
+    """
+    rows = table[table[ENERGY].notna() & (table[HOURS] > 0)]
+    if rows.empty:
+        raise Refused("no run has an energy; measure on a machine with a meter, or assume_cpu_w")
+    for name in alike:
+        found = [str(value) for value in rows[name].unique()]
+        if len(found) > 1:
+            raise Refused(f"{name} differs ({'; '.join(sorted(found))}); take one of them")
+    return rows
+
+
+_COLUMNS = [
+    *BY, "n", "runs", "hours_min", "hours_max", "factor_w", "factor_w_low", "factor_w_high", "best",
+    "intercept_j", "intercept_j_low", "intercept_j_high", "exponent", "exponent_low",
+    "exponent_high", "r2_origin", "r2_intercept", "r2_log_log", "note", "reason",
+]  # fmt: skip
+
+
+def _row(law: EnergyLaw) -> dict[str, object]:
+    intercept, power = law.form(INTERCEPT), law.form(LOG_LOG)
+    intervals = {
+        "factor_w": law.factor_w_ci,
+        "intercept_j": intercept.intervals["intercept_j"],
+        "exponent": power.intervals["exponent"],
+    }
+    row: dict[str, object] = {
+        **law.group,
+        **{
+            name: getattr(law, name) for name in ("n", "runs", "hours_min", "hours_max", "factor_w")
+        },
+        "best": law.best,
+        "intercept_j": intercept.parameters["intercept_j"],
+        "exponent": power.parameters["exponent"],
+        "r2_origin": law.form(ORIGIN).r2,
+        "r2_intercept": intercept.r2,
+        "r2_log_log": power.r2,
+        "note": law.note,
+        "reason": None,
+    }
+    for name, (low, high) in intervals.items():
+        row |= {f"{name}_low": low, f"{name}_high": high}
+    return row
+
+
+def _linear(form: str, hours: Floats, energy: Floats) -> EnergyForm:
+    seconds = HOUR_S * hours
+    ones = [np.ones_like(hours)] if form == INTERCEPT else []
+    names = ["intercept_j"] * len(ones) + ["slope_w"]
+    result = sm.WLS(energy, np.column_stack([*ones, seconds]), weights=1 / seconds**2).fit()
+    relative = (energy - result.fittedvalues) / seconds
+    return EnergyForm(
+        form,
+        dict(zip(names, map(float, result.params), strict=True)),
+        _intervals(names, result.conf_int(alpha=1 - LEVEL)),
+        _r2(energy, result.fittedvalues),
+        _aicc(relative, len(names) + 1, float(np.log(seconds).sum())),
+    )
+
+
+def _log(hours: Floats, energy: Floats) -> EnergyForm:
+    result = sm.OLS(np.log(energy), sm.add_constant(np.log(hours))).fit()
+    scale, exponent = result.params
+    ends = result.conf_int(alpha=1 - LEVEL)
+    return EnergyForm(
+        LOG_LOG,
+        {"scale_j": math.exp(scale), "exponent": float(exponent)},
+        _intervals(["scale_j", "exponent"], [np.exp(ends[0]), ends[1]]),
+        _r2(energy, np.exp(result.fittedvalues)),
+        _aicc(result.resid, 3, float(np.log(energy).sum())),
+    )
+
+
+def _intervals(names: list[str], ends: Any) -> dict[str, Interval]:
+    return {name: (float(low), float(high)) for name, (low, high) in zip(names, ends, strict=True)}
+
+
+def _r2(energy: Floats, fitted: Floats) -> float | None:
+    about = float(((energy - energy.mean()) ** 2).sum())
+    if about == 0:
+        return None
+    return 1 - float(((energy - fitted) ** 2).sum()) / about
+
+
+def _aicc(errors: Floats, k: int, log_scales: float) -> float | None:
+    """Return AICc of normal errors; ``log_scales`` turns their likelihood into that of E."""
+    n = len(errors)
+    if n <= k + 1:
+        return None
+    sigma = max(float(np.sqrt(np.mean(errors**2))), _LEAST_SIGMA)
+    log_likelihood = -n / 2 * (math.log(2 * math.pi * sigma**2) + 1) - log_scales
+    return 2 * k - 2 * log_likelihood + 2 * k * (k + 1) / (n - k - 1)

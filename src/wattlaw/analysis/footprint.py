@@ -1,0 +1,173 @@
+"""Carbon and money of an energy: kg CO2e and cost, with what was counted and what was not.
+
+Source of the sums: the "operational" part of the Software Carbon Intensity of the Green Software
+Foundation (E times I, ISO/IEC 21031:2024), with the power usage effectiveness (PUE) of ISO/IEC
+30134-2 as the factor from the energy of the machines to that of the building.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from wattlaw.errors import BadInput
+
+J_PER_KWH = 3.6e6
+#: Parts that every machine has, as they are called in a scope such as ``gpu+cpu+dram``.
+_HOST = ("cpu", "dram")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a footprint makes of an energy. None where a number it needs was not given.
+
+    ``cost`` is the sum of ``electricity_cost`` and ``gpu_hour_cost`` as far as prices were given,
+    and None when a part that has a price cannot be told. ``counted`` says what is in the numbers.
+    """
+
+    energy_kwh: float | None  # of the machines, as measured
+    facility_energy_kwh: float | None  # times PUE
+    co2_kg: float | None
+    electricity_cost: float | None
+    gpu_hour_cost: float | None
+    cost: float | None
+    currency: str | None
+    counted: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields as plain Python."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Factors from energy and GPU-hours to carbon and money; what is not given is None.
+
+    Parameters
+    ----------
+    pue
+        Power usage effectiveness: energy of the building / energy of its machines, at least 1.
+        Without it nothing is added for cooling and conversion.
+    grid_g_per_kwh
+        Carbon intensity of the grid in g CO2e per kWh.
+    price_per_kwh, price_per_gpu_hour
+        In ``currency``. A price of a rented GPU-hour mostly includes electricity: give one of the
+        two then; where both are given they are added.
+    currency
+        Such as ``EUR``; a word, converted from and to nothing.
+    sources
+        Where a factor comes from, by its name: ``{"grid_g_per_kwh": "Ember, 2023, ..."}``.
+
+    Raises
+    ------
+    BadInput
+        A factor is negative or no number, a PUE is below 1, or a price has no currency.
+    """
+
+    pue: float | None = None
+    grid_g_per_kwh: float | None = None
+    price_per_kwh: float | None = None
+    price_per_gpu_hour: float | None = None
+    currency: str | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= least):
+                raise BadInput(f"{name}: given {value:g}; allowed: a number of at least {least:g}")
+        priced = self.price_per_kwh is not None or self.price_per_gpu_hour is not None
+        if priced and not self.currency:
+            raise BadInput("currency: not given; a price needs one, such as EUR")
+
+    def of(
+        self,
+        energy_j: float | None,
+        gpu_hours: float | None = None,
+        energy_is: str | None = None,
+    ) -> Cost:
+        """Return carbon and cost of an energy and of GPU-hours.
+
+        With E the energy in kWh (1 kWh = 3.6e6 J): facility energy = PUE E; CO2e in kg = PUE E I /
+        1000 with I in g per kWh; electricity = PUE E price. All are linear in E, so the bounds of
+        an energy's interval give those of the results.
+
+        Parameters
+        ----------
+        energy_j, gpu_hours
+            Missing (None or NaN) where not known; what depends on it is None then.
+        energy_is
+            What the energy counts, as in ``run_metrics``: ``gpu+cpu, counter``.
+
+        Raises
+        ------
+        BadInput
+            ``energy_j`` or ``gpu_hours`` is negative or infinite.
+        """
+        energy = _known("energy_j", energy_j)
+        hours = _known("gpu_hours", gpu_hours)
+        energy_kwh = None if energy is None else energy / J_PER_KWH
+        facility_kwh = _times(energy_kwh, 1.0 if self.pue is None else self.pue)
+        grams = _times(facility_kwh, self.grid_g_per_kwh)
+        parts = {
+            "electricity": (self.price_per_kwh, _times(facility_kwh, self.price_per_kwh)),
+            "gpu_hour": (self.price_per_gpu_hour, _times(hours, self.price_per_gpu_hour)),
+        }
+        priced = [cost for price, cost in parts.values() if price is not None]
+        known = [cost for cost in priced if cost is not None]
+        return Cost(
+            energy_kwh=energy_kwh,
+            facility_energy_kwh=facility_kwh,
+            co2_kg=None if grams is None else grams / 1000,
+            electricity_cost=parts["electricity"][1],
+            gpu_hour_cost=parts["gpu_hour"][1],
+            cost=sum(known) if priced and len(known) == len(priced) else None,
+            currency=self.currency,
+            counted=self.counted(energy_is),
+        )
+
+    def counted(self, energy_is: str | None = None) -> str:
+        """Return in words what the numbers count, by which factors, and what they leave out."""
+        words = [_scope(energy_is)]
+        if self.pue is None:
+            words.append("no PUE given, so without cooling and conversion of the building")
+        else:
+            words.append(f"times PUE {self.pue:g}{self._source('pue')}")
+        if self.grid_g_per_kwh is not None:
+            factor = f"{self.grid_g_per_kwh:g} g CO2e per kWh{self._source('grid_g_per_kwh')}"
+            words.append(f"{factor}, making of the machines not included")
+        for name, unit in (("price_per_kwh", "kWh"), ("price_per_gpu_hour", "GPU-hour")):
+            price = getattr(self, name)
+            if price is not None:
+                words.append(f"{price:g} {self.currency} per {unit}{self._source(name)}")
+        if self.price_per_kwh is not None and self.price_per_gpu_hour is not None:
+            words.append("electricity and GPU-hours are added")
+        return "; ".join(words)
+
+    def _source(self, name: str) -> str:
+        return f" ({self.sources[name]})" if name in self.sources else ""
+
+
+_LEAST = {"pue": 1.0, "grid_g_per_kwh": 0.0, "price_per_kwh": 0.0, "price_per_gpu_hour": 0.0}
+
+
+def _scope(energy_is: str | None) -> str:
+    if energy_is is None:
+        return "energy as given"
+    there = energy_is.split(",")[0].split("+")
+    if not set(there) & {"gpu", *_HOST}:
+        return f"energy of {energy_is}"
+    left_out = [*(part.upper() for part in _HOST if part not in there), "network", "storage"]
+    return f"energy of {energy_is}; a lower bound: without {', '.join(left_out)}"
+
+
+def _known(name: str, value: float | None) -> float | None:
+    if value is None or math.isnan(value):
+        return None
+    if value < 0 or math.isinf(value):
+        raise BadInput(f"{name}: given {value:g}; allowed: a finite number of at least 0")
+    return float(value)
+
+
+def _times(value: float | None, factor: float | None) -> float | None:
+    return None if value is None or factor is None else value * factor

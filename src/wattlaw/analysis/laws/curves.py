@@ -1,0 +1,230 @@
+"""A law of ``families`` fitted to a series, by least squares of ln t as the power law is.
+
+Laws that are sums of terms with weights that are not negative are fitted by Gauss-Newton steps,
+each a non-negative least squares (scipy.optimize.nnls).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import nnls
+
+from wattlaw.analysis.laws import observations as seen
+from wattlaw.analysis.laws.families import IN_UNITS_OF_Y, Law
+from wattlaw.analysis.laws.observations import Floats, Interval, Noise, Observations, plain
+from wattlaw.errors import Refused
+
+_STEPS = 60
+_HALVINGS = 30
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A fitted law.
+
+    ``params_ci`` are 95 % intervals by the delta method: the curve is taken as linear in its
+    constants near the estimate, Student's t, cut where a parameter cannot be (so an estimate of
+    zero has an upper bound only). The scatter is that of ``observations.noise``.
+
+    ``k`` counts the constants and the noise. ``sigma`` is the standard deviation of a run's ln y
+    around the law. ``aicc`` takes runs as the observations; None where ``n <= k + 1``.
+    """
+
+    name: str
+    params: dict[str, float]
+    params_ci: dict[str, Interval]
+    n: int
+    k: int
+    sigma: float
+    aicc: float | None
+    x_min: float
+    x_max: float
+    _law: Law = field(repr=False, compare=False)
+    _weights: Floats = field(repr=False, compare=False)
+    _gram: Floats = field(repr=False, compare=False)
+    _scale: float = field(repr=False, compare=False)  # ln of the units that weights are in
+    noise: Noise = field(repr=False, compare=False)
+    between: float = field(repr=False, compare=False)  # squares of counts' means around the curve
+
+    def log_mean(self, x: Floats) -> Floats:
+        """Return ln of the curve at ``x``."""
+        with np.errstate(all="ignore"):
+            return self._law.log_mean(self._weights, x)[0] + self._scale
+
+    def predict(self, x: Sequence[float] | Floats) -> pd.DataFrame:
+        """Return the curve at ``x`` with 95 % intervals by the delta method.
+
+        Returns
+        -------
+        DataFrame
+            Columns ``x, mean, low, high`` (confidence band), ``prediction_low, prediction_high``
+            (for one new run), in the units of y.
+        """
+        at = np.asarray(x, dtype=float)
+        with np.errstate(all="ignore"):
+            log_mean, slopes = self._law.log_mean(self._weights, at)
+            leverage = np.einsum("ij,jk,ik->i", slopes, self._gram, slopes)
+            return self.noise.frame(at, log_mean + self._scale, leverage)
+
+    def extrapolates(self, x: float) -> bool:
+        """Say whether ``x`` lies outside the measured range."""
+        return not self.x_min <= x <= self.x_max
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain Python."""
+        return {
+            "law": self.name,
+            "params": {name: plain(value) for name, value in self.params.items()},
+            "params_ci": {name: seen.plain_interval(ci) for name, ci in self.params_ci.items()},
+            "intervals_by": "delta method",
+            "n": self.n,
+            "k": self.k,
+            "sigma": plain(self.sigma),
+            "aicc": plain(self.aicc),
+            "x_min": self.x_min,
+            "x_max": self.x_max,
+        }
+
+
+def fit_curve(law: Law, data: Observations) -> Curve:
+    """Fit one law to observations.
+
+    Raises
+    ------
+    Refused
+        There are not more distinct counts than constants, a count is below what the law is defined
+        for, or numbers overflow.
+    """
+    if len(data.x) <= law.constants:
+        raise Refused(
+            f"{law.constants} constants need at least {law.constants + 1} distinct worker counts, "
+            f"there are {len(data.x)}"
+        )
+    if data.x[0] < law.least_x:
+        raise Refused(f"not defined below N = {law.least_x:g}")
+    with np.errstate(all="ignore"):
+        weights, scale = _weights(law, data)
+        log_mean, slopes = law.log_mean(weights, data.x)
+        gram = _inverse(slopes * np.sqrt(data.repeats)[:, None])
+        between = seen.squares(data, data.means - scale - log_mean)
+        if not (np.isfinite(gram).all() and math.isfinite(between)):
+            raise Refused("its numbers overflow on these values")
+        return _curve(law, data, weights, scale, gram, between)
+
+
+def _curve(
+    law: Law, data: Observations, weights: Floats, scale: float, gram: Floats, between: float
+) -> Curve:
+    noise = seen.noise(data, between, law.constants)
+    params, bounds = _parameters(law, weights, scale, gram, noise)
+    runs = seen.of_runs(data, between, law.constants)
+    return Curve(
+        name=law.name,
+        params=params,
+        params_ci=bounds,
+        n=data.n,
+        k=law.constants + 1,
+        sigma=math.sqrt(runs.scale),
+        aicc=aicc(between + data.within, data.n, law.constants + 1),
+        x_min=float(data.x[0]),
+        x_max=float(data.x[-1]),
+        _law=law,
+        _weights=weights,
+        _gram=gram,
+        _scale=scale,
+        noise=noise,
+        between=between,
+    )
+
+
+def _parameters(
+    law: Law, weights: Floats, scale: float, gram: Floats, noise: Noise
+) -> tuple[dict[str, float], dict[str, Interval]]:
+    """Return the parameters and their intervals, by name."""
+    values, slopes = law.parameters(weights)
+    errors = np.sqrt(np.maximum(noise.scale * np.einsum("ij,jk,ik->i", slopes, gram, slopes), 0))
+    params, bounds = {}, {}
+    for name, value, error in zip(law.names, values, errors, strict=True):
+        low, high = noise.interval(float(value), float(error))
+        if not law.in_logs:
+            low, high = max(low, 0.0), min(high, 1.0 if name in law.shares else math.inf)
+        unit = float(np.exp(scale)) if name in IN_UNITS_OF_Y else 1.0
+        params[name], bounds[name] = float(value) * unit, (low * unit, high * unit)
+    if law.in_logs:  # ln alpha is what is normal, not alpha
+        low, high = noise.interval(float(weights[0]) + scale, float(errors[0] / values[0]))
+        bounds["alpha"] = (float(np.exp(low)), float(np.exp(high)))
+    return params, bounds
+
+
+def aicc(squares: float, n: int, k: int) -> float | None:
+    """Return n ln(squares / n) + 2 k + 2 k (k + 1) / (n - k - 1); None if ``n <= k + 1``.
+
+    ``k`` counts the noise too. Hurvich & Tsai 1989, Biometrika 76, 297-307. Squares are taken as
+    no smaller than rounding makes them.
+    """
+    if n <= k + 1:
+        return None
+    least = n * seen.ROUNDING**2
+    return n * math.log(max(squares, least) / n) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+
+
+def _inverse(design: Floats) -> Floats:
+    """Return (X'X)^-1, with columns of one size: terms differ by powers of N."""
+    sizes = np.sqrt((design**2).sum(axis=0))
+    inverse = np.linalg.pinv(design / sizes)
+    found: Floats = inverse @ inverse.T / np.outer(sizes, sizes)
+    return found
+
+
+def _weights(law: Law, data: Observations) -> tuple[Floats, float]:
+    """Return the weights that fit best, and ln of the units they are in."""
+    scale = float(data.means.mean())
+    logs, root = data.means - scale, np.sqrt(data.repeats)
+    terms = law.terms(data.x)
+    if law.in_logs:
+        found = np.linalg.lstsq(terms * root[:, None], logs * root, rcond=None)[0]
+        return np.asarray(found, dtype=float), scale
+    sizes = np.abs(terms).max(axis=0)
+    return _nonnegative(terms / sizes, logs, root) / sizes, scale
+
+
+def _nonnegative(terms: Floats, logs: Floats, root: Floats) -> Floats:
+    """Minimise sum of (root (logs - ln(terms @ w)))^2 over w >= 0 by Gauss-Newton steps.
+
+    ln(T w') is about ln(T w) + (T w' - T w) / T w; each step solves that, and is halved until the
+    sum of squares falls.
+    """
+
+    def misfit(weights: Floats) -> float:
+        left = root * (logs - np.log(terms @ weights))
+        return float(left @ left)
+
+    weights = _nnls(terms * (root * np.exp(-logs))[:, None], root)
+    if not (terms @ weights > 0).all():
+        weights = weights + 1e-3
+    least = misfit(weights)
+    for _ in range(_STEPS):
+        now = terms @ weights
+        step = _nnls(terms * (root / now)[:, None], root * (1 + logs - np.log(now))) - weights
+        before = least
+        for halving in range(_HALVINGS):
+            tried = weights + step / 2**halving
+            reached = misfit(tried)
+            if reached < least:
+                weights, least = tried, reached
+                break
+        if before - least <= 1e-12 * before:
+            break
+    return weights
+
+
+def _nnls(terms: Floats, target: Floats) -> Floats:
+    try:
+        found: Floats = nnls(terms, target)[0]
+    except (RuntimeError, ValueError):
+        raise Refused("its numbers overflow on these values") from None
+    return found

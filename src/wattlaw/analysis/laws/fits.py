@@ -1,0 +1,121 @@
+"""All laws of many series at once, and why some series have none."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from wattlaw.analysis.groups import Group, groups
+from wattlaw.analysis.laws.bend import SIGNIFICANT, Bend, bend
+from wattlaw.analysis.laws.observations import observe
+from wattlaw.analysis.laws.power_law import PowerLaw, power_law
+from wattlaw.analysis.laws.selection import Selection, selection
+from wattlaw.errors import BadInput, Refused
+
+#: The keys of ``PowerLaw.as_json``, for a series that has none.
+LAW_KEYS = (
+    "law", "n", "alpha", "alpha_ci", "beta", "beta_se", "beta_ci", "r2", "p_value", "x_min",
+    "x_max", "beta_se_hc3", "beta_ci_hc3", "beta_se_repeats", "beta_ci_repeats",
+    "alpha_ci_repeats", "lack_of_fit_p", "trusted", "diagnostics",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a series says: its power law, the law selected beside it, and whether it bends.
+
+    ``refusal`` says why there is no law; ``no_bend`` why there is no ``bend``: none was found, or
+    the data cannot tell. ``bend_p`` is the test's p value, None where the data cannot tell.
+    """
+
+    group: Group
+    law: PowerLaw | None
+    refusal: str | None
+    selection: Selection | None
+    bend: Bend | None
+    bend_p: float | None
+    no_bend: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row that ``wattlaw fit --json`` prints; all rows have the same keys."""
+        return {
+            "group": self.group,
+            **(self.law.as_json() if self.law else dict.fromkeys(LAW_KEYS)),
+            "selected": self.selection.as_json() if self.selection else None,
+            "bend": self.bend.as_json() if self.bend else None,
+            "bend_p": self.bend_p,
+            "no_bend": self.no_bend,
+            "reason": self.refusal,
+        }
+
+
+@dataclass(frozen=True)
+class Fits:
+    """One fit per series."""
+
+    rows: tuple[Fit, ...]
+
+    @property
+    def laws(self) -> tuple[tuple[Group, PowerLaw], ...]:
+        """Return the groups that have a law, and the law."""
+        return tuple((row.group, row.law) for row in self.rows if row.law is not None)
+
+    @property
+    def refusals(self) -> tuple[tuple[Group, str], ...]:
+        """Return the groups that have none, and the reason."""
+        return tuple((row.group, row.refusal) for row in self.rows if row.refusal is not None)
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return the list that ``wattlaw fit --json`` prints: one row per series."""
+        return [row.as_json() for row in self.rows]
+
+
+def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Fits:
+    """Fit all laws to each group of rows.
+
+    Parameters
+    ----------
+    frame
+        Any table.
+    x, y
+        Names of numeric columns.
+    by
+        Columns whose values tell the groups apart; a missing value is a group of its own.
+
+    Raises
+    ------
+    BadInput
+        A column is not there or not numeric; the line lists what there is.
+    """
+    if x == y:
+        raise BadInput(f"x and y are both {x!r}; allowed: two different columns")
+    for name in (x, y, *by):
+        if name not in frame.columns:
+            there = ", ".join(repr(str(column)) for column in frame.columns)
+            raise BadInput(f"no column {name!r}; allowed: {there}")
+    for name in (x, y):
+        if len(frame) and not pd.api.types.is_numeric_dtype(frame[name]):
+            first = _first_that_is_no_number(frame[name])
+            raise BadInput(f"column {name!r} is not numeric{first}")
+    return Fits(tuple(_fit(group, rows[x], rows[y]) for group, rows in groups(frame, by)))
+
+
+def _fit(group: Group, x: pd.Series, y: pd.Series) -> Fit:
+    try:
+        data = observe(x.to_numpy(float, na_value=float("nan")),
+                       y.to_numpy(float, na_value=float("nan")))  # fmt: skip
+        law, selected = power_law(data), selection(data)
+    except Refused as refusal:
+        return Fit(group, None, str(refusal), None, None, None, None)
+    try:
+        found, p_value = bend(data)
+    except Refused as refusal:
+        return Fit(group, law, None, selected, None, None, str(refusal))
+    no_bend = None if found else f"no bend seen (p = {p_value:.2g}, above {SIGNIFICANT:g})"
+    return Fit(group, law, None, selected, found, p_value, no_bend)
+
+
+def _first_that_is_no_number(column: pd.Series) -> str:
+    wrong = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
+    return f": row {wrong.index[0]} is {str(wrong.iloc[0])!r}" if len(wrong) else ""

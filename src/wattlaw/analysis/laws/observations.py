@@ -1,0 +1,218 @@
+"""Measurements as the laws see them: logarithms, the counts' means, and their scatter.
+
+A run's ln y is the law, plus a deviation that all repeats of its count share, plus noise of its
+own. Where the shared part is nothing, every run tells about the law; where it is not, only each
+count's mean does. Both give the same estimates when means are weighted with their repeats; what
+differs is the error of the estimates. See Searle, Casella & McCulloch 1992, "Variance Components",
+and Draper & Smith 1998, "Applied Regression Analysis", section 2.1 (lack of fit).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy import special
+
+from wattlaw.errors import Refused
+
+LEVEL = 0.95
+MIN_DISTINCT = 3
+#: Runs and counts are pooled only if a test at this level finds no deviation that repeats share: at
+#: the usual 5 % too many such deviations pass, and intervals come out too short
+#: (Bancroft 1964, Biometrics 20, 427-442; benchmarks/coverage.py measures it).
+POOLING_LEVEL = 0.25
+#: Residuals of logarithms below this are rounding, not scatter.
+ROUNDING = 1e-9
+
+Floats = npt.NDArray[np.float64]
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Positive pairs, and per distinct x (ascending) the mean of ln y and the repeats."""
+
+    run_x: Floats  # of runs, shape (n,)
+    log_y: Floats
+    x: Floats  # distinct, shape (k,)
+    means: Floats  # of ln y
+    repeats: Floats
+    within: float  # sum of squares of ln y around the means
+    within_df: int  # n - k
+
+    @property
+    def n(self) -> int:
+        """Return the number of runs."""
+        return len(self.run_x)
+
+    def without_largest(self) -> "Observations":
+        """Return the observations below the largest x."""
+        kept = self.run_x < self.x[-1]
+        return _observations(self.run_x[kept], self.log_y[kept])
+
+
+def observe(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Observations:
+    """Return what a law is fitted to; pairs with a missing value are left out.
+
+    Raises
+    ------
+    Refused
+        A value is not a number above zero, or fewer than three distinct x are left.
+    """
+    pairs = np.column_stack([np.asarray(x, dtype=float), np.asarray(y, dtype=float)])
+    pairs = pairs[~np.isnan(pairs).any(axis=1)]
+    wrong = int((~(pairs > 0) | np.isinf(pairs)).any(axis=1).sum())
+    if wrong:
+        raise Refused(f"{wrong} of {len(pairs)} rows have a value that is not a number above 0")
+    found = _observations(pairs[:, 0], np.log(pairs[:, 1]))
+    if len(found.x) < MIN_DISTINCT:
+        raise Refused(
+            f"{len(found.x)} distinct worker counts; a law needs at least {MIN_DISTINCT}: "
+            "measure more counts"
+        )
+    return found
+
+
+def _observations(x: Floats, log_y: Floats) -> Observations:
+    distinct, which = np.unique(x, return_inverse=True)
+    repeats = np.bincount(which, minlength=len(distinct)).astype(float)
+    means = np.bincount(which, log_y, len(distinct)) / repeats
+    return Observations(
+        run_x=x,
+        log_y=log_y,
+        x=distinct,
+        means=means,
+        repeats=repeats,
+        within=float(((log_y - means[which]) ** 2).sum()),
+        within_df=len(x) - len(distinct),
+    )
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The scatter around a fitted law, and the errors that follow from it.
+
+    ``scale`` is the mean square per run that the estimates' errors are made of, with ``df`` degrees
+    of freedom. A new run at a new count varies by ``share * scale + (1 - share) * within``: with
+    share 1 the scale itself; from means of r repeats share is 1/r, since the scale then holds r
+    times what repeats share.
+    """
+
+    scale: float
+    df: int
+    share: float = 1.0
+    within: float = 0.0
+    within_df: int = 0
+
+    @property
+    def of_repeats(self) -> bool:
+        """Say whether the counts' means, not the runs, tell how uncertain the law is."""
+        return self.share < 1
+
+    def t(self, df: float) -> float:
+        """Return Student's t of a two-sided interval at ``LEVEL``; infinite without freedom."""
+        return float(special.stdtrit(df, (1 + LEVEL) / 2)) if df > 0 else math.inf
+
+    def interval(self, estimate: float, se: float) -> Interval:
+        """Return the interval of an estimate with standard error ``se``."""
+        half = self.t(self.df) * se if self.df > 0 else math.inf
+        return estimate - half, estimate + half
+
+    def frame(self, x: Floats, log_mean: Floats, leverage: Floats) -> pd.DataFrame:
+        """Return the law with its confidence band and prediction interval.
+
+        Parameters
+        ----------
+        x, log_mean
+            Shape (m,): where, and the law's ln y there.
+        leverage
+            Variance of ``log_mean`` over ``scale``.
+
+        Returns
+        -------
+        DataFrame
+            Columns ``x, mean, low, high, prediction_low, prediction_high`` in the units of y. The
+            band is for the law, the prediction for one new run. Degrees of freedom of two mean
+            squares together are Satterthwaite's (1946, Biometrics Bulletin 2, 110-114).
+        """
+        with np.errstate(all="ignore"):  # without freedom bounds are infinite, not an error
+            half = self.t(self.df) * np.sqrt(self.scale * leverage)
+            between, within = self.scale * (leverage + self.share), self.within * (1 - self.share)
+            spread = between + within
+            freedom = np.full_like(spread, self.df)
+            if self.within_df > 0:
+                freedom = spread**2 / (between**2 / self.df + within**2 / self.within_df)
+            ahead = special.stdtrit(freedom, (1 + LEVEL) / 2) * np.sqrt(spread)
+            ahead = np.where(freedom > 0, ahead, np.inf)
+            logs = (log_mean, log_mean - half, log_mean + half, log_mean - ahead, log_mean + ahead)
+            columns = ("mean", "low", "high", "prediction_low", "prediction_high")
+            return pd.DataFrame(
+                {"x": x} | {name: np.exp(v) for name, v in zip(columns, logs, strict=True)}
+            )
+
+
+def squares(data: Observations, residuals: Floats) -> float:
+    """Return the weighted sum of squares of the counts' means around a law, zero if rounding."""
+    return float(data.repeats @ np.where(np.abs(residuals) > ROUNDING, residuals, 0.0) ** 2)
+
+
+def of_runs(data: Observations, between: float, constants: int) -> Noise:
+    """Return the scatter if every run tells about a law with so many ``constants``."""
+    df = data.n - constants
+    return Noise((between + data.within) / df if df > 0 else 0.0, df)
+
+
+def of_means(data: Observations, between: float, constants: int) -> Noise:
+    """Return the scatter if only the counts' means do.
+
+    Exact where every count has as many repeats; else their effective number is used, as in a
+    one-way analysis of variance: r0 = (n - sum r^2 / n) / (k - 1).
+    """
+    k, n = len(data.x), data.n
+    effective = (n - float((data.repeats**2).sum()) / n) / (k - 1)
+    df = k - constants
+    return Noise(
+        between / df if df > 0 else 0.0,
+        df,
+        share=1 / effective,
+        within=data.within / data.within_df,
+        within_df=data.within_df,
+    )
+
+
+def lack_of_fit(data: Observations, between: float, constants: int) -> float | None:
+    """Return the p value of the law against the counts' means.
+
+    F = (between / (k - constants)) / (within / (n - k)). None without repeats, or with as many
+    constants as counts.
+    """
+    df = len(data.x) - constants
+    if df < 1 or data.within_df < 1:
+        return None
+    if data.within <= data.n * ROUNDING**2:
+        return 1.0 if between == 0 else 0.0
+    return float(special.fdtrc(df, data.within_df, (between / df) / (data.within / data.within_df)))
+
+
+def noise(data: Observations, between: float, constants: int) -> Noise:
+    """Return the scatter that intervals should be made of.
+
+    The runs', unless ``lack_of_fit`` finds at ``POOLING_LEVEL`` that repeats share deviations.
+    """
+    p_value = lack_of_fit(data, between, constants)
+    if p_value is not None and p_value < POOLING_LEVEL:
+        return of_means(data, between, constants)
+    return of_runs(data, between, constants)
+
+
+def plain(value: float | None) -> float | None:
+    """Return a number that JSON knows, None for one that is undefined."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def plain_interval(interval: Interval | None) -> list[float | None] | None:
+    """Return an interval as JSON has it."""
+    return None if interval is None else [plain(bound) for bound in interval]

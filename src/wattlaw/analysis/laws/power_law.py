@@ -1,0 +1,222 @@
+"""The power law t = alpha * N^-beta, fitted by ordinary least squares in logarithms.
+
+Source of the model and of the estimator: Frey et al. 2022, "Benchmarking Resource Usage for
+Efficient Distributed Deep Learning". A high R^2 is no proof of skill outside the measured range,
+so every law carries its range of N.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from statsmodels.regression.linear_model import OLS
+
+from wattlaw.analysis.laws import observations as seen
+from wattlaw.analysis.laws.diagnostics import Diagnostics, diagnose
+from wattlaw.analysis.laws.observations import (
+    Floats,
+    Interval,
+    Noise,
+    Observations,
+    plain,
+    plain_interval,
+)
+
+CONSTANTS = 2
+
+
+@dataclass(frozen=True)
+class Trusted:
+    """The intervals that a report should quote, and why these."""
+
+    interval: Literal["ols", "repeats"]
+    beta_se: float
+    beta_ci: Interval
+    alpha_ci: Interval
+    why: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain Python."""
+        return {
+            "interval": self.interval,
+            "beta_se": plain(self.beta_se),
+            "beta_ci": plain_interval(self.beta_ci),
+            "alpha_ci": plain_interval(self.alpha_ci),
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """A fitted law. ``beta > 0`` means that more workers take less time.
+
+    All intervals are at 95 %.
+
+    ``alpha_ci, beta_se, beta_ci, r2, p_value``
+        Ordinary least squares over runs, Student's t with ``n - 2`` degrees of freedom: exact if
+        every run scatters around the law by itself. None where the data leave none (a constant y
+        has no R^2).
+    ``beta_se_hc3, beta_ci_hc3``
+        Robust to a scatter that changes with N (MacKinnon & White 1985, Journal of Econometrics
+        29, 305-325), t with ``n - 2``; rough for few runs.
+    ``beta_se_repeats, beta_ci_repeats, alpha_ci_repeats``
+        From the means of each count's k repeats, t with ``k - 2``: exact also if the repeats of a
+        count share a deviation from the law, where each count has as many. None without repeats.
+    ``lack_of_fit_p``
+        F test of the law against the counts' means; None without repeats.
+    """
+
+    n: int
+    alpha: float
+    alpha_ci: Interval
+    beta: float
+    beta_se: float
+    beta_ci: Interval
+    beta_se_hc3: float | None
+    beta_ci_hc3: Interval | None
+    beta_se_repeats: float | None
+    beta_ci_repeats: Interval | None
+    alpha_ci_repeats: Interval | None
+    lack_of_fit_p: float | None
+    r2: float | None
+    p_value: float | None
+    x_min: float
+    x_max: float
+    diagnostics: Diagnostics
+    _log_alpha: float = field(repr=False, compare=False)
+    _noise: Noise = field(repr=False, compare=False)
+    _gram: Floats = field(repr=False, compare=False)  # (X'X)^-1 of ln alpha and the slope
+
+    @property
+    def trusted(self) -> Trusted:
+        """Return the intervals to quote: over runs, unless repeats share deviations."""
+        se, beta_ci, alpha_ci = self.beta_se_repeats, self.beta_ci_repeats, self.alpha_ci_repeats
+        if self._noise.of_repeats and se is not None and beta_ci and alpha_ci:
+            why = (
+                f"repeats of a worker count share deviations from the law (lack of fit "
+                f"p = {self.lack_of_fit_p:.2g}, below {seen.POOLING_LEVEL:g}), so counts, not "
+                "runs, tell how sure it is"
+            )
+            return Trusted("repeats", se, beta_ci, alpha_ci, why)
+        why = (
+            "without repeats the scatter around the law is all there is"
+            if self.lack_of_fit_p is None
+            else f"repeats show no deviation that they share (lack of fit p = "
+            f"{self.lack_of_fit_p:.2g})"
+        )
+        return Trusted("ols", self.beta_se, self.beta_ci, self.alpha_ci, why)
+
+    def predict(self, x: Sequence[float] | Floats) -> pd.DataFrame:
+        """Return the law at ``x`` with 95 % intervals, made of the scatter that is ``trusted``.
+
+        Returns
+        -------
+        DataFrame
+            Columns ``x, mean, low, high`` (confidence band of the law), ``prediction_low,
+            prediction_high`` (for one new run), in the units of y.
+        """
+        at = np.asarray(x, dtype=float)
+        design = _design(at)
+        leverage = np.einsum("ij,jk,ik->i", design, self._gram, design)
+        return self._noise.frame(at, self._log_alpha - self.beta * np.log(at), leverage)
+
+    def extrapolates(self, x: float) -> bool:
+        """Say whether ``x`` lies outside the measured range."""
+        return not self.x_min <= x <= self.x_max
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the law in the words of the command line's JSON."""
+        return {
+            "law": "power",
+            "n": self.n,
+            "alpha": plain(self.alpha),
+            "alpha_ci": plain_interval(self.alpha_ci),
+            "beta": plain(self.beta),
+            "beta_se": plain(self.beta_se),
+            "beta_ci": plain_interval(self.beta_ci),
+            "r2": self.r2,
+            "p_value": self.p_value,
+            "x_min": self.x_min,
+            "x_max": self.x_max,
+            "beta_se_hc3": self.beta_se_hc3,
+            "beta_ci_hc3": plain_interval(self.beta_ci_hc3),
+            "beta_se_repeats": plain(self.beta_se_repeats),
+            "beta_ci_repeats": plain_interval(self.beta_ci_repeats),
+            "alpha_ci_repeats": plain_interval(self.alpha_ci_repeats),
+            "lack_of_fit_p": plain(self.lack_of_fit_p),
+            "trusted": self.trusted.as_json(),
+            "diagnostics": self.diagnostics.as_json(),
+        }
+
+
+def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> PowerLaw:
+    """Fit ln y = ln alpha - beta ln x by ordinary least squares (statsmodels).
+
+    Parameters
+    ----------
+    x, y
+        Shape (n,): number of workers, and time. Pairs with a missing value are left out.
+
+    Raises
+    ------
+    Refused
+        A value is not above zero, or fewer than three distinct x are left.
+    """
+    return power_law(seen.observe(x, y))
+
+
+def power_law(data: Observations) -> PowerLaw:
+    """Fit the law to observations."""
+    with np.errstate(all="ignore"):  # an overflow or a zero spread becomes inf or nan, and is told
+        result = OLS(data.log_y, _design(data.run_x)).fit()
+        return _law(data, result)
+
+
+def _design(x: Floats) -> Floats:
+    return np.column_stack([np.ones_like(x), np.log(x)])
+
+
+def _law(data: Observations, result: Any) -> PowerLaw:
+    log_alpha, slope = (float(value) for value in result.params)
+    gram = np.asarray(result.normalized_cov_params, dtype=float)
+    intercept_ci, slope_ci = result.conf_int(alpha=1 - seen.LEVEL).tolist()
+    constant = bool(np.ptp(data.log_y) == 0)
+    between = seen.squares(data, data.means - _design(data.x) @ result.params)
+    robust_se = plain(math.sqrt(result.cov_HC3[1, 1]))
+    spread = Noise(1.0, int(result.df_resid))
+    repeats_se = repeats_ci = alpha_ci_repeats = None
+    if data.within_df > 0:
+        means = seen.of_means(data, between, CONSTANTS)
+        errors = np.sqrt(means.scale * np.diag(gram))
+        repeats_se = float(errors[1])
+        repeats_ci = means.interval(-slope, repeats_se)
+        alpha_ci_repeats = _exponential(means.interval(log_alpha, float(errors[0])))
+    return PowerLaw(
+        n=data.n,
+        alpha=float(np.exp(log_alpha)),
+        alpha_ci=_exponential(intercept_ci),
+        beta=-slope,
+        beta_se=float(result.bse[1]),
+        beta_ci=(-slope_ci[1], -slope_ci[0]),
+        beta_se_hc3=robust_se,
+        beta_ci_hc3=None if robust_se is None else spread.interval(-slope, robust_se),
+        beta_se_repeats=repeats_se,
+        beta_ci_repeats=repeats_ci,
+        alpha_ci_repeats=alpha_ci_repeats,
+        lack_of_fit_p=seen.lack_of_fit(data, between, CONSTANTS),
+        r2=None if constant else plain(result.rsquared),
+        p_value=None if constant else plain(result.pvalues[1]),
+        x_min=float(data.x[0]),
+        x_max=float(data.x[-1]),
+        diagnostics=diagnose(data.run_x, np.asarray(result.resid, dtype=float)),
+        _log_alpha=log_alpha,
+        _noise=seen.noise(data, between, CONSTANTS),
+        _gram=gram,
+    )
+
+
+def _exponential(interval: Sequence[float]) -> Interval:
+    return float(np.exp(interval[0])), float(np.exp(interval[1]))

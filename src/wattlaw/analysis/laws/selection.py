@@ -1,0 +1,192 @@
+"""Which law suits a series: Akaike's criterion, and who foretells the largest count."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from wattlaw.analysis.laws import observations as seen
+from wattlaw.analysis.laws.curves import Curve, aicc, fit_curve
+from wattlaw.analysis.laws.families import LAWS, POWER
+from wattlaw.analysis.laws.observations import Floats, Observations
+from wattlaw.errors import Refused
+
+#: Laws this near to the lowest AICc are as good (Burnham & Anderson 2002, section 2.6).
+SUPPORTED = 2.0
+#: If even the best law lacks fit at this level, runs of a count are not observations of their own.
+LACKING = 0.05
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The laws that were tried on a series, and the one that was taken.
+
+    ``table`` has a row per law:
+
+    ``law, k``
+        Its name; its constants and the noise.
+    ``aicc, weight``
+        Akaike's criterion corrected for few observations, and the law's share of the evidence,
+        exp(-difference / 2) over the sum of it. Missing where it is undefined (``n <= k + 1``).
+    ``largest_out_error``
+        The law is fitted without the largest count and asked for it: foretold / measured - 1
+        (geometric mean of repeats). Below zero it promised less time than it took.
+    ``reason``
+        Why something of these is missing; None where nothing is.
+
+    ``observations`` says what the criterion counted: "runs", or "counts" where even the best law
+    leaves deviations that a count's repeats share.
+    """
+
+    best: Curve
+    curves: tuple[Curve, ...]
+    table: pd.DataFrame = field(compare=False)
+    observations: str
+    reason: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain Python: the law taken, and ``laws``, the table."""
+        rows = [
+            {name: _plain(value) for name, value in row.items()}
+            for row in self.table.to_dict("records")
+        ]
+        own = next(row for row in rows if row["law"] == self.best.name)
+        return {
+            **self.best.as_json(),
+            "aicc": own["aicc"],
+            "weight": own["weight"],
+            "largest_out_error": own["largest_out_error"],
+            "observations": self.observations,
+            "reason": self.reason,
+            "laws": rows,
+        }
+
+
+def select(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Selection:
+    """Fit all laws of ``families`` and take one.
+
+    Taken is the law with the lowest AICc; of laws within 2 of it, the one with fewest constants,
+    then the lowest. Where the criterion is undefined for all (fewer than five observations), taken
+    is the law that foretells the largest count best; with too few counts for that, the power law.
+
+    Raises
+    ------
+    Refused
+        A value is not above zero, or fewer than three distinct x are left.
+    """
+    return selection(seen.observe(x, y))
+
+
+def selection(data: Observations) -> Selection:
+    """Take a law for observations."""
+    fitted: dict[str, Curve] = {}
+    refused: dict[str, str] = {}
+    for law in LAWS:
+        try:
+            fitted[law.name] = fit_curve(law, data)
+        except Refused as refusal:
+            refused[law.name] = str(refusal)
+    criteria = {name: curve.aicc for name, curve in fitted.items()}
+    unit = "runs"
+    if (lowest := _lowest(criteria)) and _lacks(fitted[lowest], data):
+        unit = "counts"
+        criteria = {name: _over_counts(curve, data) for name, curve in fitted.items()}
+    errors, unforetold = _largest_out(fitted, data)
+    best, reason = _taken(fitted, criteria, errors)
+    weights = _weights(criteria)
+    rows = []
+    for law in LAWS:
+        name = law.name
+        reasons = [refused.get(name)] if name in refused else [
+            _undefined(fitted[name], criteria[name], len(data.x) if unit == "counts" else data.n,
+                       unit),
+            unforetold.get(name),
+        ]  # fmt: skip
+        rows.append(
+            (name, law.constants + 1, criteria.get(name), weights.get(name), errors.get(name),
+             "; ".join(filter(None, reasons)) or None)
+        )  # fmt: skip
+    columns = ["law", "k", "aicc", "weight", "largest_out_error", "reason"]
+    table = pd.DataFrame(rows, columns=columns)
+    table[columns[2:5]] = table[columns[2:5]].astype(float)
+    return Selection(fitted[best], tuple(fitted.values()), table, unit, reason)
+
+
+def _lacks(curve: Curve, data: Observations) -> bool:
+    p_value = seen.lack_of_fit(data, curve.between, curve.k - 1)
+    return p_value is not None and p_value < LACKING
+
+
+def _over_counts(curve: Curve, data: Observations) -> float | None:
+    return aicc(curve.between * len(data.x) / data.n, len(data.x), curve.k)
+
+
+def _lowest(criteria: dict[str, float | None]) -> str | None:
+    known = {name: value for name, value in criteria.items() if value is not None}
+    return min(known, key=known.__getitem__) if known else None
+
+
+def _taken(
+    fitted: dict[str, Curve], criteria: dict[str, float | None], errors: dict[str, float]
+) -> tuple[str, str]:
+    """Return the name of the law to take, and why."""
+    lowest = _lowest(criteria)
+    if lowest is not None:
+        limit = (criteria[lowest] or 0.0) + SUPPORTED
+        near = [name for name, value in criteria.items() if value is not None and value <= limit]
+        best = min(near, key=lambda name: (fitted[name].k, criteria[name]))
+        if len(near) == 1:
+            return best, "lowest AICc by more than 2"
+        others = ", ".join(name for name in near if name != best)
+        if best != lowest:
+            return best, f"AICc does not tell it from {others}; it has fewer constants"
+        return best, f"lowest AICc; {others} within {SUPPORTED:g} of it"
+    if errors:
+        best = min(errors, key=lambda name: abs(errors[name]))
+        return best, "too few observations for AICc; it foretells the largest count best"
+    return POWER.name, "too few worker counts to compare laws"
+
+
+def _largest_out(
+    fitted: dict[str, Curve], data: Observations
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return each law's error at the largest count when fitted without it, or why there is none."""
+    smaller, largest = data.without_largest(), data.x[-1:]
+    errors, reasons = {}, {}
+    for law in LAWS:
+        if law.name not in fitted:
+            continue
+        try:
+            foretold = fit_curve(law, smaller).log_mean(largest)[0]
+        except Refused as refusal:
+            reasons[law.name] = f"without the largest: {refusal}"
+            continue
+        with np.errstate(over="ignore"):
+            error = float(np.expm1(foretold - data.means[-1]))
+        if math.isfinite(error):
+            errors[law.name] = error
+        else:
+            reasons[law.name] = "without the largest: what it foretells there overflows"
+    return errors, reasons
+
+
+def _weights(criteria: dict[str, float | None]) -> dict[str, float]:
+    known = {name: value for name, value in criteria.items() if value is not None}
+    if not known:
+        return {}
+    least = min(known.values())
+    evidence = {name: math.exp((least - value) / 2) for name, value in known.items()}
+    return {name: value / sum(evidence.values()) for name, value in evidence.items()}
+
+
+def _undefined(curve: Curve, criterion: float | None, n: int, unit: str) -> str | None:
+    if criterion is not None:
+        return None
+    return f"AICc is undefined: {n} {unit}, {curve.k} constants with the noise need {curve.k + 2}"
+
+
+def _plain(value: Any) -> Any:
+    return seen.plain(value) if isinstance(value, float) else value

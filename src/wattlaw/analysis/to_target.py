@@ -1,0 +1,239 @@
+"""Time and energy to a target quality: statistical times system efficiency.
+
+Time to target = epochs to target x seconds per epoch. The epochs depend on how it is learned
+(global batch, options, training settings), the seconds on where (GPUs, caps, clocks): each factor
+has its own repeats and its own uncertainty, and their product has both.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy import stats
+
+from wattlaw.analysis.batch_effects import LEARNING
+from wattlaw.analysis.cells import LEVEL
+from wattlaw.analysis.groups import groups
+from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.analysis.quality import direction
+from wattlaw.errors import BadInput, Refused
+
+Floats = npt.NDArray[np.float64]
+_LEARNED = [*LEARNING, "global_batch"]
+
+
+def epochs_to_target(
+    epochs: pd.DataFrame, target: float, better: str | Mapping[str, str]
+) -> pd.DataFrame:
+    """Return for each run the number of epochs after which it first reached a target.
+
+    Parameters
+    ----------
+    epochs
+        Windows of a store; ``metric`` of those of phase ``evaluate`` is judged. All epochs count,
+        warm-up too: they train as well.
+    target
+        In the metric's unit; reached is at least (better ``higher``) or at most (``lower``) this.
+    better
+        For all runs, or by ``run_id``; runs that are not in it are left out.
+
+    Returns
+    -------
+    DataFrame
+        ``run_id, epochs_to_target`` (missing when never reached), ``reached, epochs_evaluated``
+        (epochs up to the last evaluation: what a run that never reached it had), ``best``.
+
+    Raises
+    ------
+    BadInput
+        A direction is neither ``higher`` nor ``lower``.
+    """
+    judged = epochs[(epochs["phase"] == "evaluate") & epochs["metric"].notna()]
+    way = judged["run_id"].map(better) if isinstance(better, Mapping) else better
+    judged = judged.assign(better=way)
+    judged = judged[judged["better"].notna()]
+    for found in judged["better"].unique():
+        if found not in ("higher", "lower"):
+            raise BadInput(f"better: given {found!r}; allowed: higher, lower")
+    metric, higher = judged["metric"], judged["better"] == "higher"
+    judged = judged.assign(
+        number=judged["epoch"] + 1,  # the first epoch is 0
+        is_reached=(metric >= target).where(higher, metric <= target),
+        signed=metric.where(higher, -metric),
+    )
+    by_run = judged.groupby("run_id", sort=True)
+    first = judged[judged["is_reached"]].groupby("run_id")["number"].min()
+    found = pd.DataFrame({"epochs_to_target": first.reindex(by_run.size().index).astype(float)})
+    best = by_run["signed"].max()
+    return found.assign(
+        reached=found["epochs_to_target"].notna(),
+        epochs_evaluated=by_run["number"].max(),
+        best=best.where(by_run["better"].first() == "higher", -best),
+    ).reset_index()
+
+
+def time_to_target(
+    table: pd.DataFrame,
+    epochs: pd.DataFrame,
+    target: float | Mapping[str, float],
+    better: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
+    """Return time and energy to a target quality, one row per setting.
+
+    Parameters
+    ----------
+    table, epochs
+        Rows of ``run_metrics`` and the windows of the same runs.
+    target
+        For all workloads, or by workload.
+    better
+        ``higher`` or ``lower`` by workload; by default from the metric's name.
+
+    Returns
+    -------
+    DataFrame
+        The columns of ``SETTINGS``, and
+
+        ``epochs_trained, runs, runs_reached``
+            Repeats with this global batch that learn alike, on any GPUs, and those that got there;
+            of runs of different lengths, the longest.
+        ``epochs, epochs_low, epochs_high``
+            Geometric mean over these repeats, whole epochs each; missing as soon as one of them
+            did not reach it.
+        ``statistical_efficiency``
+            Least ``epochs`` among the batches of the group / ``epochs``.
+        ``time_to_target_s, time_to_target_s_low, ..., energy_to_target_j, ...``
+            ``epochs`` x geometric mean over the setting's repeats of ``epoch_time_s`` and of
+            ``energy_per_epoch_j``; training alone, without evaluations and start-up.
+        ``energy_is``
+            What the energy counts; no energy where the repeats' energies count different things.
+        ``why``
+            Why there is no time, or None.
+
+        Intervals at 95 %: normal logs, variances of the two factors added, degrees of freedom by
+        Welch and Satterthwaite; missing without repeats of both. A setting that was only timed has
+        its epochs from runs elsewhere that learn alike.
+
+    Raises
+    ------
+    Refused
+        No run has an evaluation with a metric of which it is known which way is better.
+    """
+    ways = _ways(table, better)
+    runs = _reached(table, epochs, target, ways)
+    if runs.empty:
+        raise Refused(
+            "no run with a metric that is known to be better high or low was evaluated: evaluate "
+            "(measure.evaluate), or say which way is better"
+        )
+    alike = {tuple(group.values()): rows for group, rows in groups(_repeats(runs), _LEARNED)}
+    settings = []
+    for setting, rows in groups(table, SETTINGS):
+        repeats = alike.get(tuple(setting[name] for name in _LEARNED))
+        if repeats is not None:
+            settings.append(setting | _to_target(rows, repeats))
+    found = pd.DataFrame(settings)
+    least = found.groupby(list(LEARNING), dropna=False)["epochs"].transform("min")
+    return found.assign(statistical_efficiency=least / found["epochs"])
+
+
+def _ways(table: pd.DataFrame, better: Mapping[str, str] | None) -> dict[str, str]:
+    given = better or {}
+    names = table[["run_id", "workload", "metric_name"]].to_dict("records")
+    ways = {row["run_id"]: given.get(row["workload"], _way(row["metric_name"])) for row in names}
+    return {run_id: way for run_id, way in ways.items() if way is not None}
+
+
+def _way(name: object) -> str | None:
+    return direction(name) if isinstance(name, str) else None
+
+
+def _reached(
+    table: pd.DataFrame,
+    epochs: pd.DataFrame,
+    target: float | Mapping[str, float],
+    ways: Mapping[str, str],
+) -> pd.DataFrame:
+    targets = (
+        dict(target)
+        if isinstance(target, Mapping)
+        else dict.fromkeys(table["workload"].unique(), target)
+    )
+    parts = []
+    for workload, runs in table.groupby("workload"):
+        if workload in targets:
+            windows = epochs[epochs["run_id"].isin(runs["run_id"])]
+            found = epochs_to_target(windows, targets[str(workload)], ways)
+            parts.append(runs.merge(found, on="run_id"))
+    return pd.concat(parts) if parts else table.iloc[:0]
+
+
+def _repeats(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per repeat that learns alike; on other GPUs it has the same seed.
+
+    Of runs that differ in how long they trained, and so in their learning rates, the longest count.
+    """
+    longest = runs.groupby(_LEARNED, dropna=False)["epochs_trained"].transform("max")
+    runs = runs[runs["epochs_trained"] == longest]
+    runs = runs.assign(log_epochs=np.log(runs["epochs_to_target"]))
+    by = [*_LEARNED, "epochs_trained", "study", "repeat"]
+    return runs.groupby(by, dropna=False, as_index=False).agg(
+        reached=("reached", "all"), log_epochs=("log_epochs", "mean")
+    )
+
+
+def _to_target(rows: pd.DataFrame, alike: pd.DataFrame) -> dict[str, object]:
+    reached = int(alike["reached"].sum())
+    whole = reached == len(alike)
+    count = _LogMean.of(alike["log_epochs"].to_numpy(float)) if whole else None
+    words = rows["energy_is"].dropna().unique()
+    is_known = len(words) == 1 and bool(rows["energy_per_epoch_j"].notna().all())
+    time = _LogMean.of(np.log(rows["epoch_time_s"].to_numpy(float)))
+    energy = _LogMean.of(np.log(rows["energy_per_epoch_j"].to_numpy(float))) if is_known else None
+    return {
+        "epochs_trained": int(alike["epochs_trained"].iloc[0]),
+        "runs": len(alike),
+        "runs_reached": reached,
+        **_named("epochs", count),
+        **_named("time_to_target_s", count and count.times(time)),
+        **_named("energy_to_target_j", count and energy and count.times(energy)),
+        "energy_is": words[0] if is_known else None,
+        "why": None if whole else f"{reached} of {len(alike)} repeats reached the target",
+    }
+
+
+@dataclass(frozen=True)
+class _LogMean:
+    """A mean of logs: its variance (missing for one value) and degrees of freedom."""
+
+    mean: float
+    variance: float
+    freedom: float
+
+    @classmethod
+    def of(cls, logs: Floats) -> "_LogMean":
+        n = len(logs)
+        variance = float(logs.var(ddof=1)) / n if n > 1 else math.nan
+        return cls(float(logs.mean()), variance, n - 1)
+
+    def times(self, other: "_LogMean") -> "_LogMean":
+        """Return the mean of a product, degrees of freedom by Welch and Satterthwaite."""
+        variance = self.variance + other.variance
+        parts = (self.variance**2 / self.freedom + other.variance**2 / other.freedom) if (
+            self.freedom and other.freedom
+        ) else math.nan  # fmt: skip
+        freedom = variance**2 / parts if parts else self.freedom + other.freedom
+        return _LogMean(self.mean + other.mean, variance, freedom)
+
+    def interval(self) -> tuple[float, float, float]:
+        """Return the geometric mean and its 95 % interval by Student's t."""
+        half = float(stats.t.ppf((1 + LEVEL) / 2, self.freedom)) * math.sqrt(self.variance)
+        return math.exp(self.mean), math.exp(self.mean - half), math.exp(self.mean + half)
+
+
+def _named(name: str, found: _LogMean | None) -> dict[str, object]:
+    values = (math.nan,) * 3 if found is None else found.interval()
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))

@@ -1,0 +1,149 @@
+"""What the two studies published, with citations: to be shown beside one's own, never as measured.
+
+The values are in ``published.csv``. Those of ``quantity``:
+
+``beta``
+    Exponent of t = alpha N^-beta, with ``se`` and ``r2`` where they were given. Cells of caps and
+    clocks that are empty mean none was set.
+``speedup``
+    ``value`` to ``value_high``, of the largest GPU count over the smallest.
+``energy_saving``
+    Share of an epoch's energy that a cap saves, at least.
+``power_law_to_gpus, near_linear_to_times_gpus, quality_to_global_batch``
+    Up to where a law, a near-linear speedup (in times the smallest GPU count) and quality hold.
+``co2_kg_per_h``
+    Of all GPUs together.
+
+An exponent depends on the range of N (ResNet50 has 0.52 in one table and 0.84 in another). Where
+the range of a value is not known, ``gpus_min`` and ``gpus_max`` are None; ``Source`` has the whole
+study's.
+"""
+
+import csv
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from wattlaw.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Source:
+    """A study: how to cite it, and over what it varied GPUs."""
+
+    study: str
+    citation: str
+    url: str
+    hardware: str
+    gpus_min: int
+    gpus_max: int
+
+
+SOURCES = {
+    "mit-2022": Source(
+        study="mit-2022",
+        citation=(
+            "N. C. Frey et al. 2022, Benchmarking Resource Usage for Efficient Distributed Deep "
+            "Learning, IEEE High Performance Extreme Computing Conference (HPEC)"
+        ),
+        url="https://arxiv.org/abs/2201.12423",
+        hardware="V100-32GB, 2 per node",
+        gpus_min=2,
+        gpus_max=424,
+    ),
+    "kit-2025": Source(
+        study="kit-2025",
+        citation="P. Huber et al. 2025, Energy Consumption in Parallel Neural Network Training",
+        url="https://arxiv.org/abs/2508.07706",
+        hardware="A100 and H100, 4 per node",
+        gpus_min=1,
+        gpus_max=256,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published value; None where it was not given or is not known."""
+
+    study: str
+    quantity: str
+    workload: str | None  # as registered here; None: of all
+    model: str
+    power_limit_w: float | None
+    clock_limit_mhz: float | None
+    gpus_min: int | None
+    gpus_max: int | None
+    value: float
+    value_high: float | None
+    se: float | None
+    r2: float | None
+    hardware: str
+    where: str  # table or finding, in words
+
+    @property
+    def source(self) -> Source:
+        """Return the study."""
+        return SOURCES[self.study]
+
+
+QUANTITIES = (
+    "beta", "speedup", "energy_saving", "power_law_to_gpus", "co2_kg_per_h",
+    "quality_to_global_batch", "near_linear_to_times_gpus",
+)  # fmt: skip
+
+
+def published(
+    study: str | None = None, quantity: str | None = None, workload: str | None = None
+) -> tuple[Published, ...]:
+    """Return the published values, all or those of a study, quantity and workload.
+
+    Raises
+    ------
+    BadInput
+        There is no such study or quantity.
+    """
+    for name, asked, allowed in (
+        ("study", study, tuple(SOURCES)),
+        ("quantity", quantity, QUANTITIES),
+    ):
+        if asked is not None and asked not in allowed:
+            raise BadInput(f"{name}: given {asked!r}; allowed: {', '.join(allowed)}")
+    return tuple(
+        row
+        for row in _all()
+        if study in (None, row.study)
+        and quantity in (None, row.quantity)
+        and workload in (None, row.workload)
+    )
+
+
+@cache
+def _all() -> tuple[Published, ...]:
+    text = resources.files("wattlaw.reference").joinpath("published.csv").read_text("utf-8")
+    return tuple(_row(row) for row in csv.DictReader(text.splitlines()))
+
+
+def _row(row: dict[str, str]) -> Published:
+    def number(name: str) -> float | None:
+        return float(row[name]) if row[name] else None
+
+    def count(name: str) -> int | None:
+        return int(row[name]) if row[name] else None
+
+    return Published(
+        study=row["study"],
+        quantity=row["quantity"],
+        workload=row["workload"] or None,
+        model=row["model"],
+        power_limit_w=number("power_limit_w"),
+        clock_limit_mhz=number("clock_limit_mhz"),
+        gpus_min=count("gpus_min"),
+        gpus_max=count("gpus_max"),
+        value=float(row["value"]),
+        value_high=number("value_high"),
+        se=number("se"),
+        r2=number("r2"),
+        hardware=row["hardware"],
+        where=row["where"],
+    )

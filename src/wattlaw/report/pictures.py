@@ -1,0 +1,178 @@
+"""Charts as pictures: in a page as images that cannot run or load anything, and as files.
+
+A page holds its figures as SVG images (``data:`` addresses), drawn when the page is written. An SVG
+that is an image runs no script and loads nothing, whatever text is in it, so the page needs no
+script at all, prints sharply, and is read where JavaScript is off. An SVG with so many marks that
+it would weigh more than ``HEAVY`` is drawn as PNG.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import vl_convert
+from altair.utils._importers import vl_version_for_vl_convert
+
+from wattlaw.analysis.findings import Findings
+from wattlaw.errors import BadInput
+from wattlaw.report.figures import GALLERY
+from wattlaw.report.figures.figure import Figure
+from wattlaw.report.format import clean, sentence
+from wattlaw.report.templating import environment
+
+KINDS = ("png", "svg", "html")
+#: Bytes of a figure's address in the page.
+HEAVY = 400_000
+_SCALE = 2
+#: Left as they are in an address: what neither HTML nor a URL takes for an end of it.
+_SAFE = " =:/'()[],;!*@$+?-._~|"
+_DIGITS = re.compile(r"(\.\d\d)\d+")
+_TAG = re.compile("<[^>]*>")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of a page."""
+
+    name: str
+    title: str
+    caption: str
+    section: str
+    address: str
+    width: int
+    height: int
+
+    kind = "picture"
+
+
+def pictures(findings: Findings, study: str | None = None) -> tuple[Picture, ...]:
+    """Return the figures (of a study, or all) that the findings have something to show for."""
+    return tuple(
+        _picture(figure, chart.to_dict(validate=False))
+        for figure in of_study(study)
+        if (chart := figure.make(findings)) is not None
+    )
+
+
+def _picture(figure: Figure, spec: dict[str, Any]) -> Picture:
+    """Return a figure whose title is text beside it, not part of the picture."""
+    title = spec.pop("title", None) or {}
+    told = title.get("subtitle", "") if isinstance(title, dict) else ""
+    told = told if isinstance(told, str) else " ".join(told)
+    caption = " ".join(sentence(words) for words in (figure.caption, told) if words)
+    svg = to_svg(spec)
+    width, height = (
+        int(found[1]) if (found := re.search(rf'<svg[^>]*\b{side}="(\d+)', svg)) else 0
+        for side in ("width", "height")
+    )
+    return Picture(
+        figure.name, figure.title, caption, figure.section, _address(svg, spec), width, height
+    )
+
+
+def to_svg(spec: dict[str, Any]) -> str:
+    """Return a chart as SVG, without what only a screen reader of each mark needs."""
+    plain = _cleaned(spec)
+    plain["config"] = {**plain.get("config", {}), "aria": False}
+    svg: str = vl_convert.vegalite_to_svg(plain)
+    return _TAG.sub(lambda tag: _DIGITS.sub(r"\1", tag[0]), svg)
+
+
+def _address(svg: str, spec: dict[str, Any]) -> str:
+    address = f"data:image/svg+xml;charset=utf-8,{quote(svg, safe=_SAFE)}"
+    if len(address) <= HEAVY:
+        return address
+    png = vl_convert.vegalite_to_png(_cleaned(spec), scale=1.5)
+    drawn = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return min(address, drawn, key=len)
+
+
+def _cleaned(value: Any) -> Any:
+    """Return a chart in which no text has a character that XML forbids."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): _cleaned(item) for key, item in value.items()}
+    return value
+
+
+def of_study(study: str | None) -> tuple[Figure, ...]:
+    """Return the figures that are among a study's; all of them without one."""
+    return tuple(figure for figure in GALLERY if study is None or study in figure.studies)
+
+
+def figure_kinds(text: str) -> tuple[str, ...]:
+    """Return the kinds of files that ``--kinds png,svg`` asks for.
+
+    Raises
+    ------
+    BadInput
+        A kind that there is not, or none.
+    """
+    kinds = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for kind in kinds or ("",):
+        if kind not in KINDS:
+            raise BadInput(f"--kinds: given {kind!r}; allowed: {', '.join(KINDS)}")
+    return kinds
+
+
+def write_figures(
+    findings: Findings,
+    directory: Path,
+    kinds: Sequence[str] = ("png", "svg"),
+    study: str | None = None,
+) -> list[Path]:
+    """Write each figure (of a study, or all) as files of these kinds; return them.
+
+    ``html`` is one file that needs no network, in which a figure can be looked into.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for figure in of_study(study):
+        chart = figure.make(findings)
+        if chart is None:
+            continue
+        for kind in kinds:
+            path = directory / f"{figure.name}.{kind}"
+            _WRITERS[kind](path, chart)
+            written.append(path)
+    return written
+
+
+def _png(path: Path, chart: Any) -> None:
+    path.write_bytes(vl_convert.vegalite_to_png(_cleaned(chart.to_dict()), scale=_SCALE))
+
+
+def _svg(path: Path, chart: Any) -> None:
+    path.write_text(vl_convert.vegalite_to_svg(_cleaned(chart.to_dict())), encoding="utf-8")
+
+
+def _html(path: Path, chart: Any) -> None:
+    """Write a page of one figure that can be looked into. Altair's own would let names in."""
+    spec = _cleaned(chart.to_dict())
+    page = environment().get_template("figure.html.j2")
+    path.write_text(page.render(spec=inert(spec), script=_script()), encoding="utf-8")
+
+
+def inert(value: Any) -> str:
+    """Return a value as JSON in which no text can end its script, or start another."""
+    text = json.dumps(value, allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+@cache
+def _script() -> str:
+    """Return vega, vega-lite and vega-embed as one script that cannot end its own element."""
+    bundle: str = vl_convert.javascript_bundle(vl_version=vl_version_for_vl_convert())  # type: ignore[call-arg]
+    return bundle.replace("</script", "<\\/script")
+
+
+_WRITERS: dict[str, Callable[[Path, Any], None]] = {"png": _png, "svg": _svg, "html": _html}

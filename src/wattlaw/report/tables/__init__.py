@@ -1,0 +1,1 @@
+"""Tables of a report, from findings; text only."""

@@ -1,0 +1,102 @@
+"""What did not go well: runs that are not done, and energies that are in doubt."""
+
+import pandas as pd
+
+from wattlaw.analysis.findings import Findings
+from wattlaw.report.format import number, percent
+from wattlaw.report.tables.table import Column, Table, make, words
+
+
+def not_done(findings: Findings) -> Table | None:
+    """Return the runs that failed, were skipped or interrupted, or are left, with reasons."""
+    columns = [
+        words("run", "run_id"),
+        words("status", "status"),
+        words("workload", "workload"),
+        Column("N", lambda row: number(row["gpus"])),
+        Column("global batch", lambda row: number(row["global_batch"], 9)),
+        Column("repeat", lambda row: number(row["repeat"])),
+        words("reason", "reason"),
+    ]
+    order = {"failed": 0, "interrupted": 1, "skipped": 2}
+    return make(
+        "not_done",
+        "Runs that are not done",
+        columns,
+        findings.not_done.to_dict("records"),
+        command="wattlaw status STORE --json",
+        rank=lambda row: order.get(row["status"], 3),
+    )
+
+
+def reasons(findings: Findings) -> Table | None:
+    """Return how many runs are not done for which reason."""
+    runs = findings.not_done
+    if len(runs) <= 1:
+        return None
+    counted = (
+        runs.assign(reason=runs["reason"].fillna("no reason told"))
+        .groupby(["status", "reason"], as_index=False)
+        .size()
+        .sort_values("size", ascending=False, kind="stable")
+    )
+    columns = [
+        words("status", "status"),
+        words("reason", "reason"),
+        Column("runs", lambda row: number(row["size"])),
+    ]
+    return make("reasons", "Why runs are not done", columns, counted.to_dict("records"), most=20,
+                command="wattlaw status STORE --json")  # fmt: skip
+
+
+def verdicts(findings: Findings) -> Table | None:
+    """Return what was counted as energy, from which source, with which verdict."""
+    runs = findings.runs
+    if runs.empty:
+        return None
+    told = pd.DataFrame(
+        {
+            "hardware": runs["hardware"].fillna("not told"),
+            "scope": runs["energy_scope"].fillna("nothing"),
+            "source": runs["energy_source"].fillna("none"),
+            "verdict": runs["energy_verdict"].fillna("unavailable"),
+        }
+    )
+    counted = told.groupby([*told.columns], as_index=False).size()
+    counted = counted.sort_values("size", ascending=False, kind="stable")
+    columns = [
+        words("hardware", "hardware"),
+        words("counted", "scope"),
+        words("source", "source"),
+        words("verdict", "verdict"),
+        Column("runs", lambda row: number(row["size"])),
+        Column("of all", lambda row: percent(row["size"] / len(runs))),
+    ]
+    return make(
+        "verdicts",
+        "Energy: what was counted, from which source, with which verdict",
+        columns,
+        counted.to_dict("records"),
+        note="ok: counter and power samples agree where both are there. suspect: they do not, or "
+        "sources were mixed; used, and marked. partial and unavailable: not used, so the run has "
+        "times and no energy. Energies that count different things are never averaged, compared "
+        "or fitted together.",
+    )
+
+
+def repeats(findings: Findings) -> Table | None:
+    """Return how often settings were repeated."""
+    cells = findings.cells
+    counted = cells.groupby(["workload", "n"], as_index=False).size()
+    columns = [
+        words("workload", "workload"),
+        Column("repeats of a setting", lambda row: number(row["n"])),
+        Column("settings", lambda row: number(row["size"])),
+    ]
+    return make(
+        "repeats",
+        "Repeats",
+        columns,
+        counted.to_dict("records"),
+        note="A setting that was run once has no interval of its own.",
+    )

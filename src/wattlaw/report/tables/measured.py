@@ -1,0 +1,149 @@
+"""What was measured, one row per setting: repeats as mean with interval."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, setting_words
+from wattlaw.report.format import NONE, interval, joules, known, number, with_interval
+from wattlaw.report.tables.table import Column, Table, make, words
+
+_RUNS = "wattlaw export STORE runs -o runs.csv"
+_LIMITS = ("power_limit_w", "clock_limit_mhz")
+
+
+def settings(findings: Findings) -> Table | None:
+    """Return time, speed, energy and quality of each setting."""
+    cells = in_words(findings.cells, findings.differing)
+    size, unit = joules(cells["energy_per_epoch_j"])
+    columns = [
+        *setting_columns(findings.differing),
+        Column("local batch", lambda row: number(row["local_batch"], 9)),
+        Column("runs", lambda row: number(row["n"])),
+        Column("s per epoch", lambda row: number(row["epoch_time_s"])),
+        Column("95 % interval", lambda row: interval(row["epoch_time_s_low"],
+                                                     row["epoch_time_s_high"])),
+        Column("samples/s", lambda row: number(row["samples_per_s"])),
+        Column(f"{unit} per epoch", lambda row: scaled(row, "energy_per_epoch_j", size)),
+        Column("energy is", lambda row: row["energy_is"] or "not available", numeric=False),
+        Column("metric", lambda row: number(row["metric"], 4)),
+    ]  # fmt: skip
+    return make(
+        "settings",
+        "What was measured, by setting (mean over repeats)",
+        columns,
+        cells.to_dict("records"),
+        note="N: workers (GPUs, or CPU processes where there is no GPU). s per epoch: training "
+        "windows after warm-up; evaluation is not in it.",
+        command=_RUNS,
+        rank=limits_set,
+    )
+
+
+def efficiency(findings: Findings) -> Table | None:
+    """Return energy per sample and update, energy-delay products and GPU-hours by setting."""
+    cells = in_words(findings.cells, findings.differing)
+    cells = cells[cells["energy_per_epoch_j"].notna()]
+    if cells.empty:
+        return None
+    size, unit = joules(cells["energy_per_epoch_j"])
+    sample_size, sample_unit = joules(cells["energy_per_sample_j"])
+    update_size, update_unit = joules(cells["energy_per_update_j"])
+    columns = [
+        *setting_columns(findings.differing),
+        Column(f"{unit} per epoch (95 % interval)", lambda row: scaled(
+            row, "energy_per_epoch_j", size, with_ci=True)),
+        Column(f"{sample_unit} per sample", lambda row: scaled(
+            row, "energy_per_sample_j", sample_size)),
+        Column(f"{update_unit} per update", lambda row: scaled(
+            row, "energy_per_update_j", update_size)),
+        Column("GPU-hours per epoch", lambda row: number(row["gpu_hours_per_epoch"])),
+        Column("W per GPU", lambda row: number(row["power_per_gpu_w"])),
+        Column(f"E·T ({unit} s)", lambda row: scaled(row, "energy_delay_js", size)),
+        Column(f"E·T² ({unit} s²)", lambda row: scaled(row, "energy_delay2_js2", size)),
+        words("energy is", "energy_is"),
+    ]  # fmt: skip
+    return make(
+        "efficiency",
+        "Energy by setting (mean over repeats)",
+        columns,
+        cells.to_dict("records"),
+        note="E·T and E·T²: energy-delay products of an epoch (Gonzalez and Horowitz 1996); the "
+        "less, the better. W per GPU: the GPUs' part alone.",
+        command=_RUNS,
+        rank=limits_set,
+    )
+
+
+def utilisation(findings: Findings) -> Table | None:
+    """Return how busy the GPUs were by setting; None where no run has it."""
+    cells = in_words(findings.cells, findings.differing)
+    cells = cells[cells[["sm_util_mean", "mem_util_mean"]].notna().any(axis=1)]
+    columns = [
+        *setting_columns(findings.differing),
+        Column("SM utilisation", lambda row: number(row["sm_util_mean"])),
+        Column("its CV", lambda row: number(row["sm_util_cv"])),
+        Column("memory utilisation", lambda row: number(row["mem_util_mean"])),
+        Column("its CV ", lambda row: number(row["mem_util_cv"])),
+        Column("SM clock (MHz)", lambda row: number(row["sm_clock_mean_mhz"], 4)),
+        Column("held down by cap", lambda row: number(row["power_throttle_share"])),
+        Column("runs", lambda row: number(row["n"])),
+    ]  # fmt: skip
+    return make(
+        "utilisation",
+        "Utilisation by setting (shares of time, 0 to 1; mean over repeats)",
+        columns,
+        cells.to_dict("records"),
+        note="CV: coefficient of variation over all samples of a run's training windows. Held "
+        "down by cap: share of time in which the power limit kept the clocks down.",
+        command=_RUNS,
+        rank=limits_set,
+    )
+
+
+def setting_columns(differing: Sequence[str]) -> list[Column]:
+    """Return the columns that say which setting a row of ``in_words`` is."""
+    others = (name for name in differing if name != "workload")
+    return [
+        words("workload", "workload"),
+        *(words(name.removesuffix("_w").removesuffix("_mhz").replace("_", " "), name)
+          for name in others),
+        Column("N", lambda row: number(row["gpus"])),
+        Column("global batch", lambda row: number(row["global_batch"], 9)),
+    ]  # fmt: skip
+
+
+def in_words(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
+    """Return rows with the settings that differ as words: caps with unit, options cut short."""
+    told = {}
+    for name in differing:
+        if name in JSON_COLUMNS:
+            shorter = differing_options(rows[name])
+            told[name] = rows[name].map(lambda one, by=shorter: setting_words("options", by[one])
+                                        if isinstance(one, str) else NONE)  # fmt: skip
+        elif name in _LIMITS:
+            unit = "W" if name == "power_limit_w" else "MHz"
+            told[name] = rows[name].map(
+                lambda one, unit=unit: f"{one:g} {unit}" if known(one) else "none"
+            )
+        elif name != "workload":
+            told[name] = rows[name].map(lambda one: one if isinstance(one, str) else number(one))
+    limits = rows[[name for name in _LIMITS if name in rows]]
+    return rows.assign(**told, _limits=limits.notna().sum(axis=1))
+
+
+def limits_set(row: dict[str, Any]) -> int:
+    """Return how many limits are set in a row of ``in_words``: those without any come first."""
+    return int(row["_limits"])
+
+
+def scaled(row: dict[str, Any], name: str, size: float, *, with_ci: bool = False) -> str:
+    """Return an energy of a row in another unit."""
+    value = row[name]
+    if not known(value):
+        return NONE
+    if not with_ci:
+        return number(value / size)
+    return with_interval(value / size, row[f"{name}_low"] / size, row[f"{name}_high"] / size)

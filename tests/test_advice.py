@@ -1,0 +1,433 @@
+"""Advice: what it chooses under which constraints, and that it says how far the data carry it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from made_studies import MIT, Made, kit, mit
+from made_tables import frames, run_row, window_row
+from wattlaw.analysis.advice.advice import Advice, advise
+from wattlaw.analysis.footprint import Footprint
+from wattlaw.analysis.metrics import run_metrics
+from wattlaw.cli import advising
+from wattlaw.errors import BadInput, Refused
+
+DIMENET = {"dimenet": MIT["dimenet"]}
+CAPS = Path(__file__).parents[2] / "shared/data/power_caps.csv"
+CELL = ["gpu", "dataset", "network", "batch_size", "optimizer"]
+
+
+@pytest.fixture(scope="module")
+def made() -> Made:
+    """Give dimenet on 2 to 128 GPUs under caps and clocks: 200 W costs no time and saves 15 %."""
+    return mit(models=DIMENET, noise=0.005)
+
+
+@pytest.fixture(scope="module")
+def batches() -> Made:
+    """Give resnet50 on one board; its quality falls beyond a global batch of 512."""
+    return kit(watts={"A100": 300.0}, growing=False)
+
+
+def advice(made: Made, workload: str = "dimenet", **asked: object) -> Advice:
+    return advise(run_metrics(made.runs, made.epochs), made.epochs, workload, **asked)
+
+
+def picked(found: Advice) -> tuple[int, float | None, float | None]:
+    setting = found.recommended.setting
+    return setting["gpus"], setting["power_limit_w"], setting["clock_limit_mhz"]
+
+
+def said(found: Advice, words: str) -> bool:
+    return any(words in warning for warning in found.warnings)
+
+
+def cells_of(made: Made) -> pd.DataFrame:
+    """Return mean time and energy of each setting, by pandas alone."""
+    table = run_metrics(made.runs, made.epochs)
+    by = ["gpus", "global_batch", "power_limit_w", "clock_limit_mhz"]
+    return (
+        table.groupby(by, dropna=False)[["epoch_time_s", "energy_per_epoch_j"]].mean().reset_index()
+    )
+
+
+def test_without_constraints_it_is_the_least_energy_delay_product(made):
+    found = advice(made)
+    table = cells_of(made)
+    best = table.loc[(table["epoch_time_s"] * table["energy_per_epoch_j"]).idxmin()]
+    assert picked(found)[:2] == (best["gpus"], best["power_limit_w"]) == (128, 200)
+    assert found.recommended.epoch_time_s.mean == pytest.approx(best["epoch_time_s"])
+    assert found.recommended.energy_j.mean == pytest.approx(best["energy_per_epoch_j"])
+    assert "least energy-delay product of 35 measured settings" in found.reason
+
+
+@pytest.mark.parametrize("hours", [0.06, 0.1, 0.3, 1.0])
+def test_with_a_deadline_it_is_the_least_energy_that_meets_it(made, hours):
+    found = advice(made, deadline_s=3600 * hours, epochs_to_train=3)
+    table = cells_of(made)
+    meeting = table[3 * table["epoch_time_s"] <= 3600 * hours]
+    best = meeting.loc[meeting["energy_per_epoch_j"].idxmin()]
+    assert picked(found)[0] == best["gpus"]
+    assert found.recommended.setting["power_limit_w"] == best["power_limit_w"]
+    assert found.recommended.train_time_s.high <= 3600 * hours
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.7, 5.0])
+def test_with_a_slow_down_it_is_the_least_energy_near_the_fastest(made, share):
+    table = cells_of(made)
+    near = table[table["epoch_time_s"] <= (1 + share) * table["epoch_time_s"].min()]
+    best = near.loc[near["energy_per_epoch_j"].idxmin()]
+    found = advice(made, max_slowdown=share)
+    assert found.recommended.epoch_time_s.mean == pytest.approx(best["epoch_time_s"])
+
+
+def test_with_a_budget_it_is_the_fastest_within_it(made):
+    table = cells_of(made)
+    budget_j = 1.01 * table["energy_per_epoch_j"].median()
+    found = advice(made, energy_budget_j=budget_j, epochs_to_train=1)
+    assert found.recommended.train_energy_j.high <= budget_j
+    within = table[table["energy_per_epoch_j"] <= budget_j]
+    assert found.recommended.epoch_time_s.mean >= within["epoch_time_s"].min()
+    assert "shortest time" in found.reason
+
+
+def test_constraints_hold_together(made):
+    found = advice(made, deadline_s=3600, max_gpus=32, epochs_to_train=3)
+    assert found.recommended.gpus <= 32
+    assert all(option.gpus <= 32 for option in found.pareto)
+    assert found.recommended.train_time_s.high <= 3600
+
+
+def test_of_measured_cells_the_cap_within_10_percent_is_the_exhaustive_best():
+    if not CAPS.exists():
+        pytest.skip(f"{CAPS}: not there; it is no part of the repository")
+    table = pd.read_csv(CAPS)
+    runs, epochs = [], []
+    for i, row in enumerate(table.to_dict("records")):
+        name = "/".join(str(row[column]) for column in CELL)
+        runs.append(run_row(f"{i:016x}", workload=name, power_limit_w=row["power_limit"]))
+        epochs.append(
+            window_row(f"{i:016x}", 0, duration_s=row["time_per_epoch"], energy_source="counter",
+                       gpu_energy_j=row["energy_per_epoch_J"], energy_verdict="ok")
+        )  # fmt: skip
+    runs, epochs = frames(runs, epochs)
+    made = run_metrics(runs, epochs)
+    checked = 0
+    cells = [item for item in table.groupby(CELL) if item[1]["power_limit"].nunique() >= 4]
+    for key, cell in cells[::6]:  # test_cap_choice does it for all
+        near = cell[cell["time_per_epoch"] <= 1.1 * cell["time_per_epoch"].min()]
+        best = near.loc[near["energy_per_epoch_J"].idxmin(), "power_limit"]
+        name = "/".join(str(part) for part in key)
+        own = made[made["workload"] == name]
+        assert (
+            advise(own, epochs, name, max_slowdown=0.10).recommended.setting["power_limit_w"]
+            == best
+        )
+        checked += 1
+    assert checked == 20
+
+
+def test_nothing_that_was_measured_beats_the_pareto_front(made):
+    front = advice(made).pareto
+    table = cells_of(made)
+    for one in front:
+        better = (table["epoch_time_s"] < one.epoch_time_s.mean * (1 - 1e-9)) & (
+            table["energy_per_epoch_j"] < one.energy_j.mean * (1 - 1e-9)
+        )
+        assert not better.any()
+    ends = (table["epoch_time_s"].min(), table["energy_per_epoch_j"].min())
+    assert (front[0].epoch_time_s.mean, front[-1].energy_j.mean) == pytest.approx(ends)
+    times = [one.epoch_time_s.mean for one in front]
+    assert times == sorted(times)
+
+
+def test_a_deadline_beyond_what_was_measured_is_answered_by_the_law_with_a_warning():
+    made = mit(models=DIMENET, counts=(2, 4, 8, 16, 32), noise=0.01, clocks=False)
+    truth = MIT["dimenet"]
+    deadline_s = 1.2 * truth.alpha_s * 128**-truth.beta  # 64 GPUs take 1.77 times that of 128
+    found = advice(made, deadline_s=deadline_s, epochs_to_train=1)
+    option = found.recommended
+    assert (option.gpus, option.measured) == (128, False)
+    assert option.epoch_time_s.mean == pytest.approx(truth.alpha_s * 128**-truth.beta, rel=0.06)
+    assert option.epoch_time_s.low < option.epoch_time_s.mean < option.epoch_time_s.high
+    assert said(found, "128 GPUs lie outside the measured range of 2 to 32 GPUs")
+    told = found.as_json()["recommended"]
+    assert (told["measured"], told["extrapolates"], told["law_range"]) == (False, True, [2, 32])
+
+
+def test_a_law_is_not_asked_where_a_measured_setting_does():
+    made = mit(models=DIMENET, counts=(2, 4, 8, 32), noise=0.005)
+    found = advice(made, deadline_s=3600, max_gpus=256, epochs_to_train=3)
+    assert found.recommended.measured
+    assert any(not one.measured for one in found.pareto)  # 16 GPUs, and those beyond 32
+
+
+def test_a_law_is_followed_no_farther_than_eight_times_its_range():
+    made = mit(models=DIMENET, counts=(2, 4, 8), noise=0.005)
+    found = advice(made, deadline_s=1, max_gpus=4096)
+    assert found.recommended is None
+    assert max(one.gpus for one in found.pareto) == 64
+    assert said(found, "Laws are followed up to 8 times the largest measured count")
+
+
+def test_where_nothing_meets_the_constraints_the_nearest_is_named(made):
+    found = advice(made, deadline_s=1, max_gpus=16)
+    assert found.recommended is None
+    assert found.reason == "Nothing meets the deadline of 1 s and has at most 16 GPUs."
+    assert found.nearest.gpus == 16
+    assert found.next_doubling is None
+    assert found.as_json()["recommended"] is None
+    few = advice(made, max_gpus=1)
+    assert (few.recommended, few.nearest.gpus) == (None, 2)
+
+
+def test_a_deadline_that_only_the_mean_meets_is_said():
+    made = mit(models=DIMENET, counts=(2, 4), noise=0.1, clocks=False)
+    quickest = cells_of(made)["epoch_time_s"].min()
+    found = advice(made, deadline_s=1.001 * quickest, epochs_to_train=1, max_gpus=4)
+    assert found.recommended.epoch_time_s.mean == pytest.approx(quickest)
+    assert said(found, "Only the mean keeps the constraints")
+    assert "by the mean" in found.reason
+
+
+def test_measured_once_means_no_interval_and_a_word():
+    made = mit(models=DIMENET, repeats=1)
+    found = advice(made, deadline_s=3600)
+    option = found.as_json()["recommended"]
+    assert option["epoch_time_s_ci"] is option["energy_j_ci"] is option["train_time_s_ci"] is None
+    assert said(found, "measured once")
+
+
+def test_without_energy_it_goes_by_time_and_says_so():
+    made = mit(models=DIMENET, energy=False)
+    found = advice(made, deadline_s=3600)
+    assert said(found, "No energy was measured")
+    assert "fewest GPU-hours" in found.reason
+    assert found.as_json()["recommended"]["energy_j"] is None
+    assert found.as_json()["recommended"]["cost"] is None
+    budget = advice(made, energy_budget_j=1e6)
+    assert budget.recommended is None
+    assert "no budget can be checked" in budget.reason
+
+
+def test_a_batch_at_which_quality_falls_is_not_recommended(batches):
+    found = advice(batches, "resnet50")
+    assert found.recommended.setting["global_batch"] <= 512
+    assert all(one.setting["global_batch"] <= 512 for one in found.pareto)
+    assert said(found, "quality is shown to fall there: global batch 1024")
+
+
+def test_a_batch_at_which_quality_falls_is_the_last_resort_with_a_warning(batches):
+    runs, epochs = batches.runs, batches.epochs.copy()
+    large = epochs["run_id"].isin(runs.loc[runs["global_batch"] == 1024, "run_id"])
+    epochs.loc[large & (epochs["phase"] == "train"), "duration_s"] /= 10
+    table = run_metrics(runs, epochs)
+    quickest = table[table["global_batch"] < 1024]["epoch_time_s"].min()
+    asked = {"max_gpus": 16, "epochs_to_train": 1}
+    found = advise(table, epochs, "resnet50", deadline_s=1.1 * quickest, **asked)
+    assert found.recommended.setting["global_batch"] == 512
+    found = advise(table, epochs, "resnet50", deadline_s=0.5 * quickest, **asked)
+    assert found.recommended.setting["global_batch"] == 1024
+    assert said(found, "The data show that quality falls at this global batch")
+
+
+def test_to_a_target_epochs_are_those_that_each_global_batch_took(batches):
+    runs, epochs = batches.runs, batches.epochs.copy()
+    batch = epochs["run_id"].map(runs.set_index("run_id")["global_batch"])
+    judged = epochs["phase"] == "evaluate"
+    # Small batches get there after two epochs, 512 after three; 1024 never does.
+    after = np.where(batch >= 512, 3, 2)
+    epochs.loc[judged, "metric"] = np.where(epochs["epoch"] + 1 >= after, 0.75, 0.5)[judged]
+    epochs.loc[judged & (batch == 1024), "metric"] = 0.5
+    table = run_metrics(runs, epochs)
+    found = advise(table, epochs, "resnet50", target=0.7, max_slowdown=100.0)
+    assert {one.epochs.mean for one in found.pareto} <= {2.0, 3.0}
+    assert said(found, "Global batch 1024 is no candidate: 0 of 5 repeats reached the target")
+    for one in found.pareto:
+        took = 3 if one.setting["global_batch"] >= 512 else 2
+        assert one.train_time_s.mean == pytest.approx(took * one.epoch_time_s.mean)
+    with pytest.raises(Refused, match="no global batch whose runs all reached"):
+        advise(table, epochs, "resnet50", target=0.9)
+
+
+def test_totals_are_of_the_epochs_asked_for_or_trained(made):
+    assert advice(made).recommended.epochs.mean == 3
+    found = advice(made, epochs_to_train=90).as_json()["recommended"]
+    assert found["train_time_s"] == pytest.approx(90 * found["epoch_time_s"])
+    assert found["train_energy_j_ci"] == pytest.approx([90 * end for end in found["energy_j_ci"]])
+    hours = found["gpus"] * found["train_time_s"] / 3600
+    assert found["gpu_hours"] == pytest.approx(hours)
+
+
+def test_intervals_are_those_of_the_repeats(made):
+    option = advice(made).recommended
+    table = run_metrics(made.runs, made.epochs)
+    own = table[(table["gpus"] == 128) & (table["power_limit_w"] == 200)]["epoch_time_s"]
+    half = 4.302653 * own.std() / np.sqrt(3)  # Student's t at 97.5 %, 2 degrees of freedom
+    assert option.epoch_time_s.interval == pytest.approx([own.mean() - half, own.mean() + half])
+
+
+def test_cost_and_carbon_have_the_energys_interval(made):
+    factors = Footprint(pue=1.5, grid_g_per_kwh=400, price_per_kwh=0.2, currency="EUR")
+    found = advice(made, footprint=factors)
+    told = found.as_json()["recommended"]
+    kwh = told["train_energy_j"] / 3.6e6
+    assert told["cost"] == pytest.approx(1.5 * 0.2 * kwh)
+    assert told["co2_kg"] == pytest.approx(1.5 * 0.4 * kwh)
+    ends = [1.5 * 0.4 * end / 3.6e6 for end in told["train_energy_j_ci"]]
+    assert told["co2_kg_ci"] == pytest.approx(ends)
+    assert "times PUE 1.5" in found.counted
+
+
+def test_the_next_doubling_is_the_measured_one_where_there_is_one(made):
+    found = advice(made, max_gpus=64)
+    doubling = found.next_doubling
+    assert (found.recommended.gpus, doubling.option.gpus, doubling.option.measured) == (
+        64,
+        128,
+        True,
+    )
+    assert doubling.rule == "local_batch"
+    told = found.as_json()["next_doubling"]
+    assert told["time_ratio"] == pytest.approx(2**-0.82, rel=0.02)
+    assert told["saves_s"] == pytest.approx(
+        found.recommended.train_time_s.mean - told["train_time_s"]
+    )
+    assert told["energy_ratio"] == pytest.approx(2 ** (1 - 0.82 - 0.05), rel=0.02)
+    assert told["extra_gpu_hours"] > 0
+
+
+def test_the_next_doubling_keeps_the_global_batch_if_it_can(batches):
+    found = advice(batches, "resnet50", max_gpus=4)
+    same = found.next_doubling.option.setting["global_batch"]
+    assert found.next_doubling.rule == "global_batch"
+    assert same == found.recommended.setting["global_batch"]
+
+
+def test_the_next_doubling_beyond_the_range_is_warned_of(made):
+    found = advice(made)
+    assert (found.next_doubling.option.gpus, found.next_doubling.option.measured) == (256, False)
+    assert said(found, "The next doubling (256 GPUs) lies outside the measured range")
+
+
+def test_energies_that_count_different_things_are_not_compared(made):
+    runs, epochs = made.runs, made.epochs.copy()
+    few = runs.loc[runs["gpus"] == 2, "run_id"]
+    epochs.loc[epochs["run_id"].isin(few), "cpu_energy_j"] = 1.0
+    found = advise(run_metrics(runs, epochs), epochs, "dimenet")
+    assert all(one.gpus > 2 for one in found.pareto)
+    assert said(
+        found, "Those compared: gpu, counter. Left out of every comparison by energy: gpu+cpu"
+    )
+
+
+def test_measured_runs_come_before_simulated_ones(made):
+    runs = made.runs.copy()
+    runs.loc[runs["gpus"] == 128, "launcher"] = "simulated"
+    found = advise(run_metrics(runs, made.epochs), made.epochs, "dimenet")
+    assert found.recommended.gpus == 64
+    assert said(found, "15 simulated runs are left out")
+    only = runs.assign(launcher="simulated")
+    found = advise(run_metrics(only, made.epochs), made.epochs, "dimenet")
+    assert said(found, "All times and energies are simulated")
+
+
+def test_runs_of_another_job_are_left_out(made):
+    runs = made.runs.copy()
+    runs.loc[runs["gpus"] == 128, "dataset_fraction"] = 0.01
+    found = advise(run_metrics(runs, made.epochs), made.epochs, "dimenet")
+    assert found.recommended.gpus == 64
+    assert said(found, "The runs are of 2 jobs, whose epochs do not compare")
+
+
+def test_a_rival_cap_that_repeats_cannot_exclude_is_named():
+    made = mit(models=DIMENET, noise=0.08, clocks=False)
+    found = advice(made, max_slowdown=0.5)
+    assert said(found, "may be better by more than 1 %")
+
+
+def test_a_workload_that_never_ran_is_refused_with_those_that_did(made):
+    with pytest.raises(
+        Refused, match="no done runs of workload 'bert'; there are runs of: dimenet"
+    ):
+        advice(made, "bert")
+
+
+def test_one_run_is_enough_for_an_answer():
+    runs, epochs = frames([run_row("a")], [window_row("a", 0)])
+    found = advise(run_metrics(runs, epochs), epochs, "digits-cnn")
+    assert found.recommended.setting["gpus"] == 1
+    assert found.worker == "worker"
+    assert found.next_doubling is None
+    json.dumps(found.as_json(), allow_nan=False)
+
+
+def test_a_command_without_batch_gets_advice_too():
+    runs, epochs = [], []
+    for n in (1, 2, 4):
+        runs.append(run_row(f"{n}", gpus=n, global_batch=None, local_batch=None))
+        epochs.append(window_row(f"{n}", 0, duration_s=100 / n, samples=None, updates=None))
+    runs, epochs = frames(runs, epochs)
+    found = advise(run_metrics(runs, epochs), epochs, "digits-cnn", max_gpus=2)
+    assert found.recommended.gpus == 2
+    assert found.next_doubling.time_ratio == pytest.approx(0.5)
+    assert found.recommended.as_json(None)["global_batch"] is None
+
+
+@pytest.mark.parametrize("asked", [{"max_gpus": 0}, {"deadline_s": 0.0}, {"epochs_to_train": 0},
+                                   {"max_slowdown": -0.1}, {"energy_budget_j": float("nan")},
+                                   {"epochs_to_train": 3, "target": 0.5}])  # fmt: skip
+def test_a_constraint_that_nothing_can_keep_is_bad_input(made, asked):
+    with pytest.raises(BadInput):
+        advice(made, **asked)
+
+
+@pytest.fixture
+def store(made, monkeypatch):
+    """Let the command read the study instead of files."""
+    monkeypatch.setattr(advising, "read_stores", lambda paths: (made.runs, made.epochs))
+
+
+def test_the_command_prints_json_that_is_the_advice(made, store, capsys):
+    code = advising.advise([], "dimenet", deadline="30min", epochs=3, grid="400", as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert told == advice(
+        made, deadline_s=1800, epochs_to_train=3,
+        footprint=Footprint(grid_g_per_kwh=400, currency="currency units"),
+    ).as_json()  # fmt: skip
+    assert set(told) == {"workload", "recommended", "reason", "nearest", "pareto", "next_doubling",
+                         "counted", "warnings"}  # fmt: skip
+    assert set(told["pareto"][0]) == set(told["recommended"])
+
+
+def test_the_command_says_it_in_words_first(store, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert advising.advise([], "dimenet", max_slowdown="5%", price=0.2, grid="de") == 0
+    text = capsys.readouterr().out
+    first = text.splitlines()[0]
+    assert first.startswith("Run dimenet on 128 GPUs, 200 W, free clock, batch 128 each")
+    for words in ("kWh", "GPU-hours", "currency units", "kg CO2e", "Germany", "128 *",
+                  "Twice as many GPUs (256, same local batch, by the law)", "Counted:",
+                  "Warning: The next doubling"):  # fmt: skip
+        assert words in text, words
+
+
+def test_the_command_names_an_answer_that_is_none(store, capsys):
+    assert advising.advise([], "dimenet", deadline="1s", max_gpus=2) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Nothing to recommend for dimenet: Nothing meets the deadline of 1 s" in text
+    assert "Nearest: 2 GPUs" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [({"deadline": "6"}, "--deadline"), ({"max_slowdown": "5"}, "--max-slowdown"),
+     ({"energy_budget": "50"}, "--energy-budget"), ({"grid": "atlantis"}, "--grid")],
+)  # fmt: skip
+def test_the_command_names_an_option_that_it_cannot_read(store, asked, words):
+    with pytest.raises(BadInput, match=words):
+        advising.advise([], "dimenet", **asked)

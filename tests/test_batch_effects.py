@@ -1,0 +1,171 @@
+"""Quality against global batch: the comparisons against scipy, falls that were put in are found."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from made_tables import frames, run_row, window_row
+from wattlaw.analysis.batch_effects import CANNOT_TELL, FALLS, NO_FALL, quality_by_batch
+from wattlaw.analysis.comparisons import from_the_best
+from wattlaw.analysis.metrics import run_metrics
+from wattlaw.errors import BadInput, Refused
+
+BATCHES = (256, 1024, 4096, 8192, 16384, 65536)
+
+
+def learned(
+    quality: dict[int, float], sd: float = 0.001, repeats: int = 5, seed: int = 0, **row: object
+) -> pd.DataFrame:
+    """Return metrics of runs whose last evaluation is of this quality, by global batch."""
+    dice = np.random.default_rng(seed)
+    runs, windows = [], []
+    for batch, mean in quality.items():
+        for repeat in range(repeats):
+            run_id = f"{batch:08}{repeat:08}"
+            runs.append(run_row(run_id, global_batch=batch, repeat=repeat, **row))
+            windows.append(window_row(run_id, 0))
+            metric = mean + sd * float(dice.normal())
+            windows.append(window_row(run_id, 0, phase="evaluate", metric=metric))
+    return run_metrics(*frames(runs, windows))
+
+
+def like_resnet50() -> dict[int, float]:
+    return dict(zip(BATCHES, (0.763, 0.764, 0.763, 0.762, 0.751, 0.70), strict=True))
+
+
+def test_two_samples_are_a_one_sided_t_test():
+    one, two = np.array([1.0, 1.2, 0.9, 1.1]), np.array([0.7, 0.9, 0.8])
+    found = from_the_best([one, two])
+    expected = stats.ttest_ind(one, two, alternative="greater")
+    assert found.p_value[1] == pytest.approx(expected.pvalue, abs=1e-4)
+    low = expected.confidence_interval(0.95).low
+    assert found.high[1] == pytest.approx(-low, abs=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4, 4), (3, 6, 4, 5, 2)])
+def test_many_samples_agree_with_scipys_dunnett(sizes):
+    dice = np.random.default_rng(3)
+    samples = [dice.normal(0.3 * i, 1, n) for i, n in enumerate(sizes)]
+    found = from_the_best(samples)
+    for j, control in enumerate(samples):
+        others = [one for i, one in enumerate(samples) if i != j]
+        test = stats.dunnett(*others, control=control, alternative="greater", rng=dice)
+        assert found.p_value[j] == pytest.approx(test.pvalue.min(), abs=2e-3)
+
+
+def test_the_best_is_seldom_called_worse():
+    dice = np.random.default_rng(4)
+    wrong = sum(
+        bool(from_the_best([dice.normal(0, 1, 4) for _ in range(5)]).high[0] < 0)
+        for _ in range(400)
+    )
+    assert wrong / 400 < 0.05
+
+
+def test_one_sample_and_no_repeats_are_refused():
+    with pytest.raises(Refused, match="at least two"):
+        from_the_best([np.array([1.0, 2.0])])
+    with pytest.raises(Refused, match="measure repeats"):
+        from_the_best([np.array([1.0]), np.array([2.0])])
+    with pytest.raises(Refused, match="all the same"):
+        from_the_best([np.array([1.0, 1.0]), np.array([2.0, 2.0])])
+
+
+def test_a_fall_beyond_8192_is_found():
+    (row,) = quality_by_batch(learned(like_resnet50())).rows
+    assert row.verdict == FALLS
+    assert (row.falls_beyond, row.falls_from) == (8192, 16384)
+    assert row.holds_to == 8192
+    assert "accuracy falls beyond global batch 8192: at 16384" in row.sentence
+    assert row.means.loc[row.means["global_batch"] == 65536, "verdict"].item() == "worse"
+    at = row.means.set_index("global_batch").loc[16384]
+    assert at["worse_by_low"] <= 0.013 <= at["worse_by_high"]
+
+
+def test_a_loss_falls_in_quality_when_it_rises():
+    table = learned({8: 1.0, 16: 1.01, 32: 1.5}, sd=0.01, metric_name="loss")
+    (row,) = quality_by_batch(table).rows
+    assert (row.better, row.verdict, row.falls_beyond) == ("lower", FALLS, 16)
+    assert row.best_batch == 8
+
+
+def test_no_fall_is_seen_where_there_is_none():
+    (row,) = quality_by_batch(learned(dict.fromkeys(BATCHES, 0.76))).rows
+    assert row.verdict == NO_FALL
+    assert "no fall of accuracy" in row.sentence and "65536" in row.sentence
+    assert row.holds_to == 65536
+
+
+def test_it_cannot_tell_from_a_wide_spread():
+    (row,) = quality_by_batch(learned(dict.fromkeys(BATCHES, 0.76), 0.05, 2, seed=1)).rows
+    assert row.verdict == CANNOT_TELL
+    assert "may be worse than the best by up to" in row.sentence
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        (learned(like_resnet50(), repeats=1), "no repeats"),
+        (learned({64: 0.7}), "one global batch only"),
+        (learned(like_resnet50(), metric_name="goodness"), "goodness may be better high or low"),
+        (learned(like_resnet50(), metric_name=None), "the metric may be better high or low"),
+    ],
+)
+def test_it_says_why_it_cannot_tell(table, why):
+    (row,) = quality_by_batch(table).rows
+    assert row.verdict == CANNOT_TELL and row.falls_beyond is None
+    assert why in row.sentence
+
+
+def test_the_direction_can_be_given():
+    table = learned({8: 1.0, 16: 1.0, 32: 0.5}, sd=0.01, metric_name="goodness")
+    (row,) = quality_by_batch(table, better={"digits-cnn": "higher"}).rows
+    assert (row.verdict, row.falls_beyond) == (FALLS, 16)
+    with pytest.raises(BadInput, match="allowed: higher, lower"):
+        quality_by_batch(table, better={"digits-cnn": "up"})
+
+
+def test_runs_of_one_repeat_on_other_gpus_are_no_further_repeats():
+    table = learned(like_resnet50(), repeats=1)
+    copied = pd.concat([table, table.assign(gpus=2), table.assign(gpus=4, power_limit_w=200.0)])
+    (row,) = quality_by_batch(copied).rows
+    assert row.verdict == CANNOT_TELL and "no repeats" in row.sentence
+
+
+def test_runs_that_learn_otherwise_are_not_compared():
+    short = learned(like_resnet50())
+    long = short.assign(epochs_trained=90, metric=short["metric"] + 0.1)
+    found = quality_by_batch(pd.concat([short, long]))
+    assert [row.group["epochs_trained"] for row in found.rows] == [1, 90]
+
+
+def test_a_batch_is_warned_of_only_where_something_speaks_against_it():
+    falls = quality_by_batch(learned(like_resnet50()))
+    row = learned(like_resnet50()).iloc[0].to_dict()
+    assert falls.warnings(row | {"global_batch": 8192}) == []
+    assert "falls beyond global batch 8192" in falls.warnings(row | {"global_batch": 32768})[0]
+    assert falls.warnings(row | {"global_batch": 32768, "workload": "other"}) == []
+    assert falls.warnings(row | {"global_batch": None}) == []
+    steady = quality_by_batch(learned(dict.fromkeys(BATCHES, 0.76)))
+    assert steady.warnings(row | {"global_batch": 65536}) == []
+    assert "nothing is known of 131072" in steady.warnings(row | {"global_batch": 131072})[0]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([0.002, 0.02, 0.2]), st.integers(1, 4))
+def test_what_is_said_holds_together(seed, sd, repeats):
+    dice = np.random.default_rng(seed)
+    quality = {batch: float(dice.uniform(0.5, 0.8)) for batch in BATCHES[: dice.integers(1, 7)]}
+    (row,) = quality_by_batch(learned(quality, sd, repeats, seed)).rows
+    assert (row.verdict == FALLS) == (row.falls_from is not None)
+    if row.falls_from is not None:
+        assert row.best_batch <= row.falls_beyond < row.falls_from
+        after = row.means[row.means["global_batch"] > row.falls_beyond]
+        assert (after["verdict"] == "worse").all()
+    assert row.warning(min(quality)) is None or row.falls_beyond is None
+    json.dumps(row.as_json(), allow_nan=False)

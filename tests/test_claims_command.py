@@ -1,0 +1,69 @@
+"""``wattlaw claims`` on real measurements, and what its documentation says."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from claims_lab import Lab
+from wattlaw.analysis.claims import CLAIMS
+from wattlaw.cli.claiming import claims
+from wattlaw.cli.importing import import_table
+
+CAPS = Path("../shared/data/power_caps.csv")
+DOCS = Path("docs/claims.md")
+MAP = (
+    "gpus=@1,workload=network,hardware=gpu,global_batch=batch_size,power_limit_w=power_limit,"
+    "epoch_time_s=time_per_epoch,power_w=average_power"
+)
+
+
+@pytest.fixture
+def rows() -> pd.DataFrame:
+    if not CAPS.exists():
+        pytest.skip(f"{CAPS} is not there: real measurements are no part of the repository")
+    table = pd.read_csv(CAPS)
+    ours = (table["gpu"] == "V100") & table["dataset"].isin(["squad", "movielens-1m"])
+    return table[ours]
+
+
+@pytest.fixture
+def store(rows: pd.DataFrame, tmp_path: Path) -> Path:
+    rows.to_csv(tmp_path / "caps.csv", index=False)
+    import_table(
+        tmp_path / "caps.csv", MAP, tmp_path / "store", workload=None, hardware=None, study=None
+    )
+    return tmp_path / "store"
+
+
+def test_a_cap_of_200_w_on_measured_v100_costs_what_the_table_says(store, rows, capsys) -> None:
+    capsys.readouterr()
+    assert claims([store], as_json=True) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    claim = found["200w-costs-no-speed"]
+    assert claim["verdict"] == "contradicted"  # by BERT, which a V100 of 250 W trains 6.6 % slower
+    bert = rows[rows["dataset"] == "squad"].pivot_table(
+        index="batch_size", columns="power_limit", values="time_per_epoch"
+    )
+    slower = np.exp(np.log(bert[200] / bert[250]).mean()) - 1
+    (numbers,) = [v for label, v in claim["numbers"].items() if label.startswith("bert")]
+    assert numbers["time_ratio"] == pytest.approx(slower)
+    assert found["128-v100-22-kg-co2-per-hour"]["verdict"] == "not decidable"
+
+
+def test_a_table_of_verdicts_is_printed_for_each_study(store, capsys) -> None:
+    assert claims([store], as_json=False) == 0
+    told = capsys.readouterr().out
+    assert "mit-2022: N. C. Frey" in told
+    assert "kit-2025: P. Huber" in told
+    assert "not decidable" in told and "contradicted" in told
+
+
+def test_the_documentation_has_every_claim_with_its_criterion() -> None:
+    told = " ".join(DOCS.read_text(encoding="utf-8").split())
+    findings = Lab().run("nothing-known", counts=(1,)).findings()
+    for claim in (one(findings) for one in CLAIMS):
+        for words in (f"`{claim.name}`", claim.claim, claim.criterion):
+            assert " ".join(words.split()) in told, words

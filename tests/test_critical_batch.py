@@ -1,0 +1,168 @@
+"""Epochs to a target against global batch: laws that were put in, real measurements, refusals."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.formula.api as smf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize
+
+from wattlaw.analysis.critical_batch import critical_batch
+from wattlaw.errors import Refused
+
+REAL = Path(__file__).parents[1].parent / "shared" / "data" / "epochs_to_target.csv"
+BATCHES = np.repeat([16.0, 64, 256, 1024, 4096], 3)
+
+
+@pytest.fixture
+def real() -> pd.DataFrame:
+    if not REAL.exists():
+        pytest.skip(f"{REAL} is not there: other people's measurements are not in the repository")
+    return pd.read_csv(REAL)
+
+
+def epochs(s_min: float = 10, b_crit: float = 500, sd: float = 0.1, seed: int = 0) -> np.ndarray:
+    noise = np.exp(np.random.default_rng(seed).normal(0, sd, BATCHES.size))
+    return s_min * (1 + BATCHES / b_crit) * noise
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(1, 200), st.floats(50, 5000))
+def test_an_exact_law_is_found_again(s_min, b_crit):
+    found = critical_batch(BATCHES, s_min * (1 + BATCHES / b_crit))
+    assert (found.s_min, found.b_crit) == pytest.approx((s_min, b_crit), rel=1e-3)
+    assert found.best_form == "critical batch"
+    assert found.predict([b_crit])["epochs"].item() == pytest.approx(2 * s_min, rel=1e-3)
+
+
+def test_the_fit_is_that_of_least_squares_in_logs():
+    y = epochs()
+
+    def law(b, log_s, log_b):
+        return log_s + np.log1p(b / np.exp(log_b))
+
+    best, _ = optimize.curve_fit(law, BATCHES, np.log(y), p0=[1, 5])
+    found = critical_batch(BATCHES, y)
+    assert np.log([found.s_min, found.b_crit]) == pytest.approx(best, abs=1e-4)
+
+
+def test_the_power_form_is_an_ordinary_regression_and_its_aicc_that_of_statsmodels():
+    y = epochs()
+    forms = critical_batch(BATCHES, y).forms.set_index("form")
+    data = pd.DataFrame({"y": np.log(y), "b": np.log(BATCHES)})
+    for form, formula in {
+        "power": "y ~ b", "flat": "y ~ 1", "parabola": "y ~ b + I(b**2)",
+    }.items():  # fmt: skip
+        direct = smf.ols(formula, data).fit()
+        assert forms.loc[form, "log_likelihood"] == pytest.approx(direct.llf, abs=1e-6)
+        k, n = int(forms.loc[form, "k"]), len(y)
+        aicc = -2 * direct.llf + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+        assert forms.loc[form, "aicc"] == pytest.approx(aicc, abs=1e-5)
+    assert forms["weight"].sum() == pytest.approx(1)
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say():
+    holds = {"s_min": 0, "b_crit": 0}
+    tries = 60
+    for seed in range(tries):
+        found = critical_batch(BATCHES, epochs(seed=seed))
+        low, high = found.s_min_ci
+        holds["s_min"] += low <= 10 <= high
+        low, high = found.b_crit_ci
+        holds["b_crit"] += low <= 500 <= high
+    assert all(count / tries >= 0.87 for count in holds.values())
+
+
+def test_epochs_that_do_not_rise_leave_the_upper_end_open():
+    found = critical_batch(BATCHES, epochs(b_crit=1e9))
+    assert found.b_crit_ci[1] is None
+    assert found.b_crit_ci[0] > 4096
+    assert "no rise of the epochs" in found.sentence
+    json.dumps(found.as_json(), allow_nan=False)
+
+
+def test_epochs_in_proportion_leave_the_lower_end_open():
+    found = critical_batch(BATCHES, epochs(s_min=1e-6, b_crit=1e-6))
+    assert found.b_crit_ci[0] is None and found.b_crit_ci[1] < 16
+    assert found.s_min_ci[0] is None
+    assert "in proportion" in found.sentence
+
+
+def test_runs_that_had_not_reached_the_target_pull_the_law_up():
+    y = epochs(b_crit=300, sd=0.15, seed=5)
+    limit = np.full(y.size, 60.0)
+    seen = np.where(y > limit, np.nan, y)
+    assert np.isnan(seen).any()
+    full = critical_batch(BATCHES, y)
+    known = critical_batch(BATCHES, seen, limit)
+    left_out = critical_batch(BATCHES, seen)
+    assert known.censored == left_out.left_out == int(np.isnan(seen).sum())
+    assert "had not reached the target when they ended" in known.sentence
+    assert "are left out" in left_out.sentence
+    assert np.log(known.b_crit / full.b_crit) == pytest.approx(0, abs=0.5)
+    assert known.b_crit_ci[0] <= 300 <= known.b_crit_ci[1]
+
+
+def test_batches_that_leave_the_law_widen_its_intervals():
+    bumps = np.repeat([1.0, 1.6, 0.7, 1.5, 0.8], 3)
+    steady = critical_batch(BATCHES, epochs(sd=0.02))
+    bumpy = critical_batch(BATCHES, epochs(sd=0.02) * bumps)
+    assert steady.lack_of_fit_p > 0.05 > bumpy.lack_of_fit_p
+    assert "the batches' means leave the law" in bumpy.sentence
+
+    def width(found):
+        low, high = found.b_crit_ci
+        return np.inf if high is None or low is None else np.log(high / low)
+
+    assert width(bumpy) > 5 * width(steady)
+
+
+@pytest.mark.parametrize(
+    ("batch", "reached", "why"),
+    [
+        ([1, 2, 2], [3, 4, 5], "2 batches have a run that reached the target"),
+        ([1, 2, 4], [3, 4, np.nan], "2 batches"),
+        ([1, 2, 4], [3, 4, 0], "not a number above 0"),
+        ([1, 2, 4, 8], [3, 3, 3, 3], "every run took 3 epochs"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused_with_a_reason(batch, reached, why):
+    with pytest.raises(Refused, match=why):
+        critical_batch(batch, reached)
+
+
+def test_every_real_series_gives_a_law_or_a_reason(real):
+    told = []
+    for key, rows in real.groupby(["dataset", "network", "optimizer", "target_metric"]):
+        try:
+            found = critical_batch(rows["batch_size"], rows["target_epoch"])
+        except Refused as refusal:
+            told.append((key, str(refusal)))
+            continue
+        missing = int(rows["target_epoch"].isna().sum())
+        assert found.n + found.left_out == len(rows) and found.left_out == missing
+        json.dumps(found.as_json(), allow_nan=False)
+        told.append((key, found.sentence))
+    assert len(told) == real.groupby(["dataset", "network", "target_metric"]).ngroups
+    assert all(words for _, words in told)
+
+
+def test_shufflenet_on_cifar100_has_a_critical_batch_of_some_hundreds(real):
+    rows = real[(real["network"] == "shufflenetv2") & (real["target_metric"] == 0.4)]
+    found = critical_batch(rows["batch_size"], rows["target_epoch"])
+    low, high = found.b_crit_ci
+    assert 300 < low < found.b_crit < high < 900
+    # By eye: the mean at the largest batch is about (1 + 4096 / B_crit) of that at the smallest.
+    means = rows.groupby("batch_size")["target_epoch"].mean()
+    expected = (1 + 4096 / found.b_crit) / (1 + 8 / found.b_crit)
+    assert means[4096] / means[8] == pytest.approx(expected, rel=0.3)
+
+
+def test_runs_that_never_reach_a_target_are_named(real):
+    rows = real[(real["network"] == "shufflenetv2") & (real["target_metric"] == 0.65)]
+    found = critical_batch(rows["batch_size"], rows["target_epoch"])
+    assert found.left_out == 25 and "25 runs that never reached the target" in found.sentence

@@ -1,0 +1,189 @@
+"""Whether caps change the exponent: difference and equivalence, and how often they are wrong."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.formula.api as smf
+from scipy import stats
+from statsmodels.stats.anova import anova_lm
+
+from wattlaw.analysis.caps.comparison import MEANS, RUNS, compare_limits
+from wattlaw.errors import BadInput, Refused
+
+COUNTS = (2, 4, 8, 16, 32, 64, 128)
+
+
+def family(
+    betas: dict[float, float],
+    *,
+    seed: int = 0,
+    repeats: int = 3,
+    noise: float = 0.02,
+    of_count: float = 0.0,
+    of_cell: float = 0.0,
+    counts: tuple[int, ...] = COUNTS,
+    ratio: float = 1.6,
+) -> pd.DataFrame:
+    """Return runs under each limit (NaN: none); ``ratio`` is what each limit adds to alpha.
+
+    ``of_count`` is a deviation from the law that all runs of a GPU count share, ``of_cell`` one
+    that the repeats of a count and limit share.
+    """
+    dice = np.random.default_rng(seed)
+    shared = {n: dice.normal(0, of_count) if of_count else 0.0 for n in counts}
+    made = []
+    for i, (limit, beta) in enumerate(betas.items()):
+        for n in counts:
+            cell = dice.normal(0, of_cell) if of_cell else 0.0
+            logs = np.log(1000 * ratio**i) - beta * np.log(n) + shared[n] + cell
+            made += [
+                {"power_limit_w": limit, "gpus": n, "epoch_time_s": np.exp(logs + e)}
+                for e in dice.normal(0, noise, repeats)
+            ]
+    return pd.DataFrame(made)
+
+
+def test_it_is_the_analysis_of_covariance_of_statsmodels():
+    rows = family({250.0: 0.85, 200.0: 0.84, 100.0: 0.9}, seed=3)
+    found = compare_limits(rows)
+    data = rows.assign(y=np.log(rows["epoch_time_s"]), x=np.log(rows["gpus"]))
+    limit = "C(power_limit_w, Treatment(250.0))"
+    full, parallel = (
+        smf.ols(f"y ~ {limit} * x", data).fit(),
+        smf.ols(f"y ~ {limit} + x", data).fit(),
+    )
+    assert found.basis == RUNS
+    assert found.difference_p == pytest.approx(anova_lm(parallel, full)["Pr(>F)"].iloc[1])
+    table = found.limits.set_index("limit")
+    for value in (200.0, 100.0):
+        name = f"{limit}[T.{value}]:x"
+        low, high = -full.conf_int(0.1).loc[name, [1, 0]]
+        assert table.loc[value, "beta_difference"] == pytest.approx(-full.params[name])
+        assert table.loc[value, "beta_difference_low"] == pytest.approx(low)
+        assert table.loc[value, "beta_difference_high"] == pytest.approx(high)
+        tost = max(
+            full.t_test(f"{name} = 0.05").pvalue.item() / 2,
+            full.t_test(f"{name} = -0.05").pvalue.item() / 2,
+        )
+        if abs(full.params[name]) < 0.05:
+            assert table.loc[value, "equivalence_p"] == pytest.approx(tost)
+        else:
+            assert table.loc[value, "equivalence_p"] > 0.5
+        ends = np.exp(parallel.conf_int().loc[f"{limit}[T.{value}]"])
+        assert table.loc[value, ["alpha_ratio_low", "alpha_ratio_high"]].tolist() == pytest.approx(
+            ends.tolist()
+        )
+
+
+def test_each_limit_has_its_own_law_as_the_study_fits_it():
+    rows = family({np.nan: 0.82, 100.0: 0.93}, seed=1)
+    table = compare_limits(rows).limits
+    for i, of_limit in enumerate((rows["power_limit_w"].isna(), rows["power_limit_w"] == 100)):
+        own = rows[of_limit]
+        line = stats.linregress(np.log(own["gpus"]), np.log(own["epoch_time_s"]))
+        assert table.loc[i, "beta"] == pytest.approx(-line.slope)
+        assert table.loc[i, "beta_se"] == pytest.approx(line.stderr)
+        assert table.loc[i, "r2"] == pytest.approx(line.rvalue**2)
+        assert table.loc[i, "n"] == len(own)
+
+
+def test_caps_that_move_alpha_only_have_the_same_beta():
+    found = compare_limits(family({np.nan: 0.85, 200.0: 0.85, 100.0: 0.85}))
+    assert found.verdict == "same beta"
+    assert "same as uncapped within 0.05" in found.sentence
+    assert found.limits["alpha_ratio"].tolist() == pytest.approx([1, 1.6, 2.56], rel=0.03)
+
+
+def test_exponents_as_far_apart_as_those_of_the_published_clocks_differ():
+    found = compare_limits(family({1380.0: 0.82, 735.0: 0.90, 135.0: 0.97}))
+    assert found.verdict == "different beta"
+    assert found.limits["beta_difference"].iloc[2] == pytest.approx(0.15, abs=0.02)
+
+
+def test_few_noisy_runs_cannot_tell():
+    found = compare_limits(
+        family({250.0: 0.85, 100.0: 0.85}, noise=0.15, repeats=1, counts=(2, 4, 8))
+    )
+    assert found.verdict == "cannot tell"
+    assert found.difference_p > 0.05
+    assert "cannot tell whether the exponents differ by more than 0.05" in found.sentence
+
+
+def rates(betas: dict[float, float], **noise: float) -> dict[str, float]:
+    """Return how often each verdict is given over 60 studies."""
+    verdicts = [compare_limits(family(betas, seed=i, **noise)).verdict for i in range(60)]
+    return {verdict: verdicts.count(verdict) / 60 for verdict in set(verdicts)}
+
+
+@pytest.mark.parametrize(
+    "noise", [{"noise": 0.03}, {"noise": 0.02, "of_cell": 0.03}, {"noise": 0.02, "of_count": 0.1}]
+)
+def test_equivalence_is_claimed_for_exponents_at_the_margin_in_5_of_100_at_most(noise):
+    # Of 60 draws with a probability of 5 % at most 9 come true in 99.9 of 100 cases.
+    assert rates({250.0: 0.85, 100.0: 0.90}, **noise).get("same beta", 0) <= 9 / 60
+
+
+@pytest.mark.parametrize("noise", [{"noise": 0.1}, {"noise": 0.05, "of_cell": 0.1}])
+def test_a_difference_is_claimed_for_equal_exponents_in_5_of_100_at_most(noise):
+    assert (
+        rates({250.0: 0.85, 200.0: 0.85, 100.0: 0.85}, **noise).get("different beta", 0) <= 9 / 60
+    )
+
+
+def test_a_bend_that_all_limits_share_does_not_hide_that_they_are_parallel():
+    rows = family({250.0: 0.85, 100.0: 0.85})
+    beyond = rows["gpus"] > 16
+    rows.loc[beyond, "epoch_time_s"] *= (rows.loc[beyond, "gpus"] / 16) ** 0.6
+    found = compare_limits(rows)
+    assert found.basis == MEANS
+    assert found.verdict == "same beta"
+
+
+def test_runs_with_another_limit_are_left_aside():
+    capped = family({np.nan: 0.85, 100.0: 0.85}).assign(clock_limit_mhz=np.nan)
+    clocked = family({np.nan: 0.3}).assign(clock_limit_mhz=135.0)
+    both = pd.concat([capped, clocked])
+    assert compare_limits(both).limits.equals(compare_limits(capped).limits)
+    clocks = compare_limits(both, "clock_limit_mhz")
+    assert clocks.limits["n"].tolist() == [21, 21]
+    assert clocks.verdict == "different beta"
+
+
+def test_too_little_is_refused_with_what_to_do():
+    rows = family({250.0: 0.85, 100.0: 0.85}, counts=(2, 4))
+    with pytest.raises(Refused, match=r"0 limits with 3 GPU counts .*250 W: 2 GPU counts"):
+        compare_limits(rows)
+    few = pd.concat([family({250.0: 0.85, 100.0: 0.85}), family({200.0: 0.85}, counts=(2, 4))])
+    assert compare_limits(few).left_out == ("200 W: 2 GPU counts",)
+
+
+def test_energies_that_count_different_things_are_refused():
+    rows = family({250.0: 0.85, 100.0: 0.85})
+    rows["energy_per_epoch_j"] = rows["epoch_time_s"]
+    rows["energy_is"] = np.where(rows["gpus"] > 8, "gpu, counter", "gpu+cpu, counter")
+    with pytest.raises(Refused, match=r"gpu\+cpu, counter; gpu, counter"):
+        compare_limits(rows, y="energy_per_epoch_j")
+    assert compare_limits(rows).verdict == "same beta"
+
+
+@pytest.mark.parametrize("change", [{"margin": 0.0}, {"margin": float("nan")}])
+def test_a_margin_is_above_nothing(change):
+    with pytest.raises(BadInput, match="margin"):
+        compare_limits(family({250.0: 0.85, 100.0: 0.85}), **change)
+
+
+def test_rows_of_several_families_are_refused():
+    rows = family({250.0: 0.85, 100.0: 0.85})
+    rows["family"] = np.where(rows["gpus"] > 8, "a", "b")
+    with pytest.raises(BadInput, match="several values of family"):
+        compare_limits(rows)
+
+
+def test_exact_data_are_the_same_without_a_test_of_rounding():
+    found = compare_limits(family({250.0: 0.85, 100.0: 0.85}, noise=0.0))
+    assert (found.verdict, found.difference_p) == ("same beta", None)
+    other = compare_limits(family({250.0: 0.85, 100.0: 0.7}, noise=0.0))
+    assert (other.verdict, other.difference_p) == ("different beta", None)
+    told = found.as_json()
+    assert told["limits"][0]["limit"] == 250.0
+    assert told["limits"][0]["equivalence_p"] is None

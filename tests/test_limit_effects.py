@@ -1,0 +1,113 @@
+"""What a cap or clock does to time and energy, against no limit at the same setting."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.formula.api as smf
+
+from wattlaw.analysis.caps.effects import limit_effects
+from wattlaw.errors import BadInput
+
+
+def rows(**columns: object) -> pd.DataFrame:
+    """Return runs of one setting, with what a test needs of ``run_metrics``."""
+    table = pd.DataFrame(columns)
+    settings = {"workload": "w", "gpus": 2, "clock_limit_mhz": np.nan, "energy_is": "gpu, counter"}
+    return table.assign(**{name: v for name, v in settings.items() if name not in table})
+
+
+def test_ratios_of_a_hand_worked_pair():
+    table = rows(power_limit_w=[np.nan, 200, 100], epoch_time_s=[100.0, 102, 160],
+                 energy_per_epoch_j=[50.0, 44, 40])  # fmt: skip
+    found = limit_effects(table).set_index("limit")
+    assert found.index.isna()[0]
+    assert found.loc[200.0, "time_ratio"] == pytest.approx(1.02)
+    assert found.loc[200.0, "speed_ratio"] == pytest.approx(1 / 1.02)
+    assert found.loc[100.0, "energy_ratio"] == pytest.approx(0.8)
+    assert found["reference"].isna().all()
+    first = found.iloc[0]
+    assert first["time_ratio"] == first["energy_ratio_low"] == first["speed_ratio_high"] == 1
+
+
+def test_without_repeats_there_is_no_interval():
+    table = rows(power_limit_w=[250, 100], epoch_time_s=[1.0, 2], energy_per_epoch_j=[2.0, 1])
+    found = limit_effects(table)
+    assert found["reference"].tolist() == [250, 250]
+    capped = found.iloc[1]
+    ends = [
+        f"{name}_ratio_{end}" for name in ("time", "speed", "energy") for end in ("low", "high")
+    ]
+    assert capped[ends].isna().all()
+    assert capped["energy_ratio"] == 0.5
+
+
+def test_intervals_are_those_of_a_pooled_regression_on_logs():
+    dice = np.random.default_rng(1)
+    limit = np.repeat([250.0, 200.0, 100.0], 4)
+    time_s = 100 * (250 / limit) ** 0.3 * np.exp(dice.normal(0, 0.05, 12))
+    energy_j = time_s * limit * 0.8 * np.exp(dice.normal(0, 0.02, 12))
+    found = limit_effects(rows(power_limit_w=limit, epoch_time_s=time_s,
+                               energy_per_epoch_j=energy_j)).set_index("limit")  # fmt: skip
+    for name, values in (("time", time_s), ("energy", energy_j)):
+        data = pd.DataFrame({"y": np.log(values), "limit": limit})
+        model = smf.ols("y ~ C(limit, Treatment(250.0))", data).fit()
+        for value in (200.0, 100.0):
+            low, high = model.conf_int().loc[f"C(limit, Treatment(250.0))[T.{value}]"]
+            assert found.loc[value, f"{name}_ratio_low"] == pytest.approx(np.exp(low))
+            assert found.loc[value, f"{name}_ratio_high"] == pytest.approx(np.exp(high))
+    assert found.loc[100.0, "speed_ratio_low"] == pytest.approx(
+        1 / found.loc[100.0, "time_ratio_high"]
+    )
+    assert found["n"].tolist() == [4, 4, 4]
+
+
+def test_every_gpu_count_and_batch_has_its_own_reference():
+    table = pd.concat(
+        [rows(power_limit_w=[np.nan, 100], epoch_time_s=[10.0 / n, 10.0 / n + 1],
+              energy_per_epoch_j=[1.0, 1], gpus=n) for n in (2, 4)]
+    )  # fmt: skip
+    found = limit_effects(table)
+    capped = found[found["limit"] == 100].set_index("gpus")
+    assert capped.loc[2, "time_ratio"] == pytest.approx(1.2)
+    assert capped.loc[4, "time_ratio"] == pytest.approx(1.4)
+
+
+def test_a_locked_clock_is_no_uncapped_run():
+    table = rows(power_limit_w=[np.nan, np.nan, 100], clock_limit_mhz=[np.nan, 735, np.nan],
+                 epoch_time_s=[10.0, 20, 15], energy_per_epoch_j=[1.0, 1, 1])  # fmt: skip
+    caps, clocks = limit_effects(table), limit_effects(table, "clock_limit_mhz")
+    assert caps["time_ratio"].tolist() == pytest.approx([1, 1.5])
+    assert clocks["time_ratio"].tolist() == pytest.approx([1, 2])
+
+
+def test_energies_that_count_different_things_have_no_ratio():
+    table = rows(power_limit_w=[np.nan, 200, 100], epoch_time_s=[10.0, 10, 20],
+                 energy_per_epoch_j=[5.0, 4, 3],
+                 energy_is=["gpu, counter", "gpu, counter", "gpu+cpu, counter"])  # fmt: skip
+    found = limit_effects(table).set_index("limit")
+    assert found.loc[200.0, "energy_ratio"] == pytest.approx(0.8)
+    assert np.isnan(found.loc[100.0, "energy_ratio"])
+    assert found.loc[100.0, "energy_is"] == "gpu+cpu, counter; gpu, counter"
+    assert found.loc[100.0, "time_ratio"] == pytest.approx(2)
+
+
+def test_time_is_told_where_no_energy_was_measured():
+    table = rows(power_limit_w=[np.nan, 100], epoch_time_s=[10.0, 20],
+                 energy_per_epoch_j=[np.nan, np.nan], energy_is=[None, None])  # fmt: skip
+    found = limit_effects(table).iloc[1]
+    assert found["time_ratio"] == pytest.approx(2)
+    assert np.isnan(found["energy_ratio"])
+    assert found["energy_is"] is None
+
+
+def test_a_setting_of_one_limit_is_left_out():
+    table = rows(power_limit_w=[100, 100], epoch_time_s=[1.0, 2], energy_per_epoch_j=[1.0, 2])
+    assert limit_effects(table).empty
+
+
+def test_what_is_no_time_is_named():
+    table = rows(power_limit_w=[200, 100], epoch_time_s=[1.0, 0], energy_per_epoch_j=[1.0, 2])
+    with pytest.raises(BadInput, match="epoch_time_s at 100 W is 0"):
+        limit_effects(table)
+    with pytest.raises(BadInput, match="no column epoch_time_s"):
+        limit_effects(table.drop(columns="epoch_time_s"))

@@ -1,0 +1,54 @@
+"""What the studies published ships with the package, each value with its source."""
+
+import pytest
+
+from wattlaw.errors import BadInput
+from wattlaw.reference.published import QUANTITIES, SOURCES, published
+
+
+def test_exponents_by_model_are_those_of_the_paper() -> None:
+    found = {
+        row.workload: (row.value, row.r2, row.se)
+        for row in published("mit-2022", "beta")
+        if row.power_limit_w is None and row.clock_limit_mhz is None
+    }
+    assert found == {
+        "dimenet": (0.82, 0.99, 0.03), "schnet": (0.42, 0.90, 0.05),
+        "bert-base": (0.87, 0.97, 0.03), "resnet50": (0.52, 0.95, None),
+        "vgg16": (0.64, 0.98, None), "inceptionv3": (0.44, 0.93, None),
+    }  # fmt: skip
+
+
+def test_exponents_by_cap_are_those_of_the_paper() -> None:
+    found = {
+        (row.workload, row.power_limit_w): (row.value, row.r2)
+        for row in published("mit-2022", "beta")
+        if row.power_limit_w is not None
+    }
+    assert len(found) == 9
+    assert found["dimenet", 100] == (0.93, 0.99)
+    assert found["bert-base", 200] == (0.86, 0.99)
+    assert found["resnet50", 250] == (0.84, 0.99)
+
+
+def test_every_value_has_a_study_a_known_quantity_a_place_and_hardware() -> None:
+    for row in published():
+        assert row.source.citation and row.source.url.startswith("https://arxiv.org/abs/")
+        assert row.quantity in QUANTITIES
+        assert row.where and row.hardware and row.model
+    assert {row.quantity for row in published()} == set(QUANTITIES)
+    assert {row.study for row in published()} == set(SOURCES)
+
+
+def test_workloads_are_those_that_are_registered() -> None:
+    from wattlaw import registry
+
+    names = {row.workload for row in published()} - {None}
+    assert names <= set(registry.names("wattlaw.workloads"))
+
+
+def test_an_unknown_study_or_quantity_is_named() -> None:
+    with pytest.raises(BadInput, match="given 'mit'; allowed: mit-2022, kit-2025"):
+        published("mit")
+    with pytest.raises(BadInput, match="quantity: given 'r2'"):
+        published(quantity="r2")

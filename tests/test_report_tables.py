@@ -1,0 +1,238 @@
+"""The tables: what is in them, in the layout of the studies, and what is left out of them."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from made_studies import MIT, Caps, kit, mit
+from made_tables import study
+from wattlaw.analysis.claims import check_claims
+from wattlaw.analysis.findings import Findings, find
+from wattlaw.analysis.footprint import Footprint
+from wattlaw.reference.published import published
+from wattlaw.report import format as words
+from wattlaw.report.tables import (
+    advice,
+    batch,
+    carbon,
+    claims,
+    doubts,
+    energy,
+    environment,
+    limits,
+    measured,
+    papers,
+    scaling,
+    targets,
+)
+from wattlaw.report.tables.table import MOST, Column, Table, make
+
+
+@cache
+def mit_findings() -> Findings:
+    models = {name: MIT[name] for name in ("resnet50", "schnet", "dimenet")}
+    made = mit(models=models, counts=(2, 4, 8, 16, 32), caps=Caps(), repeats=2)
+    return find(made.runs, made.epochs, reference=2)
+
+
+@cache
+def kit_findings() -> Findings:
+    made = kit(repeats=2, counts=(1, 2, 4))
+    footprint = Footprint(pue=1.5, grid_g_per_kwh=400.0, price_per_kwh=0.2, currency="EUR")
+    return find(made.runs, made.epochs, footprint=footprint, target=0.7)
+
+
+def column(table: Table | None, heading: str) -> list[str]:
+    """Return the cells of a column."""
+    assert table is not None
+    at = table.headings.index(heading)
+    return [row[at].replace("\u00a0", " ") for row in table.rows]
+
+
+def test_exponents_stand_beside_the_published_ones_of_the_same_workload():
+    table = papers.exponents(mit_findings())
+    ours = {
+        row.group["workload"]: row.law
+        for row in mit_findings().fits.rows
+        if row.group["power_limit_w"] is None and row.group["clock_limit_mhz"] is None
+    }
+    for i, series in enumerate(column(table, "series")):
+        workload = series.split(",")[0]
+        assert column(table, "β")[i] == f"{ours[workload].beta:.3g}"
+        (theirs,) = (one for one in published("mit-2022", "beta", workload)
+                     if one.power_limit_w is None and one.clock_limit_mhz is None)  # fmt: skip
+        assert column(table, "published β")[i] == f"{theirs.value:g}"
+        assert column(table, "its R²")[i] == f"{theirs.r2:g}"
+        assert "Frey et al. 2022" in column(table, "published by")[i]
+    assert "range of N" in table.note
+
+
+def test_exponents_by_cap_have_a_column_per_cap_and_published_rows_below_ours():
+    table = papers.by_limit(mit_findings(), "power_limit_w")
+    assert table.headings[2:-1] == ("uncapped", "250 W", "200 W", "100 W")
+    rows = dict(zip(zip(column(table, "series"), column(table, "whose"), strict=True),
+                    column(table, "100 W"), strict=True))  # fmt: skip
+    assert rows["dimenet", "published: Frey et al. 2022, V100-32GB"] == "0.93 (R² 0.99)"
+    assert rows["dimenet, local batch 128", "here"].startswith("0.8")
+    assert ("schnet", "published: Frey et al. 2022, V100-32GB") not in rows
+    clocks = papers.by_limit(mit_findings(), "clock_limit_mhz")
+    assert clocks.headings[2:-1] == ("free clock", "1380 MHz", "735 MHz", "135 MHz")
+
+
+def test_a_workload_that_nobody_published_has_no_published_value():
+    runs, epochs = study()
+    table = papers.exponents(find(runs, epochs))
+    assert "published β" not in table.headings
+
+
+def test_energy_factors_are_told_by_model_and_hardware():
+    table = energy.factors(kit_findings())
+    assert column(table, "hardware") == ["A100", "H100"]
+    for cell, watts in zip(column(table, "factor (W per GPU)"), (300 + 80, 480 + 80), strict=True):
+        assert float(cell) == pytest.approx(watts, rel=0.05)
+    assert energy.factors(find(*study(source="none"))) is None
+
+
+def test_what_limits_do_is_told_with_the_test_of_equality():
+    table = limits.comparisons(mit_findings())
+    assert set(column(table, "verdict")) <= {"same beta", "different beta", "cannot tell"}
+    assert len(table.rows) == 6
+    assert "never by a difference that is not significant" in table.note
+    effects = limits.effects(mit_findings())
+    at = column(effects, "limit").index("100 W")
+    assert column(effects, "time: median")[at] in ("+59 %", "+60 %", "+61 %")
+    best = limits.best(mit_findings())
+    assert {cell for cell in column(best, "best") if "W" in cell} == {"200 W"}
+
+
+def test_tables_of_settings_name_caps_and_batches_and_cut_rows_are_counted():
+    table = measured.settings(mit_findings())
+    total = len(mit_findings().cells)
+    assert len(table.rows) == MOST
+    assert table.left_out == total - MOST
+    assert table.command.startswith("wattlaw export STORE")
+    free = [row for row in table.rows if row[1] == row[2] == "none"]
+    assert len(free) == 15  # settings without limits are the last to be left out
+    assert not table.is_open
+
+
+def test_utilisation_and_its_variation_are_told_by_setting():
+    table = measured.utilisation(mit_findings())
+    assert {"SM utilisation", "memory utilisation", "its CV"} <= set(table.headings)
+    assert measured.utilisation(find(*study())) is None
+
+
+def test_batches_are_judged_and_targets_are_told_where_one_is_asked_for():
+    table = batch.verdicts(kit_findings())
+    assert "falls" in column(table, "verdict")
+    reached = targets.settings(kit_findings())
+    assert reached.title == "Time and energy to 0.7"
+    assert targets.settings(mit_findings()) is None
+
+
+def test_advice_tells_interval_and_whether_it_was_measured():
+    table = advice.recommended(mit_findings())
+    assert len(table.rows) == 3
+    assert set(column(table, "known by")) == {"measured"}
+    assert all("(" in cell for cell in column(table, "one epoch"))
+    assert advice.front(mit_findings()).left_out == 0 or advice.front(mit_findings()).command
+
+
+def test_totals_are_energy_times_the_factors_given():
+    findings = kit_findings()
+    table = carbon.totals(findings)
+    assert {"kg CO2e", "cost (EUR)"} <= set(table.headings)
+    first = findings.totals.iloc[0]
+    kilograms = first["energy_j"] / 3.6e6 * 1.5 * 0.4
+    assert float(column(table, "kg CO2e")[0].replace(",", "")) == pytest.approx(kilograms, rel=0.01)
+    assert "lower bound" in carbon.counted(findings)[0]
+    assert "kg CO2e" not in carbon.totals(mit_findings()).headings
+
+
+def test_claims_have_their_evidence():
+    found = check_claims(mit_findings())
+    table = claims.verdicts(found, "mit-2022")
+    assert len(table.rows) == sum(one.study == "mit-2022" for one in found)
+    assert all(column(table, "evidence"))
+    assert claims.by_workload(found) is not None
+
+
+def test_what_energies_are_is_counted():
+    table = doubts.verdicts(find(*study()))
+    assert table.rows == (("board", "cpu", "estimated", "ok", "27", "100\u00a0%"),)
+    assert doubts.not_done(find(*study())) is None
+    assert doubts.repeats(find(*study())).rows == (("digits-cnn", "3", "9"),)
+
+
+def test_laws_bends_and_alternatives_are_told_for_each_series():
+    findings = mit_findings()
+    assert len(scaling.exponents(findings).rows) == len(findings.fits.laws)
+    assert set(column(scaling.exponents(findings), "from")) <= {"runs", "counts"}
+    assert scaling.alternatives(findings) is not None
+    assert scaling.without_law(find(*study(counts=(1, 2)))) is not None
+    assert environment.models(findings) is not None
+    assert environment.facts(findings) is not None
+
+
+def test_without_runs_there_are_no_tables():
+    empty = find(study()[0].iloc[:0], study()[1].iloc[:0])
+    makers = (
+        papers.exponents, papers.speedups, scaling.exponents, scaling.speedups, measured.settings,
+        measured.efficiency, measured.utilisation, energy.factors, energy.forms, energy.drifts,
+        limits.effects, limits.comparisons, limits.best, batch.verdicts, batch.means,
+        advice.recommended, advice.front, carbon.totals, doubts.verdicts, doubts.not_done,
+        environment.models,
+    )  # fmt: skip
+    assert [one.__name__ for one in makers if one(empty) is not None] == []
+
+
+def test_of_too_many_rows_those_of_the_lowest_rank_are_kept_in_their_order():
+    columns = [Column("a", lambda row: str(row[0])), Column("b", lambda _: "–")]
+    rows = [(i, i % 3) for i in range(10)]
+    table = make("t", "T", columns, rows, most=4, rank=lambda row: row[1])
+    assert table.rows == (("0",), ("3",), ("6",), ("9",))  # and column b, which has nothing, is not
+    assert table.left_out == 6
+    assert make("t", "T", columns, []) is None
+
+
+@given(st.floats(-1e300, 1e300), st.integers(2, 6))
+def test_a_number_as_text_is_the_number_to_so_many_digits(value, digits):
+    back = float(words.number(value, digits).replace("−", "-").replace(",", ""))
+    assert back == pytest.approx(value, rel=0.51 * 10 ** (1 - digits), abs=0)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (words.number(None), "–"),
+        (words.number(0.0), "0"),
+        (words.number(12345.6), "12,346"),
+        (words.number(-0.0123), "−0.0123"),
+        (words.number(2.5e10), "2.50e10"),
+        (words.interval(1, None), "–"),
+        (words.interval(0.5, float("inf")), "–"),
+        (words.with_interval(2, 1, 3), "2 (1 to 3)"),
+        (words.with_interval(2, None, None), "2"),
+        (words.p_value(0.0004), "< 0.001"),
+        (words.p_value(0.0234), "0.023"),
+        (words.change(0.85), "−15 %"),
+        (words.change(1.5), "+50 %"),
+        (words.change(1.0), "±0 %"),
+        (words.percent(0.5), "50 %"),
+        (words.sentence("a word"), "A word."),
+        (words.text("x" * 10, 4), "xxx…"),
+        (words.clean("a\x00b\ud800"), "a\ufffdb\ufffd"),
+        (words.plural(1, "run"), "1 run"),
+        (words.joules([5e6, 3e6, None])[1], "MJ"),
+    ],
+)
+def test_numbers_as_people_read_them(told, expected):
+    assert told == expected
+
+
+def test_a_footprint_without_energy_tells_no_cost():
+    findings = replace(find(*study(source="none")), footprint=Footprint(pue=1.1))
+    assert carbon.totals(findings) is not None

@@ -1,0 +1,165 @@
+"""Epochs, time and energy to a target, against hand-worked cases and simulated repeats."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from made_tables import frames, run_row, window_row
+from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.to_target import epochs_to_target, time_to_target
+from wattlaw.errors import BadInput, Refused
+
+
+def trained(
+    run_id: str, metrics: list[float], time_s: float = 10.0, **row: object
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Return a run and its windows, one evaluation after each epoch."""
+    windows = []
+    for epoch, metric in enumerate(metrics):
+        energy = {"gpu_energy_j": 100 * time_s, "energy_source": "counter", "energy_verdict": "ok"}
+        windows.append(window_row(run_id, epoch, duration_s=time_s, warmup=epoch == 0, **energy))
+        windows.append(window_row(run_id, epoch, phase="evaluate", duration_s=1.0, metric=metric))
+    return [run_row(run_id, **row)], windows
+
+
+def store(*runs: tuple[list[dict[str, object]], list[dict[str, object]]]):
+    made = frames([row for rows, _ in runs for row in rows], [w for _, ws in runs for w in ws])
+    return run_metrics(*made), made[1]
+
+
+def test_the_first_epoch_that_reaches_it_counts_warm_up_included():
+    _, epochs = store(
+        trained("a" * 16, [0.1, 0.5, 0.7, 0.6, 0.8]), trained("b" * 16, [0.1, 0.2, 0.3])
+    )
+    found = epochs_to_target(epochs, 0.7, "higher").set_index("run_id")
+    assert found.loc["a" * 16, "epochs_to_target"] == 3
+    assert found.loc["a" * 16, "best"] == 0.8
+    missing = found.loc["b" * 16]
+    assert not missing["reached"] and math.isnan(missing["epochs_to_target"])
+    assert missing["epochs_evaluated"] == 3
+
+
+def test_a_metric_that_is_better_low_is_reached_from_above():
+    _, epochs = store(trained("a" * 16, [3.0, 2.0, 1.0, 1.5]))
+    found = epochs_to_target(epochs, 2.0, "lower")
+    assert found["epochs_to_target"].item() == 2 and found["best"].item() == 1.0
+    by_run = epochs_to_target(epochs, 2.0, {"a" * 16: "lower", "z" * 16: "higher"})
+    pd.testing.assert_frame_equal(found, by_run)
+    assert epochs_to_target(epochs, 2.0, {"z" * 16: "higher"}).empty
+
+
+def test_an_unknown_direction_is_refused():
+    _, epochs = store(trained("a" * 16, [3.0]))
+    with pytest.raises(BadInput, match="allowed: higher, lower"):
+        epochs_to_target(epochs, 2.0, "down")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0, 1), st.floats(0, 1))
+def test_a_harder_target_never_takes_fewer_epochs(metrics, one, two):
+    easy, hard = sorted([one, two])
+    epochs = frames(*trained("a" * 16, metrics))[1]
+    first = epochs_to_target(epochs, easy, "higher")["epochs_to_target"].item()
+    second = epochs_to_target(epochs, hard, "higher")["epochs_to_target"].item()
+    assert math.isnan(second) or first <= second
+
+
+def rise(reach: int, length: int = 10) -> list[float]:
+    return [0.8 if epoch + 1 >= reach else 0.1 for epoch in range(length)]
+
+
+def test_time_to_target_is_epochs_times_seconds():
+    table, epochs = store(
+        trained("a" * 16, rise(4), 10.0, gpus=1),
+        trained("b" * 16, rise(5), 12.0, gpus=1, repeat=1),
+        trained("c" * 16, rise(4), 6.0, gpus=2),
+        trained("d" * 16, rise(5), 6.5, gpus=2, repeat=1),
+    )
+    found = time_to_target(table, epochs, 0.7).set_index("gpus")
+    count = math.sqrt(4 * 5)
+    assert found["epochs"].to_numpy() == pytest.approx([count, count])
+    assert found.loc[1, "time_to_target_s"] == pytest.approx(count * math.sqrt(120))
+    assert found.loc[2, "time_to_target_s"] == pytest.approx(count * math.sqrt(39))
+    assert found.loc[2, "energy_to_target_j"] == pytest.approx(count * 100 * math.sqrt(39))
+    assert found.loc[2, "energy_is"] == "gpu, counter"
+    # By hand: variances of the two means of logs add, degrees of freedom by Welch (1 each).
+    v1 = np.log([4, 5]).var(ddof=1) / 2
+    v2 = np.log([10, 12]).var(ddof=1) / 2
+    freedom = (v1 + v2) ** 2 / (v1**2 + v2**2)
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(v1 + v2)
+    expected = found.loc[1, "time_to_target_s"] * math.exp(half)
+    assert found.loc[1, "time_to_target_s_high"] == pytest.approx(expected)
+    assert (found["runs"] == 2).all()  # a repeat on other GPUs is the same learning
+
+
+def test_the_interval_of_the_product_covers_the_truth():
+    dice, tries = np.random.default_rng(0), 200
+    runs, windows = [], []
+    for study in range(tries):
+        for repeat in range(4):
+            run_id = f"{study:08}{repeat:08}"
+            reach = max(1, round(50 * math.exp(dice.normal(0, 0.2))))
+            runs.append(run_row(run_id, workload=f"w{study}", repeat=repeat))
+            time_s = 10 * math.exp(dice.normal(0, 0.1))
+            windows.append(window_row(run_id, 0, duration_s=time_s))
+            windows.append(window_row(run_id, reach - 1, phase="evaluate", metric=0.8))
+    made = frames(runs, windows)
+    found = time_to_target(run_metrics(*made), made[1], 0.7)
+    holds = (found["time_to_target_s_low"] <= 500) & (found["time_to_target_s_high"] >= 500)
+    assert len(found) == tries and 0.90 <= holds.mean() <= 0.99
+
+
+def test_one_repeat_has_no_interval_and_no_interval_is_no_number():
+    (row,) = time_to_target(*store(trained("a" * 16, rise(4))), 0.7).to_dict("records")
+    assert row["time_to_target_s"] == pytest.approx(40)
+    assert math.isnan(row["time_to_target_s_low"]) and math.isnan(row["epochs_high"])
+
+
+def test_a_batch_of_which_one_repeat_never_gets_there_has_no_time_but_a_reason():
+    table, epochs = store(
+        trained("a" * 16, rise(4)), trained("b" * 16, rise(99), repeat=1),
+        trained("c" * 16, rise(2), global_batch=32, local_batch=32),
+    )  # fmt: skip
+    found = time_to_target(table, epochs, 0.7).set_index("global_batch")
+    assert math.isnan(found.loc[64, "time_to_target_s"])
+    assert found.loc[64, "why"] == "1 of 2 repeats reached the target"
+    assert pd.isna(found.loc[32, "why"]) and found.loc[32, "epochs"] == 2
+
+
+def test_a_setting_that_was_only_timed_takes_its_epochs_from_the_long_training():
+    table, epochs = store(
+        trained("a" * 16, rise(6, 20), 10.0, gpus=1), trained("b" * 16, rise(99, 3), 3.0, gpus=4)
+    )
+    found = time_to_target(table, epochs, 0.7).set_index("gpus")
+    assert found.loc[4, "time_to_target_s"] == pytest.approx(6 * 3.0)
+    assert found.loc[4, "epochs_trained"] == 20
+
+
+def test_statistical_efficiency_is_against_the_batch_of_the_fewest_epochs():
+    table, epochs = store(
+        trained("a" * 16, rise(4)), trained("b" * 16, rise(8), global_batch=512, local_batch=512)
+    )
+    found = time_to_target(table, epochs, 0.7).set_index("global_batch")
+    assert found.loc[[64, 512], "statistical_efficiency"].to_list() == pytest.approx([1.0, 0.5])
+
+
+def test_energies_that_count_different_things_have_no_energy_to_target():
+    one, two = trained("a" * 16, rise(4)), trained("b" * 16, rise(4), repeat=1)
+    for window in two[1]:
+        window["cpu_energy_j"] = 5.0
+    found = time_to_target(*store(one, two), 0.7)
+    assert math.isnan(found["energy_to_target_j"].item()) and found["energy_is"].isna().all()
+    assert found["time_to_target_s"].item() == pytest.approx(40)
+
+
+def test_without_a_known_direction_it_is_refused_unless_it_is_given():
+    table, epochs = store(trained("a" * 16, rise(4), metric_name="goodness"))
+    with pytest.raises(Refused, match="say which way is better"):
+        time_to_target(table, epochs, 0.7)
+    given = time_to_target(table, epochs, {"digits-cnn": 0.7}, {"digits-cnn": "higher"})
+    assert given["epochs"].item() == 4
