@@ -127,7 +127,10 @@ def test_without_a_meter_energy_is_missing_in_every_export(store, tmp_path):
 
 def test_tables_that_do_not_exist_and_endings_that_are_unknown_are_told(store, tmp_path):
     wrong = wattlaw("export", store, "results", "-o", tmp_path / "x.csv")
-    assert (wrong.returncode, "runs, epochs, telemetry, statistics, fits" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "runs, epochs, telemetry, statistics, fits" in wrong.stderr) == (
+        2,
+        True,
+    )
     ending = wattlaw("export", store, "runs", "-o", tmp_path / "x.xls")
     assert (ending.returncode, ".csv, .parquet, .jsonl" in ending.stderr) == (2, True)
 

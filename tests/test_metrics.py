@@ -10,7 +10,7 @@ from scipy import stats
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.cells import cells
 from wattlaw.analysis.findings import find
-from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.metrics import of_all_samples, run_metrics
 from wattlaw.analysis.quality import direction
 
 
@@ -232,3 +232,31 @@ def test_settings_of_the_loop_that_matter_tell_cells_apart_and_the_seed_does_not
     ]
     found = cells(run_metrics(*frames(runs, [window_row(n, 1) for n in "abc"])))
     assert sorted(found["n"]) == [1, 2]
+
+
+def test_an_evaluation_of_unknown_duration_has_none_and_not_zero():
+    run = one_run(
+        window_row("a", 1),
+        window_row("a", 1, phase="evaluate", duration_s=None, metric=0.9),
+    )
+    assert np.isnan(run["eval_time_s"])
+    assert run["metric"] == 0.9
+
+
+def test_the_statistics_of_all_samples_replace_what_is_pooled_from_windows():
+    table = run_metrics(
+        *frames(
+            [run_row("a"), run_row("b", repeat=1)],
+            [window_row(n, 1, sm_util_mean=0.5, sm_util_cv=0.2) for n in "ab"],
+        )
+    )
+    statistics = pd.DataFrame(
+        {"run_id": ["a", "a"], "part": ["gpu", "run"], "sm_util_mean": [0.9, 0.6],
+         "sm_util_cv": [0.9, 0.3], "mem_util_mean": [0.9, 0.4], "mem_util_cv": [0.9, 0.1]}
+    )  # fmt: skip
+    found = of_all_samples(table, statistics).set_index("run_id")
+    assert (found.loc["a", "sm_util_mean"], found.loc["a", "sm_util_cv"]) == (0.6, 0.3)
+    assert found.loc["b", "sm_util_mean"] == 0.5
+    assert found.loc["b", "sm_util_cv"] == pytest.approx(0.2)
+    assert np.isnan(found.loc["b", "mem_util_mean"])
+    assert of_all_samples(table, None) is table

@@ -19,7 +19,7 @@ from wattlaw.analysis.facts import facts, notes
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.laws.fits import Fits
-from wattlaw.analysis.metrics import HOUR_S, run_metrics
+from wattlaw.analysis.metrics import HOUR_S, of_all_samples, run_metrics
 from wattlaw.analysis.relative import relative
 from wattlaw.analysis.series import fit_series, scaling_series, telling
 from wattlaw.analysis.targets import Targets, find_targets
@@ -120,7 +120,7 @@ def find(
     target
         Quality that the runs are to reach, in the unit of their metric.
     """
-    table = run_metrics(runs, epochs)
+    table = of_all_samples(run_metrics(runs, epochs), statistics)
     series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])

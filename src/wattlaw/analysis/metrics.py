@@ -89,12 +89,29 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     return _derived(table).sort_values([*_SORT, "run_id"], ignore_index=True)
 
 
+def of_all_samples(table: pd.DataFrame, statistics: pd.DataFrame | None) -> pd.DataFrame:
+    """Return ``table`` with the utilisation of those runs whose telemetry was gone through.
+
+    ``statistics`` are of ``store.statistics``; its rows of a whole run (``part`` is ``run``) are of
+    every sample of all GPUs in the training windows, which ``run_metrics`` pools from windows.
+    """
+    if statistics is None or statistics.empty:
+        return table
+    of_run = statistics[statistics["part"] == "run"].set_index("run_id")
+    return table.assign(
+        **{
+            name: table["run_id"].map(of_run[name]).fillna(table[name])
+            for name in ("sm_util_mean", "sm_util_cv", "mem_util_mean", "mem_util_cv")
+        }
+    )
+
+
 def _phase(windows: pd.DataFrame) -> pd.DataFrame:
     """Return times, counts and energies of the windows, by run."""
     # A tracked epoch that an evaluation interrupts has several windows per host.
     hosts = windows.groupby(["run_id", "epoch", "host"], sort=False)
     of_host = hosts.agg(
-        duration_s=("duration_s", "sum"),
+        duration_s=("duration_s", _sum) if windows["duration_s"].hasnans else ("duration_s", "sum"),
         updates=("updates", _sum) if windows["updates"].hasnans else ("updates", "sum"),
     )
     epoch = windows.groupby(["run_id", "epoch"])

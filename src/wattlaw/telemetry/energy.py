@@ -221,13 +221,13 @@ class _Host:
             told = [one for one in values if len(one)]
             if not told:
                 continue
-            means = [float(one.mean()) for one in told]
+            samples = np.concatenate(told)
+            mean = float(samples.mean())
             name = column.removesuffix("_mhz")
             unit = "_mhz" if column.endswith("_mhz") else ""
-            row[f"{name}_mean{unit}"] = float(np.mean(means))
-            if not unit and min(means) > 0:
-                cv = [float(one.std()) / mean for one, mean in zip(told, means, strict=True)]
-                row[f"{name}_cv"] = float(np.mean(cv))
+            row[f"{name}_mean{unit}"] = mean
+            if not unit and mean > 0:  # over all samples of all GPUs: GPUs that differ count
+                row[f"{name}_cv"] = float(samples.std()) / mean
         gpus = [device for device in self._devices if device.kind == "gpu"]
         row |= _mean("power_limit_mean_w", (d.at("power_limit_w", start_ns, end_ns) for d in gpus))
         throttled = (d.gained("power_throttle_s", start_ns, end_ns) for d in gpus)

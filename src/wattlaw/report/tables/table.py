@@ -10,8 +10,8 @@ from wattlaw.report.format import NONE, text, unbroken
 MOST = 60
 #: A table up to this length stands open.
 OPEN = 12
-#: A column with a text beyond this length is given room.
-_LONG = 100
+#: A column with a text beyond these lengths is given room.
+_LONG, _LONGEST = 100, 300
 #: A column of texts up to this length keeps each on one line.
 _SHORT = 16
 Record = dict[str, Any]
@@ -33,7 +33,7 @@ class Table:
     name: str
     title: str
     headings: tuple[str, ...]
-    looks: tuple[str, ...]  # of each column: n(umeric), short, long, or none of these
+    looks: tuple[str, ...]  # of each column: n(umeric), short, long, longest, or none
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
     left_out: int = 0
@@ -94,7 +94,9 @@ def _look(column: Column, cells: list[str]) -> str:
     longest = max(map(len, cells))
     if column.numeric:
         return "n"
-    return "short" if longest <= _SHORT else "long" if longest > _LONG else ""
+    if longest <= _SHORT:
+        return "short"
+    return "longest" if longest > _LONGEST else "long" if longest > _LONG else ""
 
 
 def words(heading: str, key: str) -> Column:
