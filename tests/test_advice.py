@@ -234,6 +234,13 @@ def test_a_batch_at_which_quality_falls_is_the_last_resort_with_a_warning(batche
     assert said(found, "The data show that quality falls at this global batch")
 
 
+def test_runs_without_a_known_batch_tell_no_epochs_to_a_target(batches):
+    table = run_metrics(batches.runs, batches.epochs)
+    table = table.assign(global_batch=np.nan, local_batch=np.nan)
+    with pytest.raises(Refused, match="no global batch"):
+        advise(table, batches.epochs, "resnet50", target=0.5)
+
+
 def test_to_a_target_epochs_are_those_that_each_global_batch_took(batches):
     runs, epochs = batches.runs, batches.epochs.copy()
     batch = epochs["run_id"].map(runs.set_index("run_id")["global_batch"])

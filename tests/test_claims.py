@@ -7,6 +7,7 @@ import pytest
 
 from claims_lab import Lab, capped, law
 from made_studies import kit
+from made_tables import frames, run_row
 from wattlaw.analysis.claims import (
     CLAIMS,
     CONTRADICTED,
@@ -244,6 +245,11 @@ def test_nothing_can_be_decided_of_a_store_that_measured_none_of_it() -> None:
     for claim in check_claims(EMPTY):
         assert claim.verdict == NOT_DECIDABLE
         assert claim.evidence.startswith("Nothing"), claim.evidence
+
+
+def test_nothing_can_be_decided_of_a_store_without_a_done_run() -> None:
+    found = check_claims(find(*frames([run_row("a", status="failed")], [])))
+    assert {claim.verdict for claim in found} == {NOT_DECIDABLE}
 
 
 def test_one_model_against_it_contradicts_a_claim_on_all() -> None:

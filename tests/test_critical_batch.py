@@ -92,6 +92,12 @@ def test_epochs_in_proportion_leave_the_lower_end_open():
     assert "in proportion" in found.sentence
 
 
+def test_runs_too_few_to_compare_forms_are_not_said_to_fit_another_better():
+    found = critical_batch([32, 64, 128, 256], [10, 11, 14, 19])
+    assert found.best_form == "critical batch"
+    assert "better" not in found.sentence
+
+
 def test_runs_that_had_not_reached_the_target_pull_the_law_up():
     y = epochs(b_crit=300, sd=0.15, seed=5)
     limit = np.full(y.size, 60.0)

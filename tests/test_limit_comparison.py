@@ -187,3 +187,10 @@ def test_exact_data_are_the_same_without_a_test_of_rounding():
     told = found.as_json()
     assert told["limits"][0]["limit"] == 250.0
     assert told["limits"][0]["equivalence_p"] is None
+
+
+def test_repeats_that_are_all_the_same_tell_no_more_than_one():
+    once = family({250.0: 0.85, 100.0: 0.85}, repeats=1, of_cell=0.03)
+    found = compare_limits(pd.concat([once] * 2))
+    assert found.basis == MEANS
+    assert found.as_json()["equivalence_p"] == compare_limits(pd.concat([once] * 8)).equivalence_p

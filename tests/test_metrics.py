@@ -123,6 +123,37 @@ def test_repeats_become_mean_deviation_and_students_interval():
     assert np.isnan(cell["energy_per_epoch_j"])
 
 
+def test_a_repeat_whose_energy_was_lost_does_not_take_that_of_the_others():
+    energy = {"cpu_energy_j": 10.0, "energy_source": "counter", "energy_verdict": "ok"}
+    windows = [window_row(name, 1, **energy) for name in "abc"]
+    windows[2]["energy_verdict"] = "partial"
+    runs = [run_row(name, repeat=n) for n, name in enumerate("abc")]
+    (cell,) = cells(run_metrics(*frames(runs, windows))).to_dict("records")
+    assert (cell["n"], cell["energy_per_epoch_j"], cell["energy_is"]) == (3, 10.0, "cpu, counter")
+    (cell,) = cells(run_metrics(*frames(runs[2:], windows[2:]))).to_dict("records")
+    assert np.isnan(cell["energy_per_epoch_j"])
+    assert cell["energy_is"] == "partial, left out"
+
+
+def test_a_run_that_took_no_time_was_not_timed():
+    runs = [run_row("a"), run_row("b", power_limit_w=100.0), run_row("c", repeat=1)]
+    times = zip("abc", (1.0, 2.0, 0.0), strict=True)
+    windows = [window_row(name, 1, duration_s=time_s) for name, time_s in times]
+    findings = find(*frames(runs, windows))
+    assert findings.runs["run_id"].to_list() == ["a", "b"]
+    assert findings.limit_effects["time_ratio"].to_list() == [1.0, 2.0]
+
+
+def test_a_meter_that_did_not_move_measured_no_energy():
+    energy = {"energy_source": "counter", "energy_verdict": "ok"}
+    run = one_run(window_row("a", 1, gpu_energy_j=0.0, **energy))
+    assert np.isnan(run["energy_per_epoch_j"])
+    assert np.isnan(run["gpu_energy_per_epoch_j"])
+    assert run["energy_is"] is None
+    run = one_run(window_row("a", 1, gpu_energy_j=0.0, cpu_energy_j=2.0, **energy))
+    assert run["energy_per_epoch_j"] == 2.0
+
+
 def test_one_repeat_has_no_interval():
     table = run_metrics(*frames([run_row("a")], [window_row("a", 1)]))
     (cell,) = cells(table).to_dict("records")
@@ -204,6 +235,12 @@ def test_utilisation_of_a_run_is_that_of_all_its_samples(windows):
 def test_a_gpu_that_never_worked_has_no_coefficient_of_variation():
     run = one_run(window_row("a", 1, sm_util_mean=0.0))
     assert run["sm_util_mean"] == 0.0
+    assert np.isnan(run["sm_util_cv"])
+
+
+def test_a_mean_without_its_samples_has_no_coefficient_of_variation():
+    run = one_run(*(window_row("a", epoch, sm_util_mean=0.5) for epoch in (1, 2)))
+    assert run["sm_util_mean"] == 0.5
     assert np.isnan(run["sm_util_cv"])
 
 

@@ -172,3 +172,24 @@ def test_energies_that_count_different_things_have_no_ratio():
     table = relative(scaling_series(run_metrics(*frames(runs, windows))))
     assert table["energy_ratio"].isna().all()
     assert table["speedup"].notna().all()
+
+
+def test_gpus_that_get_more_data_are_efficient_where_time_stays_the_same():
+    runs, windows = [], []
+    for gpus in (1, 2, 4):
+        runs.append(run_row(str(gpus), gpus=gpus, global_batch=32 * gpus, local_batch=32,
+                            dataset_fraction=gpus / 4))  # fmt: skip
+        windows.append(window_row(str(gpus), 1, duration_s=10.0 if gpus < 4 else 12.5))
+    table = relative(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
+    assert table["efficiency"].to_list() == pytest.approx([1.0, 1.0, 0.8])
+
+
+def test_a_repeat_without_energy_leaves_the_ratio_of_the_others():
+    energy = {"cpu_energy_j": 4.0, "energy_source": "counter", "energy_verdict": "ok"}
+    runs = [run_row("a"), run_row("b", repeat=1), run_row("c", gpus=2, local_batch=32)]
+    windows = [window_row(name, 1, **energy) for name in "abc"]
+    windows[1]["energy_verdict"] = "partial"
+    windows[2]["cpu_energy_j"] = 6.0
+    table = relative(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
+    assert table.loc[2, "energy_ratio"] == pytest.approx(1.5)
+    assert set(table["energy_is"]) == {"cpu, counter"}

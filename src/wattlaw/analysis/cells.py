@@ -28,10 +28,14 @@ def cells(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame:
     For each quantity q of ``QUANTITIES``: ``q`` (mean), ``q_sd`` (with n - 1), ``q_low`` and
     ``q_high``: the 95 % interval of the mean by Student's t with n - 1 degrees of freedom, which
     assumes repeats that are independent and near to normal; missing for a single repeat. ``n``
-    counts the repeats; ``energy_is`` says what their energies are (``energy_words``). Where the
-    repeats' energies count different things, there is no mean energy.
+    counts the repeats; ``energy_is`` says what their energies are (``energy_words``), or why there
+    is none. Where the repeats' energies count different things, there is no mean energy; a repeat
+    without energy is left out of it.
     """
     names = list(QUANTITIES)
+    energy_j = table["energy_per_epoch_j"]
+    measured = energy_j.groupby([table[name] for name in by], dropna=False).transform("count") > 0
+    table = table.assign(energy_is=table["energy_is"].where(energy_j.notna() | ~measured))
     alike = table.groupby(list(by), dropna=False)["energy_is"].transform("nunique") <= 1
     energies = {name: table[name].where(alike) for name in ENERGIES}
     told = table.assign(**energies).astype(dict.fromkeys(names, float))

@@ -58,7 +58,7 @@ class CriticalBatch:
     batch_min: float
     batch_max: float
     lack_of_fit_p: float | None
-    best_form: str  # least AICc
+    best_form: str  # least AICc; the law where there are too few runs for its AICc
     forms: pd.DataFrame  # form, k (parameters, sigma too), log_likelihood, aicc, weight (Akaike)
     sentence: str
 
@@ -114,6 +114,7 @@ def critical_batch(
     most = _end(data, law, 0, float(data.y.max()) + 1.0, allowed)
     is_inside = edges[0] + 0.01 < law.parameters[1] < edges[1] - 0.01
     forms = _table(fits, data.n)
+    has_aicc = forms.loc[forms["form"] == LAW, "aicc"].notna().all()
     found = CriticalBatch(
         s_min=math.exp(law.parameters[0]),
         s_min_ci=(_exp(least), _exp(most)),
@@ -126,7 +127,7 @@ def critical_batch(
         batch_min=math.exp(data.b.min()),
         batch_max=math.exp(data.b.max()),
         lack_of_fit_p=lack_p,
-        best_form=str(forms["form"].iloc[0]),
+        best_form=str(forms["form"].iloc[0]) if has_aicc else LAW,
         forms=forms,
         sentence="",
     )

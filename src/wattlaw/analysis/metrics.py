@@ -29,7 +29,7 @@ HOUR_S = 3600.0
 
 
 def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per done run that has a training window beside warm-up.
+    """Return one row per done run that has a training window of some time beside warm-up.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
             Of all hosts; updates are optimiser steps.
         ``energy_per_epoch_j, energy_per_sample_j, energy_per_update_j``
             E: sum over hosts of the parts in ``energy_scope``; missing as soon as one window has
-            none, or that of a part of it only.
+            none, or that of a part of it only, and where the sum is not above 0.
         ``energy_delay_js, energy_delay2_js2``
             E T and E T^2 of an epoch.
         ``energy_scope, energy_source, energy_verdict, energy_is``
@@ -61,7 +61,8 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
             N T / 3600, and samples, updates and E per GPU-hour.
         ``sm_util_mean, sm_util_cv, mem_util_mean, mem_util_cv``
             Mean and coefficient of variation over a run's samples, pooled from windows: the mean
-            square of a window is m^2 (1 + cv^2), weighted with its duration.
+            square of a window is m^2 (1 + cv^2), weighted with its duration. No variation where
+            that of a window is unknown.
         ``sm_clock_mean_mhz, power_throttle_share, cpu_cores``
             Means weighted with the windows' durations.
         ``eval_time_s, eval_energy_j``
@@ -75,6 +76,7 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     kept = kept.assign(train=_train(kept["train"]))
     training = epochs[epochs["phase"] == "train"]
     timed = _phase(training[~training["warmup"].astype(bool)])
+    timed = timed[timed["epoch_time_s"] > 0]
     judged = epochs[epochs["phase"] == "evaluate"]
     evaluated = _phase(judged)[["epoch_time_s", "energy_per_epoch_j"]].set_axis(
         ["eval_time_s", "eval_energy_j"], axis=1
@@ -151,12 +153,14 @@ def _energy(windows: pd.DataFrame) -> pd.DataFrame:
     told = whole & trusted
     per_epoch = windows.groupby(["run_id", "epoch"])[columns].sum()
     mean_j = per_epoch.groupby(level="run_id").mean()
+    # Work takes energy: a sum that is not above 0 is a meter that did not move.
+    told &= mean_j.sum(axis=1) > 0
     scope = present.apply(
         lambda row: "+".join(part for part, column in _PARTS.items() if row[column]), axis=1
     )
     mixed = by_run["energy_source"].nunique(dropna=False) > 1
     worst = codes.where(~mixed, codes.clip(lower=_VERDICTS.index("suspect")))
-    gpu = trusted & (counted["gpu_energy_j"] == sizes)
+    gpu = trusted & (counted["gpu_energy_j"] == sizes) & (mean_j["gpu_energy_j"] > 0)
     return pd.DataFrame(
         {
             "energy_per_epoch_j": mean_j.sum(axis=1).where(told),
@@ -177,9 +181,11 @@ def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:
 
     found = {}
     for name in ("sm_util", "mem_util"):
-        of_window, cv = windows[f"{name}_mean"], windows[f"{name}_cv"].fillna(0.0)
+        of_window, cv = windows[f"{name}_mean"], windows[f"{name}_cv"]
         found[f"{name}_mean"] = middle = mean(of_window)
-        square = mean(of_window**2 * (1 + cv**2))
+        # A window without any use has no variation to tell; another of unknown one tells nothing.
+        unknown = (cv.isna() & (of_window > 0)).groupby(run).any()
+        square = mean(of_window**2 * (1 + cv.fillna(0.0) ** 2)).mask(unknown)
         spread = np.sqrt((square - middle**2).clip(lower=0.0))
         found[f"{name}_cv"] = spread / middle.where(middle > 0)
     for name in ("sm_clock_mean_mhz", "power_throttle_share"):

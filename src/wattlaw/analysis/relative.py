@@ -33,10 +33,11 @@ def relative(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame
     -------
     DataFrame
         One row per series and GPU count N, with R the reference: ``speedup`` = T(R) / T(N),
-        ``efficiency`` = speedup R / N, ``energy_ratio`` = E(N) / E(R), of geometric means over
-        repeats; ``energy_delay_ratio`` = energy_ratio / speedup. The 95 % intervals are t
-        intervals of log ratios with the variance pooled over the series' counts, and missing
-        without repeats. Energy ratios are missing where energies count different things.
+        ``efficiency`` = speedup R / N, or T(R) / T(N) where the data set grows with N and each GPU
+        has as much to do; ``energy_ratio`` = E(N) / E(R), of geometric means over repeats;
+        ``energy_delay_ratio`` = energy_ratio / speedup. The 95 % intervals are t intervals of log
+        ratios with the variance pooled over the series' counts, and missing without repeats. Energy
+        ratios are missing where energies count different things.
     """
     rows = [
         row
@@ -50,12 +51,14 @@ def _of_series(label: str, series: pd.DataFrame, asked: int | None) -> Iterator[
     counts = sorted(int(count) for count in series["gpus"].unique())
     reference = asked if asked in counts else counts[0]
     slower = ratios(_logs(series, "epoch_time_s"), reference)
-    words = series["energy_is"].dropna().unique()
+    measured = series[series["energy_per_epoch_j"].notna()]
+    words = measured["energy_is"].dropna().unique()
+    grows = bool(series["fraction_per_gpu"].notna().any())
     energies = ratios(_logs(series, "energy_per_epoch_j"), reference) if len(words) == 1 else {}
     for gpus in counts:
         time, high, low = (1 / value for value in slower[gpus])
         energy, energy_low, energy_high = energies.get(gpus, (np.nan,) * 3)
-        share = reference / gpus
+        share = 1.0 if grows else reference / gpus
         yield dict(
             zip(
                 _COLUMNS,

@@ -30,7 +30,8 @@ from wattlaw.report.tables import (
 )
 from wattlaw.report.tables import claims as claims_tables
 from wattlaw.report.tables.table import those
-from wattlaw.report.words import shared, worker
+from wattlaw.report.words.running import shared
+from wattlaw.report.words.scaling import worker
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from wattlaw.report.pictures import Picture, pictures
 from wattlaw.report.tables.claims import STUDIES
 from wattlaw.report.tables.table import Table
 from wattlaw.report.templating import environment
-from wattlaw.report.words import Sentence, summary
+from wattlaw.report.words.summary import Sentence, summary
 from wattlaw.store.files import write_text
 
 

@@ -64,6 +64,7 @@ def _fixed(count: int, warnings: tuple[str, ...]) -> Needed:
 def _to_target(job: Job, epochs: pd.DataFrame, target: float) -> Needed:
     """Return the epochs that the runs of a global batch took to the target."""
     told = time_to_target(job.rows, epochs, target)
+    told = told[told["global_batch"].notna()]
     by_batch: dict[tuple[Any, Any], Quantity] = {}
     failed: dict[Any, str] = {}
     for row in told.drop_duplicates(_LEARNS).to_dict("records"):

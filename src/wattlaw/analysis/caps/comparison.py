@@ -23,7 +23,7 @@ from wattlaw.analysis.caps.limits import (
     limit_words,
     varied_alone,
 )
-from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
+from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL, ROUNDING
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.errors import BadInput, Refused
 
@@ -106,9 +106,10 @@ def compare_limits(
     -----
     Residuals are taken as independent and normal in ln t, with one variance. Repeats of a GPU
     count are not independent where the count deviates from the law, which ``basis`` heeds: if a
-    lack-of-fit F test rejects at 5 %, repeats are averaged first, and every GPU count has an
-    effect of its own that all limits share, so that only differences between limits at the same
-    count tell (as long as the limits share enough counts for that).
+    lack-of-fit F test rejects at 25 % (``laws.observations.POOLING_LEVEL``), or repeats are all the
+    same, they are averaged first, and every GPU count has an effect of its own that all limits
+    share, so that only differences between limits at the same count tell (as long as the limits
+    share enough counts for that).
 
     "same beta" needs equivalence; "different beta" a difference at 5 % without equivalence.
 
@@ -188,9 +189,10 @@ def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, Any, Any]:
     cells = logs.groupby(["code", "gpus"])["y"]
     pure = float(((logs["y"] - cells.transform("mean")) ** 2).sum())
     own, repeats = len(cells) - 2 * limits, len(logs) - len(cells)
-    if own > 0 and repeats > 0 and pure > 0:
-        f = (float(model.ssr) - pure) / own / (pure / repeats)
-        if stats.f.sf(f, own, repeats) < POOLING_LEVEL:
+    if own > 0 and repeats > 0:
+        lack = max(float(model.ssr) - pure, 0.0) / own
+        alike = pure <= len(logs) * ROUNDING**2  # repeats that tell nothing
+        if alike or stats.f.sf(lack / (pure / repeats), own, repeats) < POOLING_LEVEL:
             means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
             for blocks in (True, False):
                 design = _design(means, limits, blocks=blocks)

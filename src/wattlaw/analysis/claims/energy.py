@@ -221,9 +221,8 @@ def _factor_moves(findings: Findings, rate: str) -> Claim:
 
     found = jobs(findings)
     names = ", ".join(sorted({job.workload for job in found}))
-    cases = [
-        case(names, "all runs without limits", partial(_unlimited, found), checks, energy=True)
-    ]
+    kept = partial(_unlimited, found)
+    cases = [case(names, "all runs without limits", kept, checks, energy=True)] if found else []
     return Statement(
         name=f"factor-moves-with-{rate}",
         claim=f"The energy of a GPU-hour moves with {rate} per GPU-hour.",
@@ -233,7 +232,7 @@ def _factor_moves(findings: Findings, rate: str) -> Claim:
             f"hardware, it changes by more than {LEAST:.0%} per doubling; contradicted if by less"
         ),
         needs="the energy of runs at several GPU counts and global batches per workload",
-    ).judged(cases if found else [])
+    ).judged(cases)
 
 
 def _unlimited(found: list[Job]) -> pd.DataFrame:

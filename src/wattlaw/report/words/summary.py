@@ -1,0 +1,103 @@
+"""The summary in words: sentences made from findings, only such as the data support.
+
+The most important comes first: what to run, how it scales, where that ends, what caps do, what
+energy follows, what the batch does to quality, what the published findings are worth here, and what
+to doubt.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from wattlaw.analysis.claims.verdicts import CONTRADICTED, NOT_DECIDABLE, SUPPORTED, Claim
+from wattlaw.analysis.findings import Findings
+from wattlaw.report.format import plural
+from wattlaw.report.tables.claims import STUDIES
+from wattlaw.report.words.batch import quality
+from wattlaw.report.words.energy import energy
+from wattlaw.report.words.limits import limits
+from wattlaw.report.words.running import recommended
+from wattlaw.report.words.scaling import bends, scaling
+
+#: Sentences of one kind; the rest is in the tables.
+MOST = 8
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One sentence, what it is about, and the section that has the rest."""
+
+    topic: str
+    text: str
+    section: str
+
+
+def summary(findings: Findings, claims: Sequence[Claim] = ()) -> list[Sentence]:
+    """Return the sentences at the top of a report."""
+    if findings.runs.empty:
+        return [Sentence("Nothing yet", "No run is done, so there is nothing to conclude yet.",
+                         "data")]  # fmt: skip
+    kinds = (
+        ("What to run", "advice", recommended(findings)),
+        ("Scaling", "scaling", scaling(findings)),
+        ("Beyond the power law", "scaling", bends(findings)),
+        ("Caps and clocks", "caps", limits(findings)),
+        ("Energy", "energy", energy(findings)),
+        ("Batch size", "batch", quality(findings)),
+        ("Published findings", "claims", _claims(claims)),
+        ("To doubt", "data", _doubts(findings)),
+    )
+    return [Sentence(topic, text, where) for topic, where, texts in kinds for text in _first(texts)]
+
+
+def _first(texts: Iterable[str]) -> list[str]:
+    found = list(texts)
+    more = len(found) - MOST
+    return [*found[:MOST], *([f"{more} more are in the tables."] if more > 0 else [])]
+
+
+def _claims(claims: Sequence[Claim]) -> Iterator[str]:
+    for study in dict.fromkeys(claim.study for claim in claims):
+        own = [claim for claim in claims if claim.study == study]
+        tally = Counter(claim.verdict for claim in own)
+        words = (
+            f"Of {len(own)} findings of {STUDIES.get(study, study)}, {tally[SUPPORTED]} are "
+            f"supported, {tally[CONTRADICTED]} contradicted, and {tally[NOT_DECIDABLE]} cannot be "
+            "decided from these data."
+        )
+        against = [claim.claim for claim in own if claim.verdict == CONTRADICTED]
+        if against:
+            words += f" Contradicted: {'; '.join(one.rstrip('.') for one in against)}."
+        yield words
+
+
+def _doubts(findings: Findings) -> Iterator[str]:
+    left = {name: count for name, count in findings.statuses.items() if name != "done"}
+    if left:
+        words = ", ".join(f"{count} {name}" for name, count in sorted(left.items()))
+        yield f"{words} of {plural(sum(findings.statuses.values()), 'run')}: not in any result."
+    runs = findings.runs
+    for verdict, found in _VERDICTS.items():
+        count = int((runs["energy_verdict"] == verdict).sum())
+        if count:
+            yield f"The energy of {plural(count, 'run')} {found}"
+    if findings.energy is not None and runs["energy_per_epoch_j"].isna().any():
+        count = int(runs["energy_per_epoch_j"].isna().sum())
+        yield f"{plural(count, 'run')} of {len(runs)} have no energy that counts."
+    if runs["energy_is"].nunique() > 1:
+        yield "Energies count different things and are kept apart: compare only what counts alike."
+    once = int((findings.cells["n"] == 1).sum())
+    if once:
+        yield (
+            f"{once} of {plural(len(findings.cells), 'setting')} were run once: nothing says how "
+            "sure their numbers are."
+        )
+    if (runs["launcher"] == "simulated").any():
+        yield "Some runs are simulated: from a model of a cluster, not measured."
+    yield from findings.notes[:2]
+
+
+_VERDICTS = {
+    "suspect": "is suspect: counter and power samples disagree, or sources were mixed.",
+    "partial": "covers only a part of their windows, and is left out.",
+}
