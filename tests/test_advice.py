@@ -413,7 +413,7 @@ def test_the_command_prints_json_that_is_the_advice(made, store, capsys):
 
 def test_the_command_says_it_in_words_first(store, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    assert advising.advise([], "dimenet", max_slowdown="5%", price=0.2, grid="de") == 0
+    assert advising.advise([], "dimenet", max_slowdown="5%", price="0.2", grid="de") == 0
     text = capsys.readouterr().out
     first = text.splitlines()[0]
     assert first.startswith("Run dimenet on 128 GPUs, 200 W, free clock, batch 128 each")
