@@ -156,6 +156,78 @@ def test_a_batch_is_warned_of_only_where_something_speaks_against_it():
     assert "nothing is known of 131072" in steady.warnings(row | {"global_batch": 131072})[0]
 
 
+def diverged(table: pd.DataFrame, lost: dict[int, int], value: float = np.nan) -> pd.DataFrame:
+    """Return the table with this metric for the first repeats of a batch."""
+    gone = table["repeat"] < table["global_batch"].map(lost).fillna(0)
+    return table.assign(metric=table["metric"].mask(gone, value), loss=table["loss"].mask(gone))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_runs_that_diverged_at_the_largest_batch_are_no_sign_that_quality_holds(value, lost):
+    table = learned(dict.fromkeys((32, 64, 128), 0.76), repeats=3)
+    (row,) = quality_by_batch(diverged(table, {128: lost}, value)).rows
+    assert row.verdict == CANNOT_TELL and row.holds_to == 64
+    assert f"{lost} of 3 repeats at 128 diverged" in row.sentence
+    assert "nan" not in row.sentence and "inf" not in row.sentence
+    at = row.means.set_index("global_batch").loc[128]
+    assert (at["n"], at["diverged"]) == (3 - lost, lost)
+    assert at["verdict"] == ("diverged" if lost == 3 else CANNOT_TELL)
+    assert "repeats at 128 diverged" in row.warning(128)
+    json.dumps(row.as_json(), allow_nan=False)
+
+
+def test_a_batch_between_others_whose_runs_diverged_is_named_and_warned_of():
+    table = learned(dict.fromkeys((32, 64, 128), 0.76), repeats=4)
+    table = table.assign(metric=table["metric"] + 0.002 * (table["global_batch"] == 32))
+    (row,) = quality_by_batch(diverged(table, {64: 1})).rows
+    assert row.best_batch == 32 and row.verdict == CANNOT_TELL
+    assert "1 of 4 repeats at 64 diverged" in row.sentence
+    assert row.holds_to == 32
+
+
+def test_a_small_batch_whose_runs_diverged_is_named_and_warned_of():
+    quality = {32: 0.75, 64: 0.76, 128: 0.76}
+    (row,) = quality_by_batch(diverged(learned(quality), {32: 2})).rows
+    assert row.verdict == NO_FALL and "2 of 5 repeats at 32 diverged" in row.sentence
+    assert row.warning(32) == "2 of 5 repeats at 32 diverged"
+    assert row.warning(64) is None
+
+
+@pytest.mark.parametrize("where", [16384, 65536])
+def test_a_fall_stays_one_where_all_runs_of_a_larger_batch_diverged(where):
+    (row,) = quality_by_batch(diverged(learned(like_resnet50()), {where: 5})).rows
+    assert (row.verdict, row.falls_beyond, row.falls_from) == (FALLS, 8192, 16384)
+    assert f"5 of 5 repeats at {where} diverged" in row.sentence and "nan" not in row.sentence
+    assert row.warning(where) == row.sentence
+    json.dumps(row.as_json(), allow_nan=False)
+
+
+def test_runs_that_were_not_evaluated_did_not_diverge():
+    table = learned(dict.fromkeys((32, 64, 128), 0.76), repeats=3)
+    silent = diverged(table, {128: 1})
+    silent = silent.assign(eval_time_s=silent["eval_time_s"].where(silent["metric"].notna()))
+    (row,) = quality_by_batch(silent).rows
+    assert row.verdict == NO_FALL and row.means["diverged"].sum() == 0
+    (none,) = quality_by_batch(table.assign(metric=np.nan)).rows
+    assert "no run has a quality" in none.sentence and none.means.empty
+
+
+def test_a_repeat_that_diverged_on_one_of_several_gpu_counts_has_diverged():
+    table = learned(dict.fromkeys((32, 64, 128), 0.76), repeats=3)
+    both = pd.concat([table, diverged(table, {128: 1}).assign(gpus=2)])
+    (row,) = quality_by_batch(both).rows
+    assert "1 of 3 repeats at 128 diverged" in row.sentence
+
+
+def test_one_batch_beside_another_of_which_all_runs_diverged_says_so():
+    (row,) = quality_by_batch(diverged(learned({32: 0.7, 64: 0.7}), {64: 5})).rows
+    assert "one global batch only" in row.sentence
+    assert "5 of 5 repeats at 64 diverged" in row.sentence
+    assert row.means["verdict"].isna().all()  # nothing was compared
+    json.dumps(row.as_json(), allow_nan=False)
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([0.002, 0.02, 0.2]), st.integers(1, 4))
 def test_what_is_said_holds_together(seed, sd, repeats):

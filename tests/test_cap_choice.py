@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from made_studies import MIT, mit
 from wattlaw.analysis.caps.choice import TOLERANCE, best_limit, best_limits
@@ -202,3 +203,38 @@ def test_the_json_has_no_number_that_json_lacks():
     assert told["saving_ci"] is None
     assert told["candidates"][0]["limit"] is None
     assert told["candidates"][0]["cost_ratio_low"] is None
+
+
+def test_repeats_that_are_all_the_same_tell_no_more_than_one():
+    rows = repeated(CLEAR, noise=0.0)
+    found = best_limit(rows, LeastEnergyWithin(0.10))
+    assert (found.limit, found.verdict) == (200.0, "repeats are all the same")
+    assert found.saving_ci is found.slowdown_ci is None
+    assert "repeats are all the same: the data cannot tell" in found.why
+    assert not found.candidates["rival"].any()
+    # Rounding is no scatter either.
+    dice = np.random.default_rng(0)
+    rounded = rows.assign(energy_j=rows["energy_j"] * (1 + dice.uniform(-1e-15, 1e-15, len(rows))))
+    assert best_limit(rounded, LeastEnergy()).verdict == "repeats are all the same"
+
+
+def test_times_without_scatter_bound_no_slow_down_but_do_not_matter_where_none_is_asked_for():
+    noisy = repeated(CLEAR, noise=0.005)
+    rows = noisy.assign(time_s=noisy["limit"].map({200.0: 102.0, 100.0: 160.0}).fillna(100.0))
+    assert best_limit(rows, LeastEnergyWithin(0.10)).verdict == "repeats are all the same"
+    free = best_limit(rows, LeastEnergy())
+    assert (free.limit, free.verdict) == (100.0, "best")
+    assert free.slowdown == pytest.approx(0.6) and free.slowdown_ci is None
+
+
+def test_the_saving_is_the_middle_of_its_interval_in_logarithms():
+    rows = pd.DataFrame(
+        {"limit": [250.0] * 3 + [200.0] * 3, "time_s": [100.0, 101, 102] * 2,
+         "energy_j": [50.0, 50.0, 200.0, 40.0, 41.0, 42.0]}
+    )  # fmt: skip
+    found = best_limit(rows, LeastEnergy())
+    ratio = stats.gmean([40, 41, 42]) / stats.gmean([50, 50, 200])
+    low, high = (1 - end for end in found.saving_ci)
+    assert 1 - found.saving == pytest.approx(ratio)
+    assert np.sqrt(low * high) == pytest.approx(ratio)
+    assert found.candidates.set_index("limit").loc[250.0, "cost_ratio"] == pytest.approx(1 / ratio)

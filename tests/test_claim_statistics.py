@@ -12,6 +12,7 @@ from claims_lab import Lab, capped
 from wattlaw.analysis.claims import CONTRADICTED, MIT, SUPPORTED
 from wattlaw.analysis.claims import limits as limit_claims
 from wattlaw.analysis.claims.effects import beyond_law, contrast, exponent, paired
+from wattlaw.analysis.claims.jobs import called_like
 from wattlaw.analysis.claims.verdicts import Case, Effect, Outside, Statement, Within
 from wattlaw.errors import Refused
 
@@ -48,6 +49,88 @@ def test_the_deviation_from_a_law_is_that_from_the_law_of_the_counts_within() ->
     slope, log_alpha = np.polyfit(np.log(within["gpus"]), np.log(within["epoch_time_s"]), 1)
     last = np.log(rows.loc[rows["gpus"] == 128, "epoch_time_s"]).mean()
     assert beyond_law(rows, 64).estimate == pytest.approx(last - log_alpha - slope * np.log(128))
+
+
+def with_effects(dice: np.random.Generator, cells: int, sd: float, repeats: int) -> pd.DataFrame:
+    """Return runs with and without, whose effect is 0.1 on average and differs between cells."""
+    rows = pd.DataFrame(
+        [(cell, on) for cell in range(cells) for on in (False, True) for _ in range(repeats)],
+        columns=["cell", "on"],
+    )
+    effects = 0.1 + dice.normal(0, sd, cells)
+    logs = rows["cell"] + effects[rows["cell"]] * rows["on"] + dice.normal(0, 0.01, len(rows))
+    return rows.assign(epoch_time_s=np.exp(logs))
+
+
+def effect_of(rows: pd.DataFrame) -> Effect:
+    return paired(rows, "epoch_time_s", rows["on"], rows["cell"])
+
+
+def deviating(dice: np.random.Generator, shared: float, k: int) -> pd.DataFrame:
+    """Return 5 repeats of each of k counts that share deviations from the law 1000 / N^0.8."""
+    counts = np.repeat(2.0 ** np.arange(1, k + 1), 5)
+    own = dice.normal(0, 0.01, 5 * k) + np.repeat(dice.normal(0, shared, k), 5)
+    return pd.DataFrame({"gpus": counts, "epoch_time_s": 1000 * counts**-0.8 * np.exp(own)})
+
+
+def covered(found: list[Effect], truth: float) -> float:
+    bounds = [effect.bounds(0.025) for effect in found]
+    return sum(low < truth < high for low, high in bounds) / len(bounds)
+
+
+@pytest.mark.parametrize("sd", [0.0, 0.01, 0.05])
+@pytest.mark.parametrize("cells", [3, 6])
+def test_intervals_of_an_effect_that_settings_differ_in_hold_for_their_mean(cells, sd) -> None:
+    dice = np.random.default_rng(2)
+    found = [effect_of(with_effects(dice, cells, sd, 5)) for _ in range(200)]
+    assert covered(found, 0.1) >= 0.9
+
+
+@pytest.mark.parametrize(("k", "shared"), [(4, 0.01), (6, 0.0), (6, 0.05)])
+def test_intervals_beyond_a_law_hold_where_repeats_share_deviations(k, shared) -> None:
+    dice = np.random.default_rng(3)
+    found = [beyond_law(deviating(dice, shared, k), 2 ** (k - 1)) for _ in range(200)]
+    assert covered(found, 0.0) >= 0.9
+
+
+def test_an_effect_that_differs_between_settings_has_one_difference_each() -> None:
+    rows = with_effects(np.random.default_rng(0), 4, 0.1, 3)
+    means = np.log(rows["epoch_time_s"]).groupby([rows["cell"], rows["on"]]).mean().unstack()
+    told = stats.ttest_rel(means[True], means[False])
+    found = effect_of(rows)
+    assert found.estimate / found.se == pytest.approx(told.statistic)
+    assert (found.df, found.about) == (told.df, "")
+
+
+@pytest.mark.parametrize("cells", [1, 2])
+def test_an_effect_in_one_or_two_settings_is_said_to_be_theirs(cells: int) -> None:
+    rows = with_effects(np.random.default_rng(0), cells, 0.1, 3)
+    fit = smf.ols("np.log(epoch_time_s) ~ 0 + C(cell):C(on)", rows).fit()
+    told = fit.t_test(np.repeat([-1.0, 1.0], cells) / cells)
+    found = effect_of(rows)
+    assert (found.estimate, found.se, found.df) == pytest.approx(
+        (told.effect.item(), told.sd.item(), told.df_denom)
+    )
+    assert "at exactly th" in Within("x", "x", found).words()
+
+
+def test_repeats_that_are_all_the_same_give_no_certainty() -> None:
+    rows = rows_of(Lab().run(noise=0.0))
+    with pytest.raises(Refused, match="all the same"):
+        contrast(rows, "epoch_time_s", "gpus", {2: 1.0, 128: -1.0})
+    with pytest.raises(Refused, match="all the same"):
+        effect_of(rows.assign(cell=0, on=rows["gpus"] > 8)[rows["gpus"].isin([8, 16])])
+
+
+def test_a_claim_on_a_model_is_about_workloads_with_its_name_as_a_word() -> None:
+    for workload in ("bert-base", "BERT_base_uncased", "my bert"):
+        assert called_like(workload, "bert"), workload
+    for workload in ("roberta", "albert-base", "bert4rec", "distilbert"):
+        assert not called_like(workload, "bert"), workload
+    assert called_like("SchNet-QM9", "schnet")
+    assert called_like("ResNet-50", "vgg16", "resnet50")
+    assert called_like("InceptionV3", "inception")
+    assert not called_like("resnet501", "resnet50")
 
 
 def test_an_effect_without_freedom_or_repeats_is_refused() -> None:

@@ -66,7 +66,7 @@ CASES: dict[str, dict[str, Made]] = {
     "power-law-describes": {
         TRUE: lambda: Lab().run(time_s=law(0.8)),
         FALSE: lambda: Lab().run(time_s=flat_beyond_64),
-        OPEN: lambda: Lab().run(counts=(2, 4, 8, 16), time_s=law(0.5), noise=0.3),
+        OPEN: lambda: Lab().run(counts=(2, 4, 8, 16, 32), time_s=law(0.5), noise=0.3),
     },
     "beta-differs-between-models": {
         TRUE: lambda: two("resnet50", 0.5, "bert-base", 0.9),
@@ -277,6 +277,27 @@ def test_energies_that_count_different_things_are_not_compared() -> None:
     claim = BY_NAME["energy-rises-with-gpus"](lab.findings())
     assert claim.verdict == NOT_DECIDABLE
     assert "count different things (gpu+cpu, counter; gpu, counter)" in claim.evidence
+
+
+def test_a_curve_that_bends_is_no_power_law_however_high_its_r2() -> None:
+    lab = Lab().run(time_s=lambda n: 1000.0 / n + 4.0)
+    claim = BY_NAME["power-law-describes"](lab.findings())
+    (numbers,) = claim.numbers.values()
+    assert numbers["r2"] > 0.98 and numbers["lack_of_fit_p"] < 0.001
+    assert claim.verdict == CONTRADICTED
+    assert "flattens beyond" in claim.evidence
+
+
+def test_a_power_law_of_too_few_counts_to_see_a_bend_is_not_supported() -> None:
+    claim = BY_NAME["power-law-describes"](Lab().run(counts=(2, 4, 8, 16)).findings())
+    assert claim.verdict == NOT_DECIDABLE
+    assert "cannot tell whether it bends" in claim.evidence
+
+
+def test_a_single_setting_decides_and_is_said_to_be_single() -> None:
+    claim = BY_NAME["200w-costs-no-speed"](capped({200: 1.2}, counts=(2,)).findings())
+    assert claim.verdict == CONTRADICTED
+    assert "at exactly this setting" in claim.evidence
 
 
 def test_a_schnet_that_bends_early_does_not_bend_at_64() -> None:

@@ -127,12 +127,24 @@ def test_without_a_meter_energy_is_missing_in_every_export(store, tmp_path):
 
 def test_tables_that_do_not_exist_and_endings_that_are_unknown_are_told(store, tmp_path):
     wrong = wattlaw("export", store, "results", "-o", tmp_path / "x.csv")
-    assert (wrong.returncode, "runs, epochs, telemetry, statistics, fits" in wrong.stderr) == (
+    assert (
+        wrong.returncode,
+        "runs, epochs, telemetry, statistics, metrics, settings, fits" in wrong.stderr,
+    ) == (
         2,
         True,
     )
     ending = wattlaw("export", store, "runs", "-o", tmp_path / "x.xls")
     assert (ending.returncode, ".csv, .parquet, .jsonl" in ending.stderr) == (2, True)
+
+
+def test_metrics_of_runs_and_settings_are_exported(store, tmp_path):
+    for table in ("metrics", "settings", "statistics"):
+        path = tmp_path / f"{table}.parquet"
+        assert main(["export", str(store), table, "-o", str(path)]) == 0
+        frame = pd.read_parquet(path)
+        assert len(frame) == (0 if table == "statistics" else 1)  # no GPU here
+        assert table == "statistics" or frame["epoch_time_s"].notna().all()
 
 
 def test_a_report_and_its_figures_are_written(store, tmp_path):

@@ -147,6 +147,28 @@ def test_estimated_energy_says_so():
     assert energy_law(table()).note is None
 
 
+def test_partial_energies_are_the_reason_where_they_are():
+    partial = table(epochs={"energy_verdict": "partial"}, repeats=1)
+    with pytest.raises(Refused, match=r"energies of 10 of 10 runs are partial: .* too low") as told:
+        energy_law(partial)
+    assert "machine with a meter" not in str(told.value)
+    (row,) = energy_laws(partial).to_dict("records")
+    assert "are partial" in row["reason"]
+
+
+def test_what_differs_among_the_runs_of_a_law_is_in_its_note():
+    half = table(seed=1, precision="bf16", dataset_fraction=0.5)
+    other = table(seed=2, options='{"depth": 4}')
+    assert energy_law(pd.concat([table(), half])).note == (
+        "the runs of the law differ in precision, fraction of the data set"
+    )
+    assert "differ in options" in energy_law(pd.concat([table(), other])).note
+    estimated = run_metrics(*study((1, 2, 4)))
+    mixed = pd.concat([estimated, estimated.assign(precision="bf16")])
+    note = energy_law(mixed).note
+    assert "estimated" in note and "differ in precision" in note
+
+
 def test_gpu_hours_that_hardly_differ_tell_no_law():
     rows = table()
     with pytest.raises(Refused, match="hardly differ"):

@@ -130,7 +130,7 @@ def test_power_times_time_is_an_energy_that_is_doubted_unless_the_user_vouches(t
 
 
 def test_quality_without_its_time_is_kept_and_no_time_is_made_up(tmp_path, home):
-    bring(a_csv(tmp_path / "t.csv", "n,t,acc", "1,10,0.5"), MAP + ",metric=acc", home)
+    bring(a_csv(tmp_path / "t.csv", "n,t,acc", "1,10,0.5"), MAP + ",metric=acc,epochs=@1", home)
     windows = Store(home).pandas("epochs").set_index("phase")
     assert windows.loc["evaluate", "metric"] == 0.5
     assert math.isnan(windows.loc["evaluate", "duration_s"])
@@ -252,7 +252,7 @@ BROKEN = {
     "latin.csv": ("n,t\n1,\xe9\n".encode("latin-1"), "not a table"),
     "t.parquet": (b"PAR1", "not a table"),
     "t.xlsx": (b"", "unknown ending '.xlsx'; allowed: .csv, .jsonl, .parquet"),
-    "t.jsonl": (b"[1]\nnothing\n", "no column 'n'; there are: none"),
+    "t.jsonl": (b"[1]\nnothing\n", "line 1: is not a JSON object"),
 }
 
 
@@ -408,6 +408,8 @@ TABLE = st.lists(st.fixed_dictionaries(dict.fromkeys("abcdef", CELLS)), max_size
 def test_whatever_a_table_holds_its_rows_are_runs_or_refused_with_a_reason(rows, names, data):
     chosen = [name for name in names[:4] if not {name, "gpu_energy_j"} >= {"power_w"}]
     chosen = [name for name in chosen if not name.endswith("_percent")]
+    if "metric" in chosen and "epochs" not in chosen:
+        chosen.remove("metric")
     text = ",".join(f"{field}={column}" for field, column in
                     zip(["gpus", "epoch_time_s", *chosen], "abcdef", strict=False))  # fmt: skip
     fields = parse_map(text)
@@ -518,3 +520,20 @@ def test_rows_stand_where_their_file_says(tmp_path):
         (5, {"a": "2", "b": None}, True),
         (6, {}, False),
     ]
+
+
+def test_a_metric_needs_the_epochs_after_which_it_was_measured(tmp_path):
+    with pytest.raises(BadInput, match="metric needs epochs"):
+        bring(a_csv(tmp_path / "t.csv", "n,t,acc", "1,10,0.5"), MAP + ",metric=acc", tmp_path / "s")
+
+
+def test_a_header_of_semicolons_is_hinted_at(tmp_path):
+    with pytest.raises(BadInput, match="commas"):
+        bring(a_csv(tmp_path / "t.csv", "n;t", "1;10"), MAP, tmp_path / "s")
+
+
+def test_a_file_of_lines_that_are_no_json_says_so(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"n":')
+    with pytest.raises(BadInput, match="line 1: is not JSON"):
+        bring(path, MAP, tmp_path / "s")

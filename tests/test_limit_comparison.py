@@ -76,7 +76,7 @@ def test_it_is_the_analysis_of_covariance_of_statsmodels():
 
 
 def test_each_limit_has_its_own_law_as_the_study_fits_it():
-    rows = family({np.nan: 0.82, 100.0: 0.93}, seed=1)
+    rows = family({np.nan: 0.82, 100.0: 0.93}, seed=1, repeats=1)
     table = compare_limits(rows).limits
     for i, of_limit in enumerate((rows["power_limit_w"].isna(), rows["power_limit_w"] == 100)):
         own = rows[of_limit]
@@ -194,3 +194,21 @@ def test_repeats_that_are_all_the_same_tell_no_more_than_one():
     found = compare_limits(pd.concat([once] * 2))
     assert found.basis == MEANS
     assert found.as_json()["equivalence_p"] == compare_limits(pd.concat([once] * 8)).equivalence_p
+
+
+def test_where_counts_tell_and_not_runs_a_limits_own_interval_is_that_of_the_counts():
+    rows = family({250.0: 0.85, 100.0: 0.85}, of_cell=0.1, noise=0.005)
+    found = compare_limits(rows)
+    assert found.basis == MEANS
+    own = np.log(
+        rows[rows["power_limit_w"] == 250].groupby("gpus")["epoch_time_s"].agg(stats.gmean)
+    )
+    line = stats.linregress(np.log(own.index), own)
+    first = found.limits.iloc[0]
+    half = stats.t.ppf(0.975, len(own) - 2) * line.stderr
+    assert first["interval"] == "repeats"
+    assert first["beta_se"] == pytest.approx(line.stderr)
+    assert first["beta_ci_low"] == pytest.approx(-line.slope - half)
+    assert first["beta_ci_high"] == pytest.approx(-line.slope + half)
+    half = stats.t.ppf(0.975, len(own) - 2) * line.intercept_stderr
+    assert first["alpha_ci_low"] == pytest.approx(np.exp(line.intercept - half))

@@ -111,3 +111,11 @@ def test_what_is_no_time_is_named():
         limit_effects(table)
     with pytest.raises(BadInput, match="no column epoch_time_s"):
         limit_effects(table.drop(columns="epoch_time_s"))
+
+
+def test_repeats_that_are_all_the_same_give_no_interval():
+    table = rows(power_limit_w=[250, 250, 100, 100], epoch_time_s=[1.0, 1, 2, 2],
+                 energy_per_epoch_j=[2.0, 2, 1, 1])  # fmt: skip
+    capped = limit_effects(table).iloc[1]
+    assert (capped["time_ratio"], capped["energy_ratio"]) == (2, 0.5)
+    assert capped[["time_ratio_low", "time_ratio_high", "energy_ratio_low"]].isna().all()

@@ -3,17 +3,19 @@
 from dataclasses import replace
 from functools import cache
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from made_studies import MIT, Caps, kit, mit
-from made_tables import study
+from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.claims import check_claims
 from wattlaw.analysis.findings import Findings, find
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.reference.published import published
 from wattlaw.report import format as words
+from wattlaw.report.methods import METHODS
 from wattlaw.report.tables import (
     advice,
     batch,
@@ -96,6 +98,34 @@ def test_energy_factors_are_told_by_model_and_hardware():
     assert energy.factors(find(*study(source="none"))) is None
 
 
+def test_energy_laws_of_different_caps_have_a_column_of_caps_and_say_if_proportional():
+    findings = kit_findings()
+    assert "power cap" not in energy.factors(findings).headings
+    laws = findings.energy_laws
+    capped = pd.concat([laws, laws.assign(power_limit_w=200.0, exponent_low=1.1)])
+    table = energy.forms(replace(findings, energy_laws=capped))
+    assert set(column(table, "power cap")) == {"uncapped", "200 W"}
+    said = zip(column(table, "power cap"), column(table, "proportional"), strict=True)
+    assert {answer for cap, answer in said if cap == "200 W"} == {"no"}
+
+
+def test_titles_promise_no_published_values_where_there_are_none():
+    findings = find(*study())
+    assert "published" not in papers.exponents(findings).title
+    assert "published" not in papers.exponents(findings).note
+    assert "published" not in papers.speedups(findings).title
+    assert "published" in papers.exponents(mit_findings()).title
+
+
+def test_a_column_of_amounts_has_one_unit_the_one_of_its_median():
+    units = (("h", 3600.0, 5400.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0))
+    assert words.unit_of([1.0, 600.0, None, 9000.0], units) == (60.0, "min")
+    assert words.unit_of([], units) == (1.0, "s")
+    headings = advice.recommended(find(*study())).headings
+    assert not any("GPU" in heading for heading in headings)
+    assert "worker-hours" in headings
+
+
 def test_what_limits_do_is_told_with_the_test_of_equality():
     table = limits.comparisons(mit_findings())
     assert set(column(table, "verdict")) <= {"same beta", "different beta", "cannot tell"}
@@ -137,7 +167,7 @@ def test_advice_tells_interval_and_whether_it_was_measured():
     table = advice.recommended(mit_findings())
     assert len(table.rows) == 3
     assert set(column(table, "known by")) == {"measured"}
-    assert all("(" in cell for cell in column(table, "one epoch"))
+    assert all("(" in cell for cell in column(table, "epoch (s)"))
     assert advice.front(mit_findings()).left_out == 0 or advice.front(mit_findings()).command
 
 
@@ -236,3 +266,21 @@ def test_numbers_as_people_read_them(told, expected):
 def test_a_footprint_without_energy_tells_no_cost():
     findings = replace(find(*study(source="none")), footprint=Footprint(pue=1.1))
     assert carbon.totals(findings) is not None
+
+
+def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
+    runs = [run_row("fine"), *(run_row(f"warm{i}") for i in range(4)),
+            run_row("broken", status="failed", reason="no memory")]  # fmt: skip
+    windows = [window_row("fine", 1), *(window_row(f"warm{i}", 0, warmup=True) for i in range(4))]
+    table = doubts.reasons(find(*frames(runs, windows)))
+    assert table.rows == (
+        ("done, not timed", "all training windows are warm-up", "4", "warm0, warm1, warm2, …"),
+        ("failed", "no memory", "1", "broken"),
+    )
+    assert doubts.reasons(find(*study())) is None
+
+
+def test_methods_tell_efficiency_where_the_data_set_grows():
+    (method,) = [one for one in METHODS if one.name.startswith("Speedup")]
+    assert "grows with N" in method.formula
+    assert "parallel efficiency is T(R)/T(N)" in method.text

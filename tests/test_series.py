@@ -193,3 +193,61 @@ def test_a_repeat_without_energy_leaves_the_ratio_of_the_others():
     table = relative(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
     assert table.loc[2, "energy_ratio"] == pytest.approx(1.5)
     assert set(table["energy_is"]) == {"cpu, counter"}
+
+
+def test_repeats_that_are_all_the_same_give_no_interval():
+    runs = [
+        run_row(f"{gpus}{repeat}", gpus=gpus, local_batch=64 // gpus, repeat=repeat)
+        for gpus in (1, 2) for repeat in (0, 1)
+    ]  # fmt: skip
+    windows = [window_row(str(row["run_id"]), 1, duration_s=1.0 / row["gpus"]) for row in runs]
+    row = relative(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus").loc[2]
+    assert row["speedup"] == pytest.approx(2.0)
+    assert row[["speedup_low", "speedup_high", "efficiency_low"]].isna().all()
+
+
+def test_energies_of_a_data_set_that_grows_are_compared_by_the_sample():
+    energy = {"energy_source": "counter", "energy_verdict": "ok"}
+    runs, windows = [], []
+    for gpus in (1, 2, 4):
+        runs.append(run_row(str(gpus), gpus=gpus, global_batch=32 * gpus, local_batch=32,
+                            dataset_fraction=gpus / 4))  # fmt: skip
+        windows.append(
+            window_row(
+                str(gpus),
+                1,
+                duration_s=10.0 if gpus < 4 else 12.5,
+                samples=100 * gpus,
+                cpu_energy_j=50.0 * gpus**1.5,
+                **energy,
+            )
+        )
+    table = relative(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
+    assert table["energy_ratio"].to_list() == pytest.approx([1, 2**0.5, 2])
+    # Energy and time of a sample: 4 GPUs take 1.25 times as long for 4 times as many.
+    assert table["energy_delay_ratio"].to_list() == pytest.approx([1, 2**-0.5, 2 * 1.25 / 4])
+
+
+def test_missing_options_are_none_and_no_series_of_their_own():
+    runs = [
+        run_row(f"{gpus}{options}", gpus=gpus, local_batch=64 // gpus, options=options)
+        for options, counts in ((None, (1,)), ("{}", (2,)), ('{"depth": 2}', (1, 2)))
+        for gpus in counts
+    ]
+    table = run_metrics(*frames(runs, [window_row(str(r["run_id"]), 1) for r in runs]))
+    found = scaling_series(table).groupby("series")["gpus"].agg(set).to_dict()
+    assert found == {"global batch 64": {1, 2}, "global batch 64, depth 2": {1, 2}}
+
+
+def test_series_that_words_do_not_tell_apart_are_numbered():
+    runs = [
+        run_row(f"{i}{gpus}", gpus=gpus, local_batch=64 // gpus, dataset_fraction=fraction)
+        for i, fraction in enumerate((0.3333333, 0.33333334)) for gpus in (1, 2)
+    ]  # fmt: skip
+    table = run_metrics(*frames(runs, [window_row(str(r["run_id"]), 1) for r in runs]))
+    series = scaling_series(table)
+    assert series.groupby("series")["dataset_fraction"].nunique().to_dict() == {
+        "global batch 64, dataset fraction 0.333333": 1,
+        "global batch 64, dataset fraction 0.333333 (2)": 1,
+    }
+    assert series["family"].nunique() == 2

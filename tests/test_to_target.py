@@ -11,6 +11,7 @@ from scipy import stats
 
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.targets import find_targets
 from wattlaw.analysis.to_target import epochs_to_target, time_to_target
 from wattlaw.errors import BadInput, Refused
 
@@ -163,3 +164,80 @@ def test_without_a_known_direction_it_is_refused_unless_it_is_given():
         time_to_target(table, epochs, 0.7)
     given = time_to_target(table, epochs, {"digits-cnn": 0.7}, {"digits-cnn": "higher"})
     assert given["epochs"].item() == 4
+
+
+def of_batches(reach: dict[int, list[int]], counts: tuple[int, ...] = (1,), **row: object):
+    """Return runs by global batch and repeat, each with the same seed on several GPU counts."""
+    name = str(row.get("workload", ""))[:2]
+    return [
+        trained(f"{name:2}{batch:06}{gpus:04}{repeat:04}", rise(at, 40), gpus=gpus,
+                global_batch=batch, local_batch=batch // gpus, repeat=repeat, **row)
+        for batch, repeats in reach.items()
+        for repeat, at in enumerate(repeats)
+        for gpus in counts
+    ]  # fmt: skip
+
+
+REACH = {64: [10, 12, 11], 256: [13, 16, 12], 1024: [30, 25, 33]}
+
+
+def test_the_same_seed_on_several_gpu_counts_counts_once_in_the_critical_batch():
+    ((_, once),) = find_targets(*store(*of_batches(REACH)), 0.7).critical
+    ((_, often),) = find_targets(*store(*of_batches(REACH, (1, 2, 4, 8))), 0.7).critical
+    assert once.n == often.n == 9
+    assert often.b_crit == pytest.approx(once.b_crit, rel=1e-4)
+    assert often.b_crit_ci == pytest.approx(once.b_crit_ci, rel=1e-4)
+
+
+def test_a_repeat_that_never_reaches_it_is_censored_once():
+    reach = REACH | {1024: [30, 25, 99]}
+    ((_, found),) = find_targets(*store(*of_batches(reach, (1, 2, 4))), 0.7).critical
+    assert (found.n, found.censored) == (9, 1)
+
+
+def test_of_runs_of_different_lengths_the_longest_are_in_the_critical_batch():
+    short = [trained(f"{'short':12}{i:04}", rise(2, 3), global_batch=64, repeat=i + 3, gpus=4)
+             for i in range(4)]  # fmt: skip
+    ((_, found),) = find_targets(*store(*of_batches(REACH), *short), 0.7).critical
+    assert found.n == 9
+
+
+def test_epochs_that_are_the_same_for_all_batches_tell_nothing_of_the_batch():
+    table, epochs = store(*of_batches(dict.fromkeys((64, 256, 1024), [7] * 3), (1, 2, 4)))
+    ((_, why),) = find_targets(table, epochs, 0.7).refusals
+    assert "every run took 7 epochs" in why
+
+
+def test_runs_of_an_unknown_batch_are_no_repeats_of_each_other():
+    unknown = {"global_batch": None, "local_batch": None}
+    table, epochs = store(
+        trained("a" * 16, rise(4)),
+        trained("b" * 16, rise(2), gpus=2, **unknown),
+        trained("c" * 16, rise(9), gpus=4, repeat=1, **unknown),
+    )
+    found = time_to_target(table, epochs, 0.7)
+    known = found["global_batch"].notna()
+    assert found.loc[known, "epochs"].to_list() == pytest.approx([4])
+    left_out = found[~known]
+    assert len(left_out) == 2 and left_out["why"].str.contains("batch is not known").all()
+    columns = ["runs", "epochs", "time_to_target_s", "energy_to_target_j"]
+    assert left_out[columns].isna().all(axis=None)
+    none = time_to_target(table[table["global_batch"].isna()], epochs, 0.7)
+    assert none["why"].notna().all() and none["statistical_efficiency"].isna().all()
+
+
+def test_a_target_holds_for_the_workloads_whose_metric_is_named_and_reached_it():
+    table, epochs = store(
+        *of_batches(REACH),
+        *of_batches({64: [99], 128: [99]}, workload="never"),
+        *of_batches({64: [3], 128: [3]}, workload="unnamed", metric_name=None),
+        *of_batches({64: [3], 128: [3]}, workload="odd", metric_name="goodness"),
+    )
+    found = find_targets(table, epochs, 0.7)
+    assert set(found.settings["workload"]) == {"digits-cnn"}
+    assert [group["workload"] for group, _ in found.critical] == ["digits-cnn"]
+    why = {group["workload"]: words for group, words in found.refusals}
+    assert why["never"] == "none of 2 runs reached accuracy 0.7"
+    assert "no name" in why["unnamed"] and "goodness may be better high or low" in why["odd"]
+    hard = find_targets(table, epochs, 0.99)
+    assert hard.settings.empty and not hard.critical and len(hard.refusals) == 4

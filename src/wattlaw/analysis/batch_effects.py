@@ -18,6 +18,7 @@ from wattlaw.analysis.quality import direction
 from wattlaw.errors import BadInput, Refused
 
 FALLS, NO_FALL, CANNOT_TELL = "falls", "no fall seen", "cannot tell"
+DIVERGED = "diverged"
 #: A loss that is not more than this share of the best is no fall; MLPerf Inference asks of a
 #: reduced-precision model 99 % of the reference's quality.
 MARGIN = 0.01
@@ -25,19 +26,22 @@ MARGIN = 0.01
 LEARNING = ("workload", "options", "train", "precision", "dataset_fraction")
 _BY = [*LEARNING, "hardware", "epochs_trained", "metric_name"]
 _MEANS = [
-    "global_batch", "n", "mean", "sd", "worse_by", "worse_by_low", "worse_by_high", "p_value",
-    "verdict",
+    "global_batch", "n", "diverged", "mean", "sd", "worse_by", "worse_by_low", "worse_by_high",
+    "p_value", "verdict",
 ]  # fmt: skip
+
+_NUMBERS = ("worse_by", "worse_by_low", "worse_by_high", "p_value")
 
 
 @dataclass(frozen=True)
 class BatchQuality:
     """Quality against global batch of the runs that learn alike.
 
-    ``means`` has one row per batch: ``n`` repeats, ``mean`` and ``sd`` of the metric; ``worse_by``
-    the best of the other batches, in the metric's unit and above zero where worse, with its
-    95 % interval; ``p_value`` of "this batch is the best"; ``verdict``: ``worse``,
-    ``holds`` (within the margin of the best) or ``cannot tell``.
+    ``means`` has one row per batch: ``n`` repeats with a quality, and beside them ``diverged``
+    ones; of the ``n``, ``mean`` and ``sd`` of the metric; ``worse_by`` the best of the other
+    batches, in the metric's unit and above zero where worse, with its 95 % interval; ``p_value``
+    of "this batch is the best"; ``verdict``: ``worse``, ``holds`` (within the margin of the best,
+    none diverged), ``cannot tell`` or ``diverged`` (all of them).
     """
 
     group: Group  # LEARNING, hardware, epochs_trained, metric_name
@@ -46,15 +50,19 @@ class BatchQuality:
     sentence: str
     best_batch: int | None
     falls_beyond: int | None  # the largest batch that cannot be told from the best
-    falls_from: int | None  # the next: it and all that are larger are worse
+    falls_from: int | None  # the next: it and all that are larger are worse, or diverged
     holds_to: int | None  # from the best up to here quality is shown to be within the margin
     means: pd.DataFrame
 
     def warning(self, global_batch: float) -> str | None:
         """Return what speaks against this global batch; None where nothing does."""
         batches = self.means["global_batch"]
+        if self.verdict == FALLS and global_batch > (self.falls_beyond or 0):
+            return self.sentence
+        if diverged := _diverged(self.means[batches == global_batch]):
+            return diverged
         if self.verdict == FALLS:
-            return self.sentence if global_batch > (self.falls_beyond or 0) else None
+            return None
         if batches.empty or global_batch <= (self.holds_to or batches.min()):
             return None
         if self.verdict == NO_FALL:
@@ -127,8 +135,17 @@ def quality_by_batch(
     QualityByBatch
         ``falls``: a batch and all that are larger are worse than the best with 95 % confidence,
         and their loss may exceed the margin. ``no fall seen``: the loss at the largest batch is
-        within the margin with that confidence. Otherwise ``cannot tell``, with the reason: a
-        direction that is unknown, one batch, no repeats, too much spread.
+        within the margin with that confidence, and no run diverged from the best batch on.
+        Otherwise ``cannot tell``, with the reason: a direction that is unknown, one batch, no
+        repeats, too much spread, runs that diverged.
+
+    Notes
+    -----
+    A run diverged if it was evaluated (it has an ``eval_time_s``, a ``loss``, or an infinite
+    metric) and has no finite metric, while others of its group have one. Of runs that were
+    imported, those that say no metric but a time or a loss of their evaluation count as such too;
+    those that say none of the three were not evaluated. A repeat of which any run diverged, on
+    whatever GPUs, has no quality.
 
     Raises
     ------
@@ -151,35 +168,56 @@ def quality_by_batch(
 def _of_group(
     group: Group, runs: pd.DataFrame, metric: str, better: str | None, margin: float
 ) -> BatchQuality:
-    values = _repeats(runs, metric)
-    means = _means(values)
+    values, diverged = _repeats(runs, metric)
+    means = _means(values, diverged)
     try:
         if values.empty:
             raise Refused("no run has a quality; evaluate (measure.evaluate)")
-        if len(means) < 2:
+        if (means["n"] > 0).sum() < 2:
             raise Refused("one global batch only; measure others")
         if better is None:
             name = group["metric_name"] or "the metric"
             raise Refused(f"{name} may be better high or low; say which")
         means = _compared(values, means, better, margin)
     except Refused as refusal:
-        sentence = f"cannot tell whether quality falls with the global batch: {refusal}"
+        why = "; ".join(filter(None, (str(refusal), _diverged(means))))
+        sentence = f"cannot tell whether quality falls with the global batch: {why}"
         none = dict.fromkeys(("best_batch", "falls_beyond", "falls_from", "holds_to"))
         return BatchQuality(group, better, CANNOT_TELL, sentence, **none, means=means)
     return _judged(group, means, better, margin)
 
 
-def _repeats(runs: pd.DataFrame, metric: str) -> pd.Series:
-    """Return one quality per batch and repeat."""
-    one = runs[runs[metric].notna()]
-    return one.groupby(["global_batch", "study", "repeat"], dropna=False)[metric].mean()
+def _repeats(runs: pd.DataFrame, metric: str) -> tuple[pd.Series, pd.Series]:
+    """Return one quality per batch and repeat, and for each batch how many repeats diverged."""
+    by = ["global_batch", "study", "repeat"]
+    value = runs[metric].astype(float)
+    finite = value.where(np.isfinite(value))
+    evaluated = runs["eval_time_s"].notna() | runs["loss"].notna() | value.notna()
+    rows = runs[by].assign(value=finite, diverged=evaluated & finite.isna())
+    repeats = rows[evaluated].groupby(by, dropna=False)
+    found, failed = repeats["value"].mean(), repeats["diverged"].any()
+    by_batch = failed.groupby(level="global_batch").sum()
+    if not finite.notna().any():  # a metric that no run has, has not been recorded
+        return found.dropna(), by_batch.iloc[:0]
+    return found[~failed], by_batch
 
 
-def _means(values: pd.Series) -> pd.DataFrame:
+def _means(values: pd.Series, diverged: pd.Series) -> pd.DataFrame:
     by_batch = values.groupby(level="global_batch")
-    means = pd.DataFrame({"n": by_batch.size(), "mean": by_batch.mean(), "sd": by_batch.std()})
+    means = pd.DataFrame({"mean": by_batch.mean(), "sd": by_batch.std()}).reindex(diverged.index)
+    means = means.assign(n=by_batch.size().reindex(diverged.index, fill_value=0), diverged=diverged)
     means = means.reset_index().reindex(columns=_MEANS)
-    return means.astype({"global_batch": int, "n": int, "verdict": object})
+    return means.astype({"global_batch": int, "n": int, "diverged": int, "verdict": object})
+
+
+def _diverged(means: pd.DataFrame) -> str:
+    """Return at which batches how many repeats diverged, in words; empty where none did."""
+    told = means[means["diverged"] > 0]
+    words = [
+        f"{row['diverged']} of {row['n'] + row['diverged']} repeats at {row['global_batch']}"
+        for row in told.to_dict("records")
+    ]
+    return f"{', '.join(words)} diverged" if words else ""
 
 
 def _compared(values: pd.Series, means: pd.DataFrame, better: str, margin: float) -> pd.DataFrame:
@@ -189,32 +227,44 @@ def _compared(values: pd.Series, means: pd.DataFrame, better: str, margin: float
     top = found.mean.max()
     apart = np.array([np.delete(found.mean, i).max() for i in range(len(samples))]) - found.mean
     holds = -found.low <= margin * abs(top)
-    verdict = np.where(holds, "holds", np.where(found.high < 0, "worse", CANNOT_TELL))
+    compared = means["n"] > 0
+    holds &= (means.loc[compared, "diverged"] == 0).to_numpy()
+    told = {
+        "worse_by": apart,
+        "worse_by_low": -found.high,
+        "worse_by_high": -found.low,
+        "p_value": found.p_value,
+        "verdict": np.where(holds, "holds", np.where(found.high < 0, "worse", CANNOT_TELL)),
+    }
+    at = means.index[compared]
+    means = means.assign(verdict=DIVERGED)
     return means.assign(
-        worse_by=apart,
-        worse_by_low=-found.high,
-        worse_by_high=-found.low,
-        p_value=found.p_value,
-        verdict=verdict,
-    )
+        **{name: means[name].where(~compared, pd.Series(of, at)) for name, of in told.items()}
+    ).astype(dict.fromkeys(_NUMBERS, float))
 
 
 def _judged(group: Group, means: pd.DataFrame, better: str, margin: float) -> BatchQuality:
     batches, verdicts = means["global_batch"].tolist(), means["verdict"].tolist()
-    best = int(means["worse_by"].to_numpy().argmin())
-    last = max(i for i, verdict in enumerate(verdicts) if verdict != "worse")
-    falls = last + 1 < len(batches)
+    best = int(np.nanargmin(means["worse_by"].to_numpy(float)))
+    last = max(i for i, verdict in enumerate(verdicts) if verdict not in ("worse", DIVERGED))
+    # Runs that diverged leave a fall as it is; they do not show one by themselves.
+    worse = [i for i in range(last + 1, len(batches)) if verdicts[i] == "worse"]
+    falls = bool(worse)
+    diverged = _diverged(means)
     held = best - 1
     while held + 1 < len(batches) and verdicts[held + 1] == "holds":
         held += 1
     name = group["metric_name"] or "quality"
     if falls:
-        row = means.iloc[last + 1]
+        row = means.iloc[worse[0]]
         verdict, words = FALLS, (
-            f"{name} falls beyond global batch {batches[last]}: at {batches[last + 1]} it is worse "
+            f"{name} falls beyond global batch {batches[last]}: at {batches[worse[0]]} it is worse "
             f"than the best by {row['worse_by']:.3g} ({row['worse_by_low']:.3g} to "
             f"{row['worse_by_high']:.3g})"
         )  # fmt: skip
+    elif means["diverged"].iloc[best:].any():
+        verdict = CANNOT_TELL
+        words = f"cannot tell whether {name} falls with the global batch: runs diverged"
     elif verdicts[-1] == "holds":
         verdict = NO_FALL
         words = (
@@ -227,6 +277,7 @@ def _judged(group: Group, means: pd.DataFrame, better: str, margin: float) -> Ba
             f"cannot tell whether {name} falls with the global batch: at {batches[-1]} it may be "
             f"worse than the best by up to {row['worse_by_high']:.3g}; measure more repeats"
         )
+    words += f"; {diverged}" if diverged else ""
     epochs = group["epochs_trained"]
     words += f", after {epochs:g} epochs of training" if epochs is not None else ""
     return BatchQuality(

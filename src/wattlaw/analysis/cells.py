@@ -21,13 +21,16 @@ QUANTITIES = (
     "best_metric",
 )  # fmt: skip
 
+_ANY_SIGN = ("metric", "best_metric")
+
 
 def cells(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame:
     """Return the repeats in ``table`` (of ``run_metrics``) aggregated by ``by``.
 
     For each quantity q of ``QUANTITIES``: ``q`` (mean), ``q_sd`` (with n - 1), ``q_low`` and
     ``q_high``: the 95 % interval of the mean by Student's t with n - 1 degrees of freedom, which
-    assumes repeats that are independent and near to normal; missing for a single repeat. ``n``
+    assumes repeats that are independent and near to normal; missing for a single repeat, and cut at
+    0 where the quantity cannot be less. ``n``
     counts the repeats; ``energy_is`` says what their energies are (``energy_words``), or why there
     is none. Where the repeats' energies count different things, there is no mean energy; a repeat
     without energy is left out of it.
@@ -48,6 +51,7 @@ def cells(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame:
     parts = [grouped.size().rename("n"), words]
     for name in names:
         low, high = mean[name] - half[name], mean[name] + half[name]
+        low = low if name in _ANY_SIGN else low.clip(lower=0.0)
         parts += [mean[name], sd[name].rename(f"{name}_sd")]
         parts += [low.rename(f"{name}_low"), high.rename(f"{name}_high")]
     return pd.concat(parts, axis=1).reset_index()

@@ -34,6 +34,7 @@ _FORMS: dict[str, tuple[Callable[[Floats, Floats], Floats], Callable[[Floats], F
 #: How far beyond the measured batches a critical batch is looked for, as a factor.
 _BEYOND = 1e4
 _LEAST_SIGMA = 1e-6
+_SAME = 1e-9  # means of logs differ by rounding
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def critical_batch(
     ----------
     batch, epochs_to_target
         Shape (n,), one per run: global batch, and epochs to the target; missing where the run did
-        not reach it.
+        not reach it. Runs of one seed on several GPU counts are one run here: give their mean
+        (``to_target.learning_repeats``), or the intervals are too narrow.
     epochs_trained
         How many epochs each run had; a run that did not reach the target then counts as one that
         needs more (a censored value, as in a Tobit model), which supposes that it would reach it
@@ -160,7 +162,7 @@ class _Runs:
                 f"{batches} batches have a run that reached the target; at least {MIN_BATCHES} are "
                 "needed: measure more batches, or choose a target that is easier"
             )
-        if not np.ptp(value[kept]):
+        if np.ptp(np.log(value[kept])) < _SAME:
             raise Refused(
                 f"every run took {value[kept][0]:g} epochs, so nothing is told of the batch: "
                 "choose a target that takes more epochs"

@@ -32,6 +32,9 @@ ORIGIN, INTERCEPT, LOG_LOG = "through origin", "with intercept", "log-log"
 MIN_SETTINGS = 4
 _ESTIMATED = "the law follows from a power that was estimated, not measured"
 _LEAST_SIGMA = 1e-9
+_MAY_DIFFER = {
+    "precision": "precision", "options": "options", "dataset_fraction": "fraction of the data set",
+}  # fmt: skip
 #: GPU-hours within this factor of each other tell no law.
 MIN_SPAN = 1.2
 
@@ -70,7 +73,7 @@ class EnergyLaw:
     factor_w_ci: Interval
     best: str  # form of the least aicc
     forms: tuple[EnergyForm, ...]
-    note: str | None
+    note: str | None  # estimated energies; settings that differ among the runs
 
     def form(self, name: str) -> EnergyForm:
         """Return one of the three forms."""
@@ -112,7 +115,6 @@ def energy_law(table: pd.DataFrame) -> EnergyLaw:
     fits = _linear(ORIGIN, hours, energy), _linear(INTERCEPT, hours, energy), _log(hours, energy)
     forms = tuple(sorted(fits, key=lambda fit: math.inf if fit.aicc is None else fit.aicc))
     origin = next(form for form in forms if form.form == ORIGIN)
-    words = str(rows["energy_is"].iloc[0])
     return EnergyLaw(
         group=next(groups(rows, BY))[0],
         n=len(points),
@@ -123,7 +125,7 @@ def energy_law(table: pd.DataFrame) -> EnergyLaw:
         factor_w_ci=origin.intervals["slope_w"],
         best=forms[0].form,
         forms=forms,
-        note=_ESTIMATED if "estimated" in words else None,
+        note=_note(rows),
     )
 
 
@@ -154,9 +156,16 @@ def measured(table: pd.DataFrame, alike: tuple[str, ...]) -> pd.DataFrame:
     Raises
     ------
     Refused
-        There are none, or they differ in a column of ``alike``.
+        There are none (where energies are partial, it says so), or they differ in a column of
+        ``alike``.
     """
     rows = table[table[ENERGY].notna() & (table[HOURS] > 0)]
+    partial = int((table["energy_verdict"] == "partial").sum())
+    if rows.empty and partial:
+        raise Refused(
+            f"the energies of {partial} of {len(table)} runs are partial: a meter missed a part of "
+            "them, so their sums are too low and were left out; measure these runs again"
+        )
     if rows.empty:
         raise Refused("no run has an energy; measure on a machine with a meter, or assume_cpu_w")
     for name in alike:
@@ -197,6 +206,15 @@ def _row(law: EnergyLaw) -> dict[str, object]:
     for name, (low, high) in intervals.items():
         row |= {f"{name}_low": low, f"{name}_high": high}
     return row
+
+
+def _note(rows: pd.DataFrame) -> str | None:
+    """Return what a reader of a law has to know of its runs."""
+    mixed = [words for name, words in _MAY_DIFFER.items() if rows[name].nunique(dropna=False) > 1]
+    notes = [_ESTIMATED] if "estimated" in str(rows["energy_is"].iloc[0]) else []
+    if mixed:
+        notes.append(f"the runs of the law differ in {', '.join(mixed)}")
+    return "; ".join(notes) or None
 
 
 def _linear(form: str, hours: Floats, energy: Floats) -> EnergyForm:

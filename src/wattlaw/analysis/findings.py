@@ -35,6 +35,7 @@ class Findings:
 
     statuses: dict[str, int]
     not_done: pd.DataFrame  # of runs: failed, skipped, left; with reasons
+    not_timed: pd.DataFrame  # run_id, workload, gpus, reason: done, and in no result
     facts: dict[str, str]  # what ran on what, in words
     notes: tuple[str, ...]  # what runs noted, with how many said it
     runs: pd.DataFrame  # analysis.metrics.run_metrics
@@ -129,6 +130,7 @@ def find(
     return Findings(
         statuses={str(key): int(count) for key, count in runs["status"].value_counts().items()},
         not_done=not_done[columns].reset_index(drop=True),
+        not_timed=_not_timed(runs, epochs, table),
         facts=facts(runs),
         notes=notes(runs),
         runs=table,
@@ -156,6 +158,23 @@ def find(
         totals=_totals(table, footprint),
         footprint=footprint,
     )
+
+
+def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the done runs that ``run_metrics`` left out, each with the reason."""
+    left = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
+    own = epochs[epochs["run_id"].isin(left["run_id"]) & (epochs["phase"] == "train")]
+    timed = own[~own["warmup"].astype(bool)]
+    known = timed[timed["duration_s"].notna()]
+    reason = pd.Series("no training window", index=left.index)
+    for windows, words in (
+        (own, "all training windows are warm-up"),
+        (timed, "the duration of the training windows is unknown"),
+        (known, "the training windows have no duration above 0 s"),
+    ):
+        reason = reason.mask(left["run_id"].isin(windows["run_id"]), words)
+    found = left[["run_id", "workload", "gpus"]].assign(reason=reason)
+    return found.sort_values(["reason", "run_id"], ignore_index=True)
 
 
 def _comparisons(

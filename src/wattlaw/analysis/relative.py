@@ -3,13 +3,10 @@
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from scipy import stats
 
-from wattlaw.analysis.cells import LEVEL
+from wattlaw.analysis.pooled import Floats, pool
 
-Floats = npt.NDArray[np.float64]
 Ratio = tuple[float, float, float]
 _COLUMNS = [
     "series", "gpus", "reference", "speedup", "speedup_low", "speedup_high", "efficiency",
@@ -34,10 +31,12 @@ def relative(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame
     DataFrame
         One row per series and GPU count N, with R the reference: ``speedup`` = T(R) / T(N),
         ``efficiency`` = speedup R / N, or T(R) / T(N) where the data set grows with N and each GPU
-        has as much to do; ``energy_ratio`` = E(N) / E(R), of geometric means over repeats;
-        ``energy_delay_ratio`` = energy_ratio / speedup. The 95 % intervals are t intervals of log
-        ratios with the variance pooled over the series' counts, and missing without repeats. Energy
-        ratios are missing where energies count different things.
+        has as much to do; ``energy_ratio`` = E(N) / E(R) of an epoch or, where the data set
+        grows, of a sample, since epochs are different work then; ``energy_delay_ratio``, the ratio
+        of E T, of a sample's time where the energy is a sample's. All are of geometric means over
+        repeats. The 95 % intervals are t intervals of log ratios with the variance pooled over the
+        series' counts, and missing without repeats or where all repeats are the same. Energy ratios
+        are missing where energies count different things.
     """
     rows = [
         row
@@ -51,20 +50,21 @@ def _of_series(label: str, series: pd.DataFrame, asked: int | None) -> Iterator[
     counts = sorted(int(count) for count in series["gpus"].unique())
     reference = asked if asked in counts else counts[0]
     slower = ratios(_logs(series, "epoch_time_s"), reference)
-    measured = series[series["energy_per_epoch_j"].notna()]
-    words = measured["energy_is"].dropna().unique()
     grows = bool(series["fraction_per_gpu"].notna().any())
-    energies = ratios(_logs(series, "energy_per_epoch_j"), reference) if len(words) == 1 else {}
+    energy_j = "energy_per_sample_j" if grows else "energy_per_epoch_j"
+    words = series.loc[series[energy_j].notna(), "energy_is"].dropna().unique()
+    energies = ratios(_logs(series, energy_j), reference) if len(words) == 1 else {}
     for gpus in counts:
         time, high, low = (1 / value for value in slower[gpus])
         energy, energy_low, energy_high = energies.get(gpus, (np.nan,) * 3)
-        share = 1.0 if grows else reference / gpus
+        work = gpus / reference if grows else 1.0  # of an epoch, relative to the reference's
+        share = work * reference / gpus
         yield dict(
             zip(
                 _COLUMNS,
                 (
                     label, gpus, reference, time, low, high, time * share, low * share,
-                    high * share, energy, energy_low, energy_high, energy / time,
+                    high * share, energy, energy_low, energy_high, energy / (time * work),
                     words[0] if len(words) == 1 else None,
                 ),
                 strict=True,
@@ -79,7 +79,8 @@ def ratios(logs: Mapping[int, Floats], reference: int) -> dict[int, Ratio]:
     ----------
     logs
         Logarithms of the repeats, by GPU count. The variance is pooled over all counts, with as
-        many degrees of freedom as there are repeats beyond the first of each.
+        many degrees of freedom as there are repeats beyond the first of each; no interval without
+        repeats, or where they are all the same (``analysis.pooled``).
     reference
         The count to compare with; where it has no values there is nothing to return.
     """
@@ -87,19 +88,11 @@ def ratios(logs: Mapping[int, Floats], reference: int) -> dict[int, Ratio]:
     there = {gpus: values for gpus, values in there.items() if len(values)}
     if reference not in there:
         return {}
-    freedom = sum(len(values) - 1 for values in there.values())
-    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in there.values())
-    base = there[reference]
-    quantile = stats.t.ppf((1 + LEVEL) / 2, freedom) if freedom else np.nan
+    pooled = pool(there)
     found = {}
-    for gpus, values in there.items():
-        change = float(values.mean() - base.mean())
-        half = 0.0
-        if gpus != reference:
-            spread = squares / freedom * (1 / len(values) + 1 / len(base)) if freedom else np.nan
-            half = float(quantile * np.sqrt(spread))
-        low, high = np.exp([change - half, change + half])
-        found[gpus] = (float(np.exp(change)), float(low), float(high))
+    for gpus in there:
+        change, low, high = np.exp(pooled.interval(gpus, reference))
+        found[gpus] = (float(change), float(low), float(high))
     return found
 
 

@@ -5,6 +5,7 @@ same throughout, or grows in proportion to the GPUs. A run may belong to several
 single GPU has both batches.
 """
 
+from collections import Counter
 from typing import Any
 
 import pandas as pd
@@ -30,8 +31,10 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     Adds ``rule`` (global_batch, local_batch, or unknown_batch where a table has neither) and
     ``batch``; ``fraction_per_gpu`` (missing where the data set does not grow with the GPUs);
     ``series``, a label that says what tells this series from the others of the table; and
-    ``family``, the same without cap and clock. A series has at least two GPU counts.
+    ``family``, the same without cap and clock. A series has at least two GPU counts. ``options``
+    and ``train`` that are missing are taken as none.
     """
+    table = table.assign(**{name: table[name].astype(object).fillna("{}") for name in JSON_COLUMNS})
     known = table[list(RULES)].notna().any(axis=1)
     named = [(rule, table[table[rule].notna()].assign(batch=table[rule])) for rule in RULES]
     parts = []
@@ -88,18 +91,25 @@ def telling(series: pd.DataFrame) -> list[str]:
 
 
 def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
-    """Return each row's label: workload if it differs, batch, then whatever else differs."""
+    """Return each row's label: workload if it differs, batch, then whatever else differs.
+
+    What differs in no word (fractions in the seventh digit, say) is numbered: labels are unique.
+    """
     shown = series.assign(
         **{name: series[name].map(differing_options(series[name])) for name in JSON_COLUMNS}
     )
     columns = ["rule", "batch", "fraction_per_gpu", *names]
-    distinct = shown[columns].drop_duplicates()
-    words = {_key(row, columns): _label(row, names) for row in distinct.to_dict("records")}
-    return [words[_key(row, columns)] for row in shown[columns].to_dict("records")]
-
-
-def _key(row: dict[Any, Any], columns: list[str]) -> tuple[str, ...]:
-    return tuple(str(row[name]) for name in columns)
+    fixed = series["dataset_fraction"].where(series["fraction_per_gpu"].isna())
+    told = series.assign(dataset_fraction=fixed)
+    codes = told.groupby(columns, dropna=False, sort=False).ngroup()
+    words: dict[Any, str] = {}
+    seen: Counter[str] = Counter()
+    for code, row in zip(codes, shown[columns].to_dict("records"), strict=True):
+        if code not in words:
+            label = _label(row, names)
+            seen[label] += 1
+            words[code] = f"{label} ({seen[label]})" if seen[label] > 1 else label
+    return [words[code] for code in codes]
 
 
 def _label(row: dict[Any, Any], names: list[str]) -> str:

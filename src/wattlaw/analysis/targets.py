@@ -2,19 +2,25 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.batch_effects import LEARNING
 from wattlaw.analysis.critical_batch import CriticalBatch, critical_batch
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.quality import direction
-from wattlaw.analysis.to_target import epochs_to_target, time_to_target
+from wattlaw.analysis.to_target import epochs_to_target, learning_repeats, time_to_target
 from wattlaw.errors import Refused
 
 
 @dataclass(frozen=True)
 class Targets:
-    """``settings`` are rows of ``time_to_target``; ``critical`` the batch laws of the groups."""
+    """``settings`` are rows of ``time_to_target``; ``critical`` the batch laws of the groups.
+
+    A group without a law is in ``refusals`` with the reason. One whose metric has no known
+    direction, or of which no run reached the target, has no rows in ``settings`` either: the target
+    may be that of another workload.
+    """
 
     target: float
     settings: pd.DataFrame
@@ -40,16 +46,38 @@ def find_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> Ta
     settings = time_to_target(table, epochs, target)
     better = table.set_index("run_id")["metric_name"].map(direction, na_action="ignore").dropna()
     reached = epochs_to_target(epochs, target, {str(run): str(way) for run, way in better.items()})
-    rows = table.merge(reached, on="run_id")
-    critical, refusals = [], []
-    for group, one in groups(rows, LEARNING):
+    kept, critical, refusals = [], [], []
+    for group, runs in groups(table, LEARNING):
+        judged = runs.merge(reached, on="run_id")
         try:
-            found = critical_batch(
-                one["global_batch"].to_numpy(float, na_value=float("nan")),
-                one["epochs_to_target"].to_numpy(float),
-                one["epochs_evaluated"].to_numpy(float),
-            )
-            critical.append((group, found))
+            _check(runs, judged, target)
+            kept.append(group)
+            critical.append((group, _critical(judged)))
         except Refused as refusal:
             refusals.append((group, str(refusal)))
-    return Targets(target, settings, tuple(critical), tuple(refusals))
+    of_kept = [rows for group, rows in groups(settings, LEARNING) if group in kept]
+    shown = pd.concat(of_kept).sort_index() if of_kept else settings.iloc[:0]
+    return Targets(target, shown, tuple(critical), tuple(refusals))
+
+
+def _check(runs: pd.DataFrame, judged: pd.DataFrame, target: float) -> None:
+    """Raise where the target says nothing of a group's runs."""
+    names = sorted(map(str, runs["metric_name"].dropna().unique()))
+    if not names:
+        raise Refused("the metric has no name, so nothing says whether the target is one of it")
+    told = " and ".join(names)
+    if all(direction(name) is None for name in names):
+        raise Refused(f"{told} may be better high or low")
+    if judged.empty:
+        raise Refused(f"no run has {told}; evaluate (measure.evaluate)")
+    if not judged["reached"].any():
+        raise Refused(f"none of {len(judged)} runs reached {told} {target:g}")
+
+
+def _critical(judged: pd.DataFrame) -> CriticalBatch:
+    repeats = learning_repeats(judged)
+    return critical_batch(
+        repeats["global_batch"].to_numpy(float),
+        np.exp(repeats["log_epochs"].to_numpy(float)),
+        np.exp(repeats["log_least"].to_numpy(float)),
+    )

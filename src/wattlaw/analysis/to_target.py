@@ -111,7 +111,8 @@ def time_to_target(
         ``energy_is``
             What the energy counts; no energy where the repeats' energies count different things.
         ``why``
-            Why there is no time, or None.
+            Why there is no time, or None. Runs without a known global batch have none, nor
+            numbers of repeats, as nothing says which of them learn alike.
 
         Intervals at 95 %: normal logs, variances of the two factors added, degrees of freedom by
         Welch and Satterthwaite; missing without repeats of both. A setting that was only timed has
@@ -129,12 +130,15 @@ def time_to_target(
             "no run with a metric that is known to be better high or low was evaluated: evaluate "
             "(measure.evaluate), or say which way is better"
         )
-    alike = {tuple(group.values()): rows for group, rows in groups(_repeats(runs), _LEARNED)}
+    repeats_of = learning_repeats(runs)
+    alike = {tuple(group.values()): rows for group, rows in groups(repeats_of, _LEARNED)}
     settings = []
     for setting, rows in groups(table, SETTINGS):
         repeats = alike.get(tuple(setting[name] for name in _LEARNED))
         if repeats is not None:
             settings.append(setting | _to_target(rows, repeats))
+        elif setting["global_batch"] is None and rows["run_id"].isin(runs["run_id"]).any():
+            settings.append(setting | _without_batch())
     found = pd.DataFrame(settings)
     least = found.groupby(list(LEARNING), dropna=False)["epochs"].transform("min")
     return found.assign(statistical_efficiency=least / found["epochs"])
@@ -171,18 +175,51 @@ def _reached(
     return pd.concat(parts) if parts else table.iloc[:0]
 
 
-def _repeats(runs: pd.DataFrame) -> pd.DataFrame:
+def learning_repeats(runs: pd.DataFrame) -> pd.DataFrame:
     """Return one row per repeat that learns alike; on other GPUs it has the same seed.
 
-    Of runs that differ in how long they trained, and so in their learning rates, the longest count.
+    Of runs of one global batch that differ in how long they trained, and so in their learning
+    rates, the longest count. Runs without a known global batch are left out.
+
+    Parameters
+    ----------
+    runs
+        Rows of ``run_metrics`` with the columns of ``epochs_to_target``.
+
+    Returns
+    -------
+    DataFrame
+        The columns of ``LEARNING``, ``global_batch, epochs_trained, study, repeat``, and
+
+        ``reached``
+            All of the repeat's runs reached the target.
+        ``log_epochs``
+            Mean of ln of their epochs to the target; missing where one did not reach it.
+        ``log_least``
+            The same with the epochs that were evaluated for those that did not reach it: ln of
+            what the repeat takes at least.
     """
+    runs = runs[runs["global_batch"].notna()]
     longest = runs.groupby(_LEARNED, dropna=False)["epochs_trained"].transform("max")
     runs = runs[runs["epochs_trained"] == longest]
-    runs = runs.assign(log_epochs=np.log(runs["epochs_to_target"]))
+    least = runs["epochs_to_target"].fillna(runs["epochs_evaluated"])
+    runs = runs.assign(log_least=np.log(least.astype(float)))
     by = [*_LEARNED, "epochs_trained", "study", "repeat"]
-    return runs.groupby(by, dropna=False, as_index=False).agg(
-        reached=("reached", "all"), log_epochs=("log_epochs", "mean")
+    repeats = runs.groupby(by, dropna=False, as_index=False).agg(
+        reached=("reached", "all"), log_least=("log_least", "mean")
     )
+    return repeats.assign(log_epochs=repeats["log_least"].where(repeats["reached"].astype(bool)))
+
+
+def _without_batch() -> dict[str, object]:
+    return {
+        **dict.fromkeys(("epochs_trained", "runs", "runs_reached"), math.nan),
+        **_named("epochs", None),
+        **_named("time_to_target_s", None),
+        **_named("energy_to_target_j", None),
+        "energy_is": None,
+        "why": "the global batch is not known, so nothing says which runs learn alike",
+    }
 
 
 def _to_target(rows: pd.DataFrame, alike: pd.DataFrame) -> dict[str, object]:

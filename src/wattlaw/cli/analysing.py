@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from wattlaw.analysis.cells import cells
 from wattlaw.analysis.findings import find
 from wattlaw.analysis.groups import group_label
 from wattlaw.analysis.laws.fits import Fit, Fits, fit_groups
@@ -22,7 +23,7 @@ from wattlaw.errors import BadInput, Refused
 from wattlaw.store.store import Store
 from wattlaw.store.tables import KINDS, read_stores, read_table, write_table
 
-TABLES = ("runs", "epochs", "telemetry", "statistics", "fits")
+TABLES = ("runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits")
 ENERGY_IS = "energy_is"
 _WIDE = 150
 
@@ -141,6 +142,10 @@ def export(store: Path, table: str, output: Path) -> int:
         rows = pa.Table.from_pandas(_flat(fits), preserve_index=False)
     elif table == "statistics":
         rows = pa.Table.from_pandas(statistics(found), preserve_index=False)
+    elif table in ("metrics", "settings"):
+        metrics = run_metrics(*read_stores([store]))
+        frame = metrics if table == "metrics" else cells(metrics)
+        rows = pa.Table.from_pandas(frame, preserve_index=False)
     else:
         rows = found.arrow(table)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -166,7 +166,10 @@ def import_(
 @app.command()
 def export(
     store: StoreArgument,
-    table: Annotated[str, typer.Argument(metavar="runs|epochs|telemetry|statistics|fits")],
+    table: Annotated[
+        str,
+        typer.Argument(metavar="TABLE", help="Which; see docs/command-line.md."),
+    ],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="A .csv, .parquet or .jsonl file.")
     ],

@@ -79,6 +79,16 @@ def joules(values: Iterable[Any]) -> tuple[float, str]:
     return fitting[-1] if fitting else _JOULES[0]
 
 
+def unit_of(values: Iterable[Any], units: Iterable[tuple[str, float, float]]) -> tuple[float, str]:
+    """Return the unit in which a column reads best: that of its median.
+
+    ``units`` are name, size and the least value told in it, from large to small.
+    """
+    there = sorted(float(value) for value in values if known(value))
+    middle = there[len(there) // 2] if there else 0.0
+    return next((size, name) for name, size, least in units if middle >= least)
+
+
 def text(value: Any, most: int = 1500) -> str:
     """Return any value as one piece of text that a page and a picture can hold.
 

@@ -29,9 +29,9 @@ from wattlaw.report.tables import (
     targets,
 )
 from wattlaw.report.tables import claims as claims_tables
+from wattlaw.report.tables.measured import worker
 from wattlaw.report.tables.table import those
 from wattlaw.report.words.running import shared
-from wattlaw.report.words.scaling import worker
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,11 @@ METHODS = (
     ),
     Method(
         "Speedup, efficiency, normalised energy",
-        "S = T(R)/T(N);  S·R/N;  E(N)/E(R)",
+        "S = T(R)/T(N);  S·R/N, or S where the data set grows with N;  E(N)/E(R)",
         "Ratios of geometric means over repeats to the reference count R; t intervals of log "
-        "ratios with the variance pooled over the series.",
+        "ratios with the variance pooled over the series. Where the data set grows with N, a GPU "
+        "has as much to do at every N, so that parallel efficiency is T(R)/T(N); and epochs are "
+        "different work, so that energies are those of a sample.",
         "Frey et al. 2022",
     ),
     Method(

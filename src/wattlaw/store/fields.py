@@ -176,7 +176,11 @@ class FieldMap:
         for field, column in self.columns.items():
             if column not in names:
                 listed = ", ".join(ascii(name)[1:-1][:50] for name in names[:50]) or "none"
-                raise BadInput(f"--map {field}: no column {column!a:.80}; there are: {listed}")
+                alone = len(names) == 1 and any(mark in names[0] for mark in ";\t")
+                hint = " (cells have to be divided by commas)" if alone else ""
+                raise BadInput(
+                    f"--map {field}: no column {column!a:.80}; there are: {listed}{hint}"
+                )
         return self
 
     def fields(self, cells: Mapping[str, Any], of: Callable[[str], bool]) -> dict[str, Any]:
@@ -231,6 +235,11 @@ def parse_map(text: str, options: Mapping[str, str | None] | None = None) -> Fie
     for field in REQUIRED:
         if field not in given:
             raise BadInput(f"--map: {field} is missing; needed: {', '.join(REQUIRED)}")
+    if "metric" in given and "epochs" not in given:
+        raise BadInput(
+            "--map: metric needs epochs: after how many epochs of training it was measured, such "
+            "as epochs=@90"
+        )
     for one, other in _ONE_OF_BOTH:
         if {one, other} <= given:
             raise BadInput(f"--map: given both {one} and {other}; allowed: one of them")

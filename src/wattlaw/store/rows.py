@@ -91,6 +91,8 @@ def _cells_of_any_length() -> Iterator[None]:
 def _json_lines(path: Path) -> Rows:
     with path.open(encoding="utf-8-sig") as file:
         rows = tuple(_json_rows(file))
+    if rows and all(row.fault for row in rows):
+        raise ValueError(f"line {rows[0].line}: {rows[0].fault}")
     columns = dict.fromkeys(name for row in rows for name in row.cells)
     return Rows(tuple(columns), rows)
 

@@ -1,7 +1,7 @@
 """Which option is recommended under given constraints, and why."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wattlaw.analysis.advice.option import Option, Quantity
 from wattlaw.analysis.advice.words import ENERGY, TIME, told
@@ -76,6 +76,12 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
     sound = [one for one in usable if not one.falls]
     for candidates in (sound, usable):
         found = _best(candidates, constraints, by_energy=by_energy, worker=worker)
+        if found is not None and candidates is usable and sound:
+            waived = (
+                f"Nothing {' and '.join(_kept(constraints, worker))} at a global batch whose "
+                "quality holds; giving that up: "
+            )
+            return replace(found, reason=waived + found.reason[0].lower() + found.reason[1:])
         if found is not None:
             return found
     base = _fastest(sound or usable)

@@ -28,7 +28,7 @@ def warnings_of(
     option = decision.option or decision.nearest
     if option is not None:
         said += _of_option(option, job)
-    said += _of_data(measured, job)
+    said += _of_data(measured, job, decision)
     said += _of_laws(decision, measured, predicted, job, constraints)
     if doubling is not None and doubling.option.extrapolates:
         said.append(
@@ -72,7 +72,7 @@ def _range(option: Option, job: Job) -> str:
     return f"{least} to {most} {job.worker}s"
 
 
-def _of_data(measured: Sequence[Option], job: Job) -> Iterator[str]:
+def _of_data(measured: Sequence[Option], job: Job, decision: Decision) -> Iterator[str]:
     if job.energy_is is None:
         yield (
             f"No energy was measured: this is advice by time and {job.worker}-hours, and says "
@@ -89,7 +89,8 @@ def _of_data(measured: Sequence[Option], job: Job) -> Iterator[str]:
     if job.rows["metric"].isna().all() and job.rows["global_batch"].nunique() > 1:
         yield "Quality was not measured: nothing says that each global batch learns as well."
     falling = sorted({int(one.setting["global_batch"]) for one in measured if one.falls})
-    if falling and any(not one.falls for one in measured):
+    let_back = decision.option is not None and decision.option.falls
+    if falling and not let_back and any(not one.falls for one in measured):
         yield (
             f"Left out, because quality is shown to fall there: global batch "
             f"{', '.join(map(str, falling))}."

@@ -1,11 +1,11 @@
 """The best cap or clock under a rule, and whether the data can tell that it is the best."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from wattlaw.analysis.caps.limits import (
     Limit,
@@ -17,9 +17,11 @@ from wattlaw.analysis.caps.limits import (
 from wattlaw.analysis.caps.rules import LeastEnergyWithin, Rule
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.analysis.pooled import Pooled, geometric_mean, pool
 from wattlaw.errors import BadInput, Refused
 
 BEST, NO_REPEATS, UNKNOWN = "best", "no repeats", "cannot tell"
+ALIKE = "repeats are all the same"
 LEVEL = 0.95
 #: A limit that costs at most so much more is as good: below what a meter can tell.
 TOLERANCE = 0.01
@@ -33,8 +35,8 @@ class Choice:
 
     ``saving`` is of energy and ``slowdown`` of time, both as shares of the reference's (negative:
     more energy, faster). ``candidates`` has a row per limit: ``limit, n, time_s, energy_j, cost``
-    (means), ``slowdown`` (as the rule counts it), ``allowed``, ``cost_ratio`` to the chosen one
-    with ``_low`` (the one-sided simultaneous bound) and ``rival``: may be the better one.
+    (geometric means), ``slowdown`` (as the rule counts it), ``allowed``, ``cost_ratio`` to the
+    chosen one with ``_low`` (the one-sided simultaneous bound) and ``rival``: may be the better.
     """
 
     limit: float | None
@@ -77,11 +79,13 @@ def best_limit(
     Returns
     -------
     Choice
-        The limit that is best by the means over repeats: of all that the rule allows, the least
-        cost (of equals the faster, then the higher). The verdict says how sure that is:
+        The limit that is best by the geometric means over repeats: of all that the rule allows,
+        the least cost (of equals the faster, then the higher). The verdict says how sure that is:
 
         ``no repeats``
             Every limit was run once, so nothing says how sure it is.
+        ``repeats are all the same``
+            Costs, or times where the rule bounds them, that do not scatter: likewise.
         ``best``
             No other limit may be better by more than 1 %, and the chosen one is surely allowed.
         ``cannot tell``
@@ -111,8 +115,8 @@ def best_limit(
         {
             "limit": np.array(limits, dtype=float),
             "n": [len(rows) for rows in at],
-            "time_s": [float(rows["time_s"].mean()) for rows in at],
-            "energy_j": [float(rows["energy_j"].mean()) for rows in at],
+            "time_s": [geometric_mean(rows["time_s"].to_numpy(float)) for rows in at],
+            "energy_j": [geometric_mean(rows["energy_j"].to_numpy(float)) for rows in at],
         }
     )
     table["cost"] = rule.cost(table["time_s"], table["energy_j"])
@@ -123,14 +127,16 @@ def best_limit(
     )
     order = table[table["allowed"]].sort_values(["cost", "time_s"], kind="stable")
     chosen = int(order.index[0])
-    costs = _Logs(rule.cost(rows["time_s"], rows["energy_j"]) for rows in at)
-    times = _Logs(rows["time_s"] for rows in at)
-    energies = _Logs(rows["energy_j"] for rows in at)
-    table, sure = _rivals(table, chosen, base, rule, costs, times)
-    saving, saving_ci = energies.change(chosen, 0)
-    slower, slower_ci = times.change(chosen, 0)
-    if not costs.freedom:
-        verdict = NO_REPEATS
+    costs = _logs(rule.cost(rows["time_s"], rows["energy_j"]) for rows in at)
+    times = _logs(rows["time_s"] for rows in at)
+    energies = _logs(rows["energy_j"] for rows in at)
+    needed = [costs] if rule.slowdown is None else [costs, times]
+    told = all(one.freedom for one in needed)
+    table, sure = _rivals(table, chosen, base, rule, costs, times, told=told)
+    saving, saving_ci = _change(energies, chosen)
+    slower, slower_ci = _change(times, chosen)
+    if not told:
+        verdict = ALIKE if any(one.alike for one in needed) else NO_REPEATS
     elif sure and not table["rival"].any():
         verdict = BEST
     else:
@@ -186,50 +192,41 @@ def best_limits(
     return pd.DataFrame(rows, columns=columns)
 
 
-class _Logs:
-    """Logarithms of the repeats of each limit, with the variance pooled over limits."""
+def _logs(values: Iterable[pd.Series]) -> Pooled:
+    return pool({i: np.log(one.to_numpy(float)) for i, one in enumerate(values)})
 
-    def __init__(self, values: Any) -> None:
-        self._values = [np.log(one.to_numpy(float)) for one in values]
-        self.freedom = sum(len(one) - 1 for one in self._values)
-        squares = sum(float(((one - one.mean()) ** 2).sum()) for one in self._values)
-        self._variance = squares / self.freedom if self.freedom else np.nan
 
-    def difference(self, i: int, j: int) -> tuple[float, float]:
-        """Return the difference of means of i and j, and its standard error."""
-        here, there = self._values[i], self._values[j]
-        error = np.sqrt(self._variance * (1 / len(here) + 1 / len(there))) if i != j else 0.0
-        return float(here.mean() - there.mean()), float(error)
-
-    def change(self, i: int, j: int) -> tuple[float, Interval | None]:
-        """Return i over j less 1, of means, with a 95 % interval; None without repeats."""
-        change = float(np.exp(self._values[i]).mean() / np.exp(self._values[j]).mean()) - 1
-        if not self.freedom:
-            return change, None
-        ratio, error = self.difference(i, j)
-        half = float(stats.t.ppf((1 + LEVEL) / 2, self.freedom)) * error
-        return change, (float(np.expm1(ratio - half)), float(np.expm1(ratio + half)))
+def _change(logs: Pooled, i: int) -> tuple[float, Interval | None]:
+    """Return limit i over the reference, less 1, with its interval; None without freedom."""
+    change, low, high = (float(one) for one in np.expm1(logs.interval(i, 0)))
+    return change, (low, high) if logs.freedom else None
 
 
 def _rivals(
-    table: pd.DataFrame, chosen: int, base: int, rule: Rule, costs: _Logs, times: _Logs
-) -> tuple[pd.DataFrame, bool]:
+    table: pd.DataFrame, chosen: int, base: int, rule: Rule, costs: Pooled, times: Pooled, *,
+    told: bool,
+) -> tuple[pd.DataFrame, bool]:  # fmt: skip
     """Add what the other limits cost relative to the chosen; say whether that is surely allowed."""
     shared = max(len(table) - 1, 1)
-    t = stats.t.ppf(1 - (1 - LEVEL) / shared, costs.freedom) if costs.freedom else np.nan
+    share = 1 - (1 - LEVEL) / shared
+    t = costs.t(share)
+    t_times = times.t(share)
     low = []
     allowed = []
     for i in table.index:
         ratio, error = costs.difference(i, chosen)
         low.append(np.exp(ratio - t * error))
+        if rule.slowdown is None:
+            allowed.append((True, True))
+            continue
         slower, slow_error = times.difference(i, base)
-        room = np.inf if rule.slowdown is None else np.log1p(rule.slowdown)
-        allowed.append((slower - t * slow_error <= room, slower + t * slow_error <= room))
-    told = table.assign(cost_ratio=table["cost"] / table["cost"].iloc[chosen], cost_ratio_low=low)
+        half, room = t_times * slow_error, np.log1p(rule.slowdown)
+        allowed.append((slower - half <= room, slower + half <= room))
+    found = table.assign(cost_ratio=table["cost"] / table["cost"].iloc[chosen], cost_ratio_low=low)
     may_be = pd.Series([one for one, _ in allowed], index=table.index) | table["allowed"]
-    rival = may_be & (told["cost_ratio_low"] < 1 - TOLERANCE)
+    rival = may_be & (found["cost_ratio_low"] < 1 - TOLERANCE)
     rival[chosen] = False
-    return told.assign(rival=rival & bool(costs.freedom)), allowed[chosen][1]
+    return found.assign(rival=rival & told), allowed[chosen][1]
 
 
 def _why(
@@ -237,8 +234,8 @@ def _why(
 ) -> str:
     name = limit_words(kind, table["limit"].iloc[chosen])
     words = f"{name} has the {rule.words} of {len(table)} limits"
-    if verdict == NO_REPEATS:
-        return f"{words}; no repeats: the data cannot tell how sure that is."
+    if verdict in (NO_REPEATS, ALIKE):
+        return f"{words}; {verdict}: the data cannot tell how sure that is."
     if verdict == BEST:
         return f"{words}; no other may be better by more than {100 * TOLERANCE:g} %."
     doubts = []

@@ -95,12 +95,13 @@ def compare_limits(
     -------
     LimitComparison
         ``limits`` has a row per limit, the reference (no limit, else the highest) first:
-        ``limit``; ``n, beta, beta_se, beta_ci_low, beta_ci_high, alpha, r2`` of the limit's own
-        law; ``beta_difference`` to the reference with its 90 % interval ``_low``, ``_high`` (which
-        lies within the margin exactly where both one-sided tests reject at 5 %) and
-        ``equivalence_p``; ``alpha_ratio`` with 95 % interval ``_low``, ``_high``: the factor on t
-        under parallel laws, the shift of ln alpha, which where exponents differ is the mean
-        factor over the measured counts.
+        ``limit``; ``n, beta, beta_se, beta_ci_low, beta_ci_high, interval, alpha, alpha_ci_low,
+        alpha_ci_high, r2`` of the limit's own law, with the errors and 95 % intervals that
+        ``PowerLaw.trusted`` names (``interval``: ols, repeats); ``beta_difference`` to the
+        reference with its 90 % interval ``_low``, ``_high`` (which lies within the margin exactly
+        where both one-sided tests reject at 5 %) and ``equivalence_p``; ``alpha_ratio`` with 95 %
+        interval ``_low``, ``_high``: the factor on t under parallel laws, the shift of ln alpha,
+        which where exponents differ is the mean factor over the measured counts.
 
     Notes
     -----
@@ -259,9 +260,11 @@ def _difference_p(model: Any, limits: int, logs: pd.DataFrame) -> float | None:
 
 def _own_law(rows: pd.DataFrame, y: str) -> dict[str, Any]:
     law = fit_power_law(rows["gpus"].to_numpy(float), rows[y].to_numpy(float))
+    sure = law.trusted
     return {
-        "n": law.n, "beta": law.beta, "beta_se": law.beta_se, "beta_ci_low": law.beta_ci[0],
-        "beta_ci_high": law.beta_ci[1], "alpha": law.alpha, "r2": law.r2,
+        "n": law.n, "beta": law.beta, "beta_se": sure.beta_se, "beta_ci_low": sure.beta_ci[0],
+        "beta_ci_high": sure.beta_ci[1], "interval": sure.interval, "alpha": law.alpha,
+        "alpha_ci_low": sure.alpha_ci[0], "alpha_ci_high": sure.alpha_ci[1], "r2": law.r2,
     }  # fmt: skip
 
 

@@ -36,7 +36,8 @@ def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.Dat
 
     Intervals (``_low``, ``_high``) are at 95 %, from Student's t on differences of mean logarithms
     with the variance pooled over the limits of the setting: repeats are taken as log-normal, and
-    as noisy under one limit as under another. They are missing where nothing was repeated.
+    as noisy under one limit as under another. They are missing where nothing was repeated, or all
+    repeats are the same.
 
     Parameters
     ----------

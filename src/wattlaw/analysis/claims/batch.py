@@ -6,7 +6,7 @@ import pandas as pd
 
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality
 from wattlaw.analysis.claims.jobs import called_like
-from wattlaw.analysis.claims.verdicts import KIT, Case, Claim, Statement, Tested
+from wattlaw.analysis.claims.verdicts import KIT, Case, Claim, Statement, Tested, plain
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
 from wattlaw.errors import Refused
@@ -87,7 +87,7 @@ def _tested(row: BatchQuality, batch: int) -> Tested:
     numbers = {
         "falls_beyond": row.falls_beyond, "falls_from": row.falls_from, "holds_to": row.holds_to,
         "best_batch": row.best_batch,
-        "means": {str(size): float(mean) for size, mean in means["mean"].items()},
+        "means": {str(size): plain(mean) for size, mean in means["mean"].items()},
     }  # fmt: skip
     return Tested(row.sentence, falls_here, against, numbers)
 

@@ -65,6 +65,8 @@ def case(
     """Return the case with its tests, or with the words of the analysis that refused."""
     try:
         there = rows() if callable(rows) else rows
+        if energy and there["energy_is"].str.contains("estimated", na=False).any():
+            raise Refused("the energies were estimated from an assumed power: that tests no claim")
         return Case(workload, label, tuple(checks(there)), counted(there, energy=energy))
     except Refused as refused:
         return Case(workload, label, refusal=str(refused))

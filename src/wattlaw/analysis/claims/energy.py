@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
+from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.claims.cases import case, on_main, on_runs
 from wattlaw.analysis.claims.effects import (
     ENERGY,
@@ -42,7 +43,7 @@ from wattlaw.errors import Refused
 
 FACTOR = "energy_per_gpu_hour_j"
 LEAST = 0.01
-NEAR_LINEAR, LEAST_R2 = 0.1, 0.9
+NEAR_LINEAR, LEAST_R2, LEAST_COUNTS = 0.1, 0.9, 3
 DIFFERS = 0.05
 CO2_GPUS, CO2_KG_PER_H, CO2_GIVE = 128, 22.0, 0.25
 
@@ -108,6 +109,9 @@ def energy_linear_in_gpu_hours(findings: Findings) -> Claim:
     """Test that energy is close to linear in GPU-hours, per model and hardware."""
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
+        counts = rows["gpus"].nunique()
+        if counts < LEAST_COUNTS:
+            raise Refused(f"{counts} GPU counts; measure {LEAST_COUNTS} or more")
         law = energy_law(rows)
         power = law.form(LOG_LOG)
         if power.r2 is None:
@@ -129,7 +133,7 @@ def energy_linear_in_gpu_hours(findings: Findings) -> Claim:
             f"the exponent of energy against GPU-hours of runs without limits is 1 within "
             f"{NEAR_LINEAR:g}, with R^2 of at least {LEAST_R2:g}"
         ),
-        needs="the energy of 4 or more settings whose GPU-hours differ",
+        needs="the energy of 4 or more settings on 3 or more GPU counts",
     ).judged(on_runs(jobs(findings), without_limits, checks, energy=True))
 
 
@@ -236,7 +240,8 @@ def _factor_moves(findings: Findings, rate: str) -> Claim:
 
 
 def _unlimited(found: list[Job]) -> pd.DataFrame:
-    return pd.concat([without_limits(job.runs) for job in found], ignore_index=True)
+    rows = pd.concat([without_limits(job.runs) for job in found], ignore_index=True)
+    return rows.assign(**dict.fromkeys(LIMITS, float("nan")))  # the highest stands for none
 
 
 CLAIMS = (

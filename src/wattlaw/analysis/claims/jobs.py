@@ -1,5 +1,6 @@
 """Which runs a claim is tested on: a job is one workload in one form on one machine."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,9 +15,9 @@ from wattlaw.errors import Refused
 
 _JOB = tuple(name for name in FIXED if name not in (*LIMITS, "dataset_fraction"))
 _RUNS = [
-    "run_id", *SETTINGS, "epoch_time_s", "energy_per_epoch_j", "energy_is", "gpu_hours_per_epoch",
-    "energy_per_gpu_hour_j", "samples_per_gpu_hour", "updates_per_gpu_hour", "sm_util_cv",
-    "mem_util_mean", "mem_util_cv",
+    "run_id", *SETTINGS, "epoch_time_s", "energy_per_epoch_j", "energy_is", "energy_verdict",
+    "gpu_hours_per_epoch", "energy_per_gpu_hour_j", "samples_per_gpu_hour", "updates_per_gpu_hour",
+    "sm_util_cv", "mem_util_mean", "mem_util_cv",
 ]  # fmt: skip
 _SERIES = [*_RUNS, "rule", "batch", "fraction_per_gpu", "series", "family"]
 
@@ -115,9 +116,14 @@ def counted(rows: pd.DataFrame, *, energy: bool = False) -> str:
 
 
 def called_like(workload: str, *names: str) -> bool:
-    """Say whether a workload is called like one of the names: letters and digits in any case."""
-    return any(_letters(name) in _letters(workload) for name in names)
+    """Say whether one of the names is a word of a workload's, in any case.
+
+    Words end where letters and digits do, or at a version (``inceptionv3``); ``resnet-50`` is
+    ``resnet50``, and ``roberta`` is not ``bert``.
+    """
+    return any(re.search(_word(name), workload.lower()) for name in names)
 
 
-def _letters(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
+def _word(name: str) -> str:
+    parts = "[^a-z0-9]*".join(re.findall("[a-z]+|[0-9]+", name.lower()))
+    return f"(?<![a-z0-9]){parts}(v[0-9]+)?(?![a-z0-9])"

@@ -38,6 +38,8 @@ Numbers = dict[str, Any]
 class Effect:
     """An estimate, its standard error, and the degrees of freedom of Student's t.
 
+    ``about`` says in words what the error is for, where it is not for settings like these.
+
     Raises
     ------
     Refused
@@ -47,6 +49,7 @@ class Effect:
     estimate: float
     se: float
     df: float
+    about: str = ""
 
     def __post_init__(self) -> None:
         if self.df < 1 or not math.isfinite(self.estimate) or not math.isfinite(self.se):
@@ -98,7 +101,8 @@ class Within:
         """Return the effect with its 90 % interval."""
         low, high = self.effect.bounds(LEVEL)
         told = [self.shape.format(self.show(value)) for value in (self.effect.estimate, low, high)]
-        return f"{self.said}: {told[0]} (90 % interval {told[1]} to {told[2]})"
+        about = f", {self.effect.about}" if self.effect.about else ""
+        return f"{self.said}: {told[0]} (90 % interval {told[1]} to {told[2]}{about})"
 
     def numbers(self) -> Numbers:
         """Return the effect and its 90 % interval, as shown."""

@@ -14,6 +14,7 @@ from wattlaw.report.figures.arranged import MOST_LINES, Arranged, arranged
 from wattlaw.report.figures.energy import BARS, counted
 from wattlaw.report.figures.parts import POINT, across, axis, compact, on, panel, picture
 from wattlaw.report.format import joules, with_interval
+from wattlaw.report.tables.measured import worker
 from wattlaw.report.theme import look
 
 _WIDTH, _HEIGHT = 400, 290
@@ -35,7 +36,7 @@ def gpu_hours(findings: Findings) -> alt.ConcatChart | None:
     lines = _lines(findings, shown, size)
     looks = look(shown.lines, 600)
     heights = [*table[["mean", "low", "high"]].to_numpy(float).ravel(), *lines["mean"]]
-    x = across("at", "GPU-hours per epoch (h)", table["at"], log=True)
+    x = across("at", f"{worker(findings)}-hours per epoch (h)", table["at"], log=True)
     y = axis("mean", f"energy per epoch ({unit})", heights, log=True)
     layers = []
     if len(lines):
@@ -47,9 +48,9 @@ def gpu_hours(findings: Findings) -> alt.ConcatChart | None:
         ]
     words = ["points: settings, means over repeats", BARS, counted(findings), shown.left_out]
     if len(lines):
-        words.insert(2, "lines: energy = mean power x GPU-hours, with 95 % band")
+        words.insert(2, f"lines: energy = mean power x {worker(findings)}-hours, with 95 % band")
     parts = [panel([*layers, *_points(table, x, y, looks)], "", 540, 340)]
-    return picture(parts, 1, "Energy against GPU-hours", words, 600)
+    return picture(parts, 1, f"Energy against {worker(findings)}-hours", words, 600)
 
 
 def factor(findings: Findings) -> alt.ConcatChart | None:
@@ -68,13 +69,17 @@ def factor(findings: Findings) -> alt.ConcatChart | None:
         mine = mine[mine["at"] > 0]
         if mine.empty:
             continue
-        x = across("at", f"{rate} per GPU-hour (1/h)", mine["at"], log=True)
-        y = axis("mean", "mean power per GPU (W)", mine[["mean", "low", "high"]].to_numpy().ravel())
+        x = across("at", f"{rate} per {worker(findings)}-hour (1/h)", mine["at"], log=True)
+        y = axis(
+            "mean",
+            f"mean power per {worker(findings)} (W)",
+            mine[["mean", "low", "high"]].to_numpy().ravel(),
+        )
         panels.append(panel(_points(mine, x, y, looks), "", _WIDTH, _HEIGHT))
     if not panels:
         return None
     words = ["points: settings, means over repeats", BARS, counted(findings), *_terms(findings)]
-    title = "Power per GPU against samples and updates"
+    title = f"Power per {worker(findings)} against samples and updates"
     return picture(panels, 2, title, [*words, shown.left_out], 2 * _WIDTH)
 
 

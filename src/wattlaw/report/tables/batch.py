@@ -53,7 +53,6 @@ def means(findings: Findings) -> Table | None:
         "Quality after the last epoch, by global batch",
         columns,
         rows,
-        command="wattlaw export STORE epochs -o epochs.csv",
     )
 
 

@@ -1,8 +1,9 @@
 """What the measured runs took: GPU-hours, energy, carbon and money, with what was counted."""
 
-from wattlaw.analysis.advice.words import ENERGY, told
+from wattlaw.analysis.advice.words import ENERGY
 from wattlaw.analysis.findings import Findings
-from wattlaw.report.format import NONE, known, number, text
+from wattlaw.report.format import NONE, known, number, text, unit_of
+from wattlaw.report.tables.measured import worker
 from wattlaw.report.tables.table import Column, Table, make, words
 
 
@@ -10,12 +11,13 @@ def totals(findings: Findings) -> Table | None:
     """Return the totals of the done runs by workload, hardware and kind of energy."""
     footprint = findings.footprint
     currency = footprint.currency if footprint else None
+    size, unit = unit_of(findings.totals["energy_j"], ENERGY)
     columns = [
         words("workload", "workload"),
         words("hardware", "hardware"),
         Column("runs", lambda row: number(row["runs"], 9)),
-        Column("GPU-hours", lambda row: number(row["gpu_hours"])),
-        Column("energy", lambda row: told(row["energy_j"], ENERGY)
+        Column(f"{worker(findings)}-hours", lambda row: number(row["gpu_hours"])),
+        Column(f"energy ({unit})", lambda row: number(row["energy_j"] / size)
                if known(row["energy_j"]) else NONE),
         Column("energy is", lambda row: text(row["energy_is"]) if known(row["energy_is"])
                else "not measured", numeric=False),

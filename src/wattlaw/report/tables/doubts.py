@@ -6,6 +6,9 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.report.format import number, percent
 from wattlaw.report.tables.table import Column, Table, make, words
 
+_NOT_TIMED = "done, not timed"
+_FEW = 3
+
 
 def not_done(findings: Findings) -> Table | None:
     """Return the runs that failed, were skipped or interrupted, or are left, with reasons."""
@@ -30,23 +33,35 @@ def not_done(findings: Findings) -> Table | None:
 
 
 def reasons(findings: Findings) -> Table | None:
-    """Return how many runs are not done for which reason."""
-    runs = findings.not_done
-    if len(runs) <= 1:
+    """Return how many runs are in no result for which reason, with the first few of each.
+
+    They are not done, or done without a training window that counts.
+    """
+    not_timed = findings.not_timed.assign(status=_NOT_TIMED)
+    if len(findings.not_done) <= 1 and not_timed.empty:
         return None
+    told = ["run_id", "status", "reason"]
+    runs = pd.concat([findings.not_done[told], not_timed[told]], ignore_index=True)
     counted = (
         runs.assign(reason=runs["reason"].fillna("no reason told"))
         .groupby(["status", "reason"], as_index=False)
-        .size()
+        .agg(size=("run_id", "size"), which=("run_id", _first))
         .sort_values("size", ascending=False, kind="stable")
     )
     columns = [
         words("status", "status"),
         words("reason", "reason"),
         Column("runs", lambda row: number(row["size"])),
+        words("which", "which"),
     ]
-    return make("reasons", "Why runs are not done", columns, counted.to_dict("records"), most=20,
+    return make("reasons", "Why runs are in no result", columns, counted.to_dict("records"),
+                most=20, rank=lambda row: row["status"] != _NOT_TIMED,
                 command="wattlaw status STORE --json")  # fmt: skip
+
+
+def _first(run_ids: pd.Series) -> str:
+    """Return up to three of the runs."""
+    return ", ".join(run_ids.iloc[:_FEW]) + (", …" if len(run_ids) > _FEW else "")
 
 
 def verdicts(findings: Findings) -> Table | None:

@@ -3,35 +3,40 @@
 import re
 from typing import Any
 
+from wattlaw.analysis.caps.limits import LIMITS, Limit, limit_words
 from wattlaw.analysis.findings import Findings
-from wattlaw.report.format import interval, joules, number, p_value, with_interval
+from wattlaw.report.format import NONE, interval, joules, known, number, p_value, with_interval
+from wattlaw.report.tables.limits import KIND
+from wattlaw.report.tables.measured import suspicion, worker
 from wattlaw.report.tables.table import Column, Table, make, words
 
-_COMMAND = "wattlaw export STORE runs -o runs.csv"
+#: An exponent this near to 1 is as good as proportional.
+_NEAR = 0.05
 
 
 def factors(findings: Findings) -> Table | None:
     """Return the factor between energy and GPU-hours, per workload and hardware."""
     laws = findings.energy_laws
+    noun = worker(findings)
     columns = [
         words("workload", "workload"),
         words("hardware", "hardware"),
+        *_limits(findings),
         words("energy is", "energy_is"),
-        Column("factor (W per GPU)", lambda row: number(row["factor_w"], 4)),
+        Column(f"factor (W per {noun})", lambda row: number(row["factor_w"], 4)),
         Column("95 % interval", lambda row: interval(row["factor_w_low"], row["factor_w_high"], 4)),
         Column("R²", lambda row: number(row["r2_origin"], 4)),
         Column("settings", lambda row: number(row["n"])),
-        Column("GPU-hours per epoch", lambda row: interval(row["hours_min"], row["hours_max"])),
+        Column(f"{noun}-hours per epoch", lambda row: interval(row["hours_min"], row["hours_max"])),
         words("note", "note"),
     ]
     return make(
         "factors",
-        "Energy factor by workload and hardware: E = factor · GPU-hours",
+        f"Energy factor by workload and hardware: E = factor · {noun}-hours",
         columns,
         laws[laws["reason"].isna()].to_dict("records"),
-        note="The slope through the origin: mean power of a GPU (and its share of the host, where "
-        "that is counted) while training.",
-        command=_COMMAND,
+        note=f"The slope through the origin: mean power of a {noun} (and its share of the host, "
+        f"where that is counted) while training.{suspicion(findings)}",
     )
 
 
@@ -42,6 +47,8 @@ def forms(findings: Findings) -> Table | None:
     columns = [
         words("workload", "workload"),
         words("hardware", "hardware"),
+        *_limits(findings),
+        Column("proportional", _proportional, numeric=False),
         words("fits best", "best"),
         Column("R² through origin", lambda row: number(row["r2_origin"], 4)),
         Column(f"intercept ({unit})", lambda row: with_interval(
@@ -53,12 +60,11 @@ def forms(findings: Findings) -> Table | None:
     ]  # fmt: skip
     return make(
         "energy_forms",
-        "Is energy proportional to GPU-hours?",
+        f"Is energy proportional to {worker(findings)}-hours?",
         columns,
         laws[laws["reason"].isna()].to_dict("records"),
-        note="It is where the interval of the intercept holds 0 and that of the exponent holds 1. "
-        "Fits best: least AICc.",
-        command=_COMMAND,
+        note=f"Proportional: yes where the 95 % interval of the exponent lies within {_NEAR:g} of "
+        "1; no where it does not hold 1; else it cannot be told. Fits best: least AICc.",
     )
 
 
@@ -68,6 +74,7 @@ def without_law(findings: Findings) -> Table | None:
     columns = [
         words("workload", "workload"),
         words("hardware", "hardware"),
+        *_limits(findings),
         words("energy is", "energy_is"),
         words("why", "reason"),
     ]
@@ -95,7 +102,6 @@ def drifts(findings: Findings) -> Table | None:
         columns,
         rows.to_dict("records"),
         note="No drift: the interval holds 0 and lies within 2 % per doubling of N.",
-        command=_COMMAND,
         rank=lambda row: _limited(row["series"]),
     )
 
@@ -141,3 +147,26 @@ _TERMS = {
 
 def _limited(series: Any) -> bool:
     return re.search(r" (W|MHz)(,|$)", str(series)) is not None
+
+
+def _limits(findings: Findings) -> list[Column]:
+    """Return a column for each limit that any energy law was measured under."""
+    laws = findings.energy_laws
+    return [_limit(kind) for kind in LIMITS if laws[kind].notna().any()]
+
+
+def _limit(kind: Limit) -> Column:
+    return Column(
+        KIND[kind],
+        lambda row: limit_words(kind, row[kind] if known(row[kind]) else None),
+        numeric=False,
+    )
+
+
+def _proportional(row: dict[str, Any]) -> str:
+    low, high = row["exponent_low"], row["exponent_high"]
+    if not (known(low) and known(high)):
+        return NONE
+    if low >= 1 - _NEAR and high <= 1 + _NEAR:
+        return "yes"
+    return "cannot tell" if low <= 1 <= high else "no"

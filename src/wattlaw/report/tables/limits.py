@@ -122,7 +122,6 @@ def effects_by_setting(findings: Findings) -> Table | None:
         "What a limit costs and saves, by setting",
         columns,
         rows.to_dict("records"),
-        command="wattlaw export STORE epochs -o epochs.csv",
         rank=lambda row: row["_rank"],
     )
 
@@ -151,7 +150,6 @@ def best(findings: Findings) -> Table | None:
         columns,
         in_words(rows, _others(findings)).to_dict("records"),
         note="Energy and time are changes against no limit (or the highest).",
-        command="wattlaw advise STORE --workload W --json",
     )
 
 

@@ -5,26 +5,29 @@ from typing import Any
 
 import pandas as pd
 
+from wattlaw.analysis.advice.words import TIME
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, setting_words
-from wattlaw.report.format import NONE, interval, joules, known, number, with_interval
+from wattlaw.report.format import NONE, interval, joules, known, number, unit_of, with_interval
 from wattlaw.report.tables.table import Column, Table, make, words
 
-_RUNS = "wattlaw export STORE runs -o runs.csv"
+_SETTINGS = "wattlaw export STORE settings -o settings.csv"
 _LIMITS = ("power_limit_w", "clock_limit_mhz")
+_HELD_DOWN = " Held down by cap: share of time in which the power limit kept the clocks down."
 
 
 def settings(findings: Findings) -> Table | None:
     """Return time, speed, energy and quality of each setting."""
     cells = in_words(findings.cells, findings.differing)
     size, unit = joules(cells["energy_per_epoch_j"])
+    seconds, time_unit = unit_of(cells["epoch_time_s"], TIME)
     columns = [
         *setting_columns(findings.differing),
         Column("local batch", lambda row: number(row["local_batch"], 9)),
         Column("runs", lambda row: number(row["n"])),
-        Column("s per epoch", lambda row: number(row["epoch_time_s"])),
-        Column("95 % interval", lambda row: interval(row["epoch_time_s_low"],
-                                                     row["epoch_time_s_high"])),
+        Column(f"{time_unit} per epoch", lambda row: scaled(row, "epoch_time_s", seconds)),
+        Column("95 % interval", lambda row: interval(
+            *(row[f"epoch_time_s_{end}"] / seconds for end in ("low", "high")))),
         Column("samples/s", lambda row: number(row["samples_per_s"])),
         Column(f"{unit} per epoch", lambda row: scaled(row, "energy_per_epoch_j", size)),
         Column("energy is", lambda row: row["energy_is"] or "not available", numeric=False),
@@ -35,9 +38,9 @@ def settings(findings: Findings) -> Table | None:
         "What was measured, by setting (mean over repeats)",
         columns,
         cells.to_dict("records"),
-        note="N: workers (GPUs, or CPU processes where there is no GPU). s per epoch: training "
-        "windows after warm-up; evaluation is not in it.",
-        command=_RUNS,
+        note="N: workers (GPUs, or CPU processes where there is no GPU). Time per epoch: "
+        "training windows after warm-up; evaluation is not in it.",
+        command=_SETTINGS,
         rank=limits_set,
     )
 
@@ -48,6 +51,8 @@ def efficiency(findings: Findings) -> Table | None:
     cells = cells[cells["energy_per_epoch_j"].notna()]
     if cells.empty:
         return None
+    noun = worker(findings)
+    has_power = cells["power_per_gpu_w"].notna().any()
     size, unit = joules(cells["energy_per_epoch_j"])
     sample_size, sample_unit = joules(cells["energy_per_sample_j"])
     update_size, update_unit = joules(cells["energy_per_update_j"])
@@ -59,7 +64,7 @@ def efficiency(findings: Findings) -> Table | None:
             row, "energy_per_sample_j", sample_size)),
         Column(f"{update_unit} per update", lambda row: scaled(
             row, "energy_per_update_j", update_size)),
-        Column("GPU-hours per epoch", lambda row: number(row["gpu_hours_per_epoch"])),
+        Column(f"{noun}-hours per epoch", lambda row: number(row["gpu_hours_per_epoch"])),
         Column("W per GPU", lambda row: number(row["power_per_gpu_w"])),
         Column(f"E·T ({unit} s)", lambda row: scaled(row, "energy_delay_js", size)),
         Column(f"E·T² ({unit} s²)", lambda row: scaled(row, "energy_delay2_js2", size)),
@@ -71,8 +76,10 @@ def efficiency(findings: Findings) -> Table | None:
         columns,
         cells.to_dict("records"),
         note="E·T and E·T²: energy-delay products of an epoch (Gonzalez and Horowitz 1996); the "
-        "less, the better. W per GPU: the GPUs' part alone.",
-        command=_RUNS,
+        "less, the better."
+        + (" W per GPU: the GPUs' part alone." if has_power else "")
+        + suspicion(findings),
+        command=_SETTINGS,
         rank=limits_set,
     )
 
@@ -96,9 +103,9 @@ def utilisation(findings: Findings) -> Table | None:
         "Utilisation by setting (shares of time, 0 to 1; mean over repeats)",
         columns,
         cells.to_dict("records"),
-        note="CV: coefficient of variation over all samples of a run's training windows. Held "
-        "down by cap: share of time in which the power limit kept the clocks down.",
-        command=_RUNS,
+        note="CV: coefficient of variation over all samples of a run's training windows."
+        + (_HELD_DOWN if cells["power_throttle_share"].notna().any() else ""),
+        command=_SETTINGS,
         rank=limits_set,
     )
 
@@ -140,10 +147,38 @@ def limits_set(row: dict[str, Any]) -> int:
 
 
 def scaled(row: dict[str, Any], name: str, size: float, *, with_ci: bool = False) -> str:
-    """Return an energy of a row in another unit."""
+    """Return an energy or a time of a row in another unit."""
     value = row[name]
     if not known(value):
         return NONE
     if not with_ci:
         return number(value / size)
     return with_interval(value / size, row[f"{name}_low"] / size, row[f"{name}_high"] / size)
+
+
+def worker(findings: Findings) -> str:
+    """Return what the runs' workers are: GPUs where any was seen, else workers."""
+    seen = findings.runs[["sm_util_mean", "gpu_energy_per_epoch_j"]].notna().any(axis=None)
+    return "GPU" if seen else "worker"
+
+
+def energy_reasons(findings: Findings, verdict: str, most: int = 3) -> list[str]:
+    """Return the reasons stored for a verdict on energies: those of most runs first."""
+    epochs = findings.epochs
+    if "energy_reason" not in epochs:
+        return []
+    own = findings.runs.loc[findings.runs["energy_verdict"] == verdict, "run_id"]
+    rows = epochs[
+        epochs["run_id"].isin(own)
+        & (epochs["phase"] == "train")
+        & (epochs["energy_verdict"] == verdict)
+        & epochs["energy_reason"].notna()
+    ]
+    once = rows[["run_id", "energy_reason"]].drop_duplicates()
+    return [str(reason) for reason in once["energy_reason"].value_counts().index[:most]]
+
+
+def suspicion(findings: Findings) -> str:
+    """Return the end of a note on energies that says why some are suspect; nothing if none is."""
+    reasons = energy_reasons(findings, "suspect")
+    return f" Suspect energies: {'; '.join(reasons)}." if reasons else ""

@@ -14,6 +14,7 @@ from wattlaw.reference.published import Published, published
 from wattlaw.report.format import NONE, known, number, with_interval
 from wattlaw.report.tables.claims import STUDIES
 from wattlaw.report.tables.limits import KIND
+from wattlaw.report.tables.measured import worker
 from wattlaw.report.tables.scaling import main_fits, range_of, relative_rows
 from wattlaw.report.tables.table import Column, Table, make
 
@@ -37,13 +38,15 @@ def exponents(findings: Findings) -> Table | None:
     rows = [
         (fit, _one(fit.group.get("workload"), "beta", None, None)) for fit in main_fits(findings)
     ]
+    has_theirs = any(one is not None for _, one in rows)
     return make(
         "exponents_published",
-        "Exponents without caps and clocks, beside published ones",
+        "Exponents without caps and clocks" + (", beside published ones" if has_theirs else ""),
         columns,
         rows,
         note="An exponent depends on the range of N that it is fitted over, on hardware and on "
-        "batch: compare it with a published one only where these are alike.",
+        "batch"
+        + (": compare it with a published one only where these are alike." if has_theirs else "."),
     )
 
 
@@ -91,7 +94,8 @@ def speedups(findings: Findings) -> Table | None:
     ]  # fmt: skip
     return make(
         "speedups_published",
-        "Speedup at the largest number of workers, beside published ones",
+        f"Speedup at the largest number of {worker(findings)}s"
+        + (", beside published ones" if any(row[2] is not None for row in rows) else ""),
         columns,
         rows,
     )

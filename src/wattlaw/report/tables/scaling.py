@@ -9,6 +9,7 @@ from wattlaw.analysis.groups import group_label
 from wattlaw.analysis.laws.fits import Fit
 from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.report.format import NONE, interval, known, number, p_value, percent, with_interval
+from wattlaw.report.tables.measured import worker
 from wattlaw.report.tables.table import Column, Table, make, words
 
 _FITS = "wattlaw export STORE fits -o fits.csv"
@@ -109,11 +110,10 @@ def speedups(findings: Findings) -> Table | None:
     rows = rows.assign(_rank=2 * capped.astype(int) - largest.astype(int))
     return make(
         "speedups",
-        "Speedup and energy against the smallest or the reference number of workers",
+        f"Speedup and energy against the smallest or the reference number of {worker(findings)}s",
         columns,
         rows[rows["gpus"] != rows["reference"]].to_dict("records"),
         note="Ratios of geometric means over repeats.",
-        command="wattlaw export STORE epochs -o epochs.csv",
         rank=lambda row: row["_rank"],
     )
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from wattlaw.analysis.advice.words import ENERGY, TIME, told
+from wattlaw.analysis.advice.words import ENERGY, TIME
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
-from wattlaw.report.format import NONE, known, number, with_interval
-from wattlaw.report.tables.measured import in_words, setting_columns
+from wattlaw.report.format import NONE, number, unit_of, with_interval
+from wattlaw.report.tables.measured import in_words, scaled, setting_columns
 from wattlaw.report.tables.table import Column, Table, make, words
 
 
@@ -16,14 +16,16 @@ def settings(findings: Findings) -> Table | None:
     if targets is None:
         return None
     rows = in_words(targets.settings, findings.differing)
+    seconds, time_unit = unit_of(rows["time_to_target_s"], TIME)
+    size, unit = unit_of(rows["energy_to_target_j"], ENERGY)
     columns = [
         *setting_columns(findings.differing),
         Column("reached by", lambda row: f"{number(row['runs_reached'])} of {number(row['runs'])}"),
         Column("epochs", lambda row: with_interval(
             row["epochs"], row["epochs_low"], row["epochs_high"])),
         Column("statistical efficiency", lambda row: number(row["statistical_efficiency"])),
-        Column("time", lambda row: _amount(row, "time_to_target_s", TIME)),
-        Column("energy", lambda row: _amount(row, "energy_to_target_j", ENERGY)),
+        Column(f"time ({time_unit})", lambda row: scaled(row, "time_to_target_s", seconds)),
+        Column(f"energy ({unit})", lambda row: scaled(row, "energy_to_target_j", size)),
         words("energy is", "energy_is"),
         words("why not", "why"),
     ]  # fmt: skip
@@ -34,7 +36,6 @@ def settings(findings: Findings) -> Table | None:
         rows.to_dict("records"),
         note="Epochs to the target (statistical efficiency) times seconds and joules per epoch "
         "(system efficiency); training alone.",
-        command="wattlaw export STORE epochs -o epochs.csv",
     )
 
 
@@ -48,7 +49,7 @@ def critical(findings: Findings) -> Table | None:
     columns = [
         words("runs of", "label"),
         Column("least epochs", lambda row: _ends(row, "s_min")),
-        Column("critical batch", lambda row: _ends(row, "b_crit")),
+        Column("critical batch (samples per update)", lambda row: _ends(row, "b_crit")),
         Column("runs", lambda row: number(row["found"].n) if row["found"] else NONE),
         Column("best form", lambda row: row["found"].best_form if row["found"] else NONE,
                numeric=False),
@@ -66,10 +67,6 @@ def critical(findings: Findings) -> Table | None:
 def _label(group: dict[str, Any]) -> str:
     told_of = ("workload", "precision", "dataset_fraction")
     return group_label({name: group.get(name) for name in told_of})
-
-
-def _amount(row: dict[str, Any], name: str, units: Any) -> str:
-    return told(row[name], units) if known(row[name]) else NONE
 
 
 def _ends(row: dict[str, Any], name: str) -> str:

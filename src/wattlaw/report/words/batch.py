@@ -1,11 +1,16 @@
 """What the global batch does to quality, in words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from wattlaw.analysis.batch_effects import CANNOT_TELL, FALLS, NO_FALL
+from wattlaw.analysis.batch_effects import CANNOT_TELL, FALLS, NO_FALL, BatchQuality
 from wattlaw.analysis.findings import Findings
-from wattlaw.report.format import ended, plural
+from wattlaw.report.format import ended
 from wattlaw.report.tables.batch import label
+
+#: What B_crit is, told where a sentence first names it.
+_CRITICAL = (
+    "the critical batch B_crit (samples per update at which epochs to the target have doubled)"
+)
 
 
 def quality(findings: Findings) -> Iterator[str]:
@@ -18,13 +23,21 @@ def quality(findings: Findings) -> Iterator[str]:
     if len(holding) == 1:
         yield f"{label(findings, holding[0])}: {ended(holding[0].sentence)}"
     elif holding:
-        yield f"No fall of quality is seen in {len(holding)} of {len(judged)} groups of runs."
+        yield f"No fall of quality is seen in {_of(len(holding), judged)}."
     undecided = sum(row.verdict == CANNOT_TELL for row in judged)
     if undecided:
         yield (
-            f"Whether quality falls with the global batch cannot be told for {undecided} of "
-            f"{plural(len(judged), 'group')} of runs; the table says why."
+            "Whether quality falls with the global batch cannot be told for "
+            f"{_of(undecided, judged)}; the table says why."
         )
     if findings.targets is not None:
+        told_of = _CRITICAL
         for group, found in findings.targets.critical:
-            yield f"{group['workload']}: {ended(found.sentence)}"
+            yield f"{group['workload']}: {ended(found.sentence.replace('B_crit', told_of, 1))}"
+            told_of = "B_crit"
+
+
+def _of(count: int, judged: Sequence[BatchQuality]) -> str:
+    if len(judged) == 1:
+        return "the one group of runs"
+    return f"{count} of {len(judged)} groups of runs"

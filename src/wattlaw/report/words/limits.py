@@ -25,6 +25,7 @@ def limits(findings: Findings) -> Iterator[str]:
 def _effects(findings: Findings) -> Iterator[str]:
     """Tell what each limit does, over all workloads: the range of their medians."""
     rows = effects_by_workload(findings)
+    per = "workload and hardware" if "hardware" in findings.differing else "workload"
     for kind, limit in dict.fromkeys((row["kind"], row["words"]) for row in rows):
         alike = [row for row in rows if (row["kind"], row["words"]) == (kind, limit)]
         against = " or ".join(dict.fromkeys(row["against"] for row in alike))
@@ -33,11 +34,11 @@ def _effects(findings: Findings) -> Iterator[str]:
         if energies:
             words += f", energy {_changes(energies)}"
         settings = plural(sum(row["settings"] for row in alike), "setting")
-        yield f"{words} ({_over(len(alike))}{settings})."
+        yield f"{words} ({_over(len(alike), per)}{settings})."
 
 
-def _over(workloads: int) -> str:
-    return "median of " if workloads == 1 else f"medians of {workloads} workloads, "
+def _over(workloads: int, name: str) -> str:
+    return "median of " if workloads == 1 else f"{workloads} medians, one per {name}, of "
 
 
 def _changes(ratios: Iterable[float]) -> str:
@@ -73,6 +74,15 @@ def _best(findings: Findings) -> Iterator[str]:
         )
         sure = int((of_kind["verdict"] == "best").sum())
         yield (
-            f"Best {KIND[str(kind)]} of each setting ({rule}): {chosen} of {len(of_kind)} "
-            f"settings; repeats make sure of {sure}."
+            f"Best {KIND[str(kind)]} of each setting ({rule}): {chosen} of "
+            f"{plural(len(of_kind), 'setting')}; {_sure(sure, len(of_kind))}."
         )
+
+
+def _sure(sure: int, of: int) -> str:
+    """Return for how many settings repeats set the best limit apart from the others."""
+    if sure == 0:
+        return "repeats set none apart from the others"
+    if sure == of:
+        return "repeats set it apart from the others in all"
+    return f"repeats set it apart from the others in {sure}"

@@ -7,6 +7,9 @@ from wattlaw.analysis.advice.words import ENERGY, TIME, told
 from wattlaw.analysis.caps.limits import LIMITS, limit_words
 from wattlaw.analysis.findings import Findings
 
+#: How the warning begins that tells of variants left out.
+_VARIANTS = "The runs are of "
+
 
 def recommended(findings: Findings) -> Iterator[str]:
     """Say what to run of each workload, why, and the gravest warning."""
@@ -19,15 +22,30 @@ def recommended(findings: Findings) -> Iterator[str]:
         words += told(option.epoch_time_s, TIME)
         if option.energy_j is not None:
             words += f" and {told(option.energy_j, ENERGY)}"
-        yield f"{words} an epoch."
+        words += " an epoch" + (" (measured once)" if option.repeats == 1 else "")
+        yield f"{words}.{_left_out(advice)}"
     of = len(findings.advice)
     chosen = [one for one in findings.advice if one.recommended]
-    found = "It has " if len(chosen) == 1 else "Each has "
-    yield from shared([(one.workload, one.reason.replace("It has ", found)) for one in chosen], of)
-    gravest = [(one.workload, one.warnings[0]) for one in findings.advice if one.warnings]
+    found = "This setting has " if len(chosen) == 1 else "The setting named for each has "
+    reasons = [(one.workload, one.reason) for one in chosen]
+    for words in shared([(name, why.replace("It has ", found)) for name, why in reasons], of):
+        name, colon, why = words.partition(f": {found}")
+        yield f"The setting named for {name} has {why}" if colon else words
+    warned = [(one.workload, _others(one)) for one in findings.advice]
+    gravest = [(name, warnings[0]) for name, warnings in warned if warnings]
     yield from shared(gravest, of)
     for workload, reason in findings.advice_refusals:
         yield f"{workload}: no advice: {reason}."
+
+
+def _left_out(advice: Advice) -> str:
+    """Say in a few words where other jobs of the workload were left out."""
+    found = any(words.startswith(_VARIANTS) for words in advice.warnings)
+    return " Runs of other variants of this job were left out." if found else ""
+
+
+def _others(advice: Advice) -> list[str]:
+    return [words for words in advice.warnings if not words.startswith(_VARIANTS)]
 
 
 def _setting(findings: Findings, advice: Advice) -> str:

@@ -8,13 +8,8 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
 from wattlaw.analysis.laws.fits import Fit
 from wattlaw.report.format import interval, number, percent, plural, with_interval
+from wattlaw.report.tables.measured import worker
 from wattlaw.report.tables.scaling import main_fits, relative_rows
-
-
-def worker(findings: Findings) -> str:
-    """Return what the runs' workers are: GPUs where any was seen, else workers."""
-    seen = findings.runs[["sm_util_mean", "gpu_energy_per_epoch_j"]].notna().any(axis=None)
-    return "GPU" if seen else "worker"
 
 
 def scaling(findings: Findings) -> Iterator[str]:
@@ -35,7 +30,7 @@ def scaling(findings: Findings) -> Iterator[str]:
         yield (
             f"Asked for the largest {noun} count without having seen it, the power law errs by a "
             f"median of {percent(middle, 2)} and at most {percent(max(errors), 2)} "
-            f"({len(errors)} series): no law here speaks for more {noun}s than were measured."
+            f"({len(errors)} series): beyond the measured range a law is a guess."
         )
 
 
@@ -65,10 +60,10 @@ def _speedup(findings: Findings, fit: Fit, noun: str) -> str:
         return ""
     best = table.iloc[int(table["speedup"].argmax())]
     if best["gpus"] == best["reference"]:
-        return f" No count is faster than {best['reference']}."
+        return f" No count is faster than {plural(int(best['reference']), noun)}."
     speedup = with_interval(best["speedup"], best["speedup_low"], best["speedup_high"])
     return (
-        f" The fastest, on {best['gpus']} {noun}s, is {speedup} times as fast as on "
+        f" The fastest, on {plural(int(best['gpus']), noun)}, is {speedup} times as fast as on "
         f"{best['reference']}: a parallel efficiency of {number(best['efficiency'], 2)}."
     )
 

@@ -13,6 +13,7 @@ from wattlaw.analysis.claims.verdicts import CONTRADICTED, NOT_DECIDABLE, SUPPOR
 from wattlaw.analysis.findings import Findings
 from wattlaw.report.format import plural
 from wattlaw.report.tables.claims import STUDIES
+from wattlaw.report.tables.measured import energy_reasons
 from wattlaw.report.words.batch import quality
 from wattlaw.report.words.energy import energy
 from wattlaw.report.words.limits import limits
@@ -21,6 +22,8 @@ from wattlaw.report.words.scaling import bends, scaling
 
 #: Sentences of one kind; the rest is in the tables.
 MOST = 8
+#: So many supported findings are named.
+_MOST_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ def summary(findings: Findings, claims: Sequence[Claim] = ()) -> list[Sentence]:
         ("Caps and clocks", "caps", limits(findings)),
         ("Energy", "energy", energy(findings)),
         ("Batch size", "batch", quality(findings)),
-        ("Published findings", "claims", _claims(claims)),
+        ("Published findings", "claims", _claims(findings, claims)),
         ("To doubt", "data", _doubts(findings)),
     )
     return [Sentence(topic, text, where) for topic, where, texts in kinds for text in _first(texts)]
@@ -56,18 +59,21 @@ def _first(texts: Iterable[str]) -> list[str]:
     return [*found[:MOST], *([f"{more} more are in the tables."] if more > 0 else [])]
 
 
-def _claims(claims: Sequence[Claim]) -> Iterator[str]:
+def _claims(findings: Findings, claims: Sequence[Claim]) -> Iterator[str]:
     for study in dict.fromkeys(claim.study for claim in claims):
         own = [claim for claim in claims if claim.study == study]
         tally = Counter(claim.verdict for claim in own)
         words = (
-            f"Of {len(own)} findings of {STUDIES.get(study, study)}, {tally[SUPPORTED]} are "
-            f"supported, {tally[CONTRADICTED]} contradicted, and {tally[NOT_DECIDABLE]} cannot be "
-            "decided from these data."
+            f"Of {len(own)} findings of {STUDIES.get(study, study)}, "
+            f"{_are(tally[SUPPORTED])} supported, {tally[CONTRADICTED]} contradicted, "
+            f"and {tally[NOT_DECIDABLE]} cannot be decided from these data."
         )
-        against = [claim.claim for claim in own if claim.verdict == CONTRADICTED]
-        if against:
-            words += f" Contradicted: {'; '.join(one.rstrip('.') for one in against)}."
+        if "estimated" in (findings.energy or ""):
+            words += " Energies are estimated, so what is about energy is no test by measurement."
+        for verdict, most in ((CONTRADICTED, len(own)), (SUPPORTED, _MOST_NAMED)):
+            named = [claim.claim.rstrip(".") for claim in own if claim.verdict == verdict]
+            if 0 < len(named) <= most:
+                words += f" {verdict.capitalize()}: {'; '.join(named)}."
         yield words
 
 
@@ -80,16 +86,18 @@ def _doubts(findings: Findings) -> Iterator[str]:
     for verdict, found in _VERDICTS.items():
         count = int((runs["energy_verdict"] == verdict).sum())
         if count:
-            yield f"The energy of {plural(count, 'run')} {found}"
+            yield f"The energy of {plural(count, 'run')} {found}{_reasons(findings, verdict)}."
     if findings.energy is not None and runs["energy_per_epoch_j"].isna().any():
         count = int(runs["energy_per_epoch_j"].isna().sum())
-        yield f"{plural(count, 'run')} of {len(runs)} have no energy that counts."
+        has = "has" if count == 1 else "have"
+        yield f"{count} of {plural(len(runs), 'run')} {has} no energy that counts."
     if runs["energy_is"].nunique() > 1:
         yield "Energies count different things and are kept apart: compare only what counts alike."
     once = int((findings.cells["n"] == 1).sum())
     if once:
+        were = "was" if once == 1 else "were"
         yield (
-            f"{once} of {plural(len(findings.cells), 'setting')} were run once: nothing says how "
+            f"{once} of {plural(len(findings.cells), 'setting')} {were} run once: nothing says how "
             "sure their numbers are."
         )
     if (runs["launcher"] == "simulated").any():
@@ -98,6 +106,16 @@ def _doubts(findings: Findings) -> Iterator[str]:
 
 
 _VERDICTS = {
-    "suspect": "is suspect: counter and power samples disagree, or sources were mixed.",
-    "partial": "covers only a part of their windows, and is left out.",
+    "suspect": "is suspect",
+    "partial": "covers only a part of their windows, and is left out",
 }
+
+
+def _are(count: int) -> str:
+    return f"{count} is" if count == 1 else f"{count} are"
+
+
+def _reasons(findings: Findings, verdict: str) -> str:
+    """Return the reasons stored with a verdict, after a colon."""
+    found = energy_reasons(findings, verdict)
+    return f": {'; '.join(found)}" if found else ""
