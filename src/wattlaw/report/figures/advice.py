@@ -42,7 +42,7 @@ def pareto(findings: Findings) -> alt.ConcatChart | None:
         panels.append(panel(layers, names[one.workload], width, height, best))
     hidden = len(found) - len(shown)
     words = [
-        "lower left is better", "front: among the settings not left out for quality",
+        "lower left is better", "front: of those not left out for quality",
         "bars: 95 % interval",
         "numbers: workers, cap and clock, if there is room",
         f"not shown: {hidden} more workloads" if hidden else "",

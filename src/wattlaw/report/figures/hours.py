@@ -50,7 +50,7 @@ def gpu_hours(findings: Findings) -> alt.ConcatChart | None:
     if len(lines):
         words.insert(2, f"lines: energy = mean power x {worker(findings)}-hours, with 95 % band")
     parts = [panel([*layers, *_points(table, x, y, looks)], "", 540, 340)]
-    return picture(parts, 1, f"Energy against {worker(findings)}-hours", words, 600)
+    return picture(parts, 1, "Energy against GPU-hours", words, 600)
 
 
 def factor(findings: Findings) -> alt.ConcatChart | None:
@@ -79,7 +79,7 @@ def factor(findings: Findings) -> alt.ConcatChart | None:
     if not panels:
         return None
     words = ["points: settings, means over repeats", BARS, counted(findings), *_terms(findings)]
-    title = f"Power per {worker(findings)} against samples and updates"
+    title = "Power per GPU against samples and updates"
     return picture(panels, 2, title, [*words, shown.left_out], 2 * _WIDTH)
 
 
