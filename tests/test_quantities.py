@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattlaw.cli.quantities import duration_s, energy_j, share
+from wattlaw.cli.quantities import duration_s, energy_j, finite, share
 from wattlaw.errors import BadInput
 
 
@@ -48,3 +48,11 @@ def test_an_energy_is_told_with_its_unit(text, joules):
 def test_what_is_no_energy_is_refused(text):
     with pytest.raises(BadInput, match=r"--energy-budget: given .*; allowed: an energy such as"):
         energy_j("--energy-budget", text)
+
+
+def test_a_number_that_is_none_is_told():
+    assert finite("--target", 0.7) == 0.7
+    assert finite("--target", None) is None
+    for wrong in (float("nan"), float("inf")):
+        with pytest.raises(BadInput, match="--target: given"):
+            finite("--target", wrong)

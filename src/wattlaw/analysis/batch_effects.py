@@ -279,7 +279,9 @@ def _judged(group: Group, means: pd.DataFrame, better: str, margin: float) -> Ba
         )
     words += f"; {diverged}" if diverged else ""
     epochs = group["epochs_trained"]
-    words += f", after {epochs:g} epochs of training" if epochs is not None else ""
+    words += (
+        f", after {epochs:g} epoch{'s'[: epochs > 1]} of training" if epochs is not None else ""
+    )
     return BatchQuality(
         group,
         better,

@@ -16,7 +16,7 @@ from wattlaw.analysis.advice.words import ENERGY, TIME, amount, number, setting_
 from wattlaw.analysis.caps.limits import limit_words
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.cli.footprints import footprint_of
-from wattlaw.cli.quantities import duration_s, energy_j, share
+from wattlaw.cli.quantities import duration_s, energy_j, finite, share
 from wattlaw.store.tables import read_stores
 
 _MOST = 20  # options of the front that are shown; the JSON has all
@@ -47,7 +47,7 @@ def advise(
     found = advice.advise(
         run_metrics(runs, windows), windows, workload, deadline_s=deadline_s,
         max_slowdown=slowdown, energy_budget_j=budget_j, max_gpus=max_gpus,
-        epochs_to_train=epochs, target=target, footprint=footprint,
+        epochs_to_train=epochs, target=finite("--target", target), footprint=footprint,
     )  # fmt: skip
     if as_json:
         print(json.dumps(found.as_json(), allow_nan=False))

@@ -86,6 +86,7 @@ def report(
     """Write the page and, if asked, the figures."""
     from wattlaw.analysis.claims import check_claims
     from wattlaw.cli.footprints import footprint_of
+    from wattlaw.cli.quantities import finite
     from wattlaw.report.layouts import layout
     from wattlaw.report.page import write_report
     from wattlaw.report.pictures import figure_kinds, write_figures
@@ -96,7 +97,7 @@ def report(
     used, joint = _telemetry(stores, runs)
     findings = find(
         runs, epochs, statistics=used, joint=joint, footprint=footprint,
-        reference=chosen.reference, target=target,
+        reference=chosen.reference, target=finite("--target", target),
     )  # fmt: skip
     write_report(findings, check_claims(findings), output, template)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")

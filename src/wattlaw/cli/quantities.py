@@ -1,5 +1,6 @@
 """Durations, shares and energies as people write them."""
 
+import math
 import re
 
 from wattlaw.analysis.footprint import J_PER_KWH
@@ -58,3 +59,16 @@ def energy_j(name: str, text: str) -> float:
     if not 0 < joules < float("inf"):
         raise BadInput(f"{name}: given {text!r}; allowed: an energy such as 50kWh, 1.5MWh, 3MJ")
     return joules
+
+
+def finite(option: str, given: float | None) -> float | None:
+    """Return a number that may be missing.
+
+    Raises
+    ------
+    BadInput
+        It is infinite or none.
+    """
+    if given is not None and not math.isfinite(given):
+        raise BadInput(f"{option}: given {given}; allowed: a number")
+    return given

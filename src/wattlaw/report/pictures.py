@@ -21,6 +21,7 @@ from altair.utils._importers import vl_version_for_vl_convert
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
+from wattlaw.report.drawing import Drawing
 from wattlaw.report.figures import GALLERY
 from wattlaw.report.figures.figure import Figure
 from wattlaw.report.format import clean, sentence
@@ -32,8 +33,6 @@ HEAVY = 400_000
 _SCALE = 2
 #: Left as they are in an address: what neither HTML nor a URL takes for an end of it.
 _SAFE = " =:/'()[],;!*@$+?-._~|"
-_DIGITS = re.compile(r"(\.\d\d)\d+")
-_TAG = re.compile("<[^>]*>")
 
 
 @dataclass(frozen=True)
@@ -53,20 +52,28 @@ class Picture:
 
 def pictures(findings: Findings, study: str | None = None) -> tuple[Picture, ...]:
     """Return the figures (of a study, or all) that the findings have something to show for."""
-    return tuple(
-        _picture(figure, chart.to_dict(validate=False))
-        for figure in of_study(study)
-        if (chart := figure.make(findings)) is not None
-    )
+    with Drawing() as drawing:
+        begun = [
+            (figure, spec, _text(figure, spec), drawing.svg(spec))
+            for figure in of_study(study)
+            if (chart := figure.make(findings)) is not None
+            for spec in [_cleaned(chart.to_dict(validate=False))]
+        ]
+        return tuple(
+            _picture(figure, spec, caption, drawn.result())
+            for figure, spec, caption, drawn in begun
+        )
 
 
-def _picture(figure: Figure, spec: dict[str, Any]) -> Picture:
-    """Return a figure whose title is text beside it, not part of the picture."""
+def _text(figure: Figure, spec: dict[str, Any]) -> str:
+    """Take title and subtitle out of a chart: in a page they are text beside it."""
     title = spec.pop("title", None) or {}
     told = title.get("subtitle", "") if isinstance(title, dict) else ""
     told = told if isinstance(told, str) else " ".join(told)
-    caption = " ".join(sentence(words) for words in (figure.caption, told) if words)
-    svg = to_svg(spec)
+    return " ".join(sentence(words) for words in (figure.caption, told) if words)
+
+
+def _picture(figure: Figure, spec: dict[str, Any], caption: str, svg: str) -> Picture:
     width, height = (
         int(found[1]) if (found := re.search(rf'<svg[^>]*\b{side}="(\d+)', svg)) else 0
         for side in ("width", "height")
@@ -76,19 +83,11 @@ def _picture(figure: Figure, spec: dict[str, Any]) -> Picture:
     )
 
 
-def to_svg(spec: dict[str, Any]) -> str:
-    """Return a chart as SVG, without what only a screen reader of each mark needs."""
-    plain = _cleaned(spec)
-    plain["config"] = {**plain.get("config", {}), "aria": False}
-    svg: str = vl_convert.vegalite_to_svg(plain)
-    return _TAG.sub(lambda tag: _DIGITS.sub(r"\1", tag[0]), svg)
-
-
 def _address(svg: str, spec: dict[str, Any]) -> str:
     address = f"data:image/svg+xml;charset=utf-8,{quote(svg, safe=_SAFE)}"
     if len(address) <= HEAVY:
         return address
-    png = vl_convert.vegalite_to_png(_cleaned(spec), scale=1.5)
+    png = vl_convert.vegalite_to_png(spec, scale=1.5)
     drawn = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     return min(address, drawn, key=len)
 

@@ -4,6 +4,7 @@ import pandas as pd
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.report.format import number, percent
+from wattlaw.report.tables.measured import suspicion
 from wattlaw.report.tables.table import Column, Table, make, words
 
 _NOT_TIMED = "done, not timed"
@@ -92,10 +93,10 @@ def verdicts(findings: Findings) -> Table | None:
         "Energy: what was counted, from which source, with which verdict",
         columns,
         counted.to_dict("records"),
-        note="ok: counter and power samples agree where both are there. suspect: they do not, or "
-        "sources were mixed; used, and marked. partial and unavailable: not used, so the run has "
-        "times and no energy. Energies that count different things are never averaged, compared "
-        "or fitted together.",
+        note="ok: counter and power samples agree where both are there. suspect: something "
+        f"speaks against them; used, and marked.{suspicion(findings)} partial and unavailable: "
+        "not used, so the run has times and no energy. Energies that count different things are "
+        "never averaged, compared or fitted together.",
     )
 
 

@@ -1,0 +1,63 @@
+"""Draws charts as SVG in a process of its own, while the next figures are made.
+
+vl_convert holds the interpreter while it draws, so that a thread would not do.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self
+
+import vl_convert
+
+_DIGITS = re.compile(r"(\.\d\d)\d+")
+_TAG = re.compile("<[^>]*>")
+
+
+def to_svg(spec: dict[str, Any]) -> str:
+    """Return a chart as SVG, without what only a screen reader of each mark needs."""
+    plain = {**spec, "config": {**spec.get("config", {}), "aria": False}}
+    svg: str = vl_convert.vegalite_to_svg(plain)
+    return _TAG.sub(lambda tag: _DIGITS.sub(r"\1", tag[0]), svg)
+
+
+class Drawing:
+    """A process that turns one chart after the other into SVG; it ends with its input."""
+
+    def __enter__(self) -> Self:
+        # -P: no module that lies where the user happens to be is taken for one of ours.
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "wattlaw.report.drawing"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+        )
+        self._pool = ThreadPoolExecutor(max_workers=1)
+        return self
+
+    def svg(self, spec: dict[str, Any]) -> Future[str]:
+        """Have a chart drawn. Where the process fails, it is drawn, or raises, here."""
+        return self._pool.submit(self._ask, spec)
+
+    def _ask(self, spec: dict[str, Any]) -> str:
+        child_in, child_out = self._child.stdin, self._child.stdout
+        line = ""
+        if child_in is not None and child_out is not None:
+            try:
+                print(json.dumps(spec), file=child_in, flush=True)
+                line = child_out.readline()
+            except BrokenPipeError:
+                line = ""
+        return str(json.loads(line)) if line else to_svg(spec)
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+        self._child.communicate()
+
+
+if __name__ == "__main__":
+    for chart in sys.stdin:
+        print(json.dumps(to_svg(json.loads(chart))), flush=True)
