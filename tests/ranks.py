@@ -3,7 +3,6 @@
 The processes are forked from a server that has imported the libraries once, which takes seconds.
 """
 
-import atexit
 import json
 import multiprocessing
 import os
@@ -13,8 +12,6 @@ from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from wattlaw.store.live import read_live
 from wattlaw.store.run_folder import RunFolder
@@ -37,13 +34,6 @@ def _serve() -> None:
         del os.environ["PYTHONPATH"]
         if before is not None:
             os.environ["PYTHONPATH"] = before
-    atexit.register(_end, psutil.Process(forkserver._forkserver._forkserver_pid))  # type: ignore[attr-defined]
-
-
-def _end(server: psutil.Process) -> None:
-    """End what killed ranks leave: their loader processes are children of the server."""
-    for process in [*server.children(recursive=True), server]:
-        process.kill()
 
 
 def spec_of(
@@ -125,6 +115,9 @@ def _rank(spec: RunSpec, folder: Path, attempt: int, rank: int, meeting: str, se
     from wattlaw.training.ranks import joined
     from wattlaw.workloads import catalogue
 
+    # Loaders are forked, as in a rank that torchrun starts. A server of the rank's own, which is
+    # what it inherits, would hold its loaders and they it, for ever after the rank's end.
+    multiprocessing.set_start_method("fork", force=True)
     torch.set_num_threads(1)
     world = str(spec.setting.gpus)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"}
