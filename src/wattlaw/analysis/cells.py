@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from wattlaw.analysis.levels import LEVEL
 from wattlaw.analysis.metrics import SETTINGS
 
-LEVEL = 0.95
 #: Energies and what is made from them: no mean over those that count different things.
 ENERGIES = (
     "energy_per_epoch_j", "energy_per_sample_j", "energy_per_update_j", "energy_delay_js",

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, special, stats
 
-from wattlaw.analysis.cells import LEVEL
+from wattlaw.analysis.levels import ERROR, LEVEL
 from wattlaw.errors import Refused
 
 Floats = npt.NDArray[np.float64]
@@ -103,5 +103,5 @@ def _quantile(load: tuple[float, ...], freedom: int) -> float:
     def beyond(d: float) -> float:
         return _greatest_below(d, np.array(load), freedom) - LEVEL
 
-    top = float(stats.t.ppf(1 - (1 - LEVEL) / (2 * len(load)), freedom))  # Bonferroni and more
+    top = float(stats.t.ppf(1 - ERROR / (2 * len(load)), freedom))  # Bonferroni and more
     return float(optimize.brentq(beyond, 0.0, top, xtol=1e-6))

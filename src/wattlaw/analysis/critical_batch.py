@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import optimize, stats
 
-from wattlaw.analysis.cells import LEVEL
+from wattlaw.analysis.goodness import aicc, exceeds
+from wattlaw.analysis.levels import ERROR, LEVEL
 from wattlaw.errors import Refused
 
 Floats = npt.NDArray[np.float64]
@@ -239,11 +240,11 @@ def _lack_of_fit(data: _Runs, law: _Fit) -> tuple[float | None, float, float]:
     if data.is_censored.any() or data.n == batches:
         return None, *usual
     pure, whole = float((means**2).sum()), data.n * law.sigma**2
-    lack, freedom = max(whole - pure, 0.0) / (batches - 2), batches - 2
+    lack, freedom = max(whole - pure, 0.0), batches - 2
     if pure <= data.n * _LEAST_SIGMA**2:
         return None, *usual
-    p_value = float(stats.f.sf(lack / (pure / (data.n - batches)), freedom, data.n - batches))
-    return p_value, *(usual if p_value >= 1 - LEVEL else (lack / whole, freedom))
+    p_value = exceeds(lack, freedom, pure, data.n - batches)
+    return p_value, *(usual if p_value >= ERROR else (lack / freedom / whole, freedom))
 
 
 def _end(data: _Runs, law: _Fit, at: int, edge: float, allowed: float) -> float | None:
@@ -263,11 +264,9 @@ def _table(fits: dict[str, _Fit], n: int) -> pd.DataFrame:
     rows = []
     for name, fit in fits.items():
         k = len(fit.parameters) + 1
-        aicc = math.nan
-        if n > k + 1:
-            aicc = 2 * k - 2 * fit.log_likelihood + 2 * k * (k + 1) / (n - k - 1)
-        rows.append((name, k, fit.log_likelihood, aicc))
+        rows.append((name, k, fit.log_likelihood, aicc(fit.log_likelihood, n, k)))
     forms = pd.DataFrame(rows, columns=["form", "k", "log_likelihood", "aicc"])
+    forms["aicc"] = forms["aicc"].astype(float)
     weight = np.exp(-(forms["aicc"] - forms["aicc"].min()) / 2)
     return forms.assign(weight=weight / weight.sum()).sort_values("aicc", ignore_index=True)
 
@@ -291,7 +290,7 @@ def _sentence(found: CriticalBatch) -> str:
             words += ", so it lies outside of them"
     if found.best_form != LAW:
         words += f"; a {found.best_form} form fits better"
-    if found.lack_of_fit_p is not None and found.lack_of_fit_p < 1 - LEVEL:
+    if found.lack_of_fit_p is not None and found.lack_of_fit_p < ERROR:
         words += f"; the batches' means leave the law (p = {found.lack_of_fit_p:.2g})"
     if found.censored:
         words += f"; {found.censored} runs had not reached the target when they ended"

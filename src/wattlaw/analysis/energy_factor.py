@@ -15,9 +15,9 @@ import statsmodels.api as sm
 import statsmodels.formula.api as smf
 
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.cells import LEVEL
 from wattlaw.analysis.energy_laws import measured
 from wattlaw.analysis.groups import groups
+from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
 from wattlaw.analysis.series import scaling_series
 from wattlaw.errors import Refused
@@ -95,7 +95,7 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
     if settings < terms + 3:
         raise Refused(f"{settings} settings for {terms} terms; at least {terms + 3} are needed")
     fit = model.fit(cov_type="cluster", cov_kwds={"groups": clusters}, use_t=True)
-    ends = fit.conf_int(alpha=1 - LEVEL)
+    ends = fit.conf_int(alpha=ERROR)
     found = pd.DataFrame(
         {
             "estimate": fit.params,
@@ -160,7 +160,7 @@ def _drift(means: pd.Series) -> dict[str, object]:
     if len(means) < MIN_COUNTS:
         return row | {"why": f"{len(means)} GPU counts; at least {MIN_COUNTS} are needed"}
     fit = sm.OLS(means.to_numpy(float), sm.add_constant(np.log(counts))).fit()
-    low, high = (float(end) for end in fit.conf_int(alpha=1 - LEVEL)[1])
+    low, high = (float(end) for end in fit.conf_int(alpha=ERROR)[1])
     row |= {"slope": float(fit.params[1]), "slope_low": low, "slope_high": high}
     row["p_value"] = float(fit.pvalues[1])
     if low > 0 or high < 0:

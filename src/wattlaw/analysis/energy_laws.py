@@ -18,8 +18,9 @@ import pandas as pd
 import statsmodels.api as sm
 
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.cells import LEVEL
+from wattlaw.analysis.goodness import aicc
 from wattlaw.analysis.groups import Group, groups
+from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
 from wattlaw.errors import Refused
 
@@ -226,7 +227,7 @@ def _linear(form: str, hours: Floats, energy: Floats) -> EnergyForm:
     return EnergyForm(
         form,
         dict(zip(names, map(float, result.params), strict=True)),
-        _intervals(names, result.conf_int(alpha=1 - LEVEL)),
+        _intervals(names, result.conf_int(alpha=ERROR)),
         _r2(energy, result.fittedvalues),
         _aicc(relative, len(names) + 1, float(np.log(seconds).sum())),
     )
@@ -235,7 +236,7 @@ def _linear(form: str, hours: Floats, energy: Floats) -> EnergyForm:
 def _log(hours: Floats, energy: Floats) -> EnergyForm:
     result = sm.OLS(np.log(energy), sm.add_constant(np.log(hours))).fit()
     scale, exponent = result.params
-    ends = result.conf_int(alpha=1 - LEVEL)
+    ends = result.conf_int(alpha=ERROR)
     return EnergyForm(
         LOG_LOG,
         {"scale_j": math.exp(scale), "exponent": float(exponent)},
@@ -259,8 +260,6 @@ def _r2(energy: Floats, fitted: Floats) -> float | None:
 def _aicc(errors: Floats, k: int, log_scales: float) -> float | None:
     """Return AICc of normal errors; ``log_scales`` turns their likelihood into that of E."""
     n = len(errors)
-    if n <= k + 1:
-        return None
     sigma = max(float(np.sqrt(np.mean(errors**2))), _LEAST_SIGMA)
     log_likelihood = -n / 2 * (math.log(2 * math.pi * sigma**2) + 1) - log_scales
-    return 2 * k - 2 * log_likelihood + 2 * k * (k + 1) / (n - k - 1)
+    return aicc(log_likelihood, n, k)

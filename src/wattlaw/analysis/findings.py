@@ -10,7 +10,7 @@ from wattlaw.analysis.batch_effects import QualityByBatch, quality_by_batch
 from wattlaw.analysis.caps.choice import best_limits
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.effects import limit_effects
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.limits import LIMITS, without_limits
 from wattlaw.analysis.caps.rules import LeastEnergy, LeastEnergyDelay, LeastEnergyWithin
 from wattlaw.analysis.cells import cells, energy_words
 from wattlaw.analysis.energy_factor import FactorModel, factor_drift, factor_model
@@ -51,7 +51,7 @@ class Findings:
     comparisons: tuple[tuple[str, LimitComparison], ...]  # by family
     comparison_refusals: tuple[tuple[str, str], ...]  # family and what is compared, reason
     limit_effects: pd.DataFrame  # analysis.caps.effects.limit_effects, and ``limit_kind``
-    energy_laws: pd.DataFrame  # analysis.energy_laws.energy_laws, of runs without limits
+    energy_laws: pd.DataFrame  # analysis.energy_laws.energy_laws, of caps.limits.without_limits
     factor_model: FactorModel | None
     factor_refusal: str | None
     factor_drift: pd.DataFrame  # analysis.energy_factor.factor_drift
@@ -126,7 +126,7 @@ def find(
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
     compared, refused = _comparisons(series)
-    model, model_refusal = _factor_model(_unlimited(table))
+    model, model_refusal = _factor_model(without_limits(table))
     return Findings(
         statuses={str(key): int(count) for key, count in runs["status"].value_counts().items()},
         not_done=not_done[columns].reset_index(drop=True),
@@ -149,7 +149,7 @@ def find(
             [limit_effects(table, kind).assign(limit_kind=kind) for kind in LIMITS],
             ignore_index=True,
         ),
-        energy_laws=energy_laws(_unlimited(table)),
+        energy_laws=energy_laws(without_limits(table, ["workload", "hardware"])),
         factor_model=model,
         factor_refusal=model_refusal,
         factor_drift=factor_drift(table),
@@ -191,12 +191,6 @@ def _comparisons(
             except Refused as refusal:
                 refused.append((f"{label}: {kind}", str(refusal)))
     return tuple(compared), tuple(refused)
-
-
-def _unlimited(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs without cap and clock where there are any: a cap changes the factor."""
-    free = table[table[list(LIMITS)].isna().all(axis=1)]
-    return table if free.empty else free
 
 
 def _factor_model(table: pd.DataFrame) -> tuple[FactorModel | None, str | None]:

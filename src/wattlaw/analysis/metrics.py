@@ -112,10 +112,7 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
     """Return times, counts and energies of the windows, by run."""
     # A tracked epoch that an evaluation interrupts has several windows per host.
     hosts = windows.groupby(["run_id", "epoch", "host"], sort=False)
-    of_host = hosts.agg(
-        duration_s=("duration_s", _sum) if windows["duration_s"].hasnans else ("duration_s", "sum"),
-        updates=("updates", _sum) if windows["updates"].hasnans else ("updates", "sum"),
-    )
+    of_host = hosts[["duration_s", "updates"]].sum(min_count=1)
     epoch = windows.groupby(["run_id", "epoch"])
     of_epoch = of_host.groupby(level=["run_id", "epoch"]).max()
     of_epoch["samples"] = epoch["samples"].sum(min_count=1)
@@ -134,10 +131,6 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
     # What an evaluation leaves of an epoch may be too short to be measured by itself.
     told = windows[windows["duration_s"] >= _TELLING * hosts["duration_s"].transform("sum")]
     return table.join(_energy(told)).join(_utilisation(windows))
-
-
-def _sum(values: pd.Series) -> float:
-    return float(values.sum(min_count=1))
 
 
 def _energy(windows: pd.DataFrame) -> pd.DataFrame:

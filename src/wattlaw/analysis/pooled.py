@@ -1,19 +1,22 @@
 """Means of repeats with one variance that is pooled over all of them, mostly of logarithms."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from wattlaw.analysis.laws.observations import LEVEL, ROUNDING
+from wattlaw.analysis.laws.observations import ROUNDING
+from wattlaw.analysis.levels import LEVEL
 
 Floats = npt.NDArray[np.float64]
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Pooled:
+class Pooled(Generic[Key]):
     """Means of samples, and the variance that they share.
 
     ``freedom`` is 0 where nothing tells how sure a mean is: without repeats, or where repeats are
@@ -21,23 +24,26 @@ class Pooled:
     is no proof of certainty, so there is no variance then.
     """
 
-    means: Mapping[int, float]
-    sizes: Mapping[int, int]
+    means: Mapping[Key, float]
+    sizes: Mapping[Key, int]
     variance: float  # missing without freedom
     freedom: int
     alike: bool
 
-    def difference(self, one: int, other: int) -> tuple[float, float]:
-        """Return the difference of two means, and its standard error: missing without freedom.
+    def contrast(self, weights: Mapping[Key, float]) -> tuple[float, float]:
+        """Return the sum of weights times means, and its standard error: missing without freedom.
 
-        s sqrt(1 / n_one + 1 / n_other). A mean does not differ from itself.
+        s sqrt(sum of weight^2 / n).
         """
-        if one == other:
-            return 0.0, 0.0
-        share = 1 / self.sizes[one] + 1 / self.sizes[other]
-        return self.means[one] - self.means[other], float(np.sqrt(self.variance * share))
+        total = sum(weight * self.means[key] for key, weight in weights.items())
+        share = sum(weight**2 / self.sizes[key] for key, weight in weights.items())
+        return float(total), float(np.sqrt(self.variance * share))
 
-    def interval(self, one: int, other: int) -> tuple[float, float, float]:
+    def difference(self, one: Key, other: Key) -> tuple[float, float]:
+        """Return the ``contrast`` of one mean with another; a mean does not differ from itself."""
+        return (0.0, 0.0) if one == other else self.contrast({one: 1.0, other: -1.0})
+
+    def interval(self, one: Key, other: Key) -> tuple[float, float, float]:
         """Return the difference of two means with its 95 % t interval."""
         change, error = self.difference(one, other)
         half = self.t((1 + LEVEL) / 2) * error if error else error
@@ -48,7 +54,7 @@ class Pooled:
         return float(stats.t.ppf(share, self.freedom)) if self.freedom else np.nan
 
 
-def pool(samples: Mapping[int, Floats]) -> Pooled:
+def pool(samples: Mapping[Key, Floats]) -> Pooled[Key]:
     """Return the means of ``samples``, each of one value at least, and their pooled variance.
 
     s^2 = sum over samples of (x - mean)^2, over n - k degrees of freedom: as many as there are

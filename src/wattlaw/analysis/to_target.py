@@ -15,8 +15,8 @@ import pandas as pd
 from scipy import stats
 
 from wattlaw.analysis.batch_effects import LEARNING
-from wattlaw.analysis.cells import LEVEL
 from wattlaw.analysis.groups import groups
+from wattlaw.analysis.levels import LEVEL
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.quality import direction
 from wattlaw.errors import BadInput, Refused

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wattlaw import processes
 from wattlaw.errors import BadInput
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def connection() -> "duckdb.DuckDBPyConnection":
     """Return a DuckDB database of our own, in memory, that loads nothing from a network."""
     import duckdb
 
-    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    threads = min(_MOST_THREADS, processes.cores())
     config: dict[str, Any] = {
         "memory_limit": MEMORY,
         "threads": threads,

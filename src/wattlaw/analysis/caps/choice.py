@@ -16,13 +16,13 @@ from wattlaw.analysis.caps.limits import (
 )
 from wattlaw.analysis.caps.rules import LeastEnergyWithin, Rule
 from wattlaw.analysis.groups import groups
+from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.pooled import Pooled, geometric_mean, pool
 from wattlaw.errors import BadInput, Refused
 
 BEST, NO_REPEATS, UNKNOWN = "best", "no repeats", "cannot tell"
 ALIKE = "repeats are all the same"
-LEVEL = 0.95
 #: A limit that costs at most so much more is as good: below what a meter can tell.
 TOLERANCE = 0.01
 
@@ -192,23 +192,23 @@ def best_limits(
     return pd.DataFrame(rows, columns=columns)
 
 
-def _logs(values: Iterable[pd.Series]) -> Pooled:
+def _logs(values: Iterable[pd.Series]) -> Pooled[int]:
     return pool({i: np.log(one.to_numpy(float)) for i, one in enumerate(values)})
 
 
-def _change(logs: Pooled, i: int) -> tuple[float, Interval | None]:
+def _change(logs: Pooled[int], i: int) -> tuple[float, Interval | None]:
     """Return limit i over the reference, less 1, with its interval; None without freedom."""
     change, low, high = (float(one) for one in np.expm1(logs.interval(i, 0)))
     return change, (low, high) if logs.freedom else None
 
 
 def _rivals(
-    table: pd.DataFrame, chosen: int, base: int, rule: Rule, costs: Pooled, times: Pooled, *,
-    told: bool,
+    table: pd.DataFrame, chosen: int, base: int, rule: Rule, costs: Pooled[int],
+    times: Pooled[int], *, told: bool,
 ) -> tuple[pd.DataFrame, bool]:  # fmt: skip
     """Add what the other limits cost relative to the chosen; say whether that is surely allowed."""
     shared = max(len(table) - 1, 1)
-    share = 1 - (1 - LEVEL) / shared
+    share = 1 - ERROR / shared
     t = costs.t(share)
     t_times = times.t(share)
     low = []

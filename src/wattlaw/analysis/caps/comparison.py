@@ -23,11 +23,12 @@ from wattlaw.analysis.caps.limits import (
     limit_words,
     varied_alone,
 )
+from wattlaw.analysis.goodness import exceeds
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL, ROUNDING
 from wattlaw.analysis.laws.power_law import fit_power_law
+from wattlaw.analysis.levels import ERROR, LEVEL
 from wattlaw.errors import BadInput, Refused
 
-LEVEL = 0.95
 MARGIN = 0.05
 RUNS = "runs"
 MEANS = "means of each cell, GPU counts as blocks"
@@ -140,9 +141,9 @@ def compare_limits(
     )
     difference_p = _difference_p(model, len(limits), logs)
     equivalence_p = float(differences["equivalence_p"].iloc[1:].max())
-    if equivalence_p < 1 - LEVEL:
+    if equivalence_p < ERROR:
         verdict = SAME
-    elif difference_p is None or difference_p < 1 - LEVEL:
+    elif difference_p is None or difference_p < ERROR:
         verdict = DIFFERENT
     else:
         verdict = UNKNOWN
@@ -191,9 +192,9 @@ def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, Any, Any]:
     pure = float(((logs["y"] - cells.transform("mean")) ** 2).sum())
     own, repeats = len(cells) - 2 * limits, len(logs) - len(cells)
     if own > 0 and repeats > 0:
-        lack = max(float(model.ssr) - pure, 0.0) / own
+        lack = max(float(model.ssr) - pure, 0.0)
         alike = pure <= len(logs) * ROUNDING**2  # repeats that tell nothing
-        if alike or stats.f.sf(lack / (pure / repeats), own, repeats) < POOLING_LEVEL:
+        if alike or exceeds(lack, own, pure, repeats) < POOLING_LEVEL:
             means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
             for blocks in (True, False):
                 design = _design(means, limits, blocks=blocks)
@@ -240,7 +241,7 @@ def _differences(model: Any, limits: int, margin: float) -> pd.DataFrame:
 def _shifts(parallel: Any, limits: int) -> pd.DataFrame:
     """Return the factor on t of each limit under laws of one exponent."""
     found = np.exp(parallel.params[: limits - 1])
-    low, high = np.exp(parallel.conf_int(1 - LEVEL)[: limits - 1]).T
+    low, high = np.exp(parallel.conf_int(ERROR)[: limits - 1]).T
     one = np.ones(1)
     return pd.DataFrame(
         {

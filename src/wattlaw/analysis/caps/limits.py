@@ -1,5 +1,6 @@
 """What the analyses of limits share: which rows differ in one limit alone, and their reference."""
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -48,6 +49,19 @@ def distinct_limits(limits: pd.Series) -> list[float | None]:
 def at_limit(rows: pd.DataFrame, column: str, value: float | None) -> pd.DataFrame:
     """Return the rows whose limit is ``value``; None is no limit."""
     return rows[rows[column].isna() if value is None else rows[column] == value]
+
+
+def without_limits(rows: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the rows without cap and clock or, where all have one, those with the highest.
+
+    With ``by``, that is decided for each group of these columns by itself: a machine that was
+    never run without a cap is not left out for another that was.
+    """
+    for limit in LIMITS:
+        shown = rows[limit].fillna(math.inf)
+        groups = [rows[name] for name in by] or (lambda _: 0)
+        rows = rows[shown == shown.groupby(groups, dropna=False).transform("max")]
+    return rows
 
 
 def with_several(table: pd.DataFrame, names: Sequence[str], limit: Limit) -> pd.DataFrame:

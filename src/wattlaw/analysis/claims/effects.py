@@ -10,9 +10,12 @@ from scipy import special
 
 from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, limit_words, varied_alone
 from wattlaw.analysis.claims.verdicts import Effect
+from wattlaw.analysis.goodness import exceeds
 from wattlaw.analysis.laws import observations as seen
 from wattlaw.analysis.laws.power_law import CONSTANTS, fit_power_law
+from wattlaw.analysis.levels import LEVEL
 from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.analysis.pooled import pool
 from wattlaw.errors import Refused
 
 TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"
@@ -69,8 +72,7 @@ def slope(rows: pd.DataFrame, y: str, x: str = "gpus") -> Effect:
 def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float]) -> Effect:
     """Return the sum of weights times mean ln y of the cells ``by``.
 
-    The variance is pooled over all cells of ``rows``: s^2 sum(w^2 / n), with as many degrees of
-    freedom as there are repeats beyond the first of each cell.
+    The variance is pooled over all cells of ``rows`` (``analysis.pooled``).
 
     Raises
     ------
@@ -78,19 +80,15 @@ def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float
         Nothing was repeated, repeats are all the same, or a cell was not measured.
     """
     found = measured(rows, y)
-    grouped = _logs(found, y).groupby(found[by])
-    count, mean = grouped.size().to_dict(), grouped.mean().to_dict()
-    if missing := [cell for cell in weights if cell not in count]:
+    cells = _logs(found, y).groupby(found[by])
+    logs = pool({cell: values.to_numpy(float) for cell, values in cells})
+    if missing := [cell for cell in weights if cell not in logs.means]:
         raise Refused(f"{_WORDS.get(y, y)} was not measured at {by} {missing[0]}")
-    freedom = len(found) - len(count)
-    if freedom < 1:
-        raise Refused("no repeats tell how sure a ratio is: measure at least two of each setting")
-    own = _logs(found, y) - grouped.transform("mean")
-    if (own.abs() <= seen.ROUNDING).all():
+    if logs.alike:
         raise Refused(_ALL_THE_SAME)
-    share = sum(weight**2 / count[cell] for cell, weight in weights.items())
-    estimate = sum(weight * mean[cell] for cell, weight in weights.items())
-    return Effect(float(estimate), float(np.sqrt((own**2).sum() / freedom * share)), freedom)
+    if logs.freedom < 1:
+        raise Refused("no repeats tell how sure a ratio is: measure at least two of each setting")
+    return Effect(*logs.contrast(weights), logs.freedom)
 
 
 def _logs(rows: pd.DataFrame, y: str) -> pd.Series:
@@ -150,8 +148,7 @@ def _interact(between: float, between_df: int, within: float, within_df: int) ->
     """Say whether an F test finds that cells differ by more than their repeats; yes without any."""
     if within_df < 1 or within <= within_df * seen.ROUNDING**2:
         return True
-    p_value = special.fdtrc(between_df, within_df, (between / between_df) / (within / within_df))
-    return bool(p_value < seen.POOLING_LEVEL)
+    return exceeds(between, between_df, within, within_df) < seen.POOLING_LEVEL
 
 
 def with_and_without(rows: pd.DataFrame, limit: Limit, value: float | None = None) -> pd.DataFrame:
@@ -259,7 +256,7 @@ def from_interval(estimate: float, interval: tuple[float, float], df: float) -> 
     if df < 1:
         raise Refused("too few settings to tell how sure the law is: measure more")
     half = (interval[1] - interval[0]) / 2
-    return Effect(estimate, half / float(special.stdtrit(df, 0.975)), df)
+    return Effect(estimate, half / float(special.stdtrit(df, (1 + LEVEL) / 2)), df)
 
 
 def scaled(effect: Effect, factor: float) -> Effect:

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.limits import LIMITS, without_limits
 from wattlaw.analysis.claims.cases import case, on_main, on_runs
 from wattlaw.analysis.claims.effects import (
     ENERGY,
@@ -22,7 +22,7 @@ from wattlaw.analysis.claims.effects import (
     settings,
     slope,
 )
-from wattlaw.analysis.claims.jobs import Job, jobs, without_limits
+from wattlaw.analysis.claims.jobs import Job, jobs
 from wattlaw.analysis.claims.verdicts import (
     KIT,
     MIT,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import LIMITS, Limit, at_limit, distinct_limits, varied_alone
+from wattlaw.analysis.caps.limits import LIMITS, Limit, varied_alone, without_limits
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, group_label, groups
 from wattlaw.analysis.metrics import SETTINGS
@@ -97,20 +97,13 @@ def _telling(series: pd.DataFrame) -> tuple[float, ...]:
     )  # fmt: skip
 
 
-def without_limits(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without cap and clock or, where all have one, those with the highest."""
-    for limit in LIMITS:
-        if len(rows):
-            rows = at_limit(rows, limit, distinct_limits(rows[limit])[0])
-    return rows
-
-
 def counted(rows: pd.DataFrame, *, energy: bool = False) -> str:
     """Return how many runs at which GPU counts, and what their energy is."""
     counts = sorted(int(count) for count in rows["gpus"].unique())
-    span = f"{counts[0]} to {counts[-1]} GPUs" if len(counts) > 1 else f"{counts[0]} GPUs"
+    gpus = "GPU" if counts == [1] else "GPUs"
+    span = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
     made = " simulated" if (rows["launcher"] == "simulated").any() else ""
-    words = f"{len(rows)}{made} runs, {span}"
+    words = f"{len(rows)}{made} {'run' if len(rows) == 1 else 'runs'}, {span} {gpus}"
     kinds = sorted(rows["energy_is"].dropna().unique()) if energy else []
     return f"{words}, energy of {'; '.join(kinds)}" if kinds else words
 

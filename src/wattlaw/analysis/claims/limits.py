@@ -20,7 +20,6 @@ from wattlaw.analysis.claims.effects import (
 )
 from wattlaw.analysis.claims.jobs import jobs
 from wattlaw.analysis.claims.verdicts import (
-    LEVEL,
     MIT,
     Case,
     Check,
@@ -31,6 +30,7 @@ from wattlaw.analysis.claims.verdicts import (
     plain,
 )
 from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.levels import ERROR
 from wattlaw.errors import Refused
 
 #: Exponents that differ by less are equal; the margin of ``compare_limits``.
@@ -198,7 +198,7 @@ def slow_down_shrinks(findings: Findings) -> Claim:
         both = pd.concat([one.assign(cell=one["gpus"] * (-1) ** i) for i, one in enumerate(kinds)])
         few = {-shared[0]: 1.0, shared[0]: -1.0}
         slower = contrast(both, TIME, "cell", few)
-        if slower.bounds(LEVEL)[1] < math.log(1 + SHRINKS):
+        if slower.bounds(ERROR)[1] < math.log(1 + SHRINKS):
             raise Refused(
                 f"{limit_words('power_limit_w', limits[-1])} does not slow {shared[0]} GPUs"
             )

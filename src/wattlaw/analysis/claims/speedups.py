@@ -9,7 +9,6 @@ from wattlaw.analysis.claims.cases import on_main, on_series
 from wattlaw.analysis.claims.effects import TIME, contrast, exponent, measured, ratio, scaled
 from wattlaw.analysis.claims.verdicts import (
     KIT,
-    LEVEL,
     MIT,
     Check,
     Claim,
@@ -18,6 +17,7 @@ from wattlaw.analysis.claims.verdicts import (
     Within,
 )
 from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.levels import ERROR
 from wattlaw.errors import Refused
 
 NEAR_LINEAR = 0.9
@@ -44,7 +44,7 @@ def _reaches(findings: Findings, workload: str, model: str, speedup: float) -> C
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         said, found, reach = _speedup(rows)
-        if reach < FULL_RANGE and found.bounds(LEVEL)[0] < least:
+        if reach < FULL_RANGE and found.bounds(ERROR)[0] < least:
             raise Refused(_too_narrow(said, found, reach, FULL_RANGE))
         yield Within("speedup", said, found, least, show=ratio)
 
@@ -67,7 +67,7 @@ def cnn_speedup(findings: Findings) -> Claim:
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         said, found, reach = _speedup(rows)
-        least, most = found.bounds(LEVEL)
+        least, most = found.bounds(ERROR)
         # More GPUs may still bring more: too little contradicts over the whole range alone.
         needed = PICTURED_RANGE if least >= low and most <= high else FULL_RANGE
         if least <= high and reach < needed:

@@ -23,10 +23,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from scipy import special
 
+from wattlaw.analysis.levels import ERROR
 from wattlaw.errors import Refused
 
 SUPPORTED, CONTRADICTED, NOT_DECIDABLE = "supported", "contradicted", "not decidable"
-LEVEL = 0.05
 MIT, KIT = "mit-2022", "kit-2025"
 #: So many workloads are told in the evidence of a claim; its parts have all.
 _TOLD = 3
@@ -99,14 +99,14 @@ class Within:
 
     def words(self) -> str:
         """Return the effect with its 90 % interval."""
-        low, high = self.effect.bounds(LEVEL)
+        low, high = self.effect.bounds(ERROR)
         told = [self.shape.format(self.show(value)) for value in (self.effect.estimate, low, high)]
         about = f", {self.effect.about}" if self.effect.about else ""
         return f"{self.said}: {told[0]} (90 % interval {told[1]} to {told[2]}{about})"
 
     def numbers(self) -> Numbers:
         """Return the effect and its 90 % interval, as shown."""
-        low, high = self.effect.bounds(LEVEL)
+        low, high = self.effect.bounds(ERROR)
         told = (self.effect.estimate, low, high)
         names = (self.name, f"{self.name}_low", f"{self.name}_high")
         return {name: plain(self.show(value)) for name, value in zip(names, told, strict=True)}
@@ -232,7 +232,7 @@ class Statement:
     def judged(self, cases: Sequence[Case]) -> Claim:
         """Return the claim with the verdicts of the cases, and that of all together."""
         tests = max(1, sum(len(one.checks) for one in cases))
-        levels = (LEVEL, LEVEL / tests) if self.about == "every" else (LEVEL / tests, LEVEL)
+        levels = (ERROR, ERROR / tests) if self.about == "every" else (ERROR / tests, ERROR)
         parts = tuple(_part(one, *levels) for one in cases)
         tested = [part for part, one in zip(parts, cases, strict=True) if one.checks]
         verdict = _overall([part.verdict for part in tested], self.about)

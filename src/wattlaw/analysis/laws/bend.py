@@ -26,6 +26,7 @@ from wattlaw.analysis.laws.observations import (
     plain,
     plain_interval,
 )
+from wattlaw.analysis.levels import LEVEL
 from wattlaw.errors import Refused
 
 MIN_COUNTS = 5
@@ -173,7 +174,7 @@ def _bend(data: Observations, design: Floats, gains: Floats, total: float, p_val
         spread.interval(float(way @ weights), float(np.sqrt(spread.scale * (way @ gram @ way))))
         for way in (before, after)
     ]
-    limit = lefts[best] + spread.scale * special.fdtri(1, df, seen.LEVEL)
+    limit = lefts[best] + spread.scale * special.fdtri(1, df, LEVEL)
     possible = data.x[1:-1][lefts <= limit]
     return Bend(
         at=float(data.x[1:-1][best]),

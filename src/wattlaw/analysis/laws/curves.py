@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
+from wattlaw.analysis import goodness
 from wattlaw.analysis.laws import observations as seen
 from wattlaw.analysis.laws.families import IN_UNITS_OF_Y, Law
 from wattlaw.analysis.laws.observations import Floats, Interval, Noise, Observations, plain
@@ -161,15 +162,12 @@ def _parameters(
 
 
 def aicc(squares: float, n: int, k: int) -> float | None:
-    """Return n ln(squares / n) + 2 k + 2 k (k + 1) / (n - k - 1); None if ``n <= k + 1``.
+    """Return ``goodness.aicc`` of normal noise, without the constant that ``n`` values share.
 
-    ``k`` counts the noise too. Hurvich & Tsai 1989, Biometrika 76, 297-307. Squares are taken as
-    no smaller than rounding makes them.
+    ln L = -n / 2 ln(squares / n). Squares are taken as no smaller than rounding makes them.
     """
-    if n <= k + 1:
-        return None
     least = n * seen.ROUNDING**2
-    return n * math.log(max(squares, least) / n) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+    return goodness.aicc(-n / 2 * math.log(max(squares, least) / n), n, k)
 
 
 def _inverse(design: Floats) -> Floats:

@@ -8,8 +8,8 @@ from scipy import special, stats
 from statsmodels.stats.diagnostic import het_breuschpagan
 
 from wattlaw.analysis.laws.observations import ROUNDING, Floats
+from wattlaw.analysis.levels import ERROR
 
-_LEVEL = 0.05
 _WORDS = {
     "normality_p": "they are not normal",
     "curvature_p": "they curve with ln N",
@@ -43,7 +43,7 @@ class Diagnostics:
         found = [
             f"{words} (p = {values[name]:.2g})"
             for name, words in _WORDS.items()
-            if values[name] is not None and values[name] < _LEVEL
+            if values[name] is not None and values[name] < ERROR
         ]
         return "residuals: " + ("; ".join(found) or "nothing speaks against the law")
 

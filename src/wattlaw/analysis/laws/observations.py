@@ -16,9 +16,10 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import special
 
+from wattlaw.analysis.goodness import exceeds
+from wattlaw.analysis.levels import LEVEL
 from wattlaw.errors import Refused
 
-LEVEL = 0.95
 MIN_DISTINCT = 3
 #: Runs and counts are pooled only if a test at this level finds no deviation that repeats share: at
 #: the usual 5 % too many such deviations pass, and intervals come out too short
@@ -194,7 +195,7 @@ def lack_of_fit(data: Observations, between: float, constants: int) -> float | N
         return None
     if data.within <= data.n * ROUNDING**2:
         return 1.0 if between == 0 else 0.0
-    return float(special.fdtrc(df, data.within_df, (between / df) / (data.within / data.within_df)))
+    return exceeds(between, df, data.within, data.within_df)
 
 
 def noise(data: Observations, between: float, constants: int) -> Noise:

@@ -24,6 +24,7 @@ from wattlaw.analysis.laws.observations import (
     plain,
     plain_interval,
 )
+from wattlaw.analysis.levels import ERROR
 
 CONSTANTS = 2
 
@@ -182,7 +183,7 @@ def _design(x: Floats) -> Floats:
 def _law(data: Observations, result: Any) -> PowerLaw:
     log_alpha, slope = (float(value) for value in result.params)
     gram = np.asarray(result.normalized_cov_params, dtype=float)
-    intercept_ci, slope_ci = result.conf_int(alpha=1 - seen.LEVEL).tolist()
+    intercept_ci, slope_ci = result.conf_int(alpha=ERROR).tolist()
     constant = bool(np.ptp(data.log_y) == 0)
     between = seen.squares(data, data.means - _design(data.x) @ result.params)
     robust_se = plain(math.sqrt(result.cov_HC3[1, 1]))

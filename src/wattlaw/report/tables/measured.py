@@ -6,13 +6,13 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.advice.words import TIME
+from wattlaw.analysis.caps.limits import LIMITS, UNITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, setting_words
 from wattlaw.report.format import NONE, interval, joules, known, number, unit_of, with_interval
 from wattlaw.report.tables.table import Column, Table, make, words
 
 _SETTINGS = "wattlaw export STORE settings -o settings.csv"
-_LIMITS = ("power_limit_w", "clock_limit_mhz")
 _HELD_DOWN = " Held down by cap: share of time in which the power limit kept the clocks down."
 
 
@@ -130,14 +130,14 @@ def in_words(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
             shorter = differing_options(rows[name])
             told[name] = rows[name].map(lambda one, by=shorter: setting_words("options", by[one])
                                         if isinstance(one, str) else NONE)  # fmt: skip
-        elif name in _LIMITS:
-            unit = "W" if name == "power_limit_w" else "MHz"
+        elif name in LIMITS:
+            unit = UNITS[name]
             told[name] = rows[name].map(
                 lambda one, unit=unit: f"{one:g} {unit}" if known(one) else "none"
             )
         elif name != "workload":
             told[name] = rows[name].map(lambda one: one if isinstance(one, str) else number(one))
-    limits = rows[[name for name in _LIMITS if name in rows]]
+    limits = rows[[name for name in LIMITS if name in rows]]
     return rows.assign(**told, _limits=limits.notna().sum(axis=1))
 
 

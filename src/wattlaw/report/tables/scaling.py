@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
 from wattlaw.analysis.laws.fits import Fit
@@ -13,7 +14,6 @@ from wattlaw.report.tables.measured import worker
 from wattlaw.report.tables.table import Column, Table, make, words
 
 _FITS = "wattlaw export STORE fits -o fits.csv"
-_LIMITS = ("power_limit_w", "clock_limit_mhz")
 
 
 def exponents(findings: Findings) -> Table | None:
@@ -135,7 +135,7 @@ def series(fit: Fit) -> str:
 
 def limits_set(fit: Fit) -> int:
     """Return how many limits a fit's series has: those without any come first."""
-    return sum(known(fit.group.get(name)) for name in _LIMITS)
+    return sum(known(fit.group.get(name)) for name in LIMITS)
 
 
 def main_fits(findings: Findings) -> list[Fit]:
@@ -147,9 +147,7 @@ def main_fits(findings: Findings) -> list[Fit]:
     chosen: dict[tuple[object, object], Fit] = {}
     for fit in findings.fits.rows:
         law = fit.law
-        if law is None or any(
-            known(fit.group.get(name)) for name in (*_LIMITS, "fraction_per_gpu")
-        ):
+        if law is None or any(known(fit.group.get(name)) for name in (*LIMITS, "fraction_per_gpu")):
             continue
         key = (fit.group.get("workload"), fit.group.get("hardware"))
         other = chosen[key].law if key in chosen else None

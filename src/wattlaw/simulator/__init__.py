@@ -1,0 +1,1 @@
+"""A GPU cluster on paper: time and power of a run from first principles."""

@@ -1,0 +1,57 @@
+"""What a model asks of any hardware, counted once from the workload itself and stored as data."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from wattlaw.study.model import Model
+
+Amount = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Phase = Literal["forward", "backward", "update"]
+
+
+class Kernels(Model):
+    """Kernels of one update that are alike: how many, and what each of them does.
+
+    Bytes are those of float32, read and written once (no cache); operations are those of matrix
+    products, convolutions and attention, a multiplication and an addition being two.
+    """
+
+    phase: Phase
+    count: Annotated[float, Field(gt=0)]
+    flops_per_sample: Amount
+    bytes_per_sample: Amount
+    bytes_fixed: Amount  # whatever the batch, such as weights
+
+
+class Figures(Model):
+    """What one workload, with options that give its model its size, asks of any hardware.
+
+    ``flops_per_sample`` (forward and backward pass, as ``training.flops`` counts them) is also
+    how figures are found again: they are those of all options with the same operations.
+    """
+
+    workload: str
+    options: dict[str, JsonValue] = Field(default_factory=dict)  # those that differ from defaults
+    parameters: int = Field(ge=1)
+    gradient_bytes: int = Field(ge=1)  # what the ranks exchange in one update
+    layers: int = Field(ge=1)  # modules with parameters of their own
+    flops_per_sample: Annotated[float, Field(gt=0)]
+    #: Standard deviation over mean of the work of single samples; 0 where all are of one size.
+    work_cv: Amount = 0.0
+    stored_bytes_per_sample: Amount  # as the real data set is stored, read once per epoch
+    tensor_bytes_per_sample: Amount  # copied to the GPU
+    input_cpu_s_per_sample: Amount  # of one core: read, decode, augment
+    kernels: tuple[Kernels, ...] = Field(min_length=1)
+    #: (share of the backward pass that is done, share of the gradients' bytes that are ready).
+    gradients_ready: tuple[tuple[Share, Share], ...] = ((0.0, 0.0), (1.0, 1.0))
+    counted: str  # how, where and with which versions
+
+    @model_validator(mode="after")
+    def _gradients_become_ready(self) -> Self:
+        points = self.gradients_ready
+        ends = len(points) >= 2 and points[0] == (0.0, 0.0) and points[-1] == (1.0, 1.0)
+        if not ends or any(a[0] > b[0] or a[1] > b[1] for a, b in zip(points, points[1:])):
+            raise ValueError("gradients_ready must ascend from (0, 0) to (1, 1)")
+        return self

@@ -1,0 +1,103 @@
+"""What is simulated, and what comes out."""
+
+from dataclasses import dataclass, field, fields
+
+from wattlaw.simulator.cluster import Cluster
+from wattlaw.simulator.figures import Figures
+from wattlaw.simulator.parameters import Parameters
+from wattlaw.study.model import Precision
+
+
+@dataclass(frozen=True)
+class Job:
+    """One setting of one workload on one cluster.
+
+    ``samples`` and ``evaluation_samples`` are those of the whole data set; of the training
+    samples ``dataset_fraction`` are used.
+    """
+
+    figures: Figures
+    cluster: Cluster
+    gpus: int
+    local_batch: int
+    samples: int
+    evaluation_samples: int = 0
+    precision: Precision = "fp32"
+    power_limit_w: float | None = None
+    clock_limit_mhz: float | None = None
+    dataset_fraction: float = 1.0
+    gradient_accumulation: int = 1
+    bucket_mb: float = 25.0
+    gpus_per_node: int | None = None  # fewer than the node has, or None for all of them
+    loader_workers: int | None = None  # of each rank; None for an equal share of the cores
+    parameters: Parameters = field(default_factory=Parameters)
+
+    @property
+    def global_batch(self) -> int:
+        """Return the samples of one update."""
+        return self.gpus * self.local_batch
+
+    @property
+    def nodes(self) -> int:
+        """Return how many nodes the job takes."""
+        return -(-self.gpus // (self.gpus_per_node or self.cluster.node.gpus))
+
+
+@dataclass(frozen=True)
+class Split:
+    """Where the time of a mean update goes, in seconds; the parts add up to it."""
+
+    compute_s: float  # a kernel of forward, backward or update is on the GPU
+    launch_s: float  # GPU waits for the host to issue kernels, and what else the host does
+    exchange_s: float  # gradients' exchange that is not hidden
+    slowest_s: float  # waiting for the slowest rank
+    input_s: float  # waiting for samples
+
+    @property
+    def step_s(self) -> float:
+        """Return the time of an update."""
+        return sum(getattr(self, one.name) for one in fields(self))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A piece of every update in which power and utilisation stay as they are."""
+
+    name: str  # as in Split, without the unit
+    duration_s: float
+    power_w: float  # of one GPU
+    sm_util: float  # 0 to 1
+    mem_util: float  # 0 to 1
+
+
+@dataclass(frozen=True)
+class Window:
+    """An epoch's training, or an evaluation, of all GPUs of a run."""
+
+    duration_s: float
+    samples: int
+    updates: int  # evaluation: forward passes of a rank
+    gpu_energy_j: float
+    cpu_energy_j: float
+    dram_energy_j: float
+    gpu_power_w: float  # mean of one GPU
+    sm_util: float
+    mem_util: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one epoch of a job takes. Energies are simulated, never measured."""
+
+    job: Job
+    split: Split
+    phases: tuple[Phase, ...]
+    roofline_s: float  # least time of an update: peaks of the hardware, nothing else
+    startup_s: float  # at an epoch's start: the first samples
+    step_cv: float  # of the times of updates
+    clock_mhz: float
+    power_throttle_share: float  # of the training in which a power limit holds the clock down
+    limited_by: str | None  # "power_limit_w" | "clock_limit_mhz"
+    train: Window
+    evaluation: Window | None
+    warnings: tuple[str, ...] = ()

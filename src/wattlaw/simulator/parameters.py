@@ -1,0 +1,52 @@
+"""The few free fractions of the simulator: how much of what hardware could do is had in practice.
+
+They are of machines and of software, never of a model. ``wattlaw calibrate`` fits them to
+measured runs; without that the defaults hold, and results say "uncalibrated".
+"""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from wattlaw.study.model import Model
+
+Share = Annotated[float, Field(gt=0, le=1)]
+AtLeastZero = Annotated[float, Field(ge=0)]
+
+
+def _free(default: float, source: str) -> Any:
+    return Field(default=default, description=source)
+
+
+class Parameters(Model):
+    """Free fractions; the description of each is the source of its default."""
+
+    compute_fp32: Share = _free(0.7, "assumed: large float32 products reach 70-90 % of peak")
+    compute_tensor: Share = _free(
+        0.45, "assumed: training on tensor cores reaches 30-60 % of peak within its kernels"
+    )
+    bandwidth: Share = _free(0.8, "STREAM-like copies reach 75-90 % of a board's bandwidth")
+    kernel_us: AtLeastZero = _free(2.0, "assumed: start and end of a kernel on the GPU, 1-4 us")
+    launch_us: AtLeastZero = _free(
+        8.0, "assumed: host's time for one operation of eager PyTorch, 5-10 us"
+    )
+    step_ms: AtLeastZero = _free(
+        1.0, "assumed: host's time per update outside operations: loop, loader, optimiser, loss"
+    )
+    network: Share = _free(0.8, "assumed: NCCL's bus bandwidth over that of the links, 70-90 %")
+    overlap: Annotated[float, Field(ge=0, le=1)] = _free(
+        0.8, "assumed: share of the exchange that can hide behind the backward pass"
+    )
+    step_spread: AtLeastZero = _free(
+        0.02, "assumed: standard deviation over mean of a rank's time from one update to the next"
+    )
+    gpu_spread: AtLeastZero = _free(
+        0.015, "assumed: of the speeds of boards of one kind (Sinha et al. 2022 find more, capped)"
+    )
+    run_spread: AtLeastZero = _free(0.01, "assumed: of whole runs of one setting")
+    #: Dynamic power of a board at full clock, as shares of (max_w - idle_w): of having kernels
+    #: at all, of arithmetic at its achievable rate, of memory at its achievable bandwidth.
+    power_busy: AtLeastZero = _free(0.35, "assumed")
+    power_compute: AtLeastZero = _free(0.45, "assumed: dense products draw about the limit")
+    power_memory: AtLeastZero = _free(0.25, "assumed: copies draw about half of the limit")
+    power_exchange: AtLeastZero = _free(0.12, "assumed: of gradients' exchange and waiting for it")
