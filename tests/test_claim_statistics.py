@@ -12,7 +12,7 @@ from claims_lab import Lab, capped
 from wattlaw.analysis.claims import CONTRADICTED, MIT, SUPPORTED
 from wattlaw.analysis.claims import limits as limit_claims
 from wattlaw.analysis.claims.effects import beyond_law, contrast, exponent, paired
-from wattlaw.analysis.claims.jobs import called_like
+from wattlaw.analysis.claims.jobs import called_like, counted
 from wattlaw.analysis.claims.verdicts import Case, Effect, Outside, Statement, Within
 from wattlaw.errors import Refused
 
@@ -188,3 +188,13 @@ def test_caps_that_leave_beta_alone_are_rarely_said_to_change_it() -> None:
     found = [limit_claims.caps_move_alpha(lab.findings()) for lab in labs]
     wrong = sum(claim.verdict == CONTRADICTED for claim in found)
     assert wrong <= 2  # of 15 at 2.5 % each: more with a chance of 0.6 %
+
+
+def test_one_gpu_and_one_run_are_told_as_one():
+    def told(*gpus: int) -> str:
+        return counted(pd.DataFrame({"gpus": gpus}).assign(launcher="local", energy_is=None))
+
+    assert told(1) == "1 run, 1 GPU"
+    assert told(1, 1) == "2 runs, 1 GPU"
+    assert told(4, 4) == "2 runs, 4 GPUs"
+    assert told(1, 8, 2) == "3 runs, 1 to 8 GPUs"

@@ -6,6 +6,7 @@ import pytest
 import statsmodels.formula.api as smf
 
 from wattlaw.analysis.caps.effects import limit_effects
+from wattlaw.analysis.caps.limits import without_limits
 from wattlaw.errors import BadInput
 
 
@@ -119,3 +120,12 @@ def test_repeats_that_are_all_the_same_give_no_interval():
     capped = limit_effects(table).iloc[1]
     assert (capped["time_ratio"], capped["energy_ratio"]) == (2, 0.5)
     assert capped[["time_ratio_low", "time_ratio_high", "energy_ratio_low"]].isna().all()
+
+
+def test_of_each_machine_the_runs_without_limits_are_kept_or_those_with_the_highest():
+    table = rows(hardware=["a", "a", "b", "b", "b"], power_limit_w=[np.nan, 200, 300, 300, 250],
+                 clock_limit_mhz=[np.nan, np.nan, 1000, 900, 1000])  # fmt: skip
+    assert without_limits(table).index.tolist() == [0]
+    assert without_limits(table, ["hardware"]).index.tolist() == [0, 2]
+    assert without_limits(table.iloc[1:]).index.tolist() == [2]
+    assert without_limits(table.iloc[:0]).empty

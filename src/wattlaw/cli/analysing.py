@@ -90,11 +90,12 @@ def report(
     from wattlaw.report.layouts import layout
     from wattlaw.report.page import write_report
     from wattlaw.report.pictures import figure_kinds, write_figures
+    from wattlaw.store.statistics import read_telemetry
 
     chosen, asked = layout(template), figure_kinds(kinds)
     footprint = footprint_of(pue, grid, price, price_per_gpu_hour)
     runs, epochs = read_stores(stores)
-    used, joint = _telemetry(stores, runs)
+    used, joint = read_telemetry(stores, runs)
     findings = find(
         runs, epochs, statistics=used, joint=joint, footprint=footprint,
         reference=chosen.reference, target=finite("--target", target),
@@ -107,31 +108,8 @@ def report(
     return 0
 
 
-def _telemetry(
-    stores: Sequence[Path], runs: pd.DataFrame
-) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
-    """Return how GPUs were used, and the joint utilisation of the least and most GPUs."""
-    from wattlaw.store.statistics import joint_utilisation, statistics
-
-    found = [Store.existing(path) for path in stores]
-    used = pd.concat([statistics(store) for store in found], ignore_index=True)
-    if used.empty:
-        return None, None
-    known = runs[(runs["status"] == "done") & runs["run_id"].isin(used["run_id"])]
-    by = known.groupby("workload")["gpus"]
-    ends = known[(known["gpus"] == by.transform("min")) | (known["gpus"] == by.transform("max"))]
-    wanted = set(ends["run_id"])
-    parts = []
-    for store in found:
-        own = sorted(wanted & {folder.run_id for folder in store.folders()})
-        parts += [joint_utilisation(store, own)] if own else []
-    return used, pd.concat(parts, ignore_index=True)
-
-
 def export(store: Path, table: str, output: Path) -> int:
     """Write a table to a file; its ending says which kind."""
-    from wattlaw.store.statistics import statistics
-
     if table not in TABLES:
         raise BadInput(f"export: given {table!r}; allowed: {', '.join(TABLES)}")
     kind = output.suffix.lower()
@@ -142,6 +120,8 @@ def export(store: Path, table: str, output: Path) -> int:
         fits = fit_series(scaling_series(run_metrics(*read_stores([store]))))
         rows = pa.Table.from_pandas(_flat(fits), preserve_index=False)
     elif table == "statistics":
+        from wattlaw.store.statistics import statistics
+
         rows = pa.Table.from_pandas(statistics(found), preserve_index=False)
     elif table in ("metrics", "settings"):
         metrics = run_metrics(*read_stores([store]))

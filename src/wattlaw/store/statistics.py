@@ -1,22 +1,19 @@
-"""How the GPUs of finished runs were used: statistics over every sample, by streaming queries.
+"""How the GPUs of finished runs were used: statistics over every sample of training windows.
 
-A sample counts when it lies in a training window of its run and host that is not warm-up, both
-ends included, on the host's clock: ``start_ns <= t_ns <= start_ns + duration_s``, as for the
-energy of a window (``telemetry.energy``). However many windows it lies in, it counts once.
+``store.samples`` says which samples count.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from wattlaw.errors import BadInput, one_line
-from wattlaw.store.parquet import connection, literal, same_types
-from wattlaw.store.schema import EPOCHS, TELEMETRY
-from wattlaw.store.store import Store, check_all
+from wattlaw.errors import BadInput
+from wattlaw.store.samples import SAMPLES, queries
+from wattlaw.store.store import Store
 
 if TYPE_CHECKING:
     import duckdb
@@ -44,43 +41,43 @@ _COLUMNS = (
     "sm_util_cv", "mem_util_cv", "utilisation_correlation",
 )  # fmt: skip
 
-# Windows that overlap or touch become one, so that no sample is counted twice.
-_WINDOWS = """
-create temp table windows as
-with timed as (
-    select run_id, host, start_ns,
-           start_ns + cast(round_even(duration_s * 1e9, 0) as bigint) as end_ns
-    from read_parquet($files, hive_partitioning = false)
-    where phase = 'train' and warmup is not true and isfinite(duration_s) and start_ns is not null
-),
-marked as (
-    select *, coalesce(start_ns > max(end_ns) over before, true) as is_new
-    from timed
-    window before as (partition by run_id, host order by start_ns, end_ns
-                      rows between unbounded preceding and 1 preceding)
-),
-numbered as (
-    select *, sum(is_new::int) over (partition by run_id, host order by start_ns, end_ns
-                                     rows unbounded preceding) as island
-    from marked
-)
-select run_id, host, min(start_ns) as start_ns, max(end_ns) as end_ns
-from numbered group by run_id, host, island
-"""
-# A sample is met with the windows of its stretch of time only, not with all of its run's. The
-# stretches are 2^shift ns, no shorter than the mean window, so windows have three each at most.
-_SHIFT = "select greatest(coalesce(ceil(log2(avg(end_ns - start_ns) + 1)), 0), 10) from windows"
-_STRETCHES = """
-create temp table stretches as
-select *, unnest(range(start_ns >> {shift}, (end_ns >> {shift}) + 1)) as stretch from windows
-"""
-_SAMPLES = """
-from read_parquet($files, hive_partitioning = false) samples
-join stretches on samples.run_id = stretches.run_id and samples.host = stretches.host
-    and samples.t_ns >> {shift} = stretches.stretch
-    and samples.t_ns between stretches.start_ns and stretches.end_ns
-where samples.kind = 'gpu'
-"""
+
+def read_telemetry(
+    paths: Sequence[Path], runs: pd.DataFrame
+) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
+    """Return how the GPUs of several stores were used; None, None without samples of GPUs.
+
+    Parameters
+    ----------
+    paths
+        The stores.
+    runs
+        Their runs (``store.tables.read_stores``).
+
+    Returns
+    -------
+    tuple
+        ``statistics`` of all stores, and ``joint_utilisation`` of those runs of each workload that
+        have the least and the most GPUs.
+
+    Raises
+    ------
+    BadInput
+        A path is no store, or a file of a done run is missing or damaged.
+    """
+    stores = [Store.existing(path) for path in paths]
+    used = pd.concat([statistics(store) for store in stores], ignore_index=True)
+    if used.empty:
+        return None, None
+    known = runs[(runs["status"] == "done") & runs["run_id"].isin(used["run_id"])]
+    by = known.groupby("workload")["gpus"]
+    ends = known[(known["gpus"] == by.transform("min")) | (known["gpus"] == by.transform("max"))]
+    wanted = set(ends["run_id"])
+    parts = []
+    for store in stores:
+        own = sorted(wanted & {folder.run_id for folder in store.folders()})
+        parts += [joint_utilisation(store, own)] if own else []
+    return used, pd.concat(parts, ignore_index=True)
 
 
 def statistics(store: Store) -> pd.DataFrame:
@@ -116,7 +113,7 @@ def statistics(store: Store) -> pd.DataFrame:
     BadInput
         A file of a done run is missing or damaged; it is named.
     """
-    with _queries(store, None) as (database, files, shift):
+    with queries(store, None) as (database, files, shift):
         found = _by_gpu(database, files, shift) if files else pd.DataFrame()
     if found.empty:
         return pd.DataFrame(columns=list(_COLUMNS))
@@ -155,54 +152,16 @@ def joint_utilisation(
     if not 1 <= bins <= 1000:
         raise BadInput(f"bins: given {bins}; allowed: a whole number from 1 to 1000")
     sm, mem = (f"{_bin(column, bins)} as {column[:-5]}_bin" for column in ("sm_util", "mem_util"))
-    with _queries(store, run_ids) as (database, files, shift):
+    with queries(store, run_ids) as (database, files, shift):
         if not files:
             return pd.DataFrame(columns=["run_id", "sm_bin", "mem_bin", "samples"])
         query = (
             f"select samples.run_id, {sm}, {mem}, count(*) as samples "
-            f"{_SAMPLES.format(shift=shift)} and isfinite(sm_util) and isfinite(mem_util) "
+            f"{SAMPLES.format(shift=shift)} and isfinite(sm_util) and isfinite(mem_util) "
             "group by all order by all"
         )
         found: pd.DataFrame = database.execute(query, {"files": files}).df()
     return found
-
-
-@contextlib.contextmanager
-def _queries(
-    store: Store, run_ids: Sequence[str] | None
-) -> Iterator[tuple["duckdb.DuckDBPyConnection", list[str], int]]:
-    """Give a database that knows the windows, the telemetry files, and the stretches' shift."""
-    import duckdb
-
-    tables = {"epochs": EPOCHS, "telemetry": TELEMETRY}
-    paths = {name: _of(run_ids, store.finished(name)) for name in tables}
-    with connection() as database:
-        try:
-            files = {name: [literal(path) for path in paths[name]] for name in tables}
-            for name, schema in tables.items():
-                if files[name] and not same_types(database, files[name], schema):
-                    check_all(paths[name], schema)
-            shift = 0
-            if files["epochs"]:
-                database.execute(_WINDOWS, {"files": files["epochs"]})
-                ((shift,),) = database.execute(_SHIFT).fetchall()
-                database.execute(_STRETCHES.format(shift=int(shift)))
-            yield database, files["telemetry"], int(shift)
-        except duckdb.Error as error:
-            for name, schema in tables.items():
-                check_all(paths[name], schema)
-            words = one_line(error)[:300]
-            raise BadInput(f"{store.path}: its telemetry cannot be read: {words}") from None
-
-
-def _of(run_ids: Sequence[str] | None, paths: list[Path]) -> list[Path]:
-    if run_ids is None:
-        return paths
-    known = {path.parent.name: path for path in paths}
-    unknown = next((run_id for run_id in run_ids if run_id not in known), None)
-    if unknown is not None:
-        raise BadInput(f"run {unknown!a} is not a done run of this store")
-    return [known[run_id] for run_id in dict.fromkeys(run_ids)]
 
 
 def _by_gpu(database: "duckdb.DuckDBPyConnection", files: list[str], shift: int) -> pd.DataFrame:
@@ -212,7 +171,7 @@ def _by_gpu(database: "duckdb.DuckDBPyConnection", files: list[str], shift: int)
     """
     import duckdb
 
-    from_samples = _SAMPLES.format(shift=shift)
+    from_samples = SAMPLES.format(shift=shift)
     keys = ", ".join(f"samples.{name}" for name in _KEYS)
 
     def query(value: Callable[[str], str], pairs: Sequence[str]) -> pd.DataFrame:

@@ -59,8 +59,10 @@ def without_limits(rows: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """
     for limit in LIMITS:
         shown = rows[limit].fillna(math.inf)
-        groups = [rows[name] for name in by] or (lambda _: 0)
-        rows = rows[shown == shown.groupby(groups, dropna=False).transform("max")]
+        highest = shown.max()
+        if by:
+            highest = shown.groupby([rows[name] for name in by], dropna=False).transform("max")
+        rows = rows[shown == highest]
     return rows
 
 
