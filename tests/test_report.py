@@ -5,9 +5,12 @@ import hashlib
 import json
 import re
 import tempfile
+from collections import Counter
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 from xml.etree import ElementTree
 
@@ -26,7 +29,7 @@ from wattlaw.errors import BadInput
 from wattlaw.report.figures import GALLERY
 from wattlaw.report.figures.figure import Figure
 from wattlaw.report.page import write_report
-from wattlaw.report.pictures import figure_kinds, write_figures
+from wattlaw.report.pictures import charts, figure_kinds, write_figures
 
 EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"
 FEW = {"schnet": MIT["schnet"]}
@@ -192,7 +195,9 @@ def test_no_text_of_a_store_becomes_markup():
 
 
 def test_figures_are_written_in_the_kinds_asked_for_and_hostile_text_stays_text(tmp_path, some):
-    written_to = write_figures(find(*hostile()), tmp_path / "figures", ("png", "svg", "html"))
+    written_to = write_figures(
+        charts(find(*hostile())), tmp_path / "figures", ("png", "svg", "html")
+    )
     names = {path.name for path in written_to}
     assert names == {f"{one.name}.{kind}" for one in some for kind in ("png", "svg", "html")}
     starts = {".png": b"\x89PNG", ".svg": b"<svg", ".html": b"<!DOCTYPE html>"}
@@ -267,7 +272,21 @@ def test_carbon_and_cost_come_with_what_was_counted():
     assert "Carbon and cost are not told" in mit_page()
 
 
-def test_the_command_writes_page_and_figures_of_a_store_with_telemetry(tmp_path, capsys):
+def counting(figure: Figure, calls: Counter[str]) -> Figure:
+    def make(findings: Findings) -> Any:
+        calls[figure.name] += 1
+        return figure.make(findings)
+
+    return replace(figure, make=make)
+
+
+def test_the_command_writes_page_and_figures_of_a_store_with_telemetry(
+    tmp_path, capsys, monkeypatch
+):
+    calls: Counter[str] = Counter()
+    monkeypatch.setattr(
+        "wattlaw.report.pictures.GALLERY", [counting(figure, calls) for figure in GALLERY]
+    )
     made = mit(models={"resnet50": MIT["resnet50"]}, counts=(2, 4, 8), repeats=2, clocks=False)
     write_store(tmp_path / "store", made.runs, made.epochs, samples=20)
     command = ["report", str(tmp_path / "store"), "-o", str(tmp_path / "page.html")]
@@ -278,5 +297,6 @@ def test_the_command_writes_page_and_figures_of_a_store_with_telemetry(tmp_path,
     assert code == 0
     assert 'id="figure-joint"' in (tmp_path / "page.html").read_text()
     assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".svg"}
+    assert set(calls.values()) == {1}, "a figure is made once for the page and its file"
     assert main([*command, "--template", "nature"]) == 2
     assert "mit-2022, kit-2025" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from itertools import tee
 from pathlib import Path
 
 import pandas as pd
@@ -89,7 +90,7 @@ def report(
     from wattlaw.cli.quantities import finite
     from wattlaw.report.layouts import layout
     from wattlaw.report.page import write_report
-    from wattlaw.report.pictures import figure_kinds, write_figures
+    from wattlaw.report.pictures import charts, figure_kinds, write_figures
     from wattlaw.store.statistics import read_telemetry
 
     chosen, asked = layout(template), figure_kinds(kinds)
@@ -100,10 +101,11 @@ def report(
         runs, epochs, statistics=used, joint=joint, footprint=footprint,
         reference=chosen.reference, target=finite("--target", target),
     )  # fmt: skip
-    write_report(findings, check_claims(findings), output, template)
+    for_page, for_files = tee(charts(findings, chosen.study))
+    write_report(findings, check_claims(findings), output, template, made=for_page)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if figures is not None:
-        written = write_figures(findings, figures, asked, study=chosen.study)
+        written = write_figures(for_files, figures, asked)
         print(f"{figures}: {len(written)} files")
     return 0
 

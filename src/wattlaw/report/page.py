@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
@@ -13,7 +13,7 @@ from wattlaw.analysis.claims.verdicts import Claim
 from wattlaw.analysis.findings import Findings
 from wattlaw.report.blocks import Section
 from wattlaw.report.layouts import Content, Layout, layout, sections
-from wattlaw.report.pictures import Picture, pictures
+from wattlaw.report.pictures import Chart, Picture, charts, pictures
 from wattlaw.report.tables.claims import STUDIES
 from wattlaw.report.tables.table import Table
 from wattlaw.report.templating import environment
@@ -28,6 +28,7 @@ def write_report(
     template: str | None = None,
     title: str | None = None,
     written: datetime | None = None,
+    made: Iterable[Chart] | None = None,
 ) -> None:
     """Write the page.
 
@@ -43,6 +44,8 @@ def write_report(
         By default made from the names of the studies.
     written
         When; by default now.
+    made
+        ``pictures.charts`` of the findings and the template's study, where others need them too.
 
     Raises
     ------
@@ -51,7 +54,9 @@ def write_report(
     """
     chosen = layout(template)
     claims = [claim for claim in claims if chosen.study in (None, claim.study)]
-    content = Content(findings, claims, pictures(findings, chosen.study))
+    if made is None:
+        made = charts(findings, chosen.study)
+    content = Content(findings, claims, pictures(made))
     shown = sections(content, chosen)
     page = (
         environment()

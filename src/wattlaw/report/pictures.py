@@ -9,7 +9,7 @@ it would weigh more than ``HEAVY`` is drawn as PNG.
 import base64
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -50,36 +50,49 @@ class Picture:
     kind = "picture"
 
 
-def pictures(findings: Findings, study: str | None = None) -> tuple[Picture, ...]:
-    """Return the figures (of a study, or all) that the findings have something to show for."""
+@dataclass(frozen=True)
+class Chart:
+    """A figure as made of findings; ``spec`` is Vega-Lite's, without what XML forbids."""
+
+    figure: Figure
+    spec: dict[str, Any]
+
+
+def charts(findings: Findings, study: str | None = None) -> Iterator[Chart]:
+    """Make the figures (of a study, or all) that the findings have something to show for."""
+    for figure in GALLERY:
+        if study is None or study in figure.studies:
+            chart = figure.make(findings)
+            if chart is not None:
+                yield Chart(figure, _cleaned(chart.to_dict(validate=False)))
+
+
+def pictures(made: Iterable[Chart]) -> tuple[Picture, ...]:
+    """Return charts as a page has them; each is drawn while the next is made."""
     with Drawing() as drawing:
-        begun = [
-            (figure, spec, _text(figure, spec), drawing.svg(spec))
-            for figure in of_study(study)
-            if (chart := figure.make(findings)) is not None
-            for spec in [_cleaned(chart.to_dict(validate=False))]
-        ]
-        return tuple(
-            _picture(figure, spec, caption, drawn.result())
-            for figure, spec, caption, drawn in begun
-        )
+        begun = []
+        for chart in made:
+            # In a page title and subtitle are text beside it.
+            spec = {name: part for name, part in chart.spec.items() if name != "title"}
+            begun.append((chart, spec, drawing.svg(spec)))
+        return tuple(_picture(chart, spec, drawn.result()) for chart, spec, drawn in begun)
 
 
-def _text(figure: Figure, spec: dict[str, Any]) -> str:
-    """Take title and subtitle out of a chart: in a page they are text beside it."""
-    title = spec.pop("title", None) or {}
+def _text(chart: Chart) -> str:
+    title = chart.spec.get("title") or {}
     told = title.get("subtitle", "") if isinstance(title, dict) else ""
     told = told if isinstance(told, str) else " ".join(told)
-    return " ".join(sentence(words) for words in (figure.caption, told) if words)
+    return " ".join(sentence(words) for words in (chart.figure.caption, told) if words)
 
 
-def _picture(figure: Figure, spec: dict[str, Any], caption: str, svg: str) -> Picture:
+def _picture(chart: Chart, spec: dict[str, Any], svg: str) -> Picture:
+    figure = chart.figure
     width, height = (
         int(found[1]) if (found := re.search(rf'<svg[^>]*\b{side}="(\d+)', svg)) else 0
         for side in ("width", "height")
     )
     return Picture(
-        figure.name, figure.title, caption, figure.section, _address(svg, spec), width, height
+        figure.name, figure.title, _text(chart), figure.section, _address(svg, spec), width, height
     )
 
 
@@ -103,11 +116,6 @@ def _cleaned(value: Any) -> Any:
     return value
 
 
-def of_study(study: str | None) -> tuple[Figure, ...]:
-    """Return the figures that are among a study's; all of them without one."""
-    return tuple(figure for figure in GALLERY if study is None or study in figure.studies)
-
-
 def figure_kinds(text: str) -> tuple[str, ...]:
     """Return the kinds of files that ``--kinds png,svg`` asks for.
 
@@ -124,39 +132,32 @@ def figure_kinds(text: str) -> tuple[str, ...]:
 
 
 def write_figures(
-    findings: Findings,
-    directory: Path,
-    kinds: Sequence[str] = ("png", "svg"),
-    study: str | None = None,
+    made: Iterable[Chart], directory: Path, kinds: Sequence[str] = ("png", "svg")
 ) -> list[Path]:
-    """Write each figure (of a study, or all) as files of these kinds; return them.
+    """Write each chart as files of these kinds; return them.
 
     ``html`` is one file that needs no network, in which a figure can be looked into.
     """
     directory.mkdir(parents=True, exist_ok=True)
     written = []
-    for figure in of_study(study):
-        chart = figure.make(findings)
-        if chart is None:
-            continue
+    for chart in made:
         for kind in kinds:
-            path = directory / f"{figure.name}.{kind}"
-            _WRITERS[kind](path, chart)
+            path = directory / f"{chart.figure.name}.{kind}"
+            _WRITERS[kind](path, chart.spec)
             written.append(path)
     return written
 
 
-def _png(path: Path, chart: Any) -> None:
-    path.write_bytes(vl_convert.vegalite_to_png(_cleaned(chart.to_dict()), scale=_SCALE))
+def _png(path: Path, spec: dict[str, Any]) -> None:
+    path.write_bytes(vl_convert.vegalite_to_png(spec, scale=_SCALE))
 
 
-def _svg(path: Path, chart: Any) -> None:
-    path.write_text(vl_convert.vegalite_to_svg(_cleaned(chart.to_dict())), encoding="utf-8")
+def _svg(path: Path, spec: dict[str, Any]) -> None:
+    path.write_text(vl_convert.vegalite_to_svg(spec), encoding="utf-8")
 
 
-def _html(path: Path, chart: Any) -> None:
+def _html(path: Path, spec: dict[str, Any]) -> None:
     """Write a page of one figure that can be looked into. Altair's own would let names in."""
-    spec = _cleaned(chart.to_dict())
     page = environment().get_template("figure.html.j2")
     path.write_text(page.render(spec=inert(spec), script=_script()), encoding="utf-8")
 
@@ -174,4 +175,8 @@ def _script() -> str:
     return bundle.replace("</script", "<\\/script")
 
 
-_WRITERS: dict[str, Callable[[Path, Any], None]] = {"png": _png, "svg": _svg, "html": _html}
+_WRITERS: dict[str, Callable[[Path, dict[str, Any]], None]] = {
+    "png": _png,
+    "svg": _svg,
+    "html": _html,
+}
