@@ -1,29 +1,52 @@
 """The hardware of a simulation: a GPU, its node, their network; as files describe them."""
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from wattlaw.study.model import Model, Precision
 
-Amount = Annotated[float, Field(gt=0)]
-AtLeastZero = Annotated[float, Field(ge=0)]
+# Bounds are far outside any hardware, so that no product of them leaves what a float can hold.
+Amount = Annotated[float, Field(ge=1e-9, le=1e15)]
+AtLeastZero = Annotated[float, Field(ge=0, le=1e15)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"\S")]
+
+
+def _amount(meaning: str) -> Any:
+    return Field(description=f"a number > 0 ({meaning})")
 
 
 class Described(Model):
     """A part with a name and, for every number, where it is from."""
 
-    name: str = Field(min_length=1, max_length=100)
-    sources: dict[str, str]  # key -> source; "assumed" where there is none, and why so much
+    name: str = Field(min_length=1, max_length=100, description="text of 1 to 100 characters")
+    sources: dict[str, Text] = Field(
+        description="a mapping of each number's key to where it is from, in words; 'assumed: why' "
+        "where there is no source"
+    )
 
     @model_validator(mode="after")
     def _every_number_has_a_source(self) -> Self:
-        plain = {key for key in type(self).model_fields if key not in ("name", "sources")}
-        known = {key for key in plain if not isinstance(getattr(self, key), Described)}
-        lacking = {key for key in known if getattr(self, key) is not None} - set(self.sources)
+        numbers = self.numbers()
+        lacking = [key for key in numbers if key not in self.sources]
         if lacking:
-            raise ValueError(f"sources: nothing about {', '.join(sorted(lacking))}")
+            raise ValueError(f"sources: nothing about {', '.join(lacking)}; allowed: one for each")
+        unknown = sorted(set(self.sources) - set(numbers))
+        if unknown:
+            raise ValueError(
+                f"sources: no number is called {', '.join(unknown)[:100]}; "
+                f"allowed: {', '.join(numbers)}"
+            )
         return self
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the part's own numbers by key, without those of the parts within it."""
+        return {
+            key: value
+            for key, value in self
+            if key not in ("name", "sources") and not isinstance(value, Described)
+        }
 
 
 class Link(Described):
@@ -32,54 +55,75 @@ class Link(Described):
     Bandwidth is of one direction; a ring all-reduce can use all of it in both at once.
     """
 
-    bandwidth_gb_s: Amount
-    latency_us: Amount
+    bandwidth_gb_s: Amount = _amount("10^9 bytes per second in one direction")
+    latency_us: Amount = _amount("microseconds of one hop, software included")
 
 
 class Gpu(Described):
     """One board. Peaks are dense, at ``max_clock_mhz``; a precision that it lacks is left out."""
 
-    peak_tflops: dict[Precision, Amount]
-    memory_gb: Amount
-    memory_bandwidth_gb_s: Amount
-    idle_w: Amount
-    max_w: Amount  # the greatest power limit, and the one that is set by default
-    min_limit_w: Amount  # the least power limit that can be set
-    min_clock_mhz: Amount
-    max_clock_mhz: Amount
-    #: Up to this clock the voltage stays at its least; from there it rises in a straight line.
-    knee_clock_mhz: Amount
-    #: The least voltage over that at ``max_clock_mhz``.
-    least_voltage: Annotated[float, Field(gt=0, le=1)]
+    peak_tflops: dict[Precision, Amount] = Field(
+        min_length=1,
+        description="a mapping of fp32, tf32, bf16, fp16 (those that the board has) to dense peaks "
+        "in TFLOP/s at max_clock_mhz",
+    )
+    memory_gb: Amount = _amount("10^9 bytes, as the vendor names the board")
+    memory_bandwidth_gb_s: Amount = _amount("10^9 bytes per second, read and written together")
+    idle_w: Amount = _amount("watts without work")
+    max_w: Amount = _amount("watts: the greatest power limit, which is the one set by default")
+    min_limit_w: Amount = _amount("watts: the least power limit that can be set")
+    min_clock_mhz: Amount = _amount("MHz")
+    max_clock_mhz: Amount = _amount("MHz")
+    knee_clock_mhz: Amount = _amount(
+        "MHz: up to here the voltage stays at its least, from here it rises in a straight line"
+    )
+    least_voltage: float = Field(
+        gt=0.01, le=1, description="a number > 0 and <= 1: least voltage over that at max_clock_mhz"
+    )
 
     @model_validator(mode="after")
     def _ranges_are_in_order(self) -> Self:
         if not self.idle_w < self.min_limit_w <= self.max_w:
-            raise ValueError("idle_w < min_limit_w <= max_w is needed")
+            raise ValueError(
+                f"given idle_w {self.idle_w:g}, min_limit_w {self.min_limit_w:g}, "
+                f"max_w {self.max_w:g}; allowed: idle_w < min_limit_w <= max_w"
+            )
         if not self.min_clock_mhz <= self.knee_clock_mhz <= self.max_clock_mhz:
-            raise ValueError("min_clock_mhz <= knee_clock_mhz <= max_clock_mhz is needed")
+            raise ValueError(
+                f"given min_clock_mhz {self.min_clock_mhz:g}, knee_clock_mhz "
+                f"{self.knee_clock_mhz:g}, max_clock_mhz {self.max_clock_mhz:g}; "
+                "allowed: min_clock_mhz <= knee_clock_mhz <= max_clock_mhz"
+            )
+        if self.knee_clock_mhz == self.max_clock_mhz and self.least_voltage < 1:
+            raise ValueError(
+                f"given least_voltage {self.least_voltage:g}, with knee_clock_mhz at max_clock_mhz; "
+                "allowed: 1, or a knee below max_clock_mhz"
+            )
         return self
 
 
 class Node(Described):
     """One machine: its GPUs and what they share."""
 
-    gpus: int = Field(ge=1)
-    gpu: Gpu
-    link: Link  # of one GPU to the others of the node
-    cores: int = Field(ge=1)
-    cpu_idle_w: AtLeastZero  # of all packages
-    cpu_core_w: AtLeastZero  # more for each busy core
-    dram_w: AtLeastZero
+    gpus: Count = Field(description="a whole number >= 1")
+    gpu: Gpu = Field(description="the name of a board, or a mapping that describes one")
+    link: Link = Field(description="a mapping: the link of one GPU to the others of the node")
+    cores: Count = Field(description="a whole number >= 1: physical cores of all packages")
+    cpu_idle_w: AtLeastZero = Field(description="a number >= 0: watts of all packages without work")
+    cpu_core_w: AtLeastZero = Field(description="a number >= 0: watts more for each busy core")
+    dram_w: AtLeastZero = Field(description="a number >= 0: watts of all memory modules")
 
 
 class Cluster(Described):
     """Equal nodes with a network, and the storage that all of them share."""
 
-    node: Node
-    network: Link  # of one node to the others, all its adapters together
-    nodes: int = Field(ge=1)  # how many there are; more are simulated all the same, and it is told
-    storage_gb_s: Amount  # of all nodes together
+    node: Node = Field(description="a mapping that describes one node")
+    network: Link = Field(
+        description="a mapping: the link of one node to the others, all its adapters together"
+    )
+    #: How many there are; more are simulated all the same, and it is told.
+    nodes: Count = Field(description="a whole number >= 1")
+    storage_gb_s: Amount = _amount("10^9 bytes per second that all nodes together can read")
 
     @property
     def gpu(self) -> Gpu:

@@ -1,5 +1,6 @@
 """What a model asks of any hardware, counted once from the workload itself and stored as data."""
 
+from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -43,6 +44,8 @@ class Figures(Model):
     stored_bytes_per_sample: Amount  # as the real data set is stored, read once per epoch
     tensor_bytes_per_sample: Amount  # copied to the GPU
     input_cpu_s_per_sample: Amount  # of one core: read, decode, augment
+    #: Whether loader processes make samples beside the training; else the rank itself, in between.
+    reads_files: bool = True
     kernels: tuple[Kernels, ...] = Field(min_length=1)
     #: (share of the backward pass that is done, share of the gradients' bytes that are ready).
     gradients_ready: tuple[tuple[Share, Share], ...] = ((0.0, 0.0), (1.0, 1.0))
@@ -52,6 +55,6 @@ class Figures(Model):
     def _gradients_become_ready(self) -> Self:
         points = self.gradients_ready
         ends = len(points) >= 2 and points[0] == (0.0, 0.0) and points[-1] == (1.0, 1.0)
-        if not ends or any(a[0] > b[0] or a[1] > b[1] for a, b in zip(points, points[1:])):
+        if not ends or any(a[0] > b[0] or a[1] > b[1] for a, b in pairwise(points)):
             raise ValueError("gradients_ready must ascend from (0, 0) to (1, 1)")
         return self

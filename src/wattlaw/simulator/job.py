@@ -31,6 +31,8 @@ class Job:
     gpus_per_node: int | None = None  # fewer than the node has, or None for all of them
     loader_workers: int | None = None  # of each rank; None for an equal share of the cores
     parameters: Parameters = field(default_factory=Parameters)
+    #: Time of computing over what the figures say, of a workload that a calibration has measured.
+    work_factor: float = 1.0
 
     @property
     def global_batch(self) -> int:
@@ -56,7 +58,7 @@ class Split:
     @property
     def step_s(self) -> float:
         """Return the time of an update."""
-        return sum(getattr(self, one.name) for one in fields(self))
+        return float(sum(getattr(self, one.name) for one in fields(self)))
 
 
 @dataclass(frozen=True)

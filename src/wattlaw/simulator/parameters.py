@@ -14,7 +14,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 AtLeastZero = Annotated[float, Field(ge=0)]
 
 
-def _free(default: float, source: str) -> Any:
+def _free(default: float | None, source: str) -> Any:
     return Field(default=default, description=source)
 
 
@@ -44,9 +44,14 @@ class Parameters(Model):
         0.015, "assumed: of the speeds of boards of one kind (Sinha et al. 2022 find more, capped)"
     )
     run_spread: AtLeastZero = _free(0.01, "assumed: of whole runs of one setting")
+    #: Voltage: its least over that at the highest clock, and up to which share of that clock it
+    #: stays there; None is what the hardware's file says.
+    least_voltage: Share | None = _free(None, "as the hardware's file says")
+    knee: Share | None = _free(None, "as the hardware's file says")
     #: Dynamic power of a board at full clock, as shares of (max_w - idle_w): of having kernels
     #: at all, of arithmetic at its achievable rate, of memory at its achievable bandwidth.
     power_busy: AtLeastZero = _free(0.35, "assumed")
     power_compute: AtLeastZero = _free(0.45, "assumed: dense products draw about the limit")
     power_memory: AtLeastZero = _free(0.25, "assumed: copies draw about half of the limit")
     power_exchange: AtLeastZero = _free(0.12, "assumed: of gradients' exchange and waiting for it")
+    power_awake: AtLeastZero = _free(0.05, "assumed: of waiting for the host with clocks up")

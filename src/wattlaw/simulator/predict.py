@@ -1,8 +1,274 @@
-"""From a job to its prediction."""
+"""From a job to its prediction: the mean epoch, put together from the parts of an update.
 
-from wattlaw.simulator.job import Job, Prediction
+An update computes its micro-batches, waits for the host where that issues kernels too slowly,
+exchanges gradients, waits for the slowest rank, and waits for samples where the input takes longer
+than all of that. Not modelled: temperature, other jobs on network and storage, garbage
+collection, checkpoints, and failures.
+"""
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+import numpy as np
+
+from wattlaw.errors import BadInput
+from wattlaw.simulator import kernels
+from wattlaw.simulator.exchange import Way, exchange
+from wattlaw.simulator.job import Job, Phase, Prediction, Split, Window
+from wattlaw.simulator.kernels import Load
+from wattlaw.simulator.power import Board, Point, with_curve
+from wattlaw.simulator.spread import slowest_over_mean, step_cv
+
+_FORWARD = ("forward",)
+#: An all-reduce reads and writes each byte about twice on the GPU.
+_EXCHANGE_PASSES = 4
+#: As ``workloads.feed``: more loader processes per rank are not started unless asked for.
+_MOST_WORKERS = 8
+
+
+@dataclass(frozen=True)
+class _Update:
+    """One update, or one forward pass of an evaluation."""
+
+    split: Split
+    point: Point
+    phases: tuple[Phase, ...]
+    input_s: float  # that the input of its samples takes, hidden or not
 
 
 def predict(job: Job) -> Prediction:
-    """Return time, power and utilisation of a job's epoch."""
-    raise NotImplementedError
+    """Return time, power and utilisation of a job's mean epoch.
+
+    Raises
+    ------
+    BadInput
+        The board lacks the precision or a limit is out of its range, or an epoch has no update.
+    """
+    _check(job)
+    kept = max(1, round(job.samples * job.dataset_fraction))
+    whole, rest = divmod(kept, job.global_batch)
+    if rest < job.gpus:
+        rest = 0
+    parts = [(whole, float(job.local_batch)), (int(rest > 0), rest / job.gpus)]
+    updates = [(count, _update(job, local)) for count, local in parts if count]
+    if not updates:
+        raise BadInput(f"gpus: given {job.gpus} for {kept} samples; allowed: one or more for each")
+    main = updates[0][1]
+    startup_s = _first_input_s(job, min(job.local_batch, kept / job.gpus))
+    samples = whole * job.global_batch + rest
+    board = _board(job)
+    awake_w = board.awake_w(main.point.clock_mhz)
+    train = _window(job, updates, startup_s, awake_w, samples)
+    limited = main.point.limited_by
+    computing_s = main.split.compute_s + main.split.launch_s
+    held = computing_s / main.split.step_s if limited == "power_limit_w" else 0.0
+    return Prediction(
+        job=job,
+        split=main.split,
+        phases=main.phases,
+        roofline_s=_roofline_s(job, parts[0][1] if whole else parts[1][1]),
+        startup_s=startup_s,
+        step_cv=step_cv(job.parameters, job.figures.work_cv, job.local_batch),
+        clock_mhz=main.point.clock_mhz,
+        power_throttle_share=held,
+        limited_by=limited,
+        train=train,
+        evaluation=_evaluation(job, awake_w) if job.evaluation_samples else None,
+        warnings=_warnings(job),
+    )
+
+
+def _check(job: Job) -> None:
+    gpu = job.cluster.gpu
+    kernels.peak_flops(gpu, job.precision)
+    for key, given, low, high in (
+        ("power_limit_w", job.power_limit_w, gpu.min_limit_w, gpu.max_w),
+        ("clock_limit_mhz", job.clock_limit_mhz, gpu.min_clock_mhz, gpu.max_clock_mhz),
+    ):
+        if given is not None and not low <= given <= high:
+            raise BadInput(f"{key}: given {given:g}; allowed on {gpu.name}: {low:g} to {high:g}")
+
+
+def _warnings(job: Job) -> tuple[str, ...]:
+    found = []
+    if job.nodes > job.cluster.nodes:
+        found.append(
+            f"{job.nodes} nodes are more than the {job.cluster.nodes} of {job.cluster.name}"
+        )
+    if job.global_batch > job.samples * job.dataset_fraction:
+        found.append(
+            "the global batch is greater than the data set: an epoch is one smaller update"
+        )
+    return tuple(found)
+
+
+def _board(job: Job) -> Board:
+    gpu = with_curve(job.cluster.gpu, job.parameters)
+    return Board(gpu, job.precision, job.parameters, job.power_limit_w, job.clock_limit_mhz)
+
+
+def _micro(job: Job, local: float) -> tuple[int, float]:
+    """Return the number of micro-batches of a rank's share of an update, and their samples."""
+    pieces = min(job.gradient_accumulation, ceil(local))
+    return pieces, local / pieces
+
+
+def _loads(job: Job, local: float) -> tuple[Load, Load]:
+    """Return the kernels of one update on one rank, and those of the last backward pass."""
+    pieces, samples = _micro(job, local)
+    passes = _load(job, ("forward", "backward"), samples)
+    update = kernels.load_of(job.figures, ("update",), 0.0, job.precision)
+    both = Load(
+        np.concatenate([passes.count * pieces, update.count]),
+        np.concatenate([passes.flops, update.flops]),
+        np.concatenate([passes.bytes_moved, update.bytes_moved]),
+    )
+    return both, _load(job, ("backward",), samples)
+
+
+def _load(job: Job, phases: tuple[str, ...], samples: float) -> Load:
+    """Return kernels for so many samples, their work times the workload's factor."""
+    load = kernels.load_of(job.figures, phases, samples, job.precision)
+    return replace(load, count=load.count * job.work_factor)
+
+
+def _roofline_s(job: Job, local: float) -> float:
+    figured = replace(job, work_factor=1.0)
+    return kernels.roofline_s(_loads(figured, local)[0], job.cluster.gpu, job.precision)
+
+
+def _host_s(job: Job, load: Load) -> float:
+    own = job.parameters
+    return load.launches * own.launch_us * 1e-6 + own.step_ms * 1e-3
+
+
+def _update(job: Job, local: float) -> _Update:
+    """Return an update of which each rank computes ``local`` samples."""
+    own, gpu = job.parameters, job.cluster.gpu
+    load, backward = _loads(job, local)
+    host_s = _host_s(job, load)
+    board = _board(job)
+    point = board.run(load, host_s)
+    computing_s = point.compute_s + point.launch_s
+    alone = kernels.busy(backward, gpu, job.precision, own, np.array([point.clock_mhz]))
+    host_share = backward.launches / load.launches
+    backward_s = min(computing_s, max(float(alone.duration_s[0]), host_s * host_share))
+    way = Way(job.cluster, job.gpus, job.nodes, own.network)
+    sent = exchange(job.figures, way, backward_s, job.bucket_mb, own.overlap)
+    slowest = slowest_over_mean(own, job.figures.work_cv, local, job.gpus)
+    moved = _EXCHANGE_PASSES * job.figures.gradient_bytes
+    rate = gpu.memory_bandwidth_gb_s * 1e9 * own.bandwidth
+    return _put_together(
+        job, local, point, board,
+        exchange_s=sent.exposed_s,
+        slowest_s=(slowest - 1) * computing_s,
+        exchange_memory=min(1.0, moved / (rate * sent.total_s)) if sent.total_s else 0.0,
+    )  # fmt: skip
+
+
+def _forward(job: Job, local: float) -> _Update:
+    """Return the forward pass of an evaluation; ranks do not wait for each other."""
+    load = _load(job, _FORWARD, local)
+    board = _board(job)
+    point = board.run(load, _host_s(job, load))
+    return _put_together(job, local, point, board, 0.0, 0.0, 0.0)
+
+
+def _put_together(
+    job: Job,
+    local: float,
+    point: Point,
+    board: Board,
+    exchange_s: float,
+    slowest_s: float,
+    exchange_memory: float,
+) -> _Update:
+    input_s = _input_s(job, local)
+    others_s = point.compute_s + point.launch_s + exchange_s + slowest_s
+    waits_s = max(0.0, input_s - others_s) if _workers(job) else input_s
+    split = Split(point.compute_s, point.launch_s, exchange_s, slowest_s, waits_s)
+    awake_w, exchange_w = board.awake_w(point.clock_mhz), board.exchange_w(point.clock_mhz)
+    phases = (
+        Phase("compute", split.compute_s, point.compute_w, 1.0, point.memory_share),
+        Phase("launch", split.launch_s, awake_w, 0.0, 0.0),
+        Phase("exchange", split.exchange_s, exchange_w, 1.0, exchange_memory),
+        # A rank that waits for others does so in the kernel of the exchange.
+        Phase("slowest", split.slowest_s, exchange_w, 1.0, 0.0),
+        Phase("input", split.input_s, awake_w, 0.0, 0.0),
+    )
+    return _Update(split, point, phases, input_s)
+
+
+def _workers(job: Job) -> int:
+    """Return the loader processes of a rank: as asked, or as ``workloads.feed`` chooses them."""
+    if job.loader_workers is not None:
+        return job.loader_workers
+    per_node = job.gpus_per_node or job.cluster.node.gpus
+    spare = job.cluster.node.cores // per_node - 1
+    return max(0, min(_MOST_WORKERS, spare)) if job.figures.reads_files else 0
+
+
+def _input_s(job: Job, local: float) -> float:
+    """Return how long the input of an update takes: the cores' share, or the storage's."""
+    figures = job.figures
+    cores_s = local * figures.input_cpu_s_per_sample / max(1, _workers(job))
+    stored = job.gpus * local * figures.stored_bytes_per_sample
+    return max(cores_s, stored / (job.cluster.storage_gb_s * 1e9))
+
+
+def _first_input_s(job: Job, local: float) -> float:
+    """Return the wait for an epoch's first batch, which one process of each rank makes alone."""
+    figures = job.figures
+    if not _workers(job):
+        return 0.0  # the rank makes every batch itself, the first as the others
+    stored = job.gpus * local * figures.stored_bytes_per_sample
+    return local * figures.input_cpu_s_per_sample + stored / (job.cluster.storage_gb_s * 1e9)
+
+
+def _evaluation(job: Job, awake_w: float) -> Window:
+    local = min(float(job.local_batch), job.evaluation_samples / job.gpus)
+    passes = job.evaluation_samples / (local * job.gpus)
+    whole = ceil(passes - 1e-9)
+    forward = _forward(job, local * passes / whole)
+    startup_s = _first_input_s(job, local)
+    return _window(job, [(whole, forward)], startup_s, awake_w, job.evaluation_samples)
+
+
+def _window(
+    job: Job,
+    updates: list[tuple[int, _Update]],
+    startup_s: float,
+    awake_w: float,
+    samples: int,
+) -> Window:
+    """Return the sums of a window: its start, in which GPUs wait, and its updates."""
+    pieces = [(startup_s, awake_w, 0.0, 0.0)]
+    pieces += [
+        (count * phase.duration_s, phase.power_w, phase.sm_util, phase.mem_util)
+        for count, update in updates
+        for phase in update.phases
+    ]
+    duration_s, power_w, sm_util, mem_util = np.array(pieces).T
+    in_all_s = float(duration_s.sum())
+    per_gpu_j = float((duration_s * power_w).sum())
+    loading_s = samples * job.figures.input_cpu_s_per_sample
+    node = job.cluster.node
+    # One core of each rank issues kernels; the others of its share load samples.
+    busy_cores = min(job.gpus + loading_s / in_all_s, job.nodes * node.cores)
+    cpu_w = job.nodes * node.cpu_idle_w + busy_cores * node.cpu_core_w
+    return Window(
+        duration_s=in_all_s,
+        samples=samples,
+        updates=sum(count for count, _ in updates),
+        gpu_energy_j=job.gpus * per_gpu_j,
+        cpu_energy_j=cpu_w * in_all_s,
+        dram_energy_j=job.nodes * node.dram_w * in_all_s,
+        gpu_power_w=per_gpu_j / in_all_s,
+        sm_util=float((duration_s * sm_util).sum()) / in_all_s,
+        mem_util=float((duration_s * mem_util).sum()) / in_all_s,
+    )
+
+
+def uncapped(job: Job) -> Job:
+    """Return a job without limits, to compare with."""
+    return replace(job, power_limit_w=None, clock_limit_mhz=None)

@@ -1,0 +1,110 @@
+"""The time of kernels: a roofline with achievable fractions, and a start for each of them.
+
+A kernel of F operations and B bytes takes, at clock f,
+
+    t(f) = t0 f_max / f + max(F / (e_c P f / f_max), B / (e_m min(W, W_L2 f / f_max)))
+
+with P the peak of the arithmetic, W the memory's bandwidth, W_L2 that of the cache in front of it,
+e_c and e_m the fractions that are achieved, t0 the start and end of a kernel (the roofline:
+Williams, Waterman and Patterson 2009, doi 10.1145/1498765.1498785). Arithmetic, cache and start
+go with the clock; the memory has a clock of its own.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.errors import BadInput
+from wattlaw.simulator.cluster import Gpu
+from wattlaw.simulator.figures import Figures
+from wattlaw.simulator.parameters import Parameters
+from wattlaw.study.model import Precision
+
+Floats = npt.NDArray[np.float64]
+
+#: Bandwidth of the second-level cache at the highest clock over that of the memory: 2155 GB/s and
+#: 900 GB/s on V100 (Jia et al. 2018, arXiv 1804.06826). Below 0.42 of that clock it is the limit.
+CACHE_OVER_MEMORY = 2155 / 900
+#: Bytes of an activation over those of float32, under automatic mixed precision.
+_HALF: dict[Precision, float] = {"fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 0.5}
+
+
+@dataclass(frozen=True)
+class Load:
+    """Kernels of one micro-batch as arrays of shape (kinds,): what the GPU is asked to do."""
+
+    count: Floats
+    flops: Floats
+    bytes_moved: Floats
+
+    @property
+    def launches(self) -> float:
+        """Return how many kernels there are."""
+        return float(self.count.sum())
+
+
+@dataclass(frozen=True)
+class Busy:
+    """How kernels keep a GPU busy at some clocks: arrays of the clocks' shape."""
+
+    duration_s: Floats
+    compute_share: Floats  # of the time that arithmetic would take alone, at its achievable rate
+    memory_share: Floats  # likewise of the memory
+
+
+def load_of(
+    figures: Figures, phases: Collection[str], samples: float, precision: Precision
+) -> Load:
+    """Return the kernels of some phases for a micro-batch of so many samples."""
+    rows = [kernels for kernels in figures.kernels if kernels.phase in phases]
+    table = np.array(
+        [(k.count, k.flops_per_sample, k.bytes_per_sample, k.bytes_fixed) for k in rows]
+    ).reshape(-1, 4)
+    count, flops, per_sample, fixed = table.T
+    return Load(count, flops * samples, per_sample * samples * _HALF[precision] + fixed)
+
+
+def peak_flops(gpu: Gpu, precision: Precision) -> float:
+    """Return the peak of a board's arithmetic at its highest clock, in operations per second.
+
+    Raises
+    ------
+    BadInput
+        The board does not have that precision.
+    """
+    if precision not in gpu.peak_tflops:
+        allowed = ", ".join(sorted(gpu.peak_tflops))
+        raise BadInput(f"precision: given {precision}; allowed on {gpu.name}: {allowed}")
+    return gpu.peak_tflops[precision] * 1e12
+
+
+def busy(
+    load: Load, gpu: Gpu, precision: Precision, parameters: Parameters, clocks_mhz: Floats
+) -> Busy:
+    """Return how long a load keeps a GPU busy, and with what, at clocks of any shape."""
+    share = np.asarray(clocks_mhz, dtype=float)[..., None] / gpu.max_clock_mhz
+    achieved = parameters.compute_fp32 if precision == "fp32" else parameters.compute_tensor
+    compute_s = load.flops / (achieved * peak_flops(gpu, precision) * share)
+    memory_s = load.bytes_moved / (parameters.bandwidth * _bandwidth(gpu, share))
+    start_s = parameters.kernel_us * 1e-6 / share
+    total_s = ((start_s + np.maximum(compute_s, memory_s)) * load.count).sum(axis=-1)
+    at_least = np.maximum(total_s, np.finfo(float).tiny)  # an empty load is busy with nothing
+    return Busy(
+        total_s,
+        (compute_s * load.count).sum(axis=-1) / at_least,
+        (memory_s * load.count).sum(axis=-1) / at_least,
+    )
+
+
+def roofline_s(load: Load, gpu: Gpu, precision: Precision) -> float:
+    """Return the least time of a load: every kernel at the peaks of the hardware, and no start."""
+    compute_s = load.flops / peak_flops(gpu, precision)
+    memory_s = load.bytes_moved / (gpu.memory_bandwidth_gb_s * 1e9)
+    return float((np.maximum(compute_s, memory_s) * load.count).sum())
+
+
+def _bandwidth(gpu: Gpu, share: Floats) -> Floats:
+    """Return what memory and the cache before it let through, in bytes per second."""
+    return gpu.memory_bandwidth_gb_s * 1e9 * np.minimum(1.0, CACHE_OVER_MEMORY * share)

@@ -1,0 +1,129 @@
+"""Hardware that ships as data files, and files of the user's own."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wattlaw.errors import BadInput
+from wattlaw.simulator.cluster import Cluster, Described, Gpu
+from wattlaw.study.document import read_document
+from wattlaw.study.rules import Misfit
+
+_FILES = Path(__file__).parent / "hardware"
+_WHAT = "hardware file"
+_UNITS = {
+    "tflops": "TFLOP/s", "gb_s": "GB/s", "gb": "GB", "mhz": "MHz", "w": "W", "us": "us",
+}  # fmt: skip
+
+
+class Entry(NamedTuple):
+    """One number of a cluster, for a table."""
+
+    key: str  # dotted, as in the file
+    value: float
+    unit: str  # empty for counts and ratios
+    source: str
+
+
+def names() -> list[str]:
+    """Return the clusters that ship with the package."""
+    return _stems("clusters")
+
+
+def gpu_names() -> list[str]:
+    """Return the boards that ship with the package."""
+    return _stems("gpus")
+
+
+def read_cluster(name_or_path: str) -> Cluster:
+    """Return a cluster.
+
+    Parameters
+    ----------
+    name_or_path
+        The name of a cluster (see ``names``); that of a board (see ``gpu_names``), which gives one
+        node with that board alone in an assumed machine; or the path of a YAML file.
+
+    Raises
+    ------
+    BadInput
+        There is none of this name, or the file is not valid: one line with the file, the line,
+        the dotted key, what was given and what is allowed.
+    """
+    if name_or_path in names():
+        return _shipped(name_or_path)
+    if name_or_path in gpu_names():
+        return _one_board(name_or_path)
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or _is_there(path):
+        return read_document(path, Cluster, _WHAT, _with_board)
+    given = "".join(char if char.isprintable() else "?" for char in name_or_path)
+    raise BadInput(
+        f'no hardware is called "{given[:100]}"; allowed: a cluster ({", ".join(names())}), '
+        f"one board ({', '.join(gpu_names())}), or the path of a YAML file"
+    )
+
+
+def describe(cluster: Cluster) -> list[Entry]:
+    """Return every number of a cluster with its unit and source, outermost first."""
+    return _entries(cluster, "")
+
+
+def _stems(folder: str) -> list[str]:
+    return sorted(path.stem for path in (_FILES / folder).glob("*.yaml"))
+
+
+@cache
+def _shipped(name: str) -> Cluster:
+    return read_document(_FILES / "clusters" / f"{name}.yaml", Cluster, _WHAT, _with_board)
+
+
+@cache
+def _board(name: str) -> Gpu:
+    return read_document(_FILES / "gpus" / f"{name}.yaml", Gpu, _WHAT)
+
+
+@cache
+def _one_board(name: str) -> Cluster:
+    def put_in(data: dict[str, Any]) -> dict[str, Any]:
+        node = data["node"] | {"gpu": name}
+        return _with_board(data | {"name": name, "node": node})
+
+    return read_document(_FILES / "parts" / "one-board.yaml", Cluster, _WHAT, put_in)
+
+
+def _with_board(data: dict[str, Any]) -> dict[str, Any]:
+    """Put the figures of a board in the place of its name."""
+    node = data.get("node")
+    if not isinstance(node, dict) or not isinstance(node.get("gpu"), str):
+        return data
+    name = node["gpu"]
+    if name not in gpu_names():
+        raise Misfit(
+            f'given "{name[:100]}"; allowed: one of {", ".join(gpu_names())}, or a mapping that '
+            "describes a board",
+            *("node", "gpu"),
+        )
+    return data | {"node": node | {"gpu": _board(name).model_dump(mode="json")}}
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # no file can have such a name
+        return False
+
+
+def _entries(part: Described, prefix: str) -> list[Entry]:
+    found = []
+    for key, value in part.numbers().items():
+        unit = next((unit for end, unit in _UNITS.items() if key.endswith(f"_{end}")), "")
+        items = value.items() if isinstance(value, dict) else [("", value)]
+        found += [
+            Entry(f"{prefix}{key}" + (f".{name}" if name else ""), number, unit, part.sources[key])
+            for name, number in items
+        ]
+    for key, value in part:
+        if isinstance(value, Described):
+            found += _entries(value, f"{prefix}{key}.")
+    return found

@@ -1,0 +1,52 @@
+"""Simulated jobs made by hand: figures of a plain net, and clusters of which a part is ideal."""
+
+from dataclasses import replace
+
+from wattlaw.simulator.cluster import Cluster
+from wattlaw.simulator.figures import Figures, Kernels
+from wattlaw.simulator.job import Job
+from wattlaw.simulator.library import read_cluster
+from wattlaw.simulator.parameters import Parameters
+
+#: Nothing between the figures and the peaks of the hardware, and all ranks alike.
+IDEAL = Parameters(
+    compute_fp32=1.0, compute_tensor=1.0, bandwidth=1.0, network=1.0, overlap=1.0,
+    kernel_us=0.0, launch_us=0.0, step_ms=0.0, step_spread=0.0, gpu_spread=0.0, run_spread=0.0,
+)  # fmt: skip
+
+
+def figures(**changed: object) -> Figures:
+    """Return figures of a net of 25 million parameters and 24 GFLOP per sample."""
+    forward = Kernels(
+        phase="forward", count=160, flops_per_sample=5e7, bytes_per_sample=1.5e6, bytes_fixed=6e5
+    )
+    backward = forward.model_copy(update={"phase": "backward", "count": 320.0})
+    update = Kernels(
+        phase="update", count=6, flops_per_sample=0.0, bytes_per_sample=0.0, bytes_fixed=1e8
+    )
+    plain = Figures(
+        workload="plain",
+        parameters=25_000_000,
+        gradient_bytes=100_000_000,
+        layers=50,
+        flops_per_sample=24e9,
+        stored_bytes_per_sample=0.0,
+        tensor_bytes_per_sample=6e5,
+        input_cpu_s_per_sample=0.0,
+        kernels=(forward, backward, update),
+        counted="made by hand",
+    )
+    return plain.model_copy(update=changed)
+
+
+def job(gpus: int = 1, **changed: object) -> Job:
+    """Return a job of one million samples, 64 per GPU and update, on the cluster of the MIT."""
+    plain = Job(figures(), read_cluster("mit-v100"), gpus, 64, 1_024_000)
+    return replace(plain, **changed)  # type: ignore[arg-type]
+
+
+def with_links(cluster: Cluster, **changed: float) -> Cluster:
+    """Return a cluster with both its links changed."""
+    node = cluster.node.model_copy(update={"link": cluster.node.link.model_copy(update=changed)})
+    network = cluster.network.model_copy(update=changed)
+    return cluster.model_copy(update={"node": node, "network": network})
