@@ -96,8 +96,8 @@ class Gpu(Described):
             )
         if self.knee_clock_mhz == self.max_clock_mhz and self.least_voltage < 1:
             raise ValueError(
-                f"given least_voltage {self.least_voltage:g}, with knee_clock_mhz at max_clock_mhz; "
-                "allowed: 1, or a knee below max_clock_mhz"
+                f"given least_voltage {self.least_voltage:g} and a knee at max_clock_mhz; "
+                "allowed: 1, or a knee_clock_mhz below max_clock_mhz"
             )
         return self
 

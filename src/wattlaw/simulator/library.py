@@ -109,7 +109,7 @@ def _with_board(data: dict[str, Any]) -> dict[str, Any]:
 
 def _is_there(path: Path) -> bool:
     try:
-        return path.exists()
+        return path != Path() and path.exists()
     except (OSError, ValueError):  # no file can have such a name
         return False
 

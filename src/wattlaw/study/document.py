@@ -1,0 +1,290 @@
+"""A YAML file becomes a model, or one line naming the key, what was given, what is allowed."""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from wattlaw.errors import BadInput
+from wattlaw.study.rules import Misfit
+
+MAX_BYTES = 250_000
+MAX_VALUES = 100_000
+MAX_DEPTH = 50
+MAX_INT = 2**63 - 1
+
+Location = tuple[int | str, ...]
+Mapping = dict[str, Any]
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML without surprises.
+
+    ``1e-3`` is a number, a key given twice is an error, and so is whatever JSON cannot carry.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(None, None, "a key is not text", key_node.start_mark)
+            if key_node.value in seen:
+                problem = f"the key {_short(key_node.value)} is given twice"
+                raise yaml.MarkedYAMLError(None, None, problem, key_node.start_mark)
+            seen.add(key_node.value)
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        # A scalar that its tag does not fit (``!!bool x``, month 13) ends PyYAML in any of these.
+        try:
+            value = super().construct_object(node, deep)
+            if isinstance(value, str | int):
+                str(value).encode()  # neither half a surrogate pair nor a number without end
+        except (ValueError, LookupError, AttributeError) as error:
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{_short(node.value)} cannot be taken as {kind}"
+            raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from error
+        return value
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def read_document(
+    path: Path,
+    model: type[ModelT],
+    what: str,
+    prepare: Callable[[Mapping], Mapping] = lambda data: data,
+) -> ModelT:
+    """Read a YAML file of one mapping and validate it.
+
+    Parameters
+    ----------
+    path
+        The file.
+    model
+        What it has to be; the descriptions of its fields say what is allowed.
+    what
+        What such a file is called, in messages: ``study file``.
+    prepare
+        Changes plain data before they are validated; it may raise ``Misfit``.
+
+    Raises
+    ------
+    BadInput
+        With one line: ``file:line: key: given ...; allowed: ...``.
+    """
+    try:
+        return _read(path, model, what, prepare)
+    except BadInput as error:
+        raise BadInput(_printable(str(error))) from None
+
+
+def _read(
+    path: Path, model: type[ModelT], what: str, prepare: Callable[[Mapping], Mapping]
+) -> ModelT:
+    text = _text(path, what)
+    keys = f"a mapping with the keys {', '.join(model.model_fields)}"
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+        if root is None:
+            raise BadInput(f"{path}: empty; allowed: {keys}")
+        _refuse_expansion(path, root, what)
+        data = _Loader(text).get_single_data()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadInput(_yaml_problem(path, error)) from None
+    where = _not_plain(data)
+    if where is not None:
+        location, allowed = where
+        given = _at(data, location)
+        raise BadInput(f"{_place(path, root, location)}: given {_short(given)}; allowed: {allowed}")
+    if not isinstance(data, dict):
+        raise BadInput(f"{path}: given {_short(data)}; allowed: {keys}")
+    try:
+        data = prepare(data)
+        return model.model_validate_json(json.dumps(data))
+    except Misfit as error:
+        raise BadInput(f"{_place(path, root, error.place)}: {error}") from None
+    except ValidationError as error:
+        problems = _innermost(error.errors(include_url=False))
+        first = _problem(problems[0], data, model)
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise BadInput(f"{_place(path, root, _location(problems[0]))}: {first}{more}") from None
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise BadInput(f"{path}: not a plain file")
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # a name that no file can have
+        raise BadInput(f"{path}: cannot be read: {error}") from None
+    if len(raw) > MAX_BYTES:
+        raise BadInput(f"{path}: larger than {MAX_BYTES:,} bytes; this is no {what}")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not UTF-8 text (byte {error.start})") from None
+
+
+def _yaml_problem(path: Path, error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return f"{path}: nested too deeply"
+    mark = getattr(error, "problem_mark", None)
+    place = f"{path}:{mark.line + 1}" if mark else f"{path}"
+    problem = getattr(error, "problem", None) or error
+    return f"{place}: not valid YAML: {' '.join(str(problem).split())[:200]}"
+
+
+def _refuse_expansion(path: Path, root: yaml.Node, what: str) -> None:
+    """Refuse aliases that contain themselves or grow into very many values, and deep nests."""
+    measured: dict[int, tuple[int, int] | None] = {}
+
+    def measure(node: yaml.Node, depth: int) -> tuple[int, int]:
+        """Return how many values a node holds and how deep they go, aliases followed."""
+        place = f"{path}:{node.start_mark.line + 1}"
+        known = measured.get(id(node), (0, 0))
+        if known is None:
+            raise BadInput(f"{place}: an alias contains itself")
+        if depth + known[1] > MAX_DEPTH:
+            raise BadInput(f"{place}: nested too deeply; allowed: {MAX_DEPTH} levels")
+        if known[0]:
+            return known
+        measured[id(node)] = None
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            children = node.value
+        elif isinstance(node, yaml.MappingNode):
+            children = [part for pair in node.value for part in pair]
+        inner = [measure(child, depth + 1) for child in children]
+        values = 1 + sum(count for count, _ in inner)
+        height = max((1 + deep for _, deep in inner), default=0)
+        measured[id(node)] = values, height
+        return values, height
+
+    if measure(root, 0)[0] > MAX_VALUES:
+        raise BadInput(f"{path}: more than {MAX_VALUES:,} values; this is no {what}")
+
+
+def _not_plain(value: object, at: Location = ()) -> tuple[Location, str] | None:
+    """Return where a value stands that JSON does not know (a date, .nan, bytes), and what may."""
+    children: list[tuple[Any, object]] = []
+    if isinstance(value, dict):
+        children = list(value.items())
+        for key, _ in children:
+            if not isinstance(key, str):
+                return at, f"keys that are text (quote the key {key})"
+    elif isinstance(value, list):
+        children = list(enumerate(value))
+    elif (allowed := _instead_of(value)) is not None:
+        return at, allowed
+    for key, item in children:
+        if (found := _not_plain(item, (*at, key))) is not None:
+            return found
+    return None
+
+
+def _instead_of(scalar: object) -> str | None:
+    """Return what is allowed in place of a scalar that a store could not keep."""
+    if isinstance(scalar, float) and not math.isfinite(scalar):
+        return "a finite number"
+    if isinstance(scalar, int) and abs(scalar) > MAX_INT:
+        return "a number of at most 63 bits"
+    if scalar is None or isinstance(scalar, str | int | float):
+        return None
+    return "text, a number, true, false or null (quote a date)"
+
+
+def _innermost(problems: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out a list that is called too short because an item of it was refused."""
+    around = {problem["loc"][:n] for problem in problems for n in range(len(problem["loc"]))}
+    return [problem for problem in problems if problem["loc"] not in around]
+
+
+def _location(details: ErrorDetails) -> Location:
+    """Return where the first thing stands that is wrong, which may lie within what was checked."""
+    error = details.get("ctx", {}).get("error")
+    place = (*details["loc"], *error.place) if isinstance(error, Misfit) else details["loc"]
+    return tuple(part for part in place if part != "[key]")  # pydantic's word for a mapping's key
+
+
+def _problem(details: ErrorDetails, data: object, whole: type[BaseModel]) -> str:
+    location, kind = _location(details), details["type"]
+    if kind == "value_error":
+        return details["msg"].removeprefix("Value error, ")
+    model, description = _schema(location, whole)
+    if kind == "extra_forbidden":
+        return f"unknown key; allowed: {', '.join(model.model_fields) if model else 'none'}"
+    given = "nothing" if kind == "missing" else _short(_at(data, location))
+    if details["loc"] != location:
+        given = f"the key {_short(location[-1])}"
+    return f"given {given}; allowed: {description or details['msg']}"
+
+
+def _schema(location: Location, whole: type[BaseModel]) -> tuple[type[BaseModel] | None, str]:
+    """Return the model in which a location lies and the description of the nearest field."""
+    model: type[BaseModel] | None = whole
+    inside: type[BaseModel] | None = whole
+    description = ""
+    for part in location:
+        if isinstance(part, str) and inside is not None:
+            model = inside
+            field = model.model_fields.get(part)
+            if field is None:
+                return model, description
+            description = field.description or description
+            inside = _model_in(field.annotation)
+    return model, description
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for part in get_args(annotation):
+        if (found := _model_in(part)) is not None:
+            return found
+    return None
+
+
+def _at(data: Any, location: Location) -> object:
+    for part in location:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return data
+    return data
+
+
+def _place(path: Path, root: yaml.Node, location: Location) -> str:
+    """Return ``file:line: dotted.key[3]`` for a location in the data."""
+    node, dotted = root, ""
+    for part in location:
+        dotted += f"[{part}]" if isinstance(part, int) else f".{part[:60]}"
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            node = node.value[part]
+        elif isinstance(node, yaml.MappingNode):
+            node = next((item for key, item in node.value if key.value == part), node)
+    line = node.start_mark.line + 1
+    return f"{path}:{line}: {dotted.removeprefix('.')}" if dotted else f"{path}:{line}"
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False, skipkeys=True)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)
