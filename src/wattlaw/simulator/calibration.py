@@ -41,6 +41,9 @@ _PRIOR = 0.7
 #: And of a workload's factor, whose data may be others than those that were counted.
 _FACTOR_PRIOR = 2.0
 _STEP = 1e-4
+#: A parameter with slopes below this (standard deviations per unit of its log) is not searched for.
+_NO_INFLUENCE = 1e-3
+_ENOUGH = 1e-5
 #: No measurement is taken as better than this, in logs.
 _LEAST_SIGMA = 0.005
 
@@ -95,11 +98,11 @@ def calibrate(measured: Sequence[Measured], made_from: str = "") -> Calibration:
         told = f"{len(measured)} settings of {len(boards)} kinds of boards"
         raise Refused(f"{told}; a calibration needs three settings or more of one kind")
     fit = _Fit(measured)
-    sigmas = (0.05, 0.05)
-    for _ in range(3):  # weights follow from the residuals, residuals from the weights
-        found = fit.solve(sigmas)
+    sigmas, found = (0.05, 0.05), fit.start
+    for _ in range(2):  # weights follow from the residuals, residuals from the weights
+        found = fit.solve(found, sigmas)
         sigmas = fit.sigmas(found)
-    found = fit.solve(sigmas)
+    found = fit.solve(found, sigmas)
     jacobian = fit.jacobian(found, sigmas)
     covariance = np.linalg.inv(jacobian.T @ jacobian)
     has_power = any(one.gpu_power_w is not None for one in measured)
@@ -203,7 +206,7 @@ class _Fit:
         self.workloads = tuple(dict.fromkeys(one.workload for one in measured))
         self.names = (*NAMES, *(f"work:{name}" for name in self.workloads))
         first = measured[0].job
-        self._prior = np.append(
+        self.start = np.append(
             _packed(first.parameters, first.cluster.gpu), np.zeros(len(self.workloads))
         )
         widths = [_PRIOR] * len(NAMES) + [_FACTOR_PRIOR] * len(self.workloads)
@@ -227,13 +230,26 @@ class _Fit:
     def residuals(self, packed: Floats, sigmas: tuple[float, float]) -> Floats:
         """Return all residuals in units of their standard deviations."""
         times, powers = self.misfits(packed)
-        off = (packed - self._prior) / self._widths
+        off = (packed - self.start) / self._widths
         return np.concatenate([times / sigmas[0], powers / sigmas[1], off])
 
-    def solve(self, sigmas: tuple[float, float]) -> Floats:
-        """Return the most probable packed parameters."""
-        found = least_squares(self.residuals, self._prior, args=(sigmas,), diff_step=_STEP)
-        packed: Floats = found.x
+    def solve(self, start: Floats, sigmas: tuple[float, float]) -> Floats:
+        """Return the most probable packed parameters, searched for from ``start``.
+
+        What has no influence on these runs stays at its default, and costs no time.
+        """
+        told = np.abs(self.jacobian(start, sigmas)[: -len(start)]).max(axis=0) > _NO_INFLUENCE
+
+        def residuals(free: Floats) -> Floats:
+            packed = start.copy()
+            packed[told] = free
+            return self.residuals(packed, sigmas)
+
+        found = least_squares(
+            residuals, start[told], diff_step=_STEP, ftol=_ENOUGH, xtol=_ENOUGH, gtol=_ENOUGH
+        )
+        packed = start.copy()
+        packed[told] = found.x
         return packed
 
     def sigmas(self, packed: Floats) -> tuple[float, float]:

@@ -1,8 +1,11 @@
 """What a model asks of any hardware, counted once from the workload itself and stored as data."""
 
+from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field, JsonValue, model_validator
 
 from wattlaw.study.model import Model
@@ -50,6 +53,17 @@ class Figures(Model):
     #: (share of the backward pass that is done, share of the gradients' bytes that are ready).
     gradients_ready: tuple[tuple[Share, Share], ...] = ((0.0, 0.0), (1.0, 1.0))
     counted: str  # how, where and with which versions
+
+    @cached_property
+    def tables(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the kernels of each phase: rows of count, operations and bytes per sample, bytes.
+
+        Shape (kinds, 4).
+        """
+        rows: dict[str, list[tuple[float, ...]]] = {"forward": [], "backward": [], "update": []}
+        for k in self.kernels:
+            rows[k.phase].append((k.count, k.flops_per_sample, k.bytes_per_sample, k.bytes_fixed))
+        return {phase: np.array(own).reshape(-1, 4) for phase, own in rows.items()}
 
     @model_validator(mode="after")
     def _gradients_become_ready(self) -> Self:

@@ -31,7 +31,7 @@ class Job:
     gpus_per_node: int | None = None  # fewer than the node has, or None for all of them
     loader_workers: int | None = None  # of each rank; None for an equal share of the cores
     parameters: Parameters = field(default_factory=Parameters)
-    #: Time of computing over what the figures say, of a workload that a calibration has measured.
+    #: Operations and bytes of a sample over the figures', of a workload that was calibrated.
     work_factor: float = 1.0
 
     @property

@@ -58,10 +58,7 @@ def load_of(
     figures: Figures, phases: Collection[str], samples: float, precision: Precision
 ) -> Load:
     """Return the kernels of some phases for a micro-batch of so many samples."""
-    rows = [kernels for kernels in figures.kernels if kernels.phase in phases]
-    table = np.array(
-        [(k.count, k.flops_per_sample, k.bytes_per_sample, k.bytes_fixed) for k in rows]
-    ).reshape(-1, 4)
+    table = np.concatenate([figures.tables[phase] for phase in phases])
     count, flops, per_sample, fixed = table.T
     return Load(count, flops * samples, per_sample * samples * _HALF[precision] + fixed)
 

@@ -127,9 +127,8 @@ def _loads(job: Job, local: float) -> tuple[Load, Load]:
 
 
 def _load(job: Job, phases: tuple[str, ...], samples: float) -> Load:
-    """Return kernels for so many samples, their work times the workload's factor."""
-    load = kernels.load_of(job.figures, phases, samples, job.precision)
-    return replace(load, count=load.count * job.work_factor)
+    """Return kernels for so many samples, each of which is ``work_factor`` times the figures'."""
+    return kernels.load_of(job.figures, phases, samples * job.work_factor, job.precision)
 
 
 def _roofline_s(job: Job, local: float) -> float:
