@@ -165,7 +165,10 @@ def test_without_anything_to_compute_an_epoch_is_its_communication_alone() -> No
 
 
 def test_a_data_set_twice_as_large_takes_twice_the_time_and_energy() -> None:
-    once, twice = (predict(job(4, samples=n)).train for n in (1_024_000, 2_048_000))
+    no_edges = Parameters(epoch_ms=0.0, order_ns=0.0)
+    once, twice = (
+        predict(job(4, samples=n, parameters=no_edges)).train for n in (1_024_000, 2_048_000)
+    )
     assert twice.duration_s == pytest.approx(2 * once.duration_s, rel=1e-12)
     assert twice.gpu_energy_j == pytest.approx(2 * once.gpu_energy_j, rel=1e-12)
     assert twice.cpu_energy_j == pytest.approx(2 * once.cpu_energy_j, rel=1e-12)
@@ -194,7 +197,7 @@ def test_the_last_update_takes_what_is_left_and_is_dropped_below_one_sample_each
 
 
 def test_small_kernels_wait_for_the_host_that_issues_them() -> None:
-    tiny = job(1, local_batch=1, parameters=Parameters(launch_us=50.0))
+    tiny = job(1, local_batch=1, parameters=Parameters(launch_us=50.0, epoch_ms=0.0, order_ns=0.0))
     found = predict(tiny)
     assert found.split.launch_s > found.split.compute_s
     launches = 160 + 320 + 6

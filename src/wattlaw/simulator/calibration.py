@@ -31,7 +31,7 @@ _SHARES = (
     "compute_fp32", "compute_tensor", "bandwidth", "network", "overlap", "least_voltage", "knee",
 )  # fmt: skip
 _POSITIVE = (
-    "kernel_us", "launch_us", "step_ms", "step_spread", "gpu_spread",
+    "kernel_us", "launch_us", "step_ms", "epoch_ms", "step_spread", "gpu_spread",
     "power_busy", "power_compute", "power_memory", "power_exchange", "power_awake",
 )  # fmt: skip
 NAMES = (*_SHARES, *_POSITIVE)

@@ -95,7 +95,7 @@ class Prediction:
     split: Split
     phases: tuple[Phase, ...]
     roofline_s: float  # least time of an update: peaks of the hardware, nothing else
-    startup_s: float  # at an epoch's start: the first samples
+    startup_s: float  # at an epoch's edges: barriers, its order, the first samples
     step_cv: float  # of the times of updates
     clock_mhz: float
     power_throttle_share: float  # of the training in which a power limit holds the clock down

@@ -33,6 +33,14 @@ class Parameters(Model):
     step_ms: AtLeastZero = _free(
         1.0, "assumed: host's time per update outside operations: loop, loader, optimiser, loss"
     )
+    epoch_ms: AtLeastZero = _free(
+        10.0, "assumed: barriers and the loader's start at an epoch's edges, 5-50 ms"
+    )
+    order_ns: AtLeastZero = _free(
+        60.0,
+        "measured: an epoch's order drawn on every rank, per sample of the whole data set, "
+        "48 to 73 ns from 0.8 to 1.3 million samples (numpy, AMD EPYC; docs/simulator.md)",
+    )
     network: Share = _free(0.8, "assumed: NCCL's bus bandwidth over that of the links, 70-90 %")
     overlap: Annotated[float, Field(ge=0, le=1)] = _free(
         0.8, "assumed: share of the exchange that can hide behind the backward pass"

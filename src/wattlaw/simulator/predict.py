@@ -54,7 +54,7 @@ def predict(job: Job) -> Prediction:
     if not updates:
         raise BadInput(f"gpus: given {job.gpus} for {kept} samples; allowed: one or more for each")
     main = updates[0][1]
-    startup_s = _first_input_s(job, min(job.local_batch, kept / job.gpus))
+    startup_s = _first_input_s(job, min(job.local_batch, kept / job.gpus)) + _edges_s(job)
     samples = whole * job.global_batch + rest
     board = _board(job)
     awake_w = board.awake_w(main.point.clock_mhz)
@@ -209,19 +209,29 @@ def _workers(job: Job) -> int:
 
 def _input_s(job: Job, local: float) -> float:
     """Return how long the input of an update takes: the cores' share, or the storage's."""
-    figures = job.figures
-    cores_s = local * figures.input_cpu_s_per_sample / max(1, _workers(job))
-    stored = job.gpus * local * figures.stored_bytes_per_sample
-    return max(cores_s, stored / (job.cluster.storage_gb_s * 1e9))
+    cores_s = local * job.figures.input_cpu_s_per_sample / max(1, _workers(job))
+    return max(cores_s, _storage_s(job, local))
+
+
+def _storage_s(job: Job, local: float) -> float:
+    """Return how long all ranks' samples of an update take from the storage that they share."""
+    if not job.figures.reads_files:
+        return 0.0  # in memory since the start
+    stored = job.gpus * local * job.figures.stored_bytes_per_sample
+    return stored / (job.cluster.storage_gb_s * 1e9)
 
 
 def _first_input_s(job: Job, local: float) -> float:
     """Return the wait for an epoch's first batch, which one process of each rank makes alone."""
-    figures = job.figures
     if not _workers(job):
         return 0.0  # the rank makes every batch itself, the first as the others
-    stored = job.gpus * local * figures.stored_bytes_per_sample
-    return local * figures.input_cpu_s_per_sample + stored / (job.cluster.storage_gb_s * 1e9)
+    return local * job.figures.input_cpu_s_per_sample + _storage_s(job, local)
+
+
+def _edges_s(job: Job) -> float:
+    """Return what an epoch takes besides its updates: barriers, and its order on every rank."""
+    own = job.parameters
+    return own.epoch_ms * 1e-3 + own.order_ns * 1e-9 * job.samples
 
 
 def _evaluation(job: Job, awake_w: float) -> Window:
