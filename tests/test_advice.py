@@ -117,7 +117,7 @@ def test_of_measured_cells_the_cap_within_10_percent_is_the_exhaustive_best():
     made = run_metrics(runs, epochs)
     checked = 0
     cells = [item for item in table.groupby(CELL) if item[1]["power_limit"].nunique() >= 4]
-    for key, cell in cells[::6]:  # test_cap_choice does it for all
+    for key, cell in cells[::12]:  # test_cap_choice does it for all
         near = cell[cell["time_per_epoch"] <= 1.1 * cell["time_per_epoch"].min()]
         best = near.loc[near["energy_per_epoch_J"].idxmin(), "power_limit"]
         name = "/".join(str(part) for part in key)
@@ -127,7 +127,7 @@ def test_of_measured_cells_the_cap_within_10_percent_is_the_exhaustive_best():
             == best
         )
         checked += 1
-    assert checked == 20
+    assert checked == 10
 
 
 def test_nothing_that_was_measured_beats_the_pareto_front(made):

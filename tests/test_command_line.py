@@ -98,16 +98,18 @@ def test_a_finished_study_starts_nothing_again(study, store):
     assert [path.stat().st_mtime_ns for path in files] == before
 
 
-def test_check_counts_the_runs(study):
-    told = wattlaw("check", study).stdout
+def test_check_counts_the_runs(study, capsys):
+    assert main(["check", str(study)]) == 0
+    told = capsys.readouterr().out
     assert told.endswith("ok: cli: 2 runs of 1 workload(s), 2 settings, 1 repeats\n")
 
 
-def test_status_tells_counts_and_reasons(store):
+def test_status_tells_counts_and_reasons(store, capsys):
     found = wattlaw("status", store)
     assert "2 runs: 1 done, 1 skipped" in found.stdout
     assert "holds 2" in " ".join(found.stdout.split())
-    told = json.loads(wattlaw("status", store, "--json").stdout)
+    assert main(["status", str(store), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
     assert told["counts"] == {"done": 1, "skipped": 1}
     assert "needs 99 workers" in told["not_done"][0]["reason"]
 
@@ -125,17 +127,12 @@ def test_without_a_meter_energy_is_missing_in_every_export(store, tmp_path):
         assert frame["gpu_energy_j"].isna().all()
 
 
-def test_tables_that_do_not_exist_and_endings_that_are_unknown_are_told(store, tmp_path):
-    wrong = wattlaw("export", store, "results", "-o", tmp_path / "x.csv")
-    assert (
-        wrong.returncode,
-        "runs, epochs, telemetry, statistics, metrics, settings, fits" in wrong.stderr,
-    ) == (
-        2,
-        True,
-    )
-    ending = wattlaw("export", store, "runs", "-o", tmp_path / "x.xls")
-    assert (ending.returncode, ".csv, .parquet, .jsonl" in ending.stderr) == (2, True)
+def test_tables_that_do_not_exist_and_endings_that_are_unknown_are_told(store, tmp_path, capsys):
+    assert main(["export", str(store), "results", "-o", str(tmp_path / "x.csv")]) == 2
+    allowed = "runs, epochs, telemetry, statistics, metrics, settings, fits"
+    assert allowed in capsys.readouterr().err
+    assert main(["export", str(store), "runs", "-o", str(tmp_path / "x.xls")]) == 2
+    assert ".csv, .parquet, .jsonl" in capsys.readouterr().err
 
 
 def test_metrics_of_runs_and_settings_are_exported(store, tmp_path):
@@ -156,16 +153,14 @@ def test_a_report_and_its_figures_are_written(store, tmp_path):
     assert written >= {"data_quality.png", "data_quality.svg"}
 
 
-def test_the_same_store_twice_is_refused(store):
-    found = wattlaw("report", store, store)
-    assert found.returncode == 2
-    assert "more than one store" in found.stderr
+def test_the_same_store_twice_is_refused(store, capsys):
+    assert main(["report", str(store), str(store)]) == 2
+    assert "more than one store" in capsys.readouterr().err
 
 
-def test_a_store_that_allows_no_law_is_told_why(store):
-    found = wattlaw("fit", store)
-    assert found.returncode == 2
-    assert "no rows to fit" in found.stderr
+def test_a_store_that_allows_no_law_is_told_why(store, capsys):
+    assert main(["fit", str(store)]) == 2
+    assert "no rows to fit" in capsys.readouterr().err
 
 
 def test_a_workload_is_shown_with_every_option_its_default_and_what_is_allowed(capsys):
@@ -185,9 +180,9 @@ def test_an_unknown_word_after_workloads_is_told(capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_workloads_are_listed_with_parameters_and_options():
-    (digits,) = [
-        w for w in json.loads(wattlaw("workloads", "--json").stdout) if w["name"] == "digits-cnn"
-    ]
+def test_workloads_are_listed_with_parameters_and_options(capsys):
+    assert main(["workloads", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    (digits,) = [one for one in listed if one["name"] == "digits-cnn"]
     assert digits["parameters"] == 85_066
     assert digits["options"]["lr"]["default"] == 0.05

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -226,6 +226,7 @@ def test_energy_of_the_gpus_alone_is_known_where_the_processors_was_lost():
     assert run["gpu_energy_per_epoch_j"] == 7200.0
 
 
+@settings(max_examples=25)  # each goes through a whole table of a run
 @given(st.lists(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=20), min_size=1, max_size=6))
 def test_utilisation_of_a_run_is_that_of_all_its_samples(windows):
     rows = [
