@@ -7,7 +7,7 @@ STAMP := $(VENV)/.wattlaw-installed
 PEERS := .venv-peers
 
 .PHONY: setup quickstart test lint format bench bench-overhead bench-throughput bench-analysis \
-  bench-gpu clean
+  bench-simulator bench-gpu clean
 
 setup: $(STAMP)
 
@@ -62,6 +62,11 @@ bench-analysis: setup
 	$(BIN)/python benchmarks/fits.py
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/telemetry.py
+
+# Predictions beside published exponents, and the time of a whole study on paper.
+bench-simulator: setup
+	$(BIN)/python benchmarks/published.py
+	$(BIN)/python benchmarks/simulated_study.py
 
 bench-gpu: setup
 	$(BIN)/python benchmarks/gpu.py

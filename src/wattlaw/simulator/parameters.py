@@ -49,7 +49,9 @@ class Parameters(Model):
         0.02, "assumed: standard deviation over mean of a rank's time from one update to the next"
     )
     gpu_spread: AtLeastZero = _free(
-        0.015, "assumed: of the speeds of boards of one kind (Sinha et al. 2022 find more, capped)"
+        0.015,
+        "of the speeds of boards of one kind: a range of 8 % over hundreds of boards (Sinha et al. "
+        "2022, Not All GPUs Are Created Equal, SC22) is about five standard deviations",
     )
     run_spread: AtLeastZero = _free(0.01, "assumed: of whole runs of one setting")
     #: Voltage: its least over that at the highest clock, and up to which share of that clock it
@@ -58,7 +60,7 @@ class Parameters(Model):
     knee: Share | None = _free(None, "as the hardware's file says")
     #: Dynamic power of a board at full clock, as shares of (max_w - idle_w): of having kernels
     #: at all, of arithmetic at its achievable rate, of memory at its achievable bandwidth.
-    power_busy: AtLeastZero = _free(0.35, "assumed")
+    power_busy: AtLeastZero = _free(0.4, "assumed: GPUs that train draw 80-100 % of their limit")
     power_compute: AtLeastZero = _free(0.45, "assumed: dense products draw about the limit")
     power_memory: AtLeastZero = _free(0.25, "assumed: copies draw about half of the limit")
     power_exchange: AtLeastZero = _free(0.12, "assumed: of gradients' exchange and waiting for it")

@@ -1,0 +1,199 @@
+"""Uncalibrated predictions beside what the two studies published, and what would explain a miss.
+
+Every exponent is of the counts, batches, precision and limits of ``studies/``; the published ranges
+of N are not known. Nothing is measured and nothing is drawn: numbers depend on files of this
+repository alone. The second table changes two numbers of machine and software, the same for all
+models: what the storage gives, and what an epoch takes besides its updates. Run with
+``make bench-simulator``; ``docs/simulation-model.md`` has the tables, which a test compares.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from wattlaw.analysis.laws.power_law import fit_power_law
+from wattlaw.launch.simulated.machine import Machine
+from wattlaw.reference.published import Published, published
+from wattlaw.simulator.job import Job, Window
+from wattlaw.simulator.predict import predict
+from wattlaw.study.model import RunSpec
+from wattlaw.study.plan import expand
+from wattlaw.study.reader import read_study
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+Change = Callable[[Job], Job]
+
+
+@dataclass(frozen=True)
+class Study:
+    """The settings of a study's file, and the machine on which it is simulated."""
+
+    machine: Machine
+    specs: list[RunSpec]
+
+    @classmethod
+    def of(cls, name: str, hardware: str) -> "Study":
+        """Return a study of ``studies/``, its first repeat."""
+        study = read_study(ROOT / "studies" / f"{name}.yaml")
+        simulation = study.launch.simulation.model_copy(update={"hardware": hardware})
+        launch = study.launch.model_copy(update={"simulation": simulation})
+        specs = [run.spec for run in expand(study) if run.spec.repeat == 0]
+        return cls(Machine.of(launch), specs)
+
+    def times(self, change: Change, **asked: object) -> pd.Series:
+        """Return seconds per epoch by GPU count, of the settings that are as asked."""
+        found = {}
+        for spec in self.specs:
+            told = spec.setting.model_dump() | {"workload": spec.workload.name}
+            if all(told[key] == value for key, value in asked.items()):
+                setting = spec.setting
+                job = self.machine.job(spec, setting.power_limit_w, setting.clock_limit_mhz)
+                found[setting.gpus] = predict(change(job)).train.duration_s
+        return pd.Series(found).sort_index()
+
+
+@cache
+def mit() -> Study:
+    """Return the study that varied caps and clocks."""
+    return Study.of("mit-2022/all", "mit-v100")
+
+
+def beta(times: pd.Series) -> float:
+    """Return the exponent of t = alpha N^-beta."""
+    return fit_power_law(times.index.to_numpy(), times.to_numpy()).beta
+
+
+def main() -> None:
+    """Predict, print the tables, and write them as JSON."""
+    tables = {"exponents": exponents(), "explained": explained(), "energy": energies()}
+    for name, table in tables.items():
+        print(f"\n{name}\n\n{markdown(table)}")
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"published-{datetime.now(UTC):%Y-%m}.json"
+    told = {name: table.to_dict("records") for name, table in tables.items()}
+    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+
+
+def exponents() -> pd.DataFrame:
+    """Return each published exponent beside the predicted one."""
+    study = mit()
+    rows = []
+    for value in betas():
+        times = study.times(
+            lambda job: job,
+            workload=value.workload,
+            power_limit_w=value.power_limit_w,
+            clock_limit_mhz=value.clock_limit_mhz,
+        )
+        found = beta(times)
+        rows.append(
+            {
+                "model": value.model,
+                "limit": limit_of(value),
+                "published": value.value,
+                "predicted": round(found, 2),
+                "error": round(found - value.value, 2),
+                "to 64 GPUs": round(beta(times[times.index <= 64]), 2),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def explained() -> pd.DataFrame:
+    """Return the uncapped exponents with other storage and epochs' edges, for all models alike."""
+    study = mit()
+    rows = []
+    for value in betas():
+        if value.power_limit_w or value.clock_limit_mhz:
+            continue
+        row = {"model": value.model, "published": value.value}
+        for name, change in changes():
+            times = study.times(
+                change, workload=value.workload, power_limit_w=None, clock_limit_mhz=None
+            )
+            row[name] = round(beta(times), 2)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def changes() -> Iterator[tuple[str, Change]]:
+    """Return what is changed of every job, by name."""
+
+    def with_(storage_gb_s: float | None, edges_s: float | None) -> Change:
+        def change(job: Job) -> Job:
+            cluster, parameters = job.cluster, job.parameters
+            if storage_gb_s is not None:
+                cluster = cluster.model_copy(update={"storage_gb_s": storage_gb_s})
+            if edges_s is not None:
+                parameters = parameters.model_copy(update={"epoch_ms": 1000 * edges_s})
+            return replace(job, cluster=cluster, parameters=parameters)
+
+        return change
+
+    yield "as assumed", with_(None, None)
+    yield "storage 3 GB/s", with_(3.0, None)
+    yield "epoch's edges 0.5 s", with_(None, 0.5)
+    yield "epoch's edges 1 s", with_(None, 1.0)
+    yield "3 GB/s and 0.5 s", with_(3.0, 0.5)
+
+
+def energies() -> pd.DataFrame:
+    """Return what a cap of 200 W and of 100 W costs and saves, per model, at 2 and 128 GPUs."""
+    study = mit()
+    rows = []
+    for name in dict.fromkeys(spec.workload.name for spec in study.specs):
+        for gpus in (2, 128):
+            row: dict[str, object] = {"workload": name, "GPUs": gpus}
+            free = window(study, name, gpus, None)
+            row["W per GPU"] = round(free.gpu_power_w)
+            for cap in (200.0, 100.0):
+                found = window(study, name, gpus, cap)
+                row[f"time at {cap:g} W"] = round(found.duration_s / free.duration_s, 3)
+                row[f"energy at {cap:g} W"] = round(found.gpu_energy_j / free.gpu_energy_j, 3)
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def window(study: Study, workload: str, gpus: int, cap: float | None) -> Window:
+    """Return the training window of a setting."""
+    spec = next(
+        s for s in study.specs
+        if s.workload.name == workload and s.setting.gpus == gpus
+        and s.setting.power_limit_w == cap and s.setting.clock_limit_mhz is None
+    )  # fmt: skip
+    return predict(study.machine.job(spec, cap, None)).train
+
+
+def betas() -> list[Published]:
+    """Return the published exponents of the study that varied caps and clocks."""
+    return list(published("mit-2022", "beta"))
+
+
+def limit_of(value: Published) -> str:
+    """Return a limit in words."""
+    if value.power_limit_w:
+        return f"{value.power_limit_w:g} W"
+    return f"{value.clock_limit_mhz:g} MHz" if value.clock_limit_mhz else "none"
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """Return a table as Markdown."""
+    rows = [table.columns.tolist(), ["---"] * len(table.columns)]
+    rows += [[told(value) for value in row] for row in table.itertuples(index=False)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def told(value: object) -> str:
+    """Return a cell."""
+    return f"{value:.3f}".rstrip("0") if isinstance(value, float | np.floating) else str(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""What settings take, side by side: a plain row of each prediction, for tables and files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import log
+from typing import Any
+
+from wattlaw.simulator.job import Prediction, Split
+from wattlaw.simulator.quality import epochs_to_target
+
+HOUR_S = 3600.0
+#: Parts of an update, as they are called in a row: ``compute_s`` and so on.
+PARTS = tuple(part.name for part in fields(Split))
+Intervals = Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A quality to be reached: what small batches need, and where the need has doubled."""
+
+    least_epochs: float
+    critical_batch: float
+
+    def epochs(self, global_batch: int) -> float:
+        """Return the epochs that a global batch needs."""
+        return epochs_to_target(global_batch, self.critical_batch, self.least_epochs)
+
+
+def row_of(
+    found: Prediction,
+    epochs: int = 1,
+    target: Target | None = None,
+    intervals: Intervals | None = None,
+) -> dict[str, Any]:
+    """Return a prediction as a flat row.
+
+    Parameters
+    ----------
+    found
+        The prediction.
+    epochs
+        How many are trained.
+    target
+        What is to be reached, if it is asked for.
+    intervals
+        At 95 %, of a calibrated prediction: ``epoch_time_s, gpu_power_w, gpu_energy_j``.
+
+    Returns
+    -------
+    dict
+        The setting; per epoch T = ``epoch_time_s``, energies by part and their sum; for all epochs
+        ``train_time_s``, energies and ``gpu_hours`` = N T epochs / 3600; an evaluation's time and
+        energy, which are in none of these; where an update's time goes, ``PARTS`` in seconds,
+        which add up to ``step_time_s``, beside ``roofline_s``; to the target. What is not asked
+        for or not known is None.
+    """
+    job, train = found.job, found.train
+    told = intervals or {}
+    energy_j = train.gpu_energy_j + train.cpu_energy_j + train.dram_energy_j
+    evaluation = found.evaluation
+    needed = None if target is None else target.epochs(job.global_batch)
+    return {
+        "simulated": True,
+        "workload": job.figures.workload,
+        "options": dict(job.figures.options),
+        "hardware": job.cluster.name,
+        "gpus": job.gpus,
+        "nodes": job.nodes,
+        "local_batch": job.local_batch,
+        "global_batch": job.global_batch,
+        "precision": job.precision,
+        "power_limit_w": job.power_limit_w,
+        "clock_limit_mhz": job.clock_limit_mhz,
+        "dataset_fraction": job.dataset_fraction,
+        "epochs": epochs,
+        "epoch_time_s": train.duration_s,
+        "epoch_time_s_ci": _pair(told.get("epoch_time_s")),
+        "train_time_s": train.duration_s * epochs,
+        "samples_per_s": train.samples / train.duration_s,
+        "updates_per_epoch": train.updates,
+        "power_per_gpu_w": train.gpu_power_w,
+        "power_per_gpu_w_ci": _pair(told.get("gpu_power_w")),
+        "gpu_energy_per_epoch_j": train.gpu_energy_j,
+        "gpu_energy_per_epoch_j_ci": _pair(told.get("gpu_energy_j")),
+        "cpu_energy_per_epoch_j": train.cpu_energy_j,
+        "dram_energy_per_epoch_j": train.dram_energy_j,
+        "energy_per_epoch_j": energy_j,
+        "gpu_energy_j": train.gpu_energy_j * epochs,
+        "cpu_energy_j": train.cpu_energy_j * epochs,
+        "dram_energy_j": train.dram_energy_j * epochs,
+        "energy_j": energy_j * epochs,
+        "gpu_hours": job.gpus * train.duration_s * epochs / HOUR_S,
+        "eval_time_s": evaluation.duration_s if evaluation else None,
+        "eval_gpu_energy_j": evaluation.gpu_energy_j if evaluation else None,
+        "sm_util": train.sm_util,
+        "mem_util": train.mem_util,
+        "sm_clock_mhz": found.clock_mhz,
+        "limited_by": found.limited_by,
+        "power_throttle_share": found.power_throttle_share,
+        "step_time_s": found.split.step_s,
+        **{part: getattr(found.split, part) for part in PARTS},
+        "step_time_cv": found.step_cv,
+        "roofline_s": found.roofline_s,
+        "startup_s": found.startup_s,
+        "longest_part": max(PARTS, key=lambda part: getattr(found.split, part)).removesuffix("_s"),
+        "epochs_to_target": needed,
+        "time_to_target_s": None if needed is None else needed * train.duration_s,
+        "energy_to_target_j": None if needed is None else needed * energy_j,
+        "warnings": list(found.warnings),
+    }
+
+
+def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with how they scale, in series of equal limits, GPUs ascending.
+
+    ``speedup`` is T(n) / T(N) of an epoch with n the least count of the series, and
+    ``parallel_efficiency`` that over N / n; ``beta`` is -ln(T(N) / T(M)) / ln(N / M) with M the
+    next smaller count. None in a series of one count, and of the least count.
+    """
+    series: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        series.setdefault((row["power_limit_w"], row["clock_limit_mhz"]), []).append(row)
+    found = []
+    for own in series.values():
+        ordered = sorted(own, key=lambda row: int(row["gpus"]))
+        for smaller, row in zip([None, *ordered[:-1]], ordered, strict=True):
+            speedup = ordered[0]["epoch_time_s"] / row["epoch_time_s"] if len(own) > 1 else None
+            more = row["gpus"] / ordered[0]["gpus"]
+            found.append(
+                {
+                    **row,
+                    "speedup": speedup,
+                    "parallel_efficiency": None if speedup is None else speedup / more,
+                    "beta": None if smaller is None else _beta(smaller, row),
+                }
+            )
+    return found
+
+
+def _beta(smaller: Mapping[str, Any], row: Mapping[str, Any]) -> float:
+    return -log(row["epoch_time_s"] / smaller["epoch_time_s"]) / log(row["gpus"] / smaller["gpus"])
+
+
+def _pair(interval: tuple[float, float] | None) -> list[float] | None:
+    return None if interval is None else list(interval)
