@@ -116,7 +116,7 @@ def test_the_work_of_bert_is_what_is_counted():
     with torch.device("meta"):
         model = workload.model()
     counted = flops_per_sample(workload, model, workload.training_data())
-    assert catalogue.work(spec) == (8, counted)
+    assert catalogue.work(spec)[:2] == (8, counted)
 
 
 @pytest.mark.parametrize("name", ["schnet", "dimenet"])

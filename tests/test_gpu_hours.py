@@ -54,7 +54,7 @@ def test_another_setting_another_length_or_a_failed_repeat_says_nothing_of_a_run
     told = [record(first, 1), record(longer, 5), record(others[0], 7, status="failed")]
     found = gpu_hours(others, told, RATE)
     assert (found.measured, found.measured_runs) == (1, 1)  # the other repeat of the first
-    assert found.unknown_runs == 2
+    assert (found.counted_runs, found.unknown_runs) == (2, 0)
 
 
 def test_operations_are_counted_where_nothing_was_measured():
@@ -83,7 +83,7 @@ def test_what_is_measured_is_never_estimated_as_well():
 @pytest.mark.parametrize(
     "asked",
     [
-        {"name": "digits-cnn"},
+        {"name": "digits-cnn", "options": {"width": 8}},
         {"name": "resnet50", "options": {"blocks": [1, 1, 1, 1]}},
         {"command": ["python", "train.py"]},
     ],
@@ -94,8 +94,9 @@ def test_what_no_table_knows_is_called_unknown_and_not_nothing(asked):
 
 
 def test_a_dry_run_tells_what_is_left_by_where_it_is_known_from(write_study, tmp_path, capsys):
+    narrow = {"name": "digits-cnn", "options": {"width": 8}}  # whose operations nobody counted
     path = write_study(
-        workloads=[{"name": "digits-cnn"}, {"name": "resnet50"}],
+        workloads=[narrow, {"name": "resnet50"}],
         sweeps=[
             {"gpus": [1, 2], "local_batch": [8], "workloads": ["digits-cnn"]},
             {"gpus": [8], "local_batch": [32], "workloads": ["resnet50"], "epochs": 90},
@@ -104,7 +105,7 @@ def test_a_dry_run_tells_what_is_left_by_where_it_is_known_from(write_study, tmp
     )
     store = Store(tmp_path / "store")
     store.create()
-    (run,) = plan(sweeps=[{"gpus": [2], "local_batch": [8]}])
+    (run,) = plan(workloads=[narrow], sweeps=[{"gpus": [2], "local_batch": [8]}])
     known = record(run, hours=0.5)
     store.folder(known.run_id).write(known)
     line = ["run", str(path), "--store", str(store.path), "--dry-run"]

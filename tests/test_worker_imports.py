@@ -23,7 +23,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "wattlaw"
 FOLDERS = ("training", "telemetry", "limits", "devices", "workloads")
 FILES = (
     "store/live.py", "store/files.py", "store/record.py", "store/run_folder.py", "store/schema.py",
-    "study/model.py", "study/rules.py", "study/identity.py",
+    "study/model.py", "study/rules.py", "study/identity.py", "simulator/figures.py", "simulator/cluster.py",
     "processes.py", "registry.py", "machine.py", "errors.py", "__init__.py",
 )  # fmt: skip
 NEEDED = {"pydantic", "pydantic_core", "numpy", "pyarrow", "psutil", "pynvml"}
@@ -86,12 +86,12 @@ def test_a_file_of_the_worker_side_imports_only_what_a_node_has(path):
     "path", [p for p in WORKER_SIDE if p.parent != SOURCE or p.name != "__init__.py"], ids=relative
 )
 def test_a_file_of_the_worker_side_imports_no_other_part_of_ours(path):
-    packages = {SOURCE / folder / "__init__.py" for folder in ("store", "study")}
+    packages = {SOURCE / folder / "__init__.py" for folder in ("store", "study", "simulator")}
     assert own_modules(imported(path.read_text())) <= {*WORKER_SIDE, *packages}
 
 
 def test_the_packages_around_those_files_are_empty():
-    for folder in ("store", "study"):
+    for folder in ("store", "study", "simulator"):
         assert not list(imported((SOURCE / folder / "__init__.py").read_text()))
 
 

@@ -1,4 +1,4 @@
-"""``workloads``: what can be trained, and small data for it."""
+"""``workloads``: what can be trained, small data for it, and what it asks of hardware."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from wattlaw.errors import BadInput
+from wattlaw.simulator.figures import Figures
+from wattlaw.store.files import write_text
+from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 
 
@@ -62,3 +66,41 @@ def make_data(name: str, folder: Path, size: int, seed: int) -> int:
     total = sum(path.stat().st_size for path in files)
     print(f"{folder}: {len(files)} files, {total:,} bytes, made for {name} from seed {seed}")
     return 0
+
+
+def figures(name: str, options: str, out: Path | None) -> int:
+    """Count what a workload asks of any hardware; print it as JSON or write it to a file."""
+    try:
+        given = json.loads(options)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise BadInput(
+            f"--options: given {options!r:.80}; allowed: a JSON object such as "
+            "'{\"image_size\": 160}'"
+        )
+    catalogue.entry(name)  # a name that there is fits a specification
+    spec = catalogue.reduced(WorkloadSpec(name=name, options=given))
+
+    from wattlaw.training.figures import count_figures
+
+    counted = count_figures(spec)
+    text = _text(counted)
+    if out is None:
+        print(text, end="")
+        return 0
+    write_text(out, text)
+    kernels = sum(row.count for row in counted.kernels)
+    print(
+        f"{out}: {name}, {counted.parameters:,} parameters, {kernels:,.0f} kernels per update, "
+        f"{counted.flops_per_sample:.4g} operations per sample"
+    )
+    return 0
+
+
+def _text(figures: Figures) -> str:
+    """Return figures as JSON with a line for each key, and one for each row of kernels."""
+    data = figures.model_dump(mode="json")
+    rows = ",\n".join(f"    {json.dumps(row)}" for row in data.pop("kernels"))
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
+    return "{\n" + ",\n".join([*lines, f'  "kernels": [\n{rows}\n  ]']) + "\n}\n"

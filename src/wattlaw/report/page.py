@@ -86,8 +86,8 @@ def _lead(findings: Findings, chosen: Layout, written: datetime) -> list[str]:
     facts, runs = findings.facts, sum(findings.statuses.values())
     lines = [f"Written {written:%Y-%m-%d %H:%M} UTC by wattlaw {__version__} from {runs:,} runs."]
     where = [facts[name] for name in ("Hardware", "Workloads") if name in facts]
-    if "Measured" in facts:
-        where.append(f"measured {facts['Measured']}")
+    if "Ran" in facts:
+        where.append(f"ran {facts['Ran']}")
     if where:
         lines.append("; ".join(where) + ".")
     if chosen.study is not None:

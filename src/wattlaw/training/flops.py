@@ -38,10 +38,10 @@ def flops_per_sample(workload: Workload, model: nn.Module, dataset: Dataset) -> 
         What it is trained on.
     """
     few, many = min(_ALIKE, len(dataset)), min(_DIFFERENT, len(dataset))
-    on_meta = few if _is_stacked(_first(dataset, few), few) else many
+    on_meta = few if is_stacked(first(dataset, few), few) else many
     for device, samples in ((torch.device("meta"), on_meta), (torch.device("cpu"), many)):
-        data = _first(dataset, samples)
-        counter = FlopCounterMode(display=False, custom_mapping=_TRANSFORMS)
+        data = first(dataset, samples)
+        counter = FlopCounterMode(display=False, custom_mapping=TRANSFORMS)
         counted = copy.deepcopy(model).to(device).train()
         try:
             with counter:
@@ -53,17 +53,18 @@ def flops_per_sample(workload: Workload, model: nn.Module, dataset: Dataset) -> 
     return None
 
 
-def _first(dataset: Dataset, samples: int) -> Any:
-    """Return the first samples of a dataset as a batch."""
-    return dataset.batch(np.arange(samples), np.arange(samples, dtype=np.uint64))
+def first(dataset: Dataset, samples: int, *, times: int = 1) -> Any:
+    """Return the first samples of a dataset as a batch, each of them so many times."""
+    numbers = np.tile(np.arange(samples), times)
+    return dataset.batch(numbers, numbers.astype(np.uint64))
 
 
-def _is_stacked(data: Any, samples: int) -> bool:
+def is_stacked(data: Any, samples: int) -> bool:
     """Say whether every tensor of a batch has one row per sample: then all are of one size."""
     if isinstance(data, dict):
         data = tuple(data.values())
     if isinstance(data, tuple | list):
-        return all(_is_stacked(part, samples) for part in data)
+        return all(is_stacked(part, samples) for part in data)
     return not isinstance(data, torch.Tensor) or data.shape[:1] == (samples,)
 
 
@@ -77,7 +78,7 @@ def _transform(per_point: float, *, by_output: bool) -> Any:
     return count
 
 
-_TRANSFORMS = {
+TRANSFORMS = {
     _aten._fft_r2c: _transform(2.5, by_output=False),
     _aten._fft_c2r: _transform(2.5, by_output=True),
     _aten._fft_c2c: _transform(5.0, by_output=False),

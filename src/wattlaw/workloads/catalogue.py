@@ -1,18 +1,26 @@
 """The workloads there are, by name, and their options checked before anything runs."""
 
 import importlib
+import math
 import shutil
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from wattlaw import registry
-from wattlaw.errors import BadInput
+from wattlaw.errors import BadInput, one_line
+from wattlaw.simulator.figures import Figures
 from wattlaw.study.model import Study, WorkloadSpec
 from wattlaw.workloads.workload import Entry, Work, Workload
 
 GROUP = "wattlaw.workloads"
+
+#: Figures are those of a workload whose operations per sample differ by no larger share.
+_SAME_WORK = 1e-3
+_LARGEST_FILE = 5_000_000  # bytes
 
 
 def entries() -> list[Entry]:
@@ -52,11 +60,20 @@ def checked(study: Study) -> Study:
                 )
             specs.append(spec)
             continue
-        options = _options(spec, f"workloads[{index}]").model_dump(
-            mode="json", exclude_defaults=True
-        )
-        specs.append(WorkloadSpec(name=spec.name, options=options))
+        specs.append(reduced(spec, f"workloads[{index}]"))
     return study.model_copy(update={"workloads": tuple(specs)})
+
+
+def reduced(spec: WorkloadSpec, place: str | None = None) -> WorkloadSpec:
+    """Return a workload with the options that differ from their defaults, validated.
+
+    Raises
+    ------
+    BadInput
+        As ``validated``.
+    """
+    options = validated(spec, place).model_dump(mode="json", exclude_defaults=True)
+    return WorkloadSpec(name=spec.name, options=options)
 
 
 def work(spec: WorkloadSpec) -> Work | None:
@@ -64,7 +81,72 @@ def work(spec: WorkloadSpec) -> Work | None:
     if spec.command is not None:
         return None
     count = entry(spec.name).work
-    return count(_options(spec, spec.name)) if count is not None else None
+    return count(validated(spec)) if count is not None else None
+
+
+def figures(spec: WorkloadSpec) -> Figures:
+    """Return what a workload asks of any hardware, as it was counted and stored.
+
+    They are those of the same workload at the same operations per sample (within 0.1 %); where
+    that is so of several, such as with other optimisers, those with the options that agree most.
+
+    Raises
+    ------
+    BadInput
+        There are none for these options, or it is no workload but a command.
+    """
+    if spec.command is not None:
+        raise BadInput(f"{spec.name}: a command has no figures; allowed: a workload")
+    known, options = work(spec), validated(spec)
+    found = []
+    for one in _stored(spec.name):
+        share = abs(one.flops_per_sample / known.flops_per_sample - 1) if known else math.inf
+        if share <= _SAME_WORK:
+            given = options.model_dump(mode="json")
+            agree = sum(1 if given.get(key) == one.options[key] else -1 for key in one.options)
+            found.append((agree, one))
+    if not found:
+        raise BadInput(
+            f"{spec.name}: no figures are stored for these options; count them: "
+            f"wattlaw workloads figures {spec.name} --options '...' -o FILE"
+        )
+    return max(found, key=lambda pair: pair[0])[1]
+
+
+def read_figures(path: Path) -> Figures:
+    """Return the figures of a file that ``wattlaw workloads figures`` wrote.
+
+    Raises
+    ------
+    BadInput
+        It cannot be read, or is not such a file: one line with the key and what is wrong there.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: cannot be read: {one_line(error)}") from None
+    if len(text) > _LARGEST_FILE:
+        raise BadInput(f"{path}: larger than {_LARGEST_FILE:,} bytes; this is no file of figures")
+    try:
+        return Figures.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        words = " ".join(first["msg"].removeprefix("Value error, ").split())
+        place = f"{path}: {key}" if key else f"{path}"
+        raise BadInput(f"{place}: {words}; allowed: what 'wattlaw workloads figures' writes") from (
+            None
+        )
+
+
+@cache
+def _stored(name: str) -> tuple[Figures, ...]:
+    """Return the figures of a workload that come with this package."""
+    files = sorted(resources.files("wattlaw.workloads").joinpath("figures").iterdir(), key=str)
+    texts = [file.read_text("utf-8") for file in files if file.name.startswith(name)]
+    found = [Figures.model_validate_json(text) for text in texts]
+    return tuple(one for one in found if one.workload == name)
 
 
 def make_data(name: str, folder: Path, size: int, seed: int) -> None:
@@ -91,11 +173,20 @@ def build(spec: WorkloadSpec) -> Workload:
     """Return the workload that a run trains; imports what it needs, torch first of all."""
     module, _, name = entry(spec.name).factory.partition(":")
     factory: Any = getattr(importlib.import_module(module), name)
-    workload: Workload = factory(_options(spec, spec.name))
+    workload: Workload = factory(validated(spec))
     return workload
 
 
-def _options(spec: WorkloadSpec, place: str) -> BaseModel:
+def validated(spec: WorkloadSpec, place: str | None = None) -> BaseModel:
+    """Return the options of a workload, those at their defaults too.
+
+    Raises
+    ------
+    BadInput
+        An unknown workload or option, or a value that the workload does not allow; ``place``, by
+        default the workload's name, says where.
+    """
+    place = place or spec.name
     try:
         options = entry(spec.name).options
     except BadInput as error:

@@ -21,6 +21,7 @@ class Work(NamedTuple):
 
     samples: int
     flops_per_sample: float  # of a forward and backward pass, as ``training.flops`` counts them
+    evaluation_samples: int
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,10 @@ def _doubts(findings: Findings) -> Iterator[str]:
             f"{once} of {plural(len(findings.cells), 'setting')} {were} run once: nothing says how "
             "sure their numbers are."
         )
-    if (runs["launcher"] == "simulated").any():
-        yield "Some runs are simulated: from a model of a cluster, not measured."
+    simulated = runs["launcher"] == "simulated"
+    if simulated.any():
+        which = "All" if simulated.all() else "Some"
+        yield f"{which} runs are simulated: from a model of a cluster, not measured."
     yield from findings.notes[:2]
 
 

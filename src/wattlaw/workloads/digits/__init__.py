@@ -6,7 +6,11 @@ Recognition of Handwritten Digits), split once into 1,437 for training and 360 f
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattlaw.workloads.workload import Entry
+from wattlaw.workloads.workload import Entry, Work, is_full_size
+
+#: Forward and backward, as ``training.flops`` counts them.
+_FLOPS_PER_SAMPLE = 7_548_672
+_TRAINING_IMAGES, _TEST_IMAGES = 1437, 360
 
 
 class Options(BaseModel):
@@ -23,6 +27,13 @@ class Options(BaseModel):
     )
 
 
+def _work(options: Options) -> Work | None:
+    """Return the work of an epoch at full width."""
+    if not is_full_size(options, "width"):
+        return None
+    return Work(_TRAINING_IMAGES, _FLOPS_PER_SAMPLE, _TEST_IMAGES)
+
+
 ENTRY = Entry(
     name="digits-cnn",
     summary="small convolutional net on handwritten digits (real data, seconds per run)",
@@ -30,4 +41,5 @@ ENTRY = Entry(
     metric="accuracy",
     options=Options,
     factory="wattlaw.workloads.digits.cnn:DigitsCnn",
+    work=_work,
 )

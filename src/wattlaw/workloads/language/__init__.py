@@ -119,7 +119,7 @@ def _work(options: Options) -> Work | None:
     sizes = "hidden_size", "layers", "heads", "intermediate_size", "vocab_size", "sequence_length"
     if not is_full_size(options, *sizes):
         return None
-    return Work(options.train_samples, _FLOPS_PER_SAMPLE)
+    return Work(options.train_samples, _FLOPS_PER_SAMPLE, options.evaluation_samples)
 
 
 BERT_BASE = Entry(

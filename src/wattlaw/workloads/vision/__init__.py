@@ -142,7 +142,7 @@ def _work(flops_per_sample: float, *sizes: str) -> Callable[[Options], Work | No
     def work(options: Options) -> Work | None:
         if not is_full_size(options, "image_size", "classes", *sizes):
             return None
-        return Work(options.train_samples, flops_per_sample)
+        return Work(options.train_samples, flops_per_sample, options.evaluation_samples)
 
     return work
 

@@ -120,7 +120,7 @@ def _work(options: Options) -> Work | None:
     sizes = "channels", "image_size", "patch_size", "embed_dim", "depth", "num_blocks"
     if not is_full_size(options, *sizes):
         return None
-    return Work(options.train_samples, _FLOPS_PER_SAMPLE[options.stage])
+    return Work(options.train_samples, _FLOPS_PER_SAMPLE[options.stage], options.evaluation_samples)
 
 
 FOURCASTNET = Entry(
