@@ -192,7 +192,11 @@ def markdown(table: pd.DataFrame) -> str:
 
 def told(value: object) -> str:
     """Return a cell."""
-    return f"{value:.3f}".rstrip("0") if isinstance(value, float | np.floating) else str(value)
+    return (
+        f"{value:.3f}".rstrip("0").rstrip(".")
+        if isinstance(value, float | np.floating)
+        else str(value)
+    )
 
 
 if __name__ == "__main__":
