@@ -40,6 +40,8 @@ class ScriptedAttempt:
 class ScriptedLauncher:
     """Every attempt writes all its windows; ``poll`` of a run's repeat says how it goes on."""
 
+    is_durable = True
+
     def __init__(self, folder: Path, **polls: Callable[[], Ended | None]) -> None:
         self.polls = polls
         self.attempts: list[ScriptedAttempt] = []

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from wattlaw.cli import machine_commands, result_commands, study_commands
+from wattlaw.cli import machine_commands, result_commands, simulation_commands, study_commands
 from wattlaw.errors import WattlawError
 
 app = typer.Typer(
@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _part in (study_commands, result_commands, machine_commands):
+for _part in (study_commands, result_commands, simulation_commands, machine_commands):
     app.add_typer(_part.app)
 
 

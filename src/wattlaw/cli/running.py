@@ -1,6 +1,6 @@
 """``run`` and ``check``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -38,14 +38,22 @@ def run(
     study_file: Path,
     store_path: Path,
     launch: str | None,
+    simulation: Mapping[str, object],
     *,
     dry_run: bool,
     assume_tflops: float,
 ) -> int:
-    """Run a study, or show what it would run."""
+    """Run a study, or show what it would run.
+
+    ``simulation`` names what replaces the study's ``launch.simulation``; None leaves it.
+    """
     if not 0 < assume_tflops < float("inf"):
         raise BadInput(f"run: --assume-tflops {assume_tflops:g}; allowed: a number > 0")
-    planned = planning.plan_study(study_file, launch)
+    changes = {key: value for key, value in simulation.items() if value is not None}
+    fail_share = changes.get("fail_share", 0.0)
+    if not isinstance(fail_share, float) or not 0 <= fail_share <= 1:
+        raise BadInput(f"run: --fail-share {fail_share}; allowed: 0 to 1")
+    planned = planning.plan_study(study_file, launch, changes)
     store = Store(store_path)
     console = Console()
     if dry_run:

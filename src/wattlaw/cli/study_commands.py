@@ -33,11 +33,26 @@ def run(
         float,
         typer.Option(metavar="T", help="Of each GPU, for the GPU-hours that --dry-run tells."),
     ] = 10.0,
+    hardware: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="NAME|FILE", help="Cluster of --launch simulated."),
+    ] = None,
+    calibration: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(metavar="FILE", help="Of 'wattlaw calibrate', for --launch simulated."),
+    ] = None,
+    fail_share: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(metavar="X", help="Share of attempts that --launch simulated lets fail."),
+    ] = None,
 ) -> int:
     """Run what a study asks for and the store does not have yet."""
     from wattlaw.cli import running
 
-    return running.run(study, store, launch, dry_run=dry_run, assume_tflops=assume_tflops)
+    simulation = {"hardware": hardware, "calibration": calibration, "fail_share": fail_share}
+    return running.run(
+        study, store, launch, simulation, dry_run=dry_run, assume_tflops=assume_tflops
+    )
 
 
 @app.command()
@@ -123,3 +138,18 @@ def workloads_make_data(
     from wattlaw.cli import workloads
 
     return workloads.make_data(name, folder, size, seed)
+
+
+@workloads_app.command("figures")
+def workloads_figures(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload.")],
+    options: Annotated[str, typer.Option(metavar="JSON", help="Its options, as an object.")] = "{}",
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("-o", "--out", metavar="FILE", help="Write them here; else they are printed."),
+    ] = None,
+) -> int:
+    """Count what a workload asks of any hardware, for simulations of it."""
+    from wattlaw.cli import workloads
+
+    return workloads.figures(name, options, out)

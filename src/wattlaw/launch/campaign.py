@@ -205,7 +205,7 @@ class Campaign:
             update={"status": "running", "started_at": now(), "notes": _history(old)}
         )
         try:
-            folder.write(record)
+            folder.write(record, durable=self._launcher.is_durable)
             folder.live(attempts).mkdir(parents=True)
             attempt = self._launcher.start(record, folder, claim)
         except NotAvailable as error:
@@ -226,7 +226,7 @@ class Campaign:
             ended = _ended(own.attempt)
             if ended is not None:
                 self._own.remove(own)
-                self._end(_result(own, ended), own.folder, own.lock)
+                self._bring_home(own, ended)
 
     def _stop_all(self, reason: str) -> None:
         """Stop every attempt, whatever fails on the way; one that has just ended counts so."""
@@ -238,11 +238,21 @@ class Campaign:
         for own, ended in found:
             stopped = _failed(own.record, reason).model_copy(update={"interrupted": True})
             with contextlib.suppress(OSError):  # then it shows as interrupted all the same
-                self._end(stopped if ended is None else _result(own, ended), own.folder, own.lock)
+                if ended is None:
+                    self._end(stopped, own.folder, own.lock)
+                else:
+                    self._bring_home(own, ended)
+
+    def _bring_home(self, own: _Own, ended: Ended) -> None:
+        if ended.record is None:
+            self._end(_result(own, ended), own.folder, own.lock)
+        else:  # it is in the store as it is
+            own.lock.release()
+            self._note(ended.record, here=True)
 
     def _end(self, record: RunRecord, folder: RunFolder, lock: RunLock) -> None:
         record = record.model_copy(update={"finished_at": now()})
-        folder.write(record)
+        folder.write(record, durable=self._launcher.is_durable)
         if record.status == "done":
             folder.drop_live()
         lock.release()

@@ -12,10 +12,15 @@ GROUP = "wattlaw.launchers"
 
 @dataclass(frozen=True)
 class Ended:
-    """How an attempt ended; ``reason`` is None when it ended well."""
+    """How an attempt ended; ``reason`` is None when it ended well.
+
+    A launcher that has put tables and record of a done run in the store itself gives that
+    ``record``; the live files of others are brought home.
+    """
 
     reason: str | None = None
     notes: tuple[str, ...] = ()
+    record: RunRecord | None = None
 
 
 class Attempt(Protocol):
@@ -37,6 +42,22 @@ class Claim(Protocol):
 
 class Launcher(Protocol):
     """Registered under the entry point ``wattlaw.launchers``."""
+
+    #: Whether what runs leave is worth waiting for the disk, as measurements are: a power cut
+    #: costs them nothing. What is not is whole or not there only as long as the system runs.
+    is_durable: bool
+
+    @classmethod
+    def prepared(cls, launch: Launch) -> Launch:
+        """Return a study's launch with what this launcher knows before it starts anything.
+
+        That is the hardware's label and the GPUs per node, which are part of runs' identity.
+
+        Raises
+        ------
+        wattlaw.errors.BadInput
+            Settings of this launcher are missing or do not fit together.
+        """
 
     @classmethod
     def open(cls, launch: Launch) -> Self:

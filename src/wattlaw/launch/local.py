@@ -52,10 +52,17 @@ class LocalLauncher:
         and limited if it asks for it, with all of them.
     """
 
+    is_durable = True
+
     def __init__(self, launch: Launch, gpus: list[str], boards: list[str]) -> None:
         self._launch = launch
         self._gpus, self._boards = gpus, boards
         self._places = Places.of_this_user()
+
+    @classmethod
+    def prepared(cls, launch: Launch) -> Launch:
+        """Return it as it is: what is here is found out by each run."""
+        return launch
 
     @classmethod
     def open(cls, launch: Launch) -> Self:

@@ -2,13 +2,13 @@
 
 import subprocess
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from wattlaw import registry
 from wattlaw.errors import BadInput
-from wattlaw.launch.launcher import GROUP
+from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun, expand
@@ -24,7 +24,9 @@ class Planned:
     runs: list[PlannedRun]
 
 
-def plan_study(path: Path, launch_kind: str | None = None) -> Planned:
+def plan_study(
+    path: Path, launch_kind: str | None = None, simulation: Mapping[str, object] | None = None
+) -> Planned:
     """Read a study file, check everything that can be checked without running, and expand it.
 
     Parameters
@@ -33,6 +35,8 @@ def plan_study(path: Path, launch_kind: str | None = None) -> Planned:
         The study file.
     launch_kind
         Replaces ``launch.kind`` of the file.
+    simulation
+        Replaces those values of ``launch.simulation`` that it names.
 
     Raises
     ------
@@ -47,11 +51,27 @@ def plan_study(path: Path, launch_kind: str | None = None) -> Planned:
         allowed = ", ".join(registry.names(GROUP))
         where = "--launch" if launch_kind else f"{path}: launch.kind"
         raise BadInput(f"{where}: given {study.launch.kind!r}; allowed: {allowed}")
+    study = _with_simulation(study, simulation or {})
+    launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
     try:
-        study = catalogue.checked(study)
+        launch = launcher.prepared(study.launch)
+        study = catalogue.checked(study.model_copy(update={"launch": launch}))
         return Planned(study, expand(study))
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
+
+
+def _with_simulation(study: Study, changes: Mapping[str, object]) -> Study:
+    launch = study.launch
+    if not changes:
+        return study
+    if launch.kind != "simulated":
+        option = next(iter(changes)).replace("_", "-")
+        raise BadInput(
+            f"run: given --{option} with the launcher {launch.kind}; allowed: with simulated"
+        )
+    told = launch.simulation.model_copy(update=changes)
+    return study.model_copy(update={"launch": launch.model_copy(update={"simulation": told})})
 
 
 def statuses(store: Store, runs: Iterable[PlannedRun]) -> dict[str, str]:

@@ -92,12 +92,16 @@ class Board:
         high_mhz = top_mhz
         for _ in range(_ROUNDS):
             clocks = np.linspace(low_mhz, high_mhz, _CLOCKS)
-            best = int(np.flatnonzero(self._mean_w(load, host_s, clocks) <= limit_w)[-1])
+            powers = self._mean_w(load, host_s, clocks)
+            best = int(np.flatnonzero(powers <= limit_w)[-1])
             if best == _CLOCKS - 1:
                 by = "clock_limit_mhz" if top_mhz < gpu.max_clock_mhz else None
                 return self._at(load, host_s, top_mhz, by)
             low_mhz, high_mhz = float(clocks[best]), float(clocks[best + 1])
-        return self._at(load, host_s, low_mhz, "power_limit_w")
+        # A straight line between the last two: calibration needs slopes, and a grid has none.
+        low_w, high_w = float(powers[best]), float(powers[best + 1])
+        clock_mhz = low_mhz + (high_mhz - low_mhz) * (limit_w - low_w) / (high_w - low_w)
+        return self._at(load, host_s, clock_mhz, "power_limit_w")
 
     def _top_mhz(self) -> float:
         return min(self.clock_limit_mhz or self.gpu.max_clock_mhz, self.gpu.max_clock_mhz)

@@ -60,7 +60,6 @@ def row_of(
     evaluation = found.evaluation
     needed = None if target is None else target.epochs(job.global_batch)
     return {
-        "simulated": True,
         "workload": job.figures.workload,
         "options": dict(job.figures.options),
         "hardware": job.cluster.name,

@@ -51,11 +51,11 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_parquet(path: Path, table: "pa.Table") -> None:
-    """Write a whole Parquet file atomically and durably."""
+def write_parquet(path: Path, table: "pa.Table", *, durable: bool = True) -> None:
+    """Write a whole Parquet file atomically."""
     import pyarrow.parquet as pq
 
-    with replacing(path) as temporary:
+    with replacing(path, durable=durable) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 
 

@@ -239,6 +239,41 @@ class Train(Model):
     )
 
 
+class Simulation(Model):
+    """What the launcher ``simulated`` simulates; others do not look at it."""
+
+    hardware: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="the name of a cluster, or a file that describes one, or null",
+    )
+    calibration: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="a file of 'wattlaw calibrate', or null for none",
+    )
+    fail_share: float = Field(
+        default=0.0, ge=0, le=1, description="the share of attempts that fail, 0 to 1"
+    )
+    seed: int = Field(default=0, ge=0, le=2**31, description="a whole number >= 0 and <= 2^31")
+    critical_batch: float | None = Field(
+        default=None, gt=0, description="samples (> 0), or null for no quality"
+    )
+    epochs_to_target: float | None = Field(
+        default=None, gt=0, description="epochs (> 0) that small batches need, or null"
+    )
+
+    @model_validator(mode="after")
+    def _quality_is_whole(self) -> Self:
+        if (self.critical_batch is None) != (self.epochs_to_target is None):
+            raise ValueError(
+                "given one of critical_batch and epochs_to_target; allowed: both or neither"
+            )
+        return self
+
+
 class Launch(Model):
     """Where runs happen. Only ``kind``, ``hardware`` and the node count are part of identity."""
 
@@ -259,6 +294,9 @@ class Launch(Model):
     max_parallel: int = Field(default=1, ge=1, description="a whole number >= 1")
     timeout_s: float | None = Field(
         default=None, gt=0, description="seconds (> 0), or null for no limit"
+    )
+    simulation: Simulation = Field(
+        default=Simulation(), description="a mapping of settings of the launcher simulated"
     )
 
 

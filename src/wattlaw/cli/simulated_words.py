@@ -1,0 +1,172 @@
+"""What ``simulate`` found, in words and tables."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from wattlaw.analysis.advice.option import Quantity
+from wattlaw.analysis.advice.words import ENERGY, TIME, amount, number, told
+from wattlaw.analysis.caps.limits import limit_words
+from wattlaw.simulator.job import Job
+
+if TYPE_CHECKING:
+    from wattlaw.cli.simulating import Calibrated
+
+_BAR, _WORDS = 30, 28
+_WIDE = 170
+_WHAT = {
+    "compute_s": "kernels run",
+    "launch_s": "the host issues kernels",
+    "exchange_s": "gradients' exchange in sight",
+    "slowest_s": "waiting for the slowest GPU",
+    "input_s": "waiting for samples",
+}
+_HELD = {"power_limit_w": "power limit", "clock_limit_mhz": "clock limit"}
+
+
+def show(rows: Sequence[Mapping[str, Any]], first: Job, made_by: "Calibrated | None") -> None:
+    """Print one setting in words, or several as a table; what they are made of above both."""
+    console = Console()
+    if len(rows) > 1 and not console.is_terminal:  # a file or a pager has room
+        console = Console(width=_WIDE)
+    lines = [_about(rows[0], first), _made_by(made_by)]
+    if len(rows) == 1:
+        lines += ["", *_takes(rows[0]), "", *_parts(rows[0])]
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
+    if len(rows) > 1:
+        console.print(_sweep(rows))
+    for warning in dict.fromkeys(text for row in rows for text in row["warnings"]):
+        console.print(f"Warning: {warning}", markup=False, highlight=False)
+
+
+def _about(row: Mapping[str, Any], first: Job) -> str:
+    share = row["dataset_fraction"]
+    samples = f"{first.samples * share:,.0f} samples per epoch"
+    return (
+        f"{row['workload']} on {row['hardware']}, boards {first.cluster.gpu.name}, "
+        f"{row['precision']}, "
+        f"{samples}{'' if share == 1 else f' ({share:g} of the data)'}"
+    )
+
+
+def _made_by(made_by: "Calibrated | None") -> str:
+    if made_by is None:
+        return "Simulated, uncalibrated: parameters are defaults; how far off they are is not known"
+    found = made_by.calibration
+    return (
+        f"Simulated, calibrated {found.digest} on {found.runs} settings of {found.gpu}; 95 % "
+        "intervals in brackets"
+    )
+
+
+def _takes(row: Mapping[str, Any]) -> list[str]:
+    gpus, nodes, epochs = row["gpus"], row["nodes"], row["epochs"]
+    lines = [
+        f"{gpus:,} GPU{'s' * (gpus > 1)} on {nodes:,} node{'s' * (nodes > 1)}, batch "
+        f"{row['local_batch']:,} each ({row['global_batch']:,} in all), "
+        f"{limit_words('power_limit_w', row['power_limit_w'])}, "
+        f"{limit_words('clock_limit_mhz', row['clock_limit_mhz'])}",
+        f"An epoch takes {told(_quantity(row, 'epoch_time_s'), TIME)}, "
+        f"{told(_quantity(row, 'gpu_energy_per_epoch_j'), ENERGY)} of GPUs, "
+        f"{told(row['cpu_energy_per_epoch_j'], ENERGY)} of CPUs and "
+        f"{told(row['dram_energy_per_epoch_j'], ENERGY)} of DRAM, "
+        f"{number(row['samples_per_s'])} samples/s.",
+        f"{epochs:,} epoch{'s' * (epochs > 1)} take{'s' * (epochs == 1)} "
+        f"{told(row['train_time_s'], TIME)}, {told(row['energy_j'], ENERGY)} in all "
+        f"({told(row['gpu_energy_j'], ENERGY)} of GPUs), {number(row['gpu_hours'])} GPU-hours.",
+        f"A GPU draws {amount(_quantity(row, 'power_per_gpu_w'), 'W')} at "
+        f"{row['sm_clock_mhz']:,.0f} MHz; SMs are in use {100 * row['sm_util']:.0f} % of the time, "
+        f"memory {100 * row['mem_util']:.0f} %.",
+        f"What holds it: {_limit(row)}.",
+    ]
+    if row["eval_time_s"] is not None:
+        lines.append(
+            f"Each evaluation takes {told(row['eval_time_s'], TIME)} and "
+            f"{told(row['eval_gpu_energy_j'], ENERGY)} of GPUs more."
+        )
+    if row["epochs_to_target"] is not None:
+        lines.append(
+            f"To the target: {number(row['epochs_to_target'])} epochs, "
+            f"{told(row['time_to_target_s'], TIME)}, {told(row['energy_to_target_j'], ENERGY)}."
+        )
+    return lines
+
+
+def _limit(row: Mapping[str, Any]) -> str:
+    part = str(row["longest_part"])
+    held = _HELD.get(str(row["limited_by"]))
+    return f"{part}, {held}" if held else part
+
+
+def _parts(row: Mapping[str, Any]) -> list[str]:
+    """Return where an update's time goes: a line and a bar for each part."""
+    step_s, roofline_s = row["step_time_s"], row["roofline_s"]
+    lines = [f"Where the {_ms(step_s)} of an update go (roofline: {_ms(roofline_s)}):"]
+    for part, what in _WHAT.items():
+        share = row[part] / step_s
+        bar = "#" * round(_BAR * share)
+        lines.append(f"  {what:<{_WORDS}} {_ms(row[part]):>9} {100 * share:5.1f} %  {bar}")
+    if row["startup_s"]:
+        lines.append(f"  and {told(row['startup_s'], TIME)} at the start of each epoch")
+    return lines
+
+
+def _ms(seconds: float) -> str:
+    return f"{number(1e3 * seconds)} ms"
+
+
+def _sweep(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a row for each setting; columns of limits and targets only where there are some."""
+    table = Table(box=box.SIMPLE_HEAD)
+    columns = {
+        name: [cell(row) for row in rows]
+        for name, cell in _COLUMNS.items()
+        if any(cell(row) not in ("-", "uncapped", "free clock") for row in rows)
+    }
+    for name in columns:
+        table.add_column(
+            name, justify="left" if name == "held by" else "right", no_wrap=name == "held by"
+        )
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _quantity(row: Mapping[str, Any], name: str) -> Quantity:
+    return Quantity(row[name], *(row.get(f"{name}_ci") or (None, None)))
+
+
+def _told(name: str, units: Any) -> Callable[[Mapping[str, Any]], str]:
+    def cell(row: Mapping[str, Any]) -> str:
+        if row[name] is None:
+            return "-"
+        return told(_quantity(row, name), units).replace(" to ", "-")
+
+    return cell
+
+
+def _number(name: str, form: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda row: "-" if row[name] is None else format(row[name], form)
+
+
+_COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "GPUs": _number("gpus", ","),
+    "cap": lambda row: limit_words("power_limit_w", row["power_limit_w"]),
+    "clock": lambda row: limit_words("clock_limit_mhz", row["clock_limit_mhz"]),
+    "batch": _number("global_batch", ","),
+    "epoch": _told("epoch_time_s", TIME),
+    "speedup": _number("speedup", ".4g"),
+    "efficiency": _number("parallel_efficiency", ".2f"),
+    "beta": _number("beta", ".3f"),
+    "W per GPU": lambda row: number(row["power_per_gpu_w"]),
+    "GPU energy": _told("gpu_energy_per_epoch_j", ENERGY),
+    "all energy": _told("energy_per_epoch_j", ENERGY),
+    "to target": _told("time_to_target_s", TIME),
+    "its energy": _told("energy_to_target_j", ENERGY),
+    "held by": _limit,
+}

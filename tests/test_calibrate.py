@@ -1,0 +1,384 @@
+"""Calibration: known parameters are found again, and public measurements are predicted."""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+
+from made_jobs import figures, job
+from wattlaw.cli.main import main
+from wattlaw.errors import BadInput, Refused
+from wattlaw.launch.jobs import alike, calibrated_as, workload_key
+from wattlaw.launch.measured import Known, Readings, readings
+from wattlaw.simulator.calibration import Calibration, Measured, calibrate, calibrated, intervals
+from wattlaw.simulator.calibration_file import read_calibration, text_of
+from wattlaw.simulator.fitted import factors_of, misfit, parameters_of
+from wattlaw.simulator.job import Job
+from wattlaw.simulator.library import read_cluster
+from wattlaw.simulator.parameters import Parameters
+from wattlaw.simulator.predict import predict
+
+DATA = Path(__file__).parents[2] / "shared" / "data" / "power_caps.csv"
+TRUE = Parameters(
+    compute_fp32=0.6, bandwidth=0.72, kernel_us=4.0, network=0.6, least_voltage=0.84,
+    power_busy=0.3, power_compute=0.5, power_memory=0.3,
+)  # fmt: skip
+NOISE = 0.02
+BOARD = read_cluster("mit-v100").gpu
+
+
+def measured(of: Job, dice: np.random.Generator) -> Measured:
+    """Return a job as if it had been measured where ``TRUE`` holds."""
+    train = predict(replace(of, parameters=TRUE)).train
+    time, power = np.exp(dice.normal(0, NOISE, 2))
+    return Measured(of, "plain", train.duration_s * time, train.gpu_power_w * power)
+
+
+def settings() -> Iterator[Job]:
+    """Yield settings of few seconds of simulator each, data sets of whole updates."""
+    for place, (gpus, batch) in enumerate([(1, 4), (1, 16), (1, 64), (2, 16), (8, 16), (16, 64)]):
+        samples = 64_000 * gpus
+        for clock_mhz in (None, 900.0 + 20 * place):
+            yield job(gpus, local_batch=batch, samples=samples, clock_limit_mhz=clock_mhz)
+        if gpus == 1:
+            yield job(gpus, local_batch=batch, samples=samples, power_limit_w=110.0 + 20 * place)
+
+
+def others() -> Iterator[Job]:
+    """Yield settings that nothing was fitted to."""
+    for gpus, batch, cap_w in ((1, 32, None), (1, 8, 140.0), (4, 32, None), (4, 8, 200.0)):
+        yield job(gpus, local_batch=batch, samples=64_000 * gpus, power_limit_w=cap_w)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> list[Calibration]:
+    """Return calibrations to measurements that differ in nothing but their noise."""
+    found = []
+    for seed in range(3):
+        dice = np.random.default_rng(seed)
+        found.append(calibrate([measured(one, dice) for one in settings()], "made"))
+    return found
+
+
+def test_known_parameters_lie_within_their_intervals(fitted: list[Calibration]) -> None:
+    truth = TRUE.model_dump() | {"knee": BOARD.knee_clock_mhz / BOARD.max_clock_mhz}
+    inside = [
+        one.low <= truth[one.name] <= one.high
+        for calibration in fitted
+        for one in parameters_of(calibration, BOARD)
+    ]
+    assert np.mean(inside) >= 0.9
+    for calibration in fitted:
+        by_name = {one.name: one for one in parameters_of(calibration, BOARD)}
+        assert by_name["power_busy"].is_told
+        assert not by_name["compute_tensor"].is_told  # nothing ran on it
+        assert by_name["compute_tensor"].value == pytest.approx(0.45)
+        (factor,) = factors_of(calibration)
+        assert factor.low <= 1 <= factor.high
+        assert calibration.time_sigma == pytest.approx(NOISE, rel=0.6)
+
+
+def test_settings_that_were_held_back_lie_within_their_intervals(fitted: list[Calibration]) -> None:
+    inside, widths = [], []
+    for calibration in fitted:
+        for of in others():
+            truth = predict(replace(of, parameters=TRUE)).train
+            told = intervals(of, calibration, "plain")
+            for name, true in (
+                ("epoch_time_s", truth.duration_s),
+                ("gpu_power_w", truth.gpu_power_w),
+                ("gpu_energy_j", truth.gpu_energy_j),
+            ):
+                inside.append(told[name].low <= true <= told[name].high)
+                widths.append(told[name].high / told[name].low - 1)
+    assert np.mean(inside) >= 0.9
+    assert np.median(widths) < 0.25  # they say something
+
+
+def test_a_workload_that_was_not_measured_is_less_certain(fitted: list[Calibration]) -> None:
+    known, unknown = (intervals(job(1), fitted[0], name) for name in ("plain", "other"))
+    for name in known:
+        assert unknown[name].high / unknown[name].low > known[name].high / known[name].low
+
+
+def test_a_calibration_is_the_same_after_a_file(tmp_path: Path, fitted: list[Calibration]) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(text_of(fitted[0]), encoding="utf-8")
+    again = read_calibration(path, BOARD)
+    assert again == fitted[0]
+    assert again.digest == fitted[0].digest != fitted[1].digest
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"gpu": "abacus"}, "allowed for this hardware: NVIDIA V100 PCIe 32 GB"),
+        ({"names": ["a"]}, "names: not the parameters of this version"),
+        ({"covariance": [[1.0]]}, "covariance: not"),
+        ({"time_sigma": -1.0}, "time_sigma: given -1"),
+        ({"work_factors": {"plain": -1.0}}, "work_factors"),
+        ({"runs": None}, "runs: given null"),
+        ({"more": 1}, "more: unknown key"),
+    ],
+)
+def test_a_file_that_is_no_calibration_of_the_board_is_refused(
+    tmp_path: Path, fitted: list[Calibration], change: dict[str, Any], told: str
+) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(json.loads(text_of(fitted[0])) | change), encoding="utf-8")
+    with pytest.raises(BadInput, match=r"c\.json") as caught:
+        read_calibration(path, BOARD)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_covariance_of_no_numbers_is_refused(tmp_path: Path, fitted: list[Calibration]) -> None:
+    size = len(fitted[0].names)
+    path = tmp_path / "c.json"
+    wrong = fitted[0].model_copy(update={"covariance": tuple(map(tuple, -np.eye(size)))})
+    path.write_text(text_of(wrong), encoding="utf-8")
+    with pytest.raises(BadInput, match="not that of any numbers"):
+        read_calibration(path)
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    """Return a run as the analysis tells of it."""
+    given: dict[str, Any] = {
+        "workload": "resnet50", "options": "{}", "train": "{}", "hardware": "V100",
+        "launcher": "local", "nodes": 1, "gpus": 2, "global_batch": 128, "local_batch": 64,
+        "precision": "fp32", "power_limit_w": float("nan"), "clock_limit_mhz": float("nan"),
+        "dataset_fraction": 0.5, "epoch_time_s": 100.0, "samples_per_epoch": 1000.0,
+        "power_per_gpu_w": 200.0, "energy_source": "counter",
+    }  # fmt: skip
+    return given | changes
+
+
+def read(*rows: dict[str, Any], **known: Known) -> Readings:
+    return readings(rows, read_cluster("mit-v100"), known)
+
+
+def test_repeats_are_averaged_and_settings_kept_apart() -> None:
+    found = read(row(), row(epoch_time_s=110.0, power_per_gpu_w=210.0), row(power_limit_w=150.0))
+    first, capped = found.measured
+    assert (first.epoch_time_s, first.gpu_power_w) == (105.0, 205.0)
+    assert (first.job.samples, first.job.power_limit_w) == (2000, None)  # half of them are used
+    assert capped.job.power_limit_w == 150
+    assert found.runs == 3
+
+
+@pytest.mark.parametrize("source", ["simulated", "estimated", "mixed"])
+def test_an_energy_that_was_not_measured_gives_no_power(source: str) -> None:
+    found = read(row(energy_source=source))
+    assert found.measured[0].gpu_power_w is None
+    assert any("only times are used" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"workload": "abacus"}, "--as abacus=WORKLOAD"),
+        ({"local_batch": float("nan")}, "local batch is not known"),
+        ({"precision": "bf16"}, "given bf16; allowed on NVIDIA V100"),
+        ({"power_limit_w": 300.0}, "power_limit_w: given 300; allowed"),
+        ({"options": '{"command": ["python"]}'}, "a command has no figures"),
+        ({"options": '{"image_size": 160}'}, "no figures are stored"),
+    ],
+)
+def test_what_cannot_be_used_is_left_out_and_named(changes: dict[str, Any], why: str) -> None:
+    found = read(row(), row(**changes), row(repeat=1, **changes))
+    assert len(found.measured) == 1
+    ((told, runs),) = found.left_out.items()
+    assert why in told
+    assert runs == 2
+
+
+def test_options_that_a_workload_does_not_know_tell_workloads_apart() -> None:
+    found = read(
+        row(), row(options='{"dataset": "cars"}'), row(workload="r", options='{"dataset": "cats"}'),
+        r=Known("resnet50"),
+    )  # fmt: skip
+    names = [one.workload for one in found.measured]
+    assert names == ["resnet50", "resnet50 [dataset=cars]", "resnet50 [dataset=cats, runs=r]"]
+
+
+def test_samples_that_a_store_does_not_tell_are_the_workloads() -> None:
+    found = read(row(samples_per_epoch=float("nan")))
+    assert found.measured[0].job.samples == 1_281_167
+    assert any("taken to be the workload's" in note for note in found.notes)
+
+
+def test_figures_of_a_file_need_no_workload() -> None:
+    found = read(row(workload="mine"), mine=Known("plain", figures()))
+    assert found.measured[0].job.figures == figures()
+    assert found.measured[0].workload == "plain [runs=mine]"
+
+
+def test_a_workload_is_found_by_itself_or_as_the_only_one_alike(fitted: list[Calibration]) -> None:
+    def of(*names: str) -> Calibration:
+        return fitted[0].model_copy(update={"work_factors": dict.fromkeys(names, 1.0)})
+
+    key = workload_key(figures(options={"width": 2}))
+    assert key == "plain (width=2)"
+    assert calibrated_as(of("plain", key, f"{key} [data=a]"), key) == key
+    assert calibrated_as(of("plain", f"{key} [data=a]"), key) == f"{key} [data=a]"
+    assert calibrated_as(of(f"{key} [data=a]", f"{key} [data=b]"), key) == key
+    assert alike(of(f"{key} [data=a]", f"{key} [data=b]"), "plain") == []
+
+
+def test_two_settings_are_too_few() -> None:
+    with pytest.raises(Refused, match="three settings"):
+        calibrate([Measured(job(1), "plain", 1.0)] * 2)
+
+
+# Public measurements: one V100, two nets on three data sets, seven caps.
+
+#: The table tells none. ImageNet-2012; features that Hugging Face's run_qa makes of SQuAD 1.1 for
+#: BERT at 384 tokens; the data set's card.
+SAMPLES = {"imagenet": 1_281_167, "squad": 88_524, "sentiment140": 1_600_000}
+NETS = {"resnet50": "resnet50", "bert_base_uncased": "bert-base"}
+MAP = (
+    "gpus=@1,epoch_time_s=time_per_epoch,power_w=average_power,workload=network,"
+    "local_batch=batch_size,power_limit_w=power_limit,samples=samples,options.dataset=dataset"
+)
+
+
+def public_rows() -> list[dict[str, str]]:
+    """Return the rows of a V100, in a fixed order in which neighbours have nothing in common.
+
+    Their samples are cut to whole updates, a 1,000th at most, which halves the simulator's work.
+    """
+    with DATA.open(encoding="utf-8", newline="") as file:
+        table = [one for one in csv.DictReader(file) if one["gpu"] == "V100"]
+    found = [one for one in table if one["network"] in NETS]
+    for one in found:
+        count, batch = SAMPLES[one["dataset"]], int(one["batch_size"])
+        one["samples"] = str(count - count % batch)
+    return [found[place] for place in np.random.default_rng(0).permutation(len(found))]
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Import half of the rows, calibrate with them, and return the folder."""
+    if not DATA.exists():
+        pytest.skip("../shared/data/power_caps.csv is not here")
+    folder = tmp_path_factory.mktemp("public")
+    fit = public_rows()[::2]
+    with (folder / "half.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(fit[0]))
+        writer.writeheader()
+        writer.writerows(fit)
+    store = str(folder / "store")
+    line = ["import", str(folder / "half.csv"), "--map", MAP, "--hardware", "V100"]
+    assert main([*line, "--store", store]) == 0
+    line = ["calibrate", store, "--hardware", "v100-pcie-32gb", "--as"]
+    output = str(folder / "calibration.json")
+    assert main([*line, "bert_base_uncased=bert-base", "-o", output]) == 0
+    return folder
+
+
+def names_of(row: dict[str, str]) -> tuple[str, str]:
+    """Return a row's workload, and which of the calibration's it is."""
+    own, name = NETS[row["network"]], row["network"]
+    also = "" if own == name else f", runs={name}"
+    return own, f"{own} [dataset={row['dataset']}{also}]"
+
+
+def test_the_other_half_of_public_measurements_is_predicted_within_a_tenth(public: Path) -> None:
+    calibration = read_calibration(public / "calibration.json", BOARD)
+    held = public_rows()[1::2]
+    times, energies, inside = [], [], []
+    for place, own in enumerate(held):
+        of, key = measured_job(own), names_of(own)[1]
+        train = predict(calibrated(of, calibration, key)).train
+        time_s, power_w = float(own["time_per_epoch"]), float(own["average_power"])
+        times.append(abs(train.duration_s / time_s - 1))
+        energies.append(abs(train.gpu_energy_j / (time_s * power_w) - 1))
+        if place % 3 == 0:
+            told = intervals(of, calibration, key)["epoch_time_s"]
+            inside.append(told.low <= time_s <= told.high)
+    assert len(held) == 70
+    assert median(times) < 0.1
+    assert median(energies) < 0.1
+    assert np.mean(inside) > 0.85
+
+
+def measured_job(row: dict[str, str]) -> Job:
+    """Return the job of a row."""
+    found = readings(
+        [
+            {
+                "workload": row["network"], "options": json.dumps({"dataset": row["dataset"]}),
+                "train": "{}", "hardware": "V100", "launcher": "imported", "nodes": 1, "gpus": 1,
+                "global_batch": int(row["batch_size"]), "local_batch": int(row["batch_size"]),
+                "precision": "fp32", "power_limit_w": float(row["power_limit"]),
+                "clock_limit_mhz": None, "dataset_fraction": 1.0, "epoch_time_s": 1.0,
+                "samples_per_epoch": float(row["samples"]), "power_per_gpu_w": None,
+                "energy_source": "none",
+            }
+        ],
+        read_cluster("v100-pcie-32gb"),
+        {name: Known(own) for name, own in NETS.items()},
+    )  # fmt: skip
+    return found.measured[0].job
+
+
+def test_the_commands_predict_what_the_functions_do(
+    public: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = public / "calibration.json"
+    calibration = read_calibration(path)
+    for own in public_rows()[1:12:4]:
+        workload, key = names_of(own)
+        line = ["simulate", "-w", workload, "--hardware", "v100-pcie-32gb", "--calibration"]
+        line += [str(path), "--as", key, "--samples", own["samples"], "--json"]
+        line += ["--local-batch", own["batch_size"], "--power-limit", own["power_limit"]]
+        assert main(line) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert row["calibration"] == f"calibrated {calibration.digest}"
+        low, high = row["epoch_time_s_ci"]
+        assert low < row["epoch_time_s"] < high
+        train = predict(calibrated(measured_job(own), calibration, key)).train
+        assert row["epoch_time_s"] == pytest.approx(train.duration_s)
+        assert row["gpu_energy_per_epoch_j"] == pytest.approx(train.gpu_energy_j)
+
+
+def test_simulate_says_which_of_several_measured_data_sets_to_choose(
+    public: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["simulate", "--hardware", "v100-pcie-32gb", "--local-batch", "64", "--json",
+            "--calibration", str(public / "calibration.json"), "-w"]  # fmt: skip
+    assert main([*line, "bert-base"]) == 0
+    err = capsys.readouterr().err
+    assert "choose with --as" in err
+    assert "bert-base [dataset=squad, runs=bert_base_uncased]" in err
+    assert main([*line, "resnet50"]) == 0  # one data set, which is taken
+    assert not capsys.readouterr().err
+    assert main([*line, "vgg16"]) == 0
+    assert "it has not measured vgg16" in capsys.readouterr().err
+    assert main([*line, "resnet50", "--as", "abacus"]) == 2
+    assert "--as: given 'abacus'; allowed: " in capsys.readouterr().err
+
+
+def test_the_fit_is_told_with_its_residuals(
+    public: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calibration = read_calibration(public / "calibration.json")
+    assert calibration.runs == 70
+    assert "70 runs of store" in calibration.made_from
+    own = [one for one in public_rows()[::2] if one["network"] == "resnet50"][:6]
+    again = [
+        Measured(measured_job(one), names_of(one)[1], float(one["time_per_epoch"]),
+                 float(one["average_power"]))
+        for one in own
+    ]  # fmt: skip
+    off = misfit(calibration, again)
+    assert off.settings == 6
+    assert off.time < 0.2
+    assert off.energy is not None
+    assert off.energy < 0.2

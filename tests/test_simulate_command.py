@@ -1,0 +1,208 @@
+"""``wattlaw simulate``: rows that add up, sweeps, and what is said of settings that cannot be."""
+
+import csv
+import json
+import time
+from itertools import pairwise
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from made_jobs import figures, job
+from wattlaw.cli.main import main
+from wattlaw.simulator.predict import predict
+from wattlaw.simulator.what_if import PARTS, Target, compared, row_of
+
+BASE = ("simulate", "--workload", "resnet50", "--hardware", "mit-v100", "--local-batch", "64")
+KEYS = (
+    "simulated", "calibration", "workload", "options", "hardware", "gpus", "nodes", "local_batch",
+    "global_batch", "precision", "power_limit_w", "clock_limit_mhz", "dataset_fraction", "epochs",
+    "epoch_time_s", "epoch_time_s_ci", "train_time_s", "samples_per_s", "updates_per_epoch",
+    "power_per_gpu_w", "power_per_gpu_w_ci", "gpu_energy_per_epoch_j", "gpu_energy_per_epoch_j_ci",
+    "cpu_energy_per_epoch_j", "dram_energy_per_epoch_j", "energy_per_epoch_j", "gpu_energy_j",
+    "cpu_energy_j", "dram_energy_j", "energy_j", "gpu_hours", "eval_time_s", "eval_gpu_energy_j",
+    "sm_util", "mem_util", "sm_clock_mhz", "limited_by", "power_throttle_share", "step_time_s",
+    *PARTS, "step_time_cv", "roofline_s", "startup_s", "longest_part", "epochs_to_target",
+    "time_to_target_s", "energy_to_target_j", "warnings", "speedup", "parallel_efficiency", "beta",
+)  # fmt: skip
+
+
+def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert main([*arguments, "--json"]) == 0, capsys.readouterr().err
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_json_has_the_documented_keys_and_says_that_it_is_simulated(capsys):
+    (row,) = rows(capsys, *BASE)
+    assert tuple(row) == KEYS
+    assert row["simulated"] is True
+    assert row["calibration"] == "uncalibrated"
+    assert row["epoch_time_s_ci"] is None
+    document = (Path(__file__).parents[1] / "docs" / "simulator.md").read_text(encoding="utf-8")
+    assert [key for key in KEYS if f"`{key}`" not in document] == []
+
+
+def test_parts_add_up_to_the_update_and_energies_to_their_sum(capsys):
+    (row,) = rows(capsys, *BASE, "--gpus", "16", "--power-limit", "150", "--epochs", "90")
+    assert sum(row[part] for part in PARTS) == pytest.approx(row["step_time_s"])
+    assert row["step_time_s"] >= row["roofline_s"]
+    parts = [row[f"{part}_energy_per_epoch_j"] for part in ("gpu", "cpu", "dram")]
+    assert sum(parts) == pytest.approx(row["energy_per_epoch_j"])
+    assert row["energy_j"] == pytest.approx(90 * row["energy_per_epoch_j"])
+    assert row["train_time_s"] == pytest.approx(90 * row["epoch_time_s"])
+    assert row["gpu_hours"] == pytest.approx(16 * row["train_time_s"] / 3600)
+    assert row["power_per_gpu_w"] <= 150
+    assert row["limited_by"] == "power_limit_w"
+    assert row["power_per_gpu_w"] * 16 * row["epoch_time_s"] == pytest.approx(
+        row["gpu_energy_per_epoch_j"]
+    )
+    assert row["samples_per_s"] * row["epoch_time_s"] == pytest.approx(1_281_167, rel=1e-3)
+
+
+def test_a_sweep_has_a_row_for_each_setting_and_compares_within_equal_limits(capsys):
+    found = rows(capsys, *BASE, "--gpus", "8,2,4", "--power-limit", "100,none")
+    assert [(row["power_limit_w"], row["gpus"]) for row in found] == [
+        (cap, gpus) for cap in (100, None) for gpus in (2, 4, 8)
+    ]
+    for own in (found[:3], found[3:]):
+        least = own[0]
+        assert (least["speedup"], least["beta"]) == (1.0, None)
+        for before, row in pairwise(own):
+            ratio = row["epoch_time_s"] / before["epoch_time_s"]
+            assert row["beta"] == pytest.approx(-log(ratio) / log(2))
+            speedup = least["epoch_time_s"] / row["epoch_time_s"]
+            assert row["speedup"] == pytest.approx(speedup)
+            assert row["parallel_efficiency"] == pytest.approx(speedup * 2 / row["gpus"])
+
+
+def test_one_count_has_no_speedup():
+    (row,) = compared([row_of(predict(job(4)))])
+    assert (row["speedup"], row["parallel_efficiency"], row["beta"]) == (None, None, None)
+
+
+def test_a_target_takes_more_epochs_of_a_larger_batch(capsys):
+    more = ("--gpus", "1,125", "--target-epochs", "60", "--critical-batch", "8000")
+    small, large = rows(capsys, *BASE, *more)
+    assert small["epochs_to_target"] == pytest.approx(60 * (1 + 64 / 8000))
+    assert large["epochs_to_target"] == pytest.approx(120)  # 125 x 64 is the critical batch
+    for row in (small, large):
+        of_one = row["time_to_target_s"] / row["epochs_to_target"]
+        assert of_one == pytest.approx(row["epoch_time_s"])
+    assert Target(60, 8000).epochs(8000) == 120
+
+
+def test_settings_that_cannot_be_are_named_and_the_others_kept(capsys):
+    arguments = ["simulate", "-w", "resnet50", "--hardware", "mit-v100", "--global-batch", "256"]
+    assert main([*arguments, "--gpus", "2,3,4", "--power-limit", "90,200", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert [(row["gpus"], row["power_limit_w"]) for row in json.loads(out)] == [(2, 200), (4, 200)]
+    lines = err.splitlines()
+    assert len(lines) == 4
+    assert "2 GPUs, 90 W: power_limit_w: given 90; allowed on NVIDIA V100" in lines[0]
+    assert "3 GPUs, 200 W: --global-batch: cannot be divided" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (("--gpus", "2,x"), "--gpus: given 'x'; allowed: whole numbers from 1"),
+        (("--gpus", "0"), "--gpus: given '0'; allowed"),
+        (("--gpus", "9" * 5000), "--gpus: given"),
+        (("--gpus", "1,,2"), "--gpus: given '1,,2'; allowed"),
+        (("--power-limit", "nan"), "--power-limit: given 'nan'; allowed: numbers > 0"),
+        (("--power-limit", "90"), "power_limit_w: given 90; allowed on NVIDIA V100 PCIe"),
+        (("--power-limit", "90,95"), "none of the 2 settings can be simulated"),
+        (("--clock-limit", "5000"), "clock_limit_mhz: given 5000; allowed"),
+        (("--precision", "bf16"), "precision: given bf16; allowed on NVIDIA V100 PCIe"),
+        (("--precision", "int8"), "--precision: given 'int8'; allowed: fp32, tf32"),
+        (("--dataset-fraction", "2"), "--dataset-fraction: given 2; allowed"),
+        (("--epochs", "0"), "--epochs: given 0; allowed"),
+        (("--global-batch", "64"), "given both of --local-batch and --global-batch"),
+        (("--hardware", "abacus"), 'no hardware is called "abacus"; allowed'),
+        (("--workload", "abacus"), "abacus"),
+        (("--options", "{"), "--options: given '{'; allowed: a JSON object"),
+        (("--options", '{"depth": 3}'), "resnet50.options.depth: unknown key; allowed"),
+        (("--options", '{"image_size": 160}'), "no figures are stored for these options"),
+        (("--figures", "nowhere.json"), "nowhere.json: cannot be read"),
+        (("--target-epochs", "60"), "allowed: both or neither"),
+        (("--calibration", "nowhere.json"), "nowhere.json: cannot be read"),
+        (("--as", "resnet50"), "--as: given without --calibration"),
+        (("-o", "table.txt"), "table.txt: unknown ending '.txt'; allowed: .csv"),
+        (("--gpus-per-node", "4"), "--gpus-per-node: given 4; allowed: 1 to 2"),
+    ],
+)
+def test_what_cannot_be_is_one_line_that_says_what_can(capsys, changed, told):
+    assert main([*BASE, *changed]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    lines = err.splitlines()
+    assert told in lines[-1]
+    assert all(line.startswith("wattlaw: ") for line in lines)
+    assert len(lines) == 1 or "none of the 2 settings" in told
+
+
+@pytest.mark.parametrize("missing", ["--workload", "--hardware", "--local-batch"])
+def test_what_is_missing_is_named(capsys, missing):
+    place = BASE.index(missing)
+    assert main([*BASE[:place], *BASE[place + 2 :]]) == 2
+    assert missing in capsys.readouterr().err
+
+
+def test_a_hundred_thousand_gpus_take_well_under_a_second(capsys):
+    rows(capsys, *BASE)  # imports
+    began = time.perf_counter()
+    found = rows(capsys, *BASE, "--gpus", "1,10,100,1000,10000,100000")
+    assert time.perf_counter() - began < 1
+    assert found[-1]["gpus"] == 100_000
+    assert "50000 nodes are more than the 448" in found[-1]["warnings"][0]
+
+
+def test_a_sweep_is_written_as_a_table(tmp_path, capsys):
+    path = tmp_path / "sweep.csv"
+    found = rows(capsys, *BASE, "--gpus", "2,4", "-o", str(path))
+    with path.open(encoding="utf-8", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert tuple(table[0]) == KEYS
+    assert [float(row["epoch_time_s"]) for row in table] == [row["epoch_time_s"] for row in found]
+    assert table[0]["simulated"] == "True"
+    assert table[0]["beta"] == ""
+
+
+def test_words_say_where_the_time_goes_and_that_nothing_was_measured(capsys):
+    assert main([*BASE, "--gpus", "8", "--power-limit", "150", "--epochs", "90"]) == 0
+    out = capsys.readouterr().out
+    for words in ("Simulated, uncalibrated", "roofline", "kernels run", "90 epochs", "GPU-hours",
+                  "compute, power limit", "evaluation", "####"):  # fmt: skip
+        assert words in out
+    assert main([*BASE, "--gpus", "2,4"]) == 0
+    out = capsys.readouterr().out
+    assert "Simulated, uncalibrated" in out
+    assert "beta" in out
+
+
+def test_figures_of_a_file_stand_for_a_workload_that_is_not_known_here(tmp_path, capsys):
+    path = tmp_path / "plain.json"
+    path.write_text(figures().model_dump_json(), encoding="utf-8")
+    arguments = ["simulate", "--figures", str(path), "--hardware", "mit-v100", "--gpus", "4",
+                 "--local-batch", "64"]  # fmt: skip
+    assert main(arguments) == 2
+    assert "plain" in capsys.readouterr().err
+    (row,) = rows(capsys, *arguments, "--samples", "1024000")
+    expected = predict(job(4)).train
+    assert row["workload"] == "plain"
+    assert row["epoch_time_s"] == pytest.approx(expected.duration_s)
+    assert row["gpu_energy_per_epoch_j"] == pytest.approx(expected.gpu_energy_j)
+
+
+def test_hardware_is_listed_with_every_source(capsys):
+    assert main(["simulate", "--list-hardware", "--json"]) == 0
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)]
+    assert {"mit-v100", "v100-pcie-32gb"} <= {*names}
+    assert main(["simulate", "--list-hardware", "--hardware", "mit-v100", "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)
+    assert all(entry["source"] for entry in entries)
+    assert main(["simulate", "--list-hardware"]) == 0
+    assert "mit-v100" in capsys.readouterr().out

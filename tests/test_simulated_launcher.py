@@ -1,0 +1,399 @@
+"""Runs on paper: the same store as measured ones, the same numbers for the same seed."""
+
+import json
+import re
+import signal
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from conftest import records, started, study_of, wait_for, wattlaw
+from wattlaw.cli.main import main
+from wattlaw.devices.simulated_boards import SimulatedBoards
+from wattlaw.errors import NotAvailable
+from wattlaw.launch.local import LocalLauncher
+from wattlaw.launch.planning import plan_study
+from wattlaw.launch.simulated import SimulatedLauncher
+from wattlaw.launch.simulated.machine import Machine
+from wattlaw.launch.simulated.run import FAILURE, limited, simulate
+from wattlaw.limits.guard import Limits
+from wattlaw.simulator import library
+from wattlaw.simulator.calibration import NAMES
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.schema import EPOCHS, TELEMETRY
+from wattlaw.store.store import Store
+from wattlaw.study.model import (
+    Launch,
+    Measure,
+    RunSpec,
+    Setting,
+    Simulation,
+    WorkloadSpec,
+)
+
+MIT = {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}
+SWEEPS = [{"gpus": [1, 2, 8], "local_batch": [4], "power_limit_w": [None, 150]}]
+DIGITS = WorkloadSpec(name="digits-cnn")
+V100 = library.read_cluster("mit-v100")
+
+
+def plan(path, launch=None, **study):
+    asked = {"launch": MIT | (launch or {}), "sweeps": SWEEPS} | study
+    path.write_text(yaml.safe_dump(study_of(**asked)))
+    return plan_study(path)
+
+
+def run_here(planned, folder, run=None, attempts=1):
+    """Simulate one planned run in this process; return how it ended and its folder."""
+    run = run or planned.runs[0]
+    place = RunFolder(folder / run.run_id)
+    place.path.mkdir(parents=True, exist_ok=True)
+    record = RunRecord(
+        run_id=run.run_id, study="test", spec=run.spec, seed=0, order_seed=0, attempts=attempts
+    )
+    return simulate(Machine.of(planned.study.launch), record, place.path), place
+
+
+def test_the_same_seed_gives_the_same_tables_and_another_one_others(tmp_path):
+    found = []
+    for number, seed in enumerate((0, 0, 1)):
+        simulation = MIT["simulation"] | {"seed": seed}
+        planned = plan(tmp_path / "study.yaml", {"simulation": simulation})
+        run = next(one for one in planned.runs if one.spec.setting.gpus == 8)
+        _, folder = run_here(planned, tmp_path / str(number), run)
+        found.append([pq.read_table(path).drop_columns(["run_id"])
+                      for path in (folder.epochs_path, folder.telemetry_path)])  # fmt: skip
+    assert found[0] == found[1]
+    assert found[0][0] != found[2][0]
+    assert found[0][1]["power_w"] != found[2][1]["power_w"]
+
+
+def test_the_label_has_what_changes_numbers_and_so_is_part_of_identity(tmp_path):
+    def found(**simulation):
+        (run, *_) = plan(
+            tmp_path / "study.yaml", {"simulation": MIT["simulation"] | simulation},
+            order="as_written",
+        ).runs  # fmt: skip
+        return run
+
+    plain = found()
+    assert plain.spec.hardware == "mit-v100 (simulated, uncalibrated)"
+    assert plain.run_id == found(fail_share=0.5).run_id
+    seeded = found(seed=7)
+    assert seeded.spec.hardware == "mit-v100 (simulated, uncalibrated, seed 7)"
+    quality = found(critical_batch=512.0, epochs_to_target=90.0)
+    assert "critical batch 512, 90 epochs" in quality.spec.hardware
+    assert len({plain.run_id, seeded.run_id, quality.run_id}) == 3
+
+
+def test_a_calibration_is_in_the_label_and_has_its_say(tmp_path):
+    unknown = np.eye(len(NAMES)).tolist()
+    made = {"gpu": V100.gpu.name, "runs": 3, "parameters": {"step_ms": 50.0}, "names": NAMES,
+            "covariance": unknown, "work_factors": {}, "time_sigma": 0.1}  # fmt: skip
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps(made))
+    simulation = MIT["simulation"] | {"calibration": str(path)}
+    planned = plan(tmp_path / "study.yaml", {"simulation": simulation})
+    label = planned.study.launch.hardware
+    assert re.fullmatch(r"mit-v100 \(simulated, calibrated [0-9a-f]{8}\)", label)
+    run = next(one for one in planned.runs if one.spec.setting.gpus == 1)
+    ended, folder = run_here(planned, tmp_path / "runs", run)
+    assert label.endswith(f"{ended.record.facts.software['simulator']})")
+    step_s = pq.read_table(folder.epochs_path)["step_time_mean_s"][0].as_py()
+    assert step_s == pytest.approx(0.05, rel=0.1)
+
+
+def test_a_cluster_of_the_users_own_is_told_from_another_in_a_file_of_the_same_name(tmp_path):
+    own = tmp_path / "ours.yaml"
+    labels = set()
+    for cores in (40, 64):
+        told = V100.model_dump(mode="json")
+        told["node"]["cores"] = cores
+        own.write_text(yaml.safe_dump(told))
+        launch = Launch(kind="simulated", simulation=Simulation(hardware=str(own)))
+        label = SimulatedLauncher.prepared(launch).hardware
+        assert re.fullmatch(r"ours [0-9a-f]{8} \(simulated, uncalibrated\)", label)
+        labels.add(label)
+    assert len(labels) == 2
+
+
+def test_gpus_of_a_node_are_the_studys_or_the_clusters_and_make_the_nodes(tmp_path):
+    def nodes(**launch):
+        runs = plan(tmp_path / "study.yaml", launch).runs
+        return {run.spec.setting.gpus: run.spec.nodes for run in runs}
+
+    assert nodes() == {1: 1, 2: 1, 8: 4}
+    assert nodes(gpus_per_node=1) == {1: 1, 2: 2, 8: 8}
+
+
+def test_other_launchers_take_a_launch_as_it_is():
+    launch = Launch(simulation=Simulation(hardware="mit-v100"))
+    assert LocalLauncher.prepared(launch) is launch
+
+
+@pytest.mark.parametrize(
+    ("launch", "options", "expected"),
+    [
+        ({"simulation": {}}, [], "launch.simulation.hardware: given nothing; allowed: one of dgx"),
+        ({"simulation": {"hardware": "x"}}, [], 'no hardware is called "x"; allowed: a cluster'),
+        ({"gpus_per_node": 3}, [], "launch.gpus_per_node: given 3; allowed: 1 to 2"),
+        ({"simulation": {"fail_share": 1.5}}, [], "given 1.5; allowed: the share of attempts"),
+        ({"simulation": {"critical_batch": 5}}, [], "allowed: both or neither"),
+        ({"simulation": {"speed": 5}}, [], "unknown key; allowed: hardware, calibration"),
+        ({}, ["--fail-share", "2"], "run: --fail-share 2.0; allowed: 0 to 1"),
+        ({}, ["--fail-share", "nan"], "run: --fail-share nan; allowed: 0 to 1"),
+        ({}, ["--hardware", "nowhere/x.yaml"], "nowhere/x.yaml: cannot be read"),
+        ({}, ["--calibration", "nowhere/c.json"], "nowhere/c.json"),
+        ({"kind": "local"}, ["--hardware", "mit-v100"], "run: given --hardware with the launcher"),
+        ({"kind": "local"}, ["--fail-share", "0"], "run: given --fail-share with the launcher"),
+    ],
+)
+def test_what_cannot_be_simulated_at_all_is_told_in_one_line(
+    launch, options, expected, write_study, tmp_path, capsys
+):
+    study = write_study(launch=MIT | launch, sweeps=SWEEPS)
+    store = tmp_path / "store"
+    assert main(["run", str(study), "--store", str(store), *options]) == 2
+    told = capsys.readouterr().err
+    assert expected in told
+    assert told.count("\n") == 1
+    assert not store.exists()
+
+
+def spec_of(workload=DIGITS, **setting):
+    return RunSpec(
+        workload=workload,
+        setting=Setting(gpus=2, local_batch=4, global_batch=8, **setting),
+        repeat=0,
+        measure=Measure(),
+        launch_kind="simulated",
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (spec_of(), None),
+        (spec_of(power_limit_w=100.0, clock_limit_mhz=735.0), None),
+        (spec_of(WorkloadSpec(name="own", command=("python", "x.py"))), "command cannot be sim"),
+        (spec_of(WorkloadSpec(name="digits-cnn", options={"width": 512})), "no figures are stored"),
+        (spec_of(precision="bf16"), "does not have bf16"),
+        (spec_of(power_limit_w=300.0), "a power limit of 300 W is outside 100 to 250 W"),
+        (spec_of(power_limit_w=50.0), "a power limit of 50 W is outside"),
+        (spec_of(clock_limit_mhz=2000.0), "a clock limit of 2000 MHz is outside 135 to 1380 MHz"),
+    ],
+)
+def test_a_run_that_can_never_be_simulated_is_refused_with_the_reason(spec, expected):
+    launcher = SimulatedLauncher.open(Launch.model_validate(MIT))
+    refusal = launcher.refuses(spec)
+    assert refusal is None if expected is None else expected in refusal
+
+
+def test_limits_are_read_back_and_given_back():
+    boards = SimulatedBoards(V100.gpu, ["a", "b"])
+    with limited(boards, Limits(150.0, 735.0)) as reports:
+        assert [(one.device, one.limiter) for one in reports] == [
+            ("a", "simulated"), ("b", "simulated"),
+        ]  # fmt: skip
+        assert {one.power_limit_enforced_w for one in reports} == {150.0}
+        assert {one.power_limit_before_w for one in reports} == {250.0}
+        assert boards.read("b").enforced_w == 150.0
+        assert boards.clock_lock_mhz("a") == 735.0
+    assert boards.read("b").enforced_w == 250.0
+    assert boards.clock_lock_mhz("a") is None
+    with pytest.raises(NotAvailable, match="outside"), limited(boards, Limits(50.0)):
+        pass
+    for refused in (lambda: boards.set_power_limit("a", 999.0), lambda: boards.lock_clock("a", 1.0),
+                    lambda: boards.read("c"), SimulatedBoards.open):  # fmt: skip
+        with pytest.raises(NotAvailable):
+            refused()
+    assert boards.read("a").enforced_w == 250.0
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Give the store of a small study that was simulated by the command line."""
+    folder = tmp_path_factory.mktemp("simulated")
+    (folder / "study.yaml").write_text(
+        yaml.safe_dump(
+            study_of(
+                sweeps=[
+                    {"gpus": [1, 2, 8, 424], "local_batch": [2], "power_limit_w": [None, 150, 50]}
+                ],
+                measure={"epochs": 3, "sample_hz": 10},
+                repeats=2,
+                launch=MIT,
+            )
+        )
+    )
+    ended = wattlaw("run", folder / "study.yaml", "--store", folder / "store")
+    assert ended.returncode == 0, ended.stderr
+    assert "16 done, 0 failed, 8 skipped" in ended.stdout
+    return folder / "store"
+
+
+def test_a_simulated_store_has_the_schema_of_measured_ones_and_says_simulated(store):
+    of = Store(store)
+    epochs, telemetry, runs = (of.pandas(name) for name in ("epochs", "telemetry", "runs"))
+    assert of.arrow("epochs").schema == EPOCHS
+    assert of.arrow("telemetry").schema == TELEMETRY
+    assert len(epochs) == 16 * 3 * 2
+    assert set(telemetry.power_source) == set(epochs.energy_source) == {"simulated"}
+    assert set(runs.launcher) == {"simulated"}
+    assert set(runs.hardware) == {"mit-v100 (simulated, uncalibrated)"}
+    done = runs[runs.status == "done"]
+    assert {json.loads(text)["simulator"] for text in done.software} == {"uncalibrated"}
+    assert set(done.parameters) == {85066}
+    assert done.sampler_cpu_share.isna().all()  # there was nothing to sample
+    files = {path.name for path in of.folder(done.run_id.iloc[0]).path.iterdir()}
+    assert files == {"run.json", "lock", "log.txt", "epochs.parquet", "telemetry.parquet"}
+
+
+def test_windows_have_the_samples_and_updates_that_training_would_have(store):
+    of = Store(store)
+    runs, epochs = of.pandas("runs").set_index("run_id"), of.pandas("epochs")
+    whole, rest = np.divmod(1437, epochs.run_id.map(runs.global_batch))  # digits: 1,437 and 360
+    rest = rest.where(rest >= epochs.run_id.map(runs.gpus), 0)  # a sample for each rank, or none
+    batch, train = epochs.run_id.map(runs.global_batch), epochs.phase == "train"
+    assert (epochs.samples == whole * batch + rest)[train].all()
+    assert (epochs.updates == whole + (rest > 0))[train].all()
+    assert set(epochs.samples[~train]) == {360}
+
+
+def test_all_nodes_of_a_run_are_one_host_with_the_energy_of_all_gpus(store):
+    of = Store(store)
+    runs, epochs = of.pandas("runs").set_index("run_id"), of.pandas("epochs")
+    of_run = epochs.groupby("run_id").host.agg(set)
+    for run_id, hosts in of_run.items():
+        nodes = runs.nodes[run_id]
+        assert hosts == {"sim0001" if nodes == 1 else f"sim[0001-{nodes:04d}]"}
+    train = epochs[epochs.phase == "train"]
+    gpus = train.run_id.map(runs.gpus)
+    assert np.allclose(train.gpu_energy_j, gpus * train.gpu_power_mean_w * train.duration_s)
+    boards = of.pandas("telemetry").groupby("run_id").device.agg(set)
+    large = next(run_id for run_id in boards.index if runs.gpus[run_id] == 424)
+    assert boards[large] == {"SIM-0001-0", "SIM-0071-1", "SIM-0142-0", "SIM-0212-1"}
+
+
+def test_limits_are_in_the_record_as_enforced_and_those_out_of_range_skip_the_run(store):
+    for record in records(store).values():
+        asked = record.spec.setting.power_limit_w
+        if asked == 50:
+            assert record.status == "skipped"
+            assert "a power limit of 50 W is outside 100 to 250 W" in record.reason
+        elif asked is None:
+            assert record.limits == ()
+        else:
+            assert {one.power_limit_enforced_w for one in record.limits} == {asked}
+            assert {one.host for one in record.limits} == set(record.facts.hosts)
+            assert {one.device for one in record.limits} == set(record.facts.device_ids)
+
+
+def test_a_simulated_store_can_be_reported(store, tmp_path):
+    page = tmp_path / "report.html"
+    assert main(["report", str(store), "-o", str(page)]) == 0
+    assert "simulated" in page.read_text()
+
+
+def test_what_is_done_is_not_done_again(store, capsys):
+    before = {path: path.stat().st_mtime_ns for path in store.glob("runs/*/*.parquet")}
+    assert main(["run", str(store.parent / "study.yaml"), "--store", str(store)]) == 0
+    assert "16 done" in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in store.glob("runs/*/*.parquet")}
+
+
+def test_that_share_of_attempts_fails_and_the_next_start_tries_them_again(tmp_path):
+    planned = plan(tmp_path / "study.yaml", {"simulation": MIT["simulation"] | {"fail_share": 0.3}},
+                   repeats=20)  # fmt: skip
+    machine = Machine.of(planned.study.launch)
+
+    def fails(run, attempts):
+        record = RunRecord(run_id=run.run_id, study="t", spec=run.spec, seed=0, order_seed=0,
+                           attempts=attempts)  # fmt: skip
+        return simulate(machine, record, tmp_path).reason == FAILURE
+
+    small = [run for run in planned.runs if run.spec.setting.gpus == 1]
+    first = [fails(run, 1) for run in small]
+    assert sum(first) == pytest.approx(12, abs=4 * np.sqrt(40 * 0.3 * 0.7))
+    assert first != [fails(run, 2) for run in small]
+
+
+def test_failures_are_told_and_tried_again_by_the_command_line(write_study, tmp_path):
+    study, store = write_study(launch=MIT, sweeps=SWEEPS, repeats=2), tmp_path / "store"
+    ended = wattlaw("run", study, "--store", store, "--fail-share", "0.5")
+    assert ended.returncode == 1
+    failed = [one for one in records(store).values() if one.status == "failed"]
+    assert 0 < len(failed) < 12
+    assert {one.reason for one in failed} == {FAILURE}
+    assert main(["run", str(study), "--store", str(store)]) == 0
+    found = records(store)
+    assert {one.status for one in found.values()} == {"done"}
+    again = found[failed[0].run_id]
+    assert (again.attempts, again.notes[0]) == (2, f"attempt 1: {FAILURE}")
+
+
+MANY = {"launch": MIT, "sweeps": SWEEPS, "repeats": 20}  # 120 runs
+
+
+def some_done(store):
+    return len(list(store.glob("runs/*/epochs.parquet"))) > 20
+
+
+def children(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_in_the_middle_it_leaves_no_process_and_a_store_that_the_next_start_completes(
+    how, write_study, tmp_path
+):
+    study, store = write_study(**MANY), tmp_path / "store"
+    with started("run", study, "--store", store) as campaign:
+        wait_for(lambda: some_done(store), "some runs to be done")
+        helpers = children(campaign)
+        for process in [psutil.Process(campaign.pid), *helpers]:
+            if how is signal.SIGKILL and process.pid != campaign.pid:
+                continue
+            process.send_signal(how)  # a Ctrl-C goes to all of them
+        output, _ = campaign.communicate(timeout=30)
+        wait_for(lambda: not any(one.is_running() for one in helpers), "helpers to end", 10)
+    assert "Traceback" not in output
+    assert how is signal.SIGKILL or "stopped by SIGINT" in output
+    before = {one.run_id for one in records(store).values() if one.status == "done"}
+    assert 0 < len(before) < 120
+    assert Store(store).arrow("epochs").num_rows == len(before) * 4
+    assert main(["run", str(study), "--store", str(store)]) == 0
+    assert {one.status for one in records(store).values()} == {"done"}
+    assert Store(store).arrow("epochs").num_rows == 120 * 4
+
+
+def test_two_campaigns_on_one_store_share_the_work(write_study, tmp_path):
+    study, store = write_study(**MANY), tmp_path / "store"
+    with (
+        started("run", study, "--store", store) as one,
+        started("run", study, "--store", store) as other,
+    ):
+        outputs = [campaign.communicate(timeout=60)[0] for campaign in (one, other)]
+    assert (one.returncode, other.returncode) == (0, 0), outputs
+    assert {record.attempts for record in records(store).values()} == {1}
+    shares = [len(re.findall("^done: ", output, re.MULTILINE)) for output in outputs]
+    assert sum(shares) == 120
+
+
+def test_a_helper_that_is_killed_costs_the_runs_under_way_and_is_replaced(write_study, tmp_path):
+    study, store = write_study(**MANY), tmp_path / "store"
+    with started("run", study, "--store", store) as campaign:
+        wait_for(lambda: some_done(store), "some runs to be done")
+        simulating = [one for one in children(campaign) if "spawn_main" in " ".join(one.cmdline())]
+        simulating[0].kill()
+        output, _ = campaign.communicate(timeout=60)
+    assert campaign.returncode == 1, output
+    found = records(store).values()
+    failed = [one for one in found if one.status == "failed"]
+    assert {one.reason for one in failed} == {"a process that simulates was ended from outside"}
+    assert 0 < len(failed) <= 64
+    assert sum(one.status == "done" for one in found) == 120 - len(failed)
