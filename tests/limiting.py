@@ -22,7 +22,8 @@ SET = "nvmlDeviceSetPowerManagementLimit"
 #: Limits the boards of its arguments, says so, and does nothing else.
 OWNER = """
 import sys, time
-from wattlaw.limits.guard import Limits, hold
+from wattlaw.limits.asked import Limits
+from wattlaw.limits.guard import hold
 held = hold(sys.argv[2:])
 if held is None:
     sys.exit("somebody else has one of them")

@@ -11,7 +11,8 @@ from wattlaw.simulator.parameters import Parameters
 #: Nothing between the figures and the peaks of the hardware, and all ranks alike.
 IDEAL = Parameters(
     compute_fp32=1.0, compute_tensor=1.0, bandwidth=1.0, network=1.0, overlap=1.0,
-    kernel_us=0.0, launch_us=0.0, step_ms=0.0, epoch_ms=0.0, order_ns=0.0, step_spread=0.0, gpu_spread=0.0, run_spread=0.0,
+    kernel_us=0.0, launch_us=0.0, step_ms=0.0, epoch_ms=0.0, order_ns=0.0,
+    step_spread=0.0, gpu_spread=0.0, run_spread=0.0,
 )  # fmt: skip
 
 

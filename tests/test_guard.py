@@ -19,8 +19,9 @@ import pytest
 from fake_nvml import Boards
 from limiting import FAKE_BIN, SET, Place
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted
+from wattlaw.limits.asked import Limits
 from wattlaw.limits.giving_back import recover_all
-from wattlaw.limits.guard import Limits, hold
+from wattlaw.limits.guard import hold
 from wattlaw.limits.saved import Saved, SaveFolder, boot_id
 
 Start = Callable[..., Place]

@@ -33,8 +33,9 @@ from limiting import (
     kill_tree,
     stays,
 )
+from wattlaw.limits.asked import Limits
 from wattlaw.limits.giving_back import recover_all
-from wattlaw.limits.guard import Limits, hold
+from wattlaw.limits.guard import hold
 
 Start = Callable[..., Place]
 #: The hardware's default and maximum are 250 W; somebody has set 217.5 W.

@@ -19,7 +19,7 @@ from wattlaw.launch.planning import plan_study
 from wattlaw.launch.simulated import SimulatedLauncher
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.launch.simulated.run import FAILURE, limited, simulate
-from wattlaw.limits.guard import Limits
+from wattlaw.limits.asked import Limits
 from wattlaw.simulator import library
 from wattlaw.simulator.calibration import NAMES
 from wattlaw.store.record import RunRecord

@@ -23,7 +23,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "wattlaw"
 FOLDERS = ("training", "telemetry", "limits", "devices", "workloads")
 FILES = (
     "store/live.py", "store/files.py", "store/record.py", "store/run_folder.py", "store/schema.py",
-    "study/model.py", "study/rules.py", "study/identity.py", "simulator/figures.py", "simulator/cluster.py",
+    "study/model.py", "study/rules.py", "study/identity.py",
+    "simulator/figures.py", "simulator/cluster.py",
     "processes.py", "registry.py", "machine.py", "errors.py", "__init__.py",
 )  # fmt: skip
 NEEDED = {"pydantic", "pydantic_core", "numpy", "pyarrow", "psutil", "pynvml"}

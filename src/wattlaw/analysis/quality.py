@@ -1,6 +1,6 @@
 """Which way a quality metric is better."""
 
-_HIGHER = ("accuracy", "top1", "top5", "acc", "f1", "bleu", "auc", "r2", "iou", "map")
+_HIGHER = ("accuracy", "top1", "top5", "acc", "f1", "bleu", "auc", "r2", "iou", "map", "progress")
 _LOWER = ("loss", "error", "mae", "mse", "rmse", "perplexity", "wer")
 
 

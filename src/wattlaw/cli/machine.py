@@ -15,8 +15,9 @@ from wattlaw.devices.nvidia.driver import visible_boards
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.launch.limited import refusal
 from wattlaw.launch.selftest import run_checks
+from wattlaw.limits.asked import Limits
 from wattlaw.limits.giving_back import recover_all
-from wattlaw.limits.guard import Limits, hold
+from wattlaw.limits.guard import hold
 from wattlaw.limits.saved import Saved, SaveFolder
 
 

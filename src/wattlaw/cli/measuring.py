@@ -13,7 +13,7 @@ from rich.table import Table
 from wattlaw.errors import BadInput
 from wattlaw.launch import command as measured
 from wattlaw.launch.summary import PhaseSummary, phases_of
-from wattlaw.limits.guard import Limits
+from wattlaw.limits.asked import Limits
 from wattlaw.store.record import RunRecord
 
 _LONGEST = 200

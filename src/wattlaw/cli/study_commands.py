@@ -94,7 +94,7 @@ def measure(
 ) -> int:
     """Measure time, energy and use of any command; its exit code is ours."""
     from wattlaw.cli import measuring
-    from wattlaw.limits.guard import Limits
+    from wattlaw.limits.asked import Limits
 
     return measuring.measure(
         command,

@@ -16,7 +16,8 @@ from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.launch.finish import write_limits
 from wattlaw.launch.limited import refusal, tidy_up
 from wattlaw.launch.recording import Recording
-from wattlaw.limits.guard import Hold, Limits, hold
+from wattlaw.limits.asked import Limits
+from wattlaw.limits.guard import Hold, hold
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store

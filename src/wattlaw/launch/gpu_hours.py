@@ -46,6 +46,7 @@ def gpu_hours(
     times: dict[str, list[float]] = defaultdict(list)
     for record in done:
         whole = record.status == "done" and record.attempts <= 1  # else only the last is timed
+        whole = whole and record.spec.launch_kind != "simulated"  # whose clock is its simulator's
         if whole and record.started_at and record.finished_at:
             took = record.finished_at - record.started_at
             times[_setting(record.spec)].append(took.total_seconds())

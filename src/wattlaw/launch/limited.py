@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 
 from wattlaw.errors import WattlawError
+from wattlaw.limits.asked import Limits
 from wattlaw.limits.giving_back import recover_all
-from wattlaw.limits.guard import Limits
 from wattlaw.limits.saved import SaveFolder
 from wattlaw.study.model import Setting
 

@@ -12,7 +12,6 @@ import secrets
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,26 +19,13 @@ from typing import Self
 
 from wattlaw.devices.limiter import Limiter, LimitState
 from wattlaw.errors import NotAvailable, NotPermitted, WattlawError, one_line
-from wattlaw.limits.giving_back import SAME_W, give_back, limiters, recover, that_have
+from wattlaw.limits.asked import Limits, applied, check_range
+from wattlaw.limits.giving_back import give_back, limiters, recover, that_have
 from wattlaw.limits.saved import Saved, SaveFolder, boot_id
 from wattlaw.limits.watchdog import DONE, READY, YOURS
 from wattlaw.store.record import LimitReport
 
 _WATCHDOG_START_S = 60
-_ENFORCED_AFTER_S = 0.5
-
-
-@dataclass(frozen=True)
-class Limits:
-    """One cap for all devices of a run; None leaves that as it is."""
-
-    power_limit_w: float | None = None
-    clock_limit_mhz: float | None = None
-
-    @property
-    def are_none(self) -> bool:
-        """Say whether nothing is to be limited."""
-        return self.power_limit_w is None and self.clock_limit_mhz is None
 
 
 @dataclass
@@ -81,7 +67,7 @@ class Hold:
         with limiters() as known:
             for device in self.devices:
                 self._recover(device, known)
-                _check_range(_state(device, known), limits)
+                check_range(_state(device, known), limits)
             return self._apply(limits, known, kept=kept)
 
     def _apply(
@@ -114,7 +100,7 @@ class Hold:
             )
         if mhz is not None:
             name = self._by_the_first(ways, device, "clock", lambda w: w.lock_clock(device, mhz))
-        return _applied(state, limits, name, known[name])
+        return applied(state, limits, name, known[name])
 
     def _by_the_first(
         self, ways: dict[str, Limiter], device: str, part: str, change: Callable[[Limiter], None]
@@ -268,28 +254,6 @@ def _state(device: str, known: dict[str, Limiter]) -> LimitState:
     raise NotAvailable(f"{device}: nothing here can limit it")
 
 
-def _check_range(state: LimitState, limits: Limits) -> None:
-    if state.is_shared:
-        told = "is in MIG mode: a limit would be everybody's who uses a part of it"
-        raise NotAvailable(f"{state.name} ({state.device}) {told}")
-    if limits.power_limit_w is not None and state.power_limit_w is None:
-        told = f"{state.name} ({state.device}) does not tell its power limit"
-        raise NotAvailable(f"{told}, so it could not be given back")
-    for what, asked, low, high, unit in (
-        ("power limit", limits.power_limit_w, state.min_w, state.max_w, "W"),
-        ("clock limit", limits.clock_limit_mhz, state.min_mhz, state.max_mhz, "MHz"),
-    ):
-        if asked is None:
-            continue
-        if low is None or high is None:
-            raise NotAvailable(f"{state.name} ({state.device}) cannot be given a {what}")
-        if not low <= asked <= high:
-            raise NotAvailable(
-                f"a {what} of {asked:g} {unit} is outside {low:g} to {high:g} {unit} "
-                f"of {state.name} ({state.device})"
-            )
-
-
 def _saved(state: LimitState, limits: Limits, token: str, *, kept: bool) -> Saved:
     return Saved(
         device=state.device,
@@ -311,29 +275,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without a name for us
         return str(os.getuid())
-
-
-def _applied(state: LimitState, limits: Limits, name: str, limiter: Limiter) -> LimitReport:
-    """Read back what was set; what differs from what was asked for is told, not hidden."""
-    asked = limits.power_limit_w
-    end_s = time.monotonic() + _ENFORCED_AFTER_S
-    while True:  # a driver may take a moment
-        enforced = limiter.read(state.device).enforced_w
-        differs = asked is not None and (enforced is None or abs(enforced - asked) > SAME_W)
-        if not differs or time.monotonic() > end_s:
-            break
-        time.sleep(0.05)
-    note = None
-    if differs:
-        kept = "an unknown limit" if enforced is None else f"{enforced:g} W"
-        note = f"{state.device} enforces {kept} instead of {asked:g} W"
-    return LimitReport(
-        host=socket.gethostname(),
-        device=state.device,
-        limiter=name,
-        power_limit_w=asked,
-        power_limit_enforced_w=enforced,
-        power_limit_before_w=state.power_limit_w,
-        clock_limit_mhz=limits.clock_limit_mhz,
-        note=note,
-    )

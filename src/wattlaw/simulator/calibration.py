@@ -27,17 +27,17 @@ from wattlaw.study.model import Model
 Floats = npt.NDArray[np.float64]
 
 #: Parameters between 0 and 1; the others are only positive.
-_SHARES = (
+SHARES = (
     "compute_fp32", "compute_tensor", "bandwidth", "network", "overlap", "least_voltage", "knee",
 )  # fmt: skip
 _POSITIVE = (
     "kernel_us", "launch_us", "step_ms", "epoch_ms", "step_spread", "gpu_spread",
     "power_busy", "power_compute", "power_memory", "power_exchange", "power_awake",
 )  # fmt: skip
-NAMES = (*_SHARES, *_POSITIVE)
+NAMES = (*SHARES, *_POSITIVE)
 #: Standard deviation of the prior: a default is right to about a factor of two (in logits, 0.45
 #: is likely between 0.29 and 0.62).
-_PRIOR = 0.7
+PRIOR = 0.7
 #: And of a workload's factor, whose data may be others than those that were counted.
 _FACTOR_PRIOR = 2.0
 _STEP = 1e-4
@@ -163,7 +163,7 @@ def intervals(job: Job, calibration: Calibration, workload: str) -> Mapping[str,
 def _spread_of(factors: Mapping[str, float]) -> float:
     """Return by how much, in logs, the factor of a workload may be off that was not measured."""
     logs = [log(factor) for factor in factors.values()]
-    return sqrt((sum(one**2 for one in logs) + _PRIOR**2) / (len(logs) + 1))
+    return sqrt((sum(one**2 for one in logs) + PRIOR**2) / (len(logs) + 1))
 
 
 def _logs(job: Job, packed: Floats) -> Floats:
@@ -187,14 +187,14 @@ def _packed(parameters: Parameters, gpu: Gpu) -> Floats:
     given = parameters.model_dump()
     given["least_voltage"] = given["least_voltage"] or gpu.least_voltage
     given["knee"] = given["knee"] or gpu.knee_clock_mhz / gpu.max_clock_mhz
-    shares = [_logit(given[name]) for name in _SHARES]
+    shares = [_logit(given[name]) for name in SHARES]
     return np.array(shares + [log(max(given[name], 1e-6)) for name in _POSITIVE])
 
 
 def _unpacked(packed: Floats, like: Parameters) -> Parameters:
     clipped = np.clip(packed, -20, 20)
-    shares = 1 / (1 + np.exp(-clipped[: len(_SHARES)]))
-    values = [*map(float, shares), *map(float, np.exp(clipped[len(_SHARES) :]))]
+    shares = 1 / (1 + np.exp(-clipped[: len(SHARES)]))
+    values = [*map(float, shares), *map(float, np.exp(clipped[len(SHARES) :]))]
     return like.model_copy(update=dict(zip(NAMES, values, strict=True)))
 
 
@@ -209,7 +209,7 @@ class _Fit:
         self.start = np.append(
             _packed(first.parameters, first.cluster.gpu), np.zeros(len(self.workloads))
         )
-        widths = [_PRIOR] * len(NAMES) + [_FACTOR_PRIOR] * len(self.workloads)
+        widths = [PRIOR] * len(NAMES) + [_FACTOR_PRIOR] * len(self.workloads)
         self._widths = np.array(widths)
 
     def parameters(self, packed: Floats) -> Parameters:

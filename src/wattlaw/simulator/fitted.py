@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from statistics import median
 
-from wattlaw.simulator.calibration import _PRIOR, _SHARES, NAMES, Calibration, Measured, calibrated
+from wattlaw.simulator.calibration import NAMES, PRIOR, SHARES, Calibration, Measured, calibrated
 from wattlaw.simulator.cluster import Gpu
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
@@ -49,8 +49,8 @@ def parameters_of(calibration: Calibration, gpu: Gpu) -> list[Fitted]:
     for place, name in enumerate(NAMES):
         value = defaults[name] if values[name] is None else values[name]
         deviation = sqrt(max(0.0, calibration.covariance[place][place]))
-        low, high = _interval(value, deviation, is_share=name in _SHARES)
-        told = deviation < _TOLD * _PRIOR
+        low, high = _interval(value, deviation, is_share=name in SHARES)
+        told = deviation < _TOLD * PRIOR
         found.append(Fitted(name, defaults[name], value, low, high, told))
     return found
 

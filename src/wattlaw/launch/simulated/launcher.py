@@ -14,7 +14,7 @@ from wattlaw.errors import NotAvailable, one_line
 from wattlaw.launch.launcher import Ended
 from wattlaw.launch.limited import limits_of
 from wattlaw.launch.simulated.machine import Machine
-from wattlaw.limits.guard import _check_range
+from wattlaw.limits.asked import check_range
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Launch, RunSpec
@@ -68,7 +68,7 @@ class SimulatedLauncher:
         (board,) = self._machine.told_boards(1)
         state = SimulatedBoards(self._machine.cluster.gpu, [board]).read(board)
         try:
-            _check_range(state, limits_of(spec.setting))
+            check_range(state, limits_of(spec.setting))
         except NotAvailable as error:
             return str(error)
         return None

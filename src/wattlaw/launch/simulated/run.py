@@ -15,7 +15,7 @@ from wattlaw.launch.limited import limits_of
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.launch.simulated.samples import MAX_SAMPLES, Sampling, telemetry_table
 from wattlaw.launch.simulated.windows import PROGRESS, Windows, epochs_table, windows_of
-from wattlaw.limits.guard import Limits, _applied, _check_range
+from wattlaw.limits.asked import Limits, applied, check_range
 from wattlaw.simulator.job import Prediction
 from wattlaw.simulator.predict import predict
 from wattlaw.store.files import write_parquet
@@ -115,12 +115,12 @@ def limited(boards: SimulatedBoards, limits: Limits) -> Iterator[tuple[LimitRepo
     before = {device: boards.read(device) for device in boards.devices()}
     try:
         for device, state in before.items():
-            _check_range(state, limits)
+            check_range(state, limits)
             if limits.power_limit_w is not None:
                 boards.set_power_limit(device, limits.power_limit_w)
             if limits.clock_limit_mhz is not None:
                 boards.lock_clock(device, limits.clock_limit_mhz)
-        yield tuple(_applied(state, limits, NAME, boards) for state in before.values())
+        yield tuple(applied(state, limits, NAME, boards) for state in before.values())
     finally:
         for device, state in before.items():
             boards.unlock_clock(device)
