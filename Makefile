@@ -24,8 +24,9 @@ quickstart: setup
 	$(BIN)/wattlaw report quickstart/store -o quickstart/report.html
 	@echo "Open quickstart/report.html in a browser."
 
+# Two at a time, each file in one process: tests of one file share what is slow to make.
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -9,12 +9,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from wattlaw.analysis.advice.option import Quantity
-from wattlaw.analysis.advice.words import ENERGY, TIME, amount, number, told
+from wattlaw.analysis.advice.words import ENERGY, TIME, Units, amount, number, told
 from wattlaw.analysis.caps.limits import limit_words
 from wattlaw.simulator.job import Job
 
 if TYPE_CHECKING:
     from wattlaw.cli.simulating import Calibrated
+
+Row = Mapping[str, Any]
+Column = Callable[[Sequence[Row]], list[str]]
 
 _BAR, _WORDS = 30, 28
 _WIDE = 170
@@ -28,7 +31,7 @@ _WHAT = {
 _HELD = {"power_limit_w": "power limit", "clock_limit_mhz": "clock limit"}
 
 
-def show(rows: Sequence[Mapping[str, Any]], first: Job, made_by: "Calibrated | None") -> None:
+def show(rows: Sequence[Row], first: Job, made_by: "Calibrated | None") -> None:
     """Print one setting in words, or several as a table; what they are made of above both."""
     console = Console()
     if len(rows) > 1 and not console.is_terminal:  # a file or a pager has room
@@ -44,7 +47,7 @@ def show(rows: Sequence[Mapping[str, Any]], first: Job, made_by: "Calibrated | N
         console.print(f"Warning: {warning}", markup=False, highlight=False)
 
 
-def _about(row: Mapping[str, Any], first: Job) -> str:
+def _about(row: Row, first: Job) -> str:
     share = row["dataset_fraction"]
     samples = f"{first.samples * share:,.0f} samples per epoch"
     return (
@@ -64,7 +67,7 @@ def _made_by(made_by: "Calibrated | None") -> str:
     )
 
 
-def _takes(row: Mapping[str, Any]) -> list[str]:
+def _takes(row: Row) -> list[str]:
     gpus, nodes, epochs = row["gpus"], row["nodes"], row["epochs"]
     lines = [
         f"{gpus:,} GPU{'s' * (gpus > 1)} on {nodes:,} node{'s' * (nodes > 1)}, batch "
@@ -97,13 +100,13 @@ def _takes(row: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _limit(row: Mapping[str, Any]) -> str:
+def _limit(row: Row) -> str:
     part = str(row["longest_part"])
     held = _HELD.get(str(row["limited_by"]))
     return f"{part}, {held}" if held else part
 
 
-def _parts(row: Mapping[str, Any]) -> list[str]:
+def _parts(row: Row) -> list[str]:
     """Return where an update's time goes: a line and a bar for each part."""
     step_s, roofline_s = row["step_time_s"], row["roofline_s"]
     lines = [f"Where the {_ms(step_s)} of an update go (roofline: {_ms(roofline_s)}):"]
@@ -120,14 +123,11 @@ def _ms(seconds: float) -> str:
     return f"{number(1e3 * seconds)} ms"
 
 
-def _sweep(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _sweep(rows: Sequence[Row]) -> Table:
     """Return a row for each setting; columns of limits and targets only where there are some."""
     table = Table(box=box.SIMPLE_HEAD)
-    columns = {
-        name: [cell(row) for row in rows]
-        for name, cell in _COLUMNS.items()
-        if any(cell(row) not in ("-", "uncapped", "free clock") for row in rows)
-    }
+    columns = {name: column(rows) for name, column in _COLUMNS.items()}
+    columns = {n: cells for n, cells in columns.items() if set(cells) - _NOTHING}
     for name in columns:
         table.add_column(
             name, justify="left" if name == "held by" else "right", no_wrap=name == "held by"
@@ -137,36 +137,52 @@ def _sweep(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _quantity(row: Mapping[str, Any], name: str) -> Quantity:
+def _quantity(row: Row, name: str) -> Quantity:
     return Quantity(row[name], *(row.get(f"{name}_ci") or (None, None)))
 
 
-def _told(name: str, units: Any) -> Callable[[Mapping[str, Any]], str]:
-    def cell(row: Mapping[str, Any]) -> str:
-        if row[name] is None:
-            return "-"
-        return told(_quantity(row, name), units).replace(" to ", "-")
-
-    return cell
+def _each(cell: Callable[[Row], str]) -> Column:
+    return lambda rows: [cell(row) for row in rows]
 
 
-def _number(name: str, form: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda row: "-" if row[name] is None else format(row[name], form)
+def _told(name: str, units: Units, like: str = "") -> Column:
+    """Return the column of an amount, in the unit of its own median or of that of ``like``."""
+
+    def cells(rows: Sequence[Row]) -> list[str]:
+        known = sorted(row[like or name] for row in rows if row[name] is not None)
+        if not known:
+            return ["-"] * len(rows)
+        middle = known[len(known) // 2]
+        unit, factor, _ = next(one for one in units if middle >= one[2])
+        return [
+            "-"
+            if row[name] is None
+            else told(_quantity(row, name), ((unit, factor, 0.0),)).replace(" to ", "-")
+            for row in rows
+        ]
+
+    return cells
 
 
-_COLUMNS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+def _number(name: str, form: str) -> Column:
+    return _each(lambda row: "-" if row[name] is None else format(row[name], form))
+
+
+#: Cells of a column that is left out when it has no others.
+_NOTHING = {"-", "uncapped", "free clock"}
+_COLUMNS: Mapping[str, Column] = {
     "GPUs": _number("gpus", ","),
-    "cap": lambda row: limit_words("power_limit_w", row["power_limit_w"]),
-    "clock": lambda row: limit_words("clock_limit_mhz", row["clock_limit_mhz"]),
+    "cap": _each(lambda row: limit_words("power_limit_w", row["power_limit_w"])),
+    "clock": _each(lambda row: limit_words("clock_limit_mhz", row["clock_limit_mhz"])),
     "batch": _number("global_batch", ","),
     "epoch": _told("epoch_time_s", TIME),
     "speedup": _number("speedup", ".4g"),
     "efficiency": _number("parallel_efficiency", ".2f"),
     "beta": _number("beta", ".3f"),
-    "W per GPU": lambda row: number(row["power_per_gpu_w"]),
-    "GPU energy": _told("gpu_energy_per_epoch_j", ENERGY),
+    "W per GPU": _each(lambda row: number(row["power_per_gpu_w"])),
+    "GPU energy": _told("gpu_energy_per_epoch_j", ENERGY, like="energy_per_epoch_j"),
     "all energy": _told("energy_per_epoch_j", ENERGY),
     "to target": _told("time_to_target_s", TIME),
     "its energy": _told("energy_to_target_j", ENERGY),
-    "held by": _limit,
+    "held by": _each(_limit),
 }
