@@ -32,7 +32,6 @@ def figures(**changed: object) -> Figures:
         layers=50,
         flops_per_sample=24e9,
         stored_bytes_per_sample=0.0,
-        tensor_bytes_per_sample=6e5,
         input_cpu_s_per_sample=0.0,
         kernels=(forward, backward, update),
         counted="made by hand",

@@ -123,7 +123,9 @@ def test_a_calibration_is_the_same_after_a_file(tmp_path: Path, fitted: list[Cal
         ({"covariance": [[1.0]]}, "covariance: not"),
         ({"time_sigma": -1.0}, "time_sigma: given -1"),
         ({"work_factors": {"plain": -1.0}}, "work_factors"),
-        ({"runs": None}, "runs: given null"),
+        ({"settings": None}, "settings: given null"),
+        ({"work_factors": {"plain": 1e300}}, "work_factors.plain: given 1e+300"),
+        ({"time_sigma": 1e6}, "time_sigma: given"),
         ({"more": 1}, "more: unknown key"),
     ],
 )
@@ -369,7 +371,7 @@ def test_the_fit_is_told_with_its_residuals(
     public: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calibration = read_calibration(public / "calibration.json")
-    assert calibration.runs == 70
+    assert calibration.settings == 70
     assert "70 runs of store" in calibration.made_from
     own = [one for one in public_rows()[::2] if one["network"] == "resnet50"][:6]
     again = [
@@ -382,3 +384,29 @@ def test_the_fit_is_told_with_its_residuals(
     assert off.time < 0.2
     assert off.energy is not None
     assert off.energy < 0.2
+
+
+def test_settings_that_leave_nothing_to_judge_by_are_refused() -> None:
+    dice = np.random.default_rng(0)
+    three = [
+        replace(measured(job(1, local_batch=16), dice), workload=name) for name in ("a", "b", "c")
+    ]
+    with pytest.raises(Refused, match="leave nothing by which to tell"):
+        calibrate(three)
+
+
+def test_few_settings_make_wide_intervals_that_hold() -> None:
+    """With four settings a residual's deviation is hardly known: Student's t says so."""
+    inside = []
+    for seed in range(6):
+        dice = np.random.default_rng(100 + seed)
+        four = [
+            measured(job(1, local_batch=batch, samples=64_000, clock_limit_mhz=1000.0), dice)
+            for batch in (4, 16, 64, 256)
+        ]
+        found = calibrate(four)
+        assert found.freedom < 4
+        new = measured(job(1, local_batch=32, samples=64_000, clock_limit_mhz=1000.0), dice)
+        told = intervals(new.job, found, "plain")
+        inside.append(told["epoch_time_s"].low <= new.epoch_time_s <= told["epoch_time_s"].high)
+    assert sum(inside) >= 5

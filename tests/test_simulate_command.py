@@ -206,3 +206,10 @@ def test_hardware_is_listed_with_every_source(capsys):
     assert all(entry["source"] for entry in entries)
     assert main(["simulate", "--list-hardware"]) == 0
     assert "mit-v100" in capsys.readouterr().out
+
+
+def test_an_epoch_of_half_the_data_is_half_an_epoch_to_the_target(capsys):
+    target = ("--target-epochs", "10", "--critical-batch", "1000")
+    (whole,) = rows(capsys, *BASE, *target)
+    (half,) = rows(capsys, *BASE, *target, "--dataset-fraction", "0.5")
+    assert half["epochs_to_target"] == pytest.approx(2 * whole["epochs_to_target"])

@@ -77,10 +77,11 @@ def test_a_cap_below_what_the_least_clock_draws_is_kept_by_pauses() -> None:
     alone = kernels.busy(LOAD, GPU, "fp32", hungry, np.array([GPU.min_clock_mhz]))
     draws_w = unpaused._compute_w(alone, np.array([GPU.min_clock_mhz]))[0]
     assert draws_w > 100
-    assert found.compute_w == 100.0
-    assert found.compute_s == pytest.approx(
-        float(alone.duration_s[0]) * (draws_w - GPU.idle_w) / (100 - GPU.idle_w)
-    )
+    took_s = found.compute_s + found.launch_s
+    assert found.compute_s == pytest.approx(float(alone.duration_s[0]))
+    assert took_s == pytest.approx(found.compute_s * (draws_w - GPU.idle_w) / (100 - GPU.idle_w))
+    energy_j = found.compute_w * found.compute_s + board.awake_w(found.clock_mhz) * found.launch_s
+    assert energy_j == pytest.approx(100 * took_s)
 
 
 @given(board_names, st.floats(0, 1), st.floats(0, 0.5))

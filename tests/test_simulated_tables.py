@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from made_jobs import figures
+from made_jobs import job as made_job
 from wattlaw.launch.simulated.samples import MAX_SAMPLES, Sampling, telemetry_table
 from wattlaw.launch.simulated.signal import UTIL_AVERAGE_S, cycle_of
 from wattlaw.launch.simulated.windows import BEGIN_NS, epochs_table, windows_of
 from wattlaw.simulator import library
 from wattlaw.simulator.job import Job, Phase, Prediction, Split, Window
+from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.model import Measure, Simulation, WorkloadSpec
@@ -40,13 +43,13 @@ def made(*phases: Phase, updates: int = 1000, startup_s: float = 0.0, **changes)
     of = job(**changes)
     train = Window(
         duration_s, 1437, updates, of.gpus * power_w * duration_s, duration_s * 100.0,
-        duration_s * 10.0, power_w, means["sm_util"], means["mem_util"],
+        duration_s * 10.0, power_w, means["sm_util"], means["mem_util"], None,
     )  # fmt: skip
     evaluation = dataclasses.replace(train, duration_s=1.0, gpu_power_w=60.0, sm_util=0.5)
     return Prediction(
         job=of, split=Split(step_s, 0.0, 0.0, 0.0, 0.0), phases=phases, roofline_s=0.0,
         startup_s=startup_s, step_cv=0.1, clock_mhz=1000.0, power_throttle_share=0.0,
-        limited_by=None, train=train, evaluation=evaluation,
+        train=train, evaluation=evaluation,
     )  # fmt: skip
 
 
@@ -197,3 +200,38 @@ def test_tables_are_finite_and_a_cap_is_never_exceeded(gpus, local_batch, limit_
     if len(telemetry):
         assert max(telemetry["power_w"].to_pylist()) <= most_w
         assert max(telemetry["sm_util"].to_pylist()) <= 1 + 1e-9
+
+
+def test_a_cap_that_holds_nothing_takes_no_power():
+    """The power of boards differs by chance, not because a limit is near that they never meet."""
+    slow_host = Parameters(launch_us=200.0)
+    free, capped = (
+        predict(
+            made_job(1, local_batch=16, parameters=slow_host, power_limit_w=cap, samples=64_000)
+        )
+        for cap in (None, 120.0)
+    )
+    assert capped.train.limited_by is None
+    assert capped.train.gpu_power_w == free.train.gpu_power_w < 120
+    ratios = []
+    for seed in range(200):
+        epochs, _ = tables(capped, seed, epochs=2)
+        ratios.append(epochs["gpu_power_mean_w"][0].as_py() / capped.train.gpu_power_w)
+    assert np.mean(ratios) == pytest.approx(1, abs=0.005)
+
+
+def test_evaluations_keep_the_cap_too():
+    """Forward passes draw other power than training does, and are held by themselves."""
+    for cap in np.linspace(100, 250, 16):
+        found = predict(
+            made_job(1, power_limit_w=float(cap), evaluation_samples=6400, samples=64_000)
+        )
+        for seed in range(5):
+            epochs, telemetry = tables(found, seed, epochs=3, evaluate=True)
+            assert max(epochs["gpu_power_mean_w"].to_pylist()) <= cap * (1 + 1e-9)
+            assert max(telemetry["power_w"].to_pylist()) <= cap * (1 + 1e-9)
+
+
+def test_updates_of_many_ranks_vary_less_than_those_of_one():
+    alone, many = (predict(made_job(n, figures=figures(work_cv=1.0))).step_cv for n in (1, 424))
+    assert many < 0.5 * alone

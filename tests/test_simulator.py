@@ -17,8 +17,11 @@ from wattlaw.errors import BadInput
 from wattlaw.simulator.job import Job, Prediction
 from wattlaw.simulator.library import names, read_cluster
 from wattlaw.simulator.parameters import Parameters
-from wattlaw.simulator.predict import predict
+from wattlaw.simulator.predict import _MOST_WORKERS, predict
+from wattlaw.workloads import feed
 
+#: Boards that not even their least clock keeps within a limit.
+HUNGRY = Parameters(power_memory=20.0, power_busy=2.0)
 CLUSTERS = {name: read_cluster(name) for name in names()}
 
 
@@ -49,7 +52,8 @@ def jobs(draw: st.DrawFn) -> Job:
         gradient_accumulation=draw(st.integers(1, 100)),
         bucket_mb=draw(st.floats(1e-6, 1e5)),
         loader_workers=draw(st.none() | st.integers(0, 64)),
-        parameters=draw(st.sampled_from([Parameters(), IDEAL])),
+        parameters=draw(st.sampled_from([Parameters(), IDEAL, HUNGRY])),
+        work_factor=draw(st.floats(0.1, 10)),
     )
 
 
@@ -65,6 +69,7 @@ def predicted(of: Job) -> Prediction | None:
 def numbers(found: Prediction) -> list[float]:
     windows = [found.train] + ([found.evaluation] if found.evaluation else [])
     told = [value for window in windows for value in vars(window).values()]
+    told = [one for one in told if not isinstance(one, str | None)]
     told += list(vars(found.split).values())
     told += [found.startup_s, found.step_cv, found.clock_mhz, found.power_throttle_share]
     told += [x for p in found.phases for x in (p.duration_s, p.power_w, p.sm_util, p.mem_util)]
@@ -182,7 +187,7 @@ def test_the_parts_of_an_update_are_those_of_a_case_worked_by_hand() -> None:
     # Every kernel is bound by arithmetic (5e7 / 14e12 > 1.5e6 / 900e9), the updates by memory.
     update_s = 6 * 1e8 / 900e9
     assert found.roofline_s == pytest.approx(compute_s + update_s)
-    if found.limited_by is None:
+    if found.train.limited_by is None:
         assert found.split.compute_s == pytest.approx(compute_s + update_s)
     assert found.train.updates == 16_000
     assert found.split.exchange_s == found.split.slowest_s == found.split.input_s == 0
@@ -221,11 +226,11 @@ def test_input_that_is_too_slow_is_waited_for_and_shared_storage_ends_scaling() 
 
 def test_power_caps_bind_and_say_so() -> None:
     free, capped = predict(job(1)), predict(job(1, power_limit_w=100.0))
-    assert capped.limited_by == "power_limit_w"
+    assert capped.train.limited_by == "power_limit_w"
     assert capped.clock_mhz < free.clock_mhz
     assert capped.train.gpu_power_w == pytest.approx(100, rel=1e-3)
     assert capped.power_throttle_share > 0.9
-    assert predict(job(1, clock_limit_mhz=735.0)).limited_by == "clock_limit_mhz"
+    assert predict(job(1, clock_limit_mhz=735.0)).train.limited_by == "clock_limit_mhz"
 
 
 @pytest.mark.parametrize(
@@ -262,3 +267,17 @@ def test_what_the_simulator_says_of_large_clusters_rises_smoothly() -> None:
     counts = 2 ** np.arange(0, 17)
     times = [predict(job(int(n), samples=64 * 2**17)).split.step_s for n in counts]
     assert all(b >= a * (1 - 1e-12) for a, b in pairwise(times))
+
+
+def test_what_cannot_fit_a_boards_memory_is_told() -> None:
+    assert not predict(job(1)).warnings
+    (warning,) = predict(job(1, local_batch=100_000)).warnings
+    assert "of a board's 32 GB of memory" in warning
+
+
+def test_loader_processes_are_as_many_as_the_loop_starts() -> None:
+    assert _MOST_WORKERS == feed._MOST_WORKERS
+    lone = figures(input_cpu_s_per_sample=0.1)
+    busy = predict(job(1, figures=lone, cluster=CLUSTERS["kit-a100"]))
+    # One rank on a node has the cores of all: eight processes, the most there are.
+    assert busy.split.input_s + busy.split.compute_s == pytest.approx(64 * 0.1 / 8, rel=0.01)

@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from wattlaw.simulator.parameters import Parameters
-from wattlaw.simulator.spread import expected_maximum, slowest_over_mean, step_cv
+from wattlaw.simulator.spread import (
+    deviation_of_maximum,
+    expected_maximum,
+    slowest_over_mean,
+    step_cv,
+)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 8, 16, 100, 424, 10_000])
@@ -45,3 +50,9 @@ def test_samples_of_different_size_even_out_in_a_batch() -> None:
 def test_more_ranks_never_wait_less(a: int, b: int) -> None:
     few, many = sorted((a, b))
     assert expected_maximum(few) <= expected_maximum(many)
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 64, 424])
+def test_the_deviation_of_the_maximum_agrees_with_draws(count: int) -> None:
+    drawn = np.random.default_rng(3).standard_normal((40_000, count)).max(axis=1).std()
+    assert deviation_of_maximum(count) == pytest.approx(drawn, rel=0.04)

@@ -121,7 +121,7 @@ def _as_json(
         "digest": calibration.digest,
         "gpu": calibration.gpu,
         "runs": found.runs,
-        "settings": calibration.runs,
+        "settings": calibration.settings,
         "parameters": [asdict(one) for one in parameters_of(calibration, cluster.gpu)],
         "work_factors": [asdict(one) for one in factors_of(calibration)],
         "time_sigma": calibration.time_sigma,
@@ -138,7 +138,7 @@ def _show(calibration: Calibration, cluster: Cluster, off: Misfit, output: Path)
     console = Console()
     words = [
         f"{output}: calibration {calibration.digest} of {calibration.gpu}, from "
-        f"{calibration.made_from} in {calibration.runs} settings",
+        f"{calibration.made_from} in {calibration.settings} settings",
         f"Residuals: time {_percent(calibration.time_sigma)} (standard deviation), "
         f"{_percent(off.time)} (median)"
         + (

@@ -62,7 +62,7 @@ def _made_by(made_by: "Calibrated | None") -> str:
         return "Simulated, uncalibrated: parameters are defaults; how far off they are is not known"
     found = made_by.calibration
     return (
-        f"Simulated, calibrated {found.digest} on {found.runs} settings of {found.gpu}; 95 % "
+        f"Simulated, calibrated {found.digest} on {found.settings} settings of {found.gpu}; 95 % "
         "intervals in brackets"
     )
 

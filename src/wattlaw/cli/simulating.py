@@ -1,7 +1,6 @@
 """``simulate``: what settings would take, before there is anything to run them on."""
 
 import json
-import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 #: Text and JSON tables of more settings than these would tell nobody anything.
 _MOST_SETTINGS = 10_000
 _MOST_SAMPLES = 10**15
+_LEAST_TARGET = 1e-9
 #: As ``store.tables.KINDS``, whose import takes longer than a simulation.
 _KINDS = (".csv", ".parquet", ".jsonl")
 
@@ -150,8 +150,8 @@ def _target(asked: Asked) -> Target | None:
             "simulate: given one of --target-epochs and --critical-batch; allowed: both or neither"
         )
     for option, given in (("--target-epochs", least), ("--critical-batch", critical)):
-        if not 0 < given < math.inf:
-            raise BadInput(f"{option}: given {given:g}; allowed: a number > 0")
+        if not _LEAST_TARGET <= given <= 1 / _LEAST_TARGET:
+            raise BadInput(f"{option}: given {given:g}; allowed: a number > 0, at most 1e9")
     return Target(least, critical)
 
 

@@ -235,7 +235,10 @@ class Campaign:
         for own, ended in found:
             if ended is None:
                 own.attempt.stop()
-        for own, ended in found:
+        for own, before in found:
+            # A launcher may have let it come to its end instead, and brought it home.
+            after = before or _ended(own.attempt)
+            ended = after if before or (after and after.record) else None
             stopped = _failed(own.record, reason).model_copy(update={"interrupted": True})
             with contextlib.suppress(OSError):  # then it shows as interrupted all the same
                 if ended is None:

@@ -11,10 +11,12 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
+from scipy import stats
 from scipy.optimize import least_squares
 
 from wattlaw.errors import Refused
@@ -39,13 +41,16 @@ NAMES = (*SHARES, *_POSITIVE)
 #: is likely between 0.29 and 0.62).
 PRIOR = 0.7
 #: And of a workload's factor, whose data may be others than those that were counted.
-_FACTOR_PRIOR = 2.0
+FACTOR_PRIOR = 2.0
 _STEP = 1e-4
 #: A parameter with slopes below this (standard deviations per unit of its log) is not searched for.
 _NO_INFLUENCE = 1e-3
 _ENOUGH = 1e-5
 #: No measurement is taken as better than this, in logs.
 _LEAST_SIGMA = 0.005
+
+
+Sigma = Annotated[float, Field(gt=0, le=10)]
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,16 @@ class Calibration(Model):
     """Fitted parameters, their covariance as fitted (logs and logits), and the fit's residuals."""
 
     gpu: str  # the board that was measured
-    runs: int = Field(ge=1)
+    settings: int = Field(ge=1)
     parameters: Parameters
     names: tuple[str, ...]  # of the rows of ``covariance``: parameters, then "work:<workload>"
     covariance: tuple[tuple[float, ...], ...]
-    work_factors: dict[str, float]
-    time_sigma: float = Field(gt=0)  # standard deviation of ln(measured / predicted)
-    power_sigma: float | None = Field(default=None, gt=0)
+    work_factors: dict[str, Annotated[float, Field(gt=0, le=10**6)]]
+    time_sigma: Sigma  # standard deviation of ln(measured / predicted)
+    power_sigma: Sigma | None = None
+    energy_sigma: Sigma | None = None
+    #: Degrees of freedom of these deviations: settings less what the parameters took of them.
+    freedom: Annotated[float, Field(gt=0, le=10**9)]
     made_from: str = ""
 
     @property
@@ -101,20 +109,25 @@ def calibrate(measured: Sequence[Measured], made_from: str = "") -> Calibration:
     sigmas, found = (0.05, 0.05), fit.start
     for _ in range(2):  # weights follow from the residuals, residuals from the weights
         found = fit.solve(found, sigmas)
-        sigmas = fit.sigmas(found)
+        sigmas = fit.scatter(found, sigmas).sigmas
     found = fit.solve(found, sigmas)
-    jacobian = fit.jacobian(found, sigmas)
-    covariance = np.linalg.inv(jacobian.T @ jacobian)
-    has_power = any(one.gpu_power_w is not None for one in measured)
+    scatter = fit.scatter(found, sigmas)
+    if scatter.freedom < 1:
+        raise Refused(
+            f"{len(measured)} settings of {len(fit.workloads)} workloads leave nothing by which to "
+            "tell how far predictions are off; measure more settings of each"
+        )
     return Calibration(
         gpu=boards.pop(),
-        runs=len(measured),
+        settings=len(measured),
         parameters=fit.parameters(found),
         names=fit.names,
-        covariance=tuple(tuple(map(float, row)) for row in covariance),
+        covariance=tuple(tuple(map(float, row)) for row in scatter.covariance),
         work_factors={name: exp(found[i]) for i, name in enumerate(fit.workloads, len(NAMES))},
-        time_sigma=sigmas[0],
-        power_sigma=sigmas[1] if has_power else None,
+        time_sigma=scatter.sigmas[0],
+        power_sigma=scatter.sigmas[1] if scatter.energy_sigma is not None else None,
+        energy_sigma=scatter.energy_sigma,
+        freedom=scatter.freedom,
         made_from=made_from,
     )
 
@@ -126,10 +139,11 @@ def calibrated(job: Job, calibration: Calibration, workload: str) -> Job:
 
 
 def intervals(job: Job, calibration: Calibration, workload: str) -> Mapping[str, Interval]:
-    """Return 95 % intervals of ``epoch_time_s``, ``gpu_power_w`` and ``gpu_energy_j``.
+    """Return 95 % intervals of ``epoch_time_s`` and, calibrated, ``gpu_power_w``, ``gpu_energy_j``.
 
     By the delta method: Var(ln y) = g' C g + sigma^2, with g the gradient of ln y by the
-    parameters, C their covariance and sigma the residuals'. Of a workload that was not measured
+    parameters, C their covariance and sigma the residuals', and Student's t with what the
+    parameters left of the settings as degrees of freedom. Of a workload that was not measured
     the factor counts as unknown as those that were differ from 1.
     """
     at = _packed(calibration.parameters, job.cluster.gpu)
@@ -146,18 +160,24 @@ def intervals(job: Job, calibration: Calibration, workload: str) -> Mapping[str,
     told = {}
     base = _logs(job, at)
     slopes = np.array([(_logs(job, at + step) - base) / _STEP for step in np.eye(len(at)) * _STEP])
-    time_s, power = calibration.time_sigma, calibration.power_sigma or calibration.time_sigma
     sigmas = {
-        "epoch_time_s": time_s,
-        "gpu_power_w": power,
-        "gpu_energy_j": sqrt(time_s**2 + power**2),
+        "epoch_time_s": calibration.time_sigma,
+        "gpu_power_w": calibration.power_sigma,
+        "gpu_energy_j": calibration.energy_sigma,
     }
+    reach = quantile(calibration)
     for index, (name, sigma) in enumerate(sigmas.items()):
+        if sigma is None:  # no power was measured: nothing says how far it is off
+            continue
         gradient = slopes[:, index]
-        deviation = sqrt(float(gradient @ covariance @ gradient) + sigma**2)
-        middle = exp(base[index])
-        told[name] = Interval(middle * exp(-1.96 * deviation), middle * exp(1.96 * deviation))
+        off = reach * sqrt(float(gradient @ covariance @ gradient) + sigma**2)
+        told[name] = Interval(exp(base[index] - off), exp(base[index] + off))
     return told
+
+
+def quantile(calibration: Calibration) -> float:
+    """Return Student's t that a 95 % interval reaches to, with the residuals' freedom."""
+    return float(stats.t.ppf(0.975, calibration.freedom))
 
 
 def _spread_of(factors: Mapping[str, float]) -> float:
@@ -198,6 +218,16 @@ def _unpacked(packed: Floats, like: Parameters) -> Parameters:
     return like.model_copy(update=dict(zip(NAMES, values, strict=True)))
 
 
+@dataclass(frozen=True)
+class _Scatter:
+    """Standard deviations of ln(measured / predicted) of times and powers, and of parameters."""
+
+    sigmas: tuple[float, float]
+    energy_sigma: float | None
+    freedom: float
+    covariance: Floats
+
+
 class _Fit:
     """Residuals of measured runs, and of parameters from their defaults."""
 
@@ -209,7 +239,7 @@ class _Fit:
         self.start = np.append(
             _packed(first.parameters, first.cluster.gpu), np.zeros(len(self.workloads))
         )
-        widths = [PRIOR] * len(NAMES) + [_FACTOR_PRIOR] * len(self.workloads)
+        widths = [PRIOR] * len(NAMES) + [FACTOR_PRIOR] * len(self.workloads)
         self._widths = np.array(widths)
 
     def parameters(self, packed: Floats) -> Parameters:
@@ -252,11 +282,35 @@ class _Fit:
         packed[told] = found.x
         return packed
 
-    def sigmas(self, packed: Floats) -> tuple[float, float]:
-        """Return the standard deviations of the misfits of times and powers."""
-        return tuple(  # type: ignore[return-value]
-            max(_LEAST_SIGMA, float(np.sqrt(np.mean(part**2)))) if len(part) else 0.05
-            for part in self.misfits(packed)
+    def scatter(self, packed: Floats, sigmas: tuple[float, float]) -> "_Scatter":
+        """Return how misfits scatter around fitted parameters, and these around the truth.
+
+        The degrees of freedom that parameters take are the trace of the hat matrix; a parameter
+        that its prior holds takes less than one.
+        """
+        times, powers = self.misfits(packed)
+        jacobian = self.jacobian(packed, sigmas)
+        covariance = np.asarray(np.linalg.inv(jacobian.T @ jacobian), dtype=np.float64)
+        data = jacobian[: len(times) + len(powers)]
+        taken = ((data @ covariance) * data).sum(axis=1)
+        freedoms = [len(times) - float(taken[: len(times)].sum())]
+        if len(powers):
+            freedoms.append(len(powers) - float(taken[len(times) :].sum()))
+
+        def sigma(misfits: Floats, freedom: float) -> float:
+            spread = sqrt(float((misfits**2).sum()) / max(freedom, 1.0))
+            return max(_LEAST_SIGMA, spread)
+
+        freedom = min(freedoms)
+        known = [one.gpu_power_w is not None for one in self._measured]
+        return _Scatter(
+            sigmas=(
+                sigma(times, freedoms[0]),
+                sigma(powers, freedoms[1]) if len(powers) else sigmas[1],
+            ),
+            energy_sigma=sigma(times[known] + powers, freedom) if len(powers) else None,
+            freedom=freedom,
+            covariance=covariance,
         )
 
     def jacobian(self, packed: Floats, sigmas: tuple[float, float]) -> Floats:

@@ -56,8 +56,6 @@ def _fault(found: Calibration) -> str | None:
     size = len(found.names)
     if len(found.covariance) != size or any(len(row) != size for row in found.covariance):
         return f"covariance: not {size} rows of {size} numbers"
-    if any(not factor > 0 for factor in found.work_factors.values()):
-        return "work_factors: one is not > 0"
     covariance = np.array(found.covariance)
     least = float(np.linalg.eigvalsh((covariance + covariance.T) / 2)[0])
     scale = float(np.abs(covariance).max())

@@ -93,7 +93,10 @@ def exchange(
 
 
 def _buckets(figures: Figures, bucket_mb: float) -> Floats:
-    """Return the bytes of the buckets: a small one first; none holds less than one tensor."""
+    """Return the bytes of the buckets: a small one first, and no more of them than tensors.
+
+    Buckets are cut evenly; that a large tensor goes whole, in one bucket, is not modelled.
+    """
     total = float(figures.gradient_bytes)
     first = min(total, _FIRST_BUCKET, bucket_mb * _MIB)
     tensors = 2 * figures.layers  # a weight and a bias each

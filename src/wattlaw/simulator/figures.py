@@ -10,7 +10,9 @@ from pydantic import Field, JsonValue, model_validator
 
 from wattlaw.study.model import Model
 
-Amount = Annotated[float, Field(ge=0)]
+#: No amount of a sample or an update is greater; a bound keeps sums finite.
+_MOST = 10**18
+Amount = Annotated[float, Field(ge=0, le=_MOST)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Phase = Literal["forward", "backward", "update"]
 
@@ -23,7 +25,7 @@ class Kernels(Model):
     """
 
     phase: Phase
-    count: Annotated[float, Field(gt=0)]
+    count: Annotated[float, Field(gt=0, le=10**9)]
     flops_per_sample: Amount
     bytes_per_sample: Amount
     bytes_fixed: Amount  # whatever the batch, such as weights
@@ -38,14 +40,13 @@ class Figures(Model):
 
     workload: str
     options: dict[str, JsonValue] = Field(default_factory=dict)  # those that differ from defaults
-    parameters: int = Field(ge=1)
-    gradient_bytes: int = Field(ge=1)  # what the ranks exchange in one update
-    layers: int = Field(ge=1)  # modules with parameters of their own
-    flops_per_sample: Annotated[float, Field(gt=0)]
+    parameters: int = Field(ge=1, le=10**15)
+    gradient_bytes: int = Field(ge=1, le=10**16)  # what the ranks exchange in one update
+    layers: int = Field(ge=1, le=10**6)  # modules with parameters of their own
+    flops_per_sample: Annotated[float, Field(gt=0, le=_MOST)]
     #: Standard deviation over mean of the work of single samples; 0 where all are of one size.
     work_cv: Amount = 0.0
     stored_bytes_per_sample: Amount  # as the real data set is stored, read once per epoch
-    tensor_bytes_per_sample: Amount  # copied to the GPU
     input_cpu_s_per_sample: Amount  # of one core: read, decode, augment
     #: Whether loader processes make samples beside the training; else the rank itself, in between.
     reads_files: bool = True

@@ -5,14 +5,22 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from statistics import median
 
-from wattlaw.simulator.calibration import NAMES, PRIOR, SHARES, Calibration, Measured, calibrated
+from wattlaw.simulator.calibration import (
+    FACTOR_PRIOR,
+    NAMES,
+    PRIOR,
+    SHARES,
+    Calibration,
+    Measured,
+    calibrated,
+    quantile,
+)
 from wattlaw.simulator.cluster import Gpu
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
 
 #: A parameter is told by the runs where they leave less than this of the prior's deviation.
 _TOLD = 0.5
-_Z = 1.959963984540054
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,8 @@ def parameters_of(calibration: Calibration, gpu: Gpu) -> list[Fitted]:
     for place, name in enumerate(NAMES):
         value = defaults[name] if values[name] is None else values[name]
         deviation = sqrt(max(0.0, calibration.covariance[place][place]))
-        low, high = _interval(value, deviation, is_share=name in SHARES)
+        off = quantile(calibration) * deviation
+        low, high = _interval(value, off, is_share=name in SHARES)
         told = deviation < _TOLD * PRIOR
         found.append(Fitted(name, defaults[name], value, low, high, told))
     return found
@@ -60,8 +69,9 @@ def factors_of(calibration: Calibration) -> list[Fitted]:
     found = []
     for place, (name, factor) in enumerate(calibration.work_factors.items(), len(NAMES)):
         deviation = sqrt(max(0.0, calibration.covariance[place][place]))
-        low, high = _interval(factor, deviation, is_share=False)
-        found.append(Fitted(name, 1.0, factor, low, high, is_told=True))
+        low, high = _interval(factor, quantile(calibration) * deviation, is_share=False)
+        told = deviation < _TOLD * FACTOR_PRIOR
+        found.append(Fitted(name, 1.0, factor, low, high, told))
     return found
 
 
@@ -84,12 +94,12 @@ def misfit(calibration: Calibration, measured: Sequence[Measured]) -> Misfit:
     )
 
 
-def _interval(value: float, deviation: float, *, is_share: bool) -> tuple[float, float]:
-    """Return the 95 % interval of what is normal in logs, or in logits."""
+def _interval(value: float, off: float, *, is_share: bool) -> tuple[float, float]:
+    """Return the interval of what lies so far around its value in logs, or in logits."""
     if value <= 0 or (is_share and value >= 1):
         return value, value
     middle = log(value / (1 - value)) if is_share else log(value)
-    low, high = middle - _Z * deviation, middle + _Z * deviation
+    low, high = middle - off, middle + off
     if is_share:
         return 1 / (1 + exp(-low)), 1 / (1 + exp(-high))
     return exp(low), exp(high)

@@ -65,7 +65,7 @@ class Split:
 class Phase:
     """A piece of every update in which power and utilisation stay as they are."""
 
-    name: str  # as in Split, without the unit
+    name: str  # "computing" (kernels and waiting for the host), "exchange", "slowest", "input"
     duration_s: float
     power_w: float  # of one GPU
     sm_util: float  # 0 to 1
@@ -85,6 +85,7 @@ class Window:
     gpu_power_w: float  # mean of one GPU
     sm_util: float
     mem_util: float
+    limited_by: str | None  # "power_limit_w" | "clock_limit_mhz"
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,6 @@ class Prediction:
     step_cv: float  # of the times of updates
     clock_mhz: float
     power_throttle_share: float  # of the training in which a power limit holds the clock down
-    limited_by: str | None  # "power_limit_w" | "clock_limit_mhz"
     train: Window
     evaluation: Window | None
     warnings: tuple[str, ...] = ()

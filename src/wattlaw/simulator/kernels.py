@@ -25,7 +25,8 @@ from wattlaw.study.model import Precision
 Floats = npt.NDArray[np.float64]
 
 #: Bandwidth of the second-level cache at the highest clock over that of the memory: 2155 GB/s and
-#: 900 GB/s on V100 (Jia et al. 2018, arXiv 1804.06826). Below 0.42 of that clock it is the limit.
+#: 900 GB/s on V100 (Jia et al. 2018, arXiv 1804.06826); assumed to be the same on other boards.
+#: Below 0.42 of that clock the cache is the limit.
 CACHE_OVER_MEMORY = 2155 / 900
 #: Bytes of an activation over those of float32, under automatic mixed precision.
 _HALF: dict[Precision, float] = {"fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 0.5}

@@ -11,7 +11,7 @@ from pydantic import Field
 from wattlaw.study.model import Model
 
 Share = Annotated[float, Field(gt=0, le=1)]
-AtLeastZero = Annotated[float, Field(ge=0)]
+AtLeastZero = Annotated[float, Field(ge=0, le=10**6)]
 
 
 def _free(default: float | None, source: str) -> Any:

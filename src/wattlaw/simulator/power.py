@@ -9,7 +9,7 @@ straight line from there (such curves were measured on GPUs by Mei, Wang and Chu
 achievable rates. Leakage is in the idle power and does not change: temperature is not modelled.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -149,8 +149,7 @@ class Board:
         mean_w = float(self._mean_w(load, host_s, np.array([clock_mhz]))[0])
         longer = (mean_w - idle_w) / (limit_w - idle_w)
         took_s = (point.compute_s + point.launch_s) * longer
-        share = point.compute_s / took_s
-        return Point(
-            clock_mhz, took_s, 0.0, limit_w,
-            point.compute_share * share, point.memory_share * share, "power_limit_w",
-        )  # fmt: skip
+        pauses_s = took_s - point.compute_s
+        # What the kernels draw beside pauses for the mean to be the limit.
+        compute_w = (limit_w * took_s - self.awake_w(clock_mhz) * pauses_s) / point.compute_s
+        return replace(point, launch_s=pauses_s, compute_w=compute_w)

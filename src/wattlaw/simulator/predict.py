@@ -17,7 +17,7 @@ from wattlaw.simulator.exchange import Way, exchange
 from wattlaw.simulator.job import Job, Phase, Prediction, Split, Window
 from wattlaw.simulator.kernels import Load
 from wattlaw.simulator.power import Board, Point, with_curve
-from wattlaw.simulator.spread import slowest_over_mean, step_cv
+from wattlaw.simulator.spread import deviation_of_maximum, slowest_over_mean, step_cv
 
 _FORWARD = ("forward",)
 #: An all-reduce reads and writes each byte about twice on the GPU.
@@ -68,10 +68,9 @@ def predict(job: Job) -> Prediction:
         phases=main.phases,
         roofline_s=_roofline_s(job, parts[0][1] if whole else parts[1][1]),
         startup_s=startup_s,
-        step_cv=step_cv(job.parameters, job.figures.work_cv, job.local_batch),
+        step_cv=_step_cv(job, computing_s / main.split.step_s),
         clock_mhz=main.point.clock_mhz,
         power_throttle_share=held,
-        limited_by=limited,
         train=train,
         evaluation=_evaluation(job, awake_w) if job.evaluation_samples else None,
         warnings=_warnings(job),
@@ -99,7 +98,25 @@ def _warnings(job: Job) -> tuple[str, ...]:
         found.append(
             "the global batch is greater than the data set: an epoch is one smaller update"
         )
+    needs_gb, has_gb = _memory_gb(job), job.cluster.gpu.memory_gb
+    if needs_gb > has_gb:
+        found.append(
+            f"{job.gpus} GPUs, local batch {job.local_batch}: by a rough count it takes "
+            f"{needs_gb:,.0f} GB of a board's {has_gb:g} GB of memory"
+        )
     return tuple(found)
+
+
+def _memory_gb(job: Job) -> float:
+    """Return roughly what a rank needs: parameters four times over, and activations.
+
+    Gradients and two moments of the optimiser are as large as the parameters, in float32. What the
+    forward pass writes is kept for the backward pass: about half of the bytes that it moves.
+    """
+    state = 16 * job.figures.parameters
+    forward = _load(job, _FORWARD, _micro(job, float(job.local_batch))[1])
+    kept = float((forward.bytes_moved * forward.count).sum()) / 2
+    return (state + kept) / 1e9
 
 
 def _board(job: Job) -> Board:
@@ -132,8 +149,7 @@ def _load(job: Job, phases: tuple[str, ...], samples: float) -> Load:
 
 
 def _roofline_s(job: Job, local: float) -> float:
-    figured = replace(job, work_factor=1.0)
-    return kernels.roofline_s(_loads(figured, local)[0], job.cluster.gpu, job.precision)
+    return kernels.roofline_s(_loads(job, local)[0], job.cluster.gpu, job.precision)
 
 
 def _host_s(job: Job, load: Load) -> float:
@@ -187,9 +203,17 @@ def _put_together(
     waits_s = max(0.0, input_s - others_s) if _workers(job) else input_s
     split = Split(point.compute_s, point.launch_s, exchange_s, slowest_s, waits_s)
     awake_w, exchange_w = board.awake_w(point.clock_mhz), board.exchange_w(point.clock_mhz)
+    computing_s = split.compute_s + split.launch_s
+    busy = split.compute_s / computing_s if computing_s else 0.0
     phases = (
-        Phase("compute", split.compute_s, point.compute_w, 1.0, point.memory_share),
-        Phase("launch", split.launch_s, awake_w, 0.0, 0.0),
+        # Kernels and gaps between them change places in microseconds: sensors and limits see both.
+        Phase(
+            "computing",
+            computing_s,
+            busy * point.compute_w + (1 - busy) * awake_w,
+            busy,
+            busy * point.memory_share,
+        ),
         Phase("exchange", split.exchange_s, exchange_w, 1.0, exchange_memory),
         # A rank that waits for others does so in the kernel of the exchange.
         Phase("slowest", split.slowest_s, exchange_w, 1.0, 0.0),
@@ -202,15 +226,16 @@ def _workers(job: Job) -> int:
     """Return the loader processes of a rank: as asked, or as ``workloads.feed`` chooses them."""
     if job.loader_workers is not None:
         return job.loader_workers
-    per_node = job.gpus_per_node or job.cluster.node.gpus
+    per_node = min(job.gpus, job.gpus_per_node or job.cluster.node.gpus)
     spare = job.cluster.node.cores // per_node - 1
     return max(0, min(_MOST_WORKERS, spare)) if job.figures.reads_files else 0
 
 
 def _input_s(job: Job, local: float) -> float:
     """Return how long the input of an update takes: the cores' share, or the storage's."""
-    cores_s = local * job.figures.input_cpu_s_per_sample / max(1, _workers(job))
-    return max(cores_s, _storage_s(job, local))
+    cores_s, storage_s = local * job.figures.input_cpu_s_per_sample, _storage_s(job, local)
+    workers = _workers(job)
+    return max(cores_s / workers, storage_s) if workers else cores_s + storage_s
 
 
 def _storage_s(job: Job, local: float) -> float:
@@ -226,6 +251,12 @@ def _first_input_s(job: Job, local: float) -> float:
     if not _workers(job):
         return 0.0  # the rank makes every batch itself, the first as the others
     return local * job.figures.input_cpu_s_per_sample + _storage_s(job, local)
+
+
+def _step_cv(job: Job, computing_share: float) -> float:
+    """Return standard deviation over mean of updates: each takes as long as the slowest rank."""
+    of_rank = step_cv(job.parameters, job.figures.work_cv, job.local_batch)
+    return computing_share * of_rank * deviation_of_maximum(job.gpus)
 
 
 def _edges_s(job: Job) -> float:
@@ -260,9 +291,9 @@ def _window(
     duration_s, power_w, sm_util, mem_util = np.array(pieces).T
     in_all_s = float(duration_s.sum())
     per_gpu_j = float((duration_s * power_w).sum())
-    loading_s = samples * job.figures.input_cpu_s_per_sample
+    # One core of each rank issues kernels, and loads samples where no other process does.
+    loading_s = samples * job.figures.input_cpu_s_per_sample if _workers(job) else 0.0
     node = job.cluster.node
-    # One core of each rank issues kernels; the others of its share load samples.
     busy_cores = min(job.gpus + loading_s / in_all_s, job.nodes * node.cores)
     cpu_w = job.nodes * node.cpu_idle_w + busy_cores * node.cpu_core_w
     return Window(
@@ -275,6 +306,7 @@ def _window(
         gpu_power_w=per_gpu_j / in_all_s,
         sm_util=float((duration_s * sm_util).sum()) / in_all_s,
         mem_util=float((duration_s * mem_util).sum()) / in_all_s,
+        limited_by=updates[0][1].point.limited_by,
     )
 
 

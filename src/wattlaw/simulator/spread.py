@@ -4,7 +4,7 @@ Every update waits for the slowest of N ranks. Ranks differ for good (boards of 
 equally quick) and from update to update (the system's noise, samples of different size); both are
 taken as normal and independent, so that the slowest takes (1 + sigma m(N)) times the mean, with
 m(N) the expected maximum of N standard normal numbers (Blom 1958:
-m(N) = Phi^-1((N - 0.375) / (N + 0.25)), within 0.02 from N = 2 on; 0 for N = 1).
+m(N) = Phi^-1((N - 0.375) / (N + 0.25)), within 0.026; 0 for N = 1).
 """
 
 from math import sqrt
@@ -25,6 +25,17 @@ def step_cv(parameters: Parameters, work_cv: float, local_batch: float) -> float
     draws.
     """
     return sqrt(parameters.step_spread**2 + work_cv**2 / local_batch)
+
+
+def deviation_of_maximum(count: int) -> float:
+    """Return the standard deviation of the maximum of ``count`` standard normal numbers.
+
+    Half of what lies between the quantiles of one standard deviation below and above, each
+    Phi^-1(p^(1/n)) of the maximum; exact for one number, within 3 % for more.
+    """
+    normal = NormalDist()
+    low, high = (normal.inv_cdf(normal.cdf(side) ** (1 / count)) for side in (-1.0, 1.0))
+    return (high - low) / 2
 
 
 def slowest_over_mean(

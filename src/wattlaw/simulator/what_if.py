@@ -58,7 +58,8 @@ def row_of(
     told = intervals or {}
     energy_j = train.gpu_energy_j + train.cpu_energy_j + train.dram_energy_j
     evaluation = found.evaluation
-    needed = None if target is None else target.epochs(job.global_batch)
+    # An epoch of a part of the data counts as that part.
+    needed = None if target is None else target.epochs(job.global_batch) / job.dataset_fraction
     return {
         "workload": job.figures.workload,
         "options": dict(job.figures.options),
@@ -94,7 +95,7 @@ def row_of(
         "sm_util": train.sm_util,
         "mem_util": train.mem_util,
         "sm_clock_mhz": found.clock_mhz,
-        "limited_by": found.limited_by,
+        "limited_by": train.limited_by,
         "power_throttle_share": found.power_throttle_share,
         "step_time_s": found.split.step_s,
         **{part: getattr(found.split, part) for part in PARTS},

@@ -19,7 +19,7 @@ from wattlaw.study.model import WorkloadSpec
 from wattlaw.training.flops import first, is_stacked
 from wattlaw.training.kernels import AsOnGpu, Kernel, Recorder
 from wattlaw.training.ranks import moved
-from wattlaw.training.real_input import input_of, tensor_bytes
+from wattlaw.training.real_input import input_of
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.workload import Dataset, Workload
 
@@ -92,7 +92,6 @@ def count_figures(spec: WorkloadSpec) -> Figures:
         flops_per_sample=_rounded(sum(line.flops_per_sample for line in lines)),
         work_cv=round(spread, 4),
         stored_bytes_per_sample=_rounded(read.stored_bytes_per_sample),
-        tensor_bytes_per_sample=_rounded(tensor_bytes(first(dataset, samples)) / samples),
         input_cpu_s_per_sample=float(f"{read.cpu_s_per_sample:.3g}"),
         reads_files=read.reads_files,
         kernels=merged(lines),

@@ -92,7 +92,7 @@ class SimulatedLauncher:
             try:
                 return self._pool.submit(_simulated, *task)
             except BrokenProcessPool:  # a process was killed; its runs have failed
-                self._pool.shutdown()
+                _end_all(self._pool)
         self._pool = ProcessPoolExecutor(
             processes.cores(),
             get_context("spawn"),
@@ -139,6 +139,13 @@ class SimulatedAttempt:
         if not self._future.cancel():
             wait([self._future])
         self._claim.release()
+
+
+def _end_all(pool: ProcessPoolExecutor) -> None:
+    """End a broken pool. It asks its other processes to end by a signal that they do not heed."""
+    for one in list((pool._processes or {}).values()):
+        one.kill()
+    pool.shutdown()
 
 
 _machine: list[Machine] = []  # of a process that simulates

@@ -96,7 +96,7 @@ def telemetry_table(
         "device": texts(devices, np.repeat(np.arange(len(devices)), sampling.kept)),
         "kind": text("gpu", count),
         "t_ns": numbers(nanoseconds(t_s)),
-        "power_w": numbers(np.minimum(power_w * windows.power, limit_w)),
+        "power_w": numbers(np.minimum(power_w * windows.power[window], limit_w)),
         "power_source": text("simulated", count),
         "power_limit_w": numbers(np.full(count, limit_w)),
         "sm_util": numbers(sm_util),

@@ -8,6 +8,7 @@ them. Energy is power times time.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log1p, sqrt
 from typing import TYPE_CHECKING
@@ -45,7 +46,7 @@ class Windows:
     start_s: Floats  # since the run began
     duration_s: Floats
     stretch: Floats  # duration over the predicted one
-    power: float  # of a GPU, over the predicted one
+    power: Floats  # of a GPU, over the predicted one
 
     @property
     def end_s(self) -> float:
@@ -70,18 +71,26 @@ def windows_of(prediction: Prediction, measure: Measure, draw: np.random.Generat
         start_s=np.cumsum(duration_s) - duration_s,
         duration_s=duration_s,
         stretch=stretch,
-        power=_power(prediction, draw),
+        power=np.tile(_powers(prediction, kinds, draw), measure.epochs),
     )
 
 
-def _power(prediction: Prediction, draw: np.random.Generator) -> float:
-    """Return the power of the boards that a run got over the predicted one, within their limit."""
+def _powers(
+    prediction: Prediction, kinds: Sequence[Window], draw: np.random.Generator
+) -> list[float]:
+    """Return the power of the boards that a run got over the predicted one, by kind of window.
+
+    What a power limit holds draws what it lets it; what it does not hold stays below it.
+    """
     job = prediction.job
     drawn = float(_factors(draw, np.array(job.parameters.gpu_spread / sqrt(job.gpus))))
-    if prediction.limited_by == "power_limit_w":
-        return 1.0
-    most_w = max(phase.power_w for phase in prediction.phases)
-    return min(drawn, (job.power_limit_w or job.cluster.gpu.max_w) / most_w)
+    limit_w = job.power_limit_w or job.cluster.gpu.max_w
+    most_w = [max(phase.power_w for phase in prediction.phases)]
+    most_w += [one.gpu_power_w for one in kinds[1:]]
+    return [
+        1.0 if one.limited_by == "power_limit_w" else min(drawn, limit_w / most)
+        for one, most in zip(kinds, most_w, strict=True)
+    ]
 
 
 def _factors(draw: np.random.Generator, sigma: Floats) -> Floats:
