@@ -407,7 +407,7 @@ def test_the_command_prints_json_that_is_the_advice(made, store, capsys):
         footprint=Footprint(grid_g_per_kwh=400, currency="currency units"),
     ).as_json()  # fmt: skip
     assert set(told) == {"workload", "recommended", "reason", "nearest", "pareto", "next_doubling",
-                         "counted", "warnings"}  # fmt: skip
+                         "counted", "simulated", "warnings"}  # fmt: skip
     assert set(told["pareto"][0]) == set(told["recommended"])
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import time
+from dataclasses import replace
 from itertools import pairwise
 from math import log
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from made_jobs import figures, job
 from wattlaw.cli.main import main
+from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
 from wattlaw.simulator.what_if import PARTS, Target, compared, row_of
 
@@ -24,7 +26,7 @@ KEYS = (
     "cpu_energy_per_epoch_j", "dram_energy_per_epoch_j", "energy_per_epoch_j", "gpu_energy_j",
     "cpu_energy_j", "dram_energy_j", "energy_j", "gpu_hours", "eval_time_s", "eval_gpu_energy_j",
     "sm_util", "mem_util", "sm_clock_mhz", "limited_by", "power_throttle_share", "step_time_s",
-    *PARTS, "step_time_cv", "roofline_s", "startup_s", "longest_part", "epochs_to_target",
+    *PARTS, "step_time_cv", "roofline_s", "startup_s", "held_by", "epochs_to_target",
     "time_to_target_s", "energy_to_target_j", "warnings", "speedup", "parallel_efficiency", "beta",
 )  # fmt: skip
 
@@ -175,7 +177,7 @@ def test_words_say_where_the_time_goes_and_that_nothing_was_measured(capsys):
     assert main([*BASE, "--gpus", "8", "--power-limit", "150", "--epochs", "90"]) == 0
     out = capsys.readouterr().out
     for words in ("Simulated, uncalibrated", "roofline", "kernels run", "90 epochs", "GPU-hours",
-                  "compute, power limit", "evaluation", "####"):  # fmt: skip
+                  "kernels, under the power limit", "evaluation", "####"):  # fmt: skip
         assert words in out
     assert main([*BASE, "--gpus", "2,4"]) == 0
     out = capsys.readouterr().out
@@ -213,3 +215,25 @@ def test_an_epoch_of_half_the_data_is_half_an_epoch_to_the_target(capsys):
     (whole,) = rows(capsys, *BASE, *target)
     (half,) = rows(capsys, *BASE, *target, "--dataset-fraction", "0.5")
     assert half["epochs_to_target"] == pytest.approx(2 * whole["epochs_to_target"])
+
+
+@pytest.mark.parametrize(
+    ("of", "held"),
+    [
+        (job(1), "compute"),
+        (job(1, local_batch=1, parameters=Parameters(launch_us=50.0)), "launch"),
+        (job(8, local_batch=1, parameters=Parameters(network=1e-3)), "exchange"),
+        (job(1, figures=figures(input_cpu_s_per_sample=0.1)), "input"),
+        (job(1, power_limit_w=100.0, parameters=Parameters(power_memory=20.0)), "compute"),
+    ],
+)
+def test_what_holds_the_speed_is_what_would_have_to_be_quicker(of, held):
+    found = predict(of)
+    assert found.held_by == held
+    easier = {
+        "compute": replace(of, parameters=of.parameters.model_copy(update={"compute_fp32": 1.0})),
+        "launch": replace(of, parameters=of.parameters.model_copy(update={"launch_us": 1.0})),
+        "exchange": replace(of, parameters=of.parameters.model_copy(update={"network": 1.0})),
+        "input": replace(of, figures=figures(input_cpu_s_per_sample=0.001)),
+    }
+    assert predict(easier[held]).split.step_s < found.split.step_s

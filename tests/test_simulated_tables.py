@@ -48,7 +48,8 @@ def made(*phases: Phase, updates: int = 1000, startup_s: float = 0.0, **changes)
     evaluation = dataclasses.replace(train, duration_s=1.0, gpu_power_w=60.0, sm_util=0.5)
     return Prediction(
         job=of, split=Split(step_s, 0.0, 0.0, 0.0, 0.0), phases=phases, roofline_s=0.0,
-        startup_s=startup_s, step_cv=0.1, clock_mhz=1000.0, power_throttle_share=0.0,
+        startup_s=startup_s, step_cv=0.1, clock_mhz=1000.0, held_by="compute",
+        power_throttle_share=0.0,
         train=train, evaluation=evaluation,
     )  # fmt: skip
 

@@ -87,11 +87,16 @@ def _takes(found: advice.Advice, option: Option) -> str:
     words.append(amount(option.gpu_hours, f"{found.worker}-hours"))
     words += [text for text in _spent(found, option).values() if text]
     interval = "95 % intervals in brackets" if option.train_time_s.interval else "no intervals"
-    how = "measured" if option.measured else f"not measured: by the law ({option.law})"
+    by = _by(found)
+    how = by if option.measured else f"not {by}: by the law ({option.law})"
     return (
         f"{option.epochs.mean:.4g} epoch{'s' * many} take{'s' * (not many)} {', '.join(words)} "
         f"({interval}; {how})."
     )
+
+
+def _by(found: advice.Advice) -> str:
+    return "simulated" if found.simulated else "measured"
 
 
 def _spent(found: advice.Advice, option: Option) -> dict[str, str]:
@@ -114,7 +119,7 @@ def _doubling(doubling: Doubling | None, found: advice.Advice) -> str:
     saved = base.train_time_s.mean - option.train_time_s.mean
     words = (
         f"Twice as many {found.worker}s ({option.gpus}, same {doubling.rule.replace('_', ' ')}, "
-        f"{'measured' if option.measured else 'by the law'}) take {doubling.time_ratio:.2f} times "
+        f"{_by(found) if option.measured else 'by the law'}) take {doubling.time_ratio:.2f} times "
         f"the time ({told(abs(saved), TIME)} {'less' if saved >= 0 else 'more'})"
     )
     if doubling.energy_ratio is not None and option.train_energy_j and base.train_energy_j:

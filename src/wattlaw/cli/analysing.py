@@ -66,6 +66,8 @@ def _fits(source: Sequence[Path], x: str, y: str, by: list[str], *, series: bool
                   "and are left out", file=sys.stderr)  # fmt: skip
         return fit_groups(table, x, y, by)
     table = run_metrics(*read_stores(source))
+    if len(table) and (table["launcher"] == "simulated").all():
+        print("wattlaw: all runs are simulated: nothing was measured", file=sys.stderr)
     if series and y in table.columns:
         return fit_series(scaling_series(table), y)
     return fit_groups(table, x, y, [*by, *([ENERGY_IS] if y == ENERGY else [])])

@@ -46,6 +46,8 @@ def calibrate_stores(
     cluster = read_cluster(hardware)
     if not output.absolute().parent.is_dir():
         raise BadInput(f"{output}: its folder is not there")
+    if output.is_dir():
+        raise BadInput(f"{output}: is a folder; allowed: a file")
     known = _known(measured_as, figures)
     table = run_metrics(*read_stores(stores))
     unknown = sorted({*known} - {*table["workload"]})

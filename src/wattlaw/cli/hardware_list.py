@@ -38,7 +38,7 @@ def show(hardware: str | None, *, as_json: bool) -> int:
         return 0
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("name", "what", "GPUs per node", "cap W", "clock MHz", "precisions"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == "name")
     for row in rows:
         table.add_row(
             str(row["name"]),

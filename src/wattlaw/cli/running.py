@@ -61,6 +61,8 @@ def run(
         _show(planned, statuses, console)
         left = [run for run in planned.runs if statuses[run.run_id] != "done"]
         known = [record for record in map(_record(store), planned.runs) if record is not None]
+        if planned.study.launch.kind == "simulated":
+            console.print("Simulated runs take no GPU-hours; on real GPUs it would be:")
         for line in _hours(gpu_hours(left, known, assume_tflops * 1e12), assume_tflops):
             console.print(line, highlight=False, soft_wrap=True)
         return 0

@@ -28,14 +28,17 @@ _WHAT = {
     "slowest_s": "waiting for the slowest GPU",
     "input_s": "waiting for samples",
 }
-_HELD = {"power_limit_w": "power limit", "clock_limit_mhz": "clock limit"}
+_HOLDS = {
+    "compute": "kernels", "launch": "the host", "exchange": "the exchange", "input": "samples",
+}  # fmt: skip
+_LIMITS = {"power_limit_w": "power limit", "clock_limit_mhz": "clock limit"}
 
 
 def show(rows: Sequence[Row], first: Job, made_by: "Calibrated | None") -> None:
     """Print one setting in words, or several as a table; what they are made of above both."""
     console = Console()
-    if len(rows) > 1 and not console.is_terminal:  # a file or a pager has room
-        console = Console(width=_WIDE)
+    if len(rows) > 1:  # a number that is cut says something else: better a line that wraps
+        console = Console(width=max(console.width, _WIDE))
     lines = [_about(rows[0], first), _made_by(made_by)]
     if len(rows) == 1:
         lines += ["", *_takes(rows[0]), "", *_parts(rows[0])]
@@ -101,9 +104,12 @@ def _takes(row: Row) -> list[str]:
 
 
 def _limit(row: Row) -> str:
-    part = str(row["longest_part"])
-    held = _HELD.get(str(row["limited_by"]))
-    return f"{part}, {held}" if held else part
+    holds = str(row["held_by"])
+    limit = _LIMITS.get(str(row["limited_by"]))
+    if limit is None:
+        return _HOLDS[holds]
+    # A limit on what nobody waits for costs no time.
+    return f"{_HOLDS[holds]}{', under the' if holds == 'compute' else '; not the'} {limit}"
 
 
 def _parts(row: Row) -> list[str]:
@@ -120,7 +126,7 @@ def _parts(row: Row) -> list[str]:
 
 
 def _ms(seconds: float) -> str:
-    return f"{number(1e3 * seconds)} ms"
+    return f"{number(1e3 * seconds)} ms" if seconds < 10 else told(seconds, TIME)
 
 
 def _sweep(rows: Sequence[Row]) -> Table:
@@ -129,9 +135,7 @@ def _sweep(rows: Sequence[Row]) -> Table:
     columns = {name: column(rows) for name, column in _COLUMNS.items()}
     columns = {n: cells for n, cells in columns.items() if set(cells) - _NOTHING}
     for name in columns:
-        table.add_column(
-            name, justify="left" if name == "held by" else "right", no_wrap=name == "held by"
-        )
+        table.add_column(name, justify="left" if name == "held by" else "right", no_wrap=True)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*map(escape, row))
     return table
@@ -177,7 +181,7 @@ _COLUMNS: Mapping[str, Column] = {
     "batch": _number("global_batch", ","),
     "epoch": _told("epoch_time_s", TIME),
     "speedup": _number("speedup", ".4g"),
-    "efficiency": _number("parallel_efficiency", ".2f"),
+    "efficiency": _number("parallel_efficiency", ".2g"),
     "beta": _number("beta", ".3f"),
     "W per GPU": _each(lambda row: number(row["power_per_gpu_w"])),
     "GPU energy": _told("gpu_energy_per_epoch_j", ENERGY, like="energy_per_epoch_j"),

@@ -182,7 +182,10 @@ def _batch(content: Content) -> Iterable[Block]:
     if findings.runs.empty:
         return
     if not findings.has_quality:
-        yield Missing("The runs were not evaluated, so nothing is known of their quality.")
+        why = "The runs were not evaluated"
+        if (findings.runs["launcher"] == "simulated").all():
+            why = "Simulated runs have no accuracy"
+        yield Missing(f"{why}, so nothing is known of their quality.")
         return
     yield from content.of("batch")
     tables = (batch.verdicts, batch.means, targets.critical, targets.settings)

@@ -63,6 +63,7 @@ def write_report(
         .get_template("report.html.j2")
         .render(
             title=title or _title(findings),
+            simulated=findings.facts.get("Launcher") == "simulated",
             lead=_lead(findings, chosen, written or datetime.now(UTC)),
             summary=_by_topic(summary(findings, claims), shown),
             sections=shown,
@@ -78,7 +79,8 @@ def write_report(
 
 def _title(findings: Findings) -> str:
     studies = findings.facts.get("Studies", "")
-    return f"Time and energy of training: {studies}" if studies else "Time and energy of training"
+    title = f"Time and energy of training: {studies}" if studies else "Time and energy of training"
+    return f"{title} (simulated)" if findings.facts.get("Launcher") == "simulated" else title
 
 
 def _lead(findings: Findings, chosen: Layout, written: datetime) -> list[str]:

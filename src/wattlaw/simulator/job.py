@@ -99,6 +99,7 @@ class Prediction:
     startup_s: float  # at an epoch's edges: barriers, its order, the first samples
     step_cv: float  # of the times of updates
     clock_mhz: float
+    held_by: str  # what would have to be quicker: "compute", "launch", "exchange", "input"
     power_throttle_share: float  # of the training in which a power limit holds the clock down
     train: Window
     evaluation: Window | None

@@ -70,6 +70,7 @@ def predict(job: Job) -> Prediction:
         startup_s=startup_s,
         step_cv=_step_cv(job, computing_s / main.split.step_s),
         clock_mhz=main.point.clock_mhz,
+        held_by=_held_by(job, main),
         power_throttle_share=held,
         train=train,
         evaluation=_evaluation(job, awake_w) if job.evaluation_samples else None,
@@ -251,6 +252,23 @@ def _first_input_s(job: Job, local: float) -> float:
     if not _workers(job):
         return 0.0  # the rank makes every batch itself, the first as the others
     return local * job.figures.input_cpu_s_per_sample + _storage_s(job, local)
+
+
+def _held_by(job: Job, update: _Update) -> str:
+    """Return what would have to be quicker for updates to be quicker.
+
+    Loader processes and the host work beside the kernels: whichever is waited for holds all.
+    """
+    split = update.split
+    computing_s = split.compute_s + split.launch_s
+    if _workers(job) and split.input_s > 0:
+        return "input"
+    if max(computing_s, split.input_s) < split.exchange_s + split.slowest_s:
+        return "exchange"
+    if split.input_s > computing_s:
+        return "input"
+    is_paused = update.point.limited_by == "power_limit_w" and split.launch_s > 0
+    return "launch" if split.launch_s > 0 and not is_paused else "compute"
 
 
 def _step_cv(job: Job, computing_share: float) -> float:

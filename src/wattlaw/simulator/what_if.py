@@ -102,7 +102,7 @@ def row_of(
         "step_time_cv": found.step_cv,
         "roofline_s": found.roofline_s,
         "startup_s": found.startup_s,
-        "longest_part": max(PARTS, key=lambda part: getattr(found.split, part)).removesuffix("_s"),
+        "held_by": found.held_by,
         "epochs_to_target": needed,
         "time_to_target_s": None if needed is None else needed * train.duration_s,
         "energy_to_target_j": None if needed is None else needed * energy_j,

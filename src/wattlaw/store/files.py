@@ -30,7 +30,10 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         yield path
         return
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:  # whose name nobody has heard of
+        raise type(error)(error.errno, os.strerror(error.errno or 0), str(path)) from None
     os.close(handle)
     temporary = Path(name)
     try:

@@ -125,7 +125,8 @@ def read_figures(path: Path) -> Figures:
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: cannot be read: {one_line(error)}") from None
+        why = getattr(error, "strerror", None) or one_line(error)
+        raise BadInput(f"{path}: cannot be read: {why}") from None
     if len(text) > _LARGEST_FILE:
         raise BadInput(f"{path}: larger than {_LARGEST_FILE:,} bytes; this is no file of figures")
     try:

@@ -9,7 +9,7 @@ import pandas as pd
 from wattlaw.analysis.advice.choice import Constraints, Decision, decide, pareto
 from wattlaw.analysis.advice.doubling import Doubling, next_doubling
 from wattlaw.analysis.advice.epochs import needed_epochs
-from wattlaw.analysis.advice.job import Job, job_of
+from wattlaw.analysis.advice.job import SIMULATED, Job, job_of
 from wattlaw.analysis.advice.measured import measured_options
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.advice.predicted import predicted_options
@@ -36,6 +36,7 @@ class Advice:
     counted: str
     warnings: tuple[str, ...]
     worker: str
+    simulated: bool  # nothing of it was measured
     footprint: Footprint | None
 
     def as_json(self) -> dict[str, Any]:
@@ -49,6 +50,7 @@ class Advice:
             "pareto": [self._option(one) for one in self.pareto],
             "next_doubling": None if doubling is None else doubling.as_json(self.footprint),
             "counted": self.counted,
+            "simulated": self.simulated,
             "warnings": list(self.warnings),
         }
 
@@ -140,6 +142,7 @@ def advise(
             *warnings_of(decision, measured, predicted, doubling, job, constraints),
         ),
         worker=job.worker,
+        simulated=bool((job.rows["launcher"] == SIMULATED).all()),
         footprint=footprint,
     )  # fmt: skip
 

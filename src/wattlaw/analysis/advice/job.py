@@ -11,7 +11,7 @@ from wattlaw.errors import Refused
 TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"
 #: What makes two runs different jobs, whose epochs do not compare.
 _JOB = ("options", "train", "dataset_fraction")
-_SIMULATED = "simulated"
+SIMULATED = "simulated"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def job_of(table: pd.DataFrame, workload: str) -> Job:
 
 
 def _measured(rows: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
-    simulated = rows["launcher"] == _SIMULATED
+    simulated = rows["launcher"] == SIMULATED
     if simulated.all():
         warnings.append("All times and energies are simulated: from models, not measured.")
         return rows

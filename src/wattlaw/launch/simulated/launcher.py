@@ -19,8 +19,9 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Launch, RunSpec
 
-#: Runs under way at once: enough that no process waits for this one, few enough to keep files open.
-_IN_FLIGHT = 32
+#: Runs under way at once, for each process: enough that none waits for the next one, few enough
+#: that a Ctrl-C interrupts few.
+_IN_FLIGHT = 6
 #: A Ctrl-C goes to all processes of a terminal; this one says what becomes of the others.
 _OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -36,6 +37,7 @@ class SimulatedLauncher:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._claims: set[Claim] = set()
+        self._most = _IN_FLIGHT * processes.cores()
         self._pool: ProcessPoolExecutor | None = None
         self._refusals: dict[str, str | None] = {}
 
@@ -74,8 +76,8 @@ class SimulatedLauncher:
         return None
 
     def claim(self, spec: RunSpec) -> "Claim | None":  # noqa: ARG002 - each takes the same room
-        """Take one of a few dozen places in the queue."""
-        return Claim(self._claims) if len(self._claims) < _IN_FLIGHT else None
+        """Take one of a few places in the queue."""
+        return Claim(self._claims) if len(self._claims) < self._most else None
 
     def start(self, record: RunRecord, folder: RunFolder, claim: "Claim") -> "SimulatedAttempt":
         """Hand a run to the processes; they are started when they are needed."""

@@ -49,7 +49,7 @@ class Machine:
         if asked.hardware is None:
             raise BadInput(
                 "launch.simulation.hardware: given nothing; allowed: one of "
-                f"{', '.join(library.names())}, or a file (or --hardware)"
+                f"{', '.join((*library.names(), *library.gpu_names()))}, or a file (or --hardware)"
             )
         try:
             cluster = library.read_cluster(asked.hardware)
