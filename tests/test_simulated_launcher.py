@@ -92,7 +92,8 @@ def test_the_label_has_what_changes_numbers_and_so_is_part_of_identity(tmp_path)
 
 def test_a_calibration_is_in_the_label_and_has_its_say(tmp_path):
     unknown = np.eye(len(NAMES)).tolist()
-    made = {"gpu": V100.gpu.name, "settings": 3, "freedom": 1.0, "parameters": {"step_ms": 50.0}, "names": NAMES,
+    made = {"gpu": V100.gpu.name, "settings": 3, "freedom": 1.0,
+            "parameters": {"step_ms": 50.0}, "names": NAMES,
             "covariance": unknown, "work_factors": {}, "time_sigma": 0.1}  # fmt: skip
     path = tmp_path / "calibration.json"
     path.write_text(json.dumps(made))
