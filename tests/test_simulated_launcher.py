@@ -297,7 +297,12 @@ def test_limits_are_in_the_record_as_enforced_and_those_out_of_range_skip_the_ru
 def test_a_simulated_store_can_be_reported(store, tmp_path):
     page = tmp_path / "report.html"
     assert main(["report", str(store), "-o", str(page)]) == 0
-    assert "simulated" in page.read_text()
+    text = page.read_text()
+    assert "<h1>" in text
+    assert "(simulated)</h1>" in text
+    captions = re.findall(r"<(?:fig)?caption>.*?</(?:fig)?caption>", text, re.DOTALL)
+    assert len(captions) > 10
+    assert [caption for caption in captions if "simulated" not in caption] == []
 
 
 def test_what_is_done_is_not_done_again(store, capsys):

@@ -66,7 +66,18 @@ def charts(findings: Findings, study: str | None = None) -> Iterator[Chart]:
             with debug_mode(False):  # checks every part by itself, a fifth of the time; tests do
                 chart = figure.make(findings)
             if chart is not None:
-                yield Chart(figure, _cleaned(chart.to_dict(validate=False)))
+                spec = _cleaned(chart.to_dict(validate=False))
+                if findings.facts.get("Launcher") == "simulated":
+                    spec["title"] = _said_simulated(spec.get("title", ""))
+                yield Chart(figure, spec)
+
+
+def _said_simulated(title: Any) -> dict[str, Any]:
+    """Return a chart's title with a line that says so: a figure may be seen without its page."""
+    parts = dict(title) if isinstance(title, dict) else {"text": title}
+    lines = parts.get("subtitle") or []
+    lines = [lines] if isinstance(lines, str) else list(lines)
+    return parts | {"subtitle": [*lines, "simulated: nothing was measured"]}
 
 
 def pictures(made: Iterable[Chart]) -> tuple[Picture, ...]:
