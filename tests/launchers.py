@@ -53,6 +53,8 @@ class ScriptedLauncher:
     def claim(self, spec: RunSpec) -> Claim | None:
         return self._places.claim(["the only one"], 1)
 
+    def close(self) -> None: ...
+
     def start(self, record: RunRecord, folder: RunFolder, claim: Claim) -> ScriptedAttempt:
         measure = record.spec.measure
         row = {"start_ns": 1, "duration_s": 1.0, "samples": 10, "updates": 1, "loss": 1.0}

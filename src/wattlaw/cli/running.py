@@ -1,6 +1,7 @@
 """``run`` and ``check``."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
@@ -69,7 +70,7 @@ def run(
     launcher = registry.load(GROUP, planned.study.launch.kind).open(planned.study.launch)
     store.create()
     commit = planning.git_commit(Path.cwd())
-    with observer_for(console, len(planned.runs)) as observer:
+    with closing(launcher), observer_for(console, len(planned.runs)) as observer:
         campaign = Campaign(planned.study, planned.runs, store, launcher, observer, commit)
         outcome = campaign.run()
     _conclude(outcome, store_path, console)

@@ -85,3 +85,6 @@ class Launcher(Protocol):
         wattlaw.errors.NotAvailable
             What the run asks for, such as a power limit, cannot be had; it is skipped.
         """
+
+    def close(self) -> None:
+        """Let go of what the launcher holds beside its attempts, which have all ended."""

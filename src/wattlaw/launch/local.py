@@ -120,6 +120,9 @@ class LocalLauncher:
                 return None
         return room
 
+    def close(self) -> None:
+        """Nothing is held beside the attempts."""
+
     def start(self, record: RunRecord, folder: RunFolder, claim: "Room") -> "LocalAttempt":
         """Start a run's node agent in a session, and so a process group, of its own.
 

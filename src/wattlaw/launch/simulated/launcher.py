@@ -88,6 +88,17 @@ class SimulatedLauncher:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
+    def close(self) -> None:
+        """End the processes and wait for it: a pool left to the interpreter's end may fail.
+
+        Its thread and the interpreter then close one pipe at the same time (Python 3.11).
+        """
+        if self._pool is not None and self._pool._broken:
+            _end_all(self._pool)
+        elif self._pool is not None:
+            self._pool.shutdown()
+        self._pool = None
+
     def _submit(self, record: RunRecord, folder: RunFolder) -> "Future[Ended]":
         task = (record, folder.path.resolve())
         if self._pool is not None:
