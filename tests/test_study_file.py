@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from conftest import wattlaw
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput
+from wattlaw.study import document
 from wattlaw.study.model import Study
 from wattlaw.study.reader import read_study
 
@@ -522,12 +523,21 @@ studies = st.fixed_dictionaries(
 )
 
 
+class Quoting(yaml.SafeDumper):
+    """Quotes what the reader takes for a number, such as a workload called 0E0, as users must."""
+
+    yaml_implicit_resolvers = document._Loader.yaml_implicit_resolvers
+
+
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(studies)
+@example(
+    {"name": "0", "workloads": [{"name": "0E0"}], "sweeps": [{"gpus": [1], "global_batch": [84]}]}
+)
 def test_every_valid_study_comes_back_from_its_file(tmp_path_factory, data):
     study = Study.model_validate_json(json.dumps(data))
     path: Path = tmp_path_factory.mktemp("valid") / "study.yaml"
-    path.write_text(yaml.safe_dump(data), encoding="utf-8")
+    path.write_text(yaml.dump(data, Dumper=Quoting), encoding="utf-8")
     assert read_study(path) == study
-    path.write_text(yaml.safe_dump(study.model_dump(mode="json")), encoding="utf-8")
+    path.write_text(yaml.dump(study.model_dump(mode="json"), Dumper=Quoting), encoding="utf-8")
     assert read_study(path) == study
