@@ -237,3 +237,14 @@ def test_what_holds_the_speed_is_what_would_have_to_be_quicker(of, held):
         "input": replace(of, figures=figures(input_cpu_s_per_sample=0.001)),
     }
     assert predict(easier[held]).split.step_s < found.split.step_s
+
+
+def test_a_cap_that_the_host_hides_holds_nothing():
+    """The clock is held down, but not so far that kernels take longer than issuing them."""
+    busy_host = Parameters(launch_us=40.0, power_busy=1.2, kernel_us=8.0)
+    capped = predict(job(1, local_batch=1, power_limit_w=125.0, parameters=busy_host))
+    free = predict(job(1, local_batch=1, parameters=busy_host))
+    assert capped.train.limited_by == "power_limit_w"
+    assert capped.split.launch_s > 0
+    assert capped.split.step_s == pytest.approx(free.split.step_s)
+    assert capped.held_by == "launch"

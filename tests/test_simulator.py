@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from made_jobs import IDEAL, figures, job, with_links
 from wattlaw import simulator
 from wattlaw.errors import BadInput
+from wattlaw.simulator.feeding import MOST_PROCESSES
 from wattlaw.simulator.job import Job, Prediction
 from wattlaw.simulator.library import names, read_cluster
 from wattlaw.simulator.parameters import Parameters
-from wattlaw.simulator.predict import _MOST_WORKERS, predict
+from wattlaw.simulator.predict import predict
 from wattlaw.workloads import feed
 
 #: Boards that not even their least clock keeps within a limit.
@@ -276,7 +277,7 @@ def test_what_cannot_fit_a_boards_memory_is_told() -> None:
 
 
 def test_loader_processes_are_as_many_as_the_loop_starts() -> None:
-    assert _MOST_WORKERS == feed._MOST_WORKERS
+    assert MOST_PROCESSES == feed._MOST_WORKERS
     lone = figures(input_cpu_s_per_sample=0.1)
     busy = predict(job(1, figures=lone, cluster=CLUSTERS["kit-a100"]))
     # One rank on a node has the cores of all: eight processes, the most there are.

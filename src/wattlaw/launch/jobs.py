@@ -1,6 +1,7 @@
 """What the simulator is asked of a run: the workload's figures, its data and the run's setting."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -11,6 +12,7 @@ from wattlaw.simulator.figures import Figures
 from wattlaw.simulator.job import Job
 from wattlaw.study.model import RunSpec, WorkloadSpec
 from wattlaw.workloads import catalogue
+from wattlaw.workloads.workload import Work
 
 if TYPE_CHECKING:
     from wattlaw.simulator.calibration import Calibration
@@ -54,9 +56,10 @@ def job_of(
     if workload.command is not None:
         raise BadInput(f"{workload.name}: a command has no figures; allowed: a workload")
     of_others = figures is not None and samples is not None  # it may be no workload known here
-    work = None if of_others else catalogue.work(workload)
+    known = workload.model_dump_json()
+    work = None if of_others else _work(known)
     if figures is None:
-        figures = catalogue.figures(workload)
+        figures = _figures(known)
     if samples is None:
         if work is None:
             raise BadInput(f"{workload.name}: the number of samples of its data set is not known")
@@ -83,6 +86,17 @@ def job_of(
     from wattlaw.simulator.calibration import calibrated
 
     return calibrated(job, calibration, calibrated_as(calibration, workload_key(figures)))
+
+
+@cache
+def _figures(workload: str) -> Figures:
+    """Return the figures of a workload, given as JSON: thousands of runs ask for the same."""
+    return catalogue.figures(WorkloadSpec.model_validate_json(workload))
+
+
+@cache
+def _work(workload: str) -> Work | None:
+    return catalogue.work(WorkloadSpec.model_validate_json(workload))
 
 
 def workload_spec(name: str, options: Mapping[str, Any]) -> WorkloadSpec:

@@ -6,7 +6,7 @@ than all of that. Not modelled: temperature, other jobs on network and storage, 
 collection, checkpoints, and failures.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from wattlaw.errors import BadInput
 from wattlaw.simulator import kernels
 from wattlaw.simulator.exchange import Way, exchange
+from wattlaw.simulator.feeding import first_input_s, input_s, loader_processes
 from wattlaw.simulator.job import Job, Phase, Prediction, Split, Window
 from wattlaw.simulator.kernels import Load
 from wattlaw.simulator.power import Board, Point, with_curve
@@ -22,8 +23,6 @@ from wattlaw.simulator.spread import deviation_of_maximum, slowest_over_mean, st
 _FORWARD = ("forward",)
 #: An all-reduce reads and writes each byte about twice on the GPU.
 _EXCHANGE_PASSES = 4
-#: As ``workloads.feed``: more loader processes per rank are not started unless asked for.
-_MOST_WORKERS = 8
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,6 @@ class _Update:
     split: Split
     point: Point
     phases: tuple[Phase, ...]
-    input_s: float  # that the input of its samples takes, hidden or not
 
 
 def predict(job: Job) -> Prediction:
@@ -54,7 +52,7 @@ def predict(job: Job) -> Prediction:
     if not updates:
         raise BadInput(f"gpus: given {job.gpus} for {kept} samples; allowed: one or more for each")
     main = updates[0][1]
-    startup_s = _first_input_s(job, min(job.local_batch, kept / job.gpus)) + _edges_s(job)
+    startup_s = first_input_s(job, min(job.local_batch, kept / job.gpus)) + _edges_s(job)
     samples = whole * job.global_batch + rest
     board = _board(job)
     awake_w = board.awake_w(main.point.clock_mhz)
@@ -199,9 +197,9 @@ def _put_together(
     slowest_s: float,
     exchange_memory: float,
 ) -> _Update:
-    input_s = _input_s(job, local)
+    samples_s = input_s(job, local)
     others_s = point.compute_s + point.launch_s + exchange_s + slowest_s
-    waits_s = max(0.0, input_s - others_s) if _workers(job) else input_s
+    waits_s = max(0.0, samples_s - others_s) if loader_processes(job) else samples_s
     split = Split(point.compute_s, point.launch_s, exchange_s, slowest_s, waits_s)
     awake_w, exchange_w = board.awake_w(point.clock_mhz), board.exchange_w(point.clock_mhz)
     computing_s = split.compute_s + split.launch_s
@@ -220,38 +218,7 @@ def _put_together(
         Phase("slowest", split.slowest_s, exchange_w, 1.0, 0.0),
         Phase("input", split.input_s, awake_w, 0.0, 0.0),
     )
-    return _Update(split, point, phases, input_s)
-
-
-def _workers(job: Job) -> int:
-    """Return the loader processes of a rank: as asked, or as ``workloads.feed`` chooses them."""
-    if job.loader_workers is not None:
-        return job.loader_workers
-    per_node = min(job.gpus, job.gpus_per_node or job.cluster.node.gpus)
-    spare = job.cluster.node.cores // per_node - 1
-    return max(0, min(_MOST_WORKERS, spare)) if job.figures.reads_files else 0
-
-
-def _input_s(job: Job, local: float) -> float:
-    """Return how long the input of an update takes: the cores' share, or the storage's."""
-    cores_s, storage_s = local * job.figures.input_cpu_s_per_sample, _storage_s(job, local)
-    workers = _workers(job)
-    return max(cores_s / workers, storage_s) if workers else cores_s + storage_s
-
-
-def _storage_s(job: Job, local: float) -> float:
-    """Return how long all ranks' samples of an update take from the storage that they share."""
-    if not job.figures.reads_files:
-        return 0.0  # in memory since the start
-    stored = job.gpus * local * job.figures.stored_bytes_per_sample
-    return stored / (job.cluster.storage_gb_s * 1e9)
-
-
-def _first_input_s(job: Job, local: float) -> float:
-    """Return the wait for an epoch's first batch, which one process of each rank makes alone."""
-    if not _workers(job):
-        return 0.0  # the rank makes every batch itself, the first as the others
-    return local * job.figures.input_cpu_s_per_sample + _storage_s(job, local)
+    return _Update(split, point, phases)
 
 
 def _held_by(job: Job, update: _Update) -> str:
@@ -261,13 +228,15 @@ def _held_by(job: Job, update: _Update) -> str:
     """
     split = update.split
     computing_s = split.compute_s + split.launch_s
-    if _workers(job) and split.input_s > 0:
+    if loader_processes(job) and split.input_s > 0:
         return "input"
     if max(computing_s, split.input_s) < split.exchange_s + split.slowest_s:
         return "exchange"
     if split.input_s > computing_s:
         return "input"
-    is_paused = update.point.limited_by == "power_limit_w" and split.launch_s > 0
+    # At the least clock a board pauses for its power limit, not for the host.
+    point, least_mhz = update.point, job.cluster.gpu.min_clock_mhz
+    is_paused = point.limited_by == "power_limit_w" and point.clock_mhz <= least_mhz
     return "launch" if split.launch_s > 0 and not is_paused else "compute"
 
 
@@ -288,7 +257,7 @@ def _evaluation(job: Job, awake_w: float) -> Window:
     passes = job.evaluation_samples / (local * job.gpus)
     whole = ceil(passes - 1e-9)
     forward = _forward(job, local * passes / whole)
-    startup_s = _first_input_s(job, local)
+    startup_s = first_input_s(job, local)
     return _window(job, [(whole, forward)], startup_s, awake_w, job.evaluation_samples)
 
 
@@ -310,7 +279,7 @@ def _window(
     in_all_s = float(duration_s.sum())
     per_gpu_j = float((duration_s * power_w).sum())
     # One core of each rank issues kernels, and loads samples where no other process does.
-    loading_s = samples * job.figures.input_cpu_s_per_sample if _workers(job) else 0.0
+    loading_s = samples * job.figures.input_cpu_s_per_sample if loader_processes(job) else 0.0
     node = job.cluster.node
     busy_cores = min(job.gpus + loading_s / in_all_s, job.nodes * node.cores)
     cpu_w = job.nodes * node.cpu_idle_w + busy_cores * node.cpu_core_w
@@ -326,8 +295,3 @@ def _window(
         mem_util=float((duration_s * mem_util).sum()) / in_all_s,
         limited_by=updates[0][1].point.limited_by,
     )
-
-
-def uncapped(job: Job) -> Job:
-    """Return a job without limits, to compare with."""
-    return replace(job, power_limit_w=None, clock_limit_mhz=None)

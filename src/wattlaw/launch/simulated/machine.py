@@ -1,8 +1,7 @@
 """What the runs of a study are simulated on: a cluster, its parameters, and its label."""
 
 import hashlib
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +9,8 @@ from wattlaw.errors import BadInput, WattlawError
 from wattlaw.launch.jobs import job_of
 from wattlaw.simulator import library
 from wattlaw.simulator.cluster import Cluster
-from wattlaw.simulator.figures import Figures
 from wattlaw.simulator.job import Job
-from wattlaw.study.model import Launch, RunSpec, Simulation, WorkloadSpec
-from wattlaw.workloads import catalogue
-from wattlaw.workloads.workload import Work
+from wattlaw.study.model import Launch, RunSpec, Simulation
 
 if TYPE_CHECKING:
     from wattlaw.simulator.calibration import Calibration
@@ -78,19 +74,14 @@ class Machine:
         WattlawError
             The workload has no figures.
         """
-        figures, work = _known(spec.workload.model_dump_json())
         enforced = {"power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz}
         setting = spec.setting.model_copy(update=enforced)
-        job = job_of(
+        return job_of(
             spec.model_copy(update={"setting": setting}),
             self.cluster,
             calibration=self.calibration,
             gpus_per_node=self.gpus_per_node,
-            figures=figures,
-            samples=work.samples,
         )
-        evaluated = work.evaluation_samples if spec.measure.evaluate else 0
-        return replace(job, evaluation_samples=evaluated)
 
     def refuses(self, spec: RunSpec) -> str | None:
         """Return why a run can never be simulated here, limits apart, or None."""
@@ -119,16 +110,6 @@ class Machine:
     def made_by(self) -> str:
         """Return whose parameters the simulator has, in a word or two."""
         return _made_by(self.calibration)
-
-
-@cache
-def _known(workload: str) -> tuple[Figures, Work]:
-    """Return figures and size of a workload, given as JSON: thousands of runs ask for the same."""
-    spec = WorkloadSpec.model_validate_json(workload)
-    figures, work = catalogue.figures(spec), catalogue.work(spec)
-    if work is None:
-        raise BadInput(f"{spec.name}: the samples of its data set are not known")
-    return figures, work
 
 
 def _calibration(asked: Simulation, cluster: Cluster) -> "Calibration | None":
