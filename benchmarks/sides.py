@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from watched import end_tree
 from wattlaw import processes
-from wattlaw.study.model import Precision
+from wattlaw.study.base import Precision
 
 _SEED = 0
 _PROFILED = {"wait": 4, "warmup": 2, "active": 6}  # updates

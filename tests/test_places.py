@@ -11,7 +11,8 @@ from conftest import study_of, wait_for
 from wattlaw.errors import NotAvailable
 from wattlaw.launch.local import LocalLauncher
 from wattlaw.launch.places import Places
-from wattlaw.study.model import Launch, Study
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import Study
 from wattlaw.study.plan import expand
 
 HOLD = """

@@ -18,7 +18,8 @@ from wattlaw.simulator.job import Job, Phase, Prediction, Split, Window
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
 from wattlaw.store.schema import EPOCHS, TELEMETRY
-from wattlaw.study.model import Measure, Simulation, WorkloadSpec
+from wattlaw.study.launching import Simulation
+from wattlaw.study.model import Measure, WorkloadSpec
 from wattlaw.workloads import catalogue
 
 DIGITS = WorkloadSpec(name="digits-cnn")

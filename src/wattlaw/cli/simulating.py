@@ -14,7 +14,8 @@ from wattlaw.simulator.job import Job
 from wattlaw.simulator.library import read_cluster
 from wattlaw.simulator.predict import predict
 from wattlaw.simulator.what_if import Intervals, Target, compared, row_of
-from wattlaw.study.model import MAX_COUNT, Measure, Precision, RunSpec, Setting, Train
+from wattlaw.study.base import MAX_COUNT, Precision
+from wattlaw.study.model import Measure, RunSpec, Setting, Train
 from wattlaw.workloads import catalogue
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from typing import Any, Protocol, Self
 
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.study.model import Launch, RunSpec
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import RunSpec
 
 GROUP = "wattlaw.launchers"
 

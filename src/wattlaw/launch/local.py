@@ -21,7 +21,8 @@ from wattlaw.launch.places import Claim, Places
 from wattlaw.limits.guard import Hold, hold
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.study.model import Launch, RunSpec
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import RunSpec
 from wattlaw.training.handover import RENDEZVOUS_FILE
 
 _GRACE_S = 5.0

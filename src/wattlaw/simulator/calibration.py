@@ -24,7 +24,7 @@ from wattlaw.simulator.cluster import Gpu
 from wattlaw.simulator.job import Job, Prediction
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
-from wattlaw.study.model import Model
+from wattlaw.study.base import Model
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, JsonValue, model_validator
 
-from wattlaw.study.model import Model
+from wattlaw.study.base import Model
 
 #: No amount of a sample or an update is greater; a bound keeps sums finite.
 _MOST = 10**18

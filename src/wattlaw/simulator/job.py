@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.figures import Figures
 from wattlaw.simulator.parameters import Parameters
-from wattlaw.study.model import Precision
+from wattlaw.study.base import Precision
 
 
 @dataclass(frozen=True)

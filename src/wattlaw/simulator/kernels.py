@@ -20,7 +20,7 @@ from wattlaw.errors import BadInput
 from wattlaw.simulator.cluster import Gpu
 from wattlaw.simulator.figures import Figures
 from wattlaw.simulator.parameters import Parameters
-from wattlaw.study.model import Precision
+from wattlaw.study.base import Precision
 
 Floats = npt.NDArray[np.float64]
 

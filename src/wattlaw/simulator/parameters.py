@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from wattlaw.study.model import Model
+from wattlaw.study.base import Model
 
 Share = Annotated[float, Field(gt=0, le=1)]
 AtLeastZero = Annotated[float, Field(ge=0, le=10**6)]

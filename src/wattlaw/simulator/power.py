@@ -17,7 +17,7 @@ import numpy.typing as npt
 from wattlaw.simulator.cluster import Gpu
 from wattlaw.simulator.kernels import Busy, Load, busy
 from wattlaw.simulator.parameters import Parameters
-from wattlaw.study.model import Precision
+from wattlaw.study.base import Precision
 
 Floats = npt.NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from wattlaw.errors import BadInput
-from wattlaw.study.model import MAX_COUNT
+from wattlaw.study.base import MAX_COUNT
 
 #: Longer names are refused, so that no table can make a report or a label unreadable.
 MAX_TEXT = 200

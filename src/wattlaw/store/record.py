@@ -85,6 +85,53 @@ class Facts(BaseModel):
     software: dict[str, str] = Field(default_factory=dict)
 
 
+class ClockReport(BaseModel):
+    """How far the wall clock of a host was from another's, when both were asked."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    reference: str  # the host that it was compared with
+    at: Literal["begin", "end"]  # of an attempt
+    offset_s: float  # host's clock minus the reference's
+    uncertainty_s: float  # the offset is within this of the truth: half of the quickest round trip
+
+
+class Interruption(BaseModel):
+    """An attempt that something else than the run itself ended, and after which it went on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    attempt: int
+    at: datetime
+    reason: str
+    job_id: str | None = None
+    nodes: tuple[str, ...] = ()
+    has_progress: bool = False  # it left a checkpoint further on than the one it began with
+
+
+class Site(BaseModel):
+    """Where a scheduler has put a run, and what the site itself measured of it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    scheduler: str
+    version: str | None = None
+    cluster: str | None = None
+    job_id: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    nodes: tuple[str, ...] = ()
+    topology: dict[str, str] = Field(default_factory=dict)  # node -> its switches, root first
+    submitted_at: datetime | None = None
+    energy_j: float | None = None  # of the whole job, by the scheduler's accounting
+    energy_source: str | None = None  # such as "sacct ConsumedEnergyRaw"
+    energy_scope: str | None = None  # what that energy is of, in words
+    energy_start_at: datetime | None = None  # the time that it is over
+    energy_end_at: datetime | None = None
+
+
 class RunRecord(BaseModel):
     """One run as a store keeps it."""
 
@@ -106,3 +153,6 @@ class RunRecord(BaseModel):
     facts: Facts = Facts()
     samplers: tuple[SamplerReport, ...] = ()
     limits: tuple[LimitReport, ...] = ()
+    clocks: tuple[ClockReport, ...] = ()
+    interruptions: tuple[Interruption, ...] = ()
+    site: Site | None = None

@@ -8,36 +8,14 @@ import re
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    PlainValidator,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import Field, JsonValue, PlainValidator, model_validator
 
+from wattlaw.study.base import MAX_COUNT, Count, Fraction, Model, Name, Positive, Precision, Word
+from wattlaw.study.launching import Launch
 from wattlaw.study.rules import FRACTIONS, PLACEHOLDERS, Misfit, filled, fraction, fraction_of
-
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-MAX_COUNT = 10_000_000
-Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
-Positive = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(gt=0, le=1)]
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-Word = Annotated[str, StringConstraints(max_length=10_000, pattern=r"^[^\x00]*$")]
 
 _COUNTS = "a list of whole numbers >= 1"
 _LIMITS = "a list of numbers > 0, or null for no limit"
-
-
-class Model(BaseModel):
-    """Frozen, strict (no text taken for a number), and closed to unknown keys."""
-
-    model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
-    )
 
 
 class WorkloadSpec(Model):
@@ -236,67 +214,6 @@ class Train(Model):
         ge=0,
         le=2**31,
         description="a whole number >= 0 and <= 2^31; repeat r trains from seed + r",
-    )
-
-
-class Simulation(Model):
-    """What the launcher ``simulated`` simulates; others do not look at it."""
-
-    hardware: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=1000,
-        description="the name of a cluster, or a file that describes one, or null",
-    )
-    calibration: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=1000,
-        description="a file of 'wattlaw calibrate', or null for none",
-    )
-    fail_share: float = Field(
-        default=0.0, ge=0, le=1, description="the share of attempts that fail, 0 to 1"
-    )
-    seed: int = Field(default=0, ge=0, le=2**31, description="a whole number >= 0 and <= 2^31")
-    critical_batch: float | None = Field(
-        default=None, gt=0, description="samples (> 0), or null for no quality"
-    )
-    epochs_to_target: float | None = Field(
-        default=None, gt=0, description="epochs (> 0) that small batches need, or null"
-    )
-
-    @model_validator(mode="after")
-    def _quality_is_whole(self) -> Self:
-        if (self.critical_batch is None) != (self.epochs_to_target is None):
-            raise ValueError(
-                "given one of critical_batch and epochs_to_target; allowed: both or neither"
-            )
-        return self
-
-
-class Launch(Model):
-    """Where runs happen. Only ``kind``, ``hardware`` and the node count are part of identity."""
-
-    kind: Name = Field(default="local", description="the name of a launcher, such as local")
-    hardware: str | None = Field(
-        default=None, max_length=200, description="a label for the hardware, or null to detect it"
-    )
-    gpus_per_node: int | None = Field(
-        default=None, ge=1, description="a whole number >= 1, or null to count them"
-    )
-    threads_per_worker: int | None = Field(
-        default=None, ge=1, description="a whole number >= 1, or null for an equal share of cores"
-    )
-    prior_clocks: Literal["default"] | None = Field(
-        default=None,
-        description="default, to state that no clock is locked before a run, or null",
-    )
-    max_parallel: int = Field(default=1, ge=1, description="a whole number >= 1")
-    timeout_s: float | None = Field(
-        default=None, gt=0, description="seconds (> 0), or null for no limit"
-    )
-    simulation: Simulation = Field(
-        default=Simulation(), description="a mapping of settings of the launcher simulated"
     )
 
 

@@ -17,7 +17,8 @@ from wattlaw.launch.simulated.machine import Machine
 from wattlaw.limits.asked import check_range
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.study.model import Launch, RunSpec
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import RunSpec
 
 #: Runs under way at once, for each process: enough that none waits for the next one, few enough
 #: that a Ctrl-C interrupts few.

@@ -10,7 +10,8 @@ from wattlaw.launch.jobs import job_of
 from wattlaw.simulator import library
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.job import Job
-from wattlaw.study.model import Launch, RunSpec, Simulation
+from wattlaw.study.launching import Launch, Simulation
+from wattlaw.study.model import RunSpec
 
 if TYPE_CHECKING:
     from wattlaw.simulator.calibration import Calibration

@@ -20,7 +20,8 @@ from wattlaw.launch.simulated.columns import flags, numbers, table, text, texts
 from wattlaw.launch.simulated.signal import cycle_of
 from wattlaw.simulator.job import Prediction, Window
 from wattlaw.simulator.quality import epochs_to_target
-from wattlaw.study.model import Measure, Simulation
+from wattlaw.study.launching import Simulation
+from wattlaw.study.model import Measure
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,6 +136,8 @@ def epochs_table(
         "epoch": numbers(windows.epoch),
         "phase": texts(("evaluate", "train"), training.astype(np.int64)),
         "warmup": flags(windows.epoch < measure.warmup_epochs),
+        "interrupted": flags(np.zeros(count, dtype=bool)),
+        "from_update": numbers(np.zeros(count, dtype=np.int64)),
         "start_ns": numbers(nanoseconds(windows.start_s)),
         "duration_s": numbers(windows.duration_s),
         "samples": numbers(of("samples")),

@@ -1,0 +1,166 @@
+"""The study file's ``launch``: where and how runs happen."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, StringConstraints, field_validator, model_validator
+
+from wattlaw.study.base import Model, Name, Word
+from wattlaw.study.rules import Misfit
+
+OptionName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{1,40}$")]
+#: Options of sbatch that say what a run is, or on which its coming home depends.
+OURS = frozenset(
+    {
+        *("job-name", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "time", "gres"),
+        *("signal", "requeue", "no-requeue", "output", "error", "open-mode", "input", "array"),
+        *("wrap", "parsable", "wait", "hold", "test-only", "quiet", "clusters", "help", "version"),
+    }
+)
+
+
+class Simulation(Model):
+    """What the launcher ``simulated`` simulates; others do not look at it."""
+
+    hardware: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="the name of a cluster, or a file that describes one, or null",
+    )
+    calibration: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=1000,
+        description="a file of 'wattlaw calibrate', or null for none",
+    )
+    fail_share: float = Field(
+        default=0.0, ge=0, le=1, description="the share of attempts that fail, 0 to 1"
+    )
+    seed: int = Field(default=0, ge=0, le=2**31, description="a whole number >= 0 and <= 2^31")
+    critical_batch: float | None = Field(
+        default=None, gt=0, description="samples (> 0), or null for no quality"
+    )
+    epochs_to_target: float | None = Field(
+        default=None, gt=0, description="epochs (> 0) that small batches need, or null"
+    )
+
+    @model_validator(mode="after")
+    def _quality_is_whole(self) -> Self:
+        if (self.critical_batch is None) != (self.epochs_to_target is None):
+            raise ValueError(
+                "given one of critical_batch and epochs_to_target; allowed: both or neither"
+            )
+        return self
+
+
+class Slurm(Model):
+    """How the launcher ``slurm`` asks for jobs; others do not look at it."""
+
+    options: dict[OptionName, str | int | bool] = Field(
+        default_factory=dict,
+        description="a mapping of sbatch's long options without dashes to text, whole numbers, "
+        "true or false, such as {partition: gpu, account: abc, exclusive: true}",
+    )
+    time: (
+        Annotated[str, StringConstraints(pattern=r"^(\d{1,5}-)?\d{1,5}(:\d{1,2}){0,2}$")] | None
+    ) = Field(
+        default=None,
+        description="a job's time limit as text, such as '02:00:00' or '1-12:00:00', "
+        "or null for the partition's",
+    )
+    gres: (
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+(:[A-Za-z0-9_.-]+)?$")] | None
+    ) = Field(
+        default="gpu",
+        description="what each worker takes of its node, such as gpu or gpu:a100, "
+        "or null for nodes without GPUs",
+    )
+    cpus_per_worker: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="processor cores (>= 1) to ask for, or null to leave that to the site",
+    )
+    setup: tuple[Word, ...] = Field(
+        default=(),
+        max_length=1000,
+        description="a list of lines of bash, run on the job's first node before anything else, "
+        "such as ['module load CUDA']",
+    )
+    python: Word | None = Field(
+        default=None,
+        min_length=1,
+        description="the Python in which wattlaw is installed on the nodes, "
+        "or null for the one that submits",
+    )
+    host_suffix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.-]{0,100}$")] = Field(
+        default="",
+        description="what the first node's name is given to be reached through another network "
+        "(letters, digits, '.', '-'), such as i or -ib0",
+    )
+    limits: Literal["own", "prolog"] = Field(
+        default="own",
+        description="own, to set power and clock limits from the job, or prolog, where the site "
+        "has installed wattlaw's Slurm prolog and epilog",
+    )
+    max_queued: int = Field(
+        default=20, ge=1, le=10_000, description="jobs in the queue at once, 1 to 10,000"
+    )
+    poll_s: float = Field(
+        default=30.0, ge=1, le=3600, description="seconds between questions to Slurm, 1 to 3600"
+    )
+    warn_s: int = Field(
+        default=120,
+        ge=1,
+        le=65_535,
+        description="seconds (1 to 65,535) before the time limit at which a checkpoint is made",
+    )
+    settle_s: float = Field(
+        default=60.0,
+        ge=0,
+        le=3600,
+        description="seconds (0 to 3600) after which a file written on one node is seen on another",
+    )
+
+    @field_validator("options")
+    @classmethod
+    def _options_are_the_users(cls, given: dict[str, Any]) -> dict[str, Any]:
+        for name in given:
+            if name in OURS:
+                raise Misfit(f"given {name}; allowed: all but {', '.join(sorted(OURS))}", name)
+        return given
+
+    @field_validator("setup")
+    @classmethod
+    def _lines_are_lines(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for place, line in enumerate(given):
+            if "\n" in line or "\r" in line:
+                raise Misfit("given several lines; allowed: one line in each item", place)
+        return given
+
+
+class Launch(Model):
+    """Where runs happen. Only ``kind``, ``hardware`` and the node count are part of identity."""
+
+    kind: Name = Field(default="local", description="the name of a launcher, such as local")
+    hardware: str | None = Field(
+        default=None, max_length=200, description="a label for the hardware, or null to detect it"
+    )
+    gpus_per_node: int | None = Field(
+        default=None, ge=1, description="a whole number >= 1, or null to count them"
+    )
+    threads_per_worker: int | None = Field(
+        default=None, ge=1, description="a whole number >= 1, or null for an equal share of cores"
+    )
+    prior_clocks: Literal["default"] | None = Field(
+        default=None,
+        description="default, to state that no clock is locked before a run, or null",
+    )
+    max_parallel: int = Field(default=1, ge=1, description="a whole number >= 1")
+    timeout_s: float | None = Field(
+        default=None, gt=0, description="seconds (> 0), or null for no limit"
+    )
+    slurm: Slurm = Field(default=Slurm(), description="a mapping of settings of the launcher slurm")
+    simulation: Simulation = Field(
+        default=Simulation(), description="a mapping of settings of the launcher simulated"
+    )
