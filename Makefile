@@ -1,13 +1,16 @@
 # make quickstart   set up if needed, run a small real study, write quickstart/report.html
 # make test         set up if needed, run the tests
+# make test-slurm   install Slurm if needed (root), run the tests on a cluster of four nodes
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.wattlaw-installed
 PEERS := .venv-peers
 
-.PHONY: setup quickstart test lint format bench bench-overhead bench-throughput bench-analysis \
-  bench-simulator bench-gpu clean
+SLURM_PACKAGES := slurm-wlm munge
+
+.PHONY: setup quickstart test test-slurm lint format bench bench-overhead bench-throughput \
+  bench-analysis bench-simulator bench-gpu clean
 
 setup: $(STAMP)
 
@@ -16,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "wattlaw needs Python >= 3.11; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,slurm,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,dev]'
 	@touch $(STAMP)
 
 quickstart: setup
@@ -27,6 +30,14 @@ quickstart: setup
 # Two at a time, each file in one process: tests of one file share what is slow to make.
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Debian's Slurm as four nodes on this machine; the tests start it and end it.
+test-slurm: setup
+	@which slurmctld slurmd munged sbatch >/dev/null || \
+	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
+	    --no-install-recommends $(SLURM_PACKAGES); } >/dev/null || \
+	  { echo "make test-slurm needs root and Debian's packages: $(SLURM_PACKAGES)" >&2; exit 1; }
+	$(BIN)/python -m pytest tests/slurm
 
 lint: setup
 	$(BIN)/ruff format --check .

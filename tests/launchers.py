@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wattlaw.launch.campaign import Campaign, Outcome
-from wattlaw.launch.launcher import Ended
+from wattlaw.launch.launcher import Ended, EndsWithUs
 from wattlaw.launch.places import Claim, Places
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -20,6 +20,7 @@ class Silent:
     def started(self, record: object) -> None: ...
     def ended(self, record: object, *, here: bool) -> None: ...
     def waiting(self, runs: int) -> None: ...
+    def noted(self, words: str) -> None: ...
 
 
 class ScriptedAttempt:
@@ -37,7 +38,7 @@ class ScriptedAttempt:
         self._claim.release()
 
 
-class ScriptedLauncher:
+class ScriptedLauncher(EndsWithUs):
     """Every attempt writes all its windows; ``poll`` of a run's repeat says how it goes on."""
 
     is_durable = True

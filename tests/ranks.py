@@ -66,14 +66,20 @@ def spec_of(
     )
 
 
-def start(spec: RunSpec, folder: Path, attempt: int = 1, seed: int = 0) -> list[Any]:
-    """Start the ranks of a run; return their processes."""
+def start(
+    spec: RunSpec, folder: Path, attempt: int = 1, seed: int = 0, warned_at: int | None = None
+) -> list[Any]:
+    """Start the ranks of a run; return their processes.
+
+    ``warned_at`` is which of their looks for a warning sees one, counted from 1: there is a look
+    after every update, one before an epoch's evaluation and one after it.
+    """
     _serve()
     live = RunFolder(folder).live(attempt)
     live.mkdir(parents=True)
     meeting = tempfile.mktemp(dir=live)  # noqa: S306 - torch makes the file
     ranks = [
-        _SERVER.Process(target=_rank, args=(spec, folder, attempt, rank, meeting, seed))
+        _SERVER.Process(target=_rank, args=(spec, folder, attempt, rank, meeting, seed, warned_at))
         for rank in range(spec.setting.gpus)
     ]
     for rank in ranks:
@@ -81,9 +87,11 @@ def start(spec: RunSpec, folder: Path, attempt: int = 1, seed: int = 0) -> list[
     return ranks
 
 
-def trained(spec: RunSpec, folder: Path, attempt: int = 1, seed: int = 0) -> list[dict[str, Any]]:
-    """Train a run to its end; return its windows."""
-    ranks = start(spec, folder, attempt, seed)
+def trained(
+    spec: RunSpec, folder: Path, attempt: int = 1, seed: int = 0, warned_at: int | None = None
+) -> list[dict[str, Any]]:
+    """Train a run to its end, or to a warning; return its windows."""
+    ranks = start(spec, folder, attempt, seed, warned_at)
     for rank in ranks:
         rank.join(150)
     codes = [rank.exitcode for rank in ranks]
@@ -105,7 +113,32 @@ def losses(windows: list[dict[str, Any]], phase: str = "train") -> list[float]:
     return [window["loss"] for window in windows if window["phase"] == phase]
 
 
-def _rank(spec: RunSpec, folder: Path, attempt: int, rank: int, meeting: str, seed: int) -> None:
+class _Looks:
+    """A warning that is seen at one of the looks for it, and at all after that."""
+
+    def __init__(self, warned_at: int) -> None:
+        self._left = warned_at
+
+    def begin(self) -> None:
+        """Do nothing at an epoch's begin."""
+
+    def now(self) -> bool:
+        """Look."""
+        self._left -= 1
+        return self._left <= 0
+
+    after_update = now
+
+
+def _rank(
+    spec: RunSpec,
+    folder: Path,
+    attempt: int,
+    rank: int,
+    meeting: str,
+    seed: int,
+    warned_at: int | None,
+) -> None:
     import torch
 
     from wattlaw import registry
@@ -131,8 +164,10 @@ def _rank(spec: RunSpec, folder: Path, attempt: int, rank: int, meeting: str, se
             torch.manual_seed(seed)
             model = workload.model()
             training = Training(workload, model, spec, seed, ranks)
+            if warned_at is not None:
+                training._warning = _Looks(warned_at)
             windows = open_windows(run.live(attempt), _HOST) if rank == 0 else None
-            training.run(windows, entry.metric, run)
+            training.run(windows, entry.metric, run, run.live(attempt))
     except Exception:
         told = {"rank": rank, "text": traceback.format_exc()}
         (run.live(attempt) / f"error.{rank}").write_text(json.dumps(told, indent=1))

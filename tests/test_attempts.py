@@ -1,15 +1,22 @@
 """The windows of a run that took several attempts: each epoch once, from who made it last."""
 
+import json
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from wattlaw.launch.finish import finish
-from wattlaw.store.record import RunRecord
+from wattlaw.errors import BadInput
+from wattlaw.launch.attempts import missing_of, windows_of_all
+from wattlaw.launch.finish import failure_of, finish
+from wattlaw.store.record import ClockReport, Interruption, RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.schema import WINDOWS
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
 from wattlaw.telemetry.windows import open_windows, write_window
+from wattlaw.training import failures
+from wattlaw.training.handover import DISK_FULL
 
 DIGITS = WorkloadSpec(name="digits-cnn")
 COMMAND = WorkloadSpec(name="own", command=("python", "train.py"))
@@ -73,12 +80,232 @@ def test_a_run_with_checkpoints_that_lacks_an_epoch_has_failed(tmp_path):
     assert (record.status, record.reason) == ("failed", "1 of 4 windows are missing")
 
 
-def test_without_checkpoints_an_attempt_stands_for_itself(tmp_path):
-    record, _ = finished(tmp_path, DIGITS, None, [0, 1], [2, 3])
-    assert (record.status, record.reason) == ("failed", "2 of 4 windows are missing")
+def test_an_attempt_goes_on_from_a_checkpoint_that_a_warning_left_without_the_option(tmp_path):
+    record, found = finished(tmp_path, DIGITS, None, [0, 1], [2, 3])
+    assert (record.status, found) == ("done", [(0, 1), (1, 1), (2, 2), (3, 2)])
 
 
 @pytest.mark.parametrize("epochs", [[0, 1], [None, None]])
 def test_a_command_that_is_tried_again_has_the_windows_of_the_last_time_only(epochs, tmp_path):
     record, found = finished(tmp_path, COMMAND, 1, [0, 1, None], epochs)
     assert (record.status, found) == ("done", [(epoch, 2) for epoch in epochs])
+
+
+class Part(NamedTuple):
+    """A window: of training from one update up to another, or of evaluation."""
+
+    epoch: int
+    begin: int
+    end: int
+    phase: str = "train"
+    hosts: str = "a"
+
+
+def evaluated(epoch: int, hosts: str = "a") -> Part:
+    return Part(epoch, 0, 0, "evaluate", hosts)
+
+
+W = 10  # updates of a whole epoch
+
+
+def record_of(attempts: int, *, nodes: int = 1, epochs: int = 2) -> RunRecord:
+    spec = RunSpec(
+        workload=DIGITS,
+        setting=Setting(gpus=nodes, global_batch=8 * nodes, local_batch=8),
+        repeat=0,
+        measure=Measure(epochs=epochs, warmup_epochs=0, evaluate=True),
+        launch_kind="local",
+        nodes=nodes,
+    )
+    return RunRecord(
+        run_id=run_id(spec), study="x", spec=spec, seed=0, order_seed=0, attempts=attempts
+    )
+
+
+def written(
+    folder: Path, attempts: list[list[Part]], **changes: int
+) -> tuple[RunRecord, RunFolder]:
+    """Write the windows of attempts; return the record of the last, and the folder."""
+    record = record_of(len(attempts), **changes)
+    run = RunFolder(folder / record.run_id)
+    for number, parts in enumerate(attempts, 1):
+        run.live(number).mkdir(parents=True)
+        for host in sorted({host for part in parts for host in part.hosts}):
+            with open_windows(run.live(number), host) as windows:
+                for part in (part for part in parts if host in part.hosts):
+                    is_training = part.phase == "train"
+                    write_window(
+                        windows,
+                        host,
+                        epoch=part.epoch,
+                        phase=part.phase,
+                        warmup=False,
+                        start_ns=number,  # tells the attempt
+                        duration_s=1.0,
+                        from_update=part.begin,
+                        updates=part.end - part.begin if is_training else None,
+                    )
+    return record, run
+
+
+def merged(folder: Path, attempts: list[list[Part]]) -> tuple[list[tuple[int, ...]], list[int]]:
+    record, run = written(folder, attempts)
+    table, numbers = windows_of_all(record, run)
+    names = ("start_ns", "epoch", "from_update")
+    found = [
+        (*(row[name] for name in names), row["updates"] or 0)
+        for row in table.to_pylist()
+        if row["phase"] == "train"
+    ]
+    assert table.schema == WINDOWS
+    return found, numbers
+
+
+FIRST = [Part(0, 0, W), evaluated(0)]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "expected", "numbers"),
+    [
+        (  # cut in the second epoch
+            [[*FIRST, Part(1, 0, 4)], [Part(1, 4, W), evaluated(1)]],
+            [(1, 0, 0, 10), (1, 1, 0, 4), (2, 1, 4, 6)],
+            [1, 2],
+        ),
+        (  # cut twice in one epoch, with an attempt that made nothing between
+            [[Part(0, 0, 4)], [], [Part(0, 4, 7)], [Part(0, 7, W), evaluated(0), Part(1, 0, W)]],
+            [(1, 0, 0, 4), (3, 0, 4, 3), (4, 0, 7, 3), (4, 1, 0, 10)],
+            [1, 3, 4],
+        ),
+        (  # the second was killed after it had made more than its checkpoint
+            [[Part(0, 0, 4)], [Part(0, 4, W), evaluated(0), Part(1, 0, W)], [Part(0, 4, W)]],
+            [(1, 0, 0, 4), (3, 0, 4, 6)],
+            [1, 3],
+        ),
+        (  # a cut whose checkpoint was not written
+            [[*FIRST, Part(1, 0, 4)], [Part(1, 0, W), evaluated(1)]],
+            [(1, 0, 0, 10), (2, 1, 0, 10)],
+            [1, 2],
+        ),
+        (  # an evaluation was pending: the training before it stays
+            [[Part(0, 0, 4)], [Part(0, 4, W)], [evaluated(0), Part(1, 0, W), evaluated(1)]],
+            [(1, 0, 0, 4), (2, 0, 4, 6), (3, 1, 0, 10)],
+            [1, 2, 3],
+        ),
+        (  # a checkpoint that was removed: from the beginning
+            [[*FIRST, Part(1, 0, 4)], [Part(0, 0, W), evaluated(0), Part(1, 0, W), evaluated(1)]],
+            [(2, 0, 0, 10), (2, 1, 0, 10)],
+            [2],
+        ),
+        (  # ended after its last window
+            [[*FIRST, Part(1, 0, W), evaluated(1)], []],
+            [(1, 0, 0, 10), (1, 1, 0, 10)],
+            [1, 2],
+        ),
+    ],
+)
+def test_parts_of_epochs_are_each_from_the_last_attempt_that_made_them(
+    attempts, expected, numbers, tmp_path
+):
+    found, kept = merged(tmp_path, attempts)
+    assert found == expected
+    assert [number for number in kept if attempts[number - 1]] == [
+        number for number in numbers if attempts[number - 1]
+    ]
+
+
+WHOLE = [Part(0, 0, W), evaluated(0), Part(1, 0, W), evaluated(1)]
+
+
+@pytest.mark.parametrize(
+    ("parts", "missing"),
+    [
+        (WHOLE, None),
+        ([Part(0, 0, 4), Part(0, 4, W), *WHOLE[1:]], None),
+        ([Part(0, 0, 4), Part(0, 5, W), *WHOLE[1:]], "1 of 4 windows are missing"),
+        ([Part(0, 4, W), *WHOLE[1:]], "1 of 4 windows are missing"),
+        ([Part(0, 0, 5), Part(0, 4, W), *WHOLE[1:]], "1 of 4 windows are missing"),
+        ([*WHOLE[:2], Part(1, 0, 7), evaluated(1)], "1 of 4 windows are missing"),
+        (WHOLE[:2], "2 of 4 windows are missing"),
+        ([], "4 of 4 windows are missing"),
+    ],
+)
+def test_an_epoch_is_whole_when_its_parts_follow_each_other_to_its_end(parts, missing, tmp_path):
+    record, run = written(tmp_path, [parts])
+    assert missing_of(record, run.windows(1)) == missing
+
+
+@pytest.mark.parametrize(
+    ("parts", "missing"),
+    [
+        ([p._replace(hosts="ab") for p in WHOLE], None),
+        (  # other hosts after the first part
+            [Part(0, 0, 4, hosts="ab"), Part(0, 4, W, hosts="cd")]
+            + [p._replace(hosts="cd") for p in WHOLE[1:]],
+            None,
+        ),
+        (
+            [Part(0, 0, 4, hosts="ab"), Part(0, 4, W, hosts="a")]
+            + [p._replace(hosts="ab") for p in WHOLE[1:]],
+            "1 of 4 windows are missing on some of 2 hosts",
+        ),
+    ],
+)
+def test_every_part_must_be_there_on_every_host(parts, missing, tmp_path):
+    record, run = written(tmp_path, [parts], nodes=2)
+    assert missing_of(record, run.windows(1)) == missing
+
+
+def test_an_attempt_that_stopped_for_a_warning_is_not_the_runs_end(tmp_path):
+    record, run = written(tmp_path, [[Part(0, 0, 4), evaluated(0)]], epochs=1)
+    told = {"epoch": 0, "update": 4, "reason": "warned"}
+    (run.live(1) / "stopped.json").write_text(json.dumps(told))
+    record = finish(record, run)
+    assert record.status == "failed"
+    assert record.reason.startswith("stopped after update 4 of epoch 0: warned")
+
+
+def test_clocks_of_all_attempts_are_in_the_record_which_keeps_what_was_there(tmp_path):
+    record, run = written(tmp_path, [[Part(0, 0, 4)], [Part(0, 4, W), *WHOLE[1:]]])
+    for number in (1, 2):
+        report = ClockReport(
+            host="a", reference="b", at="begin", offset_s=float(number), uncertainty_s=0.1
+        )
+        (run.live(number) / "clocks.a.json").write_text(json.dumps([report.model_dump()]))
+    there = {
+        "interruptions": (Interruption(attempt=1, at=now(), reason="time limit"),),
+        "site": Site(scheduler="slurm", job_id="7"),
+    }
+    done = finish(record.model_copy(update=there), run)
+    assert done.status == "done", done.reason
+    assert [one.offset_s for one in done.clocks] == [1.0, 2.0]
+    assert (done.interruptions, done.site) == (there["interruptions"], there["site"])
+
+
+def test_the_reason_of_a_failure_is_that_of_the_host_that_was_not_its_consequence(tmp_path):
+    _, run = written(tmp_path, [[]])
+    live = run.live(1)
+    failures.write_failure(live, "a", "asked", "the node agent was ended by SIGTERM")
+    assert failure_of(run, 1, 1) == "the node agent was ended by SIGTERM"
+    failures.write_error(live, 2, BadInput("no such file"))
+    assert failure_of(run, 1, 1) == "rank 2: no such file"
+    (live / "error.2.json").unlink()
+    failures.write_failure(live, "b", "told", "rank 2: connection reset")
+    assert failure_of(run, 1, 1) == "rank 2: connection reset"
+    failures.write_failure(live, "c", "killed", "rank 3 ended by signal 9 (SIGKILL)")
+    assert failure_of(run, 1, 1) == "rank 3 ended by signal 9 (SIGKILL)"
+    failures.write_failure(live, "a", "killed", "another")  # what it said first stays
+    assert json.loads((live / "failure.a.json").read_text())["kind"] == "asked"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-9, "the node agent was ended by signal 9 (SIGKILL); see "),
+        (3, "the node agent ended with exit code 3; see "),
+        (DISK_FULL, "the disk is full, so that the node agent could not write why the run failed"),
+    ],
+)
+def test_an_agent_that_has_told_nothing_is_told_of_by_its_code(code, words, tmp_path):
+    _, run = written(tmp_path, [[]])
+    assert failure_of(run, 1, code).startswith(words)

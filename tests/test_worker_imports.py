@@ -23,7 +23,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "wattlaw"
 FOLDERS = ("training", "telemetry", "limits", "devices", "workloads")
 FILES = (
     "store/live.py", "store/files.py", "store/record.py", "store/run_folder.py", "store/schema.py",
-    "study/model.py", "study/rules.py", "study/identity.py",
+    "study/base.py", "study/launching.py", "study/model.py", "study/rules.py", "study/identity.py",
     "simulator/figures.py", "simulator/cluster.py",
     "processes.py", "registry.py", "machine.py", "errors.py", "__init__.py",
 )  # fmt: skip
@@ -37,8 +37,14 @@ BLOCKED = (
     "pandas", "duckdb", "typer", "rich", "altair", "jinja2", "statsmodels", "yaml", "vl_convert",
 )  # fmt: skip
 
+#: Root's prolog and epilog, in a Python of the site's own; jobs never import them.
+HOOKS = {"site.py", "site_file.py", "site_hooks.py", "site_watch.py"}
+
 WORKER_SIDE = sorted(
-    [*(SOURCE / name for name in FILES), *(p for f in FOLDERS for p in (SOURCE / f).rglob("*.py"))]
+    [
+        *(SOURCE / name for name in FILES),
+        *(p for f in FOLDERS for p in (SOURCE / f).rglob("*.py") if p.name not in HOOKS),
+    ]
 )
 
 

@@ -1,15 +1,11 @@
 """Measure how training time and energy scale, find the laws behind it, say what to run."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from wattlaw.launch.tracking import Track, track
 
-try:
-    __version__ = version("wattlaw")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
+    __version__: str
 
 __all__ = ["Track", "__version__", "track"]
 
@@ -20,4 +16,15 @@ def __getattr__(name: str) -> object:
         from wattlaw.launch import tracking
 
         return getattr(tracking, name)
+    if name == "__version__":
+        return _version()
     raise AttributeError(f"module 'wattlaw' has no attribute {name!r}")
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("wattlaw")
+    except PackageNotFoundError:  # a source tree that was never installed
+        return "0+unknown"

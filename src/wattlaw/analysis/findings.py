@@ -19,9 +19,10 @@ from wattlaw.analysis.facts import facts, notes
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.laws.fits import Fits
-from wattlaw.analysis.metrics import HOUR_S, of_all_samples, run_metrics
+from wattlaw.analysis.metrics import HOUR_S, measured, of_all_samples, run_metrics
 from wattlaw.analysis.relative import relative
 from wattlaw.analysis.series import fit_series, scaling_series, telling
+from wattlaw.analysis.sites import Sites, find_sites
 from wattlaw.analysis.targets import Targets, find_targets
 from wattlaw.errors import Refused
 
@@ -59,6 +60,7 @@ class Findings:
     targets: Targets | None  # where a target quality is given
     totals: pd.DataFrame  # what all runs took: _totals
     footprint: Footprint | None
+    sites: Sites
 
     @property
     def has_quality(self) -> bool:
@@ -102,6 +104,7 @@ def find(
     *,
     statistics: pd.DataFrame | None = None,
     joint: pd.DataFrame | None = None,
+    spans: pd.DataFrame | None = None,
     footprint: Footprint | None = None,
     reference: int | None = None,
     target: float | None = None,
@@ -114,6 +117,8 @@ def find(
         Of ``store.schema``.
     statistics, joint
         Of ``store.statistics``, where there is telemetry of GPUs.
+    spans
+        Of ``report.spans``, to compare with the energies of a scheduler's accounting.
     footprint
         What a kWh and a GPU-hour cost and emit.
     reference
@@ -157,6 +162,7 @@ def find(
         targets=None if target is None else find_targets(table, epochs, target),
         totals=_totals(table, footprint),
         footprint=footprint,
+        sites=find_sites(table, runs, epochs, spans),
     )
 
 
@@ -164,11 +170,13 @@ def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) ->
     """Return the done runs that ``run_metrics`` left out, each with the reason."""
     left = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
     own = epochs[epochs["run_id"].isin(left["run_id"]) & (epochs["phase"] == "train")]
-    timed = own[~own["warmup"].astype(bool)]
+    warm = own[~own["warmup"].astype(bool)]
+    timed = measured(own)
     known = timed[timed["duration_s"].notna()]
     reason = pd.Series("no training window", index=left.index)
     for windows, words in (
         (own, "all training windows are warm-up"),
+        (warm, "all training windows after warm-up were interrupted"),
         (timed, "the duration of the training windows is unknown"),
         (known, "the training windows have no duration above 0 s"),
     ):
@@ -201,7 +209,7 @@ def _factor_model(table: pd.DataFrame) -> tuple[FactorModel | None, str | None]:
 
 
 def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
-    """Return what the store's done runs took, warm-up and evaluation left out.
+    """Return what the store's done runs took, but warm-up, interrupted windows and evaluation.
 
     Columns ``workload, hardware, energy_is, runs, gpu_hours, energy_j`` and, with a footprint,
     ``co2_kg, cost, counted``.

@@ -1,10 +1,11 @@
 """From windows to one row per run.
 
-Training time and energy come from training windows that are not warm-up. Evaluation never enters
-them; it has columns of its own. What was not measured stays missing.
+Training time and energy come from training windows that are neither warm-up nor interrupted.
+Evaluation never enters them; it has columns of its own. What was not measured stays missing.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ HOUR_S = 3600.0
 
 
 def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per done run that has a training window of some time beside warm-up.
+    """Return one row per done run that has a training window of some time that is ``measured``.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
         ``sm_clock_mean_mhz, power_throttle_share, cpu_cores``
             Means weighted with the windows' durations.
         ``eval_time_s, eval_energy_j``
-            Mean of an evaluation.
+            Mean of an evaluation; one that an interruption has made the first is left out.
         ``metric, loss, best_metric, epochs_trained``
             Of the last evaluation; the best, where it is known which way is better; epochs with
             warm-up.
@@ -75,12 +76,12 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     kept = done[[*_KEPT, *(name for name in SETTINGS if name not in _KEPT)]]
     kept = kept.assign(train=_train(kept["train"]))
     training = epochs[epochs["phase"] == "train"]
-    timed = _phase(training[~training["warmup"].astype(bool)])
+    timed = _phase(measured(training))
     timed = timed[timed["epoch_time_s"] > 0]
     judged = epochs[epochs["phase"] == "evaluate"]
-    evaluated = _phase(judged)[["epoch_time_s", "energy_per_epoch_j"]].set_axis(
-        ["eval_time_s", "eval_energy_j"], axis=1
-    )
+    evaluated = _phase(judged[~judged["interrupted"].astype(bool)])[
+        ["epoch_time_s", "energy_per_epoch_j"]
+    ].set_axis(["eval_time_s", "eval_energy_j"], axis=1)
     final = judged.sort_values("epoch", kind="stable").groupby("run_id").tail(1)
     last = final.set_index("run_id")[["metric", "loss"]]
     table = kept[kept["run_id"].isin(timed.index)].reset_index(drop=True)
@@ -89,6 +90,15 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
         of_run = more.reindex(table["run_id"]).reset_index(drop=True)
         table = pd.concat([table, of_run], axis=1)
     return _derived(table).sort_values([*_SORT, "run_id"], ignore_index=True)
+
+
+def measured(windows: pd.DataFrame) -> pd.DataFrame:
+    """Return the windows that tell what an epoch takes.
+
+    Those of warm-up do not, nor parts of an epoch that was cut, nor the first after a run went on,
+    whose caches are cold.
+    """
+    return windows[~(windows["warmup"].astype(bool) | windows["interrupted"].astype(bool))]
 
 
 def of_all_samples(table: pd.DataFrame, statistics: pd.DataFrame | None) -> pd.DataFrame:
@@ -130,11 +140,15 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
     )
     # What an evaluation leaves of an epoch may be too short to be measured by itself.
     told = windows[windows["duration_s"] >= _TELLING * hosts["duration_s"].transform("sum")]
-    return table.join(_energy(told)).join(_utilisation(windows))
+    return table.join(energies(told)).join(_utilisation(windows))
 
 
-def _energy(windows: pd.DataFrame) -> pd.DataFrame:
-    """Return mean energy per epoch and what it counts; missing when any window lacks a part."""
+def energies(windows: pd.DataFrame) -> pd.DataFrame:
+    """Return mean energy per epoch and what it counts; missing when any window lacks a part.
+
+    By run, the columns of ``run_metrics`` from ``energy_per_epoch_j`` on: ``energy_scope,
+    energy_source, energy_verdict`` and ``gpu_energy_per_epoch_j``.
+    """
     by_run = windows.groupby("run_id", sort=True)
     columns = list(_PARTS.values())
     counted = by_run[columns].count()
@@ -205,7 +219,7 @@ def _derived(table: pd.DataFrame) -> pd.DataFrame:
         energy_delay_js=energy_j * time_s,
         energy_delay2_js2=energy_j * time_s**2,
         energy_is=pd.Series(
-            [_energy_is(row) for row in table[_SAID].to_dict("records")], dtype=object
+            [energy_is(row) for row in table[_SAID].to_dict("records")], dtype=object
         ),
         power_per_gpu_w=table["gpu_energy_per_epoch_j"] / (table["gpus"] * time_s),
         gpu_hours_per_epoch=hours,
@@ -218,7 +232,7 @@ def _derived(table: pd.DataFrame) -> pd.DataFrame:
 _SAID = ["energy_scope", "energy_source", "energy_verdict"]
 
 
-def _energy_is(row: dict[Any, Any]) -> str | None:
+def energy_is(row: Mapping[Any, Any]) -> str | None:
     """Return what a run's energy counts, where it comes from, and any doubt about it."""
     if isinstance(row["energy_scope"], str):
         doubt = ", suspect" if row["energy_verdict"] == "suspect" else ""

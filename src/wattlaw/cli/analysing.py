@@ -93,6 +93,7 @@ def report(
     from wattlaw.report.layouts import layout
     from wattlaw.report.page import write_report
     from wattlaw.report.pictures import charts, figure_kinds, write_figures
+    from wattlaw.report.spans import read_spans
     from wattlaw.store.statistics import read_telemetry
 
     chosen, asked = layout(template), figure_kinds(kinds)
@@ -100,8 +101,8 @@ def report(
     runs, epochs = read_stores(stores)
     used, joint = read_telemetry(stores, runs)
     findings = find(
-        runs, epochs, statistics=used, joint=joint, footprint=footprint,
-        reference=chosen.reference, target=finite("--target", target),
+        runs, epochs, statistics=used, joint=joint, spans=read_spans(stores),
+        footprint=footprint, reference=chosen.reference, target=finite("--target", target),
     )  # fmt: skip
     for_page, for_files = tee(charts(findings, chosen.study))
     write_report(findings, check_claims(findings), output, template, made=for_page)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,6 +20,7 @@ from wattlaw.limits.asked import Limits
 from wattlaw.limits.giving_back import recover_all
 from wattlaw.limits.guard import hold
 from wattlaw.limits.saved import Saved, SaveFolder
+from wattlaw.limits.site_scripts import write_site_files
 
 
 def devices(*, as_json: bool) -> int:
@@ -184,3 +186,10 @@ def _number(value: float | None) -> str:
 
 def _range(low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None else f"{low:g}-{high:g}"
+
+
+def limits_site_files(folder: Path, python: str) -> int:
+    """Write prolog, epilog and what belongs to them."""
+    for path in write_site_files(folder, python):
+        print(path)
+    return 0

@@ -1,5 +1,7 @@
 """The commands around this machine: ``devices``, ``selftest`` and ``limits``."""
 
+import sys
+from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
@@ -58,3 +60,16 @@ def limits_restore() -> int:
     from wattlaw.cli import machine
 
     return machine.limits_restore()
+
+
+@limits_app.command("site-files")
+def limits_site_files(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for them.")],
+    python: Annotated[
+        str, typer.Option(metavar="PATH", help="The nodes' Python that has wattlaw; root's.")
+    ] = sys.executable,
+) -> int:
+    """Write what a site installs so that Slurm jobs can be given caps (docs/slurm-admin.md)."""
+    from wattlaw.cli import machine
+
+    return machine.limits_site_files(folder, python)

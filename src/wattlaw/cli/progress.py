@@ -21,6 +21,8 @@ from rich.text import Text
 from wattlaw.launch.campaign import Observer
 from wattlaw.store.record import RunRecord
 
+_NOTES_S = 60.0
+
 
 @contextmanager
 def observer_for(console: Console, runs: int) -> Iterator[Observer]:
@@ -110,6 +112,10 @@ class LiveBar:
         """Say what the campaign waits for."""
         self._update(_waiting(runs))
 
+    def noted(self, words: str) -> None:
+        """Say how the launcher says that things stand."""
+        self._update(words)
+
     def _show_running(self) -> None:
         titles = list(self._running.values())
         more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
@@ -126,6 +132,7 @@ class PlainLines:
         self._console, self._runs = console, runs
         self._tally = Tally(runs)
         self._waiting = 0
+        self._noted, self._next_note_s = "", 0.0
 
     def started(self, record: RunRecord) -> None:
         """Say nothing: the end will be told."""
@@ -142,6 +149,13 @@ class PlainLines:
         if runs != self._waiting:
             self._waiting = runs
             self._print(_waiting(runs))
+
+    def noted(self, words: str) -> None:
+        """Print news at once, and what goes on as before once a minute: a log is read later."""
+        about = words.partition(":")[0]
+        if about != self._noted or time.monotonic() > self._next_note_s:
+            self._noted, self._next_note_s = about, time.monotonic() + _NOTES_S
+            self._print(words)
 
     def _print(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)

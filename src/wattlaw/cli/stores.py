@@ -1,6 +1,7 @@
-"""``status``: how the runs of a store stand."""
+"""``status`` and ``cancel``: how the runs of a store stand, and the end of them."""
 
 import json
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -8,7 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from wattlaw.cli.progress import title
-from wattlaw.launch import planning
+from wattlaw.errors import NotAvailable
+from wattlaw.launch import cancelling, planning, standing
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
@@ -16,39 +18,56 @@ from wattlaw.store.store import Store
 def status(path: Path, *, as_json: bool) -> int:
     """Show counts by status and the reasons of what did not end well."""
     store = Store.existing(path)
-    runs = []
-    for folder in store.folders():
-        record = folder.read()
-        if record is not None:
-            runs.append((folder.status(record), record))
-    counts = planning.counted(state for state, _ in runs)
-    troubled = [(state, run) for state, run in runs if state not in ("done", "planned")]
+    trouble: str | None = None
+    try:
+        jobs = standing.jobs_of(store)
+    except NotAvailable as error:  # the records say much all the same
+        jobs, trouble = {}, str(error)
+    runs = standing.standings(store, jobs)
+    counts = planning.counted(one.state for one in runs)
+    shown = [one for one in runs if one.state not in ("done", "planned")]
     if as_json:
         rows = [
             {
-                "run_id": run.run_id,
-                "status": state,
-                "reason": run.reason,
-                "log": str(_log(store, run)),
+                "run_id": one.record.run_id,
+                "status": one.state,
+                "reason": one.reason,
+                "job": {"id": one.job.id, "state": one.job.state, "reason": one.job.reason}
+                if one.job
+                else None,
+                "log": str(_log(store, one.record)),
             }
-            for state, run in troubled
+            for one in shown
         ]
-        print(
-            json.dumps({"store": str(path), "runs": len(runs), "counts": counts, "not_done": rows})
-        )
+        told = {"store": str(path), "runs": len(runs), "counts": counts, "not_done": rows}
+        print(json.dumps(told | {"scheduler": trouble}))
         return 0
     console = Console()
     words = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"
     console.print(f"{path}: {len(runs)} runs: {words}", highlight=False, markup=False)
-    if troubled:
+    if trouble is not None:
+        why = f"The queue is not known: {trouble}"
+        console.print(why, highlight=False, markup=False, soft_wrap=True)
+    if shown:
         table = Table()
         for column in ("status", "run", "reason"):
             table.add_column(column, overflow="fold")
-        for state, run in troubled:
-            table.add_row(state, escape(title(run)), escape(run.reason or "-"))
+        for one in shown:
+            table.add_row(one.state, escape(title(one.record)), escape(one.reason or "-"))
         console.print(table)
         console.print(f"Logs: {path}/runs/<run id>/log.txt", highlight=False, markup=False)
     return 0
+
+
+def cancel(path: Path) -> int:
+    """End what a store has under way."""
+    ended = cancelling.cancel(Store.existing(path))
+    jobs = f"{ended.jobs} jobs cancelled" if ended.jobs else "no job was in the queue"
+    noted = f"{ended.runs} runs noted as interrupted"
+    print(f"{path}: {jobs}; {noted}. The same 'wattlaw run' takes them up again.")
+    if ended.left:
+        print(f"{ended.left} are still ending; look with 'wattlaw status {path}'", file=sys.stderr)
+    return 1 if ended.left else 0
 
 
 def _log(store: Store, run: RunRecord) -> Path:

@@ -1,4 +1,4 @@
-"""The commands around runs: ``run``, ``check``, ``status``, ``measure`` and ``workloads``."""
+"""The commands around runs: ``run``, ``check``, ``status``, ``cancel``, ``measure`` and more."""
 
 from pathlib import Path
 from typing import Annotated, Optional
@@ -69,6 +69,14 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
     from wattlaw.cli import stores
 
     return stores.status(store, as_json=as_json)
+
+
+@app.command()
+def cancel(store: StoreArgument) -> int:
+    """End the runs of a store that are under way, in the queue of Slurm too."""
+    from wattlaw.cli import stores
+
+    return stores.cancel(store)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})

@@ -4,17 +4,16 @@ One thread, one loop. Several campaigns may walk one store: a lock per run says 
 the kernel drops the lock of a campaign that dies.
 """
 
-import contextlib
-import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import FrameType
+from datetime import datetime
 from typing import Protocol
 
 from wattlaw.errors import NotAvailable, one_line
 from wattlaw.launch.finish import finish
-from wattlaw.launch.launcher import Attempt, Claim, Ended, Launcher
+from wattlaw.launch.launcher import Attempt, Claim, Ended, Launcher, NoRoomYet
+from wattlaw.launch.stopping import Stop, stopping
 from wattlaw.store.record import RunRecord, Status, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
@@ -39,6 +38,9 @@ class Observer(Protocol):
     def waiting(self, runs: int) -> None:
         """Note that another campaign holds the runs that are left, or the room for them."""
 
+    def noted(self, words: str) -> None:
+        """Note how the launcher says that things stand."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -61,13 +63,6 @@ class _Own:
     attempt: Attempt
 
 
-@dataclass
-class _Stop:
-    """Set by a signal; the loop looks at it."""
-
-    by: str | None = None
-
-
 class Campaign:
     """Walks one plan on one store with one launcher."""
 
@@ -85,19 +80,22 @@ class Campaign:
         self._git_commit = git_commit
         self._ended: dict[str, Status] = {}
         self._own: list[_Own] = []
-        self._tried: dict[str, int] = {}
+        self._tried: dict[str, datetime | None] = {}
+        self._words: str | None = None
 
     def run(self) -> Outcome:
-        """Walk the plan to its end, or until SIGINT, SIGTERM or SIGHUP.
+        """Walk the plan to its end, or until SIGINT, SIGTERM, SIGHUP or ``wattlaw cancel``.
 
         A run that failed before this campaign began is tried again, once; one that any campaign
         has tried since is left as it ended.
         """
         self._write_plan()
-        with _signals() as stop:
+        with stopping(self._store) as stop:
             try:
                 self._walk(stop)
             finally:
+                if self._launcher.outlives_us and not stop.is_cancelled:
+                    self._leave_all()
                 self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")
         count = list(self._ended.values()).count
         done, failed, skipped = count("done"), count("failed"), count("skipped")
@@ -114,7 +112,7 @@ class Campaign:
                     if lock.acquire() and folder.read() is None:
                         folder.write(self._new(planned, attempts=0), durable=False)
                 continue
-            self._tried[planned.run_id] = record.attempts
+            self._tried[planned.run_id] = record.finished_at
             if record.status == "done":
                 self._note(record, here=False)
 
@@ -129,19 +127,36 @@ class Campaign:
             git_commit=self._git_commit,
         )
 
-    def _walk(self, stop: _Stop) -> None:
+    def _walk(self, stop: Stop) -> None:
         waiting = [run for run in self._plan if run.run_id not in self._ended]
         while (waiting or self._own) and stop.by is None:
+            waiting = self._take_up(waiting)
             waiting, no_room = self._take_what_fits(waiting, stop)
+            self._tell()
             if waiting and not self._own:
                 self._observer.waiting(len(waiting))
                 time.sleep(_ROOM_POLL_S if no_room else _OTHERS_POLL_S)
             elif self._own:
                 self._collect()
                 time.sleep(_POLL_S)
+            stop.look()
+
+    def _tell(self) -> None:
+        """Pass on what the launcher says, when it says something new."""
+        words = self._launcher.words()
+        if words and words != self._words:
+            self._observer.noted(words)
+        self._words = words
+
+    def _take_up(self, waiting: list[PlannedRun]) -> list[PlannedRun]:
+        """Watch the runs that go on without anybody; return the others. They need no room."""
+        going_on = self._launcher.going_on()
+        return [
+            run for run in waiting if run.run_id not in going_on or not self._take(run, None, None)
+        ]
 
     def _take_what_fits(
-        self, waiting: list[PlannedRun], stop: _Stop
+        self, waiting: list[PlannedRun], stop: Stop
     ) -> tuple[list[PlannedRun], bool]:
         """Take runs in the plan's order until one has no room.
 
@@ -161,33 +176,38 @@ class Campaign:
         return left, False
 
     def _take(self, run: PlannedRun, refusal: str | None, claim: Claim | None) -> bool:
-        """Start or skip a run, or note how it ended; False while another campaign holds it."""
+        """Watch, start or skip a run, or note how it ended.
+
+        Returns False if it is still to be had: another campaign holds it, or it has no room yet.
+        """
         folder = self._store.folder(run.run_id)
         lock = RunLock(folder)
-        held = lock.acquire()
-        old = folder.read() if held else None
-        tries = old.attempts if old else 0
-        if held and claim is not None and not self._has_ended(old):
-            self._start(run, old, folder, lock, claim)
+        if not lock.acquire():
+            _let_go(claim)
+            return False
+        old = folder.read()
+        if old is not None and self._has_ended(old):
+            _let_go(claim, lock)
+            self._note(old, here=False)
+            return True
+        attempt = self._launcher.found(old, folder) if old is not None else None
+        if old is not None and attempt is not None:
+            _let_go(claim)
+            self._watch(_Own(old, folder, lock, attempt))
             return True
         if claim is not None:
-            claim.release()
-        if not held:
-            return False
-        if old is not None and self._has_ended(old):
-            self._note(old, here=False)
-            lock.release()
-        elif refusal is not None:
-            skipped = self._new(run, tries)
+            return self._start(run, old, folder, lock, claim)
+        if refusal is not None:
+            skipped = self._new(run, old.attempts if old else 0)
             skipped = skipped.model_copy(update={"status": "skipped", "reason": refusal})
             self._end(skipped, folder, lock)
-        return True
+            return True
+        lock.release()
+        return False
 
-    def _has_ended(self, old: RunRecord | None) -> bool:
+    def _has_ended(self, old: RunRecord) -> bool:
         """Say whether a run needs nothing more: done, or failed by itself since we began."""
-        if old is None:
-            return False
-        tried_elsewhere = old.attempts != self._tried.get(old.run_id, 0)
+        tried_elsewhere = old.finished_at != self._tried.get(old.run_id)
         failed = old.status == "failed" and not old.interrupted
         return old.status == "done" or (failed and tried_elsewhere)
 
@@ -198,27 +218,35 @@ class Campaign:
         folder: RunFolder,
         lock: RunLock,
         claim: Claim,
-    ) -> None:
-        attempts = old.attempts + 1 if old else 1
-        record = self._new(run, attempts)
-        record = record.model_copy(
-            update={"status": "running", "started_at": now(), "notes": _history(old)}
-        )
+    ) -> bool:
+        """Start a run; False if it has no room yet."""
+        attempts = old.attempts if old else 0
+        record = self._new(run, attempts).model_copy(update={"notes": _history(old)})
+        if not self._launcher.outlives_us:
+            told = {"status": "running", "started_at": now(), "attempts": attempts + 1}
+            record = record.model_copy(update=told)
         try:
             folder.write(record, durable=self._launcher.is_durable)
-            folder.live(attempts).mkdir(parents=True)
+            if not self._launcher.outlives_us:
+                folder.live(record.attempts).mkdir(parents=True)
             attempt = self._launcher.start(record, folder, claim)
+        except NoRoomYet:
+            _let_go(claim, lock)
+            return False
         except NotAvailable as error:
             claim.release()
             skipped = record.model_copy(update={"status": "skipped", "reason": str(error)})
             self._end(skipped, folder, lock)
-            return
         except Exception as error:  # one run's start must not be the campaign's end
             claim.release()
             self._end(_failed(record, f"could not be started: {one_line(error)}"), folder, lock)
-            return
-        self._own.append(_Own(record, folder, lock, attempt))
-        self._observer.started(record)
+        else:
+            self._watch(_Own(record, folder, lock, attempt))
+        return True
+
+    def _watch(self, own: _Own) -> None:
+        self._own.append(own)
+        self._observer.started(own.record)
 
     def _collect(self) -> None:
         """Bring home every attempt of ours that has ended."""
@@ -227,6 +255,11 @@ class Campaign:
             if ended is not None:
                 self._own.remove(own)
                 self._bring_home(own, ended)
+
+    def _leave_all(self) -> None:
+        """Let go of the attempts that live on."""
+        while self._own:
+            self._own.pop().lock.release()
 
     def _stop_all(self, reason: str) -> None:
         """Stop every attempt, whatever fails on the way; one that has just ended counts so."""
@@ -240,11 +273,10 @@ class Campaign:
             after = before or _ended(own.attempt)
             ended = after if before or (after and after.record) else None
             stopped = _failed(own.record, reason).model_copy(update={"interrupted": True})
-            with contextlib.suppress(OSError):  # then it shows as interrupted all the same
-                if ended is None:
-                    self._end(stopped, own.folder, own.lock)
-                else:
-                    self._bring_home(own, ended)
+            if ended is None:
+                self._end(stopped, own.folder, own.lock)
+            else:
+                self._bring_home(own, ended)
 
     def _bring_home(self, own: _Own, ended: Ended) -> None:
         if ended.record is None:
@@ -255,15 +287,25 @@ class Campaign:
 
     def _end(self, record: RunRecord, folder: RunFolder, lock: RunLock) -> None:
         record = record.model_copy(update={"finished_at": now()})
-        folder.write(record, durable=self._launcher.is_durable)
-        if record.status == "done":
-            folder.drop_live()
+        try:
+            folder.write(record, durable=self._launcher.is_durable)
+            if record.status == "done":
+                folder.drop_live()
+        except OSError as error:  # a full disk; it is told all the same, and shows as interrupted
+            told = "; ".join(filter(None, [record.reason, f"not recorded: {one_line(error)}"]))
+            record = _failed(record, told)
         lock.release()
         self._note(record, here=True)
 
     def _note(self, record: RunRecord, *, here: bool) -> None:
         self._ended[record.run_id] = record.status
         self._observer.ended(record, here=here)
+
+
+def _let_go(claim: Claim | None, lock: RunLock | None = None) -> None:
+    for one in (claim, lock):
+        if one is not None:
+            one.release()
 
 
 def _ended(attempt: Attempt) -> Ended | None:
@@ -293,25 +335,3 @@ def _history(old: RunRecord | None) -> tuple[str, ...]:
 
 def _failed(record: RunRecord, reason: str) -> RunRecord:
     return record.model_copy(update={"status": "failed", "reason": reason})
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[_Stop]:
-    """Turn the signals that ask a program to end into a note that the loop reads.
-
-    A SIGHUP that is ignored, as under nohup, stays ignored.
-    """
-    stop = _Stop()
-
-    def note(number: int, _: FrameType | None) -> None:
-        stop.by = signal.Signals(number).name
-
-    asked = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        asked.append(signal.SIGHUP)
-    before = {number: signal.signal(number, note) for number in asked}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

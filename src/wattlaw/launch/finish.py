@@ -1,18 +1,19 @@
 """The end of an attempt: its live streams become the run's tables, or its failure a reason."""
 
 import json
-import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from wattlaw.devices.meter import Facts as DeviceFacts
+from wattlaw.launch.attempts import missing_of, windows_of_all
 from wattlaw.store.files import write_text
-from wattlaw.store.record import Facts, LimitReport, RunRecord, SamplerReport
+from wattlaw.store.record import ClockReport, Facts, LimitReport, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.telemetry.sampler import report_path
+from wattlaw.training import failures
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +25,7 @@ def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
     A run is done only if every host has every window that was asked for; otherwise the record
     comes back as failed with what is missing.
     """
-    missing = _missing(record, _windows_of_all(record, folder)[0])
+    missing = missing_of(record, windows_of_all(record, folder)[0]) or _stop(record, folder)
     if missing is not None:
         return record.model_copy(update={"status": "failed", "reason": missing})
     return bring_home(record, folder)
@@ -37,7 +38,7 @@ def bring_home(record: RunRecord, folder: RunFolder) -> RunRecord:
     from wattlaw.store.schema import EPOCHS, TELEMETRY
     from wattlaw.telemetry.energy import energy_of_windows
 
-    windows, attempts = _windows_of_all(record, folder)
+    windows, attempts = windows_of_all(record, folder)
     samples = pa.concat_tables([folder.samples(attempt) for attempt in attempts])
     columns = [windows[name] for name in windows.schema.names]
     told = [_sampler_reports(folder, attempt) for attempt in attempts]
@@ -59,60 +60,31 @@ def bring_home(record: RunRecord, folder: RunFolder) -> RunRecord:
             "facts": _with_gpus(_facts(folder, record.attempts), reports),
             "samplers": reports,
             "limits": limits,
+            "clocks": tuple(one for number in attempts for one in _clocks(folder, number)),
         }
     )
 
 
 def failure_of(folder: RunFolder, attempt: int, exit_code: int) -> str:
     """Return why an attempt failed, from its agents' words or else from the exit code."""
-    for path in sorted(folder.live(attempt).glob("failure.*.json")):
-        return str(json.loads(path.read_text(encoding="utf-8"))["reason"])
-    if exit_code < 0:
-        return (
-            f"the node agent was ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"
-        )
-    return f"the node agent ended with exit code {exit_code}; see {folder.log_path}"
+    told = failures.first_failure(folder.live(attempt))
+    return told or f"{failures.of_agent(exit_code)}; see {folder.log_path}"
 
 
-def _windows_of_all(record: RunRecord, folder: RunFolder) -> tuple["pa.Table", list[int]]:
-    """Return a run's windows, and the attempts that they are from, in order.
-
-    An attempt that went on from a checkpoint has the epochs after it; those before are the last
-    attempt's that made them. What a command does when it is tried again is its own affair.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    tables, attempts = [folder.windows(record.attempts)], [record.attempts]
-    spec = record.spec
-    if spec.train.checkpoint_every is None or spec.workload.command is not None:
-        return tables[0], attempts
-    for attempt in range(record.attempts - 1, 0, -1):
-        first = pc.min(pa.concat_tables(tables)["epoch"]).as_py()
-        older = folder.windows(attempt)
-        older = older if first is None else older.filter(pc.field("epoch") < first)
-        if len(older):
-            tables.insert(0, older)
-            attempts.insert(0, attempt)
-    return pa.concat_tables(tables), attempts
+def _stop(record: RunRecord, folder: RunFolder) -> str | None:
+    """Return where and why the last attempt stopped before the run's end; None if it did not."""
+    try:
+        told = json.loads((folder.live(record.attempts) / "stopped.json").read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    where = f"after update {told['update']} of epoch {told['epoch']}"
+    return f"stopped {where}: {told['reason']}; it goes on from there when it is started again"
 
 
-def _missing(record: RunRecord, windows: "pa.Table") -> str | None:
-    measure = record.spec.measure
-    phases = ("train", "evaluate") if measure.evaluate else ("train",)
-    asked = {(epoch, phase) for epoch in range(measure.epochs) for phase in phases}
-    if record.spec.workload.command is not None:
-        return None if len(windows) else "there is no window"
-    found: dict[tuple[int, str], set[str]] = {window: set() for window in asked}
-    for row in windows.select(["host", "epoch", "phase"]).to_pylist():
-        found.setdefault((row["epoch"], row["phase"]), set()).add(row["host"])
-    whole = {window for window, hosts in found.items() if len(hosts) == record.spec.nodes}
-    if whole != asked:
-        lacking = f"{len(asked - whole)} of {len(asked)} windows are missing"
-        return (
-            f"{lacking} on some of {record.spec.nodes} hosts" if record.spec.nodes > 1 else lacking
-        )
-    return None
+def _clocks(folder: RunFolder, attempt: int) -> Iterator[ClockReport]:
+    for path in sorted(folder.live(attempt).glob("clocks.*.json")):
+        for told in json.loads(path.read_text(encoding="utf-8")):
+            yield ClockReport.model_validate(told)
 
 
 def _ids(record: RunRecord, table: "pa.Table") -> "pa.Array":

@@ -1,8 +1,11 @@
 """The seam for places where runs happen: a ``Launcher`` starts runs, tells of them, stops them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, Self
 
+from wattlaw.errors import WattlawError
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -11,12 +14,16 @@ from wattlaw.study.model import RunSpec
 GROUP = "wattlaw.launchers"
 
 
+class NoRoomYet(WattlawError):
+    """A run that could not be started now may be later; the text says what it waits for."""
+
+
 @dataclass(frozen=True)
 class Ended:
     """How an attempt ended; ``reason`` is None when it ended well.
 
-    A launcher that has put tables and record of a done run in the store itself gives that
-    ``record``; the live files of others are brought home.
+    A launcher that has put a run's record, and the tables of a done one, in the store itself
+    gives that ``record``; the live files of others are brought home.
     """
 
     reason: str | None = None
@@ -47,6 +54,9 @@ class Launcher(Protocol):
     #: Whether what runs leave is worth waiting for the disk, as measurements are: a power cut
     #: costs them nothing. What is not is whole or not there only as long as the system runs.
     is_durable: bool
+    #: Whether attempts live on without us, and number themselves: a campaign that is asked to end
+    #: leaves them, and a later one takes up those that it finds.
+    outlives_us: bool
 
     @classmethod
     def prepared(cls, launch: Launch) -> Launch:
@@ -61,8 +71,8 @@ class Launcher(Protocol):
         """
 
     @classmethod
-    def open(cls, launch: Launch) -> Self:
-        """Get ready to launch.
+    def open(cls, launch: Launch, store: Path) -> Self:
+        """Get ready to launch runs of a store.
 
         Raises
         ------
@@ -85,7 +95,35 @@ class Launcher(Protocol):
         ------
         wattlaw.errors.NotAvailable
             What the run asks for, such as a power limit, cannot be had; it is skipped.
+        NoRoomYet
+            It can be had later.
         """
+
+    def going_on(self) -> Collection[str]:
+        """Return the ids of runs of this store that are under way and that nobody here watches."""
+
+    def found(self, record: RunRecord, folder: RunFolder) -> Attempt | None:
+        """Return the attempt at a run that an earlier campaign has left, None where none is."""
+
+    def words(self) -> str | None:
+        """Return in a few words how things stand, where there is more to tell than the runs."""
 
     def close(self) -> None:
         """Let go of what the launcher holds beside its attempts, which have all ended."""
+
+
+class EndsWithUs:
+    """What launchers have in common whose attempts end with the process that started them."""
+
+    outlives_us = False
+
+    def going_on(self) -> Collection[str]:
+        """Return nothing: nothing goes on without us."""
+        return ()
+
+    def found(self, record: RunRecord, folder: RunFolder) -> None:
+        """Return None: nothing is left of an attempt."""
+
+    def words(self) -> str | None:
+        """Return None: the runs say it all."""
+        return None

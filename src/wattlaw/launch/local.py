@@ -15,15 +15,15 @@ from wattlaw import processes
 from wattlaw.devices.nvidia.driver import visible_boards
 from wattlaw.errors import NotAvailable
 from wattlaw.launch.finish import failure_of, write_limits
-from wattlaw.launch.launcher import Ended
+from wattlaw.launch.launcher import Ended, EndsWithUs
 from wattlaw.launch.limited import limits_of, refusal, tidy_up
+from wattlaw.launch.meeting import on_one_machine
 from wattlaw.launch.places import Claim, Places
 from wattlaw.limits.guard import Hold, hold
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
-from wattlaw.training.handover import RENDEZVOUS_FILE
 
 _GRACE_S = 5.0
 _NVIDIA = ("/dev/nvidiactl", "/dev/dxg")
@@ -34,7 +34,7 @@ for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0
 _PROBE_TIMEOUT_S = 120
 
 
-class LocalLauncher:
+class LocalLauncher(EndsWithUs):
     """Gives each worker a GPU of its own or, where there is none, a share of the cores.
 
     Without GPUs a machine holds as many workers as it has cores, and every worker gets
@@ -66,7 +66,7 @@ class LocalLauncher:
         return launch
 
     @classmethod
-    def open(cls, launch: Launch) -> Self:
+    def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - any store is as good
         """Count the GPUs; raises ``NotAvailable`` when torch is not there or cannot be used."""
         if importlib.util.find_spec("torch") is None:
             raise NotAvailable("torch is not installed; try: pip install 'wattlaw[train]'")
@@ -138,12 +138,13 @@ class LocalLauncher:
         if claim.hold is not None:
             applied = claim.hold.apply(limits_of(record.spec.setting))
             write_limits(folder.live(record.attempts), socket.gethostname(), applied)
+        rendezvous, meeting = on_one_machine(folder.live(record.attempts).resolve())
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": str(self.threads),
             "MKL_NUM_THREADS": str(self.threads),
             "PYTHONUNBUFFERED": "1",
-            **_meet_without_network(folder.live(record.attempts)),
+            **meeting,
         }
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         if self._gpus:
@@ -151,15 +152,7 @@ class LocalLauncher:
         line = [sys.executable, "-m", "wattlaw.training.agent"]
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
-        line += [
-            "--local-addr",
-            "127.0.0.1",
-            "--rdzv-backend",
-            "c10d",
-            "--rdzv-conf",
-            "store_type=file",
-        ]
-        line += ["--rdzv-endpoint", str(folder.live(record.attempts).resolve() / "agents")]
+        line += rendezvous
         with folder.log_path.open("a", encoding="utf-8") as log:
             log.write(f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n")
             log.flush()
@@ -241,17 +234,6 @@ class LocalAttempt:
             finally:
                 self._ended = Ended("stopped")
                 self._room.release()
-
-
-def _meet_without_network(live: Path) -> dict[str, str]:
-    """Return the environment in which processes of one machine find each other through files.
-
-    torch's TCP store would listen on every interface of the machine.
-    """
-    return {
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        RENDEZVOUS_FILE: str(live.resolve() / "ranks"),
-    }
 
 
 def _has_driver() -> bool:

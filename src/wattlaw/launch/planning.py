@@ -85,7 +85,7 @@ def statuses(store: Store, runs: Iterable[PlannedRun]) -> dict[str, str]:
 
 def counted(statuses: Iterable[str]) -> dict[str, int]:
     """Return how many runs have each status, in the order in which a run goes through them."""
-    order = ("done", "failed", "skipped", "interrupted", "running", "planned")
+    order = ("done", "failed", "skipped", "interrupted", "running", "queued", "planned")
     count = Counter(statuses)
     return {status: count[status] for status in order if count[status]}
 

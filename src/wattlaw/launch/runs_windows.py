@@ -1,7 +1,6 @@
 """What ``wattlaw.track`` does in a program that ``wattlaw run`` has started: windows, no more."""
 
 import os
-import socket
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -9,7 +8,7 @@ from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.telemetry.windows import open_windows, write_window
-from wattlaw.training.handover import ATTEMPT, RUN_FOLDER
+from wattlaw.training.handover import ATTEMPT, RUN_FOLDER, host_name
 
 
 class RunsWindows:
@@ -34,7 +33,7 @@ class RunsWindows:
 
     def window(self, **window: Any) -> None:
         """Write one finished window; a program that never does is one window as a whole."""
-        host = socket.gethostname()
+        host = host_name()
         if RunsWindows._stream is None:
             RunsWindows._stream = open_windows(self.folder.live(self._attempt), host)
         write_window(RunsWindows._stream, host, **window)

@@ -45,6 +45,8 @@ class Saved(BaseModel):
     made_at: datetime
     boot_id: str | None
     kept: bool = False  # set by hand, to stay until it is given back by hand
+    job_id: str | None = None  # set by a Slurm prolog, for this job
+    node: str | None = None  # this machine's name in that Slurm
 
     @property
     def is_of_this_boot(self) -> bool:

@@ -26,11 +26,13 @@ from wattlaw.report.tables import (
     measured,
     papers,
     scaling,
+    second_opinion,
     targets,
 )
 from wattlaw.report.tables import claims as claims_tables
 from wattlaw.report.tables.measured import worker
 from wattlaw.report.tables.table import those
+from wattlaw.report.words import sites
 from wattlaw.report.words.running import shared
 
 
@@ -144,6 +146,7 @@ def _energy(content: Content) -> Iterable[Block]:
             "measured is missing here, not zero. measure.assume_cpu_w (watts per busy core) gives "
             "an estimate, marked as one."
         )
+        yield from _second_opinion(findings)
         return
     yield Words(f"Counted: {findings.energy}. Evaluation is not in it.")
     yield from content.of("energy")
@@ -155,6 +158,13 @@ def _energy(content: Content) -> Iterable[Block]:
     if findings.factor_refusal:
         why = sentence(findings.factor_refusal)
         yield Words(f"What the factor depends on cannot be told from all runs together: {why}")
+    yield from _second_opinion(findings)
+
+
+def _second_opinion(findings: Findings) -> Iterable[Block]:
+    yield from those([second_opinion.energies(findings)])
+    if told := tuple(sites.agreement(findings)):
+        yield Items("How far the two energies agree", told)
 
 
 def _caps(content: Content) -> Iterable[Block]:
@@ -206,6 +216,8 @@ def _data(content: Content) -> Iterable[Block]:
     yield Words(f"{total:,} runs: {told}." if total else "There is no run.")
     if findings.not_done.empty and total:
         yield Words("Every run is done.")
+    yield from (Words(told) for told in sites.interruptions(findings))
+    yield from (Words(told) for told in sites.clocks(findings))
     tables = (doubts.reasons, doubts.not_done, doubts.verdicts, doubts.repeats)
     yield from those(make(findings) for make in tables)
     yield from content.of("data")

@@ -57,6 +57,7 @@ class ImportedRun:
         """Return its windows, of ``store.schema.EPOCHS``."""
         count = self.record.spec.measure.epochs
         own = {"run_id": self.record.run_id, "host": HOST, "warmup": False}
+        own |= {"interrupted": False, "from_update": 0}
         rows = [{**own, "phase": "train", "epoch": 0, **self.train}]
         if self.evaluate is not None:
             rows.append({**own, "phase": "evaluate", "epoch": count - 1, **self.evaluate})

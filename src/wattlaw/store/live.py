@@ -32,10 +32,14 @@ class LiveWriter:
         self._rows.writerows(rows)
         self._file.flush()
 
-    def close(self) -> None:
-        """End the file and wait until it is on disk."""
+    def sync(self) -> None:
+        """Wait until the rows are on disk, from where another machine can read them."""
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """End the file and wait until it is on disk."""
+        self.sync()
         self._file.close()
 
     def __enter__(self) -> Self:

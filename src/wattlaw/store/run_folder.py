@@ -1,5 +1,6 @@
 """The folder of one run: its record, its lock, its live streams, its finished tables."""
 
+import errno
 import fcntl
 import shutil
 from pathlib import Path
@@ -14,6 +15,9 @@ from wattlaw.store.record import RunRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 class RunFolder:
@@ -69,10 +73,13 @@ class RunFolder:
         write_text(self.record_path, record.model_dump_json(indent=1) + "\n", durable=durable)
 
     def status(self, record: RunRecord | None) -> str:
-        """Return a run's status as it is now; a run whose owner died is ``interrupted``."""
+        """Return a run's status as it is now; a run whose owner died is ``interrupted``.
+
+        What a scheduler runs has no owner here: only the scheduler knows how it stands.
+        """
         if record is None:
             return "planned"
-        if record.status == "running" and not RunLock(self).is_held():
+        if record.status == "running" and not record.site and not RunLock(self).is_held():
             return "interrupted"
         return record.status
 
@@ -108,6 +115,21 @@ class RunFolder:
         self.checkpoint_path.unlink(missing_ok=True)
 
 
+def locked(file: BinaryIO, how: int = fcntl.LOCK_EX) -> bool:
+    """Lock an open file (flock); return False if another process has it.
+
+    On a file system without locks everybody gets what they ask for.
+    """
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
 class RunLock:
     """The claim of one ``wattlaw run`` on one run; the kernel drops it when the holder dies."""
 
@@ -119,9 +141,7 @@ class RunLock:
         """Take the claim if nobody holds it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = self._path.open("ab")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not locked(file):
             file.close()
             return False
         self._file = file
@@ -140,11 +160,7 @@ class RunLock:
         except FileNotFoundError:
             return False
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+            return not locked(file, fcntl.LOCK_SH)
 
     def __enter__(self) -> Self:
         return self

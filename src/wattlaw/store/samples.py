@@ -1,8 +1,9 @@
 """The samples that lie in training windows, as streaming queries see them.
 
-A sample counts when it lies in a training window of its run and host that is not warm-up, both
-ends included, on the host's clock: ``start_ns <= t_ns <= start_ns + duration_s``, as for the
-energy of a window (``telemetry.energy``). However many windows it lies in, it counts once.
+A sample counts when it lies in a training window of its run and host that is neither warm-up nor
+interrupted, both ends included, on the host's clock: ``start_ns <= t_ns <= start_ns +
+duration_s``, as for the energy of a window (``telemetry.energy``). However many windows it lies in,
+it counts once.
 """
 
 import contextlib
@@ -25,7 +26,8 @@ with timed as (
     select run_id, host, start_ns,
            start_ns + cast(round_even(duration_s * 1e9, 0) as bigint) as end_ns
     from read_parquet($files, hive_partitioning = false)
-    where phase = 'train' and warmup is not true and isfinite(duration_s) and start_ns is not null
+    where phase = 'train' and warmup is not true and interrupted is not true
+          and isfinite(duration_s) and start_ns is not null
 ),
 marked as (
     select *, coalesce(start_ns > max(end_ns) over before, true) as is_new

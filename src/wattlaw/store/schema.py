@@ -3,6 +3,7 @@
 import pyarrow as pa
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_MOMENT = pa.timestamp("us", tz="UTC")
 
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
@@ -47,8 +48,17 @@ RUNS = _schema(
     reason=_TEXT,
     notes=pa.list_(_TEXT),
     attempts=_INT,
-    started_at=pa.timestamp("us", tz="UTC"),
-    finished_at=pa.timestamp("us", tz="UTC"),
+    started_at=_MOMENT,
+    finished_at=_MOMENT,
+    job_id=_TEXT,  # the scheduler's, as the next two
+    partition=_TEXT,
+    node_names=pa.list_(_TEXT),
+    interruptions=_INT,  # attempts that something else ended, and after which the run went on
+    clock_offset_max_s=_FLOAT,  # largest |offset| + uncertainty between the clocks of its hosts
+    site_energy_j=_FLOAT,  # of the whole job, by the scheduler's accounting
+    site_energy_source=_TEXT,  # such as "sacct ConsumedEnergyRaw"
+    site_energy_start_at=_MOMENT,  # the time that it is over
+    site_energy_end_at=_MOMENT,
 )
 
 #: What a worker writes at the end of each window, one row per host.
@@ -59,6 +69,8 @@ WINDOWS = _schema(
     warmup=_BOOL,
     start_ns=_INT,  # host's wall clock, nanoseconds since 1970
     duration_s=_FLOAT,
+    interrupted=_BOOL,  # part of an epoch that was cut, or the first after a run went on
+    from_update=_INT,  # at which update of its epoch it begins; 0 for a whole one
     samples=_INT,  # seen by the ranks of this host; sums over hosts to the window's samples
     updates=_INT,  # optimiser steps, the same on every host
     loss=_FLOAT,  # mean over all samples of all ranks

@@ -2,13 +2,15 @@
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.store.files import write_text
 from wattlaw.store.parquet import read_together
-from wattlaw.store.record import RunRecord
+from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import WorkloadSpec
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 #: Fewer files are read one by one before DuckDB is there.
 _MANY = 50
+#: Of a record: what is no column of the table of runs, or one of another name.
+_NESTED = {
+    *("spec", "facts", "samplers", "limits", "interrupted", "clocks", "interruptions", "site"),
+}
 
 
 class Store:
@@ -27,6 +33,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._runs = path / "runs"
+        self._cancelled = path / "cancelled.json"
 
     @classmethod
     def existing(cls, path: Path) -> "Store":
@@ -51,6 +58,17 @@ class Store:
             raise NotAvailable(f"{self.path}: no permission to write a store here") from error
         except OSError as error:
             raise BadInput(f"{self.path}: cannot hold a store: {error.strerror}") from None
+
+    def cancel(self) -> None:
+        """Tell every campaign on this store that its runs are not wanted any more."""
+        write_text(self._cancelled, json.dumps({"cancelled_at": str(now()), "by_pid": os.getpid()}))
+
+    def cancelled_at(self) -> str | None:
+        """Return what tells the last call of ``cancel`` from others, None before any."""
+        try:
+            return self._cancelled.read_text(encoding="utf-8")
+        except OSError:
+            return None
 
     def folder(self, run_id: str) -> RunFolder:
         """Return the folder of one run, whether it is there or not."""
@@ -188,7 +206,7 @@ def _options(workload: WorkloadSpec) -> dict[str, Any]:
 def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
     spec, facts = record.spec, record.facts
     return {
-        **record.model_dump(exclude={"spec", "facts", "samplers", "limits", "interrupted"}),
+        **record.model_dump(exclude=_NESTED),
         "status": folder.status(record),
         **spec.setting.model_dump(),
         **spec.measure.model_dump(exclude={"evaluate"}),
@@ -214,4 +232,23 @@ def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
             (one.cpu_s / one.duration_s for one in record.samplers if one.duration_s), default=None
         ),
         "software": json.dumps(facts.software, sort_keys=True),
+        "interruptions": len(record.interruptions) if record.attempts else None,
+        "clock_offset_max_s": max(
+            (abs(one.offset_s) + one.uncertainty_s for one in record.clocks), default=None
+        ),
+        **_of_site(record.site),
+    }
+
+
+def _of_site(site: Site | None) -> dict[str, Any]:
+    if site is None:
+        return {}
+    return {
+        "job_id": site.job_id,
+        "partition": site.partition,
+        "node_names": site.nodes or None,
+        "site_energy_j": site.energy_j,
+        "site_energy_source": site.energy_source,
+        "site_energy_start_at": site.energy_start_at,
+        "site_energy_end_at": site.energy_end_at,
     }

@@ -15,6 +15,8 @@ class Window(NamedTuple):
     warmup: bool
     start_ns: int
     duration_s: float
+    interrupted: bool = False
+    from_update: int | None = None
     samples: int | None = None
     updates: int | None = None
     loss: float | None = None

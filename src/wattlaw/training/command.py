@@ -1,7 +1,6 @@
 """A user's own command as what a run trains: its words, its window, why it failed."""
 
 import re
-import socket
 from pathlib import Path
 
 from wattlaw import machine
@@ -9,6 +8,7 @@ from wattlaw.store.files import write_text
 from wattlaw.store.record import Facts, RunRecord
 from wattlaw.study.rules import filled
 from wattlaw.telemetry.windows import open_windows, windows_path, write_window
+from wattlaw.training.handover import host_name
 
 _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-nccl-cu13")
 #: The last line of a traceback, and what Python and argparse say without one.
@@ -35,7 +35,7 @@ def words_of(record: RunRecord) -> list[str]:
 
 def bring_windows(live: Path, start_ns: int, duration_s: float) -> None:
     """Write what the agent knows: one window of the whole command if it has marked none itself."""
-    host = socket.gethostname()
+    host = host_name()
     if not windows_path(live, host).exists():
         with open_windows(live, host) as windows:
             write_window(

@@ -4,6 +4,7 @@ It becomes the command, which then ends with its agent, however the agent ends.
 """
 
 import os
+import signal
 import sys
 
 from wattlaw import processes
@@ -17,6 +18,8 @@ def main() -> int:
     """Become the command; return only if that cannot be."""
     words = sys.argv[1:]
     processes.end_with_parent(int(os.environ[AGENT_PID]))
+    # The agent's warnings are not for it: it gets the signal as any program does.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     try:
         os.execvp(words[0], words)  # noqa: S606 - a list of words, no shell
     except OSError as error:

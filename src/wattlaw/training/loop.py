@@ -4,8 +4,10 @@ import contextlib
 import inspect
 import json
 import math
+import os
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,9 +21,13 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
 from wattlaw.telemetry.windows import write_window
 from wattlaw.training import checkpoint
+from wattlaw.training.checkpoint import Progress
+from wattlaw.training.handover import WARNS
+from wattlaw.training.keeper import Keeper
 from wattlaw.training.precision import Precision
 from wattlaw.training.ranks import Ranks, moved
 from wattlaw.training.step_clock import StepClock
+from wattlaw.training.warning import EndWarning
 from wattlaw.workloads.feed import Feed, Loader
 from wattlaw.workloads.workload import Batch, Shard, Workload
 
@@ -50,6 +56,7 @@ class Training:
     def __init__(
         self, workload: Workload, plain: nn.Module, spec: RunSpec, seed: int, ranks: Ranks
     ) -> None:
+        self._warning = EndWarning(ranks, expected=WARNS in os.environ)
         self._workload, self._plain, self._ranks, self._seed = workload, plain, ranks, seed
         self._measure, self._options = spec.measure, spec.train
         setting = spec.setting
@@ -68,6 +75,7 @@ class Training:
             self._options.loader_workers,
             self._options.prefetch,
             pin_memory=ranks.device.type == "cuda",
+            heeds_sigterm=WARNS not in os.environ,
         )
         here = {"ranks_here": ranks.local_world}
         self.data = workload.training_data()
@@ -110,8 +118,17 @@ class Training:
             return compiled  # type: ignore[no-any-return]
         return model
 
-    def run(self, windows: LiveWriter | None, metric: str, folder: RunFolder) -> None:
-        """Train to the end, from a checkpoint if there is one, and write a window per phase.
+    def run(
+        self,
+        windows: LiveWriter | None,
+        metric: str,
+        folder: RunFolder,
+        live: Path | None = None,
+    ) -> None:
+        """Train to the end or to a warning, from a checkpoint if there is one.
+
+        A window per phase is written. After a warning the ranks stop after the same update, and a
+        checkpoint is left there.
 
         Parameters
         ----------
@@ -120,64 +137,103 @@ class Training:
         metric
             Which of the workload's judgements is the metric of its windows.
         folder
-            Where checkpoints are kept.
+            Where the checkpoint is kept.
+        live
+            The attempt's live folder, where it is told how far checkpoints are.
+
+        Raises
+        ------
+        BadInput
+            The checkpoint that is there is not of this run.
         """
-        ranks, measure = self._ranks, self._measure
-        every = self._options.checkpoint_every
-        parts: dict[str, checkpoint.Stateful] = {
+        keeper = Keeper(folder.checkpoint_path, self._parts(), self._ranks, windows, live)
+        begun = keeper.load(epochs=self._measure.epochs, updates=self.loader.updates)
+        stop = self._epochs(begun, keeper, windows, metric)
+        if stop is not None:
+            keeper.stop(stop)
+        elif self._options.save_model and self._ranks.rank == 0:
+            checkpoint.save_model(folder.model_path, self._plain)
+
+    def _epochs(
+        self, begun: Progress, keeper: Keeper, windows: LiveWriter | None, metric: str
+    ) -> Progress | None:
+        """Train and evaluate to the end; return where a warning stopped it, if one did."""
+        measure, every = self._measure, self._options.checkpoint_every
+        in_all, host = self.loader.updates, self._ranks.host
+        goes_on = not begun.is_begin
+        for epoch in range(begun.epoch, measure.epochs):
+            done = begun if epoch == begun.epoch else Progress(epoch)
+            mark: dict[str, Any] = {"epoch": epoch, "warmup": epoch < measure.warmup_epochs}
+            if done.update:
+                keeper.set_random_state()
+            else:  # so drawn, an epoch's dropout is the same whatever was before
+                seed = (self._seed * 100_003 + epoch) * 1_000_003 + self._ranks.rank
+                torch.manual_seed(seed % 2**64)
+            if done.update < in_all:
+                found, done = self.train_epoch(epoch, done)
+                found["interrupted"] = goes_on or done.update < in_all
+                write_window(windows, host, phase="train", **mark, **found)
+                goes_on = False
+                self._average_statistics()
+            if done.update < in_all or (self._evaluation and self._warning.now()):
+                return done
+            loss = done.loss
+            if self._evaluation is not None:
+                found = self._evaluate(self._evaluation, metric)
+                found |= {"interrupted": goes_on, "from_update": 0}
+                write_window(windows, host, phase="evaluate", **mark, **found)
+                goes_on, loss = False, found["loss"]
+            self._schedule.after_epoch(loss)
+            if epoch + 1 < measure.epochs and self._warning.now():
+                return Progress(epoch + 1)
+            if every and (epoch + 1) % every == 0:
+                keeper.save(Progress(epoch + 1))
+        return None
+
+    def _parts(self) -> dict[str, checkpoint.Stateful]:
+        return {
             "model": self._plain,
             "optimizer": self._optimizer,
             "schedule": self._schedule,
             "precision": self._precision,
         }
-        path = folder.checkpoint_path
-        done = checkpoint.load(path, parts) if every else 0
-        for epoch in range(done, measure.epochs):
-            # So drawn, an epoch's dropout is the same after a checkpoint as without one.
-            torch.manual_seed(((self._seed * 100_003 + epoch) * 1_000_003 + ranks.rank) % 2**64)
-            mark: dict[str, Any] = {"epoch": epoch, "warmup": epoch < measure.warmup_epochs}
-            found = self.train_epoch(epoch)
-            write_window(windows, ranks.host, phase="train", **mark, **found)
-            self._average_statistics()
-            if self._evaluation is not None:
-                found = self._evaluate(self._evaluation, epoch, metric)
-                write_window(windows, ranks.host, phase="evaluate", **mark, **found)
-            self._schedule.after_epoch(found["loss"])
-            if every and (epoch + 1) % every == 0:
-                ranks.meet()  # every host has its windows on file
-                if ranks.rank == 0:
-                    checkpoint.save(path, parts, epoch + 1)
-        if self._options.save_model and ranks.rank == 0:
-            checkpoint.save_model(folder.model_path, self._plain)
 
-    def train_epoch(self, epoch: int) -> dict[str, Any]:
-        """Train one epoch; return the window."""
+    def train_epoch(
+        self, epoch: int, done: Progress | None = None
+    ) -> tuple[dict[str, Any], Progress]:
+        """Train an epoch from where it is, to its end or a warning; return window and progress."""
         ranks, optimizer = self._ranks, self._optimizer
+        done = done or Progress(epoch)
         self._model.train()
         loss_sum = torch.zeros((), dtype=torch.float64, device=ranks.device)
-        samples = updates = 0
+        samples, update, in_all = 0, done.update, self.loader.updates
         begins_update = True
-        in_all = self.loader.updates
         ranks.meet()
         start_ns, start_s = time.time_ns(), time.perf_counter()
         steps = StepClock(ranks.device)
-        self._schedule.before_update(epoch)
-        for batch in self.loader.epoch(epoch):
+        self._warning.begin()
+        self._schedule.before_update(epoch + update / in_all)
+        for batch in self.loader.epoch(epoch, update):
             loss_sum += self._add_gradients(batch, first=begins_update) * batch.size
             samples += batch.size
             begins_update = batch.ends_update
             if batch.ends_update:
                 self._precision.update(optimizer)
-                updates += 1
-                self._schedule.before_update(epoch + updates / in_all)
+                update += 1
+                self._schedule.before_update(epoch + update / in_all)
                 steps.mark()
+                if self._warning.after_update():
+                    break
         ranks.meet()
         window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
-        window |= {"updates": updates} | steps.summary()
+        window |= {"from_update": done.update, "updates": update - done.update} | steps.summary()
         sums = ranks.gathered({"loss": float(loss_sum), "samples": samples})
         whole = _summed(sums)
         loss = whole["loss"] / whole["samples"] if whole["samples"] else None
-        return window | {"samples": _here(ranks, sums), "loss": loss}
+        reached = Progress(
+            epoch, update, done.loss_sum + whole["loss"], done.samples + int(whole["samples"])
+        )
+        return window | {"samples": _here(ranks, sums), "loss": loss}, reached
 
     def _add_gradients(self, batch: Batch, *, first: bool) -> torch.Tensor:
         """Compute a batch's gradients, add them to those of its update; return its mean loss."""
@@ -209,7 +265,7 @@ class Training:
                             self._ranks.average(statistic)
 
     @torch.no_grad()
-    def _evaluate(self, loader: Loader, epoch: int, metric: str) -> dict[str, Any]:
+    def _evaluate(self, loader: Loader, metric: str) -> dict[str, Any]:
         """Evaluate; return the window. The bare model is used: ranks may have uneven parts."""
         ranks = self._ranks
         self._plain.eval()
@@ -217,7 +273,7 @@ class Training:
         samples = 0
         ranks.meet()
         start_ns, start_s = time.time_ns(), time.perf_counter()
-        for batch in loader.epoch(epoch):
+        for batch in loader.epoch(0):
             data = moved(batch.data, ranks.device, self._format)
             with self._precision.autocast():
                 found = self._workload.evaluate(self._plain, data)

@@ -2,16 +2,17 @@
 
 import datetime
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from wattlaw.training.handover import RENDEZVOUS_FILE
+from wattlaw.training.handover import RENDEZVOUS_FILE, host_name
+
+T = TypeVar("T")
 
 #: A collective that waits longer than this has lost a peer.
 _COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
@@ -44,9 +45,9 @@ class Ranks:
         dist.barrier()
         self.synchronize()
 
-    def gathered(self, mine: dict[str, float]) -> list[dict[str, float]]:
-        """Return every rank's named numbers, in order of rank, on every rank."""
-        found: list[dict[str, float]] = [{}] * self.world
+    def gathered(self, mine: T) -> list[T]:
+        """Return what every rank has to tell, in order of rank, on every rank."""
+        found: list[T] = [mine] * self.world
         dist.all_gather_object(found, mine)
         return found
 
@@ -88,7 +89,7 @@ def joined() -> Iterator[Ranks]:
             local_rank=local_rank,
             local_world=int(os.environ["LOCAL_WORLD_SIZE"]),
             device=device,
-            host=socket.gethostname(),
+            host=host_name(),
         )
     finally:
         dist.destroy_process_group()

@@ -1,43 +1,32 @@
 """One rank of a run: ``python -m wattlaw.training.worker RUN_FOLDER ATTEMPT`` under torchrun."""
 
 import gc
-import json
 import os
 import sys
-import time
 from pathlib import Path
 
 from wattlaw import processes
-from wattlaw.errors import BadInput, one_line
-from wattlaw.store.files import write_text
+from wattlaw.errors import BadInput
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.training.handover import AGENT_PID
+from wattlaw.training import failures, warning
+from wattlaw.training.handover import AGENT_PID, DISK_FULL
 
 
 def main() -> int:
     """Train; an error becomes one line for the record and a traceback for the log."""
+    warning.listen()
     processes.end_with_parent(int(os.environ[AGENT_PID]))
     folder, attempt = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
     try:
         _work(folder, attempt)
     except Exception as error:
-        rank = int(os.environ.get("RANK", "0"))
-        told = {"rank": rank, "time_s": time.time(), "reason": _reason(error)}
-        write_text(folder.live(attempt) / f"error.{rank}.json", json.dumps(told))
+        try:
+            failures.write_error(folder.live(attempt), int(os.environ.get("RANK", "0")), error)
+        except OSError as untold:
+            if failures.no_room(untold):
+                os._exit(DISK_FULL)  # not even what is printed might find room
         raise
     return 0
-
-
-def _reason(error: Exception) -> str:
-    """Return an error on one line; with what to do where a batch does not fit."""
-    words = one_line(error)
-    type_name = type(error).__name__
-    if type_name == "OutOfMemoryError" or "can't allocate memory" in words:
-        return (
-            "out of memory: the local batch does not fit; try a smaller one, "
-            f"or train.gradient_accumulation, which keeps the global batch ({words[:300]})"
-        )
-    return words
 
 
 def _work(folder: RunFolder, attempt: int) -> None:
@@ -73,7 +62,7 @@ def _work(folder: RunFolder, attempt: int) -> None:
                 loader_workers=training.loader.workers,
             )
             windows = open_windows(live, ranks.host)
-        training.run(windows, entry.metric, folder)
+        training.run(windows, entry.metric, folder, live)
         if windows is not None:
             windows.close()
         del training, model  # gloo may abort at exit when a model outlives the process group

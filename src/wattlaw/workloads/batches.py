@@ -20,8 +20,8 @@ class Part(NamedTuple):
     ends_update: bool = True
 
 
-def training_parts(samples: int, shard: Shard, epoch: int) -> Iterator[Part]:
-    """Yield a rank's parts of the updates of one training epoch.
+def training_parts(samples: int, shard: Shard, epoch: int, from_update: int = 0) -> Iterator[Part]:
+    """Yield a rank's parts of the updates of one training epoch, from one of them on.
 
     The order depends on seed and epoch only, and an update takes the next ``global_batch``
     samples whatever the number of ranks: so one and several ranks train on the same updates.
@@ -33,8 +33,9 @@ def training_parts(samples: int, shard: Shard, epoch: int) -> Iterator[Part]:
     kept = np.random.default_rng((shard.seed, 0)).permutation(samples)
     kept = kept[: max(1, round(samples * shard.fraction))]
     order = np.random.default_rng((shard.seed, 1, epoch)).permutation(kept)
-    for start in range(0, len(order), shard.global_batch):
-        update = order[start : start + shard.global_batch]
+    size = shard.global_batch
+    for start in range(from_update * size, len(order), size):
+        update = order[start : start + size]
         if len(update) < shard.world:
             continue
         mine = np.array_split(update, shard.world)[shard.rank]

@@ -1,5 +1,6 @@
 """Brings a dataset's batches to a rank: in its own process, or through loader processes."""
 
+import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ class Feed:
     workers: int | None = None  # loader processes of a rank; None: as dataset and cores suggest
     prefetch: int = 2  # batches that each of them has ready
     pin_memory: bool = False  # page-locked memory, from which a GPU copies beside its work
+    heeds_sigterm: bool = True  # whether a SIGTERM to the whole process tree ends loader processes
 
     def workers_for(self, dataset: Dataset, ranks_here: int) -> int:
         """Return how many loader processes a rank is to have on a host with so many ranks."""
@@ -38,6 +40,11 @@ class Feed:
             return self.workers
         spare = processes.cores() // ranks_here - 1
         return max(0, min(_MOST_WORKERS, spare)) if dataset.reads_files else 0
+
+
+def _ignore_sigterm(_: int) -> None:
+    """Have a loader process go on: it ends with its rank, which decides when."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class Loader:
@@ -61,6 +68,7 @@ class Loader:
                 pin_memory=feed.pin_memory,
                 prefetch_factor=feed.prefetch if self.workers else None,
                 persistent_workers=bool(self.workers),
+                worker_init_fn=None if feed.heeds_sigterm else _ignore_sigterm,
             )
 
     @property
@@ -68,8 +76,10 @@ class Loader:
         """Return how many updates an epoch of training makes."""
         return updates_per_epoch(self._samples, self._shard)
 
-    def epoch(self, epoch: int) -> Iterator[Batch]:
+    def epoch(self, epoch: int, from_update: int = 0) -> Iterator[Batch]:
         """Yield this rank's batches; training data are shuffled by (seed, epoch).
+
+        Those of the training updates before ``from_update`` are not even fetched.
 
         Raises
         ------
@@ -77,7 +87,7 @@ class Loader:
             A sample cannot be read.
         """
         if self._training:
-            parts = list(training_parts(self._samples, self._shard, epoch))
+            parts = list(training_parts(self._samples, self._shard, epoch, from_update))
         else:
             parts, epoch = list(evaluation_parts(self._samples, self._shard)), _EVALUATION_EPOCH
         self._order.keys = [

@@ -11,7 +11,7 @@ from typing import Self
 from wattlaw import processes
 from wattlaw.devices.simulated_boards import SimulatedBoards
 from wattlaw.errors import NotAvailable, one_line
-from wattlaw.launch.launcher import Ended
+from wattlaw.launch.launcher import Ended, EndsWithUs
 from wattlaw.launch.limited import limits_of
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.limits.asked import check_range
@@ -27,7 +27,7 @@ _IN_FLIGHT = 6
 _OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class SimulatedLauncher:
+class SimulatedLauncher(EndsWithUs):
     """Simulates each run within one of as many processes as there are cores.
 
     Runs take no place on this machine: nothing that is measured could be disturbed but by load.
@@ -56,7 +56,7 @@ class SimulatedLauncher:
         return launch.model_copy(update=told)
 
     @classmethod
-    def open(cls, launch: Launch) -> Self:
+    def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - any store is as good
         """Read the hardware; raises ``BadInput`` as ``prepared`` does."""
         return cls(Machine.of(launch))
 

@@ -29,8 +29,8 @@ def totals(findings: Findings) -> Table | None:
         "What the measured training windows took",
         columns,
         findings.totals.to_dict("records"),
-        note="Training windows after warm-up of the runs that are done. Warm-up, evaluation, runs "
-        "that failed and idle time are not in it.",
+        note="Training windows after warm-up of the runs that are done. Warm-up, interrupted "
+        "windows, evaluation, runs that failed and idle time are not in it.",
     )
 
 

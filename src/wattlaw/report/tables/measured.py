@@ -9,7 +9,16 @@ from wattlaw.analysis.advice.words import TIME
 from wattlaw.analysis.caps.limits import LIMITS, UNITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, setting_words
-from wattlaw.report.format import NONE, interval, joules, known, number, unit_of, with_interval
+from wattlaw.report.format import (
+    NONE,
+    interval,
+    joules,
+    known,
+    number,
+    plural,
+    unit_of,
+    with_interval,
+)
 from wattlaw.report.tables.table import Column, Table, make, words
 
 _SETTINGS = "wattlaw export STORE settings -o settings.csv"
@@ -39,7 +48,7 @@ def settings(findings: Findings) -> Table | None:
         columns,
         cells.to_dict("records"),
         note="N: workers (GPUs, or CPU processes where there is no GPU). Time per epoch: "
-        "training windows after warm-up; evaluation is not in it.",
+        f"training windows after warm-up; evaluation is not in it.{interruptions(findings)}",
         command=_SETTINGS,
         rank=limits_set,
     )
@@ -107,6 +116,18 @@ def utilisation(findings: Findings) -> Table | None:
         + (_HELD_DOWN if cells["power_throttle_share"].notna().any() else ""),
         command=_SETTINGS,
         rank=limits_set,
+    )
+
+
+def interruptions(findings: Findings) -> str:
+    """Return the end of a note on windows that says how many count as no measurement."""
+    own = findings.epochs[findings.epochs["run_id"].isin(findings.runs["run_id"])]
+    count = int((own["interrupted"].astype(bool) & (own["phase"] == "train")).sum())
+    if not count:
+        return ""
+    return (
+        f" Left out: {plural(count, 'training window')} in which, or before which, a run was "
+        "interrupted."
     )
 
 

@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 from torch import nn
 from torch.nn import functional
 
 from wattlaw.workloads.digits import Options
+from wattlaw.workloads.digits.images import images_and_labels, stratified
 from wattlaw.workloads.feed import InMemory
 from wattlaw.workloads.schedules import Constant
 from wattlaw.workloads.workload import Dataset, Schedule, means
@@ -29,16 +27,10 @@ class DigitsCnn:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        images, labels = load_digits(return_X_y=True)
-        split = train_test_split(
-            images.reshape(-1, 1, 8, 8).astype(np.float32) / 16.0,
-            labels.astype(np.int64),
-            test_size=_TEST_SAMPLES,
-            stratify=labels,
-            random_state=_SPLIT_SEED,
-        )
-        train_x, test_x, train_y, test_y = (torch.from_numpy(part) for part in split)
-        self._train, self._test = (train_x, train_y), (test_x, test_y)
+        images, labels = images_and_labels()
+        train, test = stratified(labels, _TEST_SAMPLES, _SPLIT_SEED)
+        x, y = torch.from_numpy(images), torch.from_numpy(labels)
+        self._train, self._test = (x[train], y[train]), (x[test], y[test])
 
     def model(self) -> nn.Module:
         """Return the net for images of 1 x 8 x 8 and 10 classes."""

@@ -1,0 +1,36 @@
+"""What a site did to runs and tells of them: its accounting, interruptions, clocks."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from wattlaw.analysis.second_opinion import Agreement, agreements, second_opinion
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Facts of clusters, over all runs of all statuses but for the energies."""
+
+    energies: pd.DataFrame  # analysis.second_opinion.second_opinion
+    agreements: tuple[Agreement, ...]
+    interrupted_runs: int
+    interruptions: int
+    clock_runs: int  # runs whose hosts' clocks were compared
+    clock_offset_max_s: float | None  # largest |offset| + uncertainty among them
+
+
+def find_sites(
+    table: pd.DataFrame, runs: pd.DataFrame, epochs: pd.DataFrame, spans: pd.DataFrame | None
+) -> Sites:
+    """Return what the tables say; parameters as for ``second_opinion``."""
+    energies = second_opinion(table, runs, epochs, spans)
+    count = runs["interruptions"].fillna(0)
+    offsets = runs["clock_offset_max_s"].dropna()
+    return Sites(
+        energies=energies,
+        agreements=agreements(energies),
+        interrupted_runs=int((count > 0).sum()),
+        interruptions=int(count.sum()),
+        clock_runs=len(offsets),
+        clock_offset_max_s=None if offsets.empty else float(offsets.max()),
+    )

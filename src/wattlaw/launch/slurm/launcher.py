@@ -1,0 +1,196 @@
+"""The launcher ``slurm``: one job per run, few in the queue at a time, none lost or doubled.
+
+Jobs bring their runs home themselves, so this process may end at any moment; the next one, also
+on another login node, finds the jobs by their names and by what the runs' folders tell.
+"""
+
+import contextlib
+from collections.abc import Collection
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.launch.launcher import NoRoomYet
+from wattlaw.launch.slurm import commands
+from wattlaw.launch.slurm.asking import sbatch_words, workers_per_node, write_script
+from wattlaw.launch.slurm.attempt import SlurmAttempt
+from wattlaw.launch.slurm.commands import Unreachable
+from wattlaw.launch.slurm.energy import note_energies
+from wattlaw.launch.slurm.submitted import (
+    Submitted,
+    claim_of,
+    job_name,
+    path_of,
+    read_submitted,
+    tag_of,
+    write_submitted,
+)
+from wattlaw.launch.slurm.watching import Watch
+from wattlaw.store.record import RunRecord, now
+from wattlaw.store.run_folder import RunFolder, locked
+from wattlaw.store.store import Store
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import RunSpec
+
+
+class SlurmLauncher:
+    """Submits runs of one store as jobs, and watches them with one question for all.
+
+    Parameters
+    ----------
+    launch
+        Settings of the study.
+    store
+        The store's folder, which all nodes share.
+    """
+
+    is_durable = True
+    outlives_us = True
+
+    def __init__(self, launch: Launch, store: Path) -> None:
+        self._launch, self._store = launch, store
+        self._tag = tag_of(store)
+        self._watch = Watch(self._tag, launch.slurm.poll_s)
+        self._turn: BinaryIO | None = None
+        #: Submitted since the queue was last seen, and whether it takes more now.
+        self._submitted_at, self._submitted, self._is_full = 0, 0, False
+        self._watched: set[str] = set()
+        self._doubtful: dict[str, int] = {}
+
+    @classmethod
+    def prepared(cls, launch: Launch) -> Launch:
+        """Return it as it is, once it says how many GPUs a node has.
+
+        Raises
+        ------
+        BadInput
+            It does not.
+        """
+        if launch.gpus_per_node is None:
+            raise BadInput(
+                "launch.gpus_per_node: not given; needed with slurm: how many workers (GPUs) a "
+                "node takes"
+            )
+        return launch
+
+    @classmethod
+    def open(cls, launch: Launch, store: Path) -> Self:
+        """See the queue; raises ``NotAvailable`` where there is no Slurm, or it does not answer."""
+        launcher = cls(launch, store)
+        launcher._watch.look()
+        if not launcher._watch.is_fresh:
+            raise NotAvailable(f"{launcher._watch.trouble}; try again when Slurm is back")
+        return launcher
+
+    def refuses(self, spec: RunSpec) -> str | None:
+        """Return why a run can never be a job, or None."""
+        try:
+            workers_per_node(spec)
+        except BadInput as error:
+            return str(error)
+        return None
+
+    def claim(self, spec: RunSpec) -> "Claim | None":  # noqa: ARG002 - each takes one job's room
+        """Take room for a job while fewer than ``max_queued`` are in the queue.
+
+        One campaign at a time submits for a store: several could not count together.
+        """
+        self._watch.look()
+        if self._watch.number != self._submitted_at:
+            self._submitted_at, self._submitted, self._is_full = self._watch.number, 0, False
+        if not self._watch.is_fresh or self._is_full or not self._has_turn():
+            return None
+        in_queue = len(self._watch.active()) + self._submitted
+        return Claim() if in_queue < self._launch.slurm.max_queued else None
+
+    def start(self, record: RunRecord, folder: RunFolder, claim: "Claim") -> SlurmAttempt:
+        """Submit a run's job.
+
+        Raises
+        ------
+        NotAvailable
+            The site refuses it.
+        NoRoomYet
+            Slurm does not answer, or takes no more jobs of this user now.
+        """
+        claim.release()
+        if self._doubtful.get(record.run_id) == self._watch.number:
+            raise NoRoomYet("whether it was submitted is not known until Slurm answers again")
+        try:
+            job_id = self.submit(record, folder)
+        except Unreachable as error:
+            self._doubtful[record.run_id] = self._watch.number
+            self._is_full = True
+            raise NoRoomYet(str(error)) from None
+        except NoRoomYet:
+            self._is_full = True
+            raise
+        return self._attempt(record, folder, job_id)
+
+    def submit(self, record: RunRecord, folder: RunFolder) -> str:
+        """Submit the job of a run, whatever was before, and return its id.
+
+        Raises
+        ------
+        NotAvailable, NoRoomYet, Unreachable
+            As ``commands.submit``.
+        """
+        told = Submitted(launch=self._launch, at=now())
+        write_submitted(folder, told)
+        write_script(folder, self._launch)
+        claim_of(folder).unlink(missing_ok=True)
+        name = job_name(self._tag, record.run_id)
+        job_id = commands.submit(sbatch_words(record.spec, folder, self._launch, name))
+        self._submitted += 1
+        write_submitted(folder, told.model_copy(update={"job_id": job_id}))
+        return job_id
+
+    def going_on(self) -> Collection[str]:
+        """Return the runs whose jobs are in the queue and that we do not watch."""
+        self._watch.look()
+        return self._watch.active().keys() - self._watched
+
+    def found(self, record: RunRecord, folder: RunFolder) -> SlurmAttempt | None:
+        """Return the attempt of a run that was submitted and has told no end."""
+        if record.status in ("done", "failed", "skipped"):
+            path_of(folder).unlink(missing_ok=True)  # of a job that is over
+            return None
+        told = read_submitted(folder)
+        job = self._watch.job(record.run_id)
+        if told is None or (told.job_id is None and job is None):
+            return None  # it was about to be submitted, and never was
+        return self._attempt(record, folder, told.job_id or (job.id if job else None))
+
+    def words(self) -> str | None:
+        """Return how the jobs stand."""
+        return self._watch.words()
+
+    def close(self) -> None:
+        """Let other campaigns submit; ask once for the energy that the site has measured."""
+        with contextlib.suppress(Unreachable, NotAvailable):
+            note_energies(Store(self._store))
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
+
+    def _attempt(self, record: RunRecord, folder: RunFolder, job_id: str | None) -> SlurmAttempt:
+        self._watched.add(record.run_id)
+        settle_s = self._launch.slurm.settle_s
+        return SlurmAttempt(record, folder, job_id, self._watch, settle_s, self.submit)
+
+    def _has_turn(self) -> bool:
+        """Say whether this campaign is the one that submits for the store."""
+        if self._turn is None:
+            file = (self._store / "slurm-turn").open("ab")
+            if not locked(file):
+                file.close()
+                return False
+            self._turn = file
+        return True
+
+
+class Claim:
+    """Room for one job, counted by the launcher when it is submitted."""
+
+    def release(self) -> None:
+        """Nothing is held."""

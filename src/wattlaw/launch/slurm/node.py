@@ -1,0 +1,186 @@
+"""One node of a run: ``srun`` starts it once on each node of the job.
+
+It limits the job's own GPUs, or sees that the site's prolog has; then it is the node agent.
+SIGUSR1 and SIGTERM, with which Slurm announces the end, have the ranks make a checkpoint.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from wattlaw import processes
+from wattlaw.devices.nvidia.driver import visible_boards
+from wattlaw.errors import NotAvailable, one_line
+from wattlaw.launch.finish import write_limits
+from wattlaw.launch.limited import limits_of, refusal, tidy_up
+from wattlaw.launch.meeting import on_one_machine
+from wattlaw.launch.slurm.submitted import read_submitted
+from wattlaw.limits.by_prolog import granted
+from wattlaw.limits.guard import hold
+from wattlaw.store.files import write_text
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import Setting
+from wattlaw.training.agent import run_agent
+from wattlaw.training.clocks import Endpoint
+from wattlaw.training.handover import HOST, WARNS
+
+#: Signals that torchrun ends workers at once for, but for SIGTERM, which announces the end here.
+_TORCHRUNS_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
+
+
+def begun_path(live: Path, node: str) -> Path:
+    """Return where a node tells that it has begun, and where it is."""
+    return live / f"node.{node}.json"
+
+
+def asked_path(live: Path, node: str) -> Path:
+    """Return the file by which a node tells that Slurm has asked it to end."""
+    return live / f"asked.{node}"
+
+
+def refused_path(live: Path, node: str) -> Path:
+    """Return where a node tells why the run cannot be had there."""
+    return live / f"refused.{node}.json"
+
+
+def line(
+    folder: RunFolder, attempt: int, workers: int, nodes: int, address: str, ports: tuple[int, int]
+) -> list[str]:
+    """Return the words after ``python`` that start a node of a run.
+
+    Parameters
+    ----------
+    folder, attempt
+        Of the run.
+    workers, nodes
+        Ranks of each node, and how many nodes there are.
+    address, ports
+        Where the first node is reached: for torchrun, and for comparing clocks.
+    """
+    words = ["-m", "wattlaw.launch.slurm.node", str(folder.path.resolve()), str(attempt)]
+    words += ["--workers", str(workers), "--nodes", str(nodes), "--address", address]
+    return [*words, "--port", str(ports[0]), "--clock-port", str(ports[1])]
+
+
+def main() -> int:
+    """Run this node's part."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("attempt", type=int)
+    parser.add_argument("--address", required=True)
+    for name in ("--workers", "--nodes", "--port", "--clock-port"):
+        parser.add_argument(name, type=int, required=True)
+    options = parser.parse_args()
+    folder = RunFolder(options.folder)
+    number = int(os.environ.get("SLURM_NODEID", "0"))
+    node = os.environ[HOST] = os.environ.get("SLURMD_NODENAME") or f"node{number}"
+    live = folder.live(options.attempt)
+    processes.end_with_parent(os.getppid())
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # it waits for the agent
+    told = read_submitted(folder)
+    record = folder.read()
+    if told is None or record is None:
+        print(f"wattlaw: {folder.path}: not there on {node}", file=sys.stderr)
+        return os.EX_NOINPUT
+    is_command = record.spec.workload.command is not None
+    if not is_command:  # a command gets its SIGTERM from torchrun, and may heed it
+
+        def warn(*_: object) -> None:
+            """Take Slurm's announcement of the end for a warning, and let the driver know."""
+            asked_path(live, node).touch()
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        signal.signal(signal.SIGTERM, warn)
+    live.mkdir(parents=True, exist_ok=True)  # another node's may not be seen here yet
+    write_text(begun_path(live, node), json.dumps({"topology": _switches()}))
+    _prepare(told.launch)
+    try:
+        with (
+            _limited(record.spec.setting, told.launch, live, node),
+            _meeting(options, number) as (rendezvous, clock),
+        ):
+            if not is_command:
+                rendezvous += ["--signals-to-handle", _TORCHRUNS_SIGNALS]
+            return run_agent(folder, options.attempt, options.workers, rendezvous, clock=clock)
+    except NotAvailable as error:
+        write_text(refused_path(live, node), json.dumps({"reason": f"{node}: {one_line(error)}"}))
+        return os.EX_UNAVAILABLE
+
+
+def _prepare(launch: Launch) -> None:
+    """Set what workers find in their environment."""
+    cores = processes.cores()
+    share = launch.slurm.cpus_per_worker or max(1, cores // (launch.gpus_per_node or cores))
+    threads = str(launch.threads_per_worker or share)
+    os.environ |= {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "PYTHONUNBUFFERED": "1",
+        WARNS: "1",
+    }
+
+
+@contextlib.contextmanager
+def _meeting(
+    options: argparse.Namespace, number: int
+) -> Iterator[tuple[list[str], Endpoint | None]]:
+    """Give torchrun's words, and where clocks are compared: on the first node, which has rank 0."""
+    if options.nodes > 1:
+        words = ["--nnodes", str(options.nodes), "--node-rank", str(number)]
+        words += ["--master-addr", options.address, "--master-port", str(options.port)]
+        yield words, Endpoint(options.address, options.clock_port, number, options.nodes)
+        return
+    with tempfile.TemporaryDirectory(prefix="wattlaw-") as folder:
+        words, environment = on_one_machine(Path(folder))
+        os.environ |= environment
+        yield words, None
+
+
+@contextlib.contextmanager
+def _limited(setting: Setting, launch: Launch, live: Path, node: str) -> Iterator[None]:
+    """Have the job's own GPUs limited as a setting asks.
+
+    Raises
+    ------
+    NotAvailable
+        They are not, and the text says why.
+    """
+    limits = limits_of(setting)
+    if launch.slurm.limits == "prolog":
+        if not limits.are_none:
+            boards = visible_boards()
+            write_limits(live, node, granted(limits, boards, os.environ.get("SLURM_JOB_ID", "")))
+        yield
+        return
+    tidy_up()
+    if limits.are_none:
+        yield
+        return
+    boards = visible_boards()
+    why = refusal(limits, boards, prior_clocks_are_default=launch.prior_clocks == "default")
+    if why is not None:
+        raise NotAvailable(why)
+    held = hold(boards)
+    if held is None:
+        raise NotAvailable("another process limits one of the job's GPUs ('wattlaw limits show')")
+    with held:
+        write_limits(live, node, held.apply(limits))
+        yield
+
+
+def _switches() -> str | None:
+    """Return the switches above this node, from the root, where Slurm knows them."""
+    address = os.environ.get("SLURM_TOPOLOGY_ADDR", "")
+    pattern = os.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
+    return address if "switch" in pattern else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

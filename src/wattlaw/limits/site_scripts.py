@@ -1,0 +1,52 @@
+"""The scripts that a site's administrators install, with this Python's path in them."""
+
+import re
+import shutil
+from importlib import resources
+from pathlib import Path
+
+from wattlaw.errors import BadInput
+
+_MODES = {"prolog.sh": 0o755, "epilog.sh": 0o755, "site.yaml": 0o644, "wattlaw.conf": 0o644}
+#: Neither the shell nor systemd reads anything into these.
+_PLAIN = re.compile(r"/[A-Za-z0-9_./+-]+")
+
+
+def write_site_files(folder: Path, python: str) -> list[Path]:
+    """Write prolog, epilog, an example of the site's file, and lines for systemd into a folder.
+
+    Parameters
+    ----------
+    folder
+        Where to; it is made. Nothing is installed from there.
+    python
+        The absolute path of a Python that has wattlaw, on the nodes. Only root may write it.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    BadInput
+        The path is not absolute or has characters that need quoting, or a file is there already.
+    """
+    if not _PLAIN.fullmatch(python):
+        raise BadInput(f"{python!a}: not an absolute path of letters, digits and _ . / + -")
+    paths = [folder / name for name in _MODES]
+    for path in paths:
+        if path.exists() or path.is_symlink():
+            raise BadInput(f"{path} is there already; it is not overwritten")
+    squeue = shutil.which("squeue")
+    search = [str(Path(squeue).parent)] if squeue and _PLAIN.fullmatch(squeue) else []
+    search += [name for name in ("/usr/bin", "/bin") if name not in search]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            text = resources.files("wattlaw.limits").joinpath("slurm", path.name).read_text()
+            path.write_text(text.replace("@PYTHON@", python).replace("@PATH@", ":".join(search)))
+            path.chmod(_MODES[path.name])
+    except OSError as error:
+        raise BadInput(f"{folder}: cannot be written: {error.strerror}") from None
+    return paths

@@ -1,0 +1,70 @@
+"""Real node agents on this machine: with a sampler, torchrun, and ranks that meet."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.model import RunSpec
+from wattlaw.training import handover
+
+PLUGIN = Path(__file__).parent / "dropout_plugin"
+HERE = socket.gethostname()
+
+
+def record_of(spec: RunSpec, folder: RunFolder, attempts: int) -> RunRecord:
+    """Write the record of a run under way, and make the live folder of its attempt."""
+    record = RunRecord(
+        run_id=folder.run_id, study="t", spec=spec, seed=0, order_seed=0, attempts=attempts,
+        status="running",
+    )  # fmt: skip
+    folder.write(record, durable=False)
+    folder.live(attempts).mkdir(parents=True, exist_ok=True)
+    return record
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of agents: one thread each, the workload with dropout installed."""
+    path = os.pathsep.join(filter(None, [str(PLUGIN), os.environ.get("PYTHONPATH")]))
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        **more,
+    }
+
+
+def alone(folder: RunFolder, attempt: int) -> tuple[list[str], dict[str, str]]:
+    """Return options and environment with which the ranks of one node meet through files."""
+    live = folder.live(attempt).resolve()
+    options = ["--local-addr", "127.0.0.1", "--rdzv-backend", "c10d", "--rdzv-conf"]
+    options += ["store_type=file", "--rdzv-endpoint", str(live / "agents")]
+    return options, {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        handover.RENDEZVOUS_FILE: str(live / "ranks"),
+    }
+
+
+def agent(
+    folder: RunFolder, attempt: int, workers: int, options: list[str], **more: str
+) -> "subprocess.Popen[bytes]":
+    """Start a node agent; what it prints is added to the run's log."""
+    line = [sys.executable, "-m", "wattlaw.training.agent", str(folder.path), str(attempt)]
+    line += ["--workers", str(workers), "--parent-pid", str(os.getpid()), *options]
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with folder.log_path.open("ab") as log:
+        return subprocess.Popen(
+            line, env=environment(**more), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

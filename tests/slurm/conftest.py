@@ -1,0 +1,41 @@
+"""One cluster for the tests of this folder; each test finds it idle and leaves it so."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm.cluster import Cluster, missing_programs
+from slurm.studies import Desk
+
+
+@pytest.fixture(scope="session")
+def started_cluster() -> Iterator[Cluster]:
+    """Start the cluster, or say in one line what is missing."""
+    if os.geteuid() != 0:
+        pytest.exit("tests/slurm makes namespaces and device files: run it as root", 1)
+    if missing := missing_programs():
+        names = ", ".join(missing)
+        pytest.exit(f"tests/slurm: not on PATH: {names} (Debian's slurm-wlm, munge)", 1)
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(started_cluster: Cluster) -> Iterator[Cluster]:
+    """Give the running cluster; what a test broke is repaired after it."""
+    yield started_cluster
+    started_cluster.repair()
+
+
+@pytest.fixture
+def shared(cluster: Cluster) -> Path:
+    """Give a fresh folder of the user's, at the same path on all hosts."""
+    return cluster.fresh_folder()
+
+
+@pytest.fixture
+def desk(cluster: Cluster) -> Desk:
+    """Give a user's fresh folder at a login host."""
+    return Desk(cluster, cluster.fresh_folder())

@@ -1,0 +1,130 @@
+"""Studies on the test cluster: written, run from a login host, read back."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from slurm.cluster import Cluster
+from wattlaw.store.record import RunRecord
+from wattlaw.store.store import Store
+
+#: The digits' net, pausing for each batch: it takes its time without the processor's.
+PLUGIN = Path(__file__).parents[1] / "dropout_plugin"
+SLOW = [{"name": "digits-dropout"}]
+RUN_S = 350
+
+
+@dataclass
+class Desk:
+    """A user at a login host, with one study and its store."""
+
+    cluster: Cluster
+    folder: Path
+    pause_s: float = 0.0
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    def write(self, slurm: dict[str, object] | None = None, **changes: object) -> None:
+        """Write a small study; `slurm` are changes of launch.slurm."""
+        asked: dict[str, object] = {"poll_s": 1, "settle_s": 5, "time": "10", **(slurm or {})}
+        study: dict[str, object] = {
+            "name": "on-slurm",
+            "workloads": [{"name": "digits-cnn"}],
+            "sweeps": [{"gpus": [2], "global_batch": [128]}],
+            "order": "as_written",
+            "measure": {"epochs": 2, "warmup_epochs": 1, "sample_hz": 20},
+        }
+        launch = {"kind": "slurm", "gpus_per_node": 1, "slurm": asked}
+        launch |= changes.pop("launch", {})
+        text = yaml.safe_dump(study | changes | {"launch": launch})
+        (self.folder / "study.yaml").write_text(text)
+
+    def line(self, *words: object, host: str = "login1") -> list[str]:
+        """Return the command line of a command of ours, typed at a login host."""
+        here = ["env", f"--chdir={self.folder}"]
+        return self.cluster.on(host, *here, sys.executable, "-m", "wattlaw", *words)
+
+    def environment(self) -> dict[str, str]:
+        return self.cluster.environment() | {
+            "PYTHONPATH": str(PLUGIN),
+            "TEST_PAUSE_S": str(self.pause_s),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def does(
+        self, *words: object, host: str = "login1", seconds: float = RUN_S
+    ) -> "subprocess.CompletedProcess[str]":
+        """Type a command, and wait for it."""
+        return subprocess.run(
+            self.line(*words, host=host), env=self.environment(),
+            capture_output=True, text=True, timeout=seconds, check=False,
+        )  # fmt: skip
+
+    def runs(self, host: str = "login1") -> "subprocess.CompletedProcess[str]":
+        """Run the study to its end."""
+        return self.does("run", "study.yaml", "--store", "store", host=host)
+
+    @contextmanager
+    def running(self, host: str = "login1") -> Iterator["subprocess.Popen[str]"]:
+        """Run the study beside the test."""
+        process = subprocess.Popen(
+            self.line("run", "study.yaml", "--store", "store", host=host),
+            env=self.environment(), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def records(self) -> list[RunRecord]:
+        return Store(self.store).records() if (self.store / "runs").is_dir() else []
+
+    def record(self) -> RunRecord:
+        (found,) = self.records()
+        return found
+
+    def job_of(self, record: RunRecord) -> str:
+        """Return the id of a run's job, once it is known."""
+        known = lambda: next(  # noqa: E731
+            (one.site.job_id for one in self.records() if one.run_id == record.run_id and one.site),
+            None,
+        )
+        return str(self.cluster.wait_for(known, "the run's job"))
+
+    def wait_epochs(self, count: int, seconds: float = 90) -> None:
+        """Wait until some run has finished some training windows in its present attempt."""
+
+        def trained() -> bool:
+            streams = self.store.glob("runs/*/live/*/windows.*.csv")
+            return any(text.read_text().count("train") >= count for text in streams)
+
+        self.cluster.wait_for(trained, f"{count} epochs", seconds)
+
+    def submissions(self) -> int:
+        """Return how many jobs were submitted by users of this cluster so far."""
+        return len(self.cluster.calls("sbatch"))
+
+
+def finished(process: "subprocess.Popen[str]", seconds: float = RUN_S) -> str:
+    """Wait for a study that runs beside the test, and return what it printed."""
+    output, _ = process.communicate(timeout=seconds)
+    assert process.returncode == 0, output
+    return output
+
+
+def stays(condition: object, seconds: float) -> None:
+    """Look for a while that something does not happen."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        assert not condition()  # type: ignore[operator]
+        time.sleep(0.2)

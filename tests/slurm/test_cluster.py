@@ -1,0 +1,116 @@
+"""The test equipment itself: what later tests take for granted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from slurm.cluster import Cluster
+from slurm.folder import BASE
+
+#: Says which boards this task was given, and what the driver shows.
+BOARDS = """
+import os, socket, pynvml as nvml
+nvml.nvmlInit()
+own = int(os.environ["CUDA_VISIBLE_DEVICES"])
+handle = nvml.nvmlDeviceGetHandleByIndex(own)
+print(socket.gethostname(), own, nvml.nvmlDeviceGetName(handle), flush=True)
+try:
+    nvml.nvmlDeviceSetPowerManagementLimit(handle, 200_000)
+except nvml.NVMLError as error:
+    print(error, flush=True)
+"""
+
+
+def test_a_job_has_hosts_of_different_names_and_places(cluster: Cluster) -> None:
+    where = cluster.run("srun", "--nodes=2", "bash", "-c", "hostname; hostname -i; ls /tmp; id -un")
+    lines = where.split()
+    assert sorted(lines) == ["127.0.1.1", "127.0.1.2", "alice", "alice", "node1", "node2"]
+
+
+def test_jobs_on_one_node_get_a_board_each_that_only_root_may_limit(cluster: Cluster) -> None:
+    cluster.boards("node3")[0].name, cluster.boards("node3")[1].name = "first", "second"
+    program = f"{sys.executable} - <<'END'\n{BOARDS}\nEND\nsleep 1"
+    jobs = [cluster.sbatch(program, "--nodelist=node3", "--gres=gpu:1") for _ in range(2)]
+    for job in jobs:
+        cluster.wait_state(job, "COMPLETED")
+    printed = sorted(cluster.output(job) for job in jobs)
+    refused = "Insufficient Permissions"
+    assert printed == [f"node3 0 first\n{refused}\n", f"node3 1 second\n{refused}\n"]
+    limit = "import pynvml as n; n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(1); "
+    limit += "n.nvmlDeviceSetPowerManagementLimit(h, 200000)"
+    cluster.run(sys.executable, "-c", limit, host="node3", root=True)
+    assert [board.limit_mw for board in cluster.boards("node3")] == [400_000, 200_000]
+    assert [board.limit_mw for board in cluster.boards("node2")] == [400_000, 400_000]
+
+
+def test_a_job_whose_node_is_killed_is_requeued(cluster: Cluster) -> None:
+    job = cluster.sbatch("echo $SLURM_RESTART_COUNT $HOSTNAME; sleep 100", "--nodelist=node2")
+    cluster.wait_for(lambda: "node2" in cluster.output(job), "the job's first line")
+    pids = [process.pid for process in cluster.processes("node2")]
+    assert len(pids) > 3
+    cluster.kill_node("node2")
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    cluster.declare_down("node2")
+    cluster.wait_state(job, "PENDING")
+    cluster.start_node("node2")
+    cluster.wait_for(lambda: cluster.output(job) == "1 node2\n", "the second start")
+
+
+def test_a_job_outlives_its_nodes_daemon(cluster: Cluster) -> None:
+    job = cluster.sbatch("echo began; sleep 1; echo done", "--nodelist=node4")
+    cluster.wait_for(lambda: "began" in cluster.output(job), "the job's start")
+    cluster.kill_daemon("node4")
+    cluster.wait_for(lambda: "done" in cluster.output(job), "the job's end")
+    assert cluster.state(job) != "COMPLETED"  # nobody could clean up after it
+    cluster.start_daemon("node4")
+    cluster.wait_state(job, "COMPLETED")
+
+
+def test_a_job_outlives_the_controller(cluster: Cluster) -> None:
+    job = cluster.sbatch("sleep 4", "--nodelist=node4")
+    cluster.wait_state(job, "RUNNING")
+    cluster.stop_controller()
+    assert not cluster.answers()
+    cluster.start_controller()
+    assert cluster.state(job) == "RUNNING"
+    cluster.wait_state(job, "COMPLETED")
+
+
+def test_calls_of_the_user_are_counted_and_those_of_the_equipment_are_not(cluster: Cluster) -> None:
+    before_s, earlier = time.time(), len(cluster.calls())
+    cluster.run("squeue")
+    for line in (["squeue", "-h"], ["sinfo", "--version"]):
+        command = cluster.on("login2", *line)
+        subprocess.run(command, env=cluster.environment(), check=True, capture_output=True)
+    found = cluster.calls()[earlier:]
+    assert [row[1:] for row in found] == [
+        ("login2", "squeue", "-h"),
+        ("login2", "sinfo", "--version"),
+    ]
+    assert before_s < found[0][0] < found[1][0] < time.time()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_outlives_a_killed_test_process(number: int) -> None:
+    program = (
+        "import time\nfrom slurm.cluster import Cluster\nfrom slurm.settings import Settings\n"
+    )
+    program += "with Cluster(Settings(nodes=1)) as c:\n"
+    program += "    c.sbatch('sleep 1000')\n    print(c.folder, flush=True)\n    time.sleep(100)\n"
+    path = os.pathsep.join(sys.path)
+    child = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    folder = child.stdout.readline().strip()
+    family = psutil.Process(child.pid).children(recursive=True)
+    assert folder.startswith(str(BASE))
+    assert len(family) > 8
+    child.send_signal(number)
+    child.communicate()
+    assert psutil.wait_procs(family, timeout=5)[1] == []

@@ -1,0 +1,264 @@
+"""Caps of a real Slurm's jobs, by its prolog: applied for users without root, and given back.
+
+The site has installed what ``write_site_files`` writes, ``PrologFlags=Alloc,Contain``, and starts
+slurmd as its systemd unit does: after ``restore``.
+"""
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pynvml
+import pytest
+
+from limiting import SET
+from slurm.cluster import Cluster
+from slurm.settings import Settings
+from slurm.studies import Desk
+from wattlaw.limits.site_scripts import write_site_files
+
+BEFORE_W = (287.5, 301.25)
+CAP = "--comment=my own words wattlaw:power_w=250"
+STATE, REPORTS = "/var/tmp/wattlaw-limits", "/run/wattlaw"  # noqa: S108 - a node's own
+GRACE_S = 2
+SITE = f"power_w: {{min: 150, max: 350}}\ngrace_s: {GRACE_S}\n"
+#: What a job without root finds out about its cap.
+CHECK = """
+import os, sys
+from wattlaw.devices.nvidia.driver import visible_boards
+from wattlaw.limits.asked import Limits
+from wattlaw.limits.by_prolog import granted
+for one in granted(Limits(float(sys.argv[1])), visible_boards(), os.environ["SLURM_JOB_ID"], 0):
+    print(os.uname().nodename, one.power_limit_before_w, one.power_limit_enforced_w, flush=True)
+"""
+
+
+class Site(Cluster):
+    """A cluster whose administrator has installed prolog and epilog on all nodes."""
+
+    def __init__(self) -> None:
+        super().__init__(Settings(nodes=2))
+        self.hooks = self.folder / "hooks"
+        self.python = str(Path(sys.prefix) / "bin" / "python")
+        for path in write_site_files(self.hooks, self.python):
+            text = path.read_text().replace("=/var/lib/wattlaw/limits\n", f"={STATE}\n")
+            path.write_text(text.replace("=/etc/wattlaw/site.yaml\n", f"={self.hooks}/site.yaml\n"))
+        (self.hooks / "site.yaml").write_text(SITE)
+        (self.hooks / "check.py").write_text(CHECK)
+        self.settings.options.update(
+            Prolog=self.hooks / "prolog.sh",
+            Epilog=self.hooks / "epilog.sh",
+            PrologFlags="Alloc,Contain",
+        )
+
+    def restore(self, name: str) -> None:
+        """Do what systemd does before slurmd starts."""
+        line = [self.python, "-I", "-m", "wattlaw.limits.site", "restore", f"--state={STATE}"]
+        self.run(*line, host=name, root=True)
+
+    def boot(self, name: str, *, restores: bool) -> None:
+        """Boot a node that was killed; its boards and its /var are as they were."""
+        shutil.rmtree(self.place(name, "/run"))
+        self._start_host(name)
+        self._answer(name, "ready")
+        if restores:
+            self.restore(name)
+        self.start_daemon(name)
+
+    def check(self, watts: float) -> str:
+        """Return the line of a script that tells what the job finds out."""
+        return f"{self.python} {self.hooks}/check.py {watts:g}"
+
+    def odd(self, name: str) -> None:
+        """Give a node's boards limits that are neither their default nor their maximum."""
+        for board, watts in zip(self.boards(name), BEFORE_W, strict=True):
+            board.limit_mw = round(1000 * watts)
+
+    def limits_w(self, name: str) -> tuple[float, ...]:
+        """Return the limits of a node's boards."""
+        return tuple(board.limit_mw / 1000 for board in self.boards(name))
+
+    def left(self, name: str) -> list[str]:
+        """Return what hooks have left on a node: states, reports and watchdogs."""
+        found = [*self.place(name, "/var/tmp").glob("wattlaw-limits/*.json")]  # noqa: S108
+        found += self.place(name, "/run").glob("wattlaw/*")
+        return [*map(str, found), *map(str, self.watchdogs(name))]
+
+    def watchdogs(self, name: str) -> list[psutil.Process]:
+        """Return the watchdogs of a node."""
+        found = []
+        for process in self._init(name).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                found += [process] if "watch" in process.cmdline() else []
+        return found
+
+    def wait_given_back(self, name: str, seconds: float = 30) -> None:
+        """Wait until a node's boards are as they were and nothing is left."""
+        what = f"{name} to be as before: {self.limits_w(name)}, {self.left(name)}"
+        given_back = lambda: self.limits_w(name) == BEFORE_W and not self.left(name)  # noqa: E731
+        self.wait_for(given_back, what, seconds)
+
+    def capped(self, script: str, *options: str) -> str:
+        """Submit a job with a cap on one board of node1, and wait until it works."""
+        job = self.sbatch(script, "--nodelist=node1", "--gres=gpu:1", CAP, *options)
+        self.wait_state(job, "RUNNING")
+        self.wait_for(lambda: self.output(job), "the job's first line")
+        assert self.limits_w("node1") == (250, BEFORE_W[1])
+        return job
+
+
+@pytest.fixture(scope="module")
+def started_site() -> Iterator[Site]:
+    """Start a cluster of our own: prolog and epilog hold for all jobs of one."""
+    with Site() as site:
+        yield site
+
+
+@pytest.fixture
+def site(started_site: Site) -> Iterator[Site]:
+    """Give the cluster with boards whose limits are odd."""
+    for name in started_site.names:
+        started_site.odd(name)
+    yield started_site
+    started_site.repair()
+
+
+def test_a_job_finds_its_cap_and_leaves_none(site: Site) -> None:
+    job = site.capped(f"{site.check(250)}; srun {site.check(250)}; sleep 1")
+    site.wait_state(job, "COMPLETED")
+    assert site.output(job) == "node1 287.5 250.0\n" * 2
+    site.wait_given_back("node1")
+
+
+@pytest.mark.parametrize("how", ["fails", "is cancelled", "is requeued"])
+def test_the_cap_is_given_back_when_the_job(site: Site, how: str) -> None:
+    job = site.capped(f"echo began; {'sleep 0.5; exit 3' if how == 'fails' else 'sleep 100'}")
+    if how == "fails":
+        site.wait_state(job, "FAILED")
+    elif how == "is cancelled":
+        site.run("scancel", job)
+        site.wait_state(job, "CANCELLED")
+    else:
+        site.run("scontrol", "requeuehold", job)
+        site.wait_state(job, "PENDING")
+    site.wait_given_back("node1")
+    assert site.node_state("node1") == "idle"
+
+
+def test_every_node_of_a_job_is_capped_and_two_jobs_on_a_node_have_caps_of_their_own(
+    site: Site,
+) -> None:
+    wide = site.sbatch(f"srun {site.check(250)}; sleep 3", "--nodes=2", "--gres=gpu:1", CAP)
+    site.wait_state(wide, "RUNNING")
+    other = "--comment=wattlaw:power_w=200"
+    narrow = site.sbatch(site.check(200), "--nodelist=node1", "--gres=gpu:1", other)
+    site.wait_state(wide, "COMPLETED")
+    site.wait_state(narrow, "COMPLETED")
+    assert sorted(site.output(wide).splitlines()) == ["node1 287.5 250.0", "node2 287.5 250.0"]
+    assert site.output(narrow) == "node1 301.25 200.0\n"
+    for name in site.names:
+        site.wait_given_back(name)
+
+
+def test_a_request_that_is_refused_stops_neither_job_nor_node(site: Site) -> None:
+    asks = "--comment=wattlaw:power_w=20"
+    job = site.sbatch(f"{site.check(20)} 2>&1", "--nodelist=node1", "--gres=gpu:1", asks)
+    site.wait_state(job, "FAILED")
+    assert "has refused: a power limit of 20 W is outside the site's 150 to 350 W" in site.output(
+        job
+    )
+    site.wait_given_back("node1")
+    assert site.node_state("node1") == "idle"
+
+
+def test_when_slurmd_is_killed_for_good_the_cap_goes_with_the_job(site: Site) -> None:
+    job = site.capped("echo began; sleep 4; echo done")
+    site.kill_daemon("node1")
+    site.wait_for(lambda: "done" in site.output(job), "the job to end by itself")
+    site.wait_given_back("node1", 60)
+
+
+def test_when_slurmd_is_started_again_a_job_that_lives_keeps_its_cap(site: Site) -> None:
+    job = site.capped("echo began; sleep 5; echo done")
+    site.kill_daemon("node1")
+    site.restore("node1")
+    site.start_daemon("node1")
+    assert site.limits_w("node1") == (250, BEFORE_W[1])
+    site.wait_for(lambda: "done" in site.output(job), "the job to end by itself")
+    site.wait_state(job, "COMPLETED")
+    site.wait_given_back("node1")
+
+
+def test_when_the_job_has_ended_meanwhile_slurmd_starts_without_its_cap(site: Site) -> None:
+    job = site.capped("echo began; sleep 2; echo done")
+    site.kill_daemon("node1")
+    for watchdog in site.watchdogs("node1"):
+        watchdog.kill()  # as when the whole control group of slurmd is killed
+    site.wait_for(lambda: "done" in site.output(job), "the job to end by itself")
+    site.wait_state(job, "COMPLETING")
+    site.restore("node1")
+    assert site.limits_w("node1") == BEFORE_W
+    site.start_daemon("node1")
+    site.wait_state(job, "COMPLETED")
+    site.wait_given_back("node1")
+
+
+def test_a_node_whose_board_cannot_be_given_back_takes_no_job_until_it_is(site: Site) -> None:
+    job = site.capped("echo began; sleep 0.5")
+    site.boards("node1").fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
+    site.wait_state(job, "COMPLETED")
+    site.wait_for(lambda: site.node_state("node1") == "drained", "the node to be drained")
+    site.boards("node1").clear_faults()
+    site.restore("node1")
+    site.wait_given_back("node1")
+    site.resume("node1")
+    site.wait_idle()
+
+
+@pytest.mark.parametrize("by", ["restore", "the next prolog"])
+def test_when_the_node_dies_and_comes_back_the_cap_is_given_back(site: Site, by: str) -> None:
+    job = site.capped("echo began; sleep 100", "--no-requeue")
+    site.kill_node("node1")
+    assert site.limits_w("node1") == (250, BEFORE_W[1])  # as if the driver had kept it
+    site.declare_down("node1")
+    site.wait_state(job, "NODE_FAIL")
+    site.boot("node1", restores=by == "restore")
+    if by == "restore":
+        assert site.limits_w("node1") == BEFORE_W
+    site.wait_idle()
+    plain = site.sbatch("sleep 0.2", "--nodelist=node1", "--gres=gpu:1")
+    site.wait_state(plain, "COMPLETED")
+    site.wait_given_back("node1")
+
+
+def test_a_study_has_its_runs_capped_by_the_prolog_and_skips_what_the_site_refuses(
+    site: Site,
+) -> None:
+    desk = Desk(site, site.fresh_folder())
+    caps = [None, 250, 20]
+    desk.write(
+        {"limits": "prolog"},
+        sweeps=[{"gpus": [2], "global_batch": [128], "power_limit_w": caps}],
+    )
+    ended = desk.runs()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    free, capped, refused = (
+        next(one for one in desk.records() if one.spec.setting.power_limit_w == watts)
+        for watts in caps
+    )
+    assert (free.status, free.limits) == ("done", ())
+    assert capped.status == "done", capped.reason
+    assert {(one.host, one.limiter) for one in capped.limits} == {
+        ("node1", "slurm"),
+        ("node2", "slurm"),
+    }
+    for one in capped.limits:
+        assert one.power_limit_enforced_w == 250
+        assert one.power_limit_before_w in BEFORE_W
+    assert refused.status == "skipped"
+    assert "has refused: a power limit of 20 W is outside the site's" in refused.reason
+    for name in site.names:
+        site.wait_given_back(name)

@@ -1,0 +1,94 @@
+"""Many runs, few in the queue, one question at a time."""
+
+import itertools
+import time
+from pathlib import Path
+
+from slurm.cluster import Cluster
+from slurm.studies import Desk
+
+RUNS, MOST, POLL_S = 200, 20, 1.0
+#: What a job's driver leaves of a run, without the training: the queue is what is looked at.
+STUB = """#!/bin/bash
+folder=${@: -1}
+sleep 0.3
+sed -i 's/"status": "planned"/"status": "done"/' "$folder/run.json"
+"""
+
+
+def test_of_200_runs_no_more_than_20_are_queued_and_one_question_is_asked_per_poll(
+    cluster: Cluster, desk: Desk
+) -> None:
+    stub = desk.folder / "stub"
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    slurm = {"python": str(stub), "max_queued": MOST, "poll_s": POLL_S, "gres": None}
+    desk.write(slurm, sweeps=[{"gpus": [1], "global_batch": [128]}], repeats=RUNS)
+    earlier, most = len(cluster.calls()), 0
+    begun_s = time.time()
+    with desk.running() as front:
+        while front.poll() is None:
+            listed = cluster.run("squeue", "--noheader", "--format=%i")
+            most = max(most, len(listed.split()))
+            time.sleep(0.1)
+        output = front.stdout.read()
+    took_s = time.time() - begun_s
+    assert front.returncode == 0, output
+    assert len([one for one in desk.records() if one.status == "done"]) == RUNS
+    assert 10 < most <= MOST
+    calls = cluster.calls()[earlier:]
+    assert len([one for one in calls if one[2] == "sbatch"]) == RUNS
+    asked = [one for one in calls if one[2] in ("squeue", "sacct", "scontrol", "sinfo")]
+    assert {one[2] for one in asked} <= {"squeue", "sacct"}
+    assert len(asked) <= took_s / POLL_S + 2
+    times = [one[0] for one in asked[:-1]]
+    assert all(b - a >= POLL_S * 0.9 for a, b in itertools.pairwise(times))
+
+
+def test_refusals_of_the_site_skip_their_run_with_the_reason(desk: Desk) -> None:
+    desk.write({"options": {"partition": "nowhere"}})
+    ended = desk.runs()
+    assert ended.returncode == 0, ended.stderr
+    record = desk.record()
+    assert record.status == "skipped"
+    assert "invalid partition specified: nowhere" in record.reason
+
+
+def test_workers_that_cannot_be_spread_evenly_are_skipped(desk: Desk) -> None:
+    desk.write(sweeps=[{"gpus": [3], "global_batch": [126]}], launch={"gpus_per_node": 2})
+    assert desk.runs().returncode == 0
+    assert "3 gpus on 2 nodes" in desk.record().reason
+
+
+def test_without_gpus_per_node_the_study_is_refused(desk: Desk) -> None:
+    desk.write(launch={"gpus_per_node": None})
+    told = desk.does("check", "study.yaml")
+    assert told.returncode == 2
+    assert "launch.gpus_per_node" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_options_setup_and_environment_reach_the_job(cluster: Cluster, desk: Desk) -> None:
+    seen = Path(desk.folder) / "seen"
+    stub = desk.folder / "stub"
+    stub.write_text(f'#!/bin/bash\necho "$SEEN|$SLURM_JOB_NAME|$SLURM_CPUS_PER_TASK" > {seen}\n')
+    stub.chmod(0o755)
+    slurm = {
+        "python": str(stub),
+        "setup": ["export SEEN='a b; $(id -u)'"],
+        "options": {"comment": "mine; not yours", "exclusive": True, "nice": 5},
+        "cpus_per_worker": 3,
+        "settle_s": 1,
+    }
+    desk.write(slurm, sweeps=[{"gpus": [1], "global_batch": [128]}])
+    ended = desk.runs()
+    assert ended.returncode == 1  # the stub trains nothing
+    assert "COMPLETED" in desk.record().reason
+    words, name, cpus = seen.read_text().strip().split("|")
+    assert words == "a b; $(id -u)"
+    assert name.startswith("wattlaw-")
+    assert cpus == "3"
+    line = next(one[3] for one in reversed(cluster.calls("sbatch")))
+    assert "--comment=mine; not yours" in line
+    assert "--exclusive" in line
+    assert "--nice=5" in line

@@ -1,0 +1,130 @@
+"""Whole studies on a real Slurm: one, two and four nodes; what each job measures and tells."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from slurm.cluster import Cluster
+from slurm.studies import Desk
+from wattlaw.store.record import RunRecord
+from wattlaw.store.store import Store
+
+REPEATS = 2
+
+
+@pytest.fixture(scope="module")
+def done(started_cluster: Cluster) -> Iterator[Desk]:
+    """Run the study of the issue: digits-cnn on 1, 2 and 4 nodes over gloo, with repeats."""
+    desk = Desk(started_cluster, started_cluster.fresh_folder())
+    sweeps = [{"gpus": [1, 2, 4], "global_batch": [128]}]
+    desk.write(sweeps=sweeps, repeats=REPEATS, order="random")
+    ended = desk.runs()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    yield desk
+    started_cluster.repair()
+
+
+def by_nodes(desk: Desk, nodes: int) -> list[RunRecord]:
+    return [record for record in desk.records() if record.spec.nodes == nodes]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_every_host_of_every_run_has_its_windows_and_its_sampler(done: Desk, nodes: int) -> None:
+    found = by_nodes(done, nodes)
+    assert len(found) == REPEATS
+    epochs = Store(done.store).pandas("epochs")
+    for record in found:
+        assert record.status == "done", record.reason
+        assert record.site is not None
+        assert len(set(record.site.nodes)) == nodes
+        assert set(record.facts.hosts) == set(record.site.nodes)
+        assert {report.host for report in record.samplers} == set(record.site.nodes)
+        mine = epochs[epochs.run_id == record.run_id]
+        assert len(mine) == nodes * 2 * 2  # hosts, epochs, phases
+        assert not mine.interrupted.any()
+        whole = mine[mine.phase == "train"].groupby("epoch").samples.sum()
+        assert set(whole) == {1437}
+        assert record.interruptions == ()
+
+
+def test_each_host_measures_one_board_which_is_its_own(done: Desk) -> None:
+    for record in done.records():
+        for report in record.samplers:
+            boards = [one.id for one in report.devices if one.kind == "gpu"]
+            assert len(boards) == 1
+            number = int(report.host.removeprefix("node"))
+            assert f"-{number:04x}-" in boards[0]
+    energies = Store(done.store).pandas("epochs").gpu_energy_j
+    assert (energies > 0).all()
+
+
+def test_clocks_of_hosts_are_compared_before_and_after(done: Desk) -> None:
+    for record in by_nodes(done, 4):
+        first = record.site.nodes[0]
+        assert {(one.host, one.at) for one in record.clocks} == {
+            (host, at) for host in record.site.nodes[1:] for at in ("begin", "end")
+        }
+        for one in record.clocks:  # all of them have this machine's clock
+            assert one.reference == first
+            assert abs(one.offset_s) <= one.uncertainty_s
+            assert one.uncertainty_s < 1
+    assert by_nodes(done, 1)[0].clocks == ()
+
+
+def test_the_site_is_told(done: Desk) -> None:
+    site = by_nodes(done, 4)[0].site
+    assert site.scheduler == "slurm"
+    assert site.version.startswith("22.05")
+    assert site.cluster == "wattlaw-test"
+    assert site.partition == "normal"
+    assert site.topology["node1"] == "spine.leaf1.node1"
+    assert site.topology["node4"] == "spine.leaf2.node4"
+    assert site.energy_j is None  # this cluster has no accounting
+
+
+def test_a_report_is_made_of_it(done: Desk) -> None:
+    told = done.does("report", "store", "-o", "report.html")
+    assert told.returncode == 0, told.stderr
+    page = (done.folder / "report.html").read_text()
+    assert "digits-cnn" in page
+    assert "second opinion" not in page.lower()
+    status = done.does("status", "store")
+    assert f"{3 * REPEATS} done" in status.stdout
+
+
+def test_a_done_study_asks_for_no_job_again(done: Desk) -> None:
+    before = done.submissions()
+    again = done.runs(host="login2")
+    assert again.returncode == 0, again.stdout
+    assert done.submissions() == before
+
+
+def test_two_jobs_on_one_node_measure_only_their_own_boards(cluster: Cluster, desk: Desk) -> None:
+    watts = (100.0, 300.0)
+    for board, power_w in zip(cluster.boards("node3"), watts, strict=True):
+        board.low_w = board.high_w = power_w
+    options = {"nodelist": "node3"}
+    sweeps = [{"gpus": [1], "global_batch": [128]}]
+    desk.write({"options": options}, sweeps=sweeps, repeats=2)
+    ended = desk.runs()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    one, other = desk.records()
+    assert one.started_at < other.finished_at
+    assert other.started_at < one.finished_at  # they were there together
+    epochs = Store(desk.store).pandas("epochs")
+    found = {}
+    for record in (one, other):
+        (board,) = (d.id for report in record.samplers for d in report.devices if d.kind == "gpu")
+        mine = epochs[(epochs.run_id == record.run_id) & ~epochs.warmup]
+        found[board] = mine.gpu_energy_j.sum() / mine.duration_s.sum()
+    assert sorted(found.values()) == pytest.approx(watts, rel=0.05)
+
+
+def test_workers_share_a_node_where_it_has_several_boards(cluster: Cluster, desk: Desk) -> None:
+    desk.write(sweeps=[{"gpus": [4], "global_batch": [128]}], launch={"gpus_per_node": 2})
+    ended = desk.runs()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    record = desk.record()
+    assert len(record.site.nodes) == 2
+    boards = {(r.host, d.id) for r in record.samplers for d in r.devices if d.kind == "gpu"}
+    assert len(boards) == 4

@@ -1,0 +1,82 @@
+"""A run on a disk that is full: one clear reason, and nothing half-written that counts."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agents import HERE, agent, alone, record_of
+from conftest import wait_for
+from ranks import spec_of
+from wattlaw.launch.finish import failure_of
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.identity import run_id
+from wattlaw.training.handover import DISK_FULL
+
+KIB = 1024
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Give a folder that is a disk of 640 KiB by itself."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    line = ["mount", "-t", "tmpfs", "-o", "size=640k", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(line, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount here, to make a small disk with")
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        unmount = ["umount", "-l", str(folder)]
+        subprocess.run(unmount, check=True)
+
+
+@contextlib.contextmanager
+def training(disk: Path, **spec: object) -> Iterator[tuple[RunFolder, "subprocess.Popen[bytes]"]]:
+    asked = spec_of("digits-dropout", {}, global_batch=24, **spec)
+    folder = RunFolder(disk / run_id(asked))
+    record_of(asked, folder, 1)
+    options, meeting = alone(folder, 1)
+    one = agent(folder, 1, 1, options, **meeting, TEST_PAUSE_S="0.005")
+    try:
+        yield folder, one
+    finally:
+        one.kill()
+        one.wait()
+
+
+def test_a_checkpoint_that_does_not_fit_fails_the_run_and_leaves_no_part_of_it(disk: Path):
+    with training(disk, epochs=2, checkpoint_every=1) as (folder, one):
+        code = one.wait(90)
+    log = folder.log_path.read_text()
+    reason = failure_of(folder, 1, code)
+    assert code == 1, log
+    assert reason.startswith("rank 0: the disk is full: "), log
+    assert "checkpoint.pt" in reason
+    assert "\n" not in reason
+    assert not folder.checkpoint_path.exists()
+    assert [path.name for path in folder.path.iterdir() if "checkpoint" in path.name] == []
+    assert (folder.live(1) / f"ended.{HERE}.json").exists()
+    rows = folder.windows(1).to_pylist()
+    assert [row["phase"] for row in rows] == ["train", "evaluate"]
+
+
+def test_a_run_that_can_write_nothing_at_all_says_so_by_its_exit_code(disk: Path):
+    with training(disk, epochs=50) as (folder, one):
+        wait_for(lambda: len(folder.windows(1)) >= 1, "the first window")
+        with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(os.urandom(KIB))
+        before = len(folder.windows(1))
+        code = one.wait(90)
+    assert code == DISK_FULL
+    assert failure_of(folder, 1, code).startswith("the disk is full")
+    for row in folder.windows(1).slice(before).to_pylist():  # what came last is whole, or cut
+        assert row["duration_s"] is not None

@@ -1,0 +1,254 @@
+"""What is concluded of a run from the queue, where its job has not told its end itself.
+
+`squeue`, `sacct` and `sbatch` are small programs here that say what a test wants; tests/slurm has
+the real ones.
+"""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from test_slurm_words import command, launch_of, queue_line, record_of
+from wattlaw.launch.launcher import NoRoomYet
+from wattlaw.launch.slurm import SlurmLauncher
+from wattlaw.launch.slurm.codes import INTERRUPTED, NO_FOLDER
+from wattlaw.launch.slurm.interrupting import MOST_IDLE
+from wattlaw.launch.slurm.submitted import job_name, read_submitted, tag_of
+from wattlaw.store.record import Site, now
+from wattlaw.store.run_folder import RunLock, locked
+from wattlaw.store.store import Store
+from wattlaw.training.handover import DISK_FULL
+
+RUN = "0123456789abcdef"
+SITE = Site(scheduler="slurm", job_id="7", nodes=("node1", "node2"))
+
+
+class Queue:
+    """A launcher on a store, and a queue that says what it is told to."""
+
+    def __init__(self, folder, **slurm):
+        self.bin, self.store = folder / "bin", Store(folder / "store")
+        self.bin.mkdir()
+        self.store.create()
+        self.folder = self.store.folder(RUN)
+        self.tell()
+        command(self.bin, "sbatch", "7")
+        command(self.bin, "scancel", "")
+        self.launch = launch_of(poll_s=1, **({"settle_s": 0} | slurm))
+        self.launcher = SlurmLauncher.open(self.launch, self.store.path)
+
+    def tell(self, state=None, code=0, reason="None", job="7", signal=0):
+        """Have squeue tell the run's job, or none."""
+        text = ""
+        if state is not None:
+            name = job_name(tag_of(self.store.path), RUN)
+            text = queue_line(job, state, str((code << 8) + signal), name, reason, "")
+        command(self.bin, "squeue", text)
+
+    def submitted(self, **changes):
+        """Return the attempt at a run whose job was submitted; the job then left this record."""
+        record = record_of(RUN, status="planned", attempts=0)
+        self.folder.write(record)
+        attempt = self.launcher.start(record, self.folder, self.launcher.claim(record.spec))
+        told = {"status": "running", "attempts": 1, "site": SITE} | changes
+        self.folder.write(record.model_copy(update=told))
+        return attempt
+
+    def look(self, attempt):
+        """Let time pass until the next question, and return what the attempt says of it."""
+        self.launcher._watch._next_s = 0.0
+        return attempt.poll()
+
+    def times(self, program):
+        path = self.bin / f"{program}.words"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    return Queue(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "expected"),
+    [
+        ("CANCELLED", 0, "job 7 was cancelled"),
+        ("OUT_OF_MEMORY", 0, "job 7: ran out of its nodes' memory"),
+        ("TIMEOUT", 0, "job 7: reached its time limit before a checkpoint was made"),
+        ("FAILED", NO_FOLDER, "it must be on a file system that login node and compute nodes"),
+        ("FAILED", DISK_FULL, "job 7: the disk is full"),
+        ("FAILED", 1, "job 7: ended FAILED with exit code 1; see "),
+        ("COMPLETED", 0, "job 7: ended COMPLETED with exit code 0; see "),
+    ],
+)
+def test_a_job_that_ended_without_a_word_fails_its_run_with_what_slurm_says(
+    queue, state, code, expected
+):
+    attempt = queue.submitted()
+    queue.tell(state, code)
+    ended = queue.look(attempt)
+    assert expected in ended.reason
+    assert queue.folder.read() == ended.record
+    assert (ended.record.status, ended.record.interrupted) == ("failed", False)
+    assert ended.record.finished_at is not None
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED"])
+def test_a_job_that_has_not_ended_is_left_alone(queue, state):
+    attempt = queue.submitted()
+    queue.tell(state)
+    assert queue.look(attempt) is None
+    assert queue.look(attempt) is None
+    assert queue.folder.read().status == "running"
+
+
+@pytest.mark.parametrize("status", ["done", "failed", "skipped"])
+def test_what_the_job_has_told_itself_counts_whatever_slurm_says(queue, status):
+    attempt = queue.submitted(status=status, reason="its own", finished_at=now())
+    queue.tell("FAILED", 1)
+    assert queue.look(attempt).record.reason == "its own"
+
+
+def test_what_a_job_wrote_at_its_end_is_waited_for_on_a_slow_file_system(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    queue = Queue(tmp_path, settle_s=1.5)
+    attempt = queue.submitted()
+    queue.tell("COMPLETED")
+    assert queue.look(attempt) is None
+    done = queue.folder.read().model_copy(update={"status": "done"})
+    queue.folder.write(done)  # only now it is seen here
+    assert queue.look(attempt).record.status == "done"
+    late = queue.submitted()
+    queue.tell("COMPLETED")
+    assert queue.look(late) is None
+    time.sleep(1.6)
+    assert "COMPLETED" in queue.look(late).reason
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "by"),
+    [
+        ("NODE_FAIL", 0, 0),
+        ("PREEMPTED", 0, 0),
+        ("FAILED", INTERRUPTED, 0),
+        ("FAILED", 0, signal.SIGUSR1),  # warned before its driver listened
+    ],
+)
+def test_a_lost_job_is_submitted_again_and_the_loss_recorded(queue, state, code, by):
+    attempt = queue.submitted()
+    queue.tell(state, code, signal=by)
+    assert queue.look(attempt) is None
+    assert queue.times("sbatch") == 2
+    record = queue.folder.read()
+    assert record.status == "planned"
+    (cut,) = record.interruptions
+    assert (cut.attempt, cut.job_id, cut.nodes) == (1, "7", ("node1", "node2"))
+    assert queue.look(attempt) is None  # the new job is not in the queue's old answer
+
+
+def test_a_loss_that_the_job_has_told_is_not_told_twice(queue):
+    attempt = queue.submitted(status="planned")
+    queue.tell("FAILED", INTERRUPTED)
+    assert queue.look(attempt) is None
+    assert queue.times("sbatch") == 2
+    assert queue.folder.read().interruptions == ()
+
+
+def test_losses_without_any_progress_come_to_an_end(queue):
+    attempt = queue.submitted()
+    queue.tell("NODE_FAIL")
+    for number in range(2, MOST_IDLE + 1):
+        assert queue.look(attempt) is None
+        record = queue.folder.read().model_copy(update={"status": "running", "attempts": number})
+        queue.folder.write(record)
+    ended = queue.look(attempt)
+    assert "in a row without a checkpoint" in ended.reason
+    assert queue.times("sbatch") == MOST_IDLE
+
+
+def test_a_time_limit_after_a_checkpoint_is_a_loss_like_others(queue):
+    attempt = queue.submitted()
+    live = queue.folder.live(1)
+    live.mkdir(parents=True)
+    (live / "checkpointed.json").write_text(json.dumps({"epoch": 1, "update": 0}))
+    queue.tell("TIMEOUT", INTERRUPTED)
+    assert queue.look(attempt) is None
+    assert queue.folder.read().interruptions[0].has_progress
+
+
+def test_a_job_that_left_the_queue_is_explained_by_the_accounting_with_one_question(queue):
+    attempt = queue.submitted()
+    command(queue.bin, "sacct", "7|CANCELLED by 1000|0:15||1|2|2")
+    queue.tell()
+    assert queue.look(attempt) is None
+    before = queue.times("squeue")
+    assert queue.look(attempt) is None
+    assert (queue.times("sacct"), queue.times("squeue")) == (1, before)
+    assert queue.look(attempt).reason == "job 7 was cancelled"
+
+
+def test_without_accounting_a_job_that_vanished_is_left_to_the_next_start(queue):
+    attempt = queue.submitted()
+    command(queue.bin, "sacct", "Slurm accounting storage is disabled", code=1)
+    queue.tell()
+    ended = [queue.look(attempt) for _ in range(3)][-1]
+    assert "left the queue without a word" in ended.reason
+    assert ended.record.interrupted
+
+
+def test_while_slurm_does_not_answer_nothing_is_concluded_or_submitted(queue):
+    attempt = queue.submitted()
+    command(queue.bin, "squeue", "slurm_load_jobs error: Unable to contact slurm controller", 1)
+    assert queue.look(attempt) is None
+    assert "does not answer" in queue.launcher.words()
+    assert queue.launcher.claim(queue.folder.read().spec) is None
+    queue.tell("CANCELLED")
+    assert "cancelled" in queue.look(attempt).reason
+
+
+def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen(queue):
+    record = record_of(RUN, status="planned", attempts=0)
+    queue.folder.write(record)
+    command(queue.bin, "sbatch", "Socket timed out on send/recv operation", code=1)
+    with pytest.raises(NoRoomYet):
+        queue.launcher.start(record, queue.folder, queue.launcher.claim(record.spec))
+    assert queue.launcher.claim(record.spec) is None
+    assert read_submitted(queue.folder).job_id is None
+    queue.tell("PENDING", job="9")  # it had been taken all the same
+    queue.launcher._watch._next_s = 0.0
+    assert RUN in queue.launcher.going_on()
+    attempt = queue.launcher.found(record, queue.folder)
+    assert queue.look(attempt) is None
+    queue.tell("CANCELLED", job="9")
+    assert queue.look(attempt).reason == "job 9 was cancelled"
+
+
+def test_the_job_of_an_earlier_try_says_nothing_of_this_one(queue):
+    attempt = queue.submitted()
+    queue.tell("CANCELLED", job="3")
+    command(queue.bin, "sacct", "7|RUNNING|0:0||1||2")
+    assert queue.look(attempt) is None
+
+
+def test_only_one_campaign_at_a_time_submits_for_a_store(queue):
+    spec = record_of(RUN).spec
+    assert queue.launcher.claim(spec) is not None
+    other = SlurmLauncher.open(queue.launch, queue.store.path)
+    assert other.claim(spec) is None
+    queue.launcher.close()
+    assert other.claim(spec) is not None
+
+
+def test_a_lock_is_had_by_one_at_a_time(tmp_path):
+    with (tmp_path / "file").open("ab") as file, (tmp_path / "file").open("ab") as other:
+        assert locked(file)
+        assert not locked(other)
+    folder = Store(tmp_path / "store").folder(RUN)
+    with RunLock(folder) as lock:
+        assert lock.acquire()
+        assert RunLock(folder).is_held()
+    assert not RunLock(folder).is_held()

@@ -1,0 +1,319 @@
+"""What is asked of Slurm, and what its answers are taken for, without a Slurm."""
+
+import os
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from conftest import wattlaw
+from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.launch.launcher import NoRoomYet
+from wattlaw.launch.slurm import SlurmLauncher, commands
+from wattlaw.launch.slurm.asking import as_typed, sbatch_words, write_script
+from wattlaw.launch.slurm.commands import Account, Job, Unreachable
+from wattlaw.launch.slurm.energy import energies_of, note_energies
+from wattlaw.launch.slurm.interrupting import MOST_IDLE, interrupted
+from wattlaw.launch.slurm.submitted import job_name, known_tag, run_of, tag_of
+from wattlaw.launch.slurm.watching import words_of
+from wattlaw.store.record import RunRecord, Site
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.store import Store
+from wattlaw.study.launching import OURS, Launch, Slurm
+from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+
+WIDTHS = (20, 24, 12, 64, 60, 400)
+
+
+def spec_of(gpus: int = 8, nodes: int = 2, **setting: object) -> RunSpec:
+    return RunSpec(
+        workload=WorkloadSpec(name="digits-cnn"),
+        setting=Setting(gpus=gpus, global_batch=gpus * 16, local_batch=16, **setting),
+        repeat=0,
+        measure=Measure(),
+        launch_kind="slurm",
+        nodes=nodes,
+    )
+
+
+def launch_of(**slurm: object) -> Launch:
+    return Launch(kind="slurm", gpus_per_node=4, slurm=Slurm(**slurm))
+
+
+def record_of(run_id: str = "0123456789abcdef", **changes: object) -> RunRecord:
+    told = {"status": "running", "attempts": 1, **changes}
+    return RunRecord(run_id=run_id, study="s", spec=spec_of(), seed=0, order_seed=0, **told)
+
+
+def words_for(tmp_path: Path, spec: RunSpec, **slurm: object) -> list[str]:
+    return sbatch_words(spec, RunFolder(tmp_path / "r"), launch_of(**slurm), "the-name")
+
+
+# ---- sbatch ----
+def test_a_job_asks_for_nodes_workers_and_time_and_can_be_put_back(tmp_path):
+    slurm = {"gres": "gpu:a100", "cpus_per_worker": 8, "time": "02:00:00", "warn_s": 300}
+    words = words_for(tmp_path, spec_of(), **slurm)
+    for expected in (
+        *("--job-name=the-name", "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:a100:4"),
+        *("--cpus-per-task=32", "--time=02:00:00", "--signal=B:USR1@300", "--requeue"),
+        *("--open-mode=append", f"--output={tmp_path}/r/log.txt", f"--chdir={Path.cwd()}"),
+    ):
+        assert expected in words
+    assert words[-4:] == [sys.executable, "-m", "wattlaw.launch.slurm.job", str(tmp_path / "r")]
+    assert words[-5] == str(tmp_path / "r" / "job.sh")
+
+
+def test_nothing_that_is_not_told_is_asked_for(tmp_path):
+    words = words_for(tmp_path, spec_of(), gres=None)
+    assert not [word for word in words if word.startswith(("--gres", "--time", "--cpus", "--comm"))]
+
+
+def test_the_users_options_are_words_of_their_own_whatever_is_in_them(tmp_path):
+    given_ = {"partition": "gpu; rm -rf /", "exclusive": True, "overcommit": False, "nice": -5}
+    words = words_for(tmp_path, spec_of(), options=given_)
+    assert "--partition=gpu; rm -rf /" in words
+    assert "--exclusive" in words
+    assert "--nice=-5" in words
+    assert not [word for word in words if "overcommit" in word]
+    assert shlex.split(as_typed(words)) == ["sbatch", *words]
+
+
+def test_a_path_with_a_percent_sign_is_meant_as_it_is(tmp_path):
+    words = sbatch_words(spec_of(), RunFolder(tmp_path / "100%j"), launch_of(), "n")
+    assert f"--output={tmp_path}/100%%j/log.txt" in words
+    assert words[-1] == f"{tmp_path}/100%j"
+
+
+def test_a_cap_goes_to_the_prolog_only_where_the_study_says_so(tmp_path):
+    capped = spec_of(power_limit_w=250.0)
+    own = words_for(tmp_path, capped, options={"comment": "mine"})
+    assert "--comment=mine" in own
+    asked = words_for(tmp_path, capped, options={"comment": "mine"}, limits="prolog")
+    (comment,) = [word for word in asked if word.startswith("--comment=")]
+    assert "power_w=250" in comment
+    assert comment.endswith(" mine")
+    free = words_for(tmp_path, spec_of(), limits="prolog")
+    assert not [word for word in free if word.startswith("--comment")]
+
+
+def test_workers_that_cannot_be_spread_evenly_are_refused():
+    launcher_refuses = SlurmLauncher.refuses
+    told = launcher_refuses(None, spec_of(gpus=7, nodes=2))  # type: ignore[arg-type]
+    assert told == "7 gpus on 2 nodes; allowed: as many on each (launch.gpus_per_node)"
+    assert launcher_refuses(None, spec_of()) is None  # type: ignore[arg-type]
+
+
+def test_the_batch_script_runs_the_users_lines_and_then_becomes_the_driver(tmp_path):
+    folder = RunFolder(tmp_path)
+    write_script(folder, launch_of(setup=("export SEEN='a {b} %c'", "cd /")))
+    line = ["bash", str(tmp_path / "job.sh"), "bash", "-c", 'echo "$SEEN $PWD $0"', "word"]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert done.stdout == "a {b} %c / word\n"
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_options_that_are_ours_are_refused_by_name(name):
+    with pytest.raises(ValidationError, match="allowed: all but"):
+        Slurm(options={name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("slurm", "expected"),
+    [
+        ({"options": {"nodes": 3}}, "slurm.options.nodes: given nodes"),
+        ({"options": {"--qos": "x"}}, "slurm.options"),
+        ({"options": {"qos": 1.5}}, "slurm.options.qos"),
+        ({"time": "soon"}, "slurm.time"),
+        ({"setup": ["a\nb"]}, "slurm.setup[0]: given several lines"),
+        ({"max_queued": 0}, "slurm.max_queued"),
+        ({"poll_s": 0.1}, "slurm.poll_s"),
+        ({"limits": "root"}, "slurm.limits"),
+        ({"partition": "gpu"}, "partition"),
+    ],
+)
+def test_a_mistake_in_the_study_is_one_line_with_the_key(write_study, slurm, expected):
+    path = write_study(launch={"kind": "slurm", "gpus_per_node": 1, "slurm": slurm})
+    told = wattlaw("check", path)
+    assert told.returncode == 2
+    assert expected in told.stderr
+    assert len(told.stderr.strip().splitlines()) == 1
+
+
+def test_a_study_without_gpus_per_node_is_refused():
+    with pytest.raises(BadInput, match=r"launch\.gpus_per_node: not given"):
+        SlurmLauncher.prepared(Launch(kind="slurm"))
+
+
+def test_without_slurm_a_run_ends_with_one_line_and_exit_code_3(write_study, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    path = write_study(launch={"kind": "slurm", "gpus_per_node": 1})
+    told = wattlaw("run", path, "--store", tmp_path / "store")
+    assert told.returncode == 3
+    assert "squeue: not there; Slurm's commands are needed here" in told.stderr
+    assert len(told.stderr.strip().splitlines()) == 1
+
+
+# ---- answers ----
+def queue_line(*values: str) -> str:
+    return "".join(value.ljust(width) for value, width in zip(values, WIDTHS, strict=True))
+
+
+FIELD = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=11)
+
+
+@given(st.lists(st.tuples(FIELD.filter(bool), FIELD, FIELD, FIELD, FIELD, FIELD), max_size=5))
+def test_whatever_squeue_tells_in_its_columns_is_read_back(rows):
+    found = commands.jobs_of("\n".join(queue_line(*row) for row in rows))
+    read = [(job.id, job.state, job.name, job.reason, job.nodes) for job in found]
+    assert read == [(a, b, d, e, f) for a, b, _, d, e, f in rows]
+
+
+def test_exit_codes_are_read_as_each_command_tells_them():
+    (job,) = commands.jobs_of(queue_line("12", "FAILED", str(75 << 8), "n", "NonZeroExitCode", ""))
+    assert (job.exit_code, job.signal, job.is_over, job.is_queued) == (75, 0, True, False)
+    (killed,) = commands.jobs_of(queue_line("12", "FAILED", "10", "n", "NonZeroExitCode", ""))
+    assert (killed.exit_code, killed.signal) == (0, 10)
+    (account,) = commands.accounts_of("12|CANCELLED by 1000|0:15||100|250|2")
+    assert (account.state, account.exit_code, account.signal) == ("CANCELLED", 0, 15)
+    assert account.energy_j is None
+    assert (account.start_s, account.end_s, account.nodes) == (100.0, 250.0, 2)
+
+
+@given(st.text(max_size=200))
+def test_no_answer_of_sacct_is_misread_into_an_error(told):
+    assert all(one.id for one in commands.accounts_of(told))
+
+
+def command(folder: Path, name: str, text: str, code: int = 0) -> None:
+    """Put a command of that name on a folder: it prints, and notes its words."""
+    path = folder / name
+    out = ">&2 " if code else ""
+    words = f'echo "$*" >> {folder}/{name}.words\necho "$SLURM_JOB_ID" >> {folder}/{name}.env\n'
+    body = f"cat <<'END' {out}\n{text}\nEND\nexit {code}\n"
+    path.write_text(f"#!/bin/bash\n{words}{body}")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def bin_(tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", Unreachable),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv", Unreachable),
+        ("error: QOSMaxSubmitJobPerUserLimit", NoRoomYet),
+        ("sbatch: error: invalid partition specified: nope", NotAvailable),
+        ("Requested node configuration is not available", NotAvailable),
+    ],
+)
+def test_a_refusal_is_for_good_for_now_or_of_nobody_there(bin_, told, expected):
+    command(bin_, "sbatch", told, code=1)
+    with pytest.raises(expected) as caught:
+        commands.submit(["x"])
+    assert told.split(": ")[-1] in str(caught.value)
+
+
+def test_the_job_that_we_are_in_is_no_option_of_the_next(bin_, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "99")
+    command(bin_, "sbatch", "123;cluster")
+    assert commands.submit(["--nodes=1"]) == "123"
+    assert (bin_ / "sbatch.env").read_text() == "\n"
+    assert (bin_ / "sbatch.words").read_text() == "--parsable --nodes=1\n"
+
+
+# ---- names ----
+def test_a_store_has_one_tag_by_which_its_jobs_are_known(tmp_path):
+    assert known_tag(tmp_path) is None
+    tag = tag_of(tmp_path)
+    assert tag_of(tmp_path) == known_tag(tmp_path) == tag
+    other = tmp_path / "other"
+    other.mkdir()
+    assert tag_of(other) != tag
+    name = job_name(tag, "0123456789abcdef")
+    assert run_of(name, tag) == "0123456789abcdef"
+    assert run_of(name, tag_of(other)) is None
+    assert run_of("somebody-elses", tag) is None
+
+
+def test_how_jobs_stand_is_told_in_a_line():
+    jobs = [
+        Job("1", "RUNNING", "a"),
+        Job("2", "PENDING", "b", reason="Priority"),
+        Job("3", "PENDING", "c", reason="Resources"),
+        Job("4", "PENDING", "d", reason="Resources"),
+    ]
+    assert words_of(jobs) == "Slurm: 3 pending, 1 running (Resources)"
+    assert words_of([]) is None
+
+
+# ---- interruptions ----
+def test_a_run_goes_on_after_interruptions_until_nothing_comes_of_them(tmp_path):
+    folder, record = RunFolder(tmp_path), record_of()
+    for attempt in range(1, MOST_IDLE):
+        record = interrupted(record.model_copy(update={"attempts": attempt}), folder, "node lost")
+        assert record.status == "planned"
+    last = record.model_copy(update={"attempts": MOST_IDLE})
+    failed = interrupted(last, folder, "node lost")
+    assert failed.status == "failed"
+    assert failed.reason.startswith(f"interrupted {MOST_IDLE} times in a row without a checkpoint")
+    (tmp_path / "live" / str(MOST_IDLE)).mkdir(parents=True)
+    (tmp_path / "live" / str(MOST_IDLE) / "checkpointed.json").write_text("{}")
+    going_on = interrupted(last, folder, "node lost")
+    assert going_on.status == "planned"
+    assert [one.has_progress for one in going_on.interruptions] == [False, False, True]
+
+
+# ---- energy ----
+def test_a_jobs_energy_is_its_own_line_or_else_its_greatest_step():
+    def account(name: str, energy_j: float | None) -> Account:
+        return Account(name, "COMPLETED", 0, 0, energy_j, 1.0, 2.0, 2)
+
+    found = energies_of(
+        [
+            *(account("1", 500.0), account("1.batch", 300.0), account("1.0", 480.0)),
+            *(account("2", None), account("2.batch", 300.0), account("2.0", 480.0)),
+            account("3", None),
+        ]
+    )
+    assert {job: one.energy_j for job, one in found.items()} == {"1": 500.0, "2": 480.0}
+
+
+def test_the_accountings_energy_is_noted_with_source_scope_and_time_by_one_question(bin_, tmp_path):
+    store = Store(tmp_path / "store")
+    store.create()
+    for number, status in ((1, "done"), (2, "done"), (3, "failed")):
+        site = Site(scheduler="slurm", job_id=str(number))
+        record = record_of(f"{number:016x}", status=status, site=site)
+        store.folder(record.run_id).write(record)
+    command(bin_, "sacct", "1|COMPLETED|0:0|7200|1000|1060|2\n2|COMPLETED|0:0|0|1000|1060|2")
+    assert note_energies(store) == 1
+    words = (bin_ / "sacct.words").read_text()
+    assert words.count("\n") == 1
+    assert "--jobs=1,2" in words
+    first, second, _ = store.records()
+    assert first.site.energy_j == 7200.0
+    assert first.site.energy_source == "sacct ConsumedEnergyRaw"
+    assert "whole" in first.site.energy_scope
+    assert first.site.energy_start_at == datetime.fromtimestamp(1000, UTC)
+    assert second.site.energy_j is None  # 0 is what a site without meters tells
+
+
+def test_where_accounting_is_off_nothing_is_noted(bin_, tmp_path):
+    store = Store(tmp_path / "store")
+    store.create()
+    record = record_of(status="done", site=Site(scheduler="slurm", job_id="1"))
+    store.folder(record.run_id).write(record)
+    command(bin_, "sacct", "Slurm accounting storage is disabled", code=1)
+    assert note_energies(store) == 0
