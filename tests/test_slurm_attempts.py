@@ -17,7 +17,7 @@ from wattlaw.launch.slurm import SlurmLauncher
 from wattlaw.launch.slurm.codes import INTERRUPTED, NO_FOLDER
 from wattlaw.launch.slurm.interrupting import MOST_IDLE
 from wattlaw.launch.slurm.submitted import job_name, read_submitted, tag_of
-from wattlaw.store.record import Site, now
+from wattlaw.store.record import Interruption, Site, now
 from wattlaw.store.run_folder import RunLock, locked
 from wattlaw.store.store import Store
 from wattlaw.training.handover import DISK_FULL
@@ -45,7 +45,7 @@ class Queue:
         text = ""
         if state is not None:
             name = job_name(tag_of(self.store.path), RUN)
-            text = queue_line(job, state, str((code << 8) + signal), name, reason, "")
+            text = queue_line(job, state, str((code << 8) + signal), name, reason)
         command(self.bin, "squeue", text)
 
     def submitted(self, **changes):
@@ -182,7 +182,7 @@ def test_a_time_limit_after_a_checkpoint_is_a_loss_like_others(queue):
 
 def test_a_job_that_left_the_queue_is_explained_by_the_accounting_with_one_question(queue):
     attempt = queue.submitted()
-    command(queue.bin, "sacct", "7|CANCELLED by 1000|0:15||1|2|2")
+    command(queue.bin, "sacct", "7|CANCELLED by 1000|0:15||1|2")
     queue.tell()
     assert queue.look(attempt) is None
     before = queue.times("squeue")
@@ -227,10 +227,74 @@ def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen
     assert queue.look(attempt).reason == "job 9 was cancelled"
 
 
+def test_an_accounting_that_is_down_keeps_nobody_from_the_queue(queue):
+    attempt = queue.submitted()
+    command(queue.bin, "sacct", "slurmdbd: Connection refused", code=1)
+    queue.tell()
+    for _ in range(5):
+        assert queue.look(attempt) is None
+    assert queue.times("sacct") == 2
+    assert queue.times("squeue") >= 4
+    assert queue.launcher.claim(queue.folder.read().spec) is not None
+    assert queue.folder.read().status == "running"
+
+
+def test_a_record_that_cannot_be_read_for_a_moment_harms_no_job(queue):
+    attempt = queue.submitted()
+    whole = queue.folder.record_path.read_text()
+    queue.tell("COMPLETED")
+    queue.folder.record_path.write_text("{")
+    assert queue.look(attempt) is None
+    queue.folder.record_path.write_text(whole.replace('"running"', '"done"'))
+    assert queue.look(attempt).record.status == "done"
+    assert queue.times("scancel") == 0
+
+
+def test_a_lost_job_waits_for_room_like_any_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    queue = Queue(tmp_path, max_queued=1)
+    attempt = queue.submitted()
+    name = job_name(tag_of(queue.store.path), "f" * 16)
+    other = queue_line("8", "RUNNING", "0", name, "None")
+    lost = queue_line("7", "NODE_FAIL", "0", job_name(tag_of(queue.store.path), RUN), "None")
+    command(queue.bin, "squeue", f"{lost}\n{other}")
+    assert queue.look(attempt) is None
+    assert queue.look(attempt) is None
+    assert queue.times("sbatch") == 1
+    queue.tell("NODE_FAIL")
+    assert queue.look(attempt) is None
+    assert queue.times("sbatch") == 2
+    assert len(queue.folder.read().interruptions) == 1
+
+
+def test_a_second_submission_without_an_answer_is_found_by_its_name(queue):
+    attempt = queue.submitted()
+    command(queue.bin, "sbatch", "Socket timed out on send/recv operation", code=1)
+    queue.tell("NODE_FAIL")
+    assert queue.look(attempt) is None
+    before = queue.times("sbatch")
+    queue.tell("RUNNING", job="8")
+    assert queue.look(attempt) is None
+    assert queue.look(attempt) is None
+    assert queue.times("sbatch") == before
+    queue.tell("CANCELLED", job="8")
+    assert queue.look(attempt).reason == "job 8 was cancelled"
+
+
+def test_a_cut_that_the_job_has_told_is_believed_when_its_job_is_forgotten(queue):
+    cut = Interruption(attempt=1, at=now(), reason="warned", job_id="7", has_progress=True)
+    attempt = queue.submitted(status="planned", interruptions=(cut,))
+    command(queue.bin, "sacct", "Slurm accounting storage is disabled", code=1)
+    queue.tell()
+    for _ in range(3):
+        assert queue.look(attempt) is None
+    assert queue.times("sbatch") == 2
+
+
 def test_the_job_of_an_earlier_try_says_nothing_of_this_one(queue):
     attempt = queue.submitted()
     queue.tell("CANCELLED", job="3")
-    command(queue.bin, "sacct", "7|RUNNING|0:0||1||2")
+    command(queue.bin, "sacct", "7|RUNNING|0:0||1|")
     assert queue.look(attempt) is None
 
 
@@ -240,6 +304,7 @@ def test_only_one_campaign_at_a_time_submits_for_a_store(queue):
     other = SlurmLauncher.open(queue.launch, queue.store.path)
     assert other.claim(spec) is None
     queue.launcher.close()
+    other._watch._next_s = 0.0
     assert other.claim(spec) is not None
 
 

@@ -25,10 +25,14 @@ from wattlaw.launch.slurm.watching import words_of
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
-from wattlaw.study.launching import OURS, Launch, Slurm
+from wattlaw.study.launching import OURS, Launch, Slurm, seconds_of
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 
-WIDTHS = (20, 24, 12, 64, 60, 400)
+POLICY = (
+    "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's "
+    "size and/or time limits)"
+)
+WIDTHS = (20, 24, 12, 64, 60)
 
 
 def spec_of(gpus: int = 8, nodes: int = 2, **setting: object) -> RunSpec:
@@ -130,6 +134,7 @@ def test_options_that_are_ours_are_refused_by_name(name):
         ({"options": {"--qos": "x"}}, "slurm.options"),
         ({"options": {"qos": 1.5}}, "slurm.options.qos"),
         ({"time": "soon"}, "slurm.time"),
+        ({"time": "00:02:00"}, "slurm.time: given 00:02:00, 120 s; allowed: at least warn_s"),
         ({"setup": ["a\nb"]}, "slurm.setup[0]: given several lines"),
         ({"max_queued": 0}, "slurm.max_queued"),
         ({"poll_s": 0.1}, "slurm.poll_s"),
@@ -143,6 +148,17 @@ def test_a_mistake_in_the_study_is_one_line_with_the_key(write_study, slurm, exp
     assert told.returncode == 2
     assert expected in told.stderr
     assert len(told.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("time", "expected_s"),
+    [
+        *(("30", 1800), ("90:30", 5430), ("02:00:00", 7200), ("1-12", 129600)),
+        *(("1-12:30", 131400), ("2-00:00:05", 172805)),
+    ],
+)
+def test_a_time_limit_is_read_as_slurm_reads_it(time, expected_s):
+    assert seconds_of(time) == expected_s
 
 
 def test_a_study_without_gpus_per_node_is_refused():
@@ -167,22 +183,22 @@ def queue_line(*values: str) -> str:
 FIELD = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=11)
 
 
-@given(st.lists(st.tuples(FIELD.filter(bool), FIELD, FIELD, FIELD, FIELD, FIELD), max_size=5))
+@given(st.lists(st.tuples(FIELD.filter(bool), FIELD, FIELD, FIELD, FIELD), max_size=5))
 def test_whatever_squeue_tells_in_its_columns_is_read_back(rows):
     found = commands.jobs_of("\n".join(queue_line(*row) for row in rows))
-    read = [(job.id, job.state, job.name, job.reason, job.nodes) for job in found]
-    assert read == [(a, b, d, e, f) for a, b, _, d, e, f in rows]
+    read = [(job.id, job.state, job.name, job.reason) for job in found]
+    assert read == [(a, b, d, e) for a, b, _, d, e in rows]
 
 
 def test_exit_codes_are_read_as_each_command_tells_them():
-    (job,) = commands.jobs_of(queue_line("12", "FAILED", str(75 << 8), "n", "NonZeroExitCode", ""))
+    (job,) = commands.jobs_of(queue_line("12", "FAILED", str(75 << 8), "n", "NonZeroExitCode"))
     assert (job.exit_code, job.signal, job.is_over, job.is_queued) == (75, 0, True, False)
-    (killed,) = commands.jobs_of(queue_line("12", "FAILED", "10", "n", "NonZeroExitCode", ""))
+    (killed,) = commands.jobs_of(queue_line("12", "FAILED", "10", "n", "NonZeroExitCode"))
     assert (killed.exit_code, killed.signal) == (0, 10)
-    (account,) = commands.accounts_of("12|CANCELLED by 1000|0:15||100|250|2")
+    (account,) = commands.accounts_of("12|CANCELLED by 1000|0:15||100|250")
     assert (account.state, account.exit_code, account.signal) == ("CANCELLED", 0, 15)
     assert account.energy_j is None
-    assert (account.start_s, account.end_s, account.nodes) == (100.0, 250.0, 2)
+    assert (account.start_s, account.end_s) == (100.0, 250.0)
 
 
 @given(st.text(max_size=200))
@@ -214,6 +230,8 @@ def bin_(tmp_path, monkeypatch):
         ("sbatch: error: Unable to contact slurm controller (connect failure)", Unreachable),
         ("sbatch: error: Batch job submission failed: Socket timed out on send/recv", Unreachable),
         ("error: QOSMaxSubmitJobPerUserLimit", NoRoomYet),
+        (f"error: AssocMaxSubmitJobLimit\nsbatch: error: {POLICY}", NoRoomYet),
+        (f"error: QOSMaxWallDurationPerJobLimit\nsbatch: error: {POLICY}", NotAvailable),
         ("sbatch: error: invalid partition specified: nope", NotAvailable),
         ("Requested node configuration is not available", NotAvailable),
     ],
@@ -222,7 +240,7 @@ def test_a_refusal_is_for_good_for_now_or_of_nobody_there(bin_, told, expected):
     command(bin_, "sbatch", told, code=1)
     with pytest.raises(expected) as caught:
         commands.submit(["x"])
-    assert told.split(": ")[-1] in str(caught.value)
+    assert told.splitlines()[-1].split(": ")[-1] in str(caught.value)
 
 
 def test_the_job_that_we_are_in_is_no_option_of_the_next(bin_, monkeypatch):
@@ -277,14 +295,15 @@ def test_a_run_goes_on_after_interruptions_until_nothing_comes_of_them(tmp_path)
 
 # ---- energy ----
 def test_a_jobs_energy_is_its_own_line_or_else_its_greatest_step():
-    def account(name: str, energy_j: float | None) -> Account:
-        return Account(name, "COMPLETED", 0, 0, energy_j, 1.0, 2.0, 2)
+    def account(name: str, energy_j: float | None, end_s: float | None = 2.0) -> Account:
+        return Account(name, "COMPLETED", 0, 0, energy_j, 1.0, end_s)
 
     found = energies_of(
         [
             *(account("1", 500.0), account("1.batch", 300.0), account("1.0", 480.0)),
             *(account("2", None), account("2.batch", 300.0), account("2.0", 480.0)),
             account("3", None),
+            account("4.batch", 300.0, None),  # it is still ending
         ]
     )
     assert {job: one.energy_j for job, one in found.items()} == {"1": 500.0, "2": 480.0}
@@ -297,7 +316,7 @@ def test_the_accountings_energy_is_noted_with_source_scope_and_time_by_one_quest
         site = Site(scheduler="slurm", job_id=str(number))
         record = record_of(f"{number:016x}", status=status, site=site)
         store.folder(record.run_id).write(record)
-    command(bin_, "sacct", "1|COMPLETED|0:0|7200|1000|1060|2\n2|COMPLETED|0:0|0|1000|1060|2")
+    command(bin_, "sacct", "1|COMPLETED|0:0|7200|1000|1060\n2|COMPLETED|0:0|0|1000|1060")
     assert note_energies(store) == 1
     words = (bin_ / "sacct.words").read_text()
     assert words.count("\n") == 1

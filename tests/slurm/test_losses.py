@@ -61,7 +61,9 @@ def test_a_run_whose_node_is_killed_goes_on_from_its_checkpoint(
 
 
 def test_a_time_limit_makes_a_checkpoint_and_the_run_goes_on(cluster: Cluster, desk: Desk) -> None:
-    slowly(desk, epochs=12, slurm={"time": "1", "warn_s": 30}, train={})
+    # Slurm looks every 30 s, and warned 30 to 60 s after the start; training takes 58 s.
+    slowly(desk, epochs=12, slurm={"time": "2", "warn_s": 60}, train={})
+    desk.pause_s = 2 * PAUSE_S
     with desk.running() as front:
         output = finished(front)
     record = desk.record()

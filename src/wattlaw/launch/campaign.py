@@ -222,6 +222,9 @@ class Campaign:
         """Start a run; False if it has no room yet."""
         attempts = old.attempts if old else 0
         record = self._new(run, attempts).model_copy(update={"notes": _history(old)})
+        if old is not None:  # what was cut before and went on is part of the run
+            kept = tuple(one for one in old.interruptions if one.has_progress)
+            record = record.model_copy(update={"interruptions": kept})
         if not self._launcher.outlives_us:
             told = {"status": "running", "started_at": now(), "attempts": attempts + 1}
             record = record.model_copy(update=told)
@@ -330,6 +333,8 @@ def _history(old: RunRecord | None) -> tuple[str, ...]:
     """Return how the attempts before went."""
     if old is None or not old.attempts or old.status == "skipped":
         return ()
+    if old.status == "planned":  # it was given back to its launcher, and its history with it
+        return old.notes
     return (*old.notes, f"attempt {old.attempts}: {old.reason or 'interrupted'}")
 
 

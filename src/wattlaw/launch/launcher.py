@@ -35,7 +35,7 @@ class Attempt(Protocol):
     """One attempt at a run, under way or ended."""
 
     def poll(self) -> Ended | None:
-        """Return how it ended, or None while it is under way; never waits."""
+        """Return how it ended, or None while it is under way; never waits for its end."""
 
     def stop(self) -> None:
         """End it and everything that it started, and wait until nothing is left."""
@@ -109,7 +109,10 @@ class Launcher(Protocol):
         """Return in a few words how things stand, where there is more to tell than the runs."""
 
     def close(self) -> None:
-        """Let go of what the launcher holds beside its attempts, which have all ended."""
+        """Let go of what the launcher holds beside its attempts.
+
+        They have all ended, or live on by themselves.
+        """
 
 
 class EndsWithUs:

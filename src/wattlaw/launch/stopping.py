@@ -24,7 +24,8 @@ class Stop:
         """See now and then whether somebody has cancelled the store's runs since we began."""
         if self.by is None and time.monotonic() - self._looked_s > _LOOK_S:
             self._looked_s = time.monotonic()
-            if self._store.cancelled_at() != self._asked_before:
+            asked = self._store.cancelled_at()
+            if asked is not None and asked != self._asked_before:
                 self.by = CANCELLED
 
     @property

@@ -53,6 +53,27 @@ class Simulation(Model):
         return self
 
 
+#: How much earlier than asked for Slurm may send its warning (sbatch(1), --signal).
+SLURMS_LATITUDE_S = 60
+
+
+def seconds_of(time: str) -> int:
+    """Return the seconds of a time limit as Slurm reads it (sbatch(1), --time).
+
+    With days: ``days-hours[:minutes[:seconds]]``; without: ``minutes[:seconds]`` or
+    ``hours:minutes:seconds``.
+    """
+    days, dash, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        hours, (minutes, seconds) = 0, [*parts, 0][:2]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
 class Slurm(Model):
     """How the launcher ``slurm`` asks for jobs; others do not look at it."""
 
@@ -129,6 +150,17 @@ class Slurm(Model):
             if name in OURS:
                 raise Misfit(f"given {name}; allowed: all but {', '.join(sorted(OURS))}", name)
         return given
+
+    @model_validator(mode="after")
+    def _there_is_time_to_warn(self) -> Self:
+        least_s = self.warn_s + SLURMS_LATITUDE_S
+        if self.time is not None and seconds_of(self.time) < least_s:
+            raise Misfit(
+                f"given {self.time}, {seconds_of(self.time)} s; allowed: at least warn_s and "
+                f"{SLURMS_LATITUDE_S} s, {least_s} s, since Slurm may warn so much earlier",
+                "time",
+            )
+        return self
 
     @field_validator("setup")
     @classmethod

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Set
 from pathlib import Path
 
 from wattlaw import registry
@@ -26,15 +27,23 @@ from wattlaw.store.record import DeviceReport, SamplerReport
 from wattlaw.telemetry.reading import HANGS_S, Reading
 
 FLUSH_S = 1.0
+#: Ends any sampler in good order.
+END = signal.SIGUSR2
 
 
-def command(folder: Path, host: str, target: Target) -> list[str]:
-    """Return the command line that starts a sampler as a child of this process."""
+def command(folder: Path, host: str, target: Target, *, heeds_sigterm: bool = True) -> list[str]:
+    """Return the command line that starts a sampler as a child of this process.
+
+    It ends on SIGUSR2 and, unless told not to heed it, on SIGTERM: a scheduler sends that to all
+    processes of a job some time before their end.
+    """
     line = [sys.executable, "-m", "wattlaw.telemetry.sampler", str(folder), host]
     line += ["--root-pid", str(target.root_pid), "--parent-pid", str(os.getpid())]
     line += ["--period-s", repr(target.period_s)]
     if target.assume_cpu_w is not None:
         line += ["--assume-cpu-w", repr(target.assume_cpu_w)]
+    if not heeds_sigterm:
+        line.append("--no-sigterm")
     if target.gpus is not None:
         line += ["--gpus", ",".join(target.gpus)]
     return line
@@ -51,10 +60,18 @@ def report_path(folder: Path, host: str) -> Path:
 
 
 class Sampler:
-    """Reads every registered meter and writes what they say."""
+    """Reads every registered meter and writes what they say, until one of some signals."""
 
-    def __init__(self, folder: Path, host: str, target: Target, parent_pid: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        host: str,
+        target: Target,
+        parent_pid: int,
+        ends_on: Set[signal.Signals],
+    ) -> None:
         self._folder, self._host, self._parent_pid = folder, host, parent_pid
+        self._ends_on = ends_on
         self._readings = [
             Reading(name, functools.partial(_open, name, target)) for name in registry.names(GROUP)
         ]
@@ -68,7 +85,7 @@ class Sampler:
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Sample until SIGTERM or until the parent has died, then flush and report."""
+        """Sample until a signal or until the parent has died, then flush and report."""
         threading.Thread(target=self._watch, daemon=True).start()
         self._sample()
         self._ended.wait()  # if we were not in charge any more, another thread ends it
@@ -124,9 +141,9 @@ class Sampler:
             os._exit(0)  # a thread that a driver holds would never end
 
     def _told_to_end(self, wait_s: float) -> bool:
-        """Wait; return whether SIGTERM has come or the parent has gone."""
+        """Wait; return whether a signal has come or the parent has gone."""
         if not self._is_ending:  # a meter that hangs at the end must not make us forget it
-            told = signal.sigtimedwait({signal.SIGTERM}, max(0.0, min(wait_s, FLUSH_S)))
+            told = signal.sigtimedwait(self._ends_on, max(0.0, min(wait_s, FLUSH_S)))
             self._is_ending = told is not None or os.getppid() != self._parent_pid
         return self._is_ending
 
@@ -185,7 +202,7 @@ def _open(name: str, target: Target) -> Meter:
 
 def main() -> None:
     """Run a sampler as its command line says."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, END})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     parser = argparse.ArgumentParser(description=__doc__)
@@ -195,10 +212,12 @@ def main() -> None:
     parser.add_argument("--parent-pid", type=int, required=True)
     parser.add_argument("--period-s", type=float, required=True)
     parser.add_argument("--assume-cpu-w", type=float)
+    parser.add_argument("--no-sigterm", action="store_true")
     parser.add_argument("--gpus", type=lambda told: tuple(filter(None, told.split(","))))
     options = parser.parse_args()
     target = Target(options.root_pid, options.period_s, options.assume_cpu_w, options.gpus)
-    Sampler(options.folder, options.host, target, options.parent_pid).run()
+    ends_on = {END} if options.no_sigterm else {END, signal.SIGTERM}
+    Sampler(options.folder, options.host, target, options.parent_pid, ends_on).run()
 
 
 if __name__ == "__main__":

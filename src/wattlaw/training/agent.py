@@ -25,7 +25,7 @@ from wattlaw.study.model import Measure
 from wattlaw.telemetry import sampler
 from wattlaw.training import command, failures
 from wattlaw.training.clocks import Clocks, Endpoint
-from wattlaw.training.handover import AGENT_PID, ATTEMPT, DISK_FULL, RUN_FOLDER, host_name
+from wattlaw.training.handover import AGENT_PID, ATTEMPT, DISK_FULL, RUN_FOLDER, WARNS, host_name
 from wattlaw.training.relay import WORKER, passing_on
 
 #: A sampler notices after 15 s at most that a driver hangs.
@@ -154,7 +154,7 @@ def _sampling(live: Path, measure: Measure, *, wait: bool) -> Iterator[None]:
     With ``wait`` its meters are open first: for a command, which may be one window from its start.
     """
     target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
-    line = sampler.command(live, host_name(), target)
+    line = sampler.command(live, host_name(), target, heeds_sigterm=WARNS not in os.environ)
     process = subprocess.Popen(line, start_new_session=True)
     stream, end_s = sampler.stream_path(live, host_name()), time.monotonic() + _READY_S
     while wait and not stream.exists() and process.poll() is None and time.monotonic() < end_s:
@@ -162,7 +162,7 @@ def _sampling(live: Path, measure: Measure, *, wait: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        process.terminate()
+        process.send_signal(sampler.END)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_SAMPLER_GRACE_S)
         process.kill()

@@ -45,6 +45,7 @@ class Keeper:
         self._path, self._parts, self._ranks = path, parts, ranks
         self._windows, self._live = windows, live
         self._random: RandomState = {}
+        self._begun_at: Progress | None = None
 
     def load(self, *, epochs: int, updates: int) -> Progress:
         """Return where the run goes on, after everything was brought there.
@@ -60,6 +61,7 @@ class Keeper:
                 self._path, self._parts, epochs=epochs, updates=updates, world=ranks.world
             )
             found = ranks.gathered((progress, time.monotonic() > end_s))
+            self._begun_at = progress
             if all(one == found[0][0] for one, _ in found):
                 self._random = random[ranks.rank] if random else {}
                 return progress
@@ -81,7 +83,8 @@ class Keeper:
         ranks.meet()  # every host has its windows on file
         if ranks.rank == 0:
             checkpoint.save(self._path, self._parts, progress, random)
-            self._tell("checkpointed", {"epoch": progress.epoch, "update": progress.update})
+            if progress != self._begun_at:
+                self._tell("checkpointed", {"epoch": progress.epoch, "update": progress.update})
 
     def stop(self, progress: Progress) -> None:
         """Replace the checkpoint, and tell that the run stops there for a warning."""

@@ -4,7 +4,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from wattlaw.errors import NotAvailable, one_line
+from wattlaw.errors import NotAvailable, WattlawError, one_line
 from wattlaw.launch.launcher import Ended, NoRoomYet
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.codes import INTERRUPTED, REASONS
@@ -63,11 +63,17 @@ class SlurmAttempt:
         self._ended: Ended | None = None
 
     def poll(self) -> Ended | None:
-        """Return how the run ended, as far as the last look at the queue tells it."""
+        """Return how the run ended, as far as the last look at the queue tells it.
+
+        Now and then it asks Slurm, which takes a moment.
+        """
         self._watch.look()
         if self._ended is None and self._watch.number > self._seen and self._watch.is_fresh:
             self._seen = self._watch.number
-            record = self._conclude()
+            try:
+                record = self._conclude()
+            except (WattlawError, OSError):  # a file system that stumbles; the job goes on
+                return None
             self._ended = Ended(record.reason, record=record) if record is not None else None
         return self._ended
 
@@ -99,12 +105,12 @@ class SlurmAttempt:
 
     def _conclude(self) -> RunRecord | None:
         """Return the run's record if it has ended; otherwise see to it that it goes on."""
-        if self._again is not None:
-            return self._resubmit(self._again)
         job = self._watch.job(self._run_id)
         if job is not None and not job.is_over:
-            self._job_id, self._over_since_s = job.id, None
+            self._job_id, self._over_since_s, self._again = job.id, None, None
             return None
+        if self._again is not None:
+            return self._resubmit(self._again)
         if job is not None and self._job_id not in (None, job.id):
             job = None  # one of an earlier try
         record = self._folder.read()
@@ -113,7 +119,7 @@ class SlurmAttempt:
         if job is None and self._job_id is not None and self._job_id not in self._watch.asked:
             self._watch.explain(self._job_id)
             return None
-        if record.status == "running" and not self._has_settled():
+        if not self._has_settled():
             return None
         if job is None and self._job_id in self._watch.accounts:
             known = self._watch.accounts[self._job_id]
@@ -129,6 +135,8 @@ class SlurmAttempt:
 
     def _without_word(self, record: RunRecord, job: Job | None) -> RunRecord | None:
         """Conclude on a job that has ended and has not told how."""
+        if job is None and self._has_told_to_go_on(record):
+            return self._resubmit(record)
         if job is None:
             told = f"job {self._job_id} has left the queue without a word, and no accounting tells"
             return self._failed(record, f"{told} why", interrupted=True)
@@ -145,6 +153,11 @@ class SlurmAttempt:
         where = f"ended {job.state} with exit code {job.exit_code}; see {self._folder.log_path}"
         return self._failed(record, f"{name}: {why or where}")
 
+    def _has_told_to_go_on(self, record: RunRecord) -> bool:
+        """Say whether the job itself has told that it was cut, and could not be put back."""
+        last = record.interruptions[-1] if record.interruptions else None
+        return record.status == "planned" and bool(last and last.job_id == self._job_id)
+
     def _lost(self, record: RunRecord, why: str) -> RunRecord | None:
         """Have a run that was cut go on in another job."""
         if record.status == "running":
@@ -157,8 +170,10 @@ class SlurmAttempt:
     def _resubmit(self, record: RunRecord) -> RunRecord | None:
         try:
             self._job_id, self._again = self._submit(record, self._folder), None
-        except (NoRoomYet, Unreachable):
+        except NoRoomYet:
             self._again = record
+        except Unreachable:  # it may have been taken; then the queue shows it by its name
+            self._again, self._job_id = record, None
         except NotAvailable as error:
             return self._failed(record, f"could not be submitted again: {one_line(error)}")
         self._seen, self._over_since_s = self._watch.number, None

@@ -25,7 +25,7 @@ _NO_CONTACT = (
     "munge",
 )
 #: What sbatch says where a user has as many jobs as one may have.
-_LIMIT_OF_JOBS = ("maxsubmit", "job submit limit", "maxjobs", "too many jobs")
+_LIMIT_OF_JOBS = ("submitjob", "too many jobs")
 #: The states of a job that is over, with what it left on its nodes.
 FINAL = frozenset(
     {
@@ -33,8 +33,8 @@ FINAL = frozenset(
         *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
     }
 )
-_COLUMNS = {"JobID": 20, "State": 24, "exit_code": 12, "Name": 64, "Reason": 60, "NodeList": 400}
-_ACCOUNTS = ("JobIDRaw", "State", "ExitCode", "ConsumedEnergyRaw", "Start", "End", "NNodes")
+_COLUMNS = {"JobID": 20, "State": 24, "exit_code": 12, "Name": 64, "Reason": 60}
+_ACCOUNTS = ("JobIDRaw", "State", "ExitCode", "ConsumedEnergyRaw", "Start", "End")
 
 
 class Unreachable(WattlawError):
@@ -49,7 +49,6 @@ class Job:
     state: str
     name: str
     reason: str = ""
-    nodes: str = ""
     exit_code: int | None = None
     signal: int | None = None  # that ended the batch script; 0 for none
 
@@ -75,7 +74,6 @@ class Account:
     energy_j: float | None
     start_s: float | None
     end_s: float | None
-    nodes: int | None
 
 
 def submit(words: Sequence[str]) -> str:
@@ -124,7 +122,6 @@ def jobs_of(told: str) -> list[Job]:
                     state=values["State"],
                     name=values["Name"],
                     reason=values["Reason"],
-                    nodes=values["NodeList"],
                     exit_code=_ended(values["exit_code"])[0],
                     signal=_ended(values["exit_code"])[1],
                 )
@@ -176,7 +173,7 @@ def accounts_of(told: str) -> list[Account]:
     for line in told.splitlines():
         words = line.split("|")
         if len(words) == len(_ACCOUNTS) and words[0]:
-            job_id, state, code, energy, start, end, nodes = words
+            job_id, state, code, energy, start, end = words
             found.append(
                 Account(
                     id=job_id,
@@ -186,7 +183,6 @@ def accounts_of(told: str) -> list[Account]:
                     energy_j=_number(energy) or None,  # 0 is what a site without meters tells
                     start_s=_number(start),
                     end_s=_number(end),
-                    nodes=int(nodes) if nodes.isdigit() else None,
                 )
             )
     return found

@@ -14,6 +14,8 @@ from wattlaw.launch.slurm.commands import Account
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
+#: No command line is longer than this many jobs' ids.
+_AT_ONCE = 1000
 _SOURCE = "sacct ConsumedEnergyRaw"
 _SCOPE = (
     "all nodes of the job as a whole, from its last start to its end, "
@@ -22,7 +24,7 @@ _SCOPE = (
 
 
 def note_energies(store: Store) -> int:
-    """Ask the accounting once for all done runs without its energy; return how many got it.
+    """Ask the accounting for all done runs without its energy at once; return how many got it.
 
     Raises
     ------
@@ -36,8 +38,10 @@ def note_energies(store: Store) -> int:
         site = record.site
         if record.status == "done" and site and site.job_id and site.energy_j is None:
             lacking[site.job_id] = record
-    energies = energies_of(commands.accounts(sorted(lacking)))
-    noted = 0
+    ids, found = sorted(lacking), list[Account]()
+    for first in range(0, len(ids), _AT_ONCE):
+        found += commands.accounts(ids[first : first + _AT_ONCE])
+    energies, noted = energies_of(found), 0
     for job_id, account in energies.items():
         if job_id in lacking:
             record = lacking[job_id]
@@ -54,7 +58,7 @@ def energies_of(accounts: Iterable[Account]) -> dict[str, Account]:
     """
     by_job: dict[str, list[Account]] = defaultdict(list)
     for one in accounts:
-        if one.energy_j is not None:
+        if one.energy_j is not None and one.end_s is not None:
             by_job[one.id.split(".")[0]].append(one)
     return {
         job_id: next(

@@ -1,7 +1,5 @@
 """What becomes of a run whose attempt was ended by something else than itself."""
 
-from collections.abc import Sequence
-
 from wattlaw.store.record import Interruption, RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 
@@ -14,9 +12,7 @@ def has_progress(folder: RunFolder, attempt: int) -> bool:
     return (folder.live(attempt) / "checkpointed.json").exists()
 
 
-def interrupted(
-    record: RunRecord, folder: RunFolder, reason: str, *, nodes: Sequence[str] = ()
-) -> RunRecord:
+def interrupted(record: RunRecord, folder: RunFolder, reason: str) -> RunRecord:
     """Return a run's record after its present attempt was interrupted.
 
     It is planned again, to go on from its checkpoint; or failed, when nothing has come of the
@@ -27,7 +23,7 @@ def interrupted(
         at=now(),
         reason=reason,
         job_id=record.site.job_id if record.site else None,
-        nodes=tuple(nodes) or (record.site.nodes if record.site else ()),
+        nodes=record.site.nodes if record.site else (),
         has_progress=has_progress(folder, record.attempts),
     )
     told = (*record.interruptions, one)

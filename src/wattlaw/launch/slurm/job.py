@@ -14,7 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from wattlaw.errors import BadInput, WattlawError, one_line
+from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
+from wattlaw.launch.attempts import missing_of, windows_of_all
 from wattlaw.launch.finish import failure_of, finish
 from wattlaw.launch.slurm import commands, node
 from wattlaw.launch.slurm.codes import INTERRUPTED, NO_FOLDER
@@ -23,6 +24,7 @@ from wattlaw.launch.slurm.submitted import Submitted, claim_of, read_submitted
 from wattlaw.store.files import write_text
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
+from wattlaw.training import failures
 from wattlaw.training.failures import no_room, reason_of
 from wattlaw.training.handover import DISK_FULL
 
@@ -86,6 +88,9 @@ class _Driver:
         self._begun_s = time.monotonic()
 
     def drive(self, old: RunRecord) -> int:
+        if len(self._nodes) != old.spec.nodes:
+            told = f"{len(self._nodes)} nodes of this job are known, {old.spec.nodes} are needed"
+            raise NotAvailable(f"{told}: 'scontrol show hostnames' did not tell them")
         record = self._begin(old)
         if record.status == "failed":
             self._folder.write(record)
@@ -118,7 +123,7 @@ class _Driver:
                 "reason": None,
                 "interrupted": False,
                 "attempts": old.attempts + 1,
-                "started_at": (old.interruptions and old.started_at) or now(),
+                "started_at": (record.interruptions and old.started_at) or now(),
                 "finished_at": None,
                 "site": self._site(),
             }
@@ -147,7 +152,7 @@ class _Driver:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(_POLL_S), why
-            if self._told.warned and not has_passed_on and self._have_begun(live):
+            if self._told.warned and not has_passed_on and self._may_be_warned(record, live):
                 process.send_signal(signal.SIGUSR1)
                 has_passed_on = True
             if why is not None:
@@ -166,11 +171,16 @@ class _Driver:
         words += ["--mpi=none", "--kill-on-bad-exit=0", f"--wait={_TOGETHER_S}"]
         if self._slurm.cpus_per_worker is not None:
             words.append(f"--cpus-per-task={self._slurm.cpus_per_worker * workers}")
-        address = socket.gethostname() + self._slurm.host_suffix
+        address, suffix = socket.gethostname(), self._slurm.host_suffix
+        if suffix:
+            address = address.partition(".")[0] + suffix
         line = node.line(self._folder, record.attempts, workers, spec.nodes, address, _free_ports())
         return [*words, sys.executable, *line]
 
-    def _have_begun(self, live: Path) -> bool:
+    def _may_be_warned(self, record: RunRecord, live: Path) -> bool:
+        """Say whether all nodes listen; a command would die of a signal that it does not know."""
+        if record.spec.workload.command is not None:
+            return False
         return all(node.begun_path(live, name).exists() for name in self._nodes)
 
     def _conclude(self, record: RunRecord, live: Path, code: int, why: str | None) -> int:
@@ -178,20 +188,21 @@ class _Driver:
 
         srun may end with 0 although its tasks were killed: only what the nodes tell counts.
         """
-        if why is not None:
-            refused = [_read(path, "") for path in sorted(live.glob("refused.*.json"))]
-            self._end(record, "skipped" if refused else "failed", "; ".join(refused) or why)
+        refused = [_read(path, "") for path in sorted(live.glob("refused.*.json"))]
+        if refused or why is not None:
+            self._end(record, "skipped" if refused else "failed", "; ".join(refused) or why or "")
             return 0
         ends = self._ends(live)
         silent = [name for name in self._nodes if name not in ends]
         if not silent and not any(ends.values()):
             if (live / "stopped.json").exists():
-                return self._cut(record, live, "warned by Slurm of the end of its time")
+                return self._cut(record, live, "warned by Slurm (time limit or preemption)")
             self._finish(record, live)
             return 0
         if self._told.end or silent or _was_asked(live):
             heard = f"nothing more was heard of {', '.join(silent)}" if silent else "ended by Slurm"
-            return self._cut(record, live, heard)
+            others = failures.first_failure(live)
+            return self._cut(record, live, f"{heard}; {others}" if others else heard)
         self._end(record, "failed", failure_of(self._folder, record.attempts, code))
         return 0
 
@@ -229,6 +240,8 @@ class _Driver:
         return INTERRUPTED
 
     def _finish(self, record: RunRecord, live: Path) -> None:
+        self._check_is_last(record)
+        self._await_windows(record, live)
         try:
             after = finish(record, self._folder)
         except OSError:
@@ -260,19 +273,32 @@ class _Driver:
 
         Where a node's daemon was lost, Slurm may start a job again while the old one still runs.
         """
+        self._check_is_last(record)
+        self._folder.write(record)
+
+    def _check_is_last(self, record: RunRecord) -> None:
         there = self._folder.read()
         if there is not None and there.attempts != record.attempts:
             raise BadInput(
                 f"attempt {record.attempts}: {there.attempts} has begun; nothing is told"
             )
-        self._folder.write(record)
+
+    def _await_windows(self, record: RunRecord, live: Path) -> None:
+        """Wait until a slow file system shows what other nodes have written."""
+        end_s = time.monotonic() + self._slurm.settle_s
+        while time.monotonic() < end_s:
+            windows, _ = windows_of_all(record, self._folder)
+            if missing_of(record, windows) is None:
+                return
+            list(live.iterdir())  # has a network file system look again
+            time.sleep(_POLL_S)
 
 
 def _was_asked(live: Path) -> bool:
     """Say whether Slurm has asked a node to end, as it does first when it preempts a job."""
-    failures = [path.read_text(encoding="utf-8") for path in live.glob("failure.*.json")]
-    told = (json.loads(text).get("kind") for text in failures)
-    return any(live.glob("asked.*")) or (bool(failures) and all(kind == "asked" for kind in told))
+    texts = [path.read_text(encoding="utf-8") for path in live.glob("failure.*.json")]
+    kinds = {json.loads(text).get("kind") for text in texts}
+    return any(live.glob("asked.*")) or kinds == {"asked"}
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -52,6 +52,7 @@ class SlurmLauncher:
         self._tag = tag_of(store)
         self._watch = Watch(self._tag, launch.slurm.poll_s)
         self._turn: BinaryIO | None = None
+        self._turn_tried_at = 0
         #: Submitted since the queue was last seen, and whether it takes more now.
         self._submitted_at, self._submitted, self._is_full = 0, 0, False
         self._watched: set[str] = set()
@@ -176,17 +177,23 @@ class SlurmLauncher:
     def _attempt(self, record: RunRecord, folder: RunFolder, job_id: str | None) -> SlurmAttempt:
         self._watched.add(record.run_id)
         settle_s = self._launch.slurm.settle_s
-        return SlurmAttempt(record, folder, job_id, self._watch, settle_s, self.submit)
+        return SlurmAttempt(record, folder, job_id, self._watch, settle_s, self._submit_again)
+
+    def _submit_again(self, record: RunRecord, folder: RunFolder) -> str:
+        if self.claim(record.spec) is None:
+            raise NoRoomYet("the queue is full")
+        return self.submit(record, folder)
 
     def _has_turn(self) -> bool:
         """Say whether this campaign is the one that submits for the store."""
-        if self._turn is None:
+        if self._turn is None and self._turn_tried_at != self._watch.number:
+            self._turn_tried_at = self._watch.number
             file = (self._store / "slurm-turn").open("ab")
             if not locked(file):
                 file.close()
                 return False
             self._turn = file
-        return True
+        return self._turn is not None
 
 
 class Claim:

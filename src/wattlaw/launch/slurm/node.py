@@ -90,17 +90,18 @@ def main() -> int:
         print(f"wattlaw: {folder.path}: not there on {node}", file=sys.stderr)
         return os.EX_NOINPUT
     is_command = record.spec.workload.command is not None
+    live.mkdir(parents=True, exist_ok=True)  # another node's may not be seen here yet
     if not is_command:  # a command gets its SIGTERM from torchrun, and may heed it
 
         def warn(*_: object) -> None:
             """Take Slurm's announcement of the end for a warning, and let the driver know."""
-            asked_path(live, node).touch()
             os.kill(os.getpid(), signal.SIGUSR1)
+            with contextlib.suppress(OSError):
+                asked_path(live, node).touch()
 
         signal.signal(signal.SIGTERM, warn)
-    live.mkdir(parents=True, exist_ok=True)  # another node's may not be seen here yet
     write_text(begun_path(live, node), json.dumps({"topology": _switches()}))
-    _prepare(told.launch)
+    _prepare(told.launch, options.workers)
     try:
         with (
             _limited(record.spec.setting, told.launch, live, node),
@@ -114,11 +115,16 @@ def main() -> int:
         return os.EX_UNAVAILABLE
 
 
-def _prepare(launch: Launch) -> None:
-    """Set what workers find in their environment."""
+def _prepare(launch: Launch, workers: int) -> None:
+    """Set what workers find in their environment.
+
+    Threads are a worker's share of the cores: of the job's, where the site gives it some, or else
+    of the node's, as if it were full. So runs of one and of several workers compare fairly.
+    """
     cores = processes.cores()
-    share = launch.slurm.cpus_per_worker or max(1, cores // (launch.gpus_per_node or cores))
-    threads = str(launch.threads_per_worker or share)
+    is_given = cores < (os.cpu_count() or 1)
+    share = cores // (workers if is_given else launch.gpus_per_node or workers)
+    threads = str(launch.threads_per_worker or launch.slurm.cpus_per_worker or max(1, share))
     os.environ |= {
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,

@@ -1,5 +1,6 @@
 """One look at the queue for all jobs of a store, as seldom as the study allows."""
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -37,6 +38,7 @@ class Watch:
         #: Why the last question was not answered.
         self.trouble: str | None = None
         self._unexplained: set[str] = set()
+        self._asks_accounts = False
         self.accounts: dict[str, Account] = {}
         #: Jobs whose accounts have been asked for, whatever came.
         self.asked: set[str] = set()
@@ -45,11 +47,14 @@ class Watch:
         """Ask Slurm, if it is time."""
         if time.monotonic() < self._next_s:
             return
-        try:
-            if self._unexplained:
+        self._asks_accounts = bool(self._unexplained) and not self._asks_accounts
+        if self._asks_accounts:  # they may be down by themselves: the next question is the queue
+            with contextlib.suppress(Unreachable):
                 self._explain()
-            else:
-                self._take(commands.queue())
+            self._next_s = time.monotonic() + self._poll_s
+            return
+        try:
+            self._take(commands.queue())
             self._failures, self.trouble = 0, None
         except (Unreachable, NotAvailable) as error:
             self._failures += 1
