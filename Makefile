@@ -29,7 +29,7 @@ quickstart: setup
 
 # Two at a time, each file in one process: tests of one file share what is slow to make.
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Debian's Slurm as four nodes on this machine; the tests start it and end it.
 test-slurm: setup
@@ -37,7 +37,7 @@ test-slurm: setup
 	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
 	    --no-install-recommends $(SLURM_PACKAGES); } >/dev/null || \
 	  { echo "make test-slurm needs root and Debian's packages: $(SLURM_PACKAGES)" >&2; exit 1; }
-	$(BIN)/python -m pytest tests/slurm
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/slurm
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,10 @@ from hypothesis import settings
 
 from fake_nvml import VARIABLE, Boards
 from wattlaw.store.store import Store
+
+# Two test processes on two cores: threads of their own would wait for each other, and nets as small
+# as those here take three times the processor's time. Launchers tell their workers how many.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A first example may import a library; how long one takes says nothing here.
 settings.register_profile("wattlaw", deadline=None)
@@ -40,6 +45,22 @@ def study_of(**changes: object) -> dict[str, object]:
 
 #: Long enough to be killed in the middle, and far shorter than the tests' time limit.
 LONG = {"epochs": 8, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
+
+
+#: The longest first, so that no process is left with one of them while the other has nothing to do.
+SLOW = (
+    "losses", "whole_studies", "prolog_epilog", "front_end",  # of tests/slurm
+    "campaign", "warning", "workload_files", "workloads", "killed_owners", "figures", "calibrate",
+    "training", "report", "commands", "simulated_launcher", "attempts", "measure", "track", "sampler",
+    "out_of_memory", "molecules", "vision", "advice", "image_files", "command_line",
+    "limit_comparison", "cap_choice", "claims", "site_limits", "full_disk", "second_opinion",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put slow files first; xdist keeps that order with ``--no-loadscope-reorder``."""
+    places = {f"test_{name}.py": place for place, name in enumerate(SLOW)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -100,12 +121,30 @@ def environment() -> dict[str, str]:
 
 
 @contextmanager
+def heard() -> Iterator[None]:
+    """Let processes that are started meanwhile hear Ctrl-C and hangup, though we be under nohup."""
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in (
+            (signal.SIGINT, signal.default_int_handler),
+            (signal.SIGHUP, signal.SIG_DFL),
+        )
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def started(*arguments: object) -> Iterator["subprocess.Popen[str]"]:
     """Run the command line in the background; whatever is left of it at the end is killed."""
     line = [sys.executable, "-m", "wattlaw", *map(str, arguments)]
-    process = subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
-    )
+    with heard():
+        process = subprocess.Popen(
+            line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+        )
     family: list[psutil.Process] = []
     try:
         yield process

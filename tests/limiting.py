@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import wait_for
+from conftest import heard, wait_for
 from fake_nvml import Boards
 from wattlaw.limits.saved import VARIABLE, SaveFolder
 
@@ -106,9 +106,8 @@ Child = subprocess.Popen[str]
 @contextmanager
 def child(line: Sequence[str], **options: object) -> Iterator[Child]:
     """Start a process in a session of its own; at the end all of its group is killed."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # not ignored, as under nohup
-    process = subprocess.Popen(line, text=True, start_new_session=True, **options)
-    signal.signal(signal.SIGINT, before)
+    with heard():
+        process = subprocess.Popen(line, text=True, start_new_session=True, **options)
     try:
         yield process
     finally:

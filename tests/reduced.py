@@ -28,10 +28,10 @@ WORKLOADS = {
     "inceptionv3": Reduced(
         {
             "image_size": 75, "aux": False, "classes": 4, "dropout": 0.0, "lr": 0.01,
-            "train_samples": 32, "evaluation_samples": 8,
+            "train_samples": 16, "evaluation_samples": 8,
         },
-        global_batch=16,
         has_batch_norm=True,
+        samples=16,
     ),
     "resnet50": Reduced(
         {

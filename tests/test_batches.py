@@ -1,6 +1,9 @@
 """Which samples an update takes, and which of them a rank gets."""
 
+from typing import ClassVar
+
 import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +14,7 @@ from wattlaw.workloads.batches import (
     training_parts,
     updates_per_epoch,
 )
+from wattlaw.workloads.feed import Feed, InMemory, Loader
 from wattlaw.workloads.workload import Shard
 
 counts = st.integers(1, 300)
@@ -105,6 +109,39 @@ def test_pieces_of_a_part_are_the_part_and_only_the_last_ends_the_update(
             updates.append([])
     assert updates == [part.indices.tolist() for part in whole] + [[]]
     assert updates_per_epoch(samples, shard) == updates_per_epoch(samples, cut) == len(whole)
+
+
+@given(counts, worlds, locals_, st.integers(1, 6), st.integers(0, 50))
+def test_an_epoch_that_begins_at_an_update_has_the_rest_of_the_whole_one(
+    samples, world, local, pieces, begin
+):
+    shard = Shard(world - 1, world, local, seed=1, micro_batches=pieces)
+    whole = list(training_parts(samples, shard, 3))
+    ends = [0, *(place for place, part in enumerate(whole, 1) if part.ends_update)]
+    rest = whole[ends[begin] :] if begin < len(ends) else []
+    found = list(training_parts(samples, shard, 3, from_update=begin))
+    assert [part.indices.tolist() for part in found] == [part.indices.tolist() for part in rest]
+    assert [part[1:] for part in found] == [part[1:] for part in rest]
+
+
+class Counted(InMemory):
+    """Remembers what was asked for."""
+
+    asked: ClassVar[list[list[int]]] = []
+
+    def batch(self, indices, seeds):
+        Counted.asked.append(indices.tolist())
+        return super().batch(indices, seeds)
+
+
+def test_updates_before_the_one_that_an_epoch_begins_at_are_not_fetched():
+    shard = Shard(0, 1, 4, seed=0, micro_batches=2)
+    loader = Loader(Counted((torch.arange(22),)), shard, Feed(0), training=True)
+    whole = [(batch.data[0].tolist(), batch.ends_update) for batch in loader.epoch(1)]
+    Counted.asked.clear()
+    rest = [(batch.data[0].tolist(), batch.ends_update) for batch in loader.epoch(1, 3)]
+    assert rest == whole[6:]
+    assert [indices for indices, _ in rest] == Counted.asked
 
 
 @given(seeds, st.integers(0, 1000))

@@ -18,6 +18,12 @@ import transformers  # noqa: E402
 from wattlaw.callbacks.lightning import WattlawCallback as ForLightning  # noqa: E402
 from wattlaw.callbacks.transformers import WattlawCallback as ForTransformers  # noqa: E402
 
+#: Lightning's own class of warnings, as of an srun that is there and not used: xdist would import
+#: it, and with it torchvision, where nobody has helped.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"
+)
+
 DATA = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
 
 

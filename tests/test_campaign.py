@@ -40,9 +40,10 @@ def no_orphans(store):
     wait_for(lambda: not processes_of(store), "every process of the run to be gone", 15)
 
 
-def test_a_killed_worker_fails_its_run_with_the_reason_and_the_next_start_does_it_again(
+def test_a_killed_worker_or_launcher_leaves_no_process_behind_and_a_run_that_is_done_again(
     tmp_path, write_study
 ):
+    """The worker's death fails the run with the reason; the launcher's leaves it interrupted."""
     study = write_study(sweeps=TWO_WORKERS, measure=LONG)
     store = tmp_path / "store"
     with started("run", study, "--store", store) as campaign:
@@ -56,19 +57,8 @@ def test_a_killed_worker_fails_its_run_with_the_reason_and_the_next_start_does_i
     assert "signal 9 (SIGKILL)" in record.reason
     assert Store(store).arrow("epochs").num_rows == 0
     no_orphans(store)
-    again = wattlaw("run", study, "--store", store)
-    assert again.returncode == 0, again.stderr
-    (record,) = records(store).values()
-    assert (record.status, record.attempts, record.reason) == ("done", 2, None)
-
-
-def test_a_killed_launcher_leaves_no_process_behind_and_its_run_is_done_by_the_next_start(
-    tmp_path, write_study
-):
-    study = write_study(sweeps=TWO_WORKERS, measure=LONG)
-    store = tmp_path / "store"
     with started("run", study, "--store", store) as campaign:
-        wait_for(lambda: in_training(store), "training")
+        wait_for(lambda: [one for one in in_training(store) if one.parent.name == "2"], "training")
         campaign.kill()
         campaign.wait()
         no_orphans(store)
@@ -78,7 +68,7 @@ def test_a_killed_launcher_leaves_no_process_behind_and_its_run_is_done_by_the_n
     again = wattlaw("run", study, "--store", store)
     assert again.returncode == 0, again.stderr
     (record,) = records(store).values()
-    assert (record.status, record.attempts) == ("done", 2)
+    assert (record.status, record.attempts, record.reason) == ("done", 3, None)
 
 
 def test_a_killed_sampler_costs_the_run_its_telemetry_only_and_is_told(tmp_path, write_study):

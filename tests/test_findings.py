@@ -97,7 +97,7 @@ def test_facts_say_what_ran_and_leave_out_what_is_not_known():
 
 
 def test_done_runs_without_a_window_that_counts_are_named_with_the_reason():
-    runs = [run_row(name, gpus=2) for name in ("fine", "warm", "zero", "unknown", "none")]
+    runs = [run_row(name, gpus=2) for name in ("fine", "warm", "zero", "unknown", "none", "cut")]
     runs.append(run_row("failed", status="failed"))
     windows = [
         window_row("fine", 1),
@@ -106,11 +106,13 @@ def test_done_runs_without_a_window_that_counts_are_named_with_the_reason():
         window_row("unknown", 1, duration_s=None),
         window_row("none", 1, phase="evaluate", duration_s=9.0),
         window_row("failed", 0, warmup=True),
+        window_row("cut", 0, warmup=True), window_row("cut", 1, interrupted=True),
     ]  # fmt: skip
     found = find(*frames(runs, windows))
     assert found.runs["run_id"].to_list() == ["fine"]
     assert list(found.not_timed.columns) == ["run_id", "workload", "gpus", "reason"]
     assert dict(found.not_timed[["run_id", "reason"]].to_numpy()) == {
+        "cut": "all training windows after warm-up were interrupted",
         "none": "no training window",
         "unknown": "the duration of the training windows is unknown",
         "warm": "all training windows are warm-up",

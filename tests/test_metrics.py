@@ -33,6 +33,21 @@ def test_warm_up_and_evaluation_are_left_out_of_time_and_energy():
     assert (run["energy_scope"], run["energy_source"]) == ("cpu", "estimated")
 
 
+def test_windows_of_an_interruption_tell_nothing_of_an_epoch_but_its_metric_counts():
+    told = {"cpu_energy_j": 10.0, "energy_source": "estimated", "energy_verdict": "ok"}
+    cut = told | {"cpu_energy_j": 999.0, "interrupted": True}
+    run = one_run(
+        window_row("a", 1, duration_s=2.0, **told),
+        window_row("a", 1, phase="evaluate", duration_s=1.0, metric=0.8),
+        window_row("a", 2, duration_s=50.0, samples=40, updates=4, **cut),
+        window_row("a", 2, duration_s=60.0, samples=60, updates=6, from_update=4, **cut),
+        window_row("a", 2, phase="evaluate", duration_s=70.0, metric=0.9, interrupted=True),
+    )
+    assert (run["epoch_time_s"], run["epochs_timed"], run["epochs_trained"]) == (2.0, 1, 2)
+    assert (run["energy_per_epoch_j"], run["samples_per_epoch"]) == (10.0, 100)
+    assert (run["eval_time_s"], run["metric"]) == (1.0, 0.9)
+
+
 def test_two_hosts_add_energy_and_samples_and_the_slower_one_sets_the_time():
     energy = {"energy_source": "counter", "energy_verdict": "ok", "cpu_energy_j": 1.0}
     run = one_run(

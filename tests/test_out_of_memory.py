@@ -9,13 +9,14 @@ import yaml
 
 from wattlaw.store.store import Store
 
-#: Enough for torch and digits, not for the activations of the batch below (address space, bytes).
+#: Enough for torch and digits, not for what the first convolution makes of the batch below (address
+#: space, bytes).
 ROOM = 9 * 2**30
 IMAGES = {
     "blocks": [1, 1, 1, 1],
     "image_size": 224,
     "classes": 10,
-    "train_samples": 512,
+    "train_samples": 2048,
     "evaluation_samples": 4,
 }
 
@@ -28,7 +29,10 @@ def test_a_batch_that_does_not_fit_fails_its_run_and_others_go_on(tmp_path: Path
     study = {
         "name": "memory",
         "workloads": [{"name": "resnet50", "options": IMAGES}, {"name": "digits-cnn"}],
-        "sweeps": [{"gpus": [1], "local_batch": [512]}],
+        "sweeps": [
+            {"gpus": [1], "local_batch": [2048], "workloads": ["resnet50"]},
+            {"gpus": [1], "local_batch": [512], "workloads": ["digits-cnn"]},
+        ],
         "order": "as_written",
         "measure": {"epochs": 1, "warmup_epochs": 0},
     }

@@ -90,6 +90,18 @@ def test_a_workload_that_nobody_published_has_no_published_value():
     assert "published β" not in table.headings
 
 
+def test_windows_that_an_interruption_left_out_are_counted_in_the_note():
+    runs = [run_row("a")]
+    whole = [window_row("a", 1), window_row("a", 2)]
+    assert "interrupted" not in measured.settings(find(*frames(runs, whole))).note
+    cut = [
+        window_row("a", 3, interrupted=True),
+        window_row("a", 3, from_update=5, interrupted=True),
+    ]
+    note = measured.settings(find(*frames(runs, [*whole, *cut]))).note
+    assert "Left out: 2 training windows" in note
+
+
 def test_energy_factors_are_told_by_model_and_hardware():
     table = energy.factors(kit_findings())
     assert column(table, "hardware") == ["A100", "H100"]

@@ -67,12 +67,13 @@ def of_run(table: pd.DataFrame) -> pd.Series:
     return pd.Series(row)
 
 
-def test_only_samples_of_training_that_is_no_warm_up_count(store):
+def test_only_samples_of_training_count_that_is_neither_warm_up_nor_interrupted(store):
     windows = [
         window(0, 10, warmup=True),
         window(10, 10),
         window(20, 10, phase="evaluate"),
-        window(30, 10),
+        window(30, 10, interrupted=False),
+        window(45, 10, interrupted=True),
     ]
     samples = [sample(at, power_w=float(at)) for at in range(-5, 60)]
     samples += [sample(15, kind="cpu", device="cpu", power_w=1e6), sample(15, host="b")]

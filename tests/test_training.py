@@ -84,6 +84,11 @@ def test_warm_up_is_marked_and_kept(windows):
     assert set(windows[~windows.warmup].epoch) == {1, 2}
 
 
+def test_windows_of_a_run_that_nothing_interrupted_are_whole(windows):
+    assert not windows.interrupted.any()
+    assert set(windows.from_update) == {0}
+
+
 def test_step_times_add_up_to_the_window(windows):
     training = windows[windows.phase == "train"]
     stepped = training.step_time_mean_s * training.updates

@@ -56,6 +56,10 @@ def good(made: Path) -> dict[str, dict[str, object]]:
     }
 
 
+#: The bad data that two ranks meet as well: one of them alone, or both at once.
+ON_TWO_RANKS = ("truncated", "missing")
+
+
 def bad(made: Path, here: Path) -> dict[str, tuple[dict[str, object], tuple[str, ...]]]:
     """Damage copies of the files; return workloads on them and what must be told."""
     for kind in FILES.values():
@@ -105,27 +109,36 @@ class Ran(NamedTuple):
     told: dict[str, tuple[str, ...]]
 
 
-@pytest.fixture(scope="module")
-def ran(made: Path, tmp_path_factory: pytest.TempPathFactory) -> "Ran":
-    """Run good and bad ones in one study."""
-    here = tmp_path_factory.mktemp("damaged")
-    damaged = bad(made, here)
+def planned(path: Path, gpus: int, workloads: dict[str, dict[str, object]]) -> dict[str, str]:
+    """Write a study; return the ids of its runs by kind."""
     study = {
-        "name": "files",
-        "workloads": [*good(made).values(), *(workload for workload, _ in damaged.values())],
-        "sweeps": [{"gpus": [2], "local_batch": [4]}],
+        "name": path.stem,
+        "workloads": [*workloads.values()],
+        "sweeps": [{"gpus": [gpus], "local_batch": [4]}],
         "order": "as_written",
         "measure": {"epochs": 1, "warmup_epochs": 0},
         "launch": {"gpus_per_node": 4, "threads_per_worker": 1, "max_parallel": 2},
     }
-    path = here / "study.json"
     path.write_text(json.dumps(study))
-    assert main(["run", str(path), "--store", str(here / "store")]) == 1
-    kinds = [*good(made), *damaged]
-    planned = plan_study(path).runs  # in the order of the file
+    runs = plan_study(path).runs  # in the order of the file
+    return {kind: run.run_id for kind, run in zip(workloads, runs, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def ran(made: Path, tmp_path_factory: pytest.TempPathFactory) -> "Ran":
+    """Run good and bad ones in one study on two ranks, and the other bad ones on one rank."""
+    here = tmp_path_factory.mktemp("damaged")
+    damaged = bad(made, here)
+    spoilt = {kind: workload for kind, (workload, _) in damaged.items()}
+    on_two = good(made) | {kind: spoilt.pop(kind) for kind in ON_TWO_RANKS}
+    ids = {}
+    for gpus, workloads in ((2, on_two), (1, spoilt)):
+        path = here / f"on{gpus}.json"
+        ids |= planned(path, gpus, workloads)
+        assert main(["run", str(path), "--store", str(here / "store")]) == 1
     store = Store(here / "store")
     runs, epochs = store.pandas("runs").set_index("run_id"), store.pandas("epochs")
-    found = {kind: runs.loc[one.run_id] for kind, one in zip(kinds, planned, strict=True)}
+    found = {kind: runs.loc[run_id] for kind, run_id in ids.items()}
     return Ran(found, epochs, {kind: told for kind, (_, told) in damaged.items()})
 
 

@@ -10,6 +10,7 @@ import pytest
 from ranks import losses, spec_of, start, trained, windows_of
 from reduced import WORKLOADS
 from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.model import RunSpec
 from wattlaw.workloads import catalogue
 
 NAMES = sorted(WORKLOADS)
@@ -18,24 +19,29 @@ EPOCHS = 5
 TOLERANCE = 2e-3
 
 
+def spec_alone(name: str, *, calm: bool = False, **train: object) -> RunSpec:
+    """Return a run of a workload on one rank."""
+    reduced = WORKLOADS[name]
+    return spec_of(
+        name,
+        reduced.options | (reduced.calm if calm else {}),
+        global_batch=reduced.global_batch,
+        epochs=EPOCHS,
+        gradient_accumulation=2 if reduced.has_batch_norm else 1,
+        **train,
+    )
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory):
     """Return a function that trains a workload on one rank, once."""
     kept: dict[tuple[str, bool], list] = {}
 
     def train(name: str, *, calm: bool = False) -> list:
-        reduced = WORKLOADS[name]
-        calm = calm and bool(reduced.calm)
+        calm = calm and bool(WORKLOADS[name].calm)
         if (name, calm) not in kept:
-            pieces = 2 if reduced.has_batch_norm else 1
-            spec = spec_of(
-                name,
-                reduced.options | (reduced.calm if calm else {}),
-                global_batch=reduced.global_batch,
-                epochs=EPOCHS,
-                gradient_accumulation=pieces,
-            )
-            kept[name, calm] = trained(spec, tmp_path_factory.mktemp(name) / "run")
+            folder = tmp_path_factory.mktemp(name) / "run"
+            kept[name, calm] = trained(spec_alone(name, calm=calm), folder)
         return kept[name, calm]
 
     return train
@@ -72,17 +78,9 @@ def test_two_ranks_follow_the_losses_of_one_at_the_same_global_batch(name, alone
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_that_is_killed_goes_on_from_its_checkpoint_to_the_same_result(name, tmp_path):
-    reduced = WORKLOADS[name]
-    spec = spec_of(
-        name,
-        reduced.options,
-        global_batch=reduced.global_batch,
-        epochs=EPOCHS,
-        checkpoint_every=1,
-    )
-    whole = trained(spec, tmp_path / "whole")
-    folder = tmp_path / "killed"
+def test_a_run_that_is_killed_goes_on_from_its_checkpoint_to_the_same_result(name, alone, tmp_path):
+    """The same to the last digit as a run that was never stopped and wrote no checkpoint."""
+    whole, spec, folder = alone(name), spec_alone(name, checkpoint_every=1), tmp_path / "killed"
     ranks = start(spec, folder)
     checkpoint, end_s = RunFolder(folder).checkpoint_path, time.monotonic() + 60
     while not checkpoint.exists() and time.monotonic() < end_s:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from wattlaw.store.store import Store
 PLUGIN = Path(__file__).parents[1] / "dropout_plugin"
 SLOW = [{"name": "digits-dropout"}]
 RUN_S = 350
+#: Of the net that pauses: about 2.4 s of training in each epoch.
+PAUSE_S = 0.2
 
 
 @dataclass
@@ -115,16 +116,17 @@ class Desk:
         return len(self.cluster.calls("sbatch"))
 
 
+def slowly(desk: Desk, epochs: int = 5, **changes: object) -> None:
+    """Write a study of one run on two nodes that lasts and keeps a checkpoint of each epoch."""
+    desk.pause_s = PAUSE_S
+    slurm = changes.pop("slurm", None)
+    changes = {"workloads": SLOW, "train": {"checkpoint_every": 1}} | changes
+    measure = {"epochs": epochs, "warmup_epochs": 1, "sample_hz": 20, "evaluate": False}
+    desk.write(slurm, measure=measure, **changes)
+
+
 def finished(process: "subprocess.Popen[str]", seconds: float = RUN_S) -> str:
     """Wait for a study that runs beside the test, and return what it printed."""
     output, _ = process.communicate(timeout=seconds)
     assert process.returncode == 0, output
     return output
-
-
-def stays(condition: object, seconds: float) -> None:
-    """Look for a while that something does not happen."""
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
-        assert not condition()  # type: ignore[operator]
-        time.sleep(0.2)

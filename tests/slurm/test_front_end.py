@@ -1,0 +1,91 @@
+"""`wattlaw run`, `status` and `cancel` beside jobs that go on without them."""
+
+import signal
+import time
+
+from slurm.cluster import Cluster
+from slurm.studies import Desk, finished, slowly
+
+
+def test_a_front_end_that_is_killed_loses_and_doubles_nothing(cluster: Cluster, desk: Desk) -> None:
+    slowly(desk, epochs=3, repeats=3, sweeps=[{"gpus": [1], "global_batch": [128]}],
+           slurm={"max_queued": 2})  # fmt: skip
+    before = desk.submissions()
+    with desk.running() as front:
+        cluster.wait_for(lambda: desk.submissions() - before == 2, "two jobs")
+        front.send_signal(signal.SIGKILL)
+        front.wait()
+    told = desk.does("status", "store", "--json", host="login2").stdout
+    assert '"job": {"id"' in told
+    ended = desk.runs(host="login2")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert desk.submissions() - before == 3
+    assert [(one.status, one.attempts) for one in desk.records()] == [("done", 1)] * 3
+    assert all(one.interruptions == () for one in desk.records())
+
+
+def test_jobs_that_end_while_nobody_looks_are_done_all_the_same(
+    cluster: Cluster, desk: Desk
+) -> None:
+    desk.write()
+    before = desk.submissions()
+    with desk.running() as front:
+        cluster.wait_for(lambda: desk.submissions() > before, "the job")
+        front.send_signal(signal.SIGINT)
+        output, _ = front.communicate(timeout=30)
+    assert "jobs go on" in output
+    cluster.wait_for(lambda: desk.record().status == "done", "the run's end", 90)
+    assert "1 done" in desk.does("status", "store").stdout
+
+
+def test_a_job_cancelled_by_hand_fails_with_that_reason_and_harms_no_other(
+    cluster: Cluster, desk: Desk
+) -> None:
+    slowly(desk, epochs=6, repeats=2, sweeps=[{"gpus": [1], "global_batch": [128]}], train={})
+    with desk.running() as front:
+        desk.wait_epochs(1)
+        victim = desk.records()[0]
+        job = desk.job_of(victim)
+        cluster.run("scancel", job)
+        output, _ = front.communicate(timeout=120)
+    assert front.returncode == 1, output
+    found = {one.run_id: one for one in desk.records()}
+    assert found[victim.run_id].status == "failed"
+    assert found[victim.run_id].reason == f"job {job} was cancelled"
+    (other,) = [one for one in found.values() if one.run_id != victim.run_id]
+    assert (other.status, other.attempts) == ("done", 1)
+
+
+def test_a_scheduler_that_does_not_answer_is_waited_for(cluster: Cluster, desk: Desk) -> None:
+    slowly(desk, epochs=8, train={})
+    with desk.running() as front:
+        desk.wait_epochs(1)
+        cluster.stop_controller()
+        time.sleep(12)  # squeue itself tries for 4 s
+        assert front.poll() is None
+        cluster.start_controller()
+        output = finished(front)
+    assert "does not answer" in output
+    record = desk.record()
+    assert (record.status, record.attempts) == ("done", 1)
+
+
+def test_cancel_ends_jobs_and_the_front_end_and_the_next_run_takes_them_up(
+    cluster: Cluster, desk: Desk
+) -> None:
+    slowly(desk, epochs=3, repeats=3, sweeps=[{"gpus": [1], "global_batch": [128]}],
+           slurm={"max_queued": 2})  # fmt: skip
+    with desk.running() as front:
+        desk.wait_epochs(1)
+        told = desk.does("cancel", "store", host="login2")
+        output, _ = front.communicate(timeout=60)
+    assert told.returncode == 0, told.stderr
+    assert "2 jobs cancelled" in told.stdout
+    assert front.returncode == 1
+    assert "wattlaw cancel" in output
+    assert not cluster.run("squeue", "--noheader")
+    assert "done" not in {one.status for one in desk.records()}
+    before = desk.submissions()
+    assert desk.runs().returncode == 0
+    assert desk.submissions() - before == 3
+    assert {one.status for one in desk.records()} == {"done"}
