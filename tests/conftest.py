@@ -51,8 +51,8 @@ LONG = {"epochs": 8, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
 SLOW = (
     "losses", "whole_studies", "prolog_epilog", "front_end",  # of tests/slurm
     "campaign", "warning", "workload_files", "workloads", "killed_owners", "figures", "calibrate",
-    "training", "report", "commands", "simulated_launcher", "attempts", "measure", "track", "sampler",
-    "out_of_memory", "molecules", "vision", "advice", "image_files", "command_line",
+    "training", "report", "commands", "simulated_launcher", "attempts", "measure", "track",
+    "sampler", "out_of_memory", "molecules", "vision", "advice", "image_files", "command_line",
     "limit_comparison", "cap_choice", "claims", "site_limits", "full_disk", "second_opinion",
 )  # fmt: skip
 

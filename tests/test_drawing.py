@@ -3,6 +3,7 @@
 import pytest
 
 from wattlaw.report.drawing import Drawing, to_svg
+from wattlaw.report.figures.axes import linear_scale
 
 CHART = {
     "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
@@ -35,3 +36,11 @@ def test_a_chart_that_cannot_be_drawn_is_an_error_and_the_next_is_drawn():
         with pytest.raises(ValueError, match=r"\S"):
             wrong.result()
         assert good.result() == to_svg(CHART)
+
+
+def test_a_scale_of_one_value_has_that_tick_and_no_error():
+    for values in ([0.0, 0.0], [5.0]):
+        scale, axis = linear_scale(values, zero=True)
+        low, high = scale.domain
+        assert low <= min(values) <= high
+        assert axis["values"]

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from test_slurm_words import command, launch_of, queue_line, record_of
+from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.launch.launcher import NoRoomYet
 from wattlaw.launch.slurm import SlurmLauncher
 from wattlaw.launch.slurm.codes import INTERRUPTED, NO_FOLDER
@@ -81,20 +82,46 @@ def queue(tmp_path, monkeypatch):
         ("TIMEOUT", 0, "job 7: reached its time limit before a checkpoint was made"),
         ("FAILED", NO_FOLDER, "it must be on a file system that login node and compute nodes"),
         ("FAILED", DISK_FULL, "job 7: the disk is full"),
-        ("FAILED", 1, "job 7: ended FAILED with exit code 1; see "),
-        ("COMPLETED", 0, "job 7: ended COMPLETED with exit code 0; see "),
+        ("FAILED", 1, "job 7: ended FAILED with exit code 1; the last words (log: "),
+        ("COMPLETED", 0, "job 7: ended COMPLETED with exit code 0; the last words (log: "),
     ],
 )
 def test_a_job_that_ended_without_a_word_fails_its_run_with_what_slurm_says(
     queue, state, code, expected
 ):
     attempt = queue.submitted()
+    queue.folder.log_path.write_text("first\nthe last  words\n\n")
     queue.tell(state, code)
     ended = queue.look(attempt)
     assert expected in ended.reason
     assert queue.folder.read() == ended.record
     assert (ended.record.status, ended.record.interrupted) == ("failed", False)
     assert ended.record.finished_at is not None
+
+
+def test_a_job_whose_log_is_not_here_hints_at_the_file_system(queue):
+    attempt = queue.submitted()
+    queue.tell("FAILED", 15)
+    assert "must be on a file system that login node and compute" in queue.look(attempt).reason
+
+
+def test_a_job_cancelled_with_its_store_says_so(queue):
+    attempt = queue.submitted()
+    queue.store.cancel()
+    queue.tell("CANCELLED")
+    ended = queue.look(attempt)
+    assert (ended.reason, ended.record.interrupted) == ("cancelled by 'wattlaw cancel'", True)
+
+
+def test_refusals_one_after_the_other_end_the_campaign(queue):
+    record = record_of(RUN, status="planned", attempts=0)
+    queue.folder.write(record)
+    command(queue.bin, "sbatch", "sbatch: error: invalid partition specified: nope", code=1)
+    for _ in range(3):
+        with pytest.raises(BadInput, match="invalid partition specified: nope"):
+            queue.launcher.start(record, queue.folder, queue.launcher.claim(record.spec))
+    with pytest.raises(NotAvailable, match="3 jobs in a row"):
+        queue.launcher.claim(record.spec)
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED"])

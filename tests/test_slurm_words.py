@@ -17,6 +17,7 @@ from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.launch.launcher import NoRoomYet
 from wattlaw.launch.slurm import SlurmLauncher, commands
 from wattlaw.launch.slurm.asking import as_typed, sbatch_words, write_script
+from wattlaw.launch.slurm.codes import SETUP_FAILED
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
 from wattlaw.launch.slurm.energy import energies_of, note_energies
 from wattlaw.launch.slurm.interrupting import MOST_IDLE, interrupted
@@ -115,10 +116,18 @@ def test_workers_that_cannot_be_spread_evenly_are_refused():
 
 def test_the_batch_script_runs_the_users_lines_and_then_becomes_the_driver(tmp_path):
     folder = RunFolder(tmp_path)
-    write_script(folder, launch_of(setup=("export SEEN='a {b} %c'", "cd /")))
+    write_script(folder, launch_of(setup=("export SEEN='a {b} %c'", "false || true", "cd /")))
     line = ["bash", str(tmp_path / "job.sh"), "bash", "-c", 'echo "$SEEN $PWD $0"', "word"]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     assert done.stdout == "a {b} %c / word\n"
+
+
+def test_a_line_of_the_setup_that_fails_ends_the_job_and_says_which(tmp_path):
+    write_script(RunFolder(tmp_path), launch_of(setup=("true", "nosuch load CUDA", "cd /")))
+    line = ["bash", str(tmp_path / "job.sh"), "echo", "trained"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (SETUP_FAILED, "")
+    assert "wattlaw: launch.slurm.setup[1] ended with exit code 127" in done.stderr
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
@@ -130,7 +139,7 @@ def test_options_that_are_ours_are_refused_by_name(name):
 @pytest.mark.parametrize(
     ("slurm", "expected"),
     [
-        ({"options": {"nodes": 3}}, "slurm.options.nodes: given nodes"),
+        ({"options": {"nodes": 3}}, "slurm.options.nodes: is what wattlaw itself tells sbatch"),
         ({"options": {"--qos": "x"}}, "slurm.options"),
         ({"options": {"qos": 1.5}}, "slurm.options.qos"),
         ({"time": "soon"}, "slurm.time"),
@@ -171,7 +180,8 @@ def test_without_slurm_a_run_ends_with_one_line_and_exit_code_3(write_study, tmp
     path = write_study(launch={"kind": "slurm", "gpus_per_node": 1})
     told = wattlaw("run", path, "--store", tmp_path / "store")
     assert told.returncode == 3
-    assert "squeue: not there; Slurm's commands are needed here" in told.stderr
+    assert "Slurm's commands (squeue, sbatch) are not here; start this on a login" in told.stderr
+    assert not (tmp_path / "store").exists()
     assert len(told.stderr.strip().splitlines()) == 1
 
 

@@ -45,13 +45,15 @@ def test_of_200_runs_no_more_than_20_are_queued_and_one_question_is_asked_per_po
     assert all(b - a >= POLL_S * 0.9 for a, b in itertools.pairwise(times))
 
 
-def test_refusals_of_the_site_skip_their_run_with_the_reason(desk: Desk) -> None:
-    desk.write({"options": {"partition": "nowhere"}})
+def test_refusals_of_the_site_fail_their_runs_and_soon_the_study(desk: Desk) -> None:
+    desk.write({"options": {"partition": "nowhere"}}, repeats=5)
     ended = desk.runs()
-    assert ended.returncode == 0, ended.stderr
-    record = desk.record()
-    assert record.status == "skipped"
-    assert "invalid partition specified: nowhere" in record.reason
+    assert ended.returncode == 3, ended.stdout
+    assert "sbatch has refused 3 jobs in a row" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    failed = [one for one in desk.records() if one.status == "failed"]
+    assert len(failed) == 3
+    assert "invalid partition specified: nowhere" in failed[0].reason
 
 
 def test_workers_that_cannot_be_spread_evenly_are_skipped(desk: Desk) -> None:

@@ -73,9 +73,9 @@ def run(
         for line in _hours(gpu_hours(left, known, assume_tflops * 1e12), assume_tflops):
             console.print(line, highlight=False, soft_wrap=True)
         return 0
-    store.create()
     kind: type[Launcher] = registry.load(GROUP, planned.study.launch.kind)
     launcher = kind.open(planned.study.launch, store_path)
+    store.create()
     commit = planning.git_commit(Path.cwd())
     with closing(launcher), observer_for(console, len(planned.runs)) as observer:
         campaign = Campaign(planned.study, planned.runs, store, launcher, observer, commit)

@@ -64,6 +64,8 @@ def cancel(path: Path) -> int:
     ended = cancelling.cancel(Store.existing(path))
     jobs = f"{ended.jobs} jobs cancelled" if ended.jobs else "no job was in the queue"
     noted = f"{ended.runs} runs noted as interrupted"
+    if ended.jobs > ended.runs:
+        noted += ", the others by the 'wattlaw run' that watches them"
     print(f"{path}: {jobs}; {noted}. The same 'wattlaw run' takes them up again.")
     if ended.left:
         print(f"{ended.left} are still ending; look with 'wattlaw status {path}'", file=sys.stderr)

@@ -148,7 +148,9 @@ class Slurm(Model):
     def _options_are_the_users(cls, given: dict[str, Any]) -> dict[str, Any]:
         for name in given:
             if name in OURS:
-                raise Misfit(f"given {name}; allowed: all but {', '.join(sorted(OURS))}", name)
+                own = {"time": "launch.slurm.time", "gres": "launch.slurm.gres"}.get(name)
+                told = f"is told by {own}" if own else "is what wattlaw itself tells sbatch"
+                raise Misfit(f"{told}; allowed: all but {', '.join(sorted(OURS))}", name)
         return given
 
     @model_validator(mode="after")

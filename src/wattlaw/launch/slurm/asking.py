@@ -6,6 +6,7 @@ from pathlib import Path
 
 from wattlaw.errors import BadInput
 from wattlaw.launch.limited import limits_of
+from wattlaw.launch.slurm.codes import SETUP_FAILED
 from wattlaw.limits.by_prolog import comment_of
 from wattlaw.store.files import write_text
 from wattlaw.store.run_folder import RunFolder
@@ -16,6 +17,13 @@ _SCRIPT = """#!/bin/bash
 # One run of a study; written by 'wattlaw run' from launch.slurm.
 trap 'export WATTLAW_WARNED=1' USR1
 {setup}exec "$@"
+"""
+_LINE = """{line}
+code=$?
+if [ $code -ne 0 ]; then
+  echo "wattlaw: launch.slurm.setup[{place}] ended with exit code $code" >&2
+  exit {failed}
+fi
 """
 
 
@@ -77,8 +85,14 @@ def sbatch_words(spec: RunSpec, folder: RunFolder, launch: Launch, name: str) ->
 
 
 def write_script(folder: RunFolder, launch: Launch) -> None:
-    """Write a run's batch script: the user's own lines, then whatever words it is given."""
-    setup = "".join(f"{line}\n" for line in launch.slurm.setup)
+    """Write a run's batch script: the user's own lines, then whatever words it is given.
+
+    A line that fails ends it: what was measured in another environment would look like a result.
+    """
+    setup = "".join(
+        _LINE.format(line=line, place=place, failed=SETUP_FAILED)
+        for place, line in enumerate(launch.slurm.setup)
+    )
     write_text(folder.path / "job.sh", _SCRIPT.format(setup=setup))
 
 

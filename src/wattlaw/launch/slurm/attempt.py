@@ -23,6 +23,8 @@ _WHYS = {
     "(launch.slurm.time), or more warning (warn_s)",
     "OUT_OF_MEMORY": "ran out of its nodes' memory; ask for more (launch.slurm.options: mem)",
 }
+_CANCELLED = "cancelled by 'wattlaw cancel'"
+_LAST_LINES, _LONGEST = 50, 200
 _OVER = ("done", "failed", "skipped")
 
 
@@ -44,6 +46,8 @@ class SlurmAttempt:
         Seconds after which a file written on one node is seen on another.
     submit
         Submits it again.
+    is_cancelled
+        Says whether somebody has cancelled the store's runs since this campaign began.
     """
 
     def __init__(
@@ -54,9 +58,11 @@ class SlurmAttempt:
         watch: Watch,
         settle_s: float,
         submit: Callable[[RunRecord, RunFolder], str],
+        is_cancelled: Callable[[], bool],
     ) -> None:
         self._run_id, self._folder, self._watch = record.run_id, folder, watch
         self._job_id, self._settle_s, self._submit = job_id, settle_s, submit
+        self._is_cancelled = is_cancelled
         self._seen = watch.number
         self._over_since_s: float | None = None
         self._again: RunRecord | None = None  # to be submitted when there is room
@@ -87,7 +93,7 @@ class SlurmAttempt:
                 self._cancel(self._job_id)
             record = self._folder.read() or record  # it may have come to its end
         if record.status not in _OVER:
-            told = {"status": "failed", "reason": "cancelled by 'wattlaw cancel'"}
+            told = {"status": "failed", "reason": _CANCELLED}
             record = self._write(record, interrupted=True, **told)
         self._ended = Ended(record.reason, record=record)
 
@@ -135,23 +141,42 @@ class SlurmAttempt:
 
     def _without_word(self, record: RunRecord, job: Job | None) -> RunRecord | None:
         """Conclude on a job that has ended and has not told how."""
-        if job is None and self._has_told_to_go_on(record):
-            return self._resubmit(record)
         if job is None:
-            told = f"job {self._job_id} has left the queue without a word, and no accounting tells"
-            return self._failed(record, f"{told} why", interrupted=True)
+            return self._vanished(record)
         # A warning may come before the driver listens, where the time limit is short.
         was_cut = job.exit_code == INTERRUPTED or job.signal == signal.SIGUSR1
         name = f"job {job.id}"
         if job.state == "CANCELLED":
-            return self._failed(record, f"{name} was cancelled")
+            ours = self._is_cancelled()
+            why = _CANCELLED if ours else f"{name} was cancelled"
+            return self._failed(record, why, interrupted=ours)
         if job.state in _LOST or (was_cut and job.state not in _TIMES_UP):
             return self._lost(record, f"{name}: {'interrupted' if was_cut else job.state}")
         if job.state in _TIMES_UP and has_progress(self._folder, record.attempts):
             return self._lost(record, f"{name}: time limit reached")
         why = _WHYS.get(job.state) or REASONS.get(job.exit_code or 0)
-        where = f"ended {job.state} with exit code {job.exit_code}; see {self._folder.log_path}"
-        return self._failed(record, f"{name}: {why or where}")
+        why = why or f"ended {job.state} with exit code {job.exit_code}"
+        return self._failed(record, f"{name}: {why}; {self._last_said()}")
+
+    def _vanished(self, record: RunRecord) -> RunRecord | None:
+        """Conclude on a job that nobody knows any more."""
+        if self._has_told_to_go_on(record):
+            return self._resubmit(record)
+        told = f"job {self._job_id} has left the queue without a word, and no accounting tells why"
+        return self._failed(record, told, interrupted=True)
+
+    def _last_said(self) -> str:
+        """Return the last line of the run's log, where there is one."""
+        try:
+            lines = self._folder.log_path.read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError:
+            return (
+                f"there is no {self._folder.log_path}: the store must be on a file system that "
+                "login node and compute nodes share"
+            )
+        said = [" ".join(line.split()) for line in lines[-_LAST_LINES:] if line.strip()]
+        last = said[-1][:_LONGEST] if said else "nothing was said"
+        return f"{last} (log: {self._folder.log_path})"
 
     def _has_told_to_go_on(self, record: RunRecord) -> bool:
         """Say whether the job itself has told that it was cut, and could not be put back."""

@@ -230,7 +230,9 @@ def _run(line: list[str]) -> str:
         raise Unreachable(f"{line[0]}: no answer within {_ANSWERS_S} s") from None
     if done.returncode == 0:
         return done.stdout
-    words = " ".join(done.stderr.split())[:500] or f"exit code {done.returncode}"
+    lines = [one.removeprefix(f"{line[0]}: ") for one in done.stderr.splitlines()]
+    said = "; ".join(dict.fromkeys(" ".join(one.split()) for one in lines if one.strip()))
+    words = said.replace("error: ", "")[:500] or f"exit code {done.returncode}"
     told = words.lower()
     if any(sign in told for sign in _NO_CONTACT):
         raise Unreachable(f"{line[0]}: {words}")

@@ -5,6 +5,7 @@ on another login node, finds the jobs by their names and by what the runs' folde
 """
 
 import contextlib
+import shutil
 from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -32,6 +33,9 @@ from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
 
+#: After so many refusals in a row it is the study that must be mended.
+_MOST_REFUSALS = 3
+
 
 class SlurmLauncher:
     """Submits runs of one store as jobs, and watches them with one question for all.
@@ -57,6 +61,8 @@ class SlurmLauncher:
         self._submitted_at, self._submitted, self._is_full = 0, 0, False
         self._watched: set[str] = set()
         self._doubtful: dict[str, int] = {}
+        self._cancelled_before = Store(store).cancelled_at()
+        self._refused_in_a_row = 0
 
     @classmethod
     def prepared(cls, launch: Launch) -> Launch:
@@ -77,10 +83,14 @@ class SlurmLauncher:
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:
         """See the queue; raises ``NotAvailable`` where there is no Slurm, or it does not answer."""
+        if shutil.which("squeue") is None:
+            told = "Slurm's commands (squeue, sbatch) are not here; start this on a login node"
+            raise NotAvailable(f"{told} of the cluster, or with --launch local")
+        Store(store).create()
         launcher = cls(launch, store)
         launcher._watch.look()
         if not launcher._watch.is_fresh:
-            raise NotAvailable(f"{launcher._watch.trouble}; try again when Slurm is back")
+            raise NotAvailable(f"{launcher._watch.trouble}; is this a login node of the cluster?")
         return launcher
 
     def refuses(self, spec: RunSpec) -> str | None:
@@ -95,7 +105,15 @@ class SlurmLauncher:
         """Take room for a job while fewer than ``max_queued`` are in the queue.
 
         One campaign at a time submits for a store: several could not count together.
+
+        Raises
+        ------
+        NotAvailable
+            The site has refused one job after the other; the rest are not tried.
         """
+        if self._refused_in_a_row >= _MOST_REFUSALS:
+            told = f"sbatch has refused {_MOST_REFUSALS} jobs in a row, the others were not tried"
+            raise NotAvailable(f"{told}; see 'wattlaw status {self._store}', mend launch.slurm")
         self._watch.look()
         if self._watch.number != self._submitted_at:
             self._submitted_at, self._submitted, self._is_full = self._watch.number, 0, False
@@ -109,7 +127,7 @@ class SlurmLauncher:
 
         Raises
         ------
-        NotAvailable
+        BadInput
             The site refuses it.
         NoRoomYet
             Slurm does not answer, or takes no more jobs of this user now.
@@ -126,6 +144,10 @@ class SlurmLauncher:
         except NoRoomYet:
             self._is_full = True
             raise
+        except NotAvailable as error:
+            self._refused_in_a_row += 1
+            raise BadInput(f"{error} (launch.slurm)") from None
+        self._refused_in_a_row = 0
         return self._attempt(record, folder, job_id)
 
     def submit(self, record: RunRecord, folder: RunFolder) -> str:
@@ -177,7 +199,15 @@ class SlurmLauncher:
     def _attempt(self, record: RunRecord, folder: RunFolder, job_id: str | None) -> SlurmAttempt:
         self._watched.add(record.run_id)
         settle_s = self._launch.slurm.settle_s
-        return SlurmAttempt(record, folder, job_id, self._watch, settle_s, self._submit_again)
+        return SlurmAttempt(
+            *(record, folder, job_id, self._watch, settle_s),
+            submit=self._submit_again,
+            is_cancelled=self._is_cancelled,
+        )
+
+    def _is_cancelled(self) -> bool:
+        asked = Store(self._store).cancelled_at()
+        return asked is not None and asked != self._cancelled_before
 
     def _submit_again(self, record: RunRecord, folder: RunFolder) -> str:
         if self.claim(record.spec) is None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wattlaw import processes
 from wattlaw.devices.nvidia.driver import visible_boards
-from wattlaw.errors import NotAvailable, one_line
+from wattlaw.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.launch.finish import write_limits
 from wattlaw.launch.limited import limits_of, refusal, tidy_up
 from wattlaw.launch.meeting import on_one_machine
@@ -111,7 +111,10 @@ def main() -> int:
                 rendezvous += ["--signals-to-handle", _TORCHRUNS_SIGNALS]
             return run_agent(folder, options.attempt, options.workers, rendezvous, clock=clock)
     except NotAvailable as error:
-        write_text(refused_path(live, node), json.dumps({"reason": f"{node}: {one_line(error)}"}))
+        why = f"{node}: {one_line(error)}"
+        if told.launch.slurm.limits == "own" and isinstance(error, NotPermitted):
+            why += "; where the site's prolog can do it, say so (launch.slurm.limits: prolog)"
+        write_text(refused_path(live, node), json.dumps({"reason": why}))
         return os.EX_UNAVAILABLE
 
 

@@ -98,6 +98,8 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def _linear_ticks(low: float, high: float, most: int) -> list[float]:
+    if not high > low:
+        return [_short(low)]
     rough = (high - low) / most
     ten = 10.0 ** math.floor(math.log10(rough))
     step = next((s * ten for s in (1, 2, 2.5, 5) if s * ten >= rough), 10 * ten)
