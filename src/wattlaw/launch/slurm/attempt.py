@@ -148,8 +148,8 @@ class SlurmAttempt:
         name = f"job {job.id}"
         if job.state == "CANCELLED":
             ours = self._is_cancelled()
-            why = _CANCELLED if ours else f"{name} was cancelled"
-            return self._failed(record, why, interrupted=ours)
+            told = _CANCELLED if ours else f"{name} was cancelled"
+            return self._failed(record, told, interrupted=ours)
         if job.state in _LOST or (was_cut and job.state not in _TIMES_UP):
             return self._lost(record, f"{name}: {'interrupted' if was_cut else job.state}")
         if job.state in _TIMES_UP and has_progress(self._folder, record.attempts):
