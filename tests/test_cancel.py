@@ -35,7 +35,7 @@ def test_where_nothing_is_under_way_nothing_is_changed(tmp_path):
     Store(store).create()
     told = wattlaw("cancel", store)
     assert told.returncode == 0
-    assert "0 runs noted as interrupted" in told.stdout
+    assert "0 run(s) noted as interrupted" in told.stdout
     missing = wattlaw("cancel", tmp_path / "nowhere")
     assert missing.returncode == 2
     assert "no store" in missing.stderr

@@ -117,10 +117,11 @@ class Desk:
 
 
 def slowly(desk: Desk, epochs: int = 5, **changes: object) -> None:
-    """Write a study of one run on two nodes that lasts and keeps a checkpoint of each epoch."""
+    """Write a study of one run on one node that lasts and keeps a checkpoint of each epoch."""
     desk.pause_s = PAUSE_S
     slurm = changes.pop("slurm", None)
-    changes = {"workloads": SLOW, "train": {"checkpoint_every": 1}} | changes
+    alone = [{"gpus": [1], "global_batch": [128]}]
+    changes = {"workloads": SLOW, "train": {"checkpoint_every": 1}, "sweeps": alone} | changes
     measure = {"epochs": epochs, "warmup_epochs": 1, "sample_hz": 20, "evaluate": False}
     desk.write(slurm, measure=measure, **changes)
 

@@ -62,8 +62,8 @@ def status(path: Path, *, as_json: bool) -> int:
 def cancel(path: Path) -> int:
     """End what a store has under way."""
     ended = cancelling.cancel(Store.existing(path))
-    jobs = f"{ended.jobs} jobs cancelled" if ended.jobs else "no job was in the queue"
-    noted = f"{ended.runs} runs noted as interrupted"
+    jobs = f"{ended.jobs} job(s) cancelled" if ended.jobs else "no job was in the queue"
+    noted = f"{ended.runs} run(s) noted as interrupted"
     if ended.jobs > ended.runs:
         noted += ", the others by the 'wattlaw run' that watches them"
     print(f"{path}: {jobs}; {noted}. The same 'wattlaw run' takes them up again.")
