@@ -5,6 +5,7 @@ standard input, and reaps what its processes leave behind. It ends when its inpu
 host outlives the tests. SPEC is the JSON of cluster.py: name, binds, reachable, daemon.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -37,6 +39,20 @@ def reach(paths: list[str], aside: Path) -> None:
     for closed in set(wanted.values()):
         mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", str(closed))
     for i, path in enumerate(wanted):
+        path.mkdir(parents=True, exist_ok=True)
+        mount("--bind", str(aside / str(i)), str(path))
+
+
+@contextlib.contextmanager
+def kept(paths: list[str], hidden: list[str], folder: str) -> Iterator[None]:
+    """Keep paths where they are though folders above them get another content (a clone in /tmp)."""
+    aside = Path(folder) / "kept"
+    below = [Path(path) for path in paths if any(Path(path).is_relative_to(one) for one in hidden)]
+    for i, path in enumerate(below):
+        (aside / str(i)).mkdir(parents=True, exist_ok=True)
+        mount("--bind", str(path), str(aside / str(i)))
+    yield
+    for i, path in enumerate(below):
         path.mkdir(parents=True, exist_ok=True)
         mount("--bind", str(aside / str(i)), str(path))
 
@@ -85,9 +101,10 @@ def main() -> None:
     spec = json.loads(Path(sys.argv[1]).read_text())
     socket.sethostname(spec["name"])
     reach(spec["reachable"], Path(spec["folder"]) / "aside")
-    for source, target in spec["binds"]:
-        Path(target).exists() or Path(target).mkdir(parents=True)
-        mount("--bind", source, target)
+    with kept(spec["reachable"], [target for _, target in spec["binds"]], spec["folder"]):
+        for source, target in spec["binds"]:
+            Path(target).exists() or Path(target).mkdir(parents=True)
+            mount("--bind", source, target)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Control-C is for pytest, which ends us
     host = Host(spec["daemon"])
     print("ready", flush=True)

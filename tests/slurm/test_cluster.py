@@ -27,9 +27,11 @@ except nvml.NVMLError as error:
 
 
 def test_a_job_has_hosts_of_different_names_and_places(cluster: Cluster) -> None:
-    where = cluster.run("srun", "--nodes=2", "bash", "-c", "hostname; hostname -i; ls /tmp; id -un")
-    lines = where.split()
-    assert sorted(lines) == ["127.0.1.1", "127.0.1.2", "alice", "alice", "node1", "node2"]
+    line = "hostname; hostname -i; touch /tmp/mine.$HOSTNAME; sleep 0.2; ls -d /tmp/mine*; id -un"
+    lines = cluster.run("srun", "--nodes=2", "bash", "-c", line).split()
+    addresses = ["127.0.1.1", "127.0.1.2"]
+    files = ["/tmp/mine.node1", "/tmp/mine.node2"]  # noqa: S108 - each in its own /tmp
+    assert sorted(lines) == [*files, *addresses, "alice", "alice", "node1", "node2"]
 
 
 def test_jobs_on_one_node_get_a_board_each_that_only_root_may_limit(cluster: Cluster) -> None:
