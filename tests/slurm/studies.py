@@ -131,3 +131,16 @@ def finished(process: "subprocess.Popen[str]", seconds: float = RUN_S) -> str:
     output, _ = process.communicate(timeout=seconds)
     assert process.returncode == 0, output
     return output
+
+
+def is_whole(desk: Desk, record: RunRecord) -> None:
+    """Check that a done run has every epoch of every host, cut or not, exactly once."""
+    assert record.status == "done", record.reason
+    epochs = Store(desk.store).pandas("epochs")
+    mine = epochs[(epochs.run_id == record.run_id) & (epochs.phase == "train")]
+    for epoch in range(record.spec.measure.epochs):
+        parts = mine[mine.epoch == epoch]
+        seen = parts.groupby("host").updates.sum()
+        assert set(seen) == {12}, (epoch, parts)
+    cut = mine[mine.from_update > 0]
+    assert cut.interrupted.all()
