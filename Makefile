@@ -31,14 +31,14 @@ quickstart: setup
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Debian's Slurm as four nodes on this machine; the tests start it and end it. Four at a time, each
-# with a Slurm of its own: they mostly wait.
+# Debian's Slurm as four nodes on this machine; the tests start it and end it. Three at a time,
+# each with a Slurm of its own: they mostly wait.
 test-slurm: setup
 	@which slurmctld slurmd munged sbatch >/dev/null || \
 	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
 	    --no-install-recommends $(SLURM_PACKAGES); } >/dev/null || \
 	  { echo "make test-slurm needs root and Debian's packages: $(SLURM_PACKAGES)" >&2; exit 1; }
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests/slurm
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/slurm
 
 lint: setup
 	$(BIN)/ruff format --check .
