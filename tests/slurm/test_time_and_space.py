@@ -1,17 +1,20 @@
 """Jobs whose time is over, and runs for which there is no room on the disk."""
 
+import pytest
+
 from slurm.cluster import Cluster
 from slurm.studies import Desk, finished, is_whole, slowly
 from wattlaw.store.store import Store
 
 
+@pytest.mark.timeout(700)
 def test_a_time_limit_makes_a_checkpoint_and_the_run_goes_on(cluster: Cluster, desk: Desk) -> None:
-    # Slurm looks every 30 s, and warns 60 to 90 s after the start; training takes 82 s, and what
-    # comes before it, with an unloaded machine, more than 8 s.
-    slowly(desk, epochs=12, slurm={"time": "3", "warn_s": 60}, train={})
-    desk.pause_s, before = 0.57, desk.submissions()
+    # Slurm looks every 30 s, and warns 30 to 60 s after the start; training takes 58 s. On a loaded
+    # machine an attempt has little of that time left, and there are more of them.
+    slowly(desk, epochs=12, slurm={"time": "2", "warn_s": 60}, train={})
+    desk.pause_s, before = 0.4, desk.submissions()
     with desk.running() as front:
-        output = finished(front)
+        output = finished(front, 600)
     record = desk.record()
     is_whole(desk, record)
     assert record.attempts >= 2, output
