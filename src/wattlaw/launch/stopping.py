@@ -24,8 +24,7 @@ class Stop:
         """See now and then whether somebody has cancelled the store's runs since we began."""
         if self.by is None and time.monotonic() - self._looked_s > _LOOK_S:
             self._looked_s = time.monotonic()
-            asked = self._store.cancelled_at()
-            if asked is not None and asked != self._asked_before:
+            if self._store.was_cancelled_since(self._asked_before):
                 self.by = CANCELLED
 
     @property

@@ -70,6 +70,14 @@ class Store:
         except OSError:
             return None
 
+    def was_cancelled_since(self, before: str | None) -> bool:
+        """Say whether ``cancel`` was called since ``cancelled_at`` told ``before``.
+
+        A file that cannot be read for a moment says nothing.
+        """
+        asked = self.cancelled_at()
+        return asked is not None and asked != before
+
     def folder(self, run_id: str) -> RunFolder:
         """Return the folder of one run, whether it is there or not."""
         return RunFolder(self._runs / run_id)

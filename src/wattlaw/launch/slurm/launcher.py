@@ -206,8 +206,7 @@ class SlurmLauncher:
         )
 
     def _is_cancelled(self) -> bool:
-        asked = Store(self._store).cancelled_at()
-        return asked is not None and asked != self._cancelled_before
+        return Store(self._store).was_cancelled_since(self._cancelled_before)
 
     def _submit_again(self, record: RunRecord, folder: RunFolder) -> str:
         if self.claim(record.spec) is None:
