@@ -3,7 +3,6 @@
 The processes are forked from a server that has imported the libraries once, which takes seconds.
 """
 
-import json
 import multiprocessing
 import os
 import tempfile
@@ -143,7 +142,7 @@ def _rank(
 
     from wattlaw import registry
     from wattlaw.telemetry.windows import open_windows
-    from wattlaw.training import handover
+    from wattlaw.training import failures, handover
     from wattlaw.training.loop import Training
     from wattlaw.training.ranks import joined
     from wattlaw.workloads import catalogue
@@ -168,8 +167,8 @@ def _rank(
                 training._warning = _Looks(warned_at)
             windows = open_windows(run.live(attempt), _HOST) if rank == 0 else None
             training.run(windows, entry.metric, run, run.live(attempt))
-    except Exception:
-        told = {"rank": rank, "text": traceback.format_exc()}
-        (run.live(attempt) / f"error.{rank}").write_text(json.dumps(told, indent=1))
+    except Exception as error:
+        failures.write_error(run.live(attempt), rank, error)
+        (run.live(attempt) / f"error.{rank}").write_text(traceback.format_exc())
         os._exit(1)
     os._exit(0)  # gloo may abort while the interpreter ends

@@ -1,8 +1,7 @@
 """Imported once by the server from which the processes of ``ranks`` are forked."""
 
-import sklearn.datasets
-import sklearn.model_selection
 import torch
+import torch._dynamo
 
 import wattlaw.training.loop
 from wattlaw.workloads.torchvision_import import import_torchvision
@@ -14,4 +13,4 @@ import physicsnemo.models.afno  # noqa: E402
 import torch_geometric.nn.models  # noqa: E402
 import transformers.models.bert.modeling_bert  # noqa: E402
 
-__all__ = ["physicsnemo", "sklearn", "torch_geometric", "transformers", "wattlaw"]
+__all__ = ["physicsnemo", "torch_geometric", "transformers", "wattlaw"]

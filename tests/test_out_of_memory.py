@@ -11,12 +11,12 @@ from wattlaw.store.store import Store
 
 #: Enough for torch and digits, not for what the first convolution makes of the batch below (address
 #: space, bytes).
-ROOM = 9 * 2**30
+ROOM = 5 * 2**30
 IMAGES = {
     "blocks": [1, 1, 1, 1],
     "image_size": 224,
     "classes": 10,
-    "train_samples": 2048,
+    "train_samples": 1024,
     "evaluation_samples": 4,
 }
 
@@ -30,7 +30,7 @@ def test_a_batch_that_does_not_fit_fails_its_run_and_others_go_on(tmp_path: Path
         "name": "memory",
         "workloads": [{"name": "resnet50", "options": IMAGES}, {"name": "digits-cnn"}],
         "sweeps": [
-            {"gpus": [1], "local_batch": [2048], "workloads": ["resnet50"]},
+            {"gpus": [1], "local_batch": [1024], "workloads": ["resnet50"]},
             {"gpus": [1], "local_batch": [512], "workloads": ["digits-cnn"]},
         ],
         "order": "as_written",

@@ -169,7 +169,9 @@ class Run:
         self.attempt += 1
         self.record = record_of(self.spec, self.folder, self.attempt)
         options, meeting = alone(self.folder, self.attempt)
-        more |= meeting | {"TEST_PAUSE_S": str(pause_s)}
+        pause = self.folder.path / "pause"
+        pause.write_text(str(pause_s))
+        more |= meeting | {"TEST_PAUSE_FILE": str(pause)}
         self.agents.append(agent(self.folder, self.attempt, 2, options, **more))
         return self.agents[-1]
 

@@ -27,7 +27,12 @@ class Desk:
 
     cluster: Cluster
     folder: Path
-    pause_s: float = 0.0
+
+    def pauses(self, seconds: float) -> None:
+        """Have the net that pauses do so for each batch, from now on also in runs under way."""
+        fresh = self.folder / "pause.new"
+        fresh.write_text(str(seconds))
+        fresh.rename(self.folder / "pause")
 
     @property
     def store(self) -> Path:
@@ -56,7 +61,7 @@ class Desk:
     def environment(self) -> dict[str, str]:
         return self.cluster.environment() | {
             "PYTHONPATH": str(PLUGIN),
-            "TEST_PAUSE_S": str(self.pause_s),
+            "TEST_PAUSE_FILE": str(self.folder / "pause"),
             "OMP_NUM_THREADS": "1",
         }
 
@@ -118,7 +123,7 @@ class Desk:
 
 def slowly(desk: Desk, epochs: int = 5, **changes: object) -> None:
     """Write a study of one run on one node that lasts and keeps a checkpoint of each epoch."""
-    desk.pause_s = PAUSE_S
+    desk.pauses(PAUSE_S)
     slurm = changes.pop("slurm", None)
     alone = [{"gpus": [1], "global_batch": [128]}]
     changes = {"workloads": SLOW, "train": {"checkpoint_every": 1}, "sweeps": alone} | changes

@@ -15,6 +15,7 @@ def test_a_front_end_that_is_killed_loses_and_doubles_nothing(cluster: Cluster, 
         front.send_signal(signal.SIGKILL)
         front.wait()
     told = desk.does("status", "store", "--json", host="login2").stdout
+    desk.pauses(0)
     assert '"job": {"id"' in told
     ended = desk.runs(host="login2")
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -46,6 +47,7 @@ def test_a_job_cancelled_by_hand_fails_with_that_reason_and_harms_no_other(
         victim = desk.records()[0]
         job = desk.job_of(victim)
         cluster.run("scancel", job)
+        desk.pauses(0)
         output, _ = front.communicate(timeout=120)
     assert front.returncode == 1, output
     found = {one.run_id: one for one in desk.records()}
@@ -56,13 +58,14 @@ def test_a_job_cancelled_by_hand_fails_with_that_reason_and_harms_no_other(
 
 
 def test_a_scheduler_that_does_not_answer_is_waited_for(cluster: Cluster, desk: Desk) -> None:
-    slowly(desk, epochs=8, train={})
+    slowly(desk, epochs=20, train={})
     with desk.running() as front:
         desk.wait_epochs(1)
         cluster.stop_controller()
         time.sleep(12)  # squeue itself tries for 4 s
         assert front.poll() is None
         cluster.start_controller()
+        desk.pauses(0)
         output = finished(front)
     assert "does not answer" in output
     record = desk.record()
@@ -83,7 +86,8 @@ def test_cancel_ends_jobs_and_the_front_end_and_the_next_run_takes_them_up(
     assert "wattlaw cancel" in output
     assert not cluster.run("squeue", "--noheader")
     assert "done" not in {one.status for one in desk.records()}
-    desk.pause_s, before = 0, desk.submissions()
+    desk.pauses(0)
+    before = desk.submissions()
     assert desk.runs().returncode == 0
     assert desk.submissions() - before == 2
     assert {one.status for one in desk.records()} == {"done"}

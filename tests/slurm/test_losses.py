@@ -17,6 +17,7 @@ def test_a_run_whose_node_is_killed_goes_on_from_its_checkpoint(
         victim = desk.record().site.nodes[which]
         cluster.kill_node(victim)
         cluster.declare_down(victim)
+        desk.pauses(0)
         output = finished(front)
     record = desk.record()
     is_whole(desk, record)
@@ -33,14 +34,15 @@ def test_a_run_whose_node_is_killed_goes_on_from_its_checkpoint(
 
 def test_a_preempted_run_goes_on(cluster: Cluster, desk: Desk) -> None:
     two = [{"gpus": [2], "global_batch": [128]}]
-    slowly(desk, epochs=8, train={}, sweeps=two)
+    slowly(desk, epochs=40, train={}, sweeps=two)
     with desk.running() as front:
         desk.wait_epochs(2)
         nodes = ",".join(desk.record().site.nodes)
         urgent = ["--partition=urgent", f"--nodelist={nodes}", "--nodes=2", "--exclusive"]
         other = cluster.sbatch("sleep 3", *urgent)
+        cluster.wait_state(other, "COMPLETED", seconds=60)
+        desk.pauses(0)
         output = finished(front)
-    assert cluster.state(other) == "COMPLETED"
     record = desk.record()
     is_whole(desk, record)
     assert record.attempts == 2, output

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from wattlaw.workloads.digits.cnn import DigitsCnn
 
 
 class DropoutDigits(DigitsCnn):
-    """Sleeps ``TEST_PAUSE_S`` seconds for each batch."""
+    """Sleeps for each batch the seconds that stand in the file ``TEST_PAUSE_FILE``, if any."""
 
     def model(self) -> nn.Module:
         """Return the net."""
@@ -20,5 +21,6 @@ class DropoutDigits(DigitsCnn):
 
     def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
         """Return the mean loss of a batch, after a while."""
-        time.sleep(float(os.environ.get("TEST_PAUSE_S", "0")))
+        path = os.environ.get("TEST_PAUSE_FILE")
+        time.sleep(float(Path(path).read_text()) if path else 0)
         return super().loss(model, data)

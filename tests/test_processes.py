@@ -1,0 +1,32 @@
+"""What programs of ours have in common."""
+
+import subprocess
+import sys
+
+CODE = """
+import gc, weakref
+from wattlaw.processes import beginning
+
+class Ring:
+    def __init__(self):
+        self.myself = self
+
+def dropped():
+    return weakref.ref(Ring())
+
+try:
+    with beginning():
+        early = dropped()
+        assert not gc.isenabled()
+        raise ValueError
+except ValueError:
+    assert gc.isenabled()
+late = dropped()
+gc.collect()
+print(early() is None, late() is None)
+"""
+
+
+def test_garbage_of_a_programs_begin_stays_and_later_garbage_is_found():
+    ran = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "True"]
