@@ -1,5 +1,8 @@
 """``wattlaw cancel``: the end of what a store has under way. Jobs of Slurm: tests/slurm."""
 
+import json
+
+from agents import record_of
 from conftest import (
     LONG,
     in_training,
@@ -9,7 +12,9 @@ from conftest import (
     wait_for,
     wattlaw,
 )
+from ranks import spec_of
 from wattlaw.launch.stopping import CANCELLED
+from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 
 
@@ -39,3 +44,24 @@ def test_where_nothing_is_under_way_nothing_is_changed(tmp_path):
     missing = wattlaw("cancel", tmp_path / "nowhere")
     assert missing.returncode == 2
     assert "no store" in missing.stderr
+
+
+def test_jobs_of_another_packages_scheduler_are_shown_and_ended(tmp_path):
+    store = Store(tmp_path / "store")
+    store.create()
+    folder = RunFolder(store.path / "runs" / "0123456789abcdef")
+    spec = spec_of("digits-cnn", {}).model_copy(update={"launch_kind": "boards"})
+    record_of(spec, folder, 1)
+    (folder.path / "given").touch()
+    (store.path / "jobs").mkdir()
+    job = store.path / "jobs" / folder.run_id
+    job.write_text("WAITS")
+    told = json.loads(wattlaw("status", store.path, "--json").stdout)
+    assert told["counts"] == {"queued": 1}
+    assert told["not_done"][0]["reason"] == f"job {job}: WAITS (Nights)"
+    ended = wattlaw("cancel", store.path)
+    assert ended.returncode == 0, ended.stderr
+    assert "1 job(s) cancelled; 1 run(s) noted as interrupted" in ended.stdout
+    assert not job.exists()
+    (record,) = store.records()
+    assert (record.status, record.interrupted) == ("failed", True)

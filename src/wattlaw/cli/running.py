@@ -14,12 +14,9 @@ from wattlaw.launch import planning
 from wattlaw.launch.campaign import Campaign, Outcome
 from wattlaw.launch.gpu_hours import GpuHours, gpu_hours
 from wattlaw.launch.launcher import GROUP, Launcher
-from wattlaw.launch.slurm.asking import as_typed, sbatch_words
-from wattlaw.launch.slurm.submitted import job_name, known_tag
 from wattlaw.launch.stopping import CANCELLED
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
-from wattlaw.study.launching import Launch
 from wattlaw.study.plan import PlannedRun
 
 _ROWS = 60
@@ -60,6 +57,7 @@ def run(
         raise BadInput(f"run: --fail-share {fail_share}; allowed: 0 to 1")
     planned = planning.plan_study(study_file, launch, changes)
     store = Store(store_path)
+    kind: type[Launcher] = registry.load(GROUP, planned.study.launch.kind)
     console = Console()
     if dry_run:
         statuses = planning.statuses(store, planned.runs)
@@ -68,19 +66,20 @@ def run(
         known = [record for record in map(_record(store), planned.runs) if record is not None]
         if planned.study.launch.kind == "simulated":
             console.print("Simulated runs take no GPU-hours; on real GPUs it would be:")
-        elif planned.study.launch.kind == "slurm" and left:
-            console.print(_job(planned.study.launch, left[0], store), markup=False, soft_wrap=True)
+        elif kind.queue and left:
+            shown = kind.queue.shown(planned.study.launch, left[0], store)
+            told = f"Each run is a job, such as:\n  {shown}"
+            console.print(told, markup=False, soft_wrap=True)
         for line in _hours(gpu_hours(left, known, assume_tflops * 1e12), assume_tflops):
             console.print(line, highlight=False, soft_wrap=True)
         return 0
-    kind: type[Launcher] = registry.load(GROUP, planned.study.launch.kind)
     launcher = kind.open(planned.study.launch, store_path)
     store.create()
     commit = planning.git_commit(Path.cwd())
     with closing(launcher), observer_for(console, len(planned.runs)) as observer:
         campaign = Campaign(planned.study, planned.runs, store, launcher, observer, commit)
         outcome = campaign.run()
-    leaves_jobs = launcher.outlives_us and outcome.interrupted_by != CANCELLED
+    leaves_jobs = launcher.queue is not None and outcome.interrupted_by != CANCELLED
     _conclude(outcome, store_path, console, leaves_jobs=leaves_jobs)
     return 0 if outcome.failed == 0 and outcome.left == 0 else 1
 
@@ -114,13 +113,6 @@ def _show(planned: planning.Planned, statuses: dict[str, str], console: Console)
     counts = planning.counted(statuses.values())
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     console.print(f"{len(planned.runs)} runs: {told}. Nothing was run.", highlight=False)
-
-
-def _job(launch: Launch, run: PlannedRun, store: Store) -> str:
-    """Return how the first run that is left would be submitted."""
-    name = job_name(known_tag(store.path) or "new", run.run_id)
-    words = sbatch_words(run.spec, store.folder(run.run_id), launch, name)
-    return f"Each run is a job, such as:\n  {as_typed(words)}"
 
 
 def _record(store: Store) -> Callable[[PlannedRun], RunRecord | None]:

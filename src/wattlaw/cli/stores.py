@@ -9,7 +9,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from wattlaw.cli.progress import title
-from wattlaw.errors import NotAvailable
 from wattlaw.launch import cancelling, planning, standing
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
@@ -18,12 +17,7 @@ from wattlaw.store.store import Store
 def status(path: Path, *, as_json: bool) -> int:
     """Show counts by status and the reasons of what did not end well."""
     store = Store.existing(path)
-    trouble: str | None = None
-    try:
-        jobs = standing.jobs_of(store)
-    except NotAvailable as error:  # the records say much all the same
-        jobs, trouble = {}, str(error)
-    runs = standing.standings(store, jobs)
+    runs, trouble = standing.standings(store)
     counts = planning.counted(one.state for one in runs)
     shown = [one for one in runs if one.state not in ("done", "planned")]
     if as_json:

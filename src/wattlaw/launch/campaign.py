@@ -94,7 +94,7 @@ class Campaign:
             try:
                 self._walk(stop)
             finally:
-                if self._launcher.outlives_us and not stop.is_cancelled:
+                if self._launcher.queue and not stop.is_cancelled:
                     self._leave_all()
                 self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")
         count = list(self._ended.values()).count
@@ -225,12 +225,12 @@ class Campaign:
         if old is not None:  # what was cut before and went on is part of the run
             kept = tuple(one for one in old.interruptions if one.has_progress)
             record = record.model_copy(update={"interruptions": kept})
-        if not self._launcher.outlives_us:
+        if self._launcher.queue is None:
             told = {"status": "running", "started_at": now(), "attempts": attempts + 1}
             record = record.model_copy(update=told)
         try:
             folder.write(record, durable=self._launcher.is_durable)
-            if not self._launcher.outlives_us:
+            if self._launcher.queue is None:
                 folder.live(record.attempts).mkdir(parents=True)
             attempt = self._launcher.start(record, folder, claim)
         except NoRoomYet:

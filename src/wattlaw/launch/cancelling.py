@@ -1,11 +1,11 @@
 """The end of what a store has under way, wherever that is."""
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from wattlaw.launch.slurm import commands
-from wattlaw.launch.slurm.submitted import read_submitted
-from wattlaw.launch.standing import jobs_of
+from wattlaw.launch.queue import Queue
+from wattlaw.launch.standing import queues_of
 from wattlaw.store.record import now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
@@ -27,38 +27,48 @@ def cancel(store: Store) -> Cancelled:
 
     Raises
     ------
-    wattlaw.errors.NotAvailable
-        The scheduler does not answer, or does not let this user cancel.
+    wattlaw.errors.WattlawError
+        A scheduler does not answer, or does not let this user cancel.
     """
     store.cancel()  # first, so that no campaign submits what was just cancelled
     end_s = time.monotonic() + _WAIT_S
+    queues = queues_of(store.records())
+    jobs = left = 0
+    for queue in queues:
+        asked, still = _end_jobs(store, queue, end_s)
+        jobs, left = jobs + asked, left + still
+    noted, held = 0, _under_way(store, queues)
+    while held and time.monotonic() < end_s:
+        noted += sum(_note(folder) for folder in held)
+        held = _under_way(store, queues)
+        time.sleep(_LOOK_S if held else 0)
+    return Cancelled(jobs, noted, left + len(held))
+
+
+def _end_jobs(store: Store, queue: Queue, end_s: float) -> tuple[int, int]:
+    """End the jobs of a queue; return how many there were, and how many are left."""
     asked: set[str] = set()
-    jobs = jobs_of(store)
+    jobs = queue.jobs(store)
     while jobs and time.monotonic() < end_s:
         new = {job.id for job in jobs.values()} - asked
         if new:
-            commands.cancel(sorted(new))
+            queue.cancel(new)
             asked |= new
         time.sleep(_LOOK_S)
-        jobs = jobs_of(store)
-    noted, held = 0, _under_way(store)
-    while held and time.monotonic() < end_s:
-        noted += sum(_note(folder) for folder in held)
-        held = _under_way(store)
-        time.sleep(_LOOK_S if held else 0)
-    return Cancelled(len(asked), noted, len(jobs) + len(held))
+        jobs = queue.jobs(store)
+    return len(asked), len(jobs)
 
 
-def _under_way(store: Store) -> list[RunFolder]:
+def _under_way(store: Store, queues: Collection[Queue]) -> list[RunFolder]:
     """Return the runs that a campaign or a job has begun and nobody has concluded."""
-    return [folder for folder in store.folders() if _is_under_way(folder)]
+    return [folder for folder in store.folders() if _is_under_way(folder, queues)]
 
 
-def _is_under_way(folder: RunFolder) -> bool:
+def _is_under_way(folder: RunFolder, queues: Collection[Queue]) -> bool:
     record = folder.read()
     if record is None or record.status not in ("planned", "running"):
         return False
-    return RunLock(folder).is_held() or read_submitted(folder) is not None
+    return RunLock(folder).is_held() or any(queue.has(folder) for queue in queues)
 
 
 def _note(folder: RunFolder) -> bool:

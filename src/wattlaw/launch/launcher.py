@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from wattlaw.errors import WattlawError
+from wattlaw.launch.queue import Queue
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -54,9 +55,9 @@ class Launcher(Protocol):
     #: Whether what runs leave is worth waiting for the disk, as measurements are: a power cut
     #: costs them nothing. What is not is whole or not there only as long as the system runs.
     is_durable: bool
-    #: Whether attempts live on without us, and number themselves: a campaign that is asked to end
-    #: leaves them, and a later one takes up those that it finds.
-    outlives_us: bool
+    #: Where attempts live on without us, and number themselves, None where they end with us. A
+    #: campaign that is asked to end leaves such attempts, and a later one takes up those it finds.
+    queue: Queue | None
 
     @classmethod
     def prepared(cls, launch: Launch) -> Launch:
@@ -118,7 +119,7 @@ class Launcher(Protocol):
 class EndsWithUs:
     """What launchers have in common whose attempts end with the process that started them."""
 
-    outlives_us = False
+    queue = None
 
     def going_on(self) -> Collection[str]:
         """Return nothing: nothing goes on without us."""

@@ -1,13 +1,16 @@
 """How the runs of a store stand now: by their records and, where there are jobs, by the queue."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from wattlaw.errors import NotAvailable, WattlawError
-from wattlaw.launch.slurm import commands
-from wattlaw.launch.slurm.commands import Job
-from wattlaw.launch.slurm.submitted import known_tag, run_of
+from wattlaw import registry
+from wattlaw.errors import WattlawError
+from wattlaw.launch.launcher import GROUP, Launcher
+from wattlaw.launch.queue import Job, Queue
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
+
+_ENDED = ("done", "failed", "skipped")
 
 
 @dataclass(frozen=True)
@@ -32,39 +35,36 @@ class Standing:
         return self.record.reason
 
 
-def jobs_of(store: Store) -> dict[str, Job]:
-    """Return the jobs of a store that have not ended, by run; one question to the scheduler.
-
-    A store that never had jobs asks nobody.
+def queues_of(records: Iterable[RunRecord]) -> list[Queue]:
+    """Return the queues of the launchers by which runs were started.
 
     Raises
     ------
-    NotAvailable
-        There are jobs, and the scheduler does not answer here.
+    wattlaw.errors.NotAvailable
+        A launcher cannot be loaded.
     """
-    tag = known_tag(store.path)
-    if tag is None:
-        return {}
+    kinds = {record.spec.launch_kind for record in records} & set(registry.names(GROUP))
+    launchers: list[type[Launcher]] = [registry.load(GROUP, kind) for kind in sorted(kinds)]
+    return [launcher.queue for launcher in launchers if launcher.queue is not None]
+
+
+def standings(store: Store) -> tuple[list[Standing], str | None]:
+    """Return how each run of a store stands, in order of run id, and why a queue is not known."""
+    read = [(folder, record) for folder in store.folders() if (record := folder.read())]
+    jobs: dict[str, Job] = {}
+    trouble = None
     try:
-        found = commands.queue()
-    except WattlawError as error:
-        raise NotAvailable(str(error)) from None
-    named = ((run_of(job.name, tag), job) for job in found if not job.is_over)
-    return {run_id: job for run_id, job in named if run_id is not None}
-
-
-def standings(store: Store, jobs: dict[str, Job]) -> list[Standing]:
-    """Return how each run of a store stands, in order of run id."""
+        for queue in queues_of(record for _, record in read):
+            jobs |= queue.jobs(store)
+    except WattlawError as error:  # the records say much all the same
+        trouble = str(error)
     found = []
-    for folder in store.folders():
-        record = folder.read()
-        if record is None:
-            continue
-        job = jobs.get(record.run_id)
-        if record.status in ("done", "failed", "skipped"):
-            job = None  # it has told its end already
+    for folder, first in read:
+        # A job that was not in the queue any more may have told its run's end meanwhile.
+        record = first if first.status in _ENDED else folder.read() or first
+        job = None if record.status in _ENDED else jobs.get(record.run_id)
         state = folder.status(record)
         if job is not None:
             state = "queued" if job.is_queued else "running"
         found.append(Standing(state, record, job))
-    return found
+    return found, trouble

@@ -17,6 +17,7 @@ from wattlaw.launch.slurm.asking import sbatch_words, workers_per_node, write_sc
 from wattlaw.launch.slurm.attempt import SlurmAttempt
 from wattlaw.launch.slurm.commands import Unreachable
 from wattlaw.launch.slurm.energy import note_energies
+from wattlaw.launch.slurm.queue import SlurmQueue
 from wattlaw.launch.slurm.submitted import (
     Submitted,
     claim_of,
@@ -49,7 +50,7 @@ class SlurmLauncher:
     """
 
     is_durable = True
-    outlives_us = True
+    queue = SlurmQueue()
 
     def __init__(self, launch: Launch, store: Path) -> None:
         self._launch, self._store = launch, store
