@@ -20,9 +20,9 @@ from fake_nvml import Boards
 from limiting import SET, stays
 from sites import ASKS, BEFORE_W, CLOCKS, GRACE_S, NODE, SITE, Node, nodes, stepd
 from wattlaw.errors import BadInput
-from wattlaw.limits.site import main
-from wattlaw.limits.site_file import SiteFile
-from wattlaw.limits.site_scripts import write_site_files
+from wattlaw.limits.site.file import SiteFile
+from wattlaw.limits.site.main import main
+from wattlaw.limits.site.scripts import write_site_files
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from sites import ASKS, BEFORE_W, SITE, Node, nodes, stepd
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.limits.asked import Limits
 from wattlaw.limits.by_prolog import comment_of, granted
-from wattlaw.limits.site_job import mentions
-from wattlaw.limits.site_request import requested
+from wattlaw.limits.site.job import mentions
+from wattlaw.limits.site.request import requested
 
 
 @pytest.fixture

@@ -38,12 +38,13 @@ BLOCKED = (
 )  # fmt: skip
 
 #: Root's prolog and epilog, in a Python of the site's own; jobs never import them.
-HOOKS = {"site.py", "site_file.py", "site_hooks.py", "site_watch.py"}
+_HOOKS = ("__main__", "main", "file", "hooks", "watch")
+HOOKS = {SOURCE / "limits" / "site" / f"{name}.py" for name in _HOOKS}
 
 WORKER_SIDE = sorted(
     [
         *(SOURCE / name for name in FILES),
-        *(p for f in FOLDERS for p in (SOURCE / f).rglob("*.py") if p.name not in HOOKS),
+        *(p for f in FOLDERS for p in (SOURCE / f).rglob("*.py") if p not in HOOKS),
     ]
 )
 

@@ -20,7 +20,7 @@ from wattlaw.limits.asked import Limits
 from wattlaw.limits.giving_back import recover_all
 from wattlaw.limits.guard import hold
 from wattlaw.limits.saved import Saved, SaveFolder
-from wattlaw.limits.site_scripts import write_site_files
+from wattlaw.limits.site.scripts import write_site_files
 
 
 def devices(*, as_json: bool) -> int:

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from wattlaw.errors import NotAvailable
 from wattlaw.limits.asked import Limits
 from wattlaw.limits.giving_back import SAME_W, limiters, that_have
-from wattlaw.limits.site_job import Place
-from wattlaw.limits.site_request import comment_of
-from wattlaw.limits.site_state import SiteReport
+from wattlaw.limits.site.job import Place
+from wattlaw.limits.site.request import comment_of
+from wattlaw.limits.site.state import SiteReport
 from wattlaw.store.record import LimitReport
 
 __all__ = ["comment_of", "granted"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wattlaw.errors import WattlawError, one_line
-from wattlaw.limits.site_job import Job, Place, mentions, tell
+from wattlaw.limits.site.job import Job, Place, mentions, tell
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,9 +39,9 @@ def _prolog(place: Place, _: argparse.Namespace) -> int:
         comment = job.comment()
         report = place.report(job.job_id, job.node)
         if mentions(comment) or place.has_states() or report.exists():
-            from wattlaw.limits import site_hooks
+            from wattlaw.limits.site import hooks
 
-            site_hooks.prolog(place, job, comment)
+            hooks.prolog(place, job, comment)
     except Exception as error:  # whatever it is, no job and no node is stopped by it
         tell(f"prolog: {one_line(error)}")
     return 0
@@ -51,9 +51,9 @@ def _epilog(place: Place, _: argparse.Namespace) -> int:
     try:
         job = Job.of(os.environ)
         if place.has_states() or place.report(job.job_id, job.node).exists():
-            from wattlaw.limits import site_hooks
+            from wattlaw.limits.site import hooks
 
-            site_hooks.epilog(place, job)
+            hooks.epilog(place, job)
     except Exception as error:  # as a board may stay limited, the node must not go on
         tell(f"epilog: {one_line(error)}")
         return 1
@@ -63,9 +63,9 @@ def _epilog(place: Place, _: argparse.Namespace) -> int:
 def _restore(place: Place, given: argparse.Namespace) -> int:
     try:
         if place.has_states():
-            from wattlaw.limits import site_hooks
+            from wattlaw.limits.site import hooks
 
-            site_hooks.restore(place, also_running=given.all)
+            hooks.restore(place, also_running=given.all)
     except (WattlawError, OSError) as error:
         tell(f"restore: {one_line(error)}")
         return 1
@@ -73,10 +73,10 @@ def _restore(place: Place, given: argparse.Namespace) -> int:
 
 
 def _show(place: Place, _: argparse.Namespace) -> int:
-    from wattlaw.limits import site_hooks
+    from wattlaw.limits.site import hooks
 
     try:
-        lines = site_hooks.show(place)
+        lines = hooks.show(place)
     except (WattlawError, OSError) as error:
         print(f"wattlaw: {one_line(error)}", file=sys.stderr)
         return 1
@@ -85,10 +85,10 @@ def _show(place: Place, _: argparse.Namespace) -> int:
 
 
 def _watch(place: Place, given: argparse.Namespace) -> int:
-    from wattlaw.limits import site_watch
+    from wattlaw.limits.site import watch
 
     job = Job(given.job_id, given.node)
-    site_watch.run(place, job, given.token, given.devices, given.grace_s)
+    watch.run(place, job, given.token, given.devices, given.grace_s)
     return 0
 
 
@@ -111,7 +111,3 @@ def _parser() -> argparse.ArgumentParser:
     watch.add_argument("grace_s", type=float)
     watch.add_argument("devices", nargs="+")
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from wattlaw.devices.limiter import Limiter
 from wattlaw.errors import NotAvailable, WattlawError, one_line
-from wattlaw.limits.site_job import Job, Place, is_over, tell, working
-from wattlaw.limits.site_state import StateFolder, boards_here
+from wattlaw.limits.site.job import Job, Place, is_over, tell, working
+from wattlaw.limits.site.state import StateFolder, boards_here
 
 READY = b"ready\n"
 _START_S = 60

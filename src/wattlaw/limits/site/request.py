@@ -9,7 +9,7 @@ import re
 
 from wattlaw.errors import BadInput
 from wattlaw.limits.asked import Limits
-from wattlaw.limits.site_job import WORD
+from wattlaw.limits.site.job import WORD
 
 _NUMBER = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")
 _KEYS = ("power_w", "clock_mhz")

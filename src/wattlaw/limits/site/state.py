@@ -12,8 +12,8 @@ from wattlaw.devices.nvidia.limiter import NvidiaLimiter
 from wattlaw.errors import NotAvailable
 from wattlaw.limits.giving_back import give_back, recover
 from wattlaw.limits.saved import Saved, SaveFolder
-from wattlaw.limits.site_job import Job, Place, tell
-from wattlaw.limits.site_trust import only_root_writes
+from wattlaw.limits.site.job import Job, Place, tell
+from wattlaw.limits.site.trust import only_root_writes
 from wattlaw.store.files import write_text
 from wattlaw.store.record import LimitReport
 

@@ -44,7 +44,7 @@ def write_site_files(folder: Path, python: str) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
-            text = resources.files("wattlaw.limits").joinpath("slurm", path.name).read_text()
+            text = resources.files("wattlaw.limits.site").joinpath("slurm", path.name).read_text()
             path.write_text(text.replace("@PYTHON@", python).replace("@PATH@", ":".join(search)))
             path.chmod(_MODES[path.name])
     except OSError as error:

@@ -13,12 +13,12 @@ from wattlaw.devices.limiter import Limiter, LimitState
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
 from wattlaw.limits.asked import Limits, applied, check_range
 from wattlaw.limits.saved import Saved, boot_id
-from wattlaw.limits.site_boards import job_boards
-from wattlaw.limits.site_file import SiteFile
-from wattlaw.limits.site_job import Job, Place, is_over, mentions, tell
-from wattlaw.limits.site_request import requested
-from wattlaw.limits.site_state import SiteReport, StateFolder, boards_here, is_for, write_report
-from wattlaw.limits.site_watch import Watchdog
+from wattlaw.limits.site.boards import job_boards
+from wattlaw.limits.site.file import SiteFile
+from wattlaw.limits.site.job import Job, Place, is_over, mentions, tell
+from wattlaw.limits.site.request import requested
+from wattlaw.limits.site.state import SiteReport, StateFolder, boards_here, is_for, write_report
+from wattlaw.limits.site.watch import Watchdog
 from wattlaw.store.record import LimitReport
 
 
