@@ -86,7 +86,7 @@ class Slurm(Model):
         Annotated[str, StringConstraints(pattern=r"^(\d{1,5}-)?\d{1,5}(:\d{1,2}){0,2}$")] | None
     ) = Field(
         default=None,
-        description="a job's time limit as text, such as '02:00:00' or '1-12:00:00', "
+        description="a job's time limit in quotes, such as '02:00:00' or '1-12:00:00', "
         "or null for the partition's",
     )
     gres: (
