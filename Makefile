@@ -27,9 +27,9 @@ quickstart: setup
 	$(BIN)/wattlaw report quickstart/store -o quickstart/report.html
 	@echo "Open quickstart/report.html in a browser."
 
-# Two at a time, each file in one process: tests of one file share what is slow to make.
+# Three at a time, since some wait; each file in one process: its tests share what is slow to make.
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Debian's Slurm as four nodes on this machine; the tests start it and end it. Three at a time,
 # each with a Slurm of its own: they mostly wait.

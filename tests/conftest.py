@@ -19,7 +19,7 @@ from hypothesis import settings
 from fake_nvml import VARIABLE, Boards
 from wattlaw.store.store import Store
 
-# Two test processes on two cores: threads of their own would wait for each other, and nets as small
+# More test processes than cores: threads of their own would wait for each other, and nets as small
 # as those here take three times the processor's time. Launchers tell their workers how many.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
