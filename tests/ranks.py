@@ -66,19 +66,28 @@ def spec_of(
 
 
 def start(
-    spec: RunSpec, folder: Path, attempt: int = 1, seed: int = 0, warned_at: int | None = None
+    spec: RunSpec,
+    folder: Path,
+    attempt: int = 1,
+    seed: int = 0,
+    warned_at: int | None = None,
+    *,
+    counts: bool = False,
 ) -> list[Any]:
     """Start the ranks of a run; return their processes.
 
     ``warned_at`` is which of their looks for a warning sees one, counted from 1: there is a look
-    after every update, one before an epoch's evaluation and one after it.
+    after every update, one before an epoch's evaluation and one after it. With ``counts`` the first
+    rank counts the operations of its first samples, as that of a launched run does.
     """
     _serve()
     live = RunFolder(folder).live(attempt)
     live.mkdir(parents=True)
     meeting = tempfile.mktemp(dir=live)  # noqa: S306 - torch makes the file
     ranks = [
-        _SERVER.Process(target=_rank, args=(spec, folder, attempt, rank, meeting, seed, warned_at))
+        _SERVER.Process(
+            target=_rank, args=(spec, folder, attempt, rank, meeting, seed, warned_at, counts)
+        )
         for rank in range(spec.setting.gpus)
     ]
     for rank in ranks:
@@ -137,12 +146,13 @@ def _rank(
     meeting: str,
     seed: int,
     warned_at: int | None,
+    counts: bool,
 ) -> None:
     import torch
 
     from wattlaw import registry
     from wattlaw.telemetry.windows import open_windows
-    from wattlaw.training import failures, handover
+    from wattlaw.training import failures, flops, handover
     from wattlaw.training.loop import Training
     from wattlaw.training.ranks import joined
     from wattlaw.workloads import catalogue
@@ -165,6 +175,8 @@ def _rank(
             training = Training(workload, model, spec, seed, ranks)
             if warned_at is not None:
                 training._warning = _Looks(warned_at)
+            if counts and rank == 0:
+                flops.flops_per_sample(workload, model, training.data)
             windows = open_windows(run.live(attempt), _HOST) if rank == 0 else None
             training.run(windows, entry.metric, run, run.live(attempt))
     except Exception as error:

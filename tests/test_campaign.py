@@ -121,7 +121,7 @@ def test_runs_over_their_time_limit_are_stopped_with_the_reason_one_after_the_ot
     tmp_path, write_study
 ):
     study = write_study(
-        workloads=[command("time.sleep(1000)")],
+        workloads=[command("time.sleep(1000)", f"{tmp_path}/store")],
         repeats=2,
         launch={"timeout_s": 5},
     )
@@ -131,7 +131,7 @@ def test_runs_over_their_time_limit_are_stopped_with_the_reason_one_after_the_ot
     assert statuses(store) == ["failed", "failed"]
     for record in records(store).values():
         assert record.reason == "time limit of 5 s reached (launch.timeout_s)"
-    assert not processes_of(store)
+    assert not processes_of(store, "")
 
 
 def test_a_failing_rank_is_quoted_and_costs_no_other_run(tmp_path, write_study):
@@ -208,7 +208,10 @@ def test_a_launcher_killed_at_any_moment_never_leaves_a_run_that_only_looks_done
 def test_runs_that_fit_side_by_side_do_run_side_by_side(tmp_path, write_study):
     study = write_study(
         workloads=[
-            command("open(sys.argv[1], 'x'); time.sleep(1000)", f"{tmp_path}/began{{repeat}}")
+            command(
+                "open(sys.argv[1], 'x'); time.sleep(1000)",
+                *(f"{tmp_path}/began{{repeat}}", f"{tmp_path}/store"),
+            )
         ],
         repeats=2,
         launch={"gpus_per_node": 2, "max_parallel": 2, "threads_per_worker": 1},
@@ -221,7 +224,7 @@ def test_runs_that_fit_side_by_side_do_run_side_by_side(tmp_path, write_study):
         campaign.send_signal(signal.SIGTERM)
         campaign.communicate(timeout=30)
     assert sorted(statuses(store)) == ["failed", "failed"]
-    assert not processes_of(store)
+    assert not processes_of(store, "")
 
 
 @pytest.fixture

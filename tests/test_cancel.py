@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from agents import record_of
 from conftest import (
     LONG,
@@ -46,7 +48,9 @@ def test_where_nothing_is_under_way_nothing_is_changed(tmp_path):
     assert "no store" in missing.stderr
 
 
-def test_jobs_of_another_packages_scheduler_are_shown_and_ended(tmp_path):
+@pytest.fixture
+def given(tmp_path):
+    """Give a store with a run that waits in the queue of another package's launcher."""
     store = Store(tmp_path / "store")
     store.create()
     folder = RunFolder(store.path / "runs" / "0123456789abcdef")
@@ -54,14 +58,46 @@ def test_jobs_of_another_packages_scheduler_are_shown_and_ended(tmp_path):
     record_of(spec, folder, 1)
     (folder.path / "given").touch()
     (store.path / "jobs").mkdir()
-    job = store.path / "jobs" / folder.run_id
-    job.write_text("WAITS")
-    told = json.loads(wattlaw("status", store.path, "--json").stdout)
+    (store.path / "jobs" / folder.run_id).write_text("WAITS")
+    return store
+
+
+def test_jobs_of_another_packages_scheduler_are_shown_and_ended(given):
+    (job,) = (given.path / "jobs").iterdir()
+    told = json.loads(wattlaw("status", given.path, "--json").stdout)
     assert told["counts"] == {"queued": 1}
     assert told["not_done"][0]["reason"] == f"job {job}: WAITS (Nights)"
-    ended = wattlaw("cancel", store.path)
+    ended = wattlaw("cancel", given.path)
     assert ended.returncode == 0, ended.stderr
     assert "1 job(s) cancelled; 1 run(s) noted as interrupted" in ended.stdout
     assert not job.exists()
-    (record,) = store.records()
+    (record,) = given.records()
     assert (record.status, record.interrupted) == ("failed", True)
+
+
+def test_jobs_are_ended_though_a_record_is_damaged(given):
+    (folder,) = given.folders()
+    folder.record_path.write_text("{")
+    ended = wattlaw("cancel", given.path)
+    assert ended.returncode == 2
+    assert str(folder.record_path) in ended.stderr
+    assert not [*(given.path / "jobs").iterdir()]
+
+
+def test_a_scheduler_that_does_not_answer_is_told_and_its_runs_stay_as_they_are(given):
+    (given.path / "taken-down").touch()
+    told = json.loads(wattlaw("status", given.path, "--json").stdout)
+    assert told["scheduler"] == "the board was taken down"
+    ended = wattlaw("cancel", given.path)
+    assert ended.returncode == 3
+    assert "a queue is not emptied: the board was taken down" in ended.stderr
+    assert [record.status for record in given.records()] == ["running"]
+    assert given.cancelled_at() is not None  # whoever submits for it stops all the same
+
+
+def test_a_dry_run_shows_how_a_run_would_be_submitted(tmp_path, write_study):
+    study = write_study(launch={"kind": "boards", "hardware": "cork"})
+    shown = wattlaw("run", study, "--store", tmp_path / "store", "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert "Each run is a job, such as:\n  pin " in shown.stdout
+    assert "to the board of cork" in shown.stdout

@@ -11,7 +11,7 @@ from wattlaw.store.store import Store
 
 #: Enough for torch and digits, not for what the first convolution makes of the batch below (address
 #: space, bytes).
-ROOM = 5 * 2**30
+ROOM = 6 * 2**30
 IMAGES = {
     "blocks": [1, 1, 1, 1],
     "image_size": 224,
@@ -35,6 +35,7 @@ def test_a_batch_that_does_not_fit_fails_its_run_and_others_go_on(tmp_path: Path
         ],
         "order": "as_written",
         "measure": {"epochs": 1, "warmup_epochs": 0},
+        "launch": {"threads_per_worker": 1},
     }
     path = tmp_path / "study.yaml"
     path.write_text(yaml.safe_dump(study))

@@ -144,7 +144,7 @@ def run_whole(folder: Path, workloads: dict[str, dict[str, object]]) -> dict[str
 def run_ranks(folder: Path, workload: dict[str, Any]) -> Ran:
     """Train a workload on two ranks, without launcher; as torchrun does, end all with one."""
     spec = spec_of(workload["name"], workload["options"], gpus=2, global_batch=8, epochs=1)
-    ranks = start(spec, folder)
+    ranks = start(spec, folder, counts=True)
     end_s = time.monotonic() + 100
     while any(rank.exitcode is None for rank in ranks) and time.monotonic() < end_s:
         if any(rank.exitcode for rank in ranks):
@@ -157,6 +157,7 @@ def run_ranks(folder: Path, workload: dict[str, Any]) -> Ran:
     if set(codes.values()) == {0}:
         return Ran(None, windows_of(folder))
     failed = {number: code for number, code in codes.items() if code}
+    assert failed, f"no end after 100 s: {codes}"
     _, reason = failures.of_ranks(RunFolder(folder).live(1), failed, min(failed))
     return Ran(reason, windows_of(folder))
 

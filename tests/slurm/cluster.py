@@ -263,8 +263,7 @@ class Cluster:
         self.wait_for(self.answers, "the controller")
         self.run("scancel", f"--user={USER}", check=False)
         for name in self.names:
-            if self.node_state(name).startswith(("down", "drain")):
-                self.resume(name)
+            self.resume(name)
         self.wait_idle()
         for name in self.names:
             self._boards[name] = write_boards(self.folder, self.settings, name)

@@ -47,6 +47,7 @@ def test_a_job_cancelled_by_hand_fails_with_that_reason_and_harms_no_other(
         victim = desk.records()[0]
         job = desk.job_of(victim)
         cluster.run("scancel", job)
+        cluster.wait_state(job, "CANCELLED")
         desk.pauses(0)
         output, _ = front.communicate(timeout=120)
     assert front.returncode == 1, output

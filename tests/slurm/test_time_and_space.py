@@ -14,7 +14,7 @@ def test_a_time_limit_makes_a_checkpoint_and_the_run_goes_on(cluster: Cluster, d
         stopped = lambda: [*desk.store.glob("runs/*/live/1/stopped.json")]  # noqa: E731
         cluster.wait_for(stopped, "the first attempt to stop", 200)
         desk.pauses(0)
-        output = finished(front)
+        output = finished(front, 150)
     record = desk.record()
     is_whole(desk, record)
     assert record.attempts >= 2, output  # more where a loaded machine is still getting ready

@@ -66,7 +66,7 @@ def run(
         known = [record for record in map(_record(store), planned.runs) if record is not None]
         if planned.study.launch.kind == "simulated":
             console.print("Simulated runs take no GPU-hours; on real GPUs it would be:")
-        elif kind.queue and left:
+        elif kind.queue is not None and left:
             shown = kind.queue.shown(planned.study.launch, left[0], store)
             told = f"Each run is a job, such as:\n  {shown}"
             console.print(told, markup=False, soft_wrap=True)

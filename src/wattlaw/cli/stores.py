@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from wattlaw.cli.progress import title
+from wattlaw.errors import NotAvailable
 from wattlaw.launch import cancelling, planning, standing
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
@@ -17,7 +18,8 @@ from wattlaw.store.store import Store
 def status(path: Path, *, as_json: bool) -> int:
     """Show counts by status and the reasons of what did not end well."""
     store = Store.existing(path)
-    runs, trouble = standing.standings(store)
+    runs, troubles = standing.standings(store)
+    trouble = "; ".join(troubles) or None
     counts = planning.counted(one.state for one in runs)
     shown = [one for one in runs if one.state not in ("done", "planned")]
     if as_json:
@@ -63,6 +65,10 @@ def cancel(path: Path) -> int:
     print(f"{path}: {jobs}; {noted}. The same 'wattlaw run' takes them up again.")
     if ended.left:
         print(f"{ended.left} are still ending; look with 'wattlaw status {path}'", file=sys.stderr)
+    for trouble in ended.troubles:
+        print(f"wattlaw: a queue is not emptied: {trouble}", file=sys.stderr)
+    if ended.troubles:
+        return NotAvailable.exit_code
     return 1 if ended.left else 0
 
 

@@ -94,7 +94,7 @@ class Campaign:
             try:
                 self._walk(stop)
             finally:
-                if self._launcher.queue and not stop.is_cancelled:
+                if self._launcher.queue is not None and not stop.is_cancelled:
                     self._leave_all()
                 self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")
         count = list(self._ended.values()).count

@@ -4,8 +4,9 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from wattlaw.errors import WattlawError
 from wattlaw.launch.queue import Queue
-from wattlaw.launch.standing import queues_of
+from wattlaw.launch.standing import queues
 from wattlaw.store.record import now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
@@ -15,48 +16,64 @@ _WAIT_S, _LOOK_S = 60.0, 1.0
 
 @dataclass(frozen=True)
 class Cancelled:
-    """What was ended: jobs, and runs that are noted as interrupted; what is left all the same."""
+    """What was ended: jobs, and runs that are noted as interrupted; what is left all the same.
+
+    ``troubles`` tell which queues could not be emptied; the runs there are as they were.
+    """
 
     jobs: int
     runs: int
     left: int
+    troubles: tuple[str, ...]
+
+
+class _Ending:
+    """The end of a store's jobs in one queue."""
+
+    def __init__(self, store: Store, queue: Queue) -> None:
+        self.queue, self._store = queue, store
+        self.asked: set[str] = set()
+        self.left = 0
+        self.trouble: str | None = None
+
+    def look(self) -> None:
+        """Have all jobs end that were not told to yet, and count those that are there."""
+        if self.trouble is not None:
+            return
+        try:
+            jobs = self.queue.jobs(self._store)
+            new = {job.id for job in jobs.values()} - self.asked
+            if new:
+                self.queue.cancel(new)
+        except WattlawError as error:
+            self.trouble, self.left = str(error), 0
+        else:
+            self.asked |= new
+            self.left = len(jobs)
 
 
 def cancel(store: Store) -> Cancelled:
-    """End every run of a store that is under way, and have campaigns start no more.
-
-    Raises
-    ------
-    wattlaw.errors.WattlawError
-        A scheduler does not answer, or does not let this user cancel.
-    """
+    """End every run of a store that is under way, and have campaigns start no more."""
     store.cancel()  # first, so that no campaign submits what was just cancelled
     end_s = time.monotonic() + _WAIT_S
-    queues = queues_of(store.records())
-    jobs = left = 0
-    for queue in queues:
-        asked, still = _end_jobs(store, queue, end_s)
-        jobs, left = jobs + asked, left + still
-    noted, held = 0, _under_way(store, queues)
+    found, troubles = queues()
+    endings = [_Ending(store, queue) for queue in found]
+    while True:
+        for ending in endings:
+            ending.look()
+        left = sum(ending.left for ending in endings)
+        if not left or time.monotonic() > end_s:
+            break
+        time.sleep(_LOOK_S)
+    emptied = [ending.queue for ending in endings if ending.trouble is None]
+    noted, held = 0, _under_way(store, emptied)
     while held and time.monotonic() < end_s:
         noted += sum(_note(folder) for folder in held)
-        held = _under_way(store, queues)
+        held = _under_way(store, emptied)
         time.sleep(_LOOK_S if held else 0)
-    return Cancelled(jobs, noted, left + len(held))
-
-
-def _end_jobs(store: Store, queue: Queue, end_s: float) -> tuple[int, int]:
-    """End the jobs of a queue; return how many there were, and how many are left."""
-    asked: set[str] = set()
-    jobs = queue.jobs(store)
-    while jobs and time.monotonic() < end_s:
-        new = {job.id for job in jobs.values()} - asked
-        if new:
-            queue.cancel(new)
-            asked |= new
-        time.sleep(_LOOK_S)
-        jobs = queue.jobs(store)
-    return len(asked), len(jobs)
+    troubles += [ending.trouble for ending in endings if ending.trouble is not None]
+    jobs = sum(len(ending.asked) for ending in endings)
+    return Cancelled(jobs, noted, left + len(held), tuple(troubles))
 
 
 def _under_way(store: Store, queues: Collection[Queue]) -> list[RunFolder]:

@@ -35,6 +35,8 @@ class Queue(Protocol):
     def jobs(self, store: Store) -> Mapping[str, Job]:
         """Return the jobs of a store that have not ended, by run; one question at most.
 
+        A store that never had jobs there asks nobody.
+
         Raises
         ------
         wattlaw.errors.WattlawError
@@ -51,7 +53,13 @@ class Queue(Protocol):
         """
 
     def has(self, folder: RunFolder) -> bool:
-        """Say whether a run was given to the scheduler, and has told no end."""
+        """Say whether a run was ever given to the scheduler.
+
+        Raises
+        ------
+        wattlaw.errors.BadInput
+            What tells it cannot be read.
+        """
 
     def shown(self, launch: Launch, run: PlannedRun, store: Store) -> str:
         """Return how a run would be submitted, for people to look at."""

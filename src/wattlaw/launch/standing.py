@@ -1,6 +1,5 @@
 """How the runs of a store stand now: by their records and, where there are jobs, by the queue."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from wattlaw import registry
@@ -9,8 +8,6 @@ from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.launch.queue import Job, Queue
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
-
-_ENDED = ("done", "failed", "skipped")
 
 
 @dataclass(frozen=True)
@@ -35,36 +32,46 @@ class Standing:
         return self.record.reason
 
 
-def queues_of(records: Iterable[RunRecord]) -> list[Queue]:
-    """Return the queues of the launchers by which runs were started.
+def queues() -> tuple[list[Queue], list[str]]:
+    """Return the queues of all launchers here, and why a launcher cannot be loaded."""
+    found: list[Queue] = []
+    troubles = []
+    for name in registry.names(GROUP):
+        try:
+            launcher: type[Launcher] = registry.load(GROUP, name)
+        except WattlawError as error:
+            troubles.append(str(error))
+            continue
+        if launcher.queue is not None:
+            found.append(launcher.queue)
+    return found, troubles
+
+
+def standings(store: Store) -> tuple[list[Standing], list[str]]:
+    """Return how each run of a store stands, in order of run id, and why a queue is not known.
 
     Raises
     ------
-    wattlaw.errors.NotAvailable
-        A launcher cannot be loaded.
+    wattlaw.errors.BadInput
+        A record cannot be read.
     """
-    kinds = {record.spec.launch_kind for record in records} & set(registry.names(GROUP))
-    launchers: list[type[Launcher]] = [registry.load(GROUP, kind) for kind in sorted(kinds)]
-    return [launcher.queue for launcher in launchers if launcher.queue is not None]
-
-
-def standings(store: Store) -> tuple[list[Standing], str | None]:
-    """Return how each run of a store stands, in order of run id, and why a queue is not known."""
-    read = [(folder, record) for folder in store.folders() if (record := folder.read())]
     jobs: dict[str, Job] = {}
-    trouble = None
-    try:
-        for queue in queues_of(record for _, record in read):
+    asked, troubles = queues()
+    for queue in asked:  # before the records: a job that ends meanwhile has told so there
+        try:
             jobs |= queue.jobs(store)
-    except WattlawError as error:  # the records say much all the same
-        trouble = str(error)
+        except WattlawError as error:  # the records say much all the same
+            troubles.append(str(error))
     found = []
-    for folder, first in read:
-        # A job that was not in the queue any more may have told its run's end meanwhile.
-        record = first if first.status in _ENDED else folder.read() or first
-        job = None if record.status in _ENDED else jobs.get(record.run_id)
+    for folder in store.folders():
+        record = folder.read()
+        if record is None:
+            continue
+        job = jobs.get(record.run_id)
+        if record.status in ("done", "failed", "skipped"):
+            job = None  # it has told its end already
         state = folder.status(record)
         if job is not None:
             state = "queued" if job.is_queued else "running"
         found.append(Standing(state, record, job))
-    return found, trouble
+    return found, troubles

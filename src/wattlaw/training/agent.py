@@ -121,9 +121,10 @@ def _run(
             os.environ[RUN_FOLDER] = str(folder.path.resolve())
             os.environ[ATTEMPT] = str(attempt)
             line += [_COMMAND_RANK, *command.words_of(record)]
-            _get_ready()  # seconds that are no part of the command
         else:
             line += [WORKER, str(folder.path), str(attempt)]
+        with processes.beginning():
+            import torch.distributed.run  # noqa: F401 - seconds that are no part of a command
         clocks.compare("begin")
         start_ns, start_s = time.time_ns(), time.perf_counter()
         code = _train(folder, attempt, line)
@@ -168,14 +169,8 @@ def _sampling(live: Path, measure: Measure, *, wait: bool) -> Iterator[None]:
         process.kill()
 
 
-def _get_ready() -> None:
-    with processes.beginning():
-        import torch.distributed.run  # noqa: F401
-
-
 def _train(folder: RunFolder, attempt: int, line: list[str]) -> int:
     """Run the workers of a torchrun command line; 0 when all of them ended well."""
-    _get_ready()
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import get_args_parser, run

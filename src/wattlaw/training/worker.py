@@ -41,13 +41,13 @@ def _work(folder: RunFolder, attempt: int) -> None:
         from wattlaw.training.ranks import joined
         from wattlaw.workloads import catalogue
 
-        record = folder.read()
-        if record is None:
-            raise BadInput(f"{folder.record_path}: not there")
-        live = folder.live(attempt)
-        spec = record.spec
-        entry = registry.load(catalogue.GROUP, spec.workload.name)
-        workload = catalogue.build(spec.workload)
+    record = folder.read()
+    if record is None:
+        raise BadInput(f"{folder.record_path}: not there")
+    live = folder.live(attempt)
+    spec = record.spec
+    entry = registry.load(catalogue.GROUP, spec.workload.name)
+    workload = catalogue.build(spec.workload)
     with joined() as ranks:
         torch.manual_seed(record.seed)
         model = workload.model().to(ranks.device)

@@ -4,8 +4,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from wattlaw.errors import NotAvailable
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
+from wattlaw.study.launching import Launch
+from wattlaw.study.plan import PlannedRun
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Folder:
     """Jobs are ``STORE/jobs/<run id>``, which hold their state; an id is the file's path."""
 
     def jobs(self, store: Store) -> dict[str, Job]:
+        if (store.path / "taken-down").exists():
+            raise NotAvailable("the board was taken down")
         found = (store.path / "jobs").glob("*")
         return {path.name: Job(str(path), path.read_text()) for path in found}
 
@@ -33,8 +38,15 @@ class Folder:
     def has(self, folder: RunFolder) -> bool:
         return (folder.path / "given").exists()
 
+    def shown(self, launch: Launch, run: PlannedRun, store: Store) -> str:
+        return f"pin {run.run_id} to the board of {launch.hardware}"
+
 
 class BoardLauncher:
     """Only to be looked at."""
 
     queue = Folder()
+
+    @classmethod
+    def prepared(cls, launch: Launch) -> Launch:
+        return launch

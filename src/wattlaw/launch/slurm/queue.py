@@ -23,7 +23,7 @@ class SlurmQueue:
         wattlaw.errors.NotAvailable
             There is no Slurm here.
         wattlaw.launch.slurm.commands.Unreachable
-            It does not answer.
+            Its controller does not answer.
         """
         tag = known_tag(store.path)
         if tag is None:
@@ -32,11 +32,23 @@ class SlurmQueue:
         return {run_id: job for run_id, job in named if run_id is not None}
 
     def cancel(self, job_ids: Collection[str]) -> None:
-        """Cancel jobs."""
+        """Cancel jobs.
+
+        Raises
+        ------
+        wattlaw.errors.NotAvailable, wattlaw.launch.slurm.commands.Unreachable
+            As above.
+        """
         commands.cancel(sorted(job_ids))
 
     def has(self, folder: RunFolder) -> bool:
-        """Say whether a run was submitted, and nobody has concluded it."""
+        """Say whether a run was ever submitted.
+
+        Raises
+        ------
+        wattlaw.errors.BadInput
+            The file that tells it is damaged.
+        """
         return read_submitted(folder) is not None
 
     def shown(self, launch: Launch, run: PlannedRun, store: Store) -> str:
