@@ -32,7 +32,7 @@ test: setup
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Debian's Slurm as four nodes on this machine; the tests start it and end it. Three at a time,
-# each with a Slurm of its own: they mostly wait.
+# each process with a Slurm of its own.
 test-slurm: setup
 	@which slurmctld slurmd munged sbatch >/dev/null || \
 	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \

@@ -501,9 +501,8 @@ def test_eight_boards_are_each_counted_once_and_add_up(recording):
     window = {"host": HOST, "start_ns": start_ns, "duration_s": 2.0}
     table = energy_of_windows(pa.Table.from_pylist([window], schema=WINDOWS), samples)
     (row,) = table.to_pylist()
-    true_j = [boards.energy_j(place, start_ns, start_ns + 2 * S) for place in range(8)]
-    waves_j = true_j[SQUARE] + true_j[SLOW_SQUARE]
-    true_j = sum(true_j)
+    each_j = [boards.energy_j(place, start_ns, start_ns + 2 * S) for place in range(8)]
+    true_j, waves_j = sum(each_j), each_j[SQUARE] + each_j[SLOW_SQUARE]
     most_j = 1e-3 * (true_j - waves_j) + 0.02 * waves_j  # as found of each of them above
     assert most_j < 40  # far from one board more or less
     assert row["gpu_energy_j"] == pytest.approx(true_j, abs=most_j)

@@ -58,7 +58,8 @@ def status(path: Path, *, as_json: bool) -> int:
 def cancel(path: Path) -> int:
     """End what a store has under way."""
     ended = cancelling.cancel(Store.existing(path))
-    jobs = f"{ended.jobs} job(s) cancelled" if ended.jobs else "no job was in the queue"
+    none = "no job was cancelled" if ended.troubles else "no job was in the queue"
+    jobs = f"{ended.jobs} job(s) cancelled" if ended.jobs else none
     noted = f"{ended.runs} run(s) noted as interrupted"
     if ended.jobs > ended.runs:
         noted += ", the others by the 'wattlaw run' that watches them"

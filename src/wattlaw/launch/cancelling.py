@@ -53,7 +53,13 @@ class _Ending:
 
 
 def cancel(store: Store) -> Cancelled:
-    """End every run of a store that is under way, and have campaigns start no more."""
+    """End every run of a store that is under way, and have campaigns start no more.
+
+    Raises
+    ------
+    wattlaw.errors.BadInput
+        What a run's folder tells cannot be read; jobs have been told to end all the same.
+    """
     store.cancel()  # first, so that no campaign submits what was just cancelled
     end_s = time.monotonic() + _WAIT_S
     found, troubles = queues()
@@ -76,16 +82,16 @@ def cancel(store: Store) -> Cancelled:
     return Cancelled(jobs, noted, left + len(held), tuple(troubles))
 
 
-def _under_way(store: Store, queues: Collection[Queue]) -> list[RunFolder]:
+def _under_way(store: Store, emptied: Collection[Queue]) -> list[RunFolder]:
     """Return the runs that a campaign or a job has begun and nobody has concluded."""
-    return [folder for folder in store.folders() if _is_under_way(folder, queues)]
+    return [folder for folder in store.folders() if _is_under_way(folder, emptied)]
 
 
-def _is_under_way(folder: RunFolder, queues: Collection[Queue]) -> bool:
+def _is_under_way(folder: RunFolder, emptied: Collection[Queue]) -> bool:
     record = folder.read()
     if record is None or record.status not in ("planned", "running"):
         return False
-    return RunLock(folder).is_held() or any(queue.has(folder) for queue in queues)
+    return RunLock(folder).is_held() or any(queue.has(folder) for queue in emptied)
 
 
 def _note(folder: RunFolder) -> bool:

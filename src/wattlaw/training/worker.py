@@ -32,7 +32,7 @@ def main() -> int:
 def _work(folder: RunFolder, attempt: int) -> None:
     with processes.beginning():
         import torch
-        import torch._dynamo
+        import torch._dynamo  # the first optimiser would
 
         from wattlaw import registry
         from wattlaw.telemetry.windows import open_windows
