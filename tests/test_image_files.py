@@ -1,6 +1,7 @@
 """Images from folders and TFRecord shards, as the vision workloads read them."""
 
 import io
+import os
 import pickle
 from collections import Counter
 from collections.abc import Iterator
@@ -218,6 +219,14 @@ def test_a_file_that_is_no_image_is_named(own: Path, contents: bytes) -> None:
     path = own / "train" / "class7" / "0000007.jpg"
     path.write_bytes(contents)
     with pytest.raises(BadInput, match=f"{path}: {len(contents)} bytes that cannot be decoded"):
+        everything(read(own, "folder"))
+
+
+def test_a_pipe_in_place_of_an_image_is_refused_without_waiting(own: Path) -> None:
+    path = own / "train" / "class7" / "0000007.jpg"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(BadInput, match=f"{path}: is a pipe"):
         everything(read(own, "folder"))
 
 

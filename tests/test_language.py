@@ -1,6 +1,7 @@
 """BERT on WikiText: what is read from files, what is masked, and what the model computes."""
 
 import math
+import os
 import socket
 import subprocess
 import sys
@@ -675,6 +676,17 @@ def test_a_file_that_is_no_parquet_or_is_cut_short_is_named(made, tmp_path):
         (data / "train-00000-of-00002.parquet").write_bytes(content)
         said = complaint(on(made, source="parquet", data=str(data)))
         assert "train-00000-of-00002.parquet: not a Parquet file" in said
+
+
+@pytest.mark.parametrize(
+    "replace", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path.name)]
+)
+def test_a_shard_that_is_no_regular_file_is_refused_without_waiting(made, tmp_path, replace):
+    data = copied(made, tmp_path / "data", "parquet")
+    shard = data / "train-00000-of-00002.parquet"
+    shard.unlink()
+    replace(shard)
+    assert str(shard) in complaint(on(made, source="parquet", data=str(data)))
 
 
 def test_a_null_in_a_later_batch_of_rows_is_counted_from_the_first(made, tmp_path):

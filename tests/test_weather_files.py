@@ -1,8 +1,10 @@
 """ERA5 in the layout of FourCastNet's authors, and what is said when a file is not so."""
 
+import os
 import pickle
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -251,6 +253,19 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def _replace(old: bytes, new: bytes) -> Callable[[Path], object]:
+    """Return what replaces a part of a file; padding of the header keeps its length."""
+
+    def replace(path: Path) -> None:
+        header, end, values = path.read_bytes().partition(b"\n")
+        assert old in header
+        longer = len(new) - len(old)
+        changed = header.replace(old, new)
+        path.write_bytes((changed[:-longer] if longer > 0 else changed) + end + values)
+
+    return replace
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -343,6 +358,9 @@ def test_statistics_that_cannot_be_used_are_refused(folder, name, change, words)
         (lambda p: p.unlink(), "there is no such file"),
         (lambda p: p.write_text("words"), "not a .npy file"),
         (_cut, "not a .npy file"),
+        (_replace(b"'descr'", b"'descr("), "not a .npy file"),  # the header's text does not end
+        (_replace(b"(1, 20", b"(9, 9" + b"9" * 9), "not a .npy file"),  # 2e13 numbers
+        (lambda p: (p.unlink(), os.mkfifo(p)), "there is no such file"),
         (lambda p: np.save(p, np.load(p)[..., :60]), "1x20x33x60; allowed: 1xCx32x64 or 1xCx33x64"),
         (lambda p: np.save(p, np.load(p) + np.inf), "channel 0 .* not a finite"),
     ],

@@ -75,6 +75,8 @@ def _shards(folder: Path, split: str) -> tuple[Path, ...]:
     files = sorted(folder.glob(f"{split}-*.parquet"))
     if not files:
         raise BadInput(f"{folder}: has no file {split}-*.parquet")
+    if irregular := [path for path in files if not path.is_file()]:
+        raise BadInput(f"{irregular[0]}: is not a regular file")
     numbered = [_SHARD.search(path.name) for path in files]
     totals = {int(match[2]) for match in numbered if match}
     if totals:

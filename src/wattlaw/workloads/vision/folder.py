@@ -49,6 +49,8 @@ class Folder:
         """Return an image file's bytes and its label."""
         path = self._path(index)
         try:
+            if path.is_fifo():  # opening it would wait for a writer
+                raise BadInput(f"{path}: is a pipe; allowed: an image file")
             return path.read_bytes(), int(self._labels[index])
         except OSError as error:
             raise BadInput(f"{path}: cannot be read ({one_line(error)})") from error

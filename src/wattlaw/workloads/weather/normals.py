@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 import numpy.typing as npt
@@ -63,11 +64,11 @@ def read_climatology(folder: Path, channels: int, height: int, width: int) -> Ar
 
 
 def _read(path: Path, channels: int, size: tuple[int, int]) -> Array:
+    if not path.is_file():
+        raise BadInput(f"{path}: there is no such file")
     try:
         found = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise BadInput(f"{path}: there is no such file") from None
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, TypeError, MemoryError, TokenError) as error:
         words = " ".join(str(error).split())
         raise BadInput(f"{path}: not a .npy file of numbers: {words}") from None
     if not isinstance(found, np.ndarray) or found.dtype.kind != "f":
