@@ -1,6 +1,7 @@
 """SchNet and DimeNet as workloads: made molecules, QM9's file, and what training finds."""
 
 import importlib.util
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -314,6 +315,14 @@ def test_a_bad_record_is_named_with_its_file(data, spoil, words):
     assert "\n" not in text
 
 
+def on_several_disks(path: Path) -> None:
+    """Add what says that the zip archive is split over two disks (APPNOTE.TXT 4.3.15)."""
+    content = path.read_bytes()
+    end = content.rindex(b"PK\x05\x06")
+    locator = b"PK\x06\x07" + struct.pack("<LQL", 0, 0, 2)
+    path.write_bytes(content[:end] + locator + content[end:])
+
+
 def truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:2000])
 
@@ -322,6 +331,7 @@ BAD_FILES = {
     "missing": (lambda path: path.unlink(), "no such file; get it on a machine with network"),
     "empty": (lambda path: path.write_bytes(b""), "not a file of tensors"),
     "text": (lambda path: path.write_text("molecules"), "not a file of tensors"),
+    "several disks": (on_several_disks, "not a file of tensors"),
     "truncated": (truncated, "not a file of tensors"),
     "code": (lambda path: torch.save([Path()], path), "not a file of tensors"),
     "a dict": (lambda path: torch.save({"z": 1}, path), "holds a dict"),

@@ -253,6 +253,13 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def _damage_members(path: Path) -> None:
+    """Damage the B-tree of the root group's members."""
+    content = path.read_bytes()
+    assert b"TREE" in content
+    path.write_bytes(content.replace(b"TREE", b"tree"))
+
+
 def _replace(old: bytes, new: bytes) -> Callable[[Path], object]:
     """Return what replaces a part of a file; padding of the header keeps its length."""
 
@@ -271,6 +278,7 @@ def _replace(old: bytes, new: bytes) -> Callable[[Path], object]:
     [
         (lambda p: p.write_text("year 1980"), "cannot be read as an HDF5 file"),
         (_cut, "cannot be read as an HDF5 file: .*truncated"),
+        (_damage_members, "cannot be read as an HDF5 file"),
         (lambda p: rewrite(p, np.zeros(3), "data"), "has no dataset 'fields'; it has data"),
         (_group, "has no dataset 'fields'"),
         (lambda p: rewrite(p, fields_of(p)[0]), "is 20x33x64 of float32; allowed: .*time, channel"),

@@ -92,7 +92,7 @@ def _loaded(path: Path) -> Any:
         )
     except (
         AttributeError, EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError,
-        ValueError, pickle.UnpicklingError,
+        ValueError, pickle.UnpicklingError, zipfile.BadZipFile,
     ) as error:  # fmt: skip
         words = one_line(error)
         raise BadInput(

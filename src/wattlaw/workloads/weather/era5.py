@@ -24,6 +24,8 @@ try:
     import h5py
 except ImportError:
     raise NotAvailable("h5py is not installed; pip install 'wattlaw[train]' installs it") from None
+#: What h5py raises for damaged files.
+_H5PY_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError)
 
 
 class Era5:
@@ -93,7 +95,7 @@ class Era5:
         channels, height, _ = self._size
         try:
             self._open(path).read_direct(out, np.s_[time, :channels, :height])
-        except (OSError, KeyError, ValueError) as error:
+        except _H5PY_ERRORS as error:
             raise BadInput(f"{path}: time {time} cannot be read: {_words(error)}") from None
         # One sum tells nearly always that all is well; only then is the bad value looked for.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -142,7 +144,7 @@ def _times(path: Path, size: tuple[int, int, int], needed: int) -> int:
                 names = ", ".join(file) or "nothing"
                 raise BadInput(f"{path}: has no dataset 'fields'; it has {names}")
             shape, dtype = found.shape, found.dtype
-    except OSError as error:
+    except _H5PY_ERRORS as error:
         raise BadInput(f"{path}: cannot be read as an HDF5 file: {_words(error)}") from None
     if shape is None or len(shape) != 4 or dtype.kind != "f":
         what = "nothing" if shape is None else "x".join(map(str, shape)) or "a single number"
