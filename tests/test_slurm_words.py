@@ -70,8 +70,8 @@ def test_a_job_asks_for_nodes_workers_and_time_and_can_be_put_back(tmp_path):
         *("--open-mode=append", f"--output={tmp_path}/r/log.txt", f"--chdir={Path.cwd()}"),
     ):
         assert expected in words
-    assert words[-4:] == [sys.executable, "-m", "wattlaw.launch.slurm.job", str(tmp_path / "r")]
-    assert words[-5] == str(tmp_path / "r" / "job.sh")
+    driver = [sys.executable, "-P", "-m", "wattlaw.launch.slurm.job", str(tmp_path / "r")]
+    assert words[-6:] == [str(tmp_path / "r" / "job.sh"), *driver]
 
 
 def test_nothing_that_is_not_told_is_asked_for(tmp_path):

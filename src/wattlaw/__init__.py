@@ -1,7 +1,6 @@
 """Measure how training time and energy scale, find the laws behind it, say what to run."""
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # for `python -m wattlaw`, `typing` may still be a file of the working folder
 if TYPE_CHECKING:
     from wattlaw.launch.tracking import Track, track
 

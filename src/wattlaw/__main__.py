@@ -2,6 +2,10 @@
 
 import sys
 
-from wattlaw.cli.main import main
+from wattlaw.isolation import isolate
+
+isolate()  # before anything else is imported
+
+from wattlaw.cli.main import main  # noqa: E402
 
 sys.exit(main())

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hostile import BEFORE_US, Hostile
 from slurm.cluster import Cluster
 from slurm.studies import Desk
 from wattlaw.store.record import RunRecord
@@ -121,8 +122,11 @@ def test_two_jobs_on_one_node_measure_only_their_own_boards(cluster: Cluster, de
 
 
 def test_workers_share_a_node_where_it_has_several_boards(cluster: Cluster, desk: Desk) -> None:
+    """Also where the folder they start in is full of modules that nobody may import."""
+    hostile = Hostile(desk.folder, without=BEFORE_US)
     desk.write(sweeps=[{"gpus": [4], "global_batch": [128]}], launch={"gpus_per_node": 2})
     ended = desk.runs()
+    assert hostile.imported == []
     assert ended.returncode == 0, ended.stdout + ended.stderr
     record = desk.record()
     assert len(record.site.nodes) == 2

@@ -9,6 +9,7 @@ from typer.exceptions import TyperException
 
 from wattlaw.cli import machine_commands, result_commands, simulation_commands, study_commands
 from wattlaw.errors import WattlawError
+from wattlaw.isolation import isolate
 
 app = typer.Typer(
     name="wattlaw",
@@ -36,6 +37,8 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code. Errors are one line on stderr, never a traceback."""
+    if arguments is None:  # this process is the command, not a program that calls it
+        isolate()
     try:
         result = app(args=arguments, prog_name="wattlaw", standalone_mode=False)
     except WattlawError as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 from wattlaw.devices.meter import Target
 from wattlaw.devices.nvidia.driver import visible_boards
 from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.isolation import user_environment
 from wattlaw.launch.finish import write_limits
 from wattlaw.launch.limited import refusal, tidy_up
 from wattlaw.launch.recording import Recording
@@ -137,7 +138,7 @@ def _run(command: Sequence[str]) -> int:
     before = {n: signal.signal(n, pass_on) for n in _PASSED_ON if n not in ignored}
     try:
         try:
-            process = subprocess.Popen(list(command))
+            process = subprocess.Popen(list(command), env=user_environment())
         except OSError as error:
             print(f"wattlaw: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
             return _CANNOT_RUN

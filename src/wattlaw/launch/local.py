@@ -14,6 +14,7 @@ from typing import Self
 from wattlaw import processes
 from wattlaw.devices.nvidia.driver import visible_boards
 from wattlaw.errors import NotAvailable
+from wattlaw.isolation import own_environment, own_python
 from wattlaw.launch.finish import failure_of, write_limits
 from wattlaw.launch.launcher import Ended, EndsWithUs
 from wattlaw.launch.limited import limits_of, refusal, tidy_up
@@ -140,7 +141,7 @@ class LocalLauncher(EndsWithUs):
             write_limits(folder.live(record.attempts), socket.gethostname(), applied)
         rendezvous, meeting = on_one_machine(folder.live(record.attempts).resolve())
         environment = {
-            **os.environ,
+            **own_environment(),
             "OMP_NUM_THREADS": str(self.threads),
             "MKL_NUM_THREADS": str(self.threads),
             "PYTHONUNBUFFERED": "1",
@@ -149,7 +150,7 @@ class LocalLauncher(EndsWithUs):
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         if self._gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(claim.workers.names)
-        line = [sys.executable, "-m", "wattlaw.training.agent"]
+        line = own_python("-m", "wattlaw.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
         line += rendezvous
@@ -246,10 +247,14 @@ def _gpus() -> list[str]:
     torch is asked in a process of its own, so that this one stays small, and only where there is
     an NVIDIA driver, because asking takes seconds.
     """
-    line = [sys.executable, "-c", _PROBE]
     try:
         found = subprocess.run(
-            line, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True
+            own_python("-c", _PROBE),
+            env=own_environment(),
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_TIMEOUT_S,
+            check=True,
         )
     except (subprocess.SubprocessError, OSError) as error:
         words = str(getattr(error, "stderr", None) or error).strip().splitlines()

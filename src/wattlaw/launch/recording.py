@@ -11,6 +11,7 @@ from typing import Any
 
 from wattlaw import machine
 from wattlaw.devices.meter import Target
+from wattlaw.isolation import own_environment, own_python
 from wattlaw.store.files import write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import Facts, RunRecord, now
@@ -93,7 +94,12 @@ class Recording:
         line = sampler.command(self.live, self.host, self._target)
         with self.folder.log_path.open("ab") as log:
             self._sampler = subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                line,
+                env=own_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         end_s = time.monotonic() + _READY_S
         stream = sampler.stream_path(self.live, self.host)
@@ -114,8 +120,8 @@ class Recording:
     def end_at_exit(self, reason: str) -> None:
         """Do so while the interpreter shuts down, when libraries cannot be imported any more."""
         self._end_live()
-        line = [sys.executable, "-m", "wattlaw.launch.recording", str(self.folder.path), reason]
-        subprocess.run(line, check=False, stdin=subprocess.DEVNULL)
+        line = own_python("-m", "wattlaw.launch.recording", str(self.folder.path), reason)
+        subprocess.run(line, env=own_environment(), check=False, stdin=subprocess.DEVNULL)
         self._lock.release()
 
     def abandon(self) -> None:

@@ -11,7 +11,6 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from typing import Self
 
 from wattlaw.devices.limiter import Limiter, LimitState
 from wattlaw.errors import NotAvailable, NotPermitted, WattlawError, one_line
+from wattlaw.isolation import own_environment, own_python
 from wattlaw.limits.asked import Limits, applied, check_range
 from wattlaw.limits.giving_back import give_back, limiters, recover, that_have
 from wattlaw.limits.saved import Saved, SaveFolder, boot_id
@@ -217,10 +217,14 @@ class _Watchdog:
     def __init__(
         self, folder: SaveFolder, token: str, devices: Sequence[str], locks: Sequence[int]
     ) -> None:
-        line = [sys.executable, "-m", "wattlaw.limits.watchdog"]
+        line = own_python("-m", "wattlaw.limits.watchdog")
         line += [str(folder.path.resolve()), token, str(os.getpid()), *devices]
         process = subprocess.Popen(
-            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=tuple(locks)
+            line,
+            env=own_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=tuple(locks),
         )
         if process.stdin is None or process.stdout is None:
             raise AssertionError("pipes were asked for")

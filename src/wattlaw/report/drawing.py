@@ -12,6 +12,8 @@ from typing import Any, Self
 
 import vl_convert
 
+from wattlaw.isolation import own_environment, own_python
+
 _DIGITS = re.compile(r"(\.\d\d)\d+")
 _TAG = re.compile("<[^>]*>")
 
@@ -27,9 +29,9 @@ class Drawing:
     """A process that turns one chart after the other into SVG; it ends with its input."""
 
     def __enter__(self) -> Self:
-        # -P: no module that lies where the user happens to be is taken for one of ours.
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "wattlaw.report.drawing"],
+            own_python("-m", "wattlaw.report.drawing"),
+            env=own_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -12,7 +12,6 @@ import functools
 import gc
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from wattlaw import registry
 from wattlaw.devices.meter import GROUP, Meter, Sample, Target
+from wattlaw.isolation import own_python
 from wattlaw.store.files import write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import DeviceReport, SamplerReport
@@ -37,7 +37,7 @@ def command(folder: Path, host: str, target: Target, *, heeds_sigterm: bool = Tr
     It ends on SIGUSR2 and, unless told not to heed it, on SIGTERM: a scheduler sends that to all
     processes of a job some time before their end.
     """
-    line = [sys.executable, "-m", "wattlaw.telemetry.sampler", str(folder), host]
+    line = own_python("-m", "wattlaw.telemetry.sampler", str(folder), host)
     line += ["--root-pid", str(target.root_pid), "--parent-pid", str(os.getpid())]
     line += ["--period-s", repr(target.period_s)]
     if target.assume_cpu_w is not None:

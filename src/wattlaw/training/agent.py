@@ -18,6 +18,7 @@ from pathlib import Path
 from wattlaw import processes
 from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput, WattlawError
+from wattlaw.isolation import isolate, own_python
 from wattlaw.store.files import write_text
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -47,6 +48,7 @@ def main() -> int:
     parser.add_argument("--clock-node", type=int, help="number of this node, the first is 0")
     parser.add_argument("--clock-nodes", type=int)
     options, rendezvous = parser.parse_known_args()
+    isolate()
     processes.end_with_parent(options.parent_pid)
     clock = None
     if options.clock_endpoint:
@@ -115,7 +117,8 @@ def _run(
     record, live = _awaited(folder, attempt), folder.live(attempt)
     live.mkdir(parents=True, exist_ok=True)
     is_command = record.spec.workload.command is not None
-    line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers), "-m"]
+    line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers)]
+    line += ["--no-python", *own_python("-u", "-m")]
     with _sampling(live, record.spec.measure, wait=is_command), Clocks(clock, live) as clocks:
         if is_command:
             os.environ[RUN_FOLDER] = str(folder.path.resolve())

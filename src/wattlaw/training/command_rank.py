@@ -8,6 +8,7 @@ import signal
 import sys
 
 from wattlaw import processes
+from wattlaw.isolation import user_environment
 from wattlaw.training.handover import AGENT_PID
 
 #: What a shell says of a command that is not there.
@@ -21,7 +22,7 @@ def main() -> int:
     # The agent's warnings are not for it: it gets the signal as any program does.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     try:
-        os.execvp(words[0], words)  # noqa: S606 - a list of words, no shell
+        os.execvpe(words[0], words, user_environment())  # noqa: S606 - no shell
     except OSError as error:
         print(f"OSError: {words[0]}: cannot be run: {error.strerror}", file=sys.stderr)
     return _NOT_THERE

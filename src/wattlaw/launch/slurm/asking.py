@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from wattlaw.errors import BadInput
+from wattlaw.isolation import own_python
 from wattlaw.launch.limited import limits_of
 from wattlaw.launch.slurm.codes import SETUP_FAILED
 from wattlaw.limits.by_prolog import comment_of
@@ -16,7 +17,16 @@ from wattlaw.study.model import RunSpec
 _SCRIPT = """#!/bin/bash
 # One run of a study; written by 'wattlaw run' from launch.slurm.
 trap 'export WATTLAW_WARNED=1' USR1
-{setup}exec "$@"
+{setup}if [ -n "${{PYTHONPATH-}}" ]; then
+  # wattlaw imports nothing from the working folder, which empty and relative entries mean.
+  export WATTLAW_USER_PYTHONPATH=$PYTHONPATH
+  IFS=: read -ra entries <<< "$PYTHONPATH"
+  PYTHONPATH=
+  for entry in "${{entries[@]}}"; do
+    case $entry in /*) PYTHONPATH+=${{PYTHONPATH:+:}}$entry ;; esac
+  done
+fi
+exec "$@"
 """
 _LINE = """{line}
 code=$?
@@ -79,8 +89,9 @@ def sbatch_words(spec: RunSpec, folder: RunFolder, launch: Launch, name: str) ->
             words.append(f"--{option}")
         elif value is not False:
             words.append(f"--{option}={value}")
-    python = slurm.python or sys.executable
-    words += [str(folder.path.resolve() / "job.sh"), python, "-m", "wattlaw.launch.slurm.job"]
+    driver = ["-m", "wattlaw.launch.slurm.job"]
+    words.append(str(folder.path.resolve() / "job.sh"))
+    words += own_python(*driver, python=slurm.python or sys.executable)
     return [*words, str(folder.path.resolve())]
 
 

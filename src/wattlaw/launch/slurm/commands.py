@@ -3,12 +3,12 @@
 Formats: manual pages squeue(1), sbatch(1), sacct(1) of Slurm 22.05.
 """
 
-import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wattlaw.errors import NotAvailable, WattlawError
+from wattlaw.isolation import user_environment
 from wattlaw.launch.launcher import NoRoomYet
 
 _ANSWERS_S = 90
@@ -211,7 +211,7 @@ def _run(line: list[str]) -> str:
     """
     inherited = {
         name: value
-        for name, value in os.environ.items()
+        for name, value in user_environment().items()
         if not name.startswith("SLURM_") or name.startswith("SLURM_CONF")
     }
     try:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
+from wattlaw.isolation import isolate
 from wattlaw.launch.attempts import missing_of, windows_of_all
 from wattlaw.launch.finish import failure_of, finish
 from wattlaw.launch.slurm import commands, node
@@ -50,6 +51,7 @@ class _Told:
 def main() -> int:
     """Drive a run's attempt to its end; the exit code is one of ``codes``."""
     told = _Told()
+    isolate()
     folder = RunFolder(Path(sys.argv[1]))
     job_id = os.environ.get("SLURM_JOB_ID", "")
     try:
@@ -175,7 +177,7 @@ class _Driver:
         if suffix:
             address = address.partition(".")[0] + suffix
         line = node.line(self._folder, record.attempts, workers, spec.nodes, address, _free_ports())
-        return [*words, sys.executable, *line]
+        return [*words, *line]
 
     def _may_be_warned(self, record: RunRecord, live: Path) -> bool:
         """Say whether all nodes listen; a command would die of a signal that it does not know."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from wattlaw import processes
 from wattlaw.devices.nvidia.driver import visible_boards
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
+from wattlaw.isolation import isolate, own_python
 from wattlaw.launch.finish import write_limits
 from wattlaw.launch.limited import limits_of, refusal, tidy_up
 from wattlaw.launch.meeting import on_one_machine
@@ -53,7 +54,7 @@ def refused_path(live: Path, node: str) -> Path:
 def line(
     folder: RunFolder, attempt: int, workers: int, nodes: int, address: str, ports: tuple[int, int]
 ) -> list[str]:
-    """Return the words after ``python`` that start a node of a run.
+    """Return the command line that starts a node of a run.
 
     Parameters
     ----------
@@ -64,7 +65,8 @@ def line(
     address, ports
         Where the first node is reached: for torchrun, and for comparing clocks.
     """
-    words = ["-m", "wattlaw.launch.slurm.node", str(folder.path.resolve()), str(attempt)]
+    module = "wattlaw.launch.slurm.node"
+    words = own_python("-m", module, str(folder.path.resolve()), str(attempt))
     words += ["--workers", str(workers), "--nodes", str(nodes), "--address", address]
     return [*words, "--port", str(ports[0]), "--clock-port", str(ports[1])]
 
@@ -78,6 +80,7 @@ def main() -> int:
     for name in ("--workers", "--nodes", "--port", "--clock-port"):
         parser.add_argument(name, type=int, required=True)
     options = parser.parse_args()
+    isolate()
     folder = RunFolder(options.folder)
     number = int(os.environ.get("SLURM_NODEID", "0"))
     node = os.environ[HOST] = os.environ.get("SLURMD_NODENAME") or f"node{number}"
