@@ -26,6 +26,7 @@ from limiting import FAKE_BIN, SET, Place
 from sites import Node, nodes
 from wattlaw.devices.nvidia.limiter import NvidiaSmiLimiter
 from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.launch.local import LocalLauncher
 from wattlaw.limits import saved as saved_module
 from wattlaw.limits.asked import Limits
 from wattlaw.limits.by_prolog import VARIABLE as REPORTS
@@ -33,6 +34,8 @@ from wattlaw.limits.by_prolog import granted
 from wattlaw.limits.giving_back import recover_all
 from wattlaw.limits.guard import hold
 from wattlaw.limits.saved import VARIABLE, SaveFolder, boot_id
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
 
@@ -212,7 +215,7 @@ def test_a_huge_file_costs_neither_time_nor_memory(place: Place) -> None:
 
 def test_thousands_of_files_are_reported_in_one_line(place: Place) -> None:
     def flood() -> None:
-        for number in range(3_000):
+        for number in range(1_000):
             (place.folder.path / f"{number:04}.json").write_text("{" if number % 2 else "")
         (place.folder.path / "\x1b[31m\n\u202e.json").touch()
 
@@ -296,16 +299,17 @@ def test_another_users_living_process_keeps_its_board_without_its_lock_file(plac
     assert place.limits_w == [217.5, 217.5]
 
 
+def lock_of(place: Place, device: str) -> object:
+    file = (place.folder.path / f"{device}.lock").open("w")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
 def test_who_holds_a_lock_is_named(place: Place) -> None:
     device = place.devices[0]
 
-    def hold_lock() -> object:
-        file = (place.folder.path / f"{device}.lock").open("w")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        return file
-
     with (
-        user(NOBODY, hold_lock, stays=True) as pid,
+        user(NOBODY, lambda: lock_of(place, device), stays=True) as pid,
         place.measured("--power-limit", 120, "--", "true") as process,
     ):
         assert process.wait(20) == 3
@@ -313,9 +317,24 @@ def test_who_holds_a_lock_is_named(place: Place) -> None:
         assert place.limits_w == [217.5, 217.5]
 
 
+def test_a_run_that_waits_for_a_lock_says_once_who_holds_it(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = place.devices[0]
+    launcher = LocalLauncher(Launch(kind="local", gpus_per_node=1), [], [device])
+    spec = RunSpec(
+        workload=WorkloadSpec(name="digits-cnn"), setting=Setting(gpus=1, power_limit_w=150),
+        repeat=0, measure=Measure(epochs=2, warmup_epochs=1), launch_kind="local",
+    )  # fmt: skip
+    with user(NOBODY, lambda: lock_of(place, device), stays=True) as pid:
+        assert launcher.claim(spec) is launcher.claim(spec) is None
+    assert capsys.readouterr().err.count(f"pid {pid} (nobody)") == 1
+    launcher.claim(spec).release()
+
+
 @pytest.mark.parametrize("which", ["folder", "parent", "open parent", "mode"])
 def test_a_folder_that_another_user_can_replace_is_refused(
-    place: Place, open_folder: Path, monkeypatch: pytest.MonkeyPatch, which: str
+    place: Place, open_folder: Path, which: str
 ) -> None:
     parent = open_folder / "parent"
     parent.mkdir()
@@ -334,6 +353,35 @@ def test_a_folder_that_another_user_can_replace_is_refused(
         with pytest.raises(NotAvailable, match=f"{VARIABLE}"):
             call()
     assert place.boards.calls(SET) == 0
+
+
+def test_root_makes_no_folder_where_another_user_could_replace_it(
+    place: Place, open_folder: Path
+) -> None:
+    parent = open_folder / "open"
+    parent.mkdir()
+    parent.chmod(0o777)
+    with pytest.raises(NotAvailable, match="anybody may remove files there"):
+        SaveFolder(parent / "new" / "limits").create()
+    assert list(parent.iterdir()) == []
+
+
+def test_a_hard_link_to_a_file_of_root_stops_nobody(place: Place) -> None:
+    precious = place.folder.path.parent / "precious"
+    precious.write_text("precious")
+    path = place.folder.path / f"{place.devices[0]}.json"
+    os.link(precious, path)  # as anybody may where fs.protected_hardlinks is 0
+    with hold(place.devices) as held:
+        held.apply(CAP)
+    assert (place.limits_w, precious.read_text()) == ([217.5, 217.5], "precious")
+
+
+def test_commands_that_limit_nothing_go_on_without_a_trusted_folder(
+    place: Place, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = open_folder / "limits-of-nobody"
+    folder.mkdir()
+    os.chown(folder, NOBODY, NOBODY)
     monkeypatch.setenv(VARIABLE, str(folder))
     done = subprocess.run(
         [sys.executable, "-m", "wattlaw", "limits", "show", "--json"],

@@ -153,10 +153,15 @@ class SaveFolder:
             It cannot be made, or is not one to be trusted.
         """
         try:
-            self.path.mkdir(mode=0o700, parents=True)
-            self.path.chmod(0o1777 if os.geteuid() == 0 else 0o755)
+            if not self.exists():
+                above = next(one for one in self.path.parents if os.path.lexists(one))
+                only_root_writes(above, or_sticky=True)  # else chmod could be led elsewhere
+                self.path.mkdir(mode=0o700, parents=True)
+                self.path.chmod(0o1777 if os.geteuid() == 0 else 0o755)
         except FileExistsError:
             pass
+        except NotAvailable as error:
+            raise NotAvailable(f"{self.path}: cannot be made: {error}; set {VARIABLE}") from None
         except OSError as error:
             told = f"{self.path}: cannot be made: {error.strerror}; set {VARIABLE}"
             raise NotAvailable(told) from None
@@ -169,7 +174,7 @@ class SaveFolder:
                 raise NotAvailable(f"{self.path} is no folder")
             only_root_writes(self.path, or_sticky=True)
         except NotAvailable as error:
-            told = f"let root put that right ('install -d -m 1777 {self.path}')"
+            told = f"let root run 'mv {self.path} {self.path}.old; mkdir -m 1777 {self.path}'"
             raise NotAvailable(f"{error}; {told}, or set {VARIABLE}") from None
         except OSError as error:
             raise NotAvailable(f"{self.path}: {error.strerror}; set {VARIABLE}") from None
@@ -386,7 +391,7 @@ class SaveFolder:
                 saved = self._read(path)
             except BadInput as error:  # it hides no other
                 reason = str(error) if str(error).isprintable() else ascii(str(error))
-                if is_foreign:
+                if is_foreign or _has_links(path):
                     ignored[uid] += 1
                     reasons.setdefault(uid, reason)
                 else:
@@ -472,6 +477,14 @@ def _owner(path: Path) -> int | None:
         return path.lstat().st_uid
     except OSError:
         return None
+
+
+def _has_links(path: Path) -> bool:
+    """Say whether a file has several names; some systems let anybody link another's file."""
+    try:
+        return path.lstat().st_nlink > 1
+    except OSError:
+        return False
 
 
 def _is_folder_of(path: Path, uid: str) -> bool:
