@@ -17,8 +17,8 @@ from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.launch.limited import refusal
 from wattlaw.launch.selftest import run_checks
 from wattlaw.limits.asked import Limits
-from wattlaw.limits.giving_back import recover_all
-from wattlaw.limits.guard import hold
+from wattlaw.limits.giving_back import recover_each
+from wattlaw.limits.guard import hold, holders
 from wattlaw.limits.saved import Saved, SaveFolder
 from wattlaw.limits.site.scripts import write_site_files
 
@@ -61,17 +61,27 @@ def limits_show(*, as_json: bool) -> int:
     """Show the limits of every device, and what is to be given back."""
     states = {s.device: s for found in inventory.limiters_found() for s in found.devices}
     folder = SaveFolder()
-    saved = {one.device: one for one in folder.all()}
+    saved: dict[str, Saved] = {}
+    try:
+        survey = folder.survey()
+        for line in (*survey.damaged, *survey.ignored):
+            print(f"wattlaw: {line}", file=sys.stderr)
+        for one in sorted(survey.states, key=lambda one: not one.is_foreign):
+            if one.device in states or not one.is_foreign:
+                saved[one.device] = one
+    except NotAvailable as error:  # the limits are shown all the same
+        print(f"wattlaw: {error}", file=sys.stderr)
+    devices = list(dict.fromkeys([*states, *saved]))
+    holders_of = {d: folder.holder(d) or "unknown" for d in devices if folder.is_held(d)}
     rows = [
         {
             **dataclasses.asdict(states.get(device) or LimitState(device, "not here")),
-            "is_held": folder.is_locked(device),
+            "is_held": device in holders_of,
+            "held_by": holders_of.get(device),
             "to_give_back": saved[device].model_dump(mode="json") if device in saved else None,
         }
-        for device in dict.fromkeys([*states, *saved])
+        for device in devices
     ]
-    for damaged in folder.damaged():
-        print(f"wattlaw: {damaged}", file=sys.stderr)
     if as_json:
         print(json.dumps(rows))
         return 0
@@ -79,7 +89,7 @@ def limits_show(*, as_json: bool) -> int:
         print("Nothing here can be limited; 'wattlaw devices' says why.")
         return 0
     table = _table("Limits, in W", "device", "limit", "enforced", "default", "range", "held")
-    for device in dict.fromkeys([*states, *saved]):
+    for device in devices:
         state = states.get(device) or LimitState(device, "not here")
         table.add_row(
             escape(device),
@@ -87,7 +97,7 @@ def limits_show(*, as_json: bool) -> int:
             _number(state.enforced_w),
             _number(state.default_w),
             _range(state.min_w, state.max_w),
-            escape(_held(saved.get(device), is_held=folder.is_locked(device))),
+            escape(_held(saved.get(device), holders_of.get(device))),
         )
     Console().print(table)
     return 0
@@ -105,7 +115,7 @@ def limits_set(gpus: Sequence[str], limits: Limits, prior_clocks: str | None) ->
         raise NotAvailable(refused)
     held = hold(boards)
     if held is None:
-        raise NotAvailable("another process limits one of these GPUs (see 'wattlaw limits show')")
+        raise NotAvailable(holders(boards))
     with held:
         for one in held.apply(limits, kept=True):
             parts = []
@@ -125,13 +135,17 @@ def limits_set(gpus: Sequence[str], limits: Limits, prior_clocks: str | None) ->
 
 def limits_restore() -> int:
     """Give back whatever is to be given back."""
-    found = recover_all(SaveFolder(), also_kept=True)
+    found, survey = recover_each(SaveFolder(), also_kept=True)
     if not found:
         print("Nothing is to be given back.")
     for left in found:
         words = f": {left.reason}" if left.reason else ""
         who = f" (by {left.saved.user}, pid {left.saved.owner_pid})"
         print(f"{left.saved.device}: {left.state}{who if left.state == 'in use' else ''}{words}")
+    for line in survey.ignored:
+        print(f"wattlaw: {line}", file=sys.stderr)
+    if survey.damaged:
+        raise BadInput("; ".join(survey.damaged))
     return NotAvailable.exit_code if any(f.state == "not given back" for f in found) else 0
 
 
@@ -171,13 +185,13 @@ def _ranges(state: LimitState) -> str:
     return f"{now} of {watts} W; clocks {clocks} MHz"
 
 
-def _held(saved: Saved | None, *, is_held: bool) -> str:
+def _held(saved: Saved | None, holder: str | None) -> str:
     if saved is None:
-        return "in use" if is_held else "-"
+        return f"in use by {holder}" if holder else "-"
     who = f"{saved.user}, pid {saved.owner_pid}; before: {_number(saved.power_limit_w)} W"
     if saved.kept:
         return f"set by {who}"
-    return f"by {who}" if is_held else f"left by {who}: wattlaw limits restore"
+    return f"by {who}" if holder else f"left by {who}: wattlaw limits restore"
 
 
 def _number(value: float | None) -> str:

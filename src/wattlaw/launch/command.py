@@ -18,7 +18,7 @@ from wattlaw.launch.finish import write_limits
 from wattlaw.launch.limited import refusal, tidy_up
 from wattlaw.launch.recording import Recording
 from wattlaw.limits.asked import Limits
-from wattlaw.limits.guard import Hold, hold
+from wattlaw.limits.guard import Hold, hold, holders
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -95,7 +95,7 @@ def measure(
     recording = Recording(Store(store), spec, Target(os.getpid(), 1 / sample_hz, assume_cpu_w))
     held = None if limits.are_none else hold(boards)
     if held is None and not limits.are_none:
-        raise NotAvailable("another process limits one of these GPUs (see 'wattlaw limits show')")
+        raise NotAvailable(holders(boards))
     try:
         applied = held.apply(limits) if held is not None else ()
         recording.begin()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from wattlaw.errors import WattlawError
 from wattlaw.limits.asked import Limits
-from wattlaw.limits.giving_back import recover_all
+from wattlaw.limits.giving_back import recover_each
 from wattlaw.limits.saved import SaveFolder
 from wattlaw.study.model import Setting
 
@@ -35,12 +35,14 @@ def tidy_up() -> None:
     What is wrong with the folder is told, and stops nobody who limits nothing.
     """
     try:
-        found = recover_all(SaveFolder())
+        found, survey = recover_each(SaveFolder())
     except WattlawError as error:
         print(f"wattlaw: {error}", file=sys.stderr)
         return
+    for line in (*survey.damaged, *survey.ignored):
+        print(f"wattlaw: {line}", file=sys.stderr)
     for left in found:
         if left.state == "given back":
             print(f"wattlaw: gave back the limits of {left.saved.device}", file=sys.stderr)
-        elif left.state == "not given back":
+        elif left.state in ("not given back", "another user's"):
             print(f"wattlaw: {left.saved.device}: {left.reason}", file=sys.stderr)

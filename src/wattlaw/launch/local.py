@@ -20,7 +20,7 @@ from wattlaw.launch.launcher import Ended, EndsWithUs
 from wattlaw.launch.limited import limits_of, refusal, tidy_up
 from wattlaw.launch.meeting import on_one_machine
 from wattlaw.launch.places import Claim, Places
-from wattlaw.limits.guard import Hold, hold
+from wattlaw.limits.guard import Hold, hold, holders
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -60,6 +60,7 @@ class LocalLauncher(EndsWithUs):
         self._launch = launch
         self._gpus, self._boards = gpus, boards
         self._places = Places.of_this_user()
+        self._told: set[str] = set()
 
     @classmethod
     def prepared(cls, launch: Launch) -> Launch:
@@ -112,15 +113,22 @@ class LocalLauncher(EndsWithUs):
             return None
         room = Room(run, workers)
         if not limits_of(spec.setting).are_none:
+            boards = workers.names if self._gpus else self._boards
             try:
-                room.hold = hold(workers.names if self._gpus else self._boards)
+                room.hold = hold(boards)
             except NotAvailable as error:
                 room.refusal = error
                 return room
             if room.hold is None:
+                self._tell_once(f"waiting: {holders(boards)}")
                 room.release()
                 return None
         return room
+
+    def _tell_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            print(f"wattlaw: {line}", file=sys.stderr)
 
     def close(self) -> None:
         """Nothing is held beside the attempts."""

@@ -4,6 +4,7 @@ The job asks with a word in its comment (:func:`comment_of`), root's prolog limi
 writes a report on each node, and :func:`granted` holds that against what the driver enforces.
 """
 
+import glob
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -11,12 +12,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from wattlaw.errors import NotAvailable
+from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.limits.asked import Limits
 from wattlaw.limits.giving_back import SAME_W, limiters, that_have
 from wattlaw.limits.site.job import Place
 from wattlaw.limits.site.request import comment_of
 from wattlaw.limits.site.state import SiteReport
+from wattlaw.limits.trust import read_small
 from wattlaw.store.record import LimitReport
 
 __all__ = ["comment_of", "granted"]
@@ -24,6 +26,8 @@ __all__ = ["comment_of", "granted"]
 #: Where a site's prolog leaves its reports, if not in the usual folder.
 VARIABLE = "WATTLAW_SLURM_REPORTS"
 _ASK = "ask the administrators (docs/slurm-admin.md)"
+#: A report takes about 500 bytes for each board.
+_MOST_BYTES = 65_536
 #: What was written to three decimals.
 _SAME_REQUEST = 0.001
 
@@ -93,10 +97,14 @@ def _granted(limits: Limits, boards: Sequence[str], job_id: str) -> tuple[LimitR
 
 def _reports(folder: Path, job_id: str) -> Iterator[SiteReport]:
     """Yield the reports about a job; a machine that plays several nodes has several."""
-    for path in sorted(folder.glob(f"{job_id}.*.json")):
+    for path in sorted(folder.glob(f"{glob.escape(job_id)}.*.json")):
         try:
-            yield SiteReport.model_validate_json(path.read_text(encoding="utf-8"))
-        except (ValidationError, UnicodeDecodeError, OSError):
+            found = read_small(path, _MOST_BYTES)
+            if found is not None:
+                yield SiteReport.model_validate_json(found[0])
+        except BadInput as error:
+            raise NotAvailable(f"{error}: {_ASK}") from None
+        except ValidationError:
             raise NotAvailable(f"{path}: cannot be read: {_ASK}") from None
 
 

@@ -9,10 +9,11 @@ from typing import Literal
 
 from wattlaw import registry
 from wattlaw.devices.limiter import GROUP, Limiter
+from wattlaw.devices.nvidia.limiter import UNLOCK_OPTIONS, set_power_options, sudo_lets
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted, WattlawError, one_line
-from wattlaw.limits.saved import Saved, SaveFolder
+from wattlaw.limits.saved import Saved, SaveFolder, Survey
 
-State = Literal["given back", "in use", "kept", "elsewhere", "not given back"]
+State = Literal["given back", "in use", "kept", "elsewhere", "not given back", "another user's"]
 
 #: A limit read back is as asked for within what drivers round to.
 SAME_W = 0.5
@@ -121,22 +122,36 @@ class Left:
 def recover_all(folder: SaveFolder, *, also_kept: bool = False) -> list[Left]:
     """Give back what dead owners left behind; with ``also_kept`` what was set by hand, too.
 
+    With ``also_kept`` root gives back for other users, too, if sudo lets them set limits.
+
     Raises
     ------
     BadInput
-        A saved state cannot be understood. All others have been dealt with.
+        A saved state of ours or of root's cannot be understood. All others have been dealt with.
     NotAvailable
         Anybody could have replaced what is saved there.
     """
-    found = folder.all()
-    left = []
-    if found:
-        folder.check()
-        with limiters() as known:
-            left = [_recovered(folder, saved, known, also_kept=also_kept) for saved in found]
-    if damaged := folder.damaged():
-        raise BadInput("; ".join(damaged))
+    left, survey = recover_each(folder, also_kept=also_kept)
+    if survey.damaged:
+        raise BadInput("; ".join(survey.damaged))
     return left
+
+
+def recover_each(folder: SaveFolder, *, also_kept: bool = False) -> tuple[list[Left], Survey]:
+    """Do as ``recover_all``; return also what cannot be understood."""
+    survey = folder.survey()
+    if not survey.states:
+        return [], survey
+    left = []
+    with limiters() as known:
+        seen: set[tuple[str, str]] = set()
+        for saved in survey.states:
+            if saved.is_foreign:  # one for each user and board: anybody can write a thousand
+                if (saved.user, saved.device) in seen or not that_have(saved.device, known):
+                    continue
+                seen.add((saved.user, saved.device))
+            left.append(_recovered(folder, saved, known, also_kept=also_kept))
+    return left, survey
 
 
 def _recovered(
@@ -144,10 +159,13 @@ def _recovered(
 ) -> Left:
     lock: int | None = None
     try:
-        lock = folder.lock(saved.device)
+        reason = _not_believed(saved, known, also_kept=also_kept) if saved.is_foreign else None
+        if reason is not None and not (saved.is_in_use or folder.is_held(saved.device)):
+            return Left(saved, "another user's", reason)
+        lock = None if reason is not None else folder.lock(saved.device)
         if lock is None:
             return Left(saved, "in use")
-        present = folder.read(saved.device)  # now nobody else changes it
+        present = folder.read_again(saved)  # now nobody else changes it
         if present is None:
             return Left(saved, "given back")
         if (state := _not_to_be_touched(present, also_kept=also_kept)) is not None:
@@ -159,6 +177,25 @@ def _recovered(
         if lock is not None:
             os.close(lock)
     return Left(saved, "given back")
+
+
+def _not_believed(saved: Saved, known: dict[str, Limiter], *, also_kept: bool) -> str | None:
+    """Return why another user's state is left alone, None if root may act on it."""
+    if not (also_kept and os.geteuid() == 0):
+        told = f"{saved.user}, or root, must run 'wattlaw limits restore'"
+        return f"was limited by {saved.user}: {told}"
+    if not _sudo_lets(saved, known):
+        return f"{saved.user} may not set limits by sudo, so the file of {saved.user} is not used"
+    return None
+
+
+def _sudo_lets(saved: Saved, known: dict[str, Limiter]) -> bool:
+    """Say whether the user who wrote a state may make the changes that would give it back."""
+    if not that_have(saved.device, known):
+        return False
+    changes = [] if saved.power_limit_w is None else [set_power_options(saved.power_limit_w)]
+    changes += [UNLOCK_OPTIONS] if saved.unlock_clock else []
+    return all(sudo_lets(saved.user, saved.device, *options) for options in changes)
 
 
 def _not_to_be_touched(saved: Saved, *, also_kept: bool) -> State | None:
@@ -187,7 +224,7 @@ def recover(
     NotAvailable
         It could not be given back, or somebody else has changed the limit since.
     """
-    if not folder.is_ours(saved.device) and not (on_request and os.geteuid() == 0):
+    if not saved.is_ours and not (on_request and os.geteuid() == 0):
         told = f"{saved.user}, or root, must run 'wattlaw limits restore'"
         raise NotPermitted(f"{saved.device}: {told}")
     now_w = None
@@ -196,7 +233,7 @@ def recover(
         if now_w is not None:
             saved = saved.model_copy(update={"power_limit_w": None})
         give_back(saved, known)
-    folder.remove(saved.device)
+    folder.forget(saved)
     if now_w is not None:
         raise NotAvailable(f"{saved.device}: somebody has set {now_w:g} W since; it stays")
 

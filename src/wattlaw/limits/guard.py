@@ -6,7 +6,6 @@ and by the watchdog when this process dies first; what survives even that, a lat
 """
 
 import contextlib
-import getpass
 import os
 import secrets
 import socket
@@ -22,6 +21,7 @@ from wattlaw.isolation import own_environment, own_python
 from wattlaw.limits.asked import Limits, applied, check_range
 from wattlaw.limits.giving_back import give_back, limiters, recover, that_have
 from wattlaw.limits.saved import Saved, SaveFolder, boot_id
+from wattlaw.limits.trust import user_name
 from wattlaw.limits.watchdog import DONE, READY, YOURS
 from wattlaw.store.record import LimitReport
 
@@ -119,14 +119,19 @@ class Hold:
         raise NotPermitted("; ".join(reasons) or f"{device}: nothing here can limit it")
 
     def _recover(self, device: str, known: dict[str, Limiter]) -> None:
-        left = self.folder.read(device)
-        if left is None:
-            return
+        for left in self.folder.states(device):
+            self._recover_state(device, left, known)
+
+    def _recover_state(self, device: str, left: Saved, known: dict[str, Limiter]) -> None:
+        if left.is_foreign and not left.is_in_use:
+            return  # anybody can write it; what it is about stays as it is before our run
         if not left.is_of_this_host:
             told = f"{device}: {self.folder.path} says that it is limited on {left.host}"
             raise NotAvailable(told)
         if left.is_in_use:
             raise NotAvailable(f"{device}: is in use by {left.user}, pid {left.owner_pid}")
+        if not (left.is_of_this_boot or left.is_ours):
+            return  # the limit is gone since the boot, and root forgets the file
         if left.kept and left.is_of_this_boot:
             told = f"{device}: limited by {left.user} until 'wattlaw limits restore'"
             raise NotAvailable(told)
@@ -211,6 +216,15 @@ def hold(devices: Sequence[str], folder: SaveFolder | None = None) -> Hold | Non
     return held
 
 
+def holders(devices: Sequence[str], folder: SaveFolder | None = None) -> str:
+    """Say, for a message, that others limit devices, and who as far as the system tells it."""
+    place = folder or SaveFolder()
+    held = [device for device in dict.fromkeys(devices) if place.is_held(device)]
+    who = [f"{device}: {place.holder(device) or 'unknown'}" for device in held]
+    told = f" ({', '.join(who)})" if who else ""
+    return f"another process limits one of these GPUs{told}; see 'wattlaw limits show'"
+
+
 class _Watchdog:
     """The process that gives back when this one is gone."""
 
@@ -267,15 +281,8 @@ def _saved(state: LimitState, limits: Limits, token: str, *, kept: bool) -> Save
         unlock_clock=limits.clock_limit_mhz is not None,
         token=token,
         owner_pid=os.getpid(),
-        user=_user(),
+        user=user_name(os.geteuid()),
         made_at=datetime.now(UTC),
         boot_id=boot_id(),
         kept=kept,
     )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for us
-        return str(os.getuid())

@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from wattlaw.errors import WattlawError
 from wattlaw.limits.giving_back import give_back, limiters, that_have
 from wattlaw.limits.saved import SaveFolder
 
@@ -85,7 +84,7 @@ def _not_given_back(folder: SaveFolder, token: str, devices: Sequence[str]) -> l
                     give_back(saved, known)
                 if saved is None or saved.token == token:
                     folder.remove(device)
-            except (WattlawError, OSError):
+            except Exception:  # whatever it is, the other devices are given back
                 left.append(device)
     return left
 

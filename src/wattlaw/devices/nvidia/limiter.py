@@ -1,6 +1,7 @@
 """Power limits and clock locks of NVIDIA GPUs: by NVML, or by ``sudo -n nvidia-smi``."""
 
 import contextlib
+import os
 import shutil
 import subprocess
 import time
@@ -18,6 +19,8 @@ _SMI_TIMEOUT_S = 60
 #: How long a setting that somebody else has begun is waited for.
 _OTHERS_S = 10.0
 _SETTINGS = frozenset({"-pl", "-lgc", "-rgc"})
+UNLOCK_OPTIONS: tuple[str, ...] = ("-rgc",)
+_SUDO_LIST_TIMEOUT_S = 10
 
 
 class NvidiaLimiter:
@@ -128,7 +131,7 @@ class NvidiaSmiLimiter(NvidiaLimiter):
 
     def set_power_limit(self, device: str, watts: float) -> None:
         """Set the power limit, to the milliwatt."""
-        self._smi(device, "-pl", f"{watts:.3f}".rstrip("0").rstrip("."))
+        self._smi(device, *set_power_options(watts))
 
     def lock_clock(self, device: str, mhz: float) -> None:
         """Lock the graphics clock."""
@@ -137,7 +140,7 @@ class NvidiaSmiLimiter(NvidiaLimiter):
     def unlock_clock(self, device: str) -> None:
         """Take every lock of the graphics clock away; a board that knows no locks has none."""
         with contextlib.suppress(_NotSupported):
-            self._smi(device, "-rgc")
+            self._smi(device, *UNLOCK_OPTIONS)
 
     def _smi(self, device: str, *options: str) -> None:
         sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
@@ -170,6 +173,29 @@ def _refusal(told: str) -> type[NotAvailable]:
     return _NotSupported if "not supported" in told else NotAvailable
 
 
+def set_power_options(watts: float) -> tuple[str, ...]:
+    """Return the options of nvidia-smi that set a power limit, to the milliwatt."""
+    return "-pl", f"{watts:.3f}".rstrip("0").rstrip(".")
+
+
+def sudo_lets(user: str, device: str, *options: str) -> bool:
+    """Say whether sudo lets a user run nvidia-smi with options on a board; only root can ask."""
+    sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
+    if sudo is None or smi is None:
+        return False
+    try:
+        done = subprocess.run(
+            [sudo, "-n", "-l", "-U", user, smi, "-i", device, *options],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_SUDO_LIST_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return False
+    return done.returncode == 0
+
+
 def _wait_for_others(uuid: str) -> None:
     """Wait until no other nvidia-smi changes a board.
 
@@ -177,15 +203,25 @@ def _wait_for_others(uuid: str) -> None:
     limit after the one that gives back.
     """
     end_s = time.monotonic() + _OTHERS_S
-    while any(_changes(line, uuid) for line in _command_lines()):
+    while pids := _changing(uuid):
         if time.monotonic() > end_s:
-            raise NotAvailable(f"{uuid}: another nvidia-smi is changing it")
+            raise NotAvailable(f"{uuid}: another nvidia-smi (pid {pids[0]}) is changing it")
         time.sleep(0.05)
 
 
-def _command_lines() -> list[list[str]]:
-    found = psutil.process_iter(["cmdline"])
-    return [process.info["cmdline"] or [] for process in found]
+def _changing(uuid: str) -> list[int]:
+    """Return the pids of what changes a board: root's, as sudo starts it, or our own.
+
+    By its real user: anybody can start a program of any name, but not as root. A program that runs
+    as root for its caller (setuid), as sudo does before it has checked anything, keeps that user.
+    """
+    trusted = {0, os.getuid()}
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.uids().real in trusted and _changes(process.cmdline(), uuid):
+                found.append(process.pid)
+    return found
 
 
 def _changes(line: list[str], uuid: str) -> bool:

@@ -23,7 +23,7 @@ from wattlaw.launch.limited import limits_of, refusal, tidy_up
 from wattlaw.launch.meeting import on_one_machine
 from wattlaw.launch.slurm.submitted import read_submitted
 from wattlaw.limits.by_prolog import granted
-from wattlaw.limits.guard import hold
+from wattlaw.limits.guard import hold, holders
 from wattlaw.store.files import write_text
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -181,7 +181,7 @@ def _limited(setting: Setting, launch: Launch, live: Path, node: str) -> Iterato
         raise NotAvailable(why)
     held = hold(boards)
     if held is None:
-        raise NotAvailable("another process limits one of the job's GPUs ('wattlaw limits show')")
+        raise NotAvailable(holders(boards))
     with held:
         write_limits(live, node, held.apply(limits))
         yield

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattlaw.errors import NotAvailable, NotPermitted
 from wattlaw.limits.asked import Limits
-from wattlaw.limits.site.trust import only_root_writes
+from wattlaw.limits.trust import only_root_writes
 from wattlaw.study.document import read_document
 
 

@@ -17,7 +17,14 @@ from wattlaw.limits.site.boards import job_boards
 from wattlaw.limits.site.file import SiteFile
 from wattlaw.limits.site.job import Job, Place, is_over, mentions, tell
 from wattlaw.limits.site.request import requested
-from wattlaw.limits.site.state import SiteReport, StateFolder, boards_here, is_for, write_report
+from wattlaw.limits.site.state import (
+    SiteReport,
+    StateFolder,
+    boards_here,
+    is_for,
+    remove_report,
+    write_report,
+)
 from wattlaw.limits.site.watch import Watchdog
 from wattlaw.store.record import LimitReport
 
@@ -28,7 +35,7 @@ def prolog(place: Place, job: Job, comment: str) -> None:
     What cannot be done is told, to the job in its report and to the administrators. Nothing is
     raised for it: the job is not to blame, and a failing prolog drains the node.
     """
-    place.report(job.job_id, job.node).unlink(missing_ok=True)
+    remove_report(place, job.job_id, job.node)
     try:
         _tidy_up(place, job)
     except WattlawError as error:
@@ -195,7 +202,7 @@ def epilog(place: Place, job: Job) -> None:
         if damaged := folder.damaged():
             raise NotAvailable("; ".join(damaged))
     finally:
-        place.report(job.job_id, job.node).unlink(missing_ok=True)
+        remove_report(place, job.job_id, job.node)
 
 
 def restore(place: Place, *, also_running: bool) -> None:
@@ -220,7 +227,7 @@ def restore(place: Place, *, also_running: bool) -> None:
     except NotAvailable as error:
         reasons.append(str(error))
     for saved in left:
-        place.report(saved.job_id or "", saved.node or "").unlink(missing_ok=True)
+        remove_report(place, saved.job_id or "", saved.node or "")
     told = "Slurm does not tell whether it is over; 'restore --all' gives back"
     reasons += [f"{saved.device}: job {saved.job_id}: {told}" for saved in unknown]
     reasons += folder.damaged()

@@ -13,7 +13,7 @@ from wattlaw.errors import NotAvailable
 from wattlaw.limits.giving_back import give_back, recover
 from wattlaw.limits.saved import Saved, SaveFolder
 from wattlaw.limits.site.job import Job, Place, tell
-from wattlaw.limits.site.trust import only_root_writes
+from wattlaw.limits.trust import only_root_writes
 from wattlaw.store.files import write_text
 from wattlaw.store.record import LimitReport
 
@@ -50,6 +50,15 @@ def write_report(place: Place, report: SiteReport) -> None:
     write_text(place.report(report.job_id, report.node), text, durable=False)
 
 
+def remove_report(place: Place, job_id: str, node: str) -> None:
+    """Remove the report of a job. What cannot be removed is told, and stops nothing."""
+    path = place.report(job_id, node)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        tell(f"{path}: cannot be removed: {error.strerror}")
+
+
 class StateFolder(SaveFolder):
     """The folder of previous limits. Root believes what is in it, so it is root's alone."""
 
@@ -71,10 +80,7 @@ class StateFolder(SaveFolder):
 
     def here(self) -> list[Saved]:
         """Return the saved states of this machine; raises as ``check`` does."""
-        if not self.path.exists():
-            return []
-        self.check()
-        return [saved for saved in self.all() if saved.is_of_this_host]
+        return [s for s in self.all() if s.is_of_this_host and not s.is_foreign]
 
     @contextmanager
     def held(self, devices: Iterable[str]) -> Iterator[None]:

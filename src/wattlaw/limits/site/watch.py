@@ -18,7 +18,7 @@ from pathlib import Path
 from wattlaw.devices.limiter import Limiter
 from wattlaw.errors import NotAvailable, WattlawError, one_line
 from wattlaw.limits.site.job import Job, Place, is_over, tell, working
-from wattlaw.limits.site.state import StateFolder, boards_here
+from wattlaw.limits.site.state import StateFolder, boards_here, remove_report
 
 READY = b"ready\n"
 _START_S = 60
@@ -136,7 +136,7 @@ def _give_back(
             except (WattlawError, OSError) as error:
                 reasons.append(one_line(error))
         if not reasons:
-            place.report(job.job_id, job.node).unlink(missing_ok=True)
+            remove_report(place, job.job_id, job.node)
             tell(f"gave back the limits of job {job.job_id}: no epilog came", is_wrong=False)
             return
     tell(f"job {job.job_id}: not given back, no epilog came: {'; '.join(reasons)}")
