@@ -11,6 +11,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TextIO
 
 _NOT_ASCII = re.compile(r"[^\n\t -~]")
@@ -106,18 +107,35 @@ class OutputStream(io.TextIOBase):
 def escaped_output() -> Iterator[None]:
     """Escape what is written to ``sys.stdout`` and ``sys.stderr`` in this block.
 
-    A character that the terminal's encoding lacks is printed as its escape.
+    A character that the terminal's encoding lacks is printed as its escape. A stream that was
+    closed when the process started takes everything and keeps nothing.
     """
     before = sys.stdout, sys.stderr
-    for stream in before:
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    sys.stdout = before[0] and OutputStream(before[0], "standard output")
-    sys.stderr = before[1] and OutputStream(before[1], "standard error")
+    if None in before:
+        _open_closed_descriptors()
+    sys.stdout = _escaping(before[0], "standard output")
+    sys.stderr = _escaping(before[1], "standard error")
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def _escaping(stream: TextIO | None, name: str) -> OutputStream:
+    if stream is None:
+        stream = io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8")
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+    return OutputStream(stream, name)
+
+
+def _open_closed_descriptors() -> None:
+    """Open the null device as 0, 1 and 2 where they are closed, so that no other file is."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def flush_output() -> None:
@@ -131,8 +149,7 @@ def flush_output() -> None:
     failed: OSError | None = None
     for stream in (sys.stderr, sys.stdout):
         try:
-            if stream is not None:
-                stream.flush()
+            stream.flush()
         except OSError as error:
             failed = error if stream is sys.stdout else failed
             with contextlib.suppress(OSError):  # the interpreter flushes again when it ends

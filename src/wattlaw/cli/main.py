@@ -3,11 +3,12 @@
 Only the standard library is imported before errors and Ctrl-C are caught.
 """
 
+import contextlib
 import signal
 import sys
 from collections.abc import Sequence
 
-#: What a shell says of a command that Ctrl-C ended.
+#: What a shell says of a command that Ctrl-C ended; it may come before anything is imported.
 INTERRUPTED = 130
 
 
@@ -24,13 +25,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 code = code or 1
             except OSError as error:
                 code = code or 2
-                print(f"wattlaw: {error.filename}: {error.strerror}", file=sys.stderr)
-                sys.stderr.flush()
+                _say(f"{error.filename}: {error.strerror}")
             return code or (crash.EXIT_CODE if crashes else 0)
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
-        if arguments is None:  # Ctrl-C while the interpreter ends
+        # Ctrl-C while the interpreter ends
+        if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -50,8 +51,14 @@ def _run(arguments: Sequence[str] | None) -> int:
         code, text = 2, str(error)
     except BaseException as error:
         code, text = _told(error)
-    print(f"wattlaw: {' '.join(text.split())}", file=sys.stderr)
+    _say(text)
     return code
+
+
+def _say(text: str) -> None:
+    """Print one line on standard error, where there is one."""
+    with contextlib.suppress(OSError):
+        print(f"wattlaw: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def _told(error: BaseException) -> tuple[int, str]:

@@ -249,7 +249,12 @@ def _gpus() -> list[str]:
     line = [sys.executable, "-c", _PROBE]
     try:
         found = subprocess.run(
-            line, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True
+            line,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            check=True,
         )
     except (subprocess.SubprocessError, OSError) as error:
         words = str(getattr(error, "stderr", None) or error).strip().splitlines()

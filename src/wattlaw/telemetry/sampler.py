@@ -15,11 +15,10 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Set
 from pathlib import Path
 
-from wattlaw import registry
+from wattlaw import crash, registry
 from wattlaw.devices.meter import GROUP, Meter, Sample, Target
 from wattlaw.store.files import write_text
 from wattlaw.store.live import LiveWriter
@@ -159,8 +158,8 @@ class Sampler:
                 threading.Thread(target=self._watch, daemon=True).start()
                 try:
                     self._sample()
-                except BaseException:
-                    traceback.print_exc()
+                except BaseException as error:
+                    crash.print_report(error)
                     os._exit(1)  # the thread that held the process together hangs
                 return
 
@@ -221,4 +220,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(crash.run(main))
