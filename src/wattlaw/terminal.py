@@ -11,7 +11,6 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TextIO
 
 _NOT_ASCII = re.compile(r"[^\n\t -~]")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 #: What a shell says of a command that Ctrl-C ended; it may come before anything is imported.
 INTERRUPTED = 130
+_UNTIL_EXIT: list[contextlib.ExitStack] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,7 +18,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from wattlaw import crash, terminal
 
-        with terminal.escaped_output(), crash.reported_in_threads() as crashes:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(terminal.escaped_output())
+            crashes = stack.enter_context(crash.reported_in_threads())
             code = _run(arguments)
             try:
                 terminal.flush_output()
@@ -26,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             except OSError as error:
                 code = code or 2
                 _say(f"{error.filename}: {error.strerror}")
+            if arguments is None:  # a thread may still fail while the process ends
+                _UNTIL_EXIT.append(stack.pop_all())
             return code or (crash.EXIT_CODE if crashes else 0)
     except KeyboardInterrupt:
         return INTERRUPTED
