@@ -23,6 +23,9 @@ from wattlaw.store.store import Store
 # as those here take three times the processor's time. Launchers tell their workers how many.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# An unexpected exception shows its traceback in tests.
+os.environ.setdefault("WATTLAW_TRACEBACK", "1")
+
 # A first example may import a library; how long one takes says nothing here.
 settings.register_profile("wattlaw", deadline=None)
 settings.load_profile("wattlaw")
@@ -71,6 +74,7 @@ def own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         folder = str(tmp_path_factory.mktemp("places"))
         patch.setenv("TMPDIR", folder)
         patch.setattr("tempfile.tempdir", folder)
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 
 

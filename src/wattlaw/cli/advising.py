@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from wattlaw.analysis.advice import advice
@@ -15,6 +13,7 @@ from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.advice.words import ENERGY, TIME, amount, number, setting_words, told
 from wattlaw.analysis.caps.limits import limit_words
 from wattlaw.analysis.metrics import run_metrics
+from wattlaw.cli.console import Console
 from wattlaw.cli.footprints import footprint_of
 from wattlaw.cli.quantities import duration_s, energy_j, finite, share
 from wattlaw.store.tables import read_stores
@@ -54,11 +53,11 @@ def advise(
         return 0
     console = Console()
     for line in _words(found):
-        console.print(line, markup=False, highlight=False)
+        console.print(line)
     if found.pareto:
         console.print(_front(found))
     for warning in found.warnings:
-        console.print(f"Warning: {warning}", markup=False, highlight=False)
+        console.print(f"Warning: {warning}")
     return 0
 
 
@@ -153,7 +152,7 @@ def _front(found: advice.Advice) -> Table:
         table.add_column(name, justify="left" if name in _LEFT else "right")
     table.columns[0].header = f"{found.worker}s"
     for row in zip(*told_by.values(), strict=True):
-        table.add_row(*(escape(text) for text in row))
+        table.add_row(*row)
     if len(found.pareto) > _MOST:
         table.caption = f"{len(found.pareto) - _MOST} slower ones are in the JSON"
     return table

@@ -9,8 +9,6 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from wattlaw.analysis.cells import cells
@@ -20,6 +18,7 @@ from wattlaw.analysis.laws.fits import Fit, Fits, fit_groups
 from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import ENERGY, fit_series, scaling_series
+from wattlaw.cli.console import Console
 from wattlaw.errors import BadInput, Refused
 from wattlaw.store.store import Store
 from wattlaw.store.tables import KINDS, read_stores, read_table, write_table
@@ -113,7 +112,7 @@ def report(
     return 0
 
 
-def export(store: Path, table: str, output: Path) -> int:
+def export(store: Path, table: str, output: Path, *, raw: bool = False) -> int:
     """Write a table to a file; its ending says which kind."""
     if table not in TABLES:
         raise BadInput(f"export: given {table!r}; allowed: {', '.join(TABLES)}")
@@ -135,7 +134,7 @@ def export(store: Path, table: str, output: Path) -> int:
     else:
         rows = found.arrow(table)
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_table(output, rows)
+    write_table(output, rows, raw=raw)
     print(f"{output}: {len(rows)} rows of {table}")
     return 0
 
@@ -175,7 +174,7 @@ def _cells(row: Fit, law: PowerLaw) -> list[str]:
     quoted = law.trusted
     low, high = quoted.beta_ci
     return [
-        escape(group_label(row.group)) or "all rows",
+        group_label(row.group) or "all rows",
         f"{law.alpha:.4g}",
         f"{law.beta:.3f}",
         f"{quoted.beta_se:.3f}",

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from wattlaw.analysis.metrics import run_metrics
+from wattlaw.cli.console import Console
 from wattlaw.errors import BadInput
 from wattlaw.launch.measured import Known, Readings, readings
 from wattlaw.simulator.calibration import Calibration, calibrate
@@ -152,7 +151,7 @@ def _show(calibration: Calibration, cluster: Cluster, off: Misfit, output: Path)
         + ". They are of the settings that were fitted to.",
     ]
     for line in words:
-        console.print(line, markup=False, highlight=False)
+        console.print(line)
     console.print(_table("parameter", parameters_of(calibration, cluster.gpu), told=True))
     console.print(_table("work of a sample over the figures'", factors_of(calibration)))
 
@@ -165,7 +164,7 @@ def _table(what: str, rows: Sequence[Fitted], *, told: bool = False) -> Table:
     if told:
         table.add_column("told by the runs")
     for one in rows:
-        cells = [escape(one.name), f"{one.default:.3g}", f"{one.value:.3g}"]
+        cells = [one.name, f"{one.default:.3g}", f"{one.value:.3g}"]
         cells.append(f"{one.low:.3g} to {one.high:.3g}")
         table.add_row(*cells, *(["yes" if one.is_told else "no"] if told else []))
     return table

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from wattlaw.analysis.claims import CONTRADICTED, NOT_DECIDABLE, SUPPORTED, Claim, check_claims
 from wattlaw.analysis.findings import find
+from wattlaw.cli.console import Console
 from wattlaw.cli.footprints import footprint_of
 from wattlaw.reference.published import SOURCES
 from wattlaw.store.tables import read_stores
@@ -38,15 +38,15 @@ def _show(found: Sequence[Claim]) -> None:
     console = Console()
     for study, source in SOURCES.items():
         of_study = [claim for claim in found if claim.study == study]
-        table = Table(title=f"{study}: {escape(source.citation)}", title_justify="left")
+        table = Table(title=f"{study}: {source.citation}", title_justify="left")
         table.add_column("claim", ratio=2, overflow="fold")
         table.add_column("verdict", min_width=len(NOT_DECIDABLE), overflow="fold")
         table.add_column("evidence", ratio=4, overflow="fold")
         for claim in of_study:
-            verdict = f"[{_STYLES[claim.verdict]}]{claim.verdict}[/]"
-            table.add_row(escape(claim.claim), verdict, escape(claim.evidence))
+            verdict = Text(claim.verdict, _STYLES[claim.verdict])
+            table.add_row(claim.claim, verdict, claim.evidence)
         console.print(table)
         counts = Counter(claim.verdict for claim in of_study)
         words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _STYLES)
-        console.print(f"{len(of_study)} claims: {words}\n", highlight=False, markup=False)
-    console.print("Criteria: docs/claims.md, or --json.", highlight=False, markup=False)
+        console.print(f"{len(of_study)} claims: {words}\n")
+    console.print("Criteria: docs/claims.md, or --json.")

@@ -3,10 +3,9 @@
 import json
 
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from wattlaw.cli.console import Console
 from wattlaw.simulator import library
 
 
@@ -42,7 +41,7 @@ def show(hardware: str | None, *, as_json: bool) -> int:
     for row in rows:
         table.add_row(
             str(row["name"]),
-            escape(str(row["what"])),
+            str(row["what"]),
             f"{row['gpus_per_node']} x {row['nodes']} nodes",
             f"{row['min_limit_w']:g}-{row['max_w']:g}",
             f"{row['min_clock_mhz']:g}-{row['max_clock_mhz']:g}",
@@ -52,7 +51,6 @@ def show(hardware: str | None, *, as_json: bool) -> int:
     console.print(table)
     console.print(
         "Numbers and sources of one: wattlaw simulate --list-hardware --hardware NAME",
-        highlight=False,
     )
     return 0
 
@@ -63,11 +61,11 @@ def _show_one(hardware: str, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps([one._asdict() for one in entries]))
         return 0
-    table = Table(title=escape(cluster.name), title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=cluster.name, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("number")
     table.add_column("value", justify="right")
     table.add_column("source", overflow="fold")
     for one in entries:
-        table.add_row(one.key, f"{one.value:g} {one.unit}".strip(), escape(one.source))
+        table.add_row(one.key, f"{one.value:g} {one.unit}".strip(), one.source)
     Console().print(table)
     return 0

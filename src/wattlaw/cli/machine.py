@@ -6,10 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from wattlaw.cli.console import Console
 from wattlaw.devices import inventory
 from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.nvidia.driver import visible_boards
@@ -21,6 +21,7 @@ from wattlaw.limits.giving_back import recover_each
 from wattlaw.limits.guard import hold, holders
 from wattlaw.limits.saved import Saved, SaveFolder
 from wattlaw.limits.site.scripts import write_site_files
+from wattlaw.terminal import escaped_output
 
 
 def devices(*, as_json: bool) -> int:
@@ -42,17 +43,17 @@ def devices(*, as_json: bool) -> int:
                 for name, value in device.facts.items()
                 if value not in (None, False)
             )
-            about = escape(f"{device.id}\n{device.name}\n{facts}".strip())
+            about = f"{device.id}\n{device.name}\n{facts}".strip()
             table.add_row(meter.name, device.kind, about)
         for reason in filter(None, [meter.reason, *meter.problems]):
-            table.add_row(meter.name, "-", escape(reason))
+            table.add_row(meter.name, "-", reason)
     console.print(table)
     table = _table("Limited (as root, or by sudo)", "limiter", "device")
     for limiter in limiters:
         for state in limiter.devices:
-            table.add_row(limiter.name, escape(f"{state.device}\n{_ranges(state)}"))
+            table.add_row(limiter.name, f"{state.device}\n{_ranges(state)}")
         if limiter.reason:
-            table.add_row(limiter.name, escape(limiter.reason))
+            table.add_row(limiter.name, limiter.reason)
     console.print(table)
     return 0
 
@@ -92,12 +93,12 @@ def limits_show(*, as_json: bool) -> int:
     for device in devices:
         state = states.get(device) or LimitState(device, "not here")
         table.add_row(
-            escape(device),
+            device,
             _number(state.power_limit_w),
             _number(state.enforced_w),
             _number(state.default_w),
             _range(state.min_w, state.max_w),
-            escape(_held(saved.get(device), holders_of.get(device))),
+            _held(saved.get(device), holders_of.get(device)),
         )
     Console().print(table)
     return 0
@@ -151,8 +152,9 @@ def limits_restore() -> int:
 
 def selftest(*, as_json: bool) -> int:
     """Measure the measuring on this machine."""
-    console = Console(file=sys.stderr)
-    with console.status("measuring the sampler and a training loop: about 40 s"):
+    console = Console(stderr=True)
+    message = "measuring the sampler and a training loop: about 40 s"
+    with console.status(message), escaped_output():
         checks = run_checks()
     if as_json:
         print(json.dumps([dataclasses.asdict(check) for check in checks]))
@@ -160,13 +162,13 @@ def selftest(*, as_json: bool) -> int:
     table = Table("check", "value", "allowed", "verdict")
     colours = {"ok": "green", "poor": "red"}
     for check in checks:
-        about = escape(f"{check.check}, {check.device}" if check.device else check.check)
-        colour = colours.get(check.verdict, "yellow")
+        about = f"{check.check}, {check.device}" if check.device else check.check
+        note = Text(f"\n{check.note}" if check.note else "", "dim")
         table.add_row(
-            f"{about}\n[dim]{escape(check.note)}[/]" if check.note else about,
+            Text(about) + note,
             "-" if check.value is None else f"{check.value:.3g} {check.unit}",
             "-" if check.allowed is None else f"<= {check.allowed:g}",
-            f"[{colour}]{check.verdict}[/]",
+            Text(check.verdict, colours.get(check.verdict, "yellow")),
         )
     Console().print(table)
     return 0

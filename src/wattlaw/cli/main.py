@@ -1,57 +1,97 @@
-"""The command ``wattlaw``. What a command needs is imported when it is called, for a fast start."""
+"""The command ``wattlaw``: runs a command, and turns any error into one line on stderr.
 
+Only the standard library is imported before errors and Ctrl-C are caught.
+"""
+
+import contextlib
+import signal
 import sys
 from collections.abc import Sequence
-from typing import Annotated
 
-import typer
-from typer.exceptions import TyperException
-
-from wattlaw.cli import machine_commands, result_commands, simulation_commands, study_commands
-from wattlaw.errors import WattlawError
-from wattlaw.isolation import isolate
-
-app = typer.Typer(
-    name="wattlaw",
-    help="Measure how a training job's time and energy scale, fit the laws, say what to run.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-for _part in (study_commands, result_commands, simulation_commands, machine_commands):
-    app.add_typer(_part.app)
-
-
-@app.callback(invoke_without_command=True)
-def _root(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    if version:
-        from wattlaw import __version__
-
-        print(f"wattlaw {__version__}")
-    elif context.invoked_subcommand is None:
-        print(context.get_help())
+#: What a shell says of a command that Ctrl-C ended; it may come before anything is imported.
+INTERRUPTED = 130
+_UNTIL_EXIT: list[contextlib.ExitStack] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit code. Errors are one line on stderr, never a traceback."""
-    if arguments is None:  # this process is the command, not a program that calls it
-        isolate()
     try:
+        from wattlaw.isolation import isolate
+
+        if arguments is None:  # this process is the command, not a program that calls it
+            isolate()
+        from wattlaw import crash, terminal
+
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(terminal.escaped_output())
+            crashes = stack.enter_context(crash.reported_in_threads())
+            code = _run(arguments)
+            try:
+                terminal.flush_output()
+            except BrokenPipeError:
+                code = code or 1
+            except OSError as error:
+                code = code or 2
+                _say(f"{error.filename}: {error.strerror}")
+            if arguments is None:  # a thread may still fail while the process ends
+                _UNTIL_EXIT.append(stack.pop_all())
+            return code or (crash.EXIT_CODE if crashes else 0)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        # Ctrl-C while the interpreter ends
+        if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        from wattlaw.cli.commands import app
+
         result = app(args=arguments, prog_name="wattlaw", standalone_mode=False)
-    except WattlawError as error:
-        code, text = error.exit_code, str(error)
-    except TyperException as error:
-        code, text = 2, getattr(error, "format_message", error.__str__)()
-    except (typer.Abort, KeyboardInterrupt):
-        code, text = 1, "interrupted"
-    except PermissionError as error:
-        code, text = 3, f"no permission: {error.filename}"
-    except OSError as error:
-        code, text = 2, f"{error.filename or 'the system'}: {error.strerror or error}"
-    else:
         return result if isinstance(result, int) else 0
-    print(f"wattlaw: {' '.join(text.split())}", file=sys.stderr)
+    except KeyboardInterrupt:
+        code, text = INTERRUPTED, "interrupted"
+    except SystemExit as error:  # of typer and rich: nobody reads the output any more
+        return error.code if isinstance(error.code, int) else 1
+    except BrokenPipeError as error:
+        if error.filename is not None:
+            return 1
+        code, text = 2, str(error)
+    except BaseException as error:
+        code, text = _told(error)
+    _say(text)
     return code
+
+
+def _say(text: str) -> None:
+    """Print one line on standard error, where there is one."""
+    with contextlib.suppress(OSError):
+        print(f"wattlaw: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def _told(error: BaseException) -> tuple[int, str]:
+    """Return the exit code and the line of an error."""
+    from wattlaw import crash
+    from wattlaw.errors import WattlawError
+
+    usage = sys.modules.get("typer.exceptions")  # missing where typer cannot be imported
+    if isinstance(error, WattlawError):
+        code, text = error.exit_code, str(error)
+    elif isinstance(error, PermissionError):
+        code, text = 3, f"no permission: {error.filename or error}"
+    elif isinstance(error, OSError):
+        code, text = 2, f"{error.filename or 'the system'}: {error.strerror or error}"
+    elif isinstance(error, UnicodeEncodeError):
+        code = 2
+        text = (
+            f"{error.object[:100]!a}: cannot be written as {error.encoding}; use valid UTF-8 and "
+            "a UTF-8 locale such as LC_ALL=C.UTF-8"
+        )
+    elif usage is not None and isinstance(error, usage.Abort):
+        code, text = 1, "interrupted"
+    elif usage is not None and isinstance(error, usage.TyperException):
+        code, text = 2, getattr(error, "format_message", error.__str__)()
+    else:
+        code, text = crash.EXIT_CODE, crash.report(error)
+    return code, text

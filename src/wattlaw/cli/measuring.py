@@ -2,14 +2,12 @@
 
 import json
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from wattlaw.cli.console import Console
 from wattlaw.errors import BadInput
 from wattlaw.launch import command as measured
 from wattlaw.launch.summary import PhaseSummary, phases_of
@@ -60,12 +58,12 @@ def measure(
 
 
 def _show(done: measured.Measured, phase: PhaseSummary) -> None:
-    console = Console(file=sys.stderr)
+    console = Console(stderr=True)
     table = Table(title="wattlaw measure", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in _lines(done, phase):
-        table.add_row(name, escape(value))
+        table.add_row(name, value)
     console.print(table)
 
 

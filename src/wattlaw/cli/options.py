@@ -23,6 +23,9 @@ PriorClocksOption = Annotated[
     typer.Option("--prior-clocks", metavar="default", help="State that no clock is locked now."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+RawOption = Annotated[
+    bool, typer.Option("--raw", help="Write CSV cells that look like a formula unchanged.")
+]
 PueOption = Annotated[
     Optional[float],  # noqa: UP045
     typer.Option(metavar="X", help="Power usage effectiveness of the centre, such as 1.2."),

@@ -4,8 +4,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,8 +16,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from wattlaw.cli.console import Console
 from wattlaw.launch.campaign import Observer
 from wattlaw.store.record import RunRecord
+from wattlaw.terminal import escaped_output
 
 _NOTES_S = 60.0
 
@@ -36,9 +36,10 @@ def observer_for(console: Console, runs: int) -> Iterator[Observer]:
         MofNCompleteColumn(),
         _Counts(tally),
         TimeElapsedColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
     )
-    with Progress(*columns, console=console) as progress:
+    # Progress replaces the streams, and would take colour codes in what is printed meanwhile.
+    with Progress(*columns, console=console) as progress, escaped_output():
         yield LiveBar(progress, progress.add_task("", total=runs), tally)
 
 
@@ -101,9 +102,7 @@ class LiveBar:
         """Move the bar; print a line for what did not go well."""
         self._tally.ended(record, here=here)
         if here and record.status != "done":
-            self._progress.console.print(
-                f"{record.status}: {escape(title(record))}: {escape(record.reason or '')}"
-            )
+            self._progress.console.print(f"{record.status}: {title(record)}: {record.reason or ''}")
         self._running.pop(record.run_id, None)
         self._progress.advance(self._task)
         self._show_running()
@@ -122,7 +121,7 @@ class LiveBar:
         self._update(f"running {titles[-1]}{more}" if titles else "")
 
     def _update(self, text: str) -> None:
-        self._progress.update(self._task, description=escape(text))
+        self._progress.update(self._task, description=text)
 
 
 class PlainLines:
@@ -158,7 +157,7 @@ class PlainLines:
             self._print(words)
 
     def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(line, soft_wrap=True)
 
 
 def title(record: RunRecord) -> str:

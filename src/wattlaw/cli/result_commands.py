@@ -11,6 +11,7 @@ from wattlaw.cli.options import (
     JsonOption,
     PriceOption,
     PueOption,
+    RawOption,
     StoreArgument,
     StoreArguments,
 )
@@ -173,8 +174,9 @@ def export(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="A .csv, .parquet or .jsonl file.")
     ],
+    raw: RawOption = False,
 ) -> int:
     """Write a table of a store to a file."""
     from wattlaw.cli import analysing
 
-    return analysing.export(store, table, output)
+    return analysing.export(store, table, output, raw=raw)

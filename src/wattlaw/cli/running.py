@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from wattlaw import registry
+from wattlaw.cli.console import Console
 from wattlaw.cli.progress import observer_for
 from wattlaw.errors import BadInput
 from wattlaw.launch import planning
@@ -69,9 +69,9 @@ def run(
         elif kind.queue is not None and left:
             shown = kind.queue.shown(planned.study.launch, left[0], store)
             told = f"Each run is a job, such as:\n  {shown}"
-            console.print(told, markup=False, soft_wrap=True)
+            console.print(told, soft_wrap=True)
         for line in _hours(gpu_hours(left, known, assume_tflops * 1e12), assume_tflops):
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
         return 0
     launcher = kind.open(planned.study.launch, store_path)
     store.create()
@@ -112,7 +112,7 @@ def _show(planned: planning.Planned, statuses: dict[str, str], console: Console)
         console.print(f"... and {len(planned.runs) - _ROWS} more")
     counts = planning.counted(statuses.values())
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
-    console.print(f"{len(planned.runs)} runs: {told}. Nothing was run.", highlight=False)
+    console.print(f"{len(planned.runs)} runs: {told}. Nothing was run.")
 
 
 def _record(store: Store) -> Callable[[PlannedRun], RunRecord | None]:
@@ -163,4 +163,4 @@ def _conclude(outcome: Outcome, store: Path, console: Console, *, leaves_jobs: b
         words += f" (stopped by {outcome.interrupted_by}; the same command goes on from here)"
     elif outcome.failed:
         words += f" (reasons: wattlaw status {store}; the same command tries them again)"
-    console.print(f"{words}. Results are in {store}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{words}. Results are in {store}", soft_wrap=True)

@@ -4,13 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from wattlaw.analysis.advice.option import Quantity
 from wattlaw.analysis.advice.words import ENERGY, TIME, Units, amount, number, told
 from wattlaw.analysis.caps.limits import limit_words
+from wattlaw.cli.console import Console
 from wattlaw.simulator.job import Job
 
 if TYPE_CHECKING:
@@ -43,11 +42,11 @@ def show(rows: Sequence[Row], first: Job, made_by: "Calibrated | None") -> None:
     if len(rows) == 1:
         lines += ["", *_takes(rows[0]), "", *_parts(rows[0])]
     for line in lines:
-        console.print(line, markup=False, highlight=False)
+        console.print(line)
     if len(rows) > 1:
         console.print(_sweep(rows))
     for warning in dict.fromkeys(text for row in rows for text in row["warnings"]):
-        console.print(f"Warning: {warning}", markup=False, highlight=False)
+        console.print(f"Warning: {warning}")
 
 
 def _about(row: Row, first: Job) -> str:
@@ -137,7 +136,7 @@ def _sweep(rows: Sequence[Row]) -> Table:
     for name in columns:
         table.add_column(name, justify="left" if name == "held by" else "right", no_wrap=True)
     for row in zip(*columns.values(), strict=True):
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     return table
 
 

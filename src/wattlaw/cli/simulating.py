@@ -75,7 +75,7 @@ class Calibrated:
         return {name: (one.low, one.high) for name, one in found.items()}
 
 
-def simulate(asked: Asked, output: Path | None, *, as_json: bool) -> int:
+def simulate(asked: Asked, output: Path | None, *, raw: bool = False, as_json: bool) -> int:
     """Print what each setting takes; return 1 if some of them cannot be.
 
     Raises
@@ -104,7 +104,7 @@ def simulate(asked: Asked, output: Path | None, *, as_json: bool) -> int:
         raise BadInput(f"simulate: none of the {len(settings)} settings can be simulated")
     rows = compared(rows)
     if output is not None:
-        _write(output, rows)
+        _write(output, rows, raw=raw)
     if as_json:
         print(json.dumps(rows, allow_nan=False))
     else:
@@ -266,7 +266,7 @@ def _named(job: Job) -> str:
     return ", ".join(words)
 
 
-def _write(output: Path, rows: list[dict[str, Any]]) -> None:
+def _write(output: Path, rows: list[dict[str, Any]], *, raw: bool) -> None:
     """Write rows as a table; what is nested is JSON in it."""
     import pyarrow as pa
 
@@ -279,4 +279,4 @@ def _write(output: Path, rows: list[dict[str, Any]]) -> None:
         }
         for row in rows
     ]
-    write_table(output, pa.Table.from_pylist(flat))
+    write_table(output, pa.Table.from_pylist(flat), raw=raw)

@@ -5,7 +5,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from wattlaw.cli.options import JsonOption, StoreArguments
+from wattlaw.cli.options import JsonOption, RawOption, StoreArguments
 
 app = typer.Typer()
 
@@ -85,6 +85,7 @@ def simulate(
         Optional[Path],  # noqa: UP045
         typer.Option("-o", "--output", metavar="FILE", help="Also a .csv, .parquet or .jsonl."),
     ] = None,
+    raw: RawOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Say what settings would take on hardware that need not be there: time, energy, power."""
@@ -102,6 +103,7 @@ def simulate(
             critical_batch=critical_batch, calibration=calibration, measured_as=measured_as,
         ),
         output,
+        raw=raw,
         as_json=as_json,
     )  # fmt: skip
 

@@ -4,10 +4,9 @@ import json
 import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from wattlaw.cli.console import Console
 from wattlaw.cli.progress import title
 from wattlaw.errors import NotAvailable
 from wattlaw.launch import cancelling, planning, standing
@@ -40,18 +39,18 @@ def status(path: Path, *, as_json: bool) -> int:
         return 0
     console = Console()
     words = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"
-    console.print(f"{path}: {len(runs)} runs: {words}", highlight=False, markup=False)
+    console.print(f"{path}: {len(runs)} runs: {words}")
     if trouble is not None:
         why = f"The queue is not known: {trouble}"
-        console.print(why, highlight=False, markup=False, soft_wrap=True)
+        console.print(why, soft_wrap=True)
     if shown:
         table = Table()
         for column in ("status", "run", "reason"):
             table.add_column(column, overflow="fold")
         for one in shown:
-            table.add_row(one.state, escape(title(one.record)), escape(one.reason or "-"))
+            table.add_row(one.state, title(one.record), one.reason or "-")
         console.print(table)
-        console.print(f"Logs: {path}/runs/<run id>/log.txt", highlight=False, markup=False)
+        console.print(f"Logs: {path}/runs/<run id>/log.txt")
     return 0
 
 

@@ -3,10 +3,9 @@
 import json
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from wattlaw.cli.console import Console
 from wattlaw.errors import BadInput
 from wattlaw.simulator.figures import Figures
 from wattlaw.store.files import write_text
@@ -38,10 +37,10 @@ def workloads(*, as_json: bool) -> int:
     for column in ("name", "parameters", "metric", "what"):
         table.add_column(column, justify="right" if column == "parameters" else "left")
     for entry in entries:
-        table.add_row(entry.name, f"{entry.parameters:,}", entry.metric, escape(entry.summary))
+        table.add_row(entry.name, f"{entry.parameters:,}", entry.metric, entry.summary)
     console = Console()
     console.print(table)
-    console.print("Options of one: wattlaw workloads show NAME", highlight=False)
+    console.print("Options of one: wattlaw workloads show NAME")
     return 0
 
 
@@ -49,12 +48,12 @@ def show(name: str) -> int:
     """Show the options of one workload."""
     entry = catalogue.entry(name)
     console = Console()
-    console.print(f"{entry.name}: {escape(entry.summary)}", highlight=False)
+    console.print(f"{entry.name}: {entry.summary}")
     table = Table()
     for column in ("option", "default", "allowed"):
         table.add_column(column, overflow="fold")
     for option, field in entry.options.model_fields.items():
-        table.add_row(option, escape(json.dumps(field.default)), escape(field.description or ""))
+        table.add_row(option, json.dumps(field.default), field.description or "")
     console.print(table)
     return 0
 

@@ -260,7 +260,8 @@ def _gpus() -> list[str]:
             own_python("-c", _PROBE),
             env=own_environment(),
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=_PROBE_TIMEOUT_S,
             check=True,
         )

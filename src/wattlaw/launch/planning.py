@@ -95,7 +95,9 @@ def git_commit(directory: Path) -> str | None:
     line = ["git", "-C", str(directory), "describe", "--always", "--abbrev=40", "--dirty"]
     line += ["--exclude", "*"]
     try:
-        found = subprocess.run(line, capture_output=True, text=True, timeout=10, check=True)
+        found = subprocess.run(
+            line, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip() or None

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from wattlaw import machine
+from wattlaw import crash, machine
 from wattlaw.devices.meter import Target
 from wattlaw.isolation import own_environment, own_python
 from wattlaw.store.files import write_text
@@ -178,4 +178,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(crash.run(main))

@@ -18,6 +18,7 @@ from wattlaw.launch.summary import one_line_of
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.terminal import escape_invisible
 from wattlaw.training.handover import RUN_FOLDER
 
 T = TypeVar("T")
@@ -199,7 +200,8 @@ class Track:
         try:
             self.record = self._recording.end(reason)
             if self.record is not None and not self._quiet:
-                print(one_line_of(self.record, self._recording.folder), file=sys.stderr)
+                line = one_line_of(self.record, self._recording.folder)
+                print(escape_invisible(line), file=sys.stderr)
         except Exception as error:  # measuring must not stop the measured
             self._stop(error)
         self._recording = None

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from wattlaw import crash
 from wattlaw.limits.giving_back import give_back, limiters, that_have
 from wattlaw.limits.saved import SaveFolder
 
@@ -90,4 +91,4 @@ def _not_given_back(folder: SaveFolder, token: str, devices: Sequence[str]) -> l
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(crash.run(main))

@@ -1,18 +1,18 @@
 """Numbers, intervals and units as text. What is missing is a dash, never a 0."""
 
 import math
-import re
 from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
+
+from wattlaw.terminal import escape_invisible
 
 NONE = "–"
 #: From here on a number is told as a power of ten.
 _LARGE = 1e9
 #: From small to large: what an energy in joules is divided by, and the unit that makes.
 _JOULES = ((1.0, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"))
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def known(value: Any) -> bool:
@@ -92,7 +92,7 @@ def unit_of(values: Iterable[Any], units: Iterable[tuple[str, float, float]]) ->
 def text(value: Any, most: int = 1500) -> str:
     """Return any value as one piece of text that a page and a picture can hold.
 
-    Control characters, which neither HTML nor SVG may hold, are replaced; what is very long is cut.
+    Control and invisible characters are replaced; what is very long is cut.
     """
     if not known(value):
         return NONE
@@ -101,8 +101,8 @@ def text(value: Any, most: int = 1500) -> str:
 
 
 def clean(words: str) -> str:
-    """Return text without control characters and halves of surrogate pairs."""
-    return _CONTROL.sub("\ufffd", words)
+    """Return text in which characters that control or cannot be seen are replaced."""
+    return escape_invisible(words, "\ufffd")
 
 
 def plural(count: int, noun: str) -> str:

@@ -6,6 +6,7 @@ A cell of a CSV file is text; an empty one, and null in the other kinds, is miss
 import contextlib
 import csv
 import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from wattlaw.errors import BadInput, one_line
+
+#: A text that a spreadsheet takes for a formula (OWASP, CSV Injection), or that is one after
+#: apostrophes: these are told apart from those that ``store.tables`` writes.
+FORMULA = re.compile(r"'*(?:[\t\r\n]|\s*[=+\-@＝＋－＠])")
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ def read_rows(path: Path) -> Rows:
 def _csv(path: Path) -> Rows:
     with path.open(encoding="utf-8-sig", newline="") as file, _cells_of_any_length():
         reader = csv.reader(file)
-        columns = tuple(name.strip() for name in next(reader, []))
+        columns = tuple(_text(name) for name in next(reader, []))
         twice = next((name for name in columns if columns.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"column {twice!a} is there twice")
@@ -74,8 +79,13 @@ def _csv_rows(reader: Any, columns: tuple[str, ...]) -> Iterator[Row]:
         if len(cells) != len(columns):
             yield Row(line, {}, f"has {len(cells)} cells; the header has {len(columns)}")
             continue
-        values = (cell.strip() or None for cell in cells)
+        values = (_text(cell) or None for cell in cells)
         yield Row(line, dict(zip(columns, values, strict=True)))
+
+
+def _text(cell: str) -> str:
+    """Return a cell without the apostrophe that keeps spreadsheets from taking it for a formula."""
+    return cell.removeprefix("'").strip() if FORMULA.match(cell) else cell.strip()
 
 
 @contextlib.contextmanager

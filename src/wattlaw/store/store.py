@@ -31,6 +31,13 @@ class Store:
     """Runs on disk. Cheap to make; every reading looks at the files afresh."""
 
     def __init__(self, path: Path) -> None:
+        try:
+            os.path.abspath(path).encode()  # noqa: PTH100 - Arrow and DuckDB take it as UTF-8
+        except UnicodeEncodeError:
+            raise BadInput(
+                f"{path}: a store needs a path in valid UTF-8, and a UTF-8 locale such as "
+                "LC_ALL=C.UTF-8 where it is not ASCII"
+            ) from None
         self.path = path
         self._runs = path / "runs"
         self._cancelled = path / "cancelled.json"

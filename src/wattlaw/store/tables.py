@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from wattlaw.errors import BadInput, one_line
 from wattlaw.store.files import replacing, write_parquet
+from wattlaw.store.rows import FORMULA
 from wattlaw.store.store import Store
 
 KINDS = (".csv", ".parquet", ".jsonl")
@@ -42,12 +43,15 @@ def read_table(path: Path) -> pd.DataFrame:
         raise BadInput(f"{path}: not a CSV or Parquet table: {one_line(error)[:200]}") from None
 
 
-def write_table(path: Path, table: pa.Table) -> None:
+def write_table(path: Path, table: pa.Table, *, raw: bool = False) -> None:
     """Write a table to a file of one of ``KINDS``, as its ending says.
 
     Parquet keeps every type. In text a value that is missing is empty (CSV) or null (JSON lines),
     and one that was measured and is not a number, such as a loss that diverged, is ``NaN``.
+    A CSV cell that a spreadsheet would take for a formula gets an apostrophe before it, unless
+    ``raw``; ``store.rows`` takes it away again.
     """
+    in_csv = _in_csv if raw else _without_formula
     kind = path.suffix.lower()
     if kind == ".parquet":
         write_parquet(path, table)
@@ -58,11 +62,11 @@ def write_table(path: Path, table: pa.Table) -> None:
     ):
         if kind == ".csv":
             rows = csv.writer(file)  # as RFC 4180 has it: a lone carriage return is quoted too
-            rows.writerow(table.schema.names)
+            rows.writerow([in_csv(name) for name in table.schema.names])
         for batch in table.to_batches(max_chunksize=10_000):
             for row in batch.to_pylist():
                 if kind == ".csv":
-                    rows.writerow([_in_csv(value) for value in row.values()])
+                    rows.writerow([in_csv(value) for value in row.values()])
                 else:
                     plain = {name: _in_json(value) for name, value in row.items()}
                     file.write(json.dumps(plain, allow_nan=False, ensure_ascii=False) + "\n")
@@ -72,6 +76,22 @@ def _in_csv(value: Any) -> Any:
     if isinstance(value, list):
         return json.dumps([_in_json(item) for item in value], ensure_ascii=False)
     return _in_json(value)
+
+
+def _without_formula(value: Any) -> Any:
+    """Return a cell that no spreadsheet takes for a formula; a number is none."""
+    cell = _in_csv(value)
+    if isinstance(value, str) and FORMULA.match(value) and not _is_number(value):
+        return f"'{cell}"
+    return cell
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _in_json(value: Any) -> Any:

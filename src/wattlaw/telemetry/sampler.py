@@ -12,13 +12,13 @@ import functools
 import gc
 import os
 import signal
+import sys
 import threading
 import time
-import traceback
 from collections.abc import Set
 from pathlib import Path
 
-from wattlaw import registry
+from wattlaw import crash, registry
 from wattlaw.devices.meter import GROUP, Meter, Sample, Target
 from wattlaw.isolation import own_python
 from wattlaw.store.files import write_text
@@ -159,8 +159,8 @@ class Sampler:
                 threading.Thread(target=self._watch, daemon=True).start()
                 try:
                     self._sample()
-                except BaseException:
-                    traceback.print_exc()
+                except BaseException as error:
+                    crash.print_report(error)
                     os._exit(1)  # the thread that held the process together hangs
                 return
 
@@ -221,4 +221,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(crash.run(main))

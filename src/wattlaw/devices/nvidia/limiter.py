@@ -153,7 +153,8 @@ class NvidiaSmiLimiter(NvidiaLimiter):
                 [sudo, "-n", smi, "-i", uuid, *options],
                 capture_output=True,
                 stdin=subprocess.DEVNULL,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 timeout=_SMI_TIMEOUT_S,
                 check=False,
             )

@@ -218,7 +218,7 @@ def _run(line: list[str]) -> str:
         done = subprocess.run(
             line,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             timeout=_ANSWERS_S,
             check=False,

@@ -2,7 +2,8 @@
 
 import sys
 
+from wattlaw import crash
 from wattlaw.limits.site.main import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(crash.run(main))

@@ -102,7 +102,7 @@ def squeue(*options: str) -> str | None:
             [program, "--noheader", *options],
             capture_output=True,
             stdin=subprocess.DEVNULL,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             timeout=_SQUEUE_TIMEOUT_S,
             check=False,

@@ -1,5 +1,6 @@
 """The scripts that a site's administrators install, with this Python's path in them."""
 
+import os
 import re
 import shutil
 from importlib import resources
@@ -44,8 +45,9 @@ def write_site_files(folder: Path, python: str) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
-            text = resources.files("wattlaw.limits.site").joinpath("slurm", path.name).read_text()
-            path.write_text(text.replace("@PYTHON@", python).replace("@PATH@", ":".join(search)))
+            file = resources.files("wattlaw.limits.site").joinpath("slurm", path.name)
+            text = file.read_text("utf-8").replace("@PYTHON@", python)
+            path.write_bytes(os.fsencode(text.replace("@PATH@", ":".join(search))))
             path.chmod(_MODES[path.name])
     except OSError as error:
         raise BadInput(f"{folder}: cannot be written: {error.strerror}") from None

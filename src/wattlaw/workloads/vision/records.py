@@ -80,7 +80,7 @@ def _broken_off(shard: Path, record: int) -> BadInput:
 
 def _listed(index: Path, shard: Path) -> Bounds:
     try:
-        table = np.array(index.read_text().split(), np.int64).reshape(-1, 2)
+        table = np.array(index.read_text("utf-8").split(), np.int64).reshape(-1, 2)
     except (ValueError, OverflowError) as error:
         raise BadInput(
             f"{index}: cannot be read as an index ({one_line(error)}); allowed: a line `offset "
