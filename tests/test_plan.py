@@ -1,6 +1,7 @@
 """From a study to its runs: grids united, duplicates merged, the order drawn, nodes counted."""
 
 import json
+import time
 from fractions import Fraction
 
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 
 from conftest import study_of
 from wattlaw.errors import BadInput
-from wattlaw.study.identity import run_id
-from wattlaw.study.model import Study
+from wattlaw.study.identity import canonical, run_id
+from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import MAX_RUNS, PlannedRun, expand
+from wattlaw.study.reader import read_study
 from wattlaw.study.rules import PLACEHOLDERS, filled, fraction, fraction_of
 
 
@@ -113,6 +115,91 @@ def test_more_runs_than_a_study_may_have_are_refused_at_once():
     endless = {"gpus": [*range(1, 2000)], "local_batch": [*range(1, 2000)]}
     with pytest.raises(BadInput, match="allowed: at most 200,000"):
         expand(parsed(sweeps=[endless] * 3, repeats=10_000))
+
+
+def test_huge_grids_are_refused_before_they_are_expanded(tmp_path):
+    """24,000 x 24,000 pairs took minutes to check one by one; now each list is gone through once"""
+    ones = ",".join("1" * 24_000)
+    path = tmp_path / "study.yaml"
+    for batch in ("global_batch", "local_batch"):
+        path.write_text(
+            f"name: x\nworkloads: [{{name: a}}]\nsweeps: [{{gpus: [{ones}], {batch}: [{ones}]}}]\n"
+        )
+        began_s = time.process_time()
+        with pytest.raises(BadInput, match="given 576,000,000 runs; allowed: at most 200,000"):
+            expand(read_study(path))
+        assert time.process_time() - began_s < 10
+    many = ",".join("1" * 49_000)
+    path.write_text(
+        f"name: x\nworkloads: [{{name: a}}]\nsweeps: [{{gpus: [{many}], global_batch: [{many}]}}]\n"
+    )
+    began_s = time.process_time()
+    with pytest.raises(BadInput, match=r"study\.yaml: more than 50,000 values"):
+        read_study(path)
+    assert time.process_time() - began_s < 3
+
+
+def test_workloads_times_sweeps_are_counted_and_planned_without_trying_every_pair():
+    names = [f"w{number}" for number in range(4_000)]
+    workloads = [{"name": name} for name in names]
+    own = [{"gpus": [1], "local_batch": [1], "workloads": [name]} for name in names]
+    began_s = time.process_time()
+    assert len(expand(parsed(workloads=workloads, sweeps=own))) == 4_000
+    for_all = [{"gpus": [1], "local_batch": [1]}] * 4_000
+    with pytest.raises(BadInput, match="given 16,000,000 runs"):
+        expand(parsed(workloads=workloads, sweeps=for_all))
+    assert time.process_time() - began_s < 3
+
+
+def test_a_global_batch_that_one_count_of_many_does_not_divide_is_named():
+    gpus = [*range(1, 3_000)]
+    with pytest.raises(ValueError, match="global_batch 5040 with 11 gpus"):
+        parsed(sweeps=[{"gpus": gpus, "global_batch": [5040]}])
+    with pytest.raises(ValueError, match="given gpus/100, with 2999 gpus more than 1"):
+        parsed(sweeps=[{"gpus": gpus, "local_batch": [1], "dataset_fraction": ["gpus/100"]}])
+    with pytest.raises(ValueError, match="given 2/gpus, with 1 gpus more than 1"):
+        parsed(sweeps=[{"gpus": gpus, "local_batch": [1], "dataset_fraction": ["2/gpus"]}])
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.integers(1, 5_000))
+def test_a_global_batch_is_taken_where_every_count_divides_it_and_only_there(gpus, batch):
+    divides = all(batch % workers == 0 for workers in gpus)
+    try:
+        parsed(sweeps=[{"gpus": gpus, "global_batch": [batch]}])
+    except ValueError:
+        assert not divides
+    else:
+        assert divides
+
+
+def test_a_planned_run_is_the_run_that_validation_would_make():
+    for run in expand(
+        parsed(
+            workloads=[{"name": "a", "options": {"x": [1.0, 2]}}, {"command": ["python", "a.py"]}],
+            sweeps=[{"gpus": [2], "local_batch": [4], "power_limit_w": [None, 200],
+                     "dataset_fraction": ["gpus/4"], "epochs": 9}],
+            train={"seed": 3},
+        )
+    ):  # fmt: skip
+        again = RunSpec.model_validate_json(run.spec.model_dump_json())
+        assert run.spec == again
+        assert run.spec.model_fields_set >= {*RunSpec.model_fields}
+        assert run.run_id == run_id(again)
+        assert canonical(run.spec) == _plainly(again)
+
+
+def _plainly(spec: RunSpec) -> str:
+    """Return the canonical form as it was first written: through plain dictionaries."""
+    asked = json.loads(json.dumps(spec.model_dump(mode="json", exclude_defaults=True)))
+
+    def plain(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [plain(item) for item in value]
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    return json.dumps(plain(asked), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 @given(

@@ -26,7 +26,7 @@ from wattlaw.launch.slurm.watching import words_of
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
-from wattlaw.study.launching import OURS, Launch, Slurm, seconds_of
+from wattlaw.study.launching import ALLOWED, Launch, Slurm, seconds_of
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 
 POLICY = (
@@ -130,19 +130,89 @@ def test_a_line_of_the_setup_that_fails_ends_the_job_and_says_which(tmp_path):
     assert "wattlaw: launch.slurm.setup[1] ended with exit code 127" in done.stderr
 
 
-@pytest.mark.parametrize("name", sorted(OURS))
-def test_options_that_are_ours_are_refused_by_name(name):
-    with pytest.raises(ValidationError, match="allowed: all but"):
-        Slurm(options={name: "x"})
+# sbatch's other options, abbreviations that its getopt_long would take, short forms, and traps.
+REFUSED = (
+    *("job-name", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "time", "gres", "signal"),
+    *("requeue", "no-requeue", "output", "error", "open-mode", "input", "array", "wrap", "wait"),
+    *("parsable", "hold", "test-only", "quiet", "clusters", "help", "version", "chdir", "export"),
+    *("export-file", "get-user-env", "uid", "gid", "propagate", "container", "container-id", "bb"),
+    *("bbf", "nodefile", "batch", "reboot", "time-min", "gpus", "gpus-per-node", "gpu-freq"),
+    *("power", "profile", "no-kill", "ignore-pbs", "usage", "verbose", "tres-per-task", "extra"),
+    *("prolog", "epilog", "task-prolog", "resv-ports", "deadline", "priority", "delay-boot"),
+    *("wra", "wr", "ou", "outp", "exp", "chd", "arr", "err", "inp", "ui", "burst", "par", "acc"),
+    *("w", "o", "J", "D", "-wrap", "--wrap", "wrap=id", "partition=x --wrap", ":", "", " ", "mem "),
+    *("Partition", "part\u0131tion", "partition\n", "partition\x00", "mem\u200b", "x" * 5000),
+)
+
+
+@pytest.mark.parametrize("value", ["x", 1, True, False])
+def test_options_that_are_not_on_the_list_are_refused_with_the_list(value):
+    for name in REFUSED:
+        with pytest.raises(ValidationError) as error:
+            Slurm(options={name: value})
+        assert "account, acctg-freq, begin, comment, constraint" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"comment": True},  # sbatch would take the batch script for the comment
+        {"partition": True},
+        {"partition": ""},
+        {"contiguous": "yes"},
+        {"oversubscribe": 1},
+        {"account": "a\nb"},
+        {"account": "a\x1b[31m"},
+        {"comment": "a\u202eb"},
+        {"comment": "a\u2028b"},
+        {"comment": "x" * 1001},
+        {"mem": "\u0664G"},
+        {"mem": "\uff14G"},
+        {"nice": "\u0663"},
+        {"begin": "now+\u0663hours"},
+        {"nodelist": "/etc/passwd"},
+        {"nodelist": "./nodes"},
+        {"exclude": "a/b"},
+    ],
+)
+def test_values_that_an_option_cannot_have_are_refused(options):
+    with pytest.raises(ValidationError, match="allowed: "):
+        Slurm(options=options)
+
+
+@given(
+    st.sampled_from(ALLOWED) | st.text(max_size=30),
+    st.text(max_size=30) | st.integers() | st.booleans(),
+)
+def test_an_option_is_refused_or_is_one_word_for_sbatch(tmp_path_factory, option, value):
+    folder = tmp_path_factory.getbasetemp()
+    try:
+        words = words_for(folder, spec_of(), options={option: value})
+    except ValidationError:
+        return
+    plain = words_for(folder, spec_of())
+    added = words[len(plain) - 5 : -5]
+    assert words == [*plain[:-5], *added, *plain[-5:]]
+    assert [word.partition("=")[0] for word in added] == [f"--{option}"] * (value is not False)
+    assert option in ALLOWED
+    assert all(word.isprintable() for word in added)
 
 
 @pytest.mark.parametrize(
     ("slurm", "expected"),
     [
-        ({"options": {"nodes": 3}}, "slurm.options.nodes: is what wattlaw itself tells sbatch"),
+        ({"options": {"nodes": 3}}, "slurm.options.nodes: cannot be set here; allowed: account"),
         ({"options": {"--qos": "x"}}, "slurm.options"),
+        ({"options": {"wra": "id"}}, "slurm.options.wra: cannot be set here; allowed: account"),
+        ({"options": {"time": 5}}, "slurm.options.time: cannot be set here (set launch.slurm.time"),
+        ({"options": {"mem": "\u0664G"}}, "slurm.options.mem: given"),
         ({"options": {"qos": 1.5}}, "slurm.options.qos"),
         ({"time": "soon"}, "slurm.time"),
+        ({"time": "\u0660\u0662:\u0660\u0660:\u0660\u0660"}, "slurm.time"),
+        ({"time": "\uff10\uff12:00:00"}, "slurm.time"),
+        ({"time": "02:00:00\n"}, "slurm.time"),
+        ({"setup": ["echo \x1b[31m"]}, "slurm.setup[0]: given"),
+        ({"python": "python\nid"}, "slurm.python: given"),
         ({"time": "00:02:00"}, "slurm.time: given 00:02:00, 120 s; allowed: at least warn_s"),
         ({"setup": ["a\nb"]}, "slurm.setup[0]: given several lines"),
         ({"max_queued": 0}, "slurm.max_queued"),

@@ -1,7 +1,7 @@
 """The footprint that options of the command line ask for."""
 
 from wattlaw.analysis.footprint import Footprint
-from wattlaw.errors import BadInput
+from wattlaw.errors import BadInput, shown
 from wattlaw.reference.footprint import electricity_price, grid_intensity
 
 #: The name of money where no currency is told.
@@ -80,12 +80,14 @@ def _money(option: str, given: str) -> tuple[float, str | None]:
     words = given.split()
     amount = _number(words[0]) if words else None
     if amount is None or len(words) > 2 or (len(words) == 2 and not words[1].isalpha()):
-        raise BadInput(f"{option}: given {given!r}; allowed: a price, such as 0.21 or '0.21 EUR'")
+        raise BadInput(
+            f"{option}: given {shown(given)}; allowed: a price, such as 0.21 or '0.21 EUR'"
+        )
     return amount, words[1].upper() if len(words) == 2 else None
 
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        return float(text) if text.isascii() and "_" not in text else None
     except ValueError:
         return None

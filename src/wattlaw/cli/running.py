@@ -15,7 +15,6 @@ from wattlaw.launch.campaign import Campaign, Outcome
 from wattlaw.launch.gpu_hours import GpuHours, gpu_hours
 from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.launch.stopping import CANCELLED
-from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.plan import PlannedRun
 
@@ -27,11 +26,13 @@ def check(study_file: Path) -> int:
     """Check a study file."""
     planned = planning.plan_study(study_file)
     study = planned.study
-    settings = {run.spec.setting for run in planned.runs}
-    workloads = {run.spec.workload.model_dump_json() for run in planned.runs}
+    # Runs share their parts: of hundreds of thousands each part is looked at once.
+    settings = {id(run.spec.setting): run.spec.setting for run in planned.runs}
+    workloads = {id(run.spec.workload): run.spec.workload for run in planned.runs}
+    names = {workload.model_dump_json() for workload in workloads.values()}
     print(
-        f"{study_file}: ok: {study.name}: {len(planned.runs)} runs of "
-        f"{len(workloads)} workload(s), {len(settings)} settings, {study.repeats} repeats"
+        f"{study_file}: ok: {study.name}: {len(planned.runs)} runs of {len(names)} workload(s), "
+        f"{len({*settings.values()})} settings, {study.repeats} repeats"
     )
     return 0
 
@@ -60,17 +61,17 @@ def run(
     kind: type[Launcher] = registry.load(GROUP, planned.study.launch.kind)
     console = Console()
     if dry_run:
-        statuses = planning.statuses(store, planned.runs)
+        records = store.records_of({run.run_id for run in planned.runs})
+        statuses = planning.statuses(store, planned.runs, records)
         _show(planned, statuses, console)
         left = [run for run in planned.runs if statuses[run.run_id] != "done"]
-        known = [record for record in map(_record(store), planned.runs) if record is not None]
         if planned.study.launch.kind == "simulated":
             console.print("Simulated runs take no GPU-hours; on real GPUs it would be:")
         elif kind.queue is not None and left:
             shown = kind.queue.shown(planned.study.launch, left[0], store)
             told = f"Each run is a job, such as:\n  {shown}"
             console.print(told, soft_wrap=True)
-        for line in _hours(gpu_hours(left, known, assume_tflops * 1e12), assume_tflops):
+        for line in _hours(gpu_hours(left, records.values(), assume_tflops * 1e12), assume_tflops):
             console.print(line, soft_wrap=True)
         return 0
     launcher = kind.open(planned.study.launch, store_path)
@@ -113,10 +114,6 @@ def _show(planned: planning.Planned, statuses: dict[str, str], console: Console)
     counts = planning.counted(statuses.values())
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     console.print(f"{len(planned.runs)} runs: {told}. Nothing was run.")
-
-
-def _record(store: Store) -> Callable[[PlannedRun], RunRecord | None]:
-    return lambda run: store.folder(run.run_id).read()
 
 
 def _hours(hours: GpuHours, assume_tflops: float) -> list[str]:

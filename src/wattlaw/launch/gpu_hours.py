@@ -1,7 +1,7 @@
 """How many GPU-hours a plan takes: from runs that a store has, else from counted operations."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from wattlaw.store.record import RunRecord
@@ -25,7 +25,7 @@ class GpuHours:
 
 
 def gpu_hours(
-    runs: Iterable[PlannedRun], done: Iterable[RunRecord], flops_per_gpu_s: float
+    runs: Sequence[PlannedRun], done: Iterable[RunRecord], flops_per_gpu_s: float
 ) -> GpuHours:
     """Estimate the GPU-hours of runs.
 
@@ -50,16 +50,15 @@ def gpu_hours(
         if whole and record.started_at and record.finished_at:
             took = record.finished_at - record.started_at
             times[_setting(record.spec)].append(took.total_seconds())
-    works: dict[str, Work | None] = {}  # asked once each: a plan has thousands of runs
+    works: dict[int, Work | None] = {}  # asked once each: a plan has thousands of runs
     measured = counted = 0.0
     measured_runs = counted_runs = unknown = 0
     for run in runs:
         spec = run.spec
-        took_s = times.get(_setting(spec))
-        name = spec.workload.model_dump_json()
-        if name not in works:
-            works[name] = catalogue.work(spec.workload)
-        work = works[name]
+        took_s = times.get(_setting(spec)) if times else None
+        if id(spec.workload) not in works:
+            works[id(spec.workload)] = catalogue.work(spec.workload)
+        work = works[id(spec.workload)]
         if took_s:
             measured += spec.setting.gpus * sum(took_s) / len(took_s) / _HOUR_S
             measured_runs += 1

@@ -9,6 +9,7 @@ from pathlib import Path
 from wattlaw import registry
 from wattlaw.errors import BadInput
 from wattlaw.launch.launcher import GROUP, Launcher
+from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun, expand
@@ -74,13 +75,14 @@ def _with_simulation(study: Study, changes: Mapping[str, object]) -> Study:
     return study.model_copy(update={"launch": launch.model_copy(update={"simulation": told})})
 
 
-def statuses(store: Store, runs: Iterable[PlannedRun]) -> dict[str, str]:
-    """Return the status of each run of a plan in a store that may not be there yet."""
-    found = {}
-    for run in runs:
-        folder = store.folder(run.run_id)
-        found[run.run_id] = folder.status(folder.read())
-    return found
+def statuses(
+    store: Store, runs: Iterable[PlannedRun], records: Mapping[str, RunRecord]
+) -> dict[str, str]:
+    """Return the status of each run of a plan, given the records that its store has of them."""
+    found = {run.run_id: "planned" for run in runs}
+    return found | {
+        run_id: store.folder(run_id).status(record) for run_id, record in records.items()
+    }
 
 
 def counted(statuses: Iterable[str]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +99,15 @@ class Store:
         """Return the records of all runs, whatever their status."""
         found = (folder.read() for folder in self.folders())
         return [record for record in found if record is not None]
+
+    def records_of(self, run_ids: Collection[str]) -> dict[str, RunRecord]:
+        """Return the records that are there of some runs, by run id; none where no store is."""
+        try:
+            names = sorted(path.name for path in self._runs.iterdir())
+        except FileNotFoundError:
+            return {}
+        found = {name: self.folder(name).read() for name in names if name in run_ids}
+        return {name: record for name, record in found.items() if record is not None}
 
     def arrow(self, table: str) -> "pa.Table":
         """Return a whole table: ``runs`` (of every status), ``epochs`` or ``telemetry`` (done)."""

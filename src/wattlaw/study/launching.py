@@ -4,18 +4,45 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
+from wattlaw.errors import shown
 from wattlaw.study.base import Model, Name, Word
 from wattlaw.study.rules import Misfit
 
-OptionName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]{1,40}$")]
-#: Options of sbatch that say what a run is, or on which its coming home depends.
-OURS = frozenset(
+#: Options of sbatch that a study may give. Others say what a run is, on which its results depend;
+#: read or write files of their own; change the script, its user or its environment; or print.
+#: https://slurm.schedmd.com/sbatch.html
+WITH_VALUE = frozenset(
     {
-        *("job-name", "nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "time", "gres"),
-        *("signal", "requeue", "no-requeue", "output", "error", "open-mode", "input", "array"),
-        *("wrap", "parsable", "wait", "hold", "test-only", "quiet", "clusters", "help", "version"),
+        *("account", "acctg-freq", "begin", "comment", "constraint", "core-spec"),
+        *("cores-per-socket", "cpu-freq", "dependency", "distribution", "exclude", "hint"),
+        *("kill-on-invalid-dep", "licenses", "mail-type", "mail-user", "mcs-label", "mem"),
+        *("mem-bind", "mem-per-cpu", "mem-per-gpu", "mincpus", "network", "nodelist", "partition"),
+        *("prefer", "qos", "reservation", "sockets-per-node", "switches", "thread-spec"),
+        *("threads-per-core", "tmp", "wckey"),
     }
 )
+FLAGS = frozenset({"contiguous", "overcommit", "oversubscribe", "spread-job", "use-min-nodes"})
+WITH_OR_WITHOUT = frozenset({"exclusive", "nice"})
+ALLOWED = sorted(WITH_VALUE | FLAGS | WITH_OR_WITHOUT)
+#: Their values are lists of nodes, or with a slash the name of a file that sbatch reads.
+_LISTS_OF_NODES = ("nodelist", "exclude")
+_LONGEST_VALUE = 1000
+
+
+def _fault(option: str, value: str | int | bool) -> str | None:
+    """Return what an option of sbatch may be instead of a value, None where it may be that."""
+    if isinstance(value, bool):
+        return "text or a whole number" if value and option in WITH_VALUE else None
+    if option in FLAGS:
+        return "true or false"
+    text = str(value)
+    if not 0 < len(text) <= _LONGEST_VALUE or not text.isprintable():
+        return f"1 to {_LONGEST_VALUE:,} printable characters"
+    if option != "comment" and any(char.isdigit() and not char.isascii() for char in text):
+        return "the digits 0 to 9"
+    if option in _LISTS_OF_NODES and "/" in text:
+        return "names of nodes, not a file"
+    return None
 
 
 class Simulation(Model):
@@ -77,13 +104,14 @@ def seconds_of(time: str) -> int:
 class Slurm(Model):
     """How the launcher ``slurm`` asks for jobs; others do not look at it."""
 
-    options: dict[OptionName, str | int | bool] = Field(
+    options: dict[str, str | int | bool] = Field(
         default_factory=dict,
         description="a mapping of sbatch's long options without dashes to text, whole numbers, "
         "true or false, such as {partition: gpu, account: abc, exclusive: true}",
     )
     time: (
-        Annotated[str, StringConstraints(pattern=r"^(\d{1,5}-)?\d{1,5}(:\d{1,2}){0,2}$")] | None
+        Annotated[str, StringConstraints(pattern=r"^([0-9]{1,5}-)?[0-9]{1,5}(:[0-9]{1,2}){0,2}$")]
+        | None
     ) = Field(
         default=None,
         description="a job's time limit in quotes, such as '02:00:00' or '1-12:00:00', "
@@ -145,12 +173,20 @@ class Slurm(Model):
 
     @field_validator("options")
     @classmethod
-    def _options_are_the_users(cls, given: dict[str, Any]) -> dict[str, Any]:
-        for name in given:
-            if name in OURS:
-                own = {"time": "launch.slurm.time", "gres": "launch.slurm.gres"}.get(name)
-                told = f"is told by {own}" if own else "is what wattlaw itself tells sbatch"
-                raise Misfit(f"{told}; allowed: all but {', '.join(sorted(OURS))}", name)
+    def _options_are_allowed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        for name, value in given.items():
+            if name not in ALLOWED:
+                own = f" (set launch.slurm.{name})" if name in ("time", "gres") else ""
+                raise Misfit(f"cannot be set here{own}; allowed: {', '.join(ALLOWED)}", name)
+            if (allowed := _fault(name, value)) is not None:
+                raise Misfit(f"given {shown(value)}; allowed: {allowed}", name)
+        return given
+
+    @field_validator("python")
+    @classmethod
+    def _python_is_printable(cls, given: str | None) -> str | None:
+        if given is not None and not given.isprintable():
+            raise Misfit(f"given {shown(given)}; allowed: printable characters, or null")
         return given
 
     @model_validator(mode="after")
@@ -170,6 +206,8 @@ class Slurm(Model):
         for place, line in enumerate(given):
             if "\n" in line or "\r" in line:
                 raise Misfit("given several lines; allowed: one line in each item", place)
+            if not line.replace("\t", " ").isprintable():
+                raise Misfit(f"given {shown(line)}; allowed: printable characters and tabs", place)
         return given
 
 

@@ -4,12 +4,14 @@ Every field's description says what is allowed; the reader puts it into the erro
 A default is part of every run's identity (see ``identity``) and must never be changed.
 """
 
+import math
 import re
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, PlainValidator, model_validator
 
+from wattlaw.errors import listed, shown
 from wattlaw.study.base import MAX_COUNT, Count, Fraction, Model, Name, Positive, Precision, Word
 from wattlaw.study.launching import Launch
 from wattlaw.study.rules import FRACTIONS, PLACEHOLDERS, Misfit, filled, fraction, fraction_of
@@ -99,15 +101,21 @@ class Sweep(Model):
             raise ValueError(
                 f"gpus x local_batch is {largest:,}; allowed: a global batch up to {MAX_COUNT:,}"
             )
+        # Every list is gone through once, never one for each value of another.
+        every_count = 1
+        for workers in self.gpus:
+            if (every_count := math.lcm(every_count, workers)) > MAX_COUNT:
+                break  # no batch is so large
         for batch in self.global_batch or ():
-            for workers in self.gpus:
-                if batch % workers:
-                    raise ValueError(
-                        f"global_batch {batch} with {workers} gpus; "
-                        "allowed: a global batch that every GPU count divides"
-                    )
+            if batch % every_count:
+                workers = next(workers for workers in self.gpus if batch % workers)
+                raise ValueError(
+                    f"global_batch {batch} with {workers} gpus; "
+                    "allowed: a global batch that every GPU count divides"
+                )
+        extremes = (min(self.gpus), max(self.gpus))
         for index, rule in enumerate(self.dataset_fraction):
-            for workers in self.gpus:
+            for workers in extremes:
                 if fraction_of(rule, workers) > 1:
                     raise Misfit(
                         f"given {rule}, with {workers} gpus more than 1; allowed: {FRACTIONS}",
@@ -115,10 +123,6 @@ class Sweep(Model):
                         index,
                     )
         return self
-
-    def is_for(self, workload: str) -> bool:
-        """Say whether a workload of this name is run on this grid."""
-        return self.workloads is None or workload in self.workloads
 
 
 class Setting(Model):
@@ -242,21 +246,24 @@ class Study(Model):
     @model_validator(mode="after")
     def _sweeps_fit(self) -> Self:
         names = {workload.name for workload in self.workloads}
+        covered = set[str]()
         for index, sweep in enumerate(self.sweeps):
             for place, name in enumerate(sweep.workloads or ()):
                 if name not in names:
                     raise Misfit(
-                        f'given "{name}"; allowed: {", ".join(sorted(names))}',
+                        f"given {shown(name)}; allowed: {listed(sorted(names))}",
                         *("sweeps", index, "workloads", place),
                     )
+            covered.update(sweep.workloads or ())
             if sweep.epochs is not None and sweep.epochs <= self.measure.warmup_epochs:
                 raise Misfit(
                     f"given {sweep.epochs}, of which measure.warmup_epochs are "
                     f"{self.measure.warmup_epochs}; allowed: more than those",
                     *("sweeps", index, "epochs"),
                 )
+        are_all_covered = any(sweep.workloads is None for sweep in self.sweeps)
         for index, workload in enumerate(self.workloads):
-            if not any(sweep.is_for(workload.name) for sweep in self.sweeps):
+            if not are_all_covered and workload.name not in covered:
                 raise Misfit(
                     f"no sweep is for {workload.name}; allowed: at least one for each workload",
                     *("workloads", index),

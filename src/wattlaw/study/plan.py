@@ -1,20 +1,24 @@
 """From a study to the runs it asks for: sweeps expanded, duplicates merged, order drawn."""
 
+import contextlib
+import gc
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, prod
+from typing import NamedTuple
 
 from wattlaw.errors import BadInput
-from wattlaw.study.identity import run_id
-from wattlaw.study.model import RunSpec, Setting, Study, Sweep, WorkloadSpec
+from wattlaw.study.identity import Identifier
+from wattlaw.study.model import Measure, RunSpec, Setting, Study, Sweep
 from wattlaw.study.rules import fraction_of
 
 MAX_RUNS = 200_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PlannedRun:
     """A run and the identity under which a store keeps it."""
 
@@ -22,6 +26,26 @@ class PlannedRun:
     spec: RunSpec
 
 
+class _Grid(NamedTuple):
+    """A sweep that is expanded: how its runs are measured, its settings and their node counts."""
+
+    measure: Measure
+    points: list[tuple[Setting, int]]
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Keep the garbage collector from going through a million new objects again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_collector_paused()
 def expand(study: Study) -> list[PlannedRun]:
     """Return the distinct runs of a study, in the order in which they are to run.
 
@@ -33,28 +57,28 @@ def expand(study: Study) -> list[PlannedRun]:
     BadInput
         The study asks for more than ``MAX_RUNS`` runs.
     """
-    asked = study.repeats * sum(
-        _points(sweep) for workload in study.workloads for sweep in _sweeps(study, workload)
-    )
+    asked = study.repeats * _points_of_workloads(study)
     if asked > MAX_RUNS:
         raise BadInput(f"sweeps: given {asked:,} runs; allowed: at most {MAX_RUNS:,} in one study")
+    grids = _grids(study)
+    identify = Identifier().run_id
     runs: dict[str, PlannedRun] = {}
     for repeat, workload in itertools.product(range(study.repeats), study.workloads):
-        points = ((sweep, one) for sweep in _sweeps(study, workload) for one in _settings(sweep))
-        for sweep, setting in points:
-            epochs = sweep.epochs or study.measure.epochs
-            spec = RunSpec(
-                workload=workload,
-                setting=setting,
-                repeat=repeat,
-                measure=study.measure.model_copy(update={"epochs": epochs}),
-                train=study.train,
-                launch_kind=study.launch.kind,
-                hardware=study.launch.hardware,
-                nodes=_nodes(study, setting),
-            )
-            identity = run_id(spec)
-            runs.setdefault(identity, PlannedRun(identity, spec))
+        for grid in grids[workload.name]:
+            for setting, nodes in grid.points:
+                spec = RunSpec.of_checked(
+                    workload=workload,
+                    setting=setting,
+                    repeat=repeat,
+                    measure=grid.measure,
+                    train=study.train,
+                    launch_kind=study.launch.kind,
+                    hardware=study.launch.hardware,
+                    nodes=nodes,
+                )
+                identity = identify(spec)
+                if identity not in runs:
+                    runs[identity] = PlannedRun(identity, spec)
     ordered = list(runs.values())
     if study.order == "random":
         random.Random(study.order_seed).shuffle(ordered)  # noqa: S311 - an order, not a secret
@@ -69,9 +93,26 @@ def _nodes(study: Study, setting: Setting) -> int:
     return ceil(setting.gpus / per_node)
 
 
-def _sweeps(study: Study, workload: WorkloadSpec) -> list[Sweep]:
-    """Return the grids that are for a workload."""
-    return [sweep for sweep in study.sweeps if sweep.is_for(workload.name)]
+def _points_of_workloads(study: Study) -> int:
+    """Return how many points the sweeps have for all workloads, counted without expanding one."""
+    of_all = sum(_points(sweep) for sweep in study.sweeps if sweep.workloads is None)
+    of_name: Counter[str] = Counter()
+    for sweep in study.sweeps:
+        for name in {*(sweep.workloads or ())}:
+            of_name[name] += _points(sweep)
+    return sum(of_all + of_name[workload.name] for workload in study.workloads)
+
+
+def _grids(study: Study) -> dict[str, list[_Grid]]:
+    """Return the expanded sweeps of each workload, by name, in the order of the file."""
+    grids: dict[str, list[_Grid]] = {workload.name: [] for workload in study.workloads}
+    for sweep in study.sweeps:
+        epochs = sweep.epochs or study.measure.epochs
+        measure = study.measure.model_copy(update={"epochs": epochs})
+        points = [(setting, _nodes(study, setting)) for setting in _settings(sweep)]
+        for name in grids if sweep.workloads is None else {*sweep.workloads}:
+            grids[name].append(_Grid(measure, points))
+    return grids
 
 
 def _points(sweep: Sweep) -> int:
@@ -88,7 +129,7 @@ def _settings(sweep: Sweep) -> Iterator[Setting]:
         sweep.local_batch or sweep.global_batch or (), sweep.gpus, sweep.power_limit_w,
         sweep.clock_limit_mhz, sweep.precision, sweep.dataset_fraction,
     ):  # fmt: skip
-        yield Setting(
+        yield Setting.of_checked(
             gpus=gpus,
             global_batch=batch * gpus if rule == "local" else batch,
             local_batch=batch if rule == "local" else batch // gpus,

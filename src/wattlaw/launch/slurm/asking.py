@@ -83,7 +83,7 @@ def sbatch_words(spec: RunSpec, folder: RunFolder, launch: Launch, name: str) ->
     options = dict(slurm.options)
     limits = limits_of(spec.setting)
     if slurm.limits == "prolog" and not limits.are_none:
-        options["comment"] = f"{comment_of(limits)} {options.get('comment', '')}".strip()
+        options["comment"] = f"{comment_of(limits)} {options.get('comment') or ''}".strip()
     for option, value in options.items():
         if value is True:
             words.append(f"--{option}")

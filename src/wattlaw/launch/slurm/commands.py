@@ -3,6 +3,7 @@
 Formats: manual pages squeue(1), sbatch(1), sacct(1) of Slurm 22.05.
 """
 
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -244,7 +245,7 @@ def _run(line: list[str]) -> str:
 def _ended(told: str) -> tuple[int | None, int | None]:
     """Return exit code and signal: sacct tells them as ``1:0``, squeue as wait(2) does."""
     code, colon, number = told.partition(":")
-    if not code.isdigit() or (colon and not number.isdigit()):
+    if not re.fullmatch("[0-9]{1,9}", code) or (colon and not re.fullmatch("[0-9]{1,9}", number)):
         return None, None
     return (int(code), int(number)) if colon else (int(code) >> 8, int(code) & 0x7F)
 
