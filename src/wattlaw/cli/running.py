@@ -15,7 +15,6 @@ from wattlaw.launch.campaign import Campaign, Outcome
 from wattlaw.launch.gpu_hours import GpuHours, gpu_hours
 from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.launch.stopping import CANCELLED
-from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.plan import PlannedRun
 
@@ -63,7 +62,8 @@ def run(
         statuses = planning.statuses(store, planned.runs)
         _show(planned, statuses, console)
         left = [run for run in planned.runs if statuses[run.run_id] != "done"]
-        known = [record for record in map(_record(store), planned.runs) if record is not None]
+        ours = {run.run_id for run in planned.runs}
+        known = [one for one in store.undamaged() if one.run_id in ours]
         if planned.study.launch.kind == "simulated":
             console.print("Simulated runs take no GPU-hours; on real GPUs it would be:")
         elif kind.queue is not None and left:
@@ -113,10 +113,6 @@ def _show(planned: planning.Planned, statuses: dict[str, str], console: Console)
     counts = planning.counted(statuses.values())
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     console.print(f"{len(planned.runs)} runs: {told}. Nothing was run.", highlight=False)
-
-
-def _record(store: Store) -> Callable[[PlannedRun], RunRecord | None]:
-    return lambda run: store.folder(run.run_id).read()
 
 
 def _hours(hours: GpuHours, assume_tflops: float) -> list[str]:

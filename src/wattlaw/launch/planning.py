@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattlaw import registry
-from wattlaw.errors import BadInput
+from wattlaw.errors import BadInput, WattlawError
 from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
@@ -79,13 +79,16 @@ def statuses(store: Store, runs: Iterable[PlannedRun]) -> dict[str, str]:
     found = {}
     for run in runs:
         folder = store.folder(run.run_id)
-        found[run.run_id] = folder.status(folder.read())
+        try:
+            found[run.run_id] = folder.status(folder.read())
+        except WattlawError:
+            found[run.run_id] = "damaged"
     return found
 
 
 def counted(statuses: Iterable[str]) -> dict[str, int]:
     """Return how many runs have each status, in the order in which a run goes through them."""
-    order = ("done", "failed", "skipped", "interrupted", "running", "queued", "planned")
+    order = ("done", "failed", "skipped", "interrupted", "running", "queued", "planned", "damaged")
     count = Counter(statuses)
     return {status: count[status] for status in order if count[status]}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from wattlaw import machine
 from wattlaw.devices.meter import Target
+from wattlaw.errors import BadInput
 from wattlaw.store.files import write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import Facts, RunRecord, now
@@ -80,13 +81,12 @@ class Recording:
         for repeat in count(self._spec.repeat):
             spec = self._spec.model_copy(update={"repeat": repeat})
             folder = self._store.folder(run_id(spec))
-            if folder.read() is not None:
-                continue
             lock = RunLock(folder)
-            if lock.acquire():
-                if folder.read() is None:
-                    return folder, lock, spec
-                lock.release()
+            with contextlib.suppress(BadInput):  # of a damaged run, which stays as it is
+                if folder.read() is None and lock.acquire():
+                    if folder.read() is None:
+                        return folder, lock, spec
+                    lock.release()
         raise AssertionError("repeats have no end")
 
     def _begin_sampling(self) -> None:

@@ -296,8 +296,7 @@ class _Driver:
 
 def _was_asked(live: Path) -> bool:
     """Say whether Slurm has asked a node to end, as it does first when it preempts a job."""
-    texts = [path.read_text(encoding="utf-8") for path in live.glob("failure.*.json")]
-    kinds = {json.loads(text).get("kind") for text in texts}
+    kinds = {one.kind for one in failures.read_failures(live)}
     return any(live.glob("asked.*")) or kinds == {"asked"}
 
 

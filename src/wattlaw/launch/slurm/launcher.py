@@ -28,8 +28,9 @@ from wattlaw.launch.slurm.submitted import (
     write_submitted,
 )
 from wattlaw.launch.slurm.watching import Watch
+from wattlaw.store.files import locked
 from wattlaw.store.record import RunRecord, now
-from wattlaw.store.run_folder import RunFolder, locked
+from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
