@@ -196,15 +196,15 @@ class Campaign:
             if not lock.acquire():
                 _let_go(claim)
                 return False
-            old, attempt = folder.read(), None
+            old, attempt, is_damaged = folder.read(), None, False
             is_over = old is not None and self._has_ended(old)
             if old is not None and not is_over:
                 attempt = self._launcher.found(old, folder)
         except (BadInput, NotPermitted) as error:
-            old, attempt, is_over = self._damaged(run, error), None, True
+            old, is_over, is_damaged = self._damaged(run, error), True, True
         if old is not None and is_over:
             _let_go(claim, lock)
-            self._note(old, here=False)
+            self._note(old, here=is_damaged)
             return True
         if old is not None and attempt is not None:
             _let_go(claim)

@@ -1,6 +1,7 @@
 """The end of an attempt: its live streams become the run's tables, or its failure a reason."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -76,6 +77,7 @@ def bring_home(record: RunRecord, folder: RunFolder) -> RunRecord:
         )
         for one in found
     )
+    facts = _with_gpus(_facts(live, notes), reports)
     energy = _energy(windows, samples, _facts_of_devices(reports), notes)
     columns += [energy[name] for name in energy.schema.names]
     folder.write_tables(
@@ -87,7 +89,7 @@ def bring_home(record: RunRecord, folder: RunFolder) -> RunRecord:
             "status": "done",
             "reason": None,
             "notes": tuple(notes),
-            "facts": _with_gpus(_facts(live, notes), reports),
+            "facts": facts,
             "samplers": reports,
             "limits": limits,
             "clocks": clocks,
@@ -104,7 +106,7 @@ def failure_of(folder: RunFolder, attempt: int, exit_code: int) -> str:
 def _stop(record: RunRecord, folder: RunFolder) -> str | None:
     """Return where and why the last attempt stopped before the run's end; None if it did not."""
     path = folder.live(record.attempts) / "stopped.json"
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     try:
         told = _Stopped.model_validate_json(read_text(path))
@@ -158,9 +160,10 @@ def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[
     for path in sorted(live.glob("windows.*.csv")):
         host = path.name.removeprefix("windows.").removesuffix(".csv")
         told = report_path(live, host)
-        if not told.exists():
+        if not os.path.lexists(told):
             notes.append(f"the sampler of {host} was lost; telemetry ends early")
-        for report in _read([told] if told.exists() else [], _SAMPLER, "its report", notes):
+            continue
+        for report in _read([told], _SAMPLER, "its report", notes):
             if report.host == host:
                 reports.append(report)
             else:
@@ -197,7 +200,14 @@ def _with_gpus(facts: Facts, reports: Iterable[SamplerReport]) -> Facts:
 def _facts(live: Path, notes: list[str]) -> Facts:
     """Return the facts of all hosts of an attempt as one; hosts in order of name."""
     what = "what its host found out (hardware, software, model)"
-    found = list(_read(live.glob("facts.*.json"), _FACTS, what, notes))
+    found = []
+    for path in sorted(live.glob("facts.*.json")):
+        host = path.name.removeprefix("facts.").removesuffix(".json")
+        for facts in _read([path], _FACTS, what, notes):
+            if host in facts.hosts:
+                found.append(facts)
+            else:
+                notes.append(f"{path.name} does not name its host, and {what} is missing")
     if not found:
         return Facts()
     return found[0].model_copy(
