@@ -12,7 +12,7 @@ from typing import Any
 from wattlaw import machine
 from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput
-from wattlaw.store.files import write_text
+from wattlaw.store.files import open_regular, write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
@@ -91,7 +91,7 @@ class Recording:
 
     def _begin_sampling(self) -> None:
         line = sampler.command(self.live, self.host, self._target)
-        with self.folder.log_path.open("ab") as log:
+        with open_regular(self.folder.log_path, append=True) as log:
             self._sampler = subprocess.Popen(
                 line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )

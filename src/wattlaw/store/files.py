@@ -31,16 +31,29 @@ def read_bytes(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
     OSError
         Naming ``path``: it is missing, not a regular file, or larger than ``most_bytes``.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with naming(path), os.fdopen(handle, "rb") as file:
-        status = os.fstat(handle)
-        if stat.S_ISDIR(status.st_mode):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file")
-        if status.st_size > most_bytes:
+    with naming(path), open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > most_bytes:
             raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes")
         return file.read()
+
+
+def open_regular(path: Path, *, append: bool = False) -> BinaryIO:
+    """Open a regular file to read it, or to append to it, made if need be.
+
+    Raises
+    ------
+    OSError
+        Naming ``path``: it is something else, such as a pipe, which is not waited for.
+    """
+    how = os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
+    handle = os.open(path, how | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "ab" if append else "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def read_text(path: Path) -> str:
@@ -54,6 +67,19 @@ def read_text(path: Path) -> str:
         It is not UTF-8.
     """
     return read_bytes(path).decode("utf-8")
+
+
+def read_end(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Return the end of a log, whatever bytes are in it.
+
+    Raises
+    ------
+    OSError
+        As ``read_bytes``; a file is never too large.
+    """
+    with naming(path), open_regular(path) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
+        return file.read(most_bytes).decode("utf-8", "replace")
 
 
 @contextlib.contextmanager

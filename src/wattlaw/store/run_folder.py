@@ -2,16 +2,21 @@
 
 import errno
 import fcntl
-import os
 import shutil
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
 
 from pydantic import ValidationError
 
 from wattlaw.errors import BadInput, NotPermitted
-from wattlaw.store.files import locked, read_text, remove_abandoned, write_parquet, write_text
+from wattlaw.store.files import (
+    locked,
+    open_regular,
+    read_text,
+    remove_abandoned,
+    write_parquet,
+    write_text,
+)
 from wattlaw.store.live import read_live
 from wattlaw.store.record import RunRecord
 
@@ -176,7 +181,7 @@ class RunLock:
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            file = self._open(os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            file = open_regular(self._path, append=True)
         except OSError as error:
             if error.errno not in _NO_FILE:
                 raise
@@ -196,22 +201,13 @@ class RunLock:
     def is_held(self) -> bool:
         """Say whether some process holds the claim now, without taking it."""
         try:
-            file = self._open(os.O_RDONLY)
+            file = open_regular(self._path)
         except OSError as error:
             if error.errno in _NO_FILE or isinstance(error, FileNotFoundError):
                 return False
             raise
         with file:
             return not locked(file, fcntl.LOCK_SH)
-
-    def _open(self, how: int) -> BinaryIO:
-        """Open the lock file; a pipe in its place is not waited for."""
-        handle = os.open(self._path, how | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-        file = os.fdopen(handle, "ab" if how & os.O_APPEND else "rb")
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            file.close()
-            raise OSError(errno.EINVAL, "not a regular file", str(self._path))
-        return file
 
     def __enter__(self) -> Self:
         return self
