@@ -12,6 +12,7 @@ from wattlaw.errors import BadInput
 from wattlaw.launch import command as measured
 from wattlaw.launch.summary import PhaseSummary, phases_of
 from wattlaw.limits.asked import Limits
+from wattlaw.store.files import write_text
 from wattlaw.store.record import RunRecord
 
 _LONGEST = 200
@@ -53,7 +54,7 @@ def measure(
     _show(done, phases[0])
     if json_to is not None:
         told = {"run": str(done.folder.path), "exit_code": done.exit_code, **_as_json(phases[0])}
-        json_to.write_text(json.dumps(told) + "\n", encoding="utf-8")
+        write_text(json_to, json.dumps(told) + "\n", durable=False)
     return done.exit_code
 
 

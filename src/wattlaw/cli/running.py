@@ -71,7 +71,8 @@ def run(
             shown = kind.queue.shown(planned.study.launch, left[0], store)
             told = f"Each run is a job, such as:\n  {shown}"
             console.print(told, soft_wrap=True)
-        for line in _hours(gpu_hours(left, records.values(), assume_tflops * 1e12), assume_tflops):
+        known = [record for record in records.values() if record is not None]
+        for line in _hours(gpu_hours(left, known, assume_tflops * 1e12), assume_tflops):
             console.print(line, soft_wrap=True)
         return 0
     launcher = kind.open(planned.study.launch, store_path)

@@ -10,7 +10,6 @@ from wattlaw.cli.console import Console
 from wattlaw.cli.progress import title
 from wattlaw.errors import NotAvailable
 from wattlaw.launch import cancelling, planning, standing
-from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
 
@@ -24,13 +23,13 @@ def status(path: Path, *, as_json: bool) -> int:
     if as_json:
         rows = [
             {
-                "run_id": one.record.run_id,
+                "run_id": one.run_id,
                 "status": one.state,
                 "reason": one.reason,
                 "job": {"id": one.job.id, "state": one.job.state, "reason": one.job.reason}
                 if one.job
                 else None,
-                "log": str(_log(store, one.record)),
+                "log": str(store.folder(one.run_id).log_path),
             }
             for one in shown
         ]
@@ -48,7 +47,8 @@ def status(path: Path, *, as_json: bool) -> int:
         for column in ("status", "run", "reason"):
             table.add_column(column, overflow="fold")
         for one in shown:
-            table.add_row(one.state, title(one.record), one.reason or "-")
+            name = title(one.record) if one.record is not None else one.run_id
+            table.add_row(one.state, name, one.reason or "-")
         console.print(table)
         console.print(f"Logs: {path}/runs/<run id>/log.txt")
     return 0
@@ -70,7 +70,3 @@ def cancel(path: Path) -> int:
     if ended.troubles:
         return NotAvailable.exit_code
     return 1 if ended.left else 0
-
-
-def _log(store: Store, run: RunRecord) -> Path:
-    return store.folder(run.run_id).log_path

@@ -13,21 +13,24 @@ if TYPE_CHECKING:
 Place = tuple[int, bool, int]
 
 
-def windows_of_all(record: RunRecord, folder: RunFolder) -> tuple["pa.Table", list[int]]:
+def windows_of_all(
+    record: RunRecord, folder: RunFolder, damage: list[str] | None = None
+) -> tuple["pa.Table", list[int]]:
     """Return a run's windows, and the attempts that they are from, in order.
 
     An attempt that went on from a checkpoint, be it in the middle of an epoch, has what comes after
     it; what comes before is the last attempt's that made it. An attempt without any window changes
     nothing. What a command does when it is tried again is its own affair: the last time counts.
+    What cannot be read is left out; ``damage`` gets a sentence for each file.
     """
     import pyarrow as pa
 
-    tables, attempts = [folder.windows(record.attempts)], [record.attempts]
+    tables, attempts = [folder.windows(record.attempts, damage)], [record.attempts]
     if record.attempts == 1 or record.spec.workload.command is not None:
         return tables[0], attempts
     begin = min(_places(tables[0]), default=None)
     for attempt in range(record.attempts - 1, 0, -1):
-        older = folder.windows(attempt)
+        older = folder.windows(attempt, damage)
         places = _places(older)
         kept = [begin is None or place < begin for place in places]
         if any(kept):

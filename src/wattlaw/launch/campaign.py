@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from wattlaw.errors import NotAvailable, one_line
+from wattlaw.errors import BadInput, NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.launch.finish import finish
 from wattlaw.launch.launcher import Attempt, Claim, Ended, Launcher, NoRoomYet
 from wattlaw.launch.stopping import Stop, stopping
@@ -89,6 +89,7 @@ class Campaign:
         A run that failed before this campaign began is tried again, once; one that any campaign
         has tried since is left as it ended.
         """
+        self._store.remove_abandoned()
         self._write_plan()
         with stopping(self._store) as stop:
             try:
@@ -106,15 +107,24 @@ class Campaign:
         """Record as planned every run that the store does not know; note what is done already."""
         for planned in self._plan:
             folder = self._store.folder(planned.run_id)
-            record = folder.read()
-            if record is None:
-                with RunLock(folder) as lock:
-                    if lock.acquire() and folder.read() is None:
-                        folder.write(self._new(planned, attempts=0), durable=False)
+            try:
+                record = folder.read()
+                if record is None:
+                    with RunLock(folder) as lock:
+                        if lock.acquire() and folder.read() is None:
+                            folder.write(self._new(planned, attempts=0), durable=False)
+                    continue
+            except (BadInput, NotPermitted) as error:
+                self._note(self._damaged(planned, error), here=True)
                 continue
             self._tried[planned.run_id] = record.finished_at
             if record.status == "done":
+                folder.drop_left()
                 self._note(record, here=False)
+
+    def _damaged(self, run: PlannedRun, error: WattlawError) -> RunRecord:
+        """Return as failed a run whose folder cannot be used; nothing there is changed."""
+        return _failed(self._new(run, attempts=0), str(error))
 
     def _new(self, planned: PlannedRun, attempts: int) -> RunRecord:
         return RunRecord(
@@ -182,15 +192,20 @@ class Campaign:
         """
         folder = self._store.folder(run.run_id)
         lock = RunLock(folder)
-        if not lock.acquire():
-            _let_go(claim)
-            return False
-        old = folder.read()
-        if old is not None and self._has_ended(old):
+        try:
+            if not lock.acquire():
+                _let_go(claim)
+                return False
+            old, attempt, is_damaged = folder.read(), None, False
+            is_over = old is not None and self._has_ended(old)
+            if old is not None and not is_over:
+                attempt = self._launcher.found(old, folder)
+        except (BadInput, NotPermitted) as error:
+            old, is_over, is_damaged = self._damaged(run, error), True, True
+        if old is not None and is_over:
             _let_go(claim, lock)
-            self._note(old, here=False)
+            self._note(old, here=is_damaged)
             return True
-        attempt = self._launcher.found(old, folder) if old is not None else None
         if old is not None and attempt is not None:
             _let_go(claim)
             self._watch(_Own(old, folder, lock, attempt))

@@ -58,7 +58,7 @@ def cancel(store: Store) -> Cancelled:
     Raises
     ------
     wattlaw.errors.BadInput
-        What a run's folder tells cannot be read; jobs have been told to end all the same.
+        What a run's folder tells cannot be read; jobs and the other runs are ended all the same.
     """
     store.cancel()  # first, so that no campaign submits what was just cancelled
     end_s = time.monotonic() + _WAIT_S
@@ -72,19 +72,33 @@ def cancel(store: Store) -> Cancelled:
             break
         time.sleep(_LOOK_S)
     emptied = [ending.queue for ending in endings if ending.trouble is None]
-    noted, held = 0, _under_way(store, emptied)
+    noted, (held, damaged) = 0, _under_way(store, emptied)
     while held and time.monotonic() < end_s:
         noted += sum(_note(folder) for folder in held)
-        held = _under_way(store, emptied)
+        held, damaged = _under_way(store, emptied)
         time.sleep(_LOOK_S if held else 0)
+    if damaged:
+        raise damaged[0]
     troubles += [ending.trouble for ending in endings if ending.trouble is not None]
     jobs = sum(len(ending.asked) for ending in endings)
     return Cancelled(jobs, noted, left + len(held), tuple(troubles))
 
 
-def _under_way(store: Store, emptied: Collection[Queue]) -> list[RunFolder]:
-    """Return the runs that a campaign or a job has begun and nobody has concluded."""
-    return [folder for folder in store.folders() if _is_under_way(folder, emptied)]
+def _under_way(
+    store: Store, emptied: Collection[Queue]
+) -> tuple[list[RunFolder], list[WattlawError]]:
+    """Return the runs that a campaign or a job has begun and nobody has concluded.
+
+    Why the others cannot be read comes second.
+    """
+    found: list[RunFolder] = []
+    damaged: list[WattlawError] = []
+    for folder in store.folders():
+        try:
+            found += [folder] if _is_under_way(folder, emptied) else []
+        except WattlawError as error:
+            damaged.append(error)
+    return found, damaged
 
 
 def _is_under_way(folder: RunFolder, emptied: Collection[Queue]) -> bool:

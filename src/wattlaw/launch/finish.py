@@ -1,15 +1,17 @@
 """The end of an attempt: its live streams become the run's tables, or its failure a reason."""
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from wattlaw.devices.meter import Facts as DeviceFacts
+from wattlaw.errors import one_line
 from wattlaw.launch.attempts import missing_of, windows_of_all
-from wattlaw.store.files import write_text
+from wattlaw.store.files import read_text, write_text
 from wattlaw.store.record import ClockReport, Facts, LimitReport, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.telemetry.sampler import report_path
@@ -18,14 +20,32 @@ from wattlaw.training import failures
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
+#: What meters found out about devices, by host and device.
+Devices = dict[tuple[str, str], DeviceFacts]
+_SAMPLER, _FACTS = TypeAdapter(SamplerReport), TypeAdapter(Facts)
+_LIMITS, _CLOCKS = TypeAdapter(tuple[LimitReport, ...]), TypeAdapter(tuple[ClockReport, ...])
+
+
+class _Stopped(BaseModel):
+    """``stopped.json``."""
+
+    epoch: int
+    update: int
+    reason: str
+
 
 def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
     """Write the finished tables of an attempt that ended well; return the record as done.
 
     A run is done only if every host has every window that was asked for; otherwise the record
-    comes back as failed with what is missing.
+    comes back as failed with what is missing. Any other file that is damaged is a note.
     """
-    missing = missing_of(record, windows_of_all(record, folder)[0]) or _stop(record, folder)
+    damage: list[str] = []
+    missing = missing_of(record, windows_of_all(record, folder, damage)[0])
+    if missing is not None and damage:
+        missing = f"{missing} ({folder.live(record.attempts)}: {'; '.join(damage)})"
+    missing = missing or _stop(record, folder)
     if missing is not None:
         return record.model_copy(update={"status": "failed", "reason": missing})
     return bring_home(record, folder)
@@ -36,17 +56,29 @@ def bring_home(record: RunRecord, folder: RunFolder) -> RunRecord:
     import pyarrow as pa
 
     from wattlaw.store.schema import EPOCHS, TELEMETRY
-    from wattlaw.telemetry.energy import energy_of_windows
 
-    windows, attempts = windows_of_all(record, folder)
-    samples = pa.concat_tables([folder.samples(attempt) for attempt in attempts])
+    notes = [*record.notes]
+    windows, attempts = windows_of_all(record, folder, notes)
+    samples = pa.concat_tables([folder.samples(attempt, notes) for attempt in attempts])
     columns = [windows[name] for name in windows.schema.names]
-    told = [_sampler_reports(folder, attempt) for attempt in attempts]
-    reports = tuple(report for found, _ in told for report in found)
-    notes = (*record.notes, *(note for _, found in told for note in found))
-    limits = _limits(folder, record.attempts)
-    notes += tuple(limit.note for limit in limits if limit.note)
-    energy = energy_of_windows(windows, samples, _facts_of_devices(reports))
+    reports = tuple(one for number in attempts for one in _sampler_reports(folder, number, notes))
+    live = folder.live(record.attempts)
+    limits = tuple(
+        one
+        for found in _read(live.glob("limits.*.json"), _LIMITS, "its limits", notes)
+        for one in found
+    )
+    notes += [limit.note for limit in limits if limit.note]
+    clocks = tuple(
+        one
+        for number in attempts
+        for found in _read(
+            folder.live(number).glob("clocks.*.json"), _CLOCKS, "its clock's offset", notes
+        )
+        for one in found
+    )
+    facts = _with_gpus(_facts(live, notes), reports)
+    energy = _energy(windows, samples, _facts_of_devices(reports), notes)
     columns += [energy[name] for name in energy.schema.names]
     folder.write_tables(
         pa.table([_ids(record, windows), *columns], schema=EPOCHS),
@@ -56,11 +88,11 @@ def bring_home(record: RunRecord, folder: RunFolder) -> RunRecord:
         update={
             "status": "done",
             "reason": None,
-            "notes": notes,
-            "facts": _with_gpus(_facts(folder, record.attempts), reports),
+            "notes": tuple(notes),
+            "facts": facts,
             "samplers": reports,
             "limits": limits,
-            "clocks": tuple(one for number in attempts for one in _clocks(folder, number)),
+            "clocks": clocks,
         }
     )
 
@@ -73,18 +105,46 @@ def failure_of(folder: RunFolder, attempt: int, exit_code: int) -> str:
 
 def _stop(record: RunRecord, folder: RunFolder) -> str | None:
     """Return where and why the last attempt stopped before the run's end; None if it did not."""
-    try:
-        told = json.loads((folder.live(record.attempts) / "stopped.json").read_text("utf-8"))
-    except FileNotFoundError:
+    path = folder.live(record.attempts) / "stopped.json"
+    if not os.path.lexists(path):
         return None
-    where = f"after update {told['update']} of epoch {told['epoch']}"
-    return f"stopped {where}: {told['reason']}; it goes on from there when it is started again"
+    try:
+        told = _Stopped.model_validate_json(read_text(path))
+    except (OSError, ValueError):
+        return f"stopped ({path} cannot be read); it goes on when it is started again"
+    where = f"after update {told.update} of epoch {told.epoch}"
+    return f"stopped {where}: {told.reason}; it goes on from there when it is started again"
 
 
-def _clocks(folder: RunFolder, attempt: int) -> Iterator[ClockReport]:
-    for path in sorted(folder.live(attempt).glob("clocks.*.json")):
-        for told in json.loads(path.read_text(encoding="utf-8")):
-            yield ClockReport.model_validate(told)
+def _read(paths: Iterable[Path], kind: TypeAdapter[T], what: str, notes: list[str]) -> Iterator[T]:
+    """Yield what is in files of an attempt; of one that is damaged a note says what is missing."""
+    for path in sorted(paths):
+        try:
+            yield kind.validate_json(read_text(path))
+        except (OSError, ValueError) as error:
+            notes.append(f"{path.name} cannot be read, and {what} is missing: {_first(error)}")
+
+
+def _first(error: Exception) -> str:
+    """Return the first thing that is wrong with a file."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        return f"{place}: {first['msg']}" if place else first["msg"]
+    return getattr(error, "strerror", None) or one_line(error)[:200]
+
+
+def _energy(
+    windows: "pa.Table", samples: "pa.Table", facts: Devices, notes: list[str]
+) -> "pa.Table":
+    """Return the energy of windows; without any, and with a note, if samples make no sense."""
+    from wattlaw.telemetry.energy import energy_of_windows
+
+    try:
+        return energy_of_windows(windows, samples, facts)
+    except Exception as error:  # the training is done, whatever the samples are
+        notes.append(f"the energy is missing, since the samples cannot be used: {one_line(error)}")
+        return energy_of_windows(windows, samples.schema.empty_table())
 
 
 def _ids(record: RunRecord, table: "pa.Table") -> "pa.Array":
@@ -93,24 +153,26 @@ def _ids(record: RunRecord, table: "pa.Table") -> "pa.Array":
     return pa.array([record.run_id] * len(table), pa.string())
 
 
-def _sampler_reports(
-    folder: RunFolder, attempt: int
-) -> tuple[tuple[SamplerReport, ...], tuple[str, ...]]:
+def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[SamplerReport]:
     """Return the reports of the samplers that ended in good order, and a note for each other."""
     live = folder.live(attempt)
-    reports, notes = [], []
+    reports = []
     for path in sorted(live.glob("windows.*.csv")):
         host = path.name.removeprefix("windows.").removesuffix(".csv")
-        try:
-            text = report_path(live, host).read_text(encoding="utf-8")
-            reports.append(SamplerReport.model_validate_json(text))
-        except (OSError, ValidationError):
+        told = report_path(live, host)
+        if not os.path.lexists(told):
             notes.append(f"the sampler of {host} was lost; telemetry ends early")
+            continue
+        for report in _read([told], _SAMPLER, "its report", notes):
+            if report.host == host:
+                reports.append(report)
+            else:
+                notes.append(f"{told.name} is of {report.host!a}, and its report is missing")
     notes += [f"{r.host}: {problem}" for r in reports for problem in r.problems]
-    return tuple(reports), tuple(notes)
+    return reports
 
 
-def _facts_of_devices(reports: Iterable[SamplerReport]) -> dict[tuple[str, str], DeviceFacts]:
+def _facts_of_devices(reports: Iterable[SamplerReport]) -> Devices:
     """Return what the meters found out about each device, by host and device."""
     return {(report.host, one.id): one.facts for report in reports for one in report.devices}
 
@@ -126,14 +188,6 @@ def write_limits(live: Path, host: str, applied: Iterable[LimitReport]) -> None:
     write_text(limits_path(live, host), json.dumps(told))
 
 
-def _limits(folder: RunFolder, attempt: int) -> tuple[LimitReport, ...]:
-    return tuple(
-        LimitReport.model_validate(told)
-        for path in sorted(folder.live(attempt).glob("limits.*.json"))
-        for told in json.loads(path.read_text(encoding="utf-8"))
-    )
-
-
 def _with_gpus(facts: Facts, reports: Iterable[SamplerReport]) -> Facts:
     """Return facts that name the GPUs that were metered, where the workers have named none."""
     gpus = [one for report in reports for one in report.devices if one.kind == "gpu"]
@@ -143,12 +197,17 @@ def _with_gpus(facts: Facts, reports: Iterable[SamplerReport]) -> Facts:
     return facts.model_copy(update=which)
 
 
-def _facts(folder: RunFolder, attempt: int) -> Facts:
+def _facts(live: Path, notes: list[str]) -> Facts:
     """Return the facts of all hosts of an attempt as one; hosts in order of name."""
-    found = [
-        Facts.model_validate_json(path.read_text(encoding="utf-8"))
-        for path in sorted(folder.live(attempt).glob("facts.*.json"))
-    ]
+    what = "what its host found out (hardware, software, model)"
+    found = []
+    for path in sorted(live.glob("facts.*.json")):
+        host = path.name.removeprefix("facts.").removesuffix(".json")
+        for facts in _read([path], _FACTS, what, notes):
+            if host in facts.hosts:
+                found.append(facts)
+            else:
+                notes.append(f"{path.name} does not name its host, and {what} is missing")
     if not found:
         return Facts()
     return found[0].model_copy(

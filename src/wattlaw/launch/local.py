@@ -21,6 +21,7 @@ from wattlaw.launch.limited import limits_of, refusal, tidy_up
 from wattlaw.launch.meeting import on_one_machine
 from wattlaw.launch.places import Claim, Places
 from wattlaw.limits.guard import Hold, hold, holders
+from wattlaw.store.files import naming, open_regular
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -162,8 +163,9 @@ class LocalLauncher(EndsWithUs):
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
         line += rendezvous
-        with folder.log_path.open("a", encoding="utf-8") as log:
-            log.write(f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n")
+        with naming(folder.log_path), open_regular(folder.log_path, append=True) as log:
+            head = f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n"
+            log.write(head.encode())
             log.flush()
             process = subprocess.Popen(
                 line,

@@ -76,18 +76,19 @@ def _with_simulation(study: Study, changes: Mapping[str, object]) -> Study:
 
 
 def statuses(
-    store: Store, runs: Iterable[PlannedRun], records: Mapping[str, RunRecord]
+    store: Store, runs: Iterable[PlannedRun], records: Mapping[str, RunRecord | None]
 ) -> dict[str, str]:
-    """Return the status of each run of a plan, given the records that its store has of them."""
+    """Return the status of each run of a plan, given what its store has of them."""
     found = {run.run_id: "planned" for run in runs}
     return found | {
-        run_id: store.folder(run_id).status(record) for run_id, record in records.items()
+        run_id: "damaged" if record is None else store.folder(run_id).status(record)
+        for run_id, record in records.items()
     }
 
 
 def counted(statuses: Iterable[str]) -> dict[str, int]:
     """Return how many runs have each status, in the order in which a run goes through them."""
-    order = ("done", "failed", "skipped", "interrupted", "running", "queued", "planned")
+    order = ("done", "failed", "skipped", "interrupted", "running", "queued", "planned", "damaged")
     count = Counter(statuses)
     return {status: count[status] for status in order if count[status]}
 

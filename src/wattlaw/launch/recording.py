@@ -11,8 +11,9 @@ from typing import Any
 
 from wattlaw import crash, machine
 from wattlaw.devices.meter import Target
+from wattlaw.errors import BadInput
 from wattlaw.isolation import own_environment, own_python
-from wattlaw.store.files import write_text
+from wattlaw.store.files import open_regular, write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
@@ -81,18 +82,17 @@ class Recording:
         for repeat in count(self._spec.repeat):
             spec = self._spec.model_copy(update={"repeat": repeat})
             folder = self._store.folder(run_id(spec))
-            if folder.read() is not None:
-                continue
             lock = RunLock(folder)
-            if lock.acquire():
-                if folder.read() is None:
-                    return folder, lock, spec
-                lock.release()
+            with contextlib.suppress(BadInput):  # of a damaged run, which stays as it is
+                if folder.read() is None and lock.acquire():
+                    if folder.read() is None:
+                        return folder, lock, spec
+                    lock.release()
         raise AssertionError("repeats have no end")
 
     def _begin_sampling(self) -> None:
         line = sampler.command(self.live, self.host, self._target)
-        with self.folder.log_path.open("ab") as log:
+        with open_regular(self.folder.log_path, append=True) as log:
             self._sampler = subprocess.Popen(
                 line,
                 env=own_environment(),

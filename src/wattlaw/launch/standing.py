@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from wattlaw import registry
-from wattlaw.errors import WattlawError
+from wattlaw.errors import WattlawError, one_line
 from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.launch.queue import Job, Queue
 from wattlaw.store.record import RunRecord
@@ -12,11 +12,16 @@ from wattlaw.store.store import Store
 
 @dataclass(frozen=True)
 class Standing:
-    """One run: its state in a word, its record, and its job if it has one in the queue."""
+    """One run: its state in a word, its record, and its job if it has one in the queue.
 
+    A run that cannot be read is ``damaged``: ``damage`` says why, and it has no record.
+    """
+
+    run_id: str
     state: str
-    record: RunRecord
+    record: RunRecord | None
     job: Job | None = None
+    damage: str | None = None
 
     @property
     def reason(self) -> str | None:
@@ -24,6 +29,8 @@ class Standing:
         if self.job is not None:
             why = f" ({self.job.reason})" if self.job.reason not in ("", "None") else ""
             return f"job {self.job.id}: {self.job.state}{why}"
+        if self.record is None:
+            return self.damage
         site = self.record.site
         if self.state == "running" and site is not None:
             return (
@@ -48,13 +55,7 @@ def queues() -> tuple[list[Queue], list[str]]:
 
 
 def standings(store: Store) -> tuple[list[Standing], list[str]]:
-    """Return how each run of a store stands, in order of run id, and why a queue is not known.
-
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        A record cannot be read.
-    """
+    """Return how each run of a store stands, in order of run id, and why a queue is not known."""
     jobs: dict[str, Job] = {}
     asked, troubles = queues()
     for queue in asked:  # before the records: a job that ends meanwhile has told so there
@@ -64,14 +65,21 @@ def standings(store: Store) -> tuple[list[Standing], list[str]]:
             troubles.append(str(error))
     found = []
     for folder in store.folders():
-        record = folder.read()
-        if record is None:
+        job = jobs.get(folder.run_id)
+        try:
+            record = folder.read()
+            if record is None:
+                continue
+            if record.status == "done":
+                folder.finished("epochs")
+                folder.finished("telemetry")
+            state = folder.status(record)
+        except (WattlawError, OSError) as error:
+            found.append(Standing(folder.run_id, "damaged", None, job, one_line(error)))
             continue
-        job = jobs.get(record.run_id)
         if record.status in ("done", "failed", "skipped"):
             job = None  # it has told its end already
-        state = folder.status(record)
         if job is not None:
             state = "queued" if job.is_queued else "running"
-        found.append(Standing(state, record, job))
+        found.append(Standing(folder.run_id, state, record, job))
     return found, troubles

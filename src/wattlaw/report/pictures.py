@@ -27,6 +27,7 @@ from wattlaw.report.figures import GALLERY
 from wattlaw.report.figures.figure import Figure
 from wattlaw.report.format import clean, sentence
 from wattlaw.report.templating import environment
+from wattlaw.store.files import replacing
 
 KINDS = ("png", "svg", "html")
 #: Bytes of a figure's address in the page.
@@ -156,7 +157,8 @@ def write_figures(
     for chart in made:
         for kind in kinds:
             path = directory / f"{chart.figure.name}.{kind}"
-            _WRITERS[kind](path, chart.spec)
+            with replacing(path, durable=False) as temporary:
+                _WRITERS[kind](temporary, chart.spec)
             written.append(path)
     return written
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from wattlaw.store.record import RunRecord
 from wattlaw.store.schema import ENERGY, EPOCHS, TELEMETRY
-from wattlaw.store.store import Store, read_all
+from wattlaw.store.store import Store, read_sound
 from wattlaw.telemetry.energy import energy_of_windows
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -59,7 +59,7 @@ def _accounted(store: Store) -> Iterator[tuple[RunRecord, int, int]]:
 
 
 def _of_run(store: Store, record: RunRecord, start_ns: int, end_ns: int) -> pa.Table:
-    samples = read_all([store.folder(record.run_id).telemetry_path], TELEMETRY)
+    samples = read_sound([store.folder(record.run_id).telemetry_path], TELEMETRY)
     # An attempt before the job's last start is no part of its accounting.
     samples = samples.filter(
         (pc.field("t_ns") >= start_ns) & (pc.field("t_ns") <= end_ns)

@@ -2,14 +2,114 @@
 
 import contextlib
 import errno
+import fcntl
 import os
+import re
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+#: No JSON file of a store comes near this size.
+MAX_TEXT_BYTES = 64 * 2**20
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+#: ``.NAME.`` and what tempfile.mkstemp adds.
+_TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}")
+_DAY_S = 86_400.0
+
+
+def read_bytes(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
+    """Return the content of a regular file; a pipe or a device is never waited for.
+
+    Raises
+    ------
+    OSError
+        Naming ``path``: it is missing, not a regular file, or larger than ``most_bytes``.
+    """
+    with naming(path), open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes")
+        return file.read()
+
+
+def open_regular(path: Path, *, append: bool = False) -> BinaryIO:
+    """Open a regular file to read it, or to append to it, made if need be.
+
+    Raises
+    ------
+    OSError
+        Naming ``path``: it is something else, such as a pipe, which is not waited for.
+    """
+    how = os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
+    handle = os.open(path, how | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "ab" if append else "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def read_text(path: Path) -> str:
+    """Return the content of a text file as ``read_bytes`` does.
+
+    Raises
+    ------
+    OSError
+        As ``read_bytes``.
+    UnicodeDecodeError
+        It is not UTF-8.
+    """
+    return read_bytes(path).decode("utf-8")
+
+
+def read_end(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Return the end of a log, whatever bytes are in it.
+
+    Raises
+    ------
+    OSError
+        As ``read_bytes``; a file is never too large.
+    """
+    with naming(path), open_regular(path) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
+        return file.read(most_bytes).decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Have errors of the system name ``path`` where they name no file, or only a temporary one.
+
+    Python names no file when a write fails, as on a full disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and str(error.filename) != str(temporary):
+            raise
+        why = error.strerror or (os.strerror(error.errno) if error.errno else str(error))
+        raise OSError(error.errno or errno.EIO, why, str(path)) from error
+
+
+def locked(file: BinaryIO | int, how: int = fcntl.LOCK_EX) -> bool:
+    """Lock an open file (flock); return False if another process has it.
+
+    On a file system without locks everybody gets what they ask for.
+    """
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
 
 
 @contextlib.contextmanager
@@ -22,7 +122,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     Raises
     ------
     OSError
-        Naming ``path``, when it is a folder or its folder is not there.
+        Naming ``path``: it is a folder, its folder is not there, the disk is full.
     """
     path = Path(os.path.realpath(path))
     if path.is_dir():
@@ -31,21 +131,72 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
         yield path
         return
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:  # whose name nobody has heard of
-        raise type(error)(error.errno, os.strerror(error.errno or 0), str(path)) from None
-    os.close(handle)
-    temporary = Path(name)
+        handle, temporary = _locked_temporary(path)
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from None
     try:
-        yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        if durable:
-            _sync(temporary)
-        temporary.replace(path)
-        if durable:
-            _sync(path.parent)
+        with naming(path, temporary):
+            yield temporary
+            temporary.chmod(0o666 & ~_umask())
+            if durable:
+                _sync(temporary)
+            temporary.replace(path)
+            if durable:
+                _sync(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        os.close(handle)
+
+
+def _locked_temporary(path: Path) -> tuple[int, Path]:
+    """Return a new temporary file beside ``path``, locked as long as this process lives."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        if locked(handle) and os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)  # another process took it for an abandoned one just now
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files that killed writers have left in a folder.
+
+    A writer holds a lock (flock) on its temporary file, which the kernel, or an NFS server, drops
+    when the writer dies. Where there are no locks, a file is removed a day after its last change.
+    """
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if _TEMPORARY.fullmatch(entry.name):
+                with abandoned(Path(entry.path)) as is_abandoned, contextlib.suppress(OSError):
+                    if is_abandoned:
+                        os.unlink(entry.path)  # noqa: PTH108 - quicker
+
+
+@contextlib.contextmanager
+def abandoned(path: Path) -> Iterator[bool]:
+    """Say whether a regular file is there that no living process has locked; lock it meanwhile."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _is_abandoned(handle)
+    finally:
+        os.close(handle)
+
+
+def _is_abandoned(handle: int) -> bool:
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return time.time() - status.st_mtime > _DAY_S
+    return True
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wattlaw.errors import BadInput
+from wattlaw.store.files import naming
 from wattlaw.store.importing import ImportedRun, Refused
 from wattlaw.store.record import RunRecord
-from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS, TELEMETRY
-from wattlaw.store.store import Store, read_all
+from wattlaw.store.store import IMPORTING, Store, read_all
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,12 @@ def _add(store: Store, runs: Sequence[ImportedRun]) -> None:
     """Write runs, each elsewhere first and then put in its place with all that belongs to it."""
     no_samples = io.BytesIO()
     pq.write_table(TELEMETRY.empty_table(), no_samples)
-    with tempfile.TemporaryDirectory(dir=store.path, prefix=".importing.") as elsewhere:
+    with (
+        naming(store.path),
+        tempfile.TemporaryDirectory(dir=store.path, prefix=IMPORTING) as elsewhere,
+        RunLock(RunFolder(Path(elsewhere))) as lock,
+    ):
+        lock.acquire()  # so that nobody takes the folder for an abandoned one
         for run in runs:
             folder = RunFolder(Path(elsewhere) / run.record.run_id)
             folder.write(run.record, durable=False)

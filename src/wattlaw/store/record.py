@@ -1,13 +1,17 @@
 """``run.json``: what a run was asked to be, what became of it, and where it ran."""
 
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattlaw.study.model import RunSpec
 
 Status = Literal["planned", "running", "done", "failed", "skipped"]
+#: What a column of whole numbers holds.
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+#: JSON has no other numbers, so a record with them could not be read again.
+_FINITE = ConfigDict(frozen=True, allow_inf_nan=False)
 
 
 def now() -> datetime:
@@ -29,7 +33,7 @@ class DeviceReport(BaseModel):
 class MeterReport(BaseModel):
     """How one meter was read."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = _FINITE
 
     period_s: float
     reads: int
@@ -40,7 +44,7 @@ class MeterReport(BaseModel):
 class SamplerReport(BaseModel):
     """How the sampler of one host fared."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = _FINITE
 
     host: str
     samples: int
@@ -71,24 +75,24 @@ class LimitReport(BaseModel):
 class Facts(BaseModel):
     """What a run found where it ran, told by its processes."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = _FINITE
 
     hosts: tuple[str, ...] = ()
     hardware: str | None = None
     device_ids: tuple[str, ...] = ()
-    parameters: int | None = None
-    gradient_bytes: int | None = None  # what the ranks exchange in one update
+    parameters: Count | None = None
+    gradient_bytes: Count | None = None  # what the ranks exchange in one update
     flops_per_sample: float | None = None
-    loader_workers: int | None = None  # loader processes of each rank
+    loader_workers: Count | None = None  # loader processes of each rank
     metric: str | None = None
-    threads_per_worker: int | None = None
+    threads_per_worker: Count | None = None
     software: dict[str, str] = Field(default_factory=dict)
 
 
 class ClockReport(BaseModel):
     """How far the wall clock of a host was from another's, when both were asked."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = _FINITE
 
     host: str
     reference: str  # the host that it was compared with
@@ -146,7 +150,7 @@ class RunRecord(BaseModel):
     reason: str | None = None
     interrupted: bool = False  # failed because its launcher was asked to end, not by itself
     notes: tuple[str, ...] = ()
-    attempts: int = 0
+    attempts: Count = 0
     git_commit: str | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None

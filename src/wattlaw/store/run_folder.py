@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 from pydantic import ValidationError
 
-from wattlaw.errors import BadInput
-from wattlaw.store.files import write_parquet, write_text
+from wattlaw.errors import BadInput, NotPermitted
+from wattlaw.store.files import (
+    locked,
+    open_regular,
+    read_text,
+    remove_abandoned,
+    write_parquet,
+    write_text,
+)
 from wattlaw.store.live import read_live
 from wattlaw.store.record import RunRecord
 
@@ -17,7 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+#: What is there is not the regular file that it should be.
+_NO_FILE = {errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO}
 
 
 class RunFolder:
@@ -47,12 +55,18 @@ class RunFolder:
         ------
         BadInput
             The file is there but is no record of this run.
+        NotPermitted
+            This user may not read it.
         """
         try:
-            text = self.record_path.read_text(encoding="utf-8")
+            text = read_text(self.record_path)
         except FileNotFoundError:
             return None
-        except (OSError, UnicodeDecodeError) as error:
+        except PermissionError:
+            raise NotPermitted(f"{self.record_path}: no permission to read it") from None
+        except OSError as error:
+            raise BadInput(f"{self.record_path}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError as error:
             raise BadInput(f"{self.record_path}: cannot be read: {error}") from None
         try:
             record = RunRecord.model_validate_json(text)
@@ -83,51 +97,71 @@ class RunFolder:
             return "interrupted"
         return record.status
 
-    def windows(self, attempt: int) -> "pa.Table":
-        """Return the windows that an attempt's workers have written, of all hosts."""
+    def windows(self, attempt: int, damage: list[str] | None = None) -> "pa.Table":
+        """Return the windows that an attempt's workers have written, of all hosts.
+
+        What cannot be read is added to ``damage``, a line per file.
+        """
         from wattlaw.store.schema import WINDOWS
 
-        return self._streams(attempt, "windows", WINDOWS)
+        return self._streams(attempt, "windows", WINDOWS, damage)
 
-    def samples(self, attempt: int) -> "pa.Table":
-        """Return the device samples of an attempt, of all hosts."""
+    def samples(self, attempt: int, damage: list[str] | None = None) -> "pa.Table":
+        """Return the device samples of an attempt, of all hosts; ``damage`` as for windows."""
         from wattlaw.store.schema import SAMPLES
 
-        return self._streams(attempt, "telemetry", SAMPLES)
+        return self._streams(attempt, "telemetry", SAMPLES, damage)
 
-    def _streams(self, attempt: int, kind: str, schema: "pa.Schema") -> "pa.Table":
+    def _streams(
+        self, attempt: int, kind: str, schema: "pa.Schema", damage: list[str] | None
+    ) -> "pa.Table":
         import pyarrow as pa
 
         tables = [schema.empty_table()]
         for path in sorted(self.live(attempt).glob(f"{kind}.*.csv")):
             host = path.name.removeprefix(f"{kind}.").removesuffix(".csv")
-            tables.append(read_live(path, schema, host))
+            try:
+                tables.append(read_live(path, schema, host, damage))
+            except OSError as error:
+                if damage is not None:
+                    damage.append(f"{path.name}: {error.strerror}")
         return pa.concat_tables(tables)
+
+    def finished(self, table: str) -> Path:
+        """Return the file of a done run's table, ``epochs`` or ``telemetry``.
+
+        Raises
+        ------
+        BadInput
+            It is missing.
+        """
+        path = self.path / f"{table}.parquet"
+        if not path.is_file():
+            raise BadInput(f"{path}: missing, though its run is done; restore it or remove the run")
+        return path
 
     def write_tables(self, epochs: "pa.Table", telemetry: "pa.Table") -> None:
         """Put the finished tables in place, each whole or not at all."""
         write_parquet(self.telemetry_path, telemetry)
         write_parquet(self.epochs_path, epochs)
 
+    def remove_abandoned(self) -> None:
+        """Remove the temporary files that killed writers have left."""
+        remove_abandoned(self.path)
+        for attempt in (self.path / "live").glob("*"):
+            remove_abandoned(attempt)
+
+    def drop_left(self) -> None:
+        """Drop the live files of a done run that was killed before it could, unless it lives."""
+        if (self.path / "live").exists():
+            with RunLock(self) as lock:
+                if lock.acquire():
+                    self.drop_live()
+
     def drop_live(self) -> None:
         """Remove the live files, and the checkpoint, once the finished tables are there."""
         shutil.rmtree(self.path / "live", ignore_errors=True)
         self.checkpoint_path.unlink(missing_ok=True)
-
-
-def locked(file: BinaryIO, how: int = fcntl.LOCK_EX) -> bool:
-    """Lock an open file (flock); return False if another process has it.
-
-    On a file system without locks everybody gets what they ask for.
-    """
-    try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    return True
 
 
 class RunLock:
@@ -138,9 +172,20 @@ class RunLock:
         self._file: BinaryIO | None = None
 
     def acquire(self) -> bool:
-        """Take the claim if nobody holds it."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = self._path.open("ab")
+        """Take the claim if nobody holds it.
+
+        Raises
+        ------
+        BadInput
+            Something that is not a lock is in its place.
+        """
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            file = open_regular(self._path, append=True)
+        except OSError as error:
+            if error.errno not in _NO_FILE:
+                raise
+            raise BadInput(f"{self._path}: cannot be locked: {error.strerror}") from None
         if not locked(file):
             file.close()
             return False
@@ -156,9 +201,11 @@ class RunLock:
     def is_held(self) -> bool:
         """Say whether some process holds the claim now, without taking it."""
         try:
-            file = self._path.open("rb")
-        except FileNotFoundError:
-            return False
+            file = open_regular(self._path)
+        except OSError as error:
+            if error.errno in _NO_FILE or isinstance(error, FileNotFoundError):
+                return False
+            raise
         with file:
             return not locked(file, fcntl.LOCK_SH)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from wattlaw.errors import BadInput, one_line
 from wattlaw.store.parquet import connection, literal, same_types
 from wattlaw.store.schema import EPOCHS, TELEMETRY
-from wattlaw.store.store import Store, check_all
+from wattlaw.store.store import Store, check_all, read_sound
 
 if TYPE_CHECKING:
     import duckdb
@@ -82,7 +82,8 @@ def queries(
             yield database, files["telemetry"], int(shift)
         except duckdb.Error as error:
             for name, schema in tables.items():
-                check_all(paths[name], schema)
+                for path in paths[name]:
+                    read_sound([path], schema)  # names the file that is damaged
             words = one_line(error)[:300]
             raise BadInput(f"{store.path}: its telemetry cannot be read: {words}") from None
 

@@ -1,6 +1,9 @@
 """The three tables of a store, as Arrow schemas. A value that was not measured is null."""
 
+from collections.abc import Collection
+
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _MOMENT = pa.timestamp("us", tz="UTC")
@@ -133,3 +136,46 @@ _ID = _schema(run_id=_TEXT)
 EPOCHS = pa.schema([*_ID, *WINDOWS, *ENERGY])
 TELEMETRY = pa.schema([*_ID, *SAMPLES])
 TABLES = {"runs": RUNS, "epochs": EPOCHS, "telemetry": TELEMETRY}
+
+#: Columns that are never null, in whichever table they are.
+REQUIRED = (
+    "run_id", "host", "phase", "device", "kind", "t_ns", "energy_source", "energy_verdict",
+)  # fmt: skip
+_VOCABULARY = {
+    "energy_source": ("counter", "integral", "estimated", "simulated", "none"),
+    "energy_verdict": ("ok", "suspect", "partial", "unavailable"),
+}
+#: The end of a window stays within the nanoseconds that 64 bits hold.
+_MOST_S, _MOST_NS = 4e9, 2**62
+
+
+def faults_of(table: pa.Table, also_required: Collection[str] = ()) -> list[tuple[str, pa.Array]]:
+    """Return what no table of a store can hold: a sentence for each fault, and its rows as a mask.
+
+    Parameters
+    ----------
+    table
+        With columns of ``EPOCHS`` or ``TELEMETRY``, or of a live file.
+    also_required
+        More columns that are never null.
+    """
+    found = []
+    for name in table.schema.names:
+        column = table[name]
+        if name in (*REQUIRED, *also_required) and column.null_count:
+            found.append((f"column {name}: no value", pc.is_null(column)))
+        if name in _VOCABULARY:
+            allowed = _VOCABULARY[name]
+            is_bad = pc.and_(pc.is_valid(column), pc.invert(pc.is_in(column, pa.array(allowed))))
+            found.append((f"column {name}: allowed: {', '.join(allowed)}", is_bad))
+        if name == "duration_s":
+            is_good = pc.and_(pc.is_finite(column), pc.greater_equal(column, 0.0))
+            found.append((f"column {name}: allowed: a number >= 0", pc.invert(is_good)))
+            within = pc.and_(
+                pc.and_(pc.greater_equal(table["start_ns"], 0),
+                        pc.less(table["start_ns"], _MOST_NS)),
+                pc.less(column, _MOST_S),
+            )  # fmt: skip
+            found.append(("columns start_ns, duration_s: no such time", pc.invert(within)))
+    masks = ((words, pc.fill_null(is_bad, fill_value=False)) for words, is_bad in found)
+    return [(words, is_bad) for words, is_bad in masks if pc.any(is_bad).as_py()]

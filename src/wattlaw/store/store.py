@@ -3,12 +3,13 @@
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.store.files import write_text
+from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
+from wattlaw.store.files import abandoned, read_text, remove_abandoned, write_text
 from wattlaw.store.parquet import read_together
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+#: How the folder begins in which an import prepares its runs.
+IMPORTING = ".importing."
 #: Fewer files are read one by one before DuckDB is there.
 _MANY = 50
 #: Of a record: what is no column of the table of runs, or one of another name.
@@ -68,13 +71,15 @@ class Store:
 
     def cancel(self) -> None:
         """Tell every campaign on this store that its runs are not wanted any more."""
+        if self._cancelled.exists() and not self._cancelled.is_file():
+            raise BadInput(f"{self._cancelled}: not a regular file; remove it")
         write_text(self._cancelled, json.dumps({"cancelled_at": str(now()), "by_pid": os.getpid()}))
 
     def cancelled_at(self) -> str | None:
         """Return what tells the last call of ``cancel`` from others, None before any."""
         try:
-            return self._cancelled.read_text(encoding="utf-8")
-        except OSError:
+            return read_text(self._cancelled)
+        except (OSError, UnicodeDecodeError):
             return None
 
     def was_cancelled_since(self, before: str | None) -> bool:
@@ -91,23 +96,54 @@ class Store:
 
     def folders(self) -> Iterator[RunFolder]:
         """Yield the folders of all runs, sorted by run id."""
+        if not self._runs.is_dir():
+            return
         for path in sorted(self._runs.iterdir()):
             if path.is_dir():
                 yield RunFolder(path)
+
+    def remove_abandoned(self) -> None:
+        """Remove what killed writers have left: temporary files, and imports that never ended."""
+        remove_abandoned(self.path)
+        for path in self.path.glob(f"{IMPORTING}*"):
+            with abandoned(path / "lock") as is_abandoned:
+                if is_abandoned:
+                    shutil.rmtree(path, ignore_errors=True)
+        for folder in self.folders():
+            folder.remove_abandoned()
 
     def records(self) -> list[RunRecord]:
         """Return the records of all runs, whatever their status."""
         found = (folder.read() for folder in self.folders())
         return [record for record in found if record is not None]
 
-    def records_of(self, run_ids: Collection[str]) -> dict[str, RunRecord]:
-        """Return the records that are there of some runs, by run id; none where no store is."""
+    def records_of(self, run_ids: Collection[str]) -> dict[str, RunRecord | None]:
+        """Return the records that are there of some runs, by run id.
+
+        A record that cannot be read is None. Where no store is there are none.
+        """
         try:
             names = sorted(path.name for path in self._runs.iterdir())
         except FileNotFoundError:
             return {}
-        found = {name: self.folder(name).read() for name in names if name in run_ids}
-        return {name: record for name, record in found.items() if record is not None}
+        found: dict[str, RunRecord | None] = {}
+        for name in names:
+            if name in run_ids:
+                try:
+                    record = self.folder(name).read()
+                except WattlawError:
+                    found[name] = None
+                else:
+                    found |= {name: record} if record is not None else {}
+        return found
+
+    def undamaged(self) -> list[RunRecord]:
+        """Return the records of all runs that have one which can be read."""
+        found = []
+        for folder in self.folders():
+            with contextlib.suppress(WattlawError):
+                found.append(folder.read())
+        return [record for record in found if record is not None]
 
     def arrow(self, table: str) -> "pa.Table":
         """Return a whole table: ``runs`` (of every status), ``epochs`` or ``telemetry`` (done)."""
@@ -116,9 +152,25 @@ class Store:
         from wattlaw.store.schema import RUNS, TABLES
 
         if table == "runs":
-            rows = [_row(folder, record) for folder in self.folders() if (record := folder.read())]
-            return pa.Table.from_pylist(rows, schema=RUNS)
+            found = ((folder, folder.read()) for folder in self.folders())
+            rows = [_row(folder, record) for folder, record in found if record is not None]
+            try:
+                return pa.Table.from_pylist(rows, schema=RUNS)
+            except (pa.ArrowException, OverflowError):
+                return pa.concat_tables(self._runs_table(row) for row in rows)
         return read_all(self.finished(table), TABLES[table])
+
+    def _runs_table(self, row: dict[str, Any]) -> "pa.Table":
+        """Return the table of one run; name its record if that holds what the table cannot."""
+        import pyarrow as pa
+
+        from wattlaw.store.schema import RUNS
+
+        try:
+            return pa.Table.from_pylist([row], schema=RUNS)
+        except (pa.ArrowException, OverflowError) as error:
+            path = self.folder(row["run_id"]).record_path
+            raise BadInput(f"{path}: not a run record: {one_line(error)[:200]}") from None
 
     def pandas(self, table: str) -> "pd.DataFrame":
         """Return a whole table as a pandas frame."""
@@ -149,14 +201,11 @@ class Store:
         BadInput
             One is missing.
         """
-        done = (record.run_id for record in self.records() if record.status == "done")
-        paths = [self._runs / run_id / f"{table}.parquet" for run_id in done]
-        for path in paths:
-            if not path.is_file():
-                raise BadInput(
-                    f"{path}: missing, though its run is done; restore it or remove the run"
-                )
-        return paths
+        return [
+            self.folder(record.run_id).finished(table)
+            for record in self.records()
+            if record.status == "done"
+        ]
 
 
 def read_all(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
@@ -173,6 +222,29 @@ def read_all(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
     if together is not None:
         return together
     return pa.concat_tables([schema.empty_table(), *(_read(path, schema) for path in paths)])
+
+
+def read_sound(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
+    """Return the tables of finished runs as one, for analyses: also their values are checked.
+
+    Raises
+    ------
+    BadInput
+        As ``read_all``; or a file holds a value that no run writes, such as no verdict.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from wattlaw.store.schema import faults_of
+
+    table = read_all(paths, schema)
+    if faults_of(table):
+        for path in paths:
+            with _naming(path):
+                for words, is_bad in faults_of(_read(path, schema)):
+                    row = pc.index(is_bad, value=True).as_py() + 1
+                    raise pa.ArrowInvalid(f"row {row}: {words}")
+    return table
 
 
 def check_all(paths: Sequence[Path], schema: "pa.Schema") -> None:
@@ -220,7 +292,10 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, KeyError, OSError) as error:
         words = " ".join(str(error).split())[:200]
-        raise BadInput(f"{path}: not a table of this store: {words}") from None
+        raise BadInput(
+            f"{path}: not a table of this store: {words}; restore it, or move this run's folder "
+            "away and start the study again"
+        ) from None
 
 
 def _options(workload: WorkloadSpec) -> dict[str, Any]:

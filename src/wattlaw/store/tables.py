@@ -14,7 +14,8 @@ import pyarrow as pa
 from wattlaw.errors import BadInput, one_line
 from wattlaw.store.files import replacing, write_parquet
 from wattlaw.store.rows import FORMULA
-from wattlaw.store.store import Store
+from wattlaw.store.schema import EPOCHS
+from wattlaw.store.store import Store, read_sound
 
 KINDS = (".csv", ".parquet", ".jsonl")
 
@@ -23,7 +24,8 @@ def read_stores(paths: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables ``runs`` and ``epochs`` of one or more stores."""
     stores = [Store.existing(path) for path in paths]
     runs = pd.concat([store.pandas("runs") for store in stores], ignore_index=True)
-    epochs = pd.concat([store.pandas("epochs") for store in stores], ignore_index=True)
+    windows = (read_sound(store.finished("epochs"), EPOCHS).to_pandas() for store in stores)
+    epochs = pd.concat(windows, ignore_index=True)
     if runs["run_id"].duplicated().any():
         twice = runs.loc[runs["run_id"].duplicated(), "run_id"].iloc[0]
         raise BadInput(

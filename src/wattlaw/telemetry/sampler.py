@@ -20,6 +20,7 @@ from pathlib import Path
 
 from wattlaw import crash, registry
 from wattlaw.devices.meter import GROUP, Meter, Sample, Target
+from wattlaw.errors import one_line
 from wattlaw.isolation import own_python
 from wattlaw.store.files import write_text
 from wattlaw.store.live import LiveWriter
@@ -217,7 +218,10 @@ def main() -> None:
     options = parser.parse_args()
     target = Target(options.root_pid, options.period_s, options.assume_cpu_w, options.gpus)
     ends_on = {END} if options.no_sigterm else {END, signal.SIGTERM}
-    Sampler(options.folder, options.host, target, options.parent_pid, ends_on).run()
+    try:
+        Sampler(options.folder, options.host, target, options.parent_pid, ends_on).run()
+    except OSError as error:  # such as a full disk; the run's end notes that the sampler was lost
+        sys.exit(f"sampler: {one_line(error)}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from wattlaw import machine
-from wattlaw.store.files import write_text
+from wattlaw.store.files import read_end, write_text
 from wattlaw.store.record import Facts, RunRecord
 from wattlaw.study.rules import filled
 from wattlaw.telemetry.windows import open_windows, windows_path, write_window
@@ -54,7 +54,7 @@ def bring_windows(live: Path, start_ns: int, duration_s: float) -> None:
 def first_error(log: Path, attempt: int) -> str | None:
     """Return the line by which a Python program told an error first, in an attempt's log."""
     try:
-        text = log.read_text(encoding="utf-8", errors="replace")
+        text = read_end(log)
     except OSError:
         return None
     told = _ERROR.search(text.rpartition(f"== attempt {attempt},")[2])

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from pydantic import BaseModel
+
 from wattlaw.errors import one_line
-from wattlaw.store.files import write_text
+from wattlaw.store.files import read_text, write_text
 from wattlaw.training.handover import DISK_FULL
 
 #: How sure a host can be that its reason is no consequence of another's, from most to least.
@@ -75,21 +77,43 @@ def write_failure(live: Path, host: str, kind: Kind, reason: str) -> None:
 
 def first_failure(live: Path) -> str | None:
     """Return why an attempt failed, from the host that is most likely the first; None if untold."""
-    told = [json.loads(path.read_text(encoding="utf-8")) for path in live.glob("failure.*.json")]
+    told = read_failures(live)
     error = _first_error(live)  # of a rank whose agent may not have lived to pass it on
     if error is not None:
-        told.append({"kind": "told", "time_s": math.inf, "reason": error})
-    told.sort(key=lambda one: (_KINDS.index(one.get("kind", "told")), one.get("time_s", 0.0)))
-    return str(told[0]["reason"]) if told else None
+        told.append(_Told(reason=error, time_s=math.inf))
+    told.sort(key=lambda one: (_KINDS.index(one.kind), one.time_s))
+    return told[0].reason if told else None
+
+
+class _Told(BaseModel):
+    """``failure.HOST.json`` and ``error.RANK.json``."""
+
+    reason: str
+    kind: Kind = "told"
+    time_s: float = 0.0
+    rank: int | None = None
+
+
+def read_failures(live: Path, pattern: str = "failure.*.json") -> list[_Told]:
+    """Return what an attempt's files of a kind tell; a damaged one tells that it is."""
+    found = []
+    for path in sorted(live.glob(pattern)):
+        try:
+            found.append(_Told.model_validate_json(read_text(path)))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError):
+            found.append(_Told(reason=f"{path} cannot be read", kind="ended", time_s=math.inf))
+    return found
 
 
 def _first_error(live: Path) -> str | None:
     """Return what the first rank to fail said of it."""
-    told = [json.loads(path.read_text(encoding="utf-8")) for path in live.glob("error.*.json")]
+    told = read_failures(live, "error.*.json")
     if not told:
         return None
-    first = min(told, key=lambda one: float(one["time_s"]))
-    return f"rank {first['rank']}: {first['reason']}"
+    first = min(told, key=lambda one: one.time_s)
+    return first.reason if first.rank is None else f"rank {first.rank}: {first.reason}"
 
 
 def of_ranks(live: Path, codes: Mapping[int, int], first: int) -> tuple[Kind, str]:

@@ -11,6 +11,7 @@ from wattlaw.launch.slurm.codes import INTERRUPTED, REASONS
 from wattlaw.launch.slurm.commands import Job, Unreachable
 from wattlaw.launch.slurm.interrupting import has_progress, interrupted
 from wattlaw.launch.slurm.watching import Watch
+from wattlaw.store.files import read_end
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 
@@ -168,7 +169,7 @@ class SlurmAttempt:
     def _last_said(self) -> str:
         """Return the last line of the run's log, where there is one."""
         try:
-            lines = self._folder.log_path.read_text(encoding="utf-8", errors="replace").split("\n")
+            lines = read_end(self._folder.log_path).split("\n")
         except OSError:
             return (
                 f"there is no {self._folder.log_path}: the store must be on a file system that "

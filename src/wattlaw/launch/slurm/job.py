@@ -22,7 +22,7 @@ from wattlaw.launch.slurm import commands, node
 from wattlaw.launch.slurm.codes import INTERRUPTED, NO_FOLDER
 from wattlaw.launch.slurm.interrupting import interrupted
 from wattlaw.launch.slurm.submitted import Submitted, claim_of, read_submitted
-from wattlaw.store.files import write_text
+from wattlaw.store.files import read_text, write_text
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.training import failures
@@ -77,7 +77,7 @@ def _is_ours(folder: RunFolder, job_id: str) -> bool:
     path = claim_of(folder)
     with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
         file.write(job_id)
-    return path.read_text(encoding="utf-8") == job_id
+    return read_text(path) == job_id
 
 
 class _Driver:
@@ -298,8 +298,7 @@ class _Driver:
 
 def _was_asked(live: Path) -> bool:
     """Say whether Slurm has asked a node to end, as it does first when it preempts a job."""
-    texts = [path.read_text(encoding="utf-8") for path in live.glob("failure.*.json")]
-    kinds = {json.loads(text).get("kind") for text in texts}
+    kinds = {one.kind for one in failures.read_failures(live)}
     return any(live.glob("asked.*")) or kinds == {"asked"}
 
 

@@ -28,8 +28,9 @@ from wattlaw.launch.slurm.submitted import (
     write_submitted,
 )
 from wattlaw.launch.slurm.watching import Watch
+from wattlaw.store.files import locked, open_regular
 from wattlaw.store.record import RunRecord, now
-from wattlaw.store.run_folder import RunFolder, locked
+from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
@@ -218,7 +219,7 @@ class SlurmLauncher:
         """Say whether this campaign is the one that submits for the store."""
         if self._turn is None and self._turn_tried_at != self._watch.number:
             self._turn_tried_at = self._watch.number
-            file = (self._store / "slurm-turn").open("ab")
+            file = open_regular(self._store / "slurm-turn", append=True)
             if not locked(file):
                 file.close()
                 return False

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from wattlaw.errors import BadInput
-from wattlaw.store.files import write_text
+from wattlaw.errors import BadInput, one_line
+from wattlaw.store.files import read_text, write_text
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 
@@ -47,7 +47,7 @@ def read_submitted(folder: RunFolder) -> Submitted | None:
     """
     path = path_of(folder)
     try:
-        return Submitted.model_validate_json(path.read_text(encoding="utf-8"))
+        return Submitted.model_validate_json(read_text(path))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError, UnicodeDecodeError):
@@ -73,7 +73,10 @@ def tag_of(store: Path) -> str:
     with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
         file.write(secrets.token_hex(_DIGITS // 2))
     for _ in range(_TRIES):
-        tag = path.read_text(encoding="ascii").strip()
+        try:
+            tag = read_text(path).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{path}: cannot be read: {one_line(error)}") from None
         if len(tag) == _DIGITS:
             return tag
         time.sleep(0.1)  # another process is just writing it
