@@ -8,6 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattlaw.study.model import RunSpec
 
 Status = Literal["planned", "running", "done", "failed", "skipped"]
+#: On the energy of a window, from the best to the worst; a sum takes the worst of its parts.
+#: From ``partial`` on no mean is made of it.
+VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")
 
 
 def now() -> datetime:
