@@ -223,12 +223,11 @@ class _Host:
             _Device(mine.filter(pc.field("device") == device), facts.get((host, device), {}))
             for device in pc.unique(mine["device"]).to_pylist()
         ]
-        found = {device.id for device in self._devices}
         #: Why devices that are ours have no samples at all.
         self._lacking = [
-            f"{device}: {told.get('failed') or 'it has no readings'}"
+            f"{device}: {told['failed']}"
             for (where, device), told in facts.items()
-            if where == host and (told.get("failed") or (told and device not in found))
+            if where == host and told.get("failed")
         ]
 
     def window(self, start_ns: int, end_ns: int) -> dict[str, Any]:
