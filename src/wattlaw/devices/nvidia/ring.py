@@ -77,17 +77,19 @@ class Ring:
             return (), ()
         end = self._count.value * layout.size
         times_us, values = zip(*layout.iter_unpack(memoryview(self._room)[:end]), strict=True)
-        if not (0 <= min(values) and max(values) <= self._most and [*times_us] == sorted(times_us)):
-            times_us, values = self._sound(times_us, values)
+        latest_us = time.time_ns() // 1000 + _OFF_US
+        in_range = min(values) >= 0 and max(values) <= self._most and max(times_us) <= latest_us
+        if not in_range or [*times_us] != sorted(times_us):
+            times_us, values = self._sound(times_us, values, latest_us)
         new = bisect.bisect_right(times_us, self._seen_us)
-        self._seen_us = max(self._seen_us, *times_us[-1:])
+        self._seen_us = max(self._seen_us, times_us[-1]) if times_us else self._seen_us
         return times_us[new:], values[new:]
 
-    def _sound(self, times_us: Sequence[int], values: Sequence[float]) -> Series:
+    def _sound(self, times_us: Sequence[int], values: Sequence[float], latest_us: int) -> Series:
         """Return the samples that are later than all before them and have a value."""
         newest_us, kept = 0, []
         for t_us, value in zip(times_us, values, strict=True):
-            if t_us > newest_us:
+            if newest_us < t_us <= latest_us:
                 newest_us = t_us
                 if known(value, self._most) is not None:
                     kept.append((t_us, value))
