@@ -34,8 +34,10 @@ _KINDS = ("gpu", "cpu", "dram")
 #: Power that the device averages before it tells it, over 1 s on most boards.
 _AVERAGED, _AVERAGE_S = ("average", "usage"), 1.0
 #: Values from here on are a driver's or a file's "not available": INT_MAX and UINT_MAX milliwatts
-#: (2.1 and 4.3 MW), and more joules than a GPU uses in 10,000 years.
-_SENTINELS: Mapping[str, float] = {"power_w": 2_147_483.0, "energy_j": 1e15}
+#: (2.1 and 4.3 MW), more joules than a GPU uses in 10,000 years, no shares and no clocks.
+_SENTINELS: Mapping[str, float] = {
+    "power_w": 2_147_483.0, "energy_j": 1e15, "sm_util": 1e3, "mem_util": 1e3, "sm_clock_mhz": 1e6,
+}  # fmt: skip
 #: Times from here on are none: year 2116.
 _LATEST_NS = 2**62
 
