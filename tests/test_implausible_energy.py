@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import wattlaw
 from fake_nvml import (
     COUNTER_ABSENT,
     SETTER_DOES_NOTHING,
@@ -25,9 +26,11 @@ from recording import HOST, Recording, machine, record, report_of, samples_of
 from test_nvidia_meter import LOST, UNKNOWN, facts_of, of, opened, told
 from wattlaw.devices.meter import Target
 from wattlaw.devices.nvidia.limiter import NvidiaLimiter
+from wattlaw.launch.finish import _not_enforced
 from wattlaw.limits.asked import Limits, applied
-from wattlaw.store.record import VERDICTS
+from wattlaw.store.record import VERDICTS, LimitReport
 from wattlaw.store.schema import SAMPLES, WINDOWS
+from wattlaw.store.store import Store
 from wattlaw.telemetry import plausibility, sampler
 from wattlaw.telemetry.energy import energy_of_windows
 
@@ -526,3 +529,30 @@ def test_whatever_the_samples_ok_means_a_physically_possible_energy(rows, start_
         if isinstance(limit, float) and limit > 0:
             most_w = min(most_w, plausibility.MAX_POWER_FACTOR * limit)
         assert energy_j <= most_w * length_s * devices * (1 + 1e-6)
+
+
+def test_a_run_is_told_of_limits_that_its_devices_left(tmp_path, monkeypatch):
+    modes = [SETTER_IS_UNDONE, 0, SETTER_DOES_NOTHING]
+    boards = Boards.create(tmp_path / "boards", 3, setter_mode=modes, setter_ms=2500)
+    for name, value in boards.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    done = wattlaw("measure", "-o", tmp_path / "store", "--power-limit", 200, "--", "sleep", 6)
+    assert done.returncode == 0
+    (found,) = Store(tmp_path / "store").records()
+    uuids = [board.uuid.decode() for board in boards]
+    notes = [[note for note in found.notes if note.startswith(uuid)] for uuid in uuids]
+    assert ["400 W" in " ".join(told) for told in notes] == [True, False, True]
+
+
+@pytest.mark.parametrize(("mhz", "count"), [(900.0, 0), (915.0, 0), (1410.0, 1)])
+def test_a_clock_lock_that_does_nothing_is_told(mhz, count):
+    limit = LimitReport(
+        host=HOST, device="GPU-0", limiter="nvidia", power_limit_w=None,
+        power_limit_enforced_w=None, power_limit_before_w=400.0, clock_limit_mhz=900.0,
+    )  # fmt: skip
+    rows = [{"host": HOST} | row for row in readings(sm_clock_mhz=mhz)]
+    samples = pa.Table.from_pylist(rows, schema=SAMPLES)
+    assert len([*_not_enforced([limit], windows_of((5, 4)), samples)]) == count
+    assert [*_not_enforced([limit], windows_of((25, 4)), samples)] == []
+    assert [*_not_enforced([limit], windows_of(), samples)] == []
