@@ -99,13 +99,14 @@ def test_power_is_not_interpolated_over_a_silence():
     assert found.coverage == pytest.approx(8 / 14)
 
 
-def test_a_counter_speaks_for_a_silence_that_power_cannot():
+def test_a_counter_speaks_for_a_silence_that_power_cannot_and_is_suspect():
     t_ns = np.concatenate([ticks(4, 10), ticks(4, 10) + 10 * S])
     counter = Counter(t_ns, 100.0 * (t_ns - T0) * 1e-9)
     power = Power(t_ns, np.full(len(t_ns), 100.0))
     both = (one.between(T0 + S, T0 + 13 * S) for one in (counter, power))
     found = judged(*both, 12.0, counter.refresh_s)
-    assert (found.source, found.verdict) == ("counter", "ok")
+    assert (found.source, found.verdict) == ("counter", "suspect")
+    assert "no readings for 50%" in found.reason
     assert found.energy_j == pytest.approx(1200.0)
 
 

@@ -156,6 +156,12 @@ def test_partial_energies_are_the_reason_where_they_are():
     assert "are partial" in row["reason"]
 
 
+def test_implausible_energies_make_no_law():
+    implausible = table(epochs={"energy_verdict": "implausible"}, repeats=1)
+    with pytest.raises(Refused, match="energies of 10 of 10 runs are implausible"):
+        energy_law(implausible)
+
+
 def test_what_differs_among_the_runs_of_a_law_is_in_its_note():
     half = table(seed=1, precision="bf16", dataset_fraction=0.5)
     other = table(seed=2, options='{"depth": 4}')

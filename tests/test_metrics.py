@@ -84,18 +84,19 @@ def test_no_mean_is_taken_over_energies_that_count_different_things():
     assert find(*frames(runs, windows)).energy == "cpu, counter; cpu, estimated"
 
 
-def test_energy_of_a_part_of_a_window_is_left_out_and_told():
+@pytest.mark.parametrize("verdict", ["partial", "implausible"])
+def test_energy_that_is_partial_or_implausible_is_left_out_and_told(verdict):
     energy = {"cpu_energy_j": 100.0, "energy_source": "estimated", "energy_verdict": "ok"}
     windows = [
         window_row("a", 1, **energy),
-        window_row("a", 2, **energy | {"cpu_energy_j": 6.0, "energy_verdict": "partial"}),
+        window_row("a", 2, **energy | {"cpu_energy_j": 6.0, "energy_verdict": verdict}),
     ]
     run = one_run(*windows)
     assert np.isnan(run["energy_per_epoch_j"])
-    assert run["energy_is"] == "partial, left out"
+    assert run["energy_is"] == f"{verdict}, left out"
     findings = find(*frames([run_row("a")], windows))
     assert findings.energy is None
-    assert list(findings.cells["energy_is"]) == ["partial, left out"]
+    assert list(findings.cells["energy_is"]) == [f"{verdict}, left out"]
 
 
 def test_a_run_that_diverged_at_its_end_is_not_judged_by_an_earlier_epoch():
@@ -117,13 +118,14 @@ def test_sources_that_differ_within_a_run_are_called_mixed_and_suspect():
     assert (run["energy_source"], run["energy_verdict"]) == ("mixed", "suspect")
 
 
-def test_the_worst_verdict_of_the_windows_is_the_runs():
+@pytest.mark.parametrize("worst", ["partial", "implausible", "unavailable"])
+def test_the_worst_verdict_of_the_windows_is_the_runs(worst):
     energy = {"cpu_energy_j": 10.0, "energy_source": "estimated"}
     run = one_run(
         window_row("a", 1, energy_verdict="ok", **energy),
-        window_row("a", 2, energy_verdict="partial", **energy),
+        window_row("a", 2, energy_verdict=worst, **energy),
     )
-    assert run["energy_verdict"] == "partial"
+    assert run["energy_verdict"] == worst
 
 
 def test_repeats_become_mean_deviation_and_students_interval():

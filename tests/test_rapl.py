@@ -152,3 +152,63 @@ def test_a_counter_that_goes_back_is_no_wrap_and_its_energy_is_not_used(tree):
     before = energies(meter)["package-0"]
     tree.set("intel-rapl:0", 199_999_000)
     assert energies(meter)["package-0"] < before  # seen as a fall, not as 262 kJ
+
+
+@pytest.mark.parametrize("told", ["-5", "9" * 400, "1e9", "12 34", "\x00", "18446744073709551615"])
+def test_what_is_no_count_of_microjoules_is_no_reading(tree, told):
+    meter = RaplMeter.open(TARGET)
+    tree.file("intel-rapl:1").write_text(told)
+    assert set(energies(meter)) == {"package-0", "dram-0", "dram-1"}
+    assert meter.problems()[0].startswith("package-1: given up: ")
+
+
+@pytest.mark.parametrize("told", [None, "", "text", "0", "-1", "1000000", "9" * 30])
+def test_a_zone_whose_range_is_not_known_is_read_and_its_wrap_is_at_fault(tree, told):
+    path = tree.root / "intel-rapl:0" / "max_energy_range_uj"
+    path.unlink() if told is None else path.write_text(told)
+    for zone in ("intel-rapl:0", "intel-rapl:1"):
+        tree.set(zone, RANGE_UJ - 150_000_000)  # it wraps in the second second
+    meter = RaplMeter.open(TARGET)
+    assert next(device.id for device in meter.devices()) == "package-0"
+    rows = []
+    for second in range(8):
+        rows += [sample._replace(t_ns=second * 10**9)._asdict() for sample in meter.read()]
+        tree.advance(1.0)
+    samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
+    edges = [{"host": "a", "start_ns": s * 10**9, "duration_s": 3.0} for s in (0, 4)]
+    table = energy_of_windows(pa.Table.from_pylist(edges, schema=WINDOWS), samples)
+    wrapping, after = table.to_pylist()
+    assert wrapping["energy_verdict"] == "partial"  # package-0 is at fault, package-1 is not
+    assert (after["energy_verdict"], after["cpu_energy_j"]) == ("ok", pytest.approx(3 * 220))
+
+
+def test_a_package_that_does_not_tell_its_name_is_ours_and_makes_the_sum_partial(tree):
+    (tree.root / "intel-rapl:1" / "name").unlink()
+    meter = RaplMeter.open(TARGET)
+    failed = [device for device in meter.devices() if "failed" in device.facts]
+    assert [device.id for device in failed] == ["intel-rapl:1"]
+    rows = []
+    for second in range(6):
+        rows += [sample._replace(t_ns=second * 10**9)._asdict() for sample in meter.read()]
+        tree.advance(1.0)
+    samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
+    window = {"host": "a", "start_ns": 10**9, "duration_s": 3.0}
+    facts = {("a", device.id): device.facts for device in meter.devices()}
+    table = energy_of_windows(pa.Table.from_pylist([window], schema=WINDOWS), samples, facts)
+    assert table["energy_verdict"].to_pylist() == ["partial"]
+
+
+@pytest.mark.parametrize("jump_uj", [10**15, 5 * 10**9])
+def test_a_counter_that_stands_still_or_jumps_is_never_ok(tree, jump_uj):
+    meter = RaplMeter.open(TARGET)
+    rows = []
+    for second in range(8):
+        if second == 4:
+            tree.set("intel-rapl:0", jump_uj)
+        rows += [sample._replace(t_ns=second * 10**9)._asdict() for sample in meter.read()]
+        if second < 4:
+            tree.advance(1.0)
+    samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
+    edges = [{"host": "a", "start_ns": s * 10**9 + 1, "duration_s": 2.0} for s in (2, 3, 4)]
+    table = energy_of_windows(pa.Table.from_pylist(edges, schema=WINDOWS), samples)
+    assert "ok" not in table["energy_verdict"].to_pylist()

@@ -27,6 +27,12 @@ FLAGS = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname
 MAGIC = 0x4C4D564E454B4146
 MAX_BOARDS, MAX_MIG, MAX_SEGMENTS, MAX_FAULTS, MAX_COUNTED = 8, 4, 256, 16, 64
 CODE, HANG = 1, 2
+MAX_LIES = 16
+#: What a board can say wrongly, and how; the numbers are those of nvml.c.
+LIES = ("power", "counter", "sm_util", "mem_util", "sm_clock", "mem_clock", "temperature", "memory",
+        "limit", "max_limit", "reasons", "violation", "sample_time")  # fmt: skip
+HOWS = ("sets", "scales", "adds", "freezes")
+SETTER_WORKS, SETTER_DOES_NOTHING, SETTER_IS_LATE, SETTER_IS_UNDONE = range(4)
 COUNTER_OK, COUNTER_ABSENT, COUNTER_STILL, COUNTER_BACK, COUNTER_RESTARTS = range(5)
 #: A change of one of these starts a new segment, so that energies so far stay as they are.
 PHYSICS = {"low_w", "high_w", "period_s", "duty", "limit_mw", "clamp_mw"}
@@ -37,7 +43,22 @@ class Fault(ctypes.Structure):
 
     _fields_ = (
         ("function", c_char * 64),
-        *((name, c_int32) for name in ("board", "kind", "code", "after_calls", "seen")),
+        *(
+            (name, c_int32)
+            for name in ("board", "kind", "code", "after_calls", "for_calls", "seen")
+        ),
+        *((name, c_int64) for name in ("from_ns", "to_ns")),
+    )
+
+
+class Lie(ctypes.Structure):
+    """Something that a board says wrongly for a while."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("from_ns", "to_ns")),
+        *((name, c_int32) for name in ("what", "how")),
+        ("value", c_uint64),
+        ("factor", c_double),
     )
 
 
@@ -74,6 +95,7 @@ class Header(ctypes.Structure):
         ("board_count", c_int32),
         ("root", c_int32),
         ("call_us", c_int32),
+        ("order", c_int32 * MAX_BOARDS),
         ("faults", Fault * MAX_FAULTS),
         ("counts", Count * MAX_COUNTED),
     )
@@ -99,7 +121,10 @@ class Board(ctypes.Structure):
         *((name, c_int32) for name in ("mem_util_high", "mem_util_low")),
         *((name, c_int32) for name in ("temperature_c", "gpm", "mig_mode", "mig_count")),
         *((name, c_int32) for name in ("persistence", "pstate")),
-        *((name, c_int64) for name in ("fault_ns", "lost_ns")),
+        *((name, c_int64) for name in ("fault_ns", "lost_ns", "back_ns", "set_ns")),
+        *((name, c_int32) for name in ("setter_mode", "setter_ms")),
+        *((name, c_int32) for name in ("clock_setter_mode", "limit_before_mw")),
+        ("lies", Lie * MAX_LIES),
         *((name, c_uint64) for name in ("memory_used", "memory_total")),
         ("mig_uuid", (c_char * 96) * MAX_MIG),
         ("segment_count", c_int64),
@@ -198,6 +223,7 @@ class Boards:
         header.header_size, header.board_size = ctypes.sizeof(Header), ctypes.sizeof(Board)
         header.boot_ns = (time.time_ns() // 1_000_000 - 100_000) * 1_000_000
         header.board_count, header.root = count, 1
+        header.order[:] = range(MAX_BOARDS)
         for name in {name for name, *_ in Header._fields_} & changes.keys():
             setattr(header, name, changes.pop(name))
         if unknown := changes.keys() - {name for name, *_ in Board._fields_}:
@@ -255,8 +281,14 @@ class Boards:
         code: int | None = None,
         hang: bool = False,
         after_calls: int = 0,
+        for_calls: int = 0,
+        from_ns: int = 0,
+        to_ns: int = 0,
     ) -> None:
-        """Let a function fail with a code, or hang until the faults are cleared."""
+        """Let a function fail with a code, or hang until the faults are cleared.
+
+        It begins after so many calls or at a time, and heals after `for_calls` more or at another.
+        """
         if (code is None) is not hang:
             raise TypeError("a fault has a code or hangs")
         with self.locked():
@@ -265,6 +297,7 @@ class Boards:
                 raise RuntimeError(f"the fault table has {MAX_FAULTS} entries")
             entry.function, entry.board = function.encode(), board
             entry.code, entry.after_calls, entry.seen = code or 0, after_calls, 0
+            entry.for_calls, entry.from_ns, entry.to_ns = for_calls, from_ns, to_ns
             entry.kind = HANG if hang else CODE
 
     def clear_faults(self) -> None:
@@ -272,6 +305,31 @@ class Boards:
         with self.locked():
             for entry in self.header.faults:
                 entry.kind = 0
+
+    def lie(
+        self,
+        board: int,
+        what: str,
+        how: str = "sets",
+        value: float = 0,
+        from_ns: int = 0,
+        to_ns: int = 0,
+    ) -> None:
+        """Let a board say something wrong: of `LIES`, in one of the ways of `HOWS`, for a while."""
+        with self.locked():
+            entry = next((entry for entry in self[board].lies if not entry.what), None)
+            if entry is None:
+                raise RuntimeError(f"a board tells {MAX_LIES} lies")
+            entry.from_ns, entry.to_ns, entry.how = from_ns, to_ns, 1 + HOWS.index(how)
+            entry.factor, entry.value = float(value), int(value) % 2**64
+            entry.what = 1 + LIES.index(what)
+
+    def clear_lies(self) -> None:
+        """Let all boards tell the truth again."""
+        with self.locked():
+            for board in self:
+                for entry in board.lies:
+                    entry.what = 0
 
     def calls(self, function: str) -> int:
         """Return how often a function was called, by its exact NVML name."""

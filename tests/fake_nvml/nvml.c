@@ -21,9 +21,16 @@
 #include <unistd.h>
 
 enum { MAX_BOARDS = 8, MAX_MIG = 4, MAX_SEGMENTS = 256, MAX_FAULTS = 16, MAX_COUNTED = 64 };
+enum { MAX_LIES = 16 };
 enum { NO_BOARD = -1, BAD_HANDLE = -2 };
 enum { FAULT_CODE = 1, FAULT_HANG = 2 };
 enum { COUNTER_OK, COUNTER_ABSENT, COUNTER_STILL, COUNTER_BACK, COUNTER_RESTARTS };
+/* What a board says wrongly for a while, and how: see struct lie. */
+enum { LIE_POWER = 1, LIE_COUNTER, LIE_SM_UTIL, LIE_MEM_UTIL, LIE_SM_CLOCK, LIE_MEM_CLOCK,
+       LIE_TEMPERATURE, LIE_MEMORY, LIE_LIMIT, LIE_MAX_LIMIT, LIE_REASONS, LIE_VIOLATION,
+       LIE_SAMPLE_TIME };
+enum { LIE_SETS = 1, LIE_SCALES, LIE_ADDS, LIE_FREEZES };
+enum { SETTER_WORKS, SETTER_DOES_NOTHING, SETTER_IS_LATE, SETTER_IS_UNDONE };
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4,
     NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, GPU_IS_LOST = 15,
@@ -34,7 +41,14 @@ enum { TYPE_UINT = 1, TYPE_ULL = 3 };
 #define MAGIC 0x4c4d564e454b4146ULL /* "FAKENVML" */
 
 /* ---- the file ---- */
-struct fault { char function[64]; int32_t board, kind, code, after_calls, seen; };
+struct fault {
+    char function[64];
+    int32_t board, kind, code, after_calls, for_calls, seen; /* for_calls 0: it does not heal */
+    int64_t from_ns, to_ns;                                  /* to_ns 0: it does not heal */
+};
+/* From from_ns until to_ns (0: for ever) a value is another: value itself, the true one times
+ * factor, the true one plus value (modulo 2^64), or the true one as it was at from_ns. */
+struct lie { int64_t from_ns, to_ns; int32_t what, how; uint64_t value; double factor; };
 struct count { char function[64]; int64_t calls; };
 struct sums { double energy_mj, violation_ns, high_s; };
 struct segment {
@@ -47,6 +61,7 @@ struct header {
     int32_t header_size, board_size;
     int64_t boot_ns;
     int32_t board_count, root, call_us;
+    int32_t order[MAX_BOARDS]; /* which board has which index */
     struct fault faults[MAX_FAULTS];
     struct count counts[MAX_COUNTED];
 };
@@ -60,7 +75,10 @@ struct board {
     int32_t instant_power, average_power, buffers, buffer_period_ms, buffer_length;
     int32_t sm_util_high, sm_util_low, mem_util_high, mem_util_low;
     int32_t temperature_c, gpm, mig_mode, mig_count, persistence, pstate;
-    int64_t fault_ns, lost_ns;
+    int64_t fault_ns, lost_ns, back_ns; /* lost from lost_ns to back_ns (0: for ever) */
+    int64_t set_ns;                     /* of the last power limit that was set */
+    int32_t setter_mode, setter_ms, clock_setter_mode, limit_before_mw;
+    struct lie lies[MAX_LIES];
     uint64_t memory_used, memory_total;
     char mig_uuid[MAX_MIG][96];
     int64_t segment_count; /* all there ever were; number k lies at segments[k % MAX_SEGMENTS] */
@@ -112,6 +130,27 @@ static int64_t now_ns(void)
     struct timespec t;
     clock_gettime(CLOCK_REALTIME, &t);
     return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* Return the moment whose value a board says at a moment: another one where it is frozen. */
+static int64_t moment(const struct board *b, int what, int64_t ns)
+{
+    for (const struct lie *l = b->lies; l < b->lies + MAX_LIES; l++)
+        if (l->what == what && l->how == LIE_FREEZES && ns >= l->from_ns && (!l->to_ns || ns < l->to_ns))
+            return l->from_ns;
+    return ns;
+}
+
+/* Return what a board says of a true value: the lies about it that are told at a moment, in turn. */
+static unsigned long long said(const struct board *b, int what, int64_t ns, unsigned long long told)
+{
+    for (const struct lie *l = b->lies; l < b->lies + MAX_LIES; l++) {
+        if (l->what != what || ns < l->from_ns || (l->to_ns && ns >= l->to_ns)) continue;
+        if (l->how == LIE_SETS) told = l->value;
+        if (l->how == LIE_SCALES) told = (unsigned long long)((double)told * l->factor);
+        if (l->how == LIE_ADDS) told += l->value;
+    }
+    return told;
 }
 
 /* The nanoseconds from the last rise of the wave to a time, and those for which it stays high. */
@@ -168,13 +207,16 @@ static double model_mw(const struct board *b, int64_t ns)
 
 static unsigned instant_mw(const struct board *b, int64_t ns)
 {
-    return (unsigned)lround(fmin(model_mw(b, ns), segment_at(b, ns)->enforced_mw));
+    int64_t of_ns = moment(b, LIE_POWER, ns);
+    double mw = fmin(model_mw(b, of_ns), segment_at(b, of_ns)->enforced_mw);
+    return (unsigned)said(b, LIE_POWER, ns, (unsigned long long)llround(mw));
 }
 
 static unsigned average_mw(const struct board *b, int64_t ns)
 {
-    int64_t before_ns = ns - 1000000000LL;
-    return (unsigned)lround(sums_at(b, ns).energy_mj - sums_at(b, before_ns).energy_mj);
+    int64_t of_ns = moment(b, LIE_POWER, ns), before_ns = of_ns - 1000000000LL;
+    double mw = sums_at(b, of_ns).energy_mj - sums_at(b, before_ns).energy_mj;
+    return (unsigned)said(b, LIE_POWER, ns, (unsigned long long)llround(mw));
 }
 
 static int32_t enforced_mw(const struct board *b)
@@ -182,13 +224,24 @@ static int32_t enforced_mw(const struct board *b)
     return b->limit_mw > b->clamp_mw ? b->limit_mw : b->clamp_mw;
 }
 
-static void start_segment(struct board *b)
+static void start_segment_at(struct board *b, int64_t ns)
 {
-    int64_t ns = now_ns();
     double cap_mw = enforced_mw(b);
     struct segment next = {ns, sums_at(b, ns), b->low_w, b->high_w, b->period_s, b->duty, cap_mw};
     b->segments[b->segment_count % MAX_SEGMENTS] = next;
     b->segment_count++;
+}
+
+static void start_segment(struct board *b) { start_segment_at(b, now_ns()); }
+
+/* Let a limit that was set late, or is undone, count from its moment on. */
+static void settle(struct board *b)
+{
+    int64_t due_ns = b->set_ns + b->setter_ms * 1000000LL;
+    if (!b->set_ns || now_ns() < due_ns) return;
+    b->set_ns = 0;
+    b->limit_mw = b->limit_before_mw;
+    start_segment_at(b, due_ns);
 }
 
 /* The last instant at or before ns at which something with a period (in ms) happened. */
@@ -198,30 +251,60 @@ static int64_t grid_ns(int64_t ns, int64_t period_ms)
     return ns - (ns - state->header.boot_ns) % period_ns;
 }
 
-static unsigned long long counter_mj(const struct board *b, int64_t ns)
+static unsigned long long counter_mj(const struct board *b, int64_t now)
 {
-    int64_t refresh_ns = grid_ns(ns, b->refresh_ms);
+    int64_t ns = moment(b, LIE_COUNTER, now), refresh_ns = grid_ns(ns, b->refresh_ms);
     int broken = refresh_ns >= b->fault_ns;
     double mj = sums_at(b, refresh_ns).energy_mj;
     if (broken && b->counter_mode == COUNTER_STILL) mj = sums_at(b, b->fault_ns).energy_mj;
     if (broken && b->counter_mode == COUNTER_BACK) mj -= 50e3;
     if (broken && b->counter_mode == COUNTER_RESTARTS) mj -= sums_at(b, b->fault_ns).energy_mj;
-    return (unsigned long long)fmax(0, mj + 1e-6); /* 1 nJ: 19.999999999 is 20 */
+    /* 1 nJ: 19.999999999 is 20 */
+    return said(b, LIE_COUNTER, now, (unsigned long long)fmax(0, mj + 1e-6));
 }
 
 static unsigned sm_util(const struct board *b, int64_t ns)
 {
-    return (unsigned)(is_high(segment_at(b, ns), ns) ? b->sm_util_high : b->sm_util_low);
+    int32_t percent = is_high(segment_at(b, ns), ns) ? b->sm_util_high : b->sm_util_low;
+    return (unsigned)said(b, LIE_SM_UTIL, ns, (unsigned)percent);
 }
 
 static unsigned mem_util(const struct board *b, int64_t ns)
 {
-    return (unsigned)(is_high(segment_at(b, ns), ns) ? b->mem_util_high : b->mem_util_low);
+    int32_t percent = is_high(segment_at(b, ns), ns) ? b->mem_util_high : b->mem_util_low;
+    return (unsigned)said(b, LIE_MEM_UTIL, ns, (unsigned)percent);
 }
 
 static unsigned sm_clock(const struct board *b)
 {
-    return (unsigned)(b->locked_max_mhz ? b->locked_max_mhz : b->sm_clock_mhz);
+    int locked = b->locked_max_mhz && b->clock_setter_mode == SETTER_WORKS;
+    unsigned mhz = (unsigned)(locked ? b->locked_max_mhz : b->sm_clock_mhz);
+    return (unsigned)said(b, LIE_SM_CLOCK, now_ns(), mhz);
+}
+
+static unsigned mem_clock(const struct board *b)
+{
+    return (unsigned)said(b, LIE_MEM_CLOCK, now_ns(), (unsigned)b->mem_clock_mhz);
+}
+
+static unsigned temperature(const struct board *b)
+{
+    return (unsigned)said(b, LIE_TEMPERATURE, now_ns(), (unsigned)b->temperature_c);
+}
+
+static unsigned said_enforced_mw(const struct board *b)
+{
+    return (unsigned)said(b, LIE_LIMIT, now_ns(), (unsigned)enforced_mw(b));
+}
+
+static unsigned max_limit_mw(const struct board *b)
+{
+    return (unsigned)said(b, LIE_MAX_LIMIT, now_ns(), (unsigned)b->limit_max_mw);
+}
+
+static unsigned long long violation_ns(const struct board *b, int64_t ns)
+{
+    return said(b, LIE_VIOLATION, ns, (unsigned long long)sums_at(b, ns).violation_ns);
 }
 
 /* ---- every call: lock, count, burn, fault, lost ---- */
@@ -254,7 +337,9 @@ static struct fault *fault_of(const char *name, int board)
     for (struct fault *f = state->header.faults; f < state->header.faults + MAX_FAULTS; f++) {
         if (!f->kind || strcmp(f->function, name)) continue;
         if (f->board != -1 && f->board != board) continue;
-        if (f->seen++ >= f->after_calls) return f;
+        if (now_ns() < f->from_ns || (f->to_ns && now_ns() >= f->to_ns)) continue;
+        int seen = f->seen++ - f->after_calls;
+        if (seen >= 0 && (!f->for_calls || seen < f->for_calls)) return f;
     }
     return NULL;
 }
@@ -300,8 +385,11 @@ static int enter(const char *name, int board, int *held)
         if (!state) return UNKNOWN;
     }
     if (board == BAD_HANDLE) return INVALID_ARGUMENT;
-    int64_t lost_ns = board >= 0 ? state->boards[board].lost_ns : 0;
-    return lost_ns && now_ns() >= lost_ns ? GPU_IS_LOST : SUCCESS;
+    if (board < 0) return SUCCESS;
+    struct board *b = &state->boards[board];
+    int64_t ns = now_ns();
+    settle(b);
+    return b->lost_ns && ns >= b->lost_ns && (!b->back_ns || ns < b->back_ns) ? GPU_IS_LOST : SUCCESS;
 }
 
 static int board_of(Device h)
@@ -434,9 +522,12 @@ int nvmlDeviceGetCount_v2(unsigned *out)
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device *out)
 {
-    ENTER_BOARD(index < MAX_BOARDS ? (int)index : BAD_HANDLE);
+    lock();
+    int place = index < MAX_BOARDS && state ? state->header.order[index] : BAD_HANDLE;
+    unlock();
+    ENTER_BOARD(place);
     if (index >= (unsigned)state->header.board_count) return INVALID_ARGUMENT;
-    *out = &handles[index][0];
+    *out = &handles[place][0];
     return SUCCESS;
 }
 
@@ -523,7 +614,7 @@ GETTER(nvmlDeviceGetMinorNumber, unsigned, b->minor)
 GETTER(nvmlDeviceGetPersistenceMode, unsigned, b->persistence)
 GETTER(nvmlDeviceGetPowerState, unsigned, b->pstate)
 GETTER(nvmlDeviceGetPerformanceState, unsigned, b->pstate)
-GETTER(nvmlDeviceGetEnforcedPowerLimit, unsigned, enforced_mw(b))
+GETTER(nvmlDeviceGetEnforcedPowerLimit, unsigned, said_enforced_mw(b))
 GETTER(nvmlDeviceGetPowerManagementLimit, unsigned, b->limit_mw)
 GETTER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, b->limit_default_mw)
 GETTER(nvmlDeviceGetPowerUsage, unsigned,
@@ -532,7 +623,7 @@ GETTER(nvmlDeviceGetPowerUsage, unsigned,
 static unsigned long long reasons(const struct board *b) /* 4: software power cap */
 {
     int64_t ns = now_ns();
-    return model_mw(b, ns) > segment_at(b, ns)->enforced_mw ? 0x4 : 0;
+    return said(b, LIE_REASONS, ns, model_mw(b, ns) > segment_at(b, ns)->enforced_mw ? 0x4 : 0);
 }
 
 GETTER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, reasons(b))
@@ -551,7 +642,7 @@ int nvmlDeviceGetTotalEnergyConsumption(Device d, unsigned long long *out)
 int nvmlDeviceGetTemperature(Device d, unsigned sensor, unsigned *out)
 {
     ENTER(d);
-    *out = (unsigned)b->temperature_c;
+    *out = temperature(b);
     return sensor ? INVALID_ARGUMENT : SUCCESS;
 }
 
@@ -559,7 +650,7 @@ int nvmlDeviceGetTemperatureV(Device d, struct temperature *out)
 {
     ENTER(d);
     if (out->version != (1u << 24 | sizeof *out)) return ARGUMENT_VERSION_MISMATCH;
-    out->celsius = b->temperature_c;
+    out->celsius = (int)temperature(b);
     return out->sensor ? INVALID_ARGUMENT : SUCCESS;
 }
 
@@ -575,7 +666,7 @@ int nvmlDeviceGetUtilizationRates(Device d, struct utilization *out)
 int nvmlDeviceGetMemoryInfo(Device d, struct memory *out)
 {
     ENTER(d);
-    unsigned long long total = b->memory_total, used = b->memory_used;
+    unsigned long long total = b->memory_total, used = said(b, LIE_MEMORY, now_ns(), b->memory_used);
     *out = (struct memory){total, total - used, used};
     return SUCCESS;
 }
@@ -584,7 +675,7 @@ int nvmlDeviceGetMemoryInfo_v2(Device d, struct memory_v2 *out)
 {
     ENTER(d);
     if (out->version != (2u << 24 | sizeof *out)) return ARGUMENT_VERSION_MISMATCH;
-    unsigned long long total = b->memory_total, used = b->memory_used;
+    unsigned long long total = b->memory_total, used = said(b, LIE_MEMORY, now_ns(), b->memory_used);
     *out = (struct memory_v2){out->version, total, 0, total - used, used};
     return SUCCESS;
 }
@@ -592,7 +683,7 @@ int nvmlDeviceGetMemoryInfo_v2(Device d, struct memory_v2 *out)
 int nvmlDeviceGetClockInfo(Device d, unsigned type, unsigned *out) /* 0 graphics, 1 SM, 2 memory */
 {
     ENTER(d);
-    *out = type == 2 ? (unsigned)b->mem_clock_mhz : sm_clock(b);
+    *out = type == 2 ? mem_clock(b) : sm_clock(b);
     return type > 2 ? NOT_SUPPORTED : SUCCESS;
 }
 
@@ -607,8 +698,7 @@ int nvmlDeviceGetViolationStatus(Device d, unsigned policy, struct violation *ou
 {
     ENTER(d);
     int64_t ns = now_ns();
-    double violation_ns = policy ? 0 : sums_at(b, ns).violation_ns;
-    *out = (struct violation){(unsigned long long)ns / 1000, (unsigned long long)violation_ns};
+    *out = (struct violation){(unsigned long long)ns / 1000, policy ? 0 : violation_ns(b, ns)};
     return policy > 11 ? INVALID_ARGUMENT : SUCCESS;
 }
 
@@ -617,7 +707,7 @@ int nvmlDeviceGetPowerManagementLimitConstraints(Device d, unsigned *low, unsign
 {
     ENTER(d);
     *low = (unsigned)b->limit_min_mw;
-    *high = (unsigned)b->limit_max_mw;
+    *high = max_limit_mw(b);
     return SUCCESS;
 }
 
@@ -626,6 +716,10 @@ int nvmlDeviceSetPowerManagementLimit(Device d, unsigned mw)
     ENTER(d);
     NEED_ROOT();
     if (mw < (unsigned)b->limit_min_mw || mw > (unsigned)b->limit_max_mw) return INVALID_ARGUMENT;
+    if (b->setter_mode == SETTER_DOES_NOTHING) return SUCCESS;
+    b->limit_before_mw = b->setter_mode == SETTER_IS_LATE ? (int32_t)mw : b->limit_mw;
+    b->set_ns = b->setter_mode == SETTER_WORKS ? 0 : now_ns();
+    if (b->setter_mode == SETTER_IS_LATE) return SUCCESS;
     b->limit_mw = (int32_t)mw;
     start_segment(b);
     return SUCCESS;
@@ -674,7 +768,7 @@ int nvmlDeviceGetSupportedGraphicsClocks(Device d, unsigned memory, unsigned *co
 /* ---- fields and buffers ---- */
 static unsigned field(const struct board *b, struct field *f, int64_t ns)
 {
-    f->timestamp_us = ns / 1000;
+    f->timestamp_us = (int64_t)said(b, LIE_SAMPLE_TIME, ns, (unsigned long long)ns / 1000);
     f->latency_us = 0;
     f->type = TYPE_UINT;
     f->value.ull = 0;
@@ -682,20 +776,21 @@ static unsigned field(const struct board *b, struct field *f, int64_t ns)
     switch (f->id) {
     case 74:
         f->type = TYPE_ULL;
-        f->value.ull = (unsigned long long)sums_at(b, ns).violation_ns;
+        f->value.ull = violation_ns(b, ns);
         return SUCCESS;
     case 83:
         if (b->counter_mode == COUNTER_ABSENT) return NOT_SUPPORTED;
         f->type = TYPE_ULL;
-        f->timestamp_us = grid_ns(ns, b->refresh_ms) / 1000;
+        f->timestamp_us = (int64_t)said(
+            b, LIE_SAMPLE_TIME, ns, (unsigned long long)grid_ns(ns, b->refresh_ms) / 1000);
         f->value.ull = counter_mj(b, ns);
         return SUCCESS;
     case 185: f->value.ui = average_mw(b, ns); return b->average_power ? SUCCESS : NOT_SUPPORTED;
     case 186: f->value.ui = instant_mw(b, ns); return b->instant_power ? SUCCESS : NOT_SUPPORTED;
     case 187: f->value.ui = (unsigned)b->limit_min_mw; return SUCCESS;
-    case 188: f->value.ui = (unsigned)b->limit_max_mw; return SUCCESS;
+    case 188: f->value.ui = max_limit_mw(b); return SUCCESS;
     case 189: f->value.ui = (unsigned)b->limit_default_mw; return SUCCESS;
-    case 190: f->value.ui = (unsigned)enforced_mw(b); return SUCCESS;
+    case 190: f->value.ui = said_enforced_mw(b); return SUCCESS;
     case 192: f->value.ui = (unsigned)b->limit_mw; return SUCCESS;
     default: return NOT_SUPPORTED;
     }
@@ -717,7 +812,7 @@ static unsigned sampled(const struct board *b, unsigned type, int64_t ns)
     case 1: return sm_util(b, ns);
     case 2: return mem_util(b, ns);
     case 5: return sm_clock(b);
-    default: return (unsigned)b->mem_clock_mhz;
+    default: return mem_clock(b);
     }
 }
 
@@ -734,8 +829,9 @@ int nvmlDeviceGetSamples(Device d, unsigned type, unsigned long long last_seen_u
     int64_t newest = grid_ns(now_ns(), b->buffer_period_ms);
     int64_t ns = newest - (b->buffer_length - 1) * period_ns;
     for (; ns <= newest && *count < room; ns += period_ns) {
-        if (ns < state->header.boot_ns || (unsigned long long)ns / 1000 <= last_seen_us) continue;
-        out[*count].timestamp = (unsigned long long)ns / 1000;
+        unsigned long long us = said(b, LIE_SAMPLE_TIME, ns, (unsigned long long)ns / 1000);
+        if (ns < state->header.boot_ns || us <= last_seen_us) continue;
+        out[*count].timestamp = us;
         out[*count].value = (union value){.ull = 0};
         out[(*count)++].value.ui = sampled(b, type, ns);
     }

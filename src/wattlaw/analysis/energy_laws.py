@@ -167,6 +167,11 @@ def measured(table: pd.DataFrame, alike: tuple[str, ...]) -> pd.DataFrame:
             f"the energies of {partial} of {len(table)} runs are partial: a meter missed a part of "
             "them, so their sums are too low and were left out; measure these runs again"
         )
+    if rows.empty and (implausible := int((table["energy_verdict"] == "implausible").sum())):
+        raise Refused(
+            f"the energies of {implausible} of {len(table)} runs are implausible: energy_reason in "
+            "the store's epochs says why"
+        )
     if rows.empty:
         raise Refused("no run has an energy; measure on a machine with a meter, or assume_cpu_w")
     for name in alike:

@@ -20,9 +20,9 @@ SETTINGS = (
 )  # fmt: skip
 #: A window that is less of its epoch does not decide about the energy, nor count in it.
 _TELLING = 0.01
-_VERDICTS = ("ok", "suspect", "partial", "unavailable")  # from best to worst
 _PARTS = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
 _KEPT = ("run_id", "study", "repeat", "metric_name", "parameters", "flops_per_sample")
+_VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")  # from best to worst
 #: Settings of the loop that change neither time nor energy of an epoch.
 _NO_MATTER = ("seed", "checkpoint_every", "save_model")
 _SORT = ("workload", "hardware", "gpus", "global_batch", "repeat")
@@ -237,7 +237,8 @@ def energy_is(row: Mapping[Any, Any]) -> str | None:
     if isinstance(row["energy_scope"], str):
         doubt = ", suspect" if row["energy_verdict"] == "suspect" else ""
         return f"{row['energy_scope']}, {row['energy_source']}{doubt}"
-    return "partial, left out" if row["energy_verdict"] == "partial" else None
+    left_out = row["energy_verdict"] in ("partial", "implausible")
+    return f"{row['energy_verdict']}, left out" if left_out else None
 
 
 def _train(texts: pd.Series) -> pd.Series:

@@ -139,7 +139,7 @@ def _ns(moments: pd.Series) -> pd.Series:
 
 def _energy(windows: pd.DataFrame) -> pd.DataFrame:
     """Return ``ours_j`` and ``ours_is`` of each run: the energy of all its windows together."""
-    unknown = windows["energy_verdict"].isin(["partial", "unavailable"])
+    unknown = windows["energy_verdict"].isin(["partial", "implausible", "unavailable"])
     time_s = windows["duration_s"].groupby(windows["run_id"]).transform("sum")
     lost_s = windows["duration_s"].where(unknown, 0.0).groupby(windows["run_id"]).transform("sum")
     told = windows[~(unknown & (lost_s <= _UNKNOWN * time_s))]

@@ -160,7 +160,7 @@ class _Process:
                     self._handle.memory_info().rss,
                     self._handle.status() != psutil.STATUS_ZOMBIE,
                 )
-        except (OSError, psutil.Error):
+        except (OSError, ValueError, IndexError, psutil.Error):
             return None
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from wattlaw.devices.meter import Device, Sample, Target
-from wattlaw.errors import NotAvailable, NotPermitted
+from wattlaw.errors import NotAvailable, NotPermitted, one_line
 
 #: Another root, for tests.
 ROOT_VARIABLE = "WATTLAW_POWERCAP"
@@ -22,6 +22,8 @@ _FASTEST_S = 0.05
 #: More than any package draws; a fall that would mean more is no wrap.
 _MOST_W = 5000.0
 _SHORTEST_S = 0.1
+#: Bytes of a file that are read; a name or number of the kernel is shorter.
+_LONGEST = 64
 
 
 @dataclass
@@ -32,7 +34,7 @@ class _Zone:
     kind: Literal["cpu", "dram"]
     name: str
     path: Path
-    range_uj: int
+    range_uj: int | None  # None: not known, so that a wrap cannot be corrected
     raw_uj: int = 0
     wrapped_uj: int = 0
     read_s: float = 0.0
@@ -43,8 +45,10 @@ class _Zone:
         One wrap between two readings is seen; a reading a second leaves no room for two. A fall
         that no power could explain is none: it is passed on, and the counter is found at fault.
         """
-        raw, now_s = int(self.path.read_text()), time.monotonic()
-        if raw < self.raw_uj:
+        raw, now_s = _number(self.path), time.monotonic()
+        if self.range_uj is not None and raw > self.range_uj:
+            self.range_uj = None  # it is not the range
+        if raw < self.raw_uj and self.range_uj is not None:
             gained_j = (self.range_uj - self.raw_uj + raw) * 1e-6
             if gained_j <= _MOST_W * max(now_s - self.read_s, _SHORTEST_S):
                 self.wrapped_uj += self.range_uj
@@ -59,6 +63,7 @@ class RaplMeter:
         self._zones = zones
         self.period_s = max(period_s, _FASTEST_S)
         self._problems: list[str] = []
+        self._unnamed: list[Device] = []  # zones that do not tell what they are
 
     @classmethod
     def open(cls, target: Target) -> Self:
@@ -72,8 +77,16 @@ class RaplMeter:
             They are root's only; the text says how an administrator changes that.
         """
         root = Path(os.environ.get(ROOT_VARIABLE, _ROOT))
-        found = [_zone(path) for path in sorted(root.glob("intel-rapl:*"))]
-        zones = [zone for zone in found if zone is not None]
+        zones, unnamed = [], []
+        for path in sorted(root.glob("intel-rapl:*")):
+            try:
+                zone = _zone(path)
+            except (OSError, ValueError) as error:
+                if path.name.count(":") == 1:  # a package or the platform, not a part of one
+                    told = {"failed": f"cannot be read: {one_line(error)}"}
+                    unnamed.append(Device(path.name, "cpu", "an unknown RAPL zone", told))
+                continue
+            zones += [zone] if zone is not None else []
         if not zones:
             raise NotAvailable(f"no RAPL counters in {root} (a virtual machine, or no driver)")
         for zone in zones:
@@ -86,14 +99,16 @@ class RaplMeter:
                 ) from None
             except (OSError, ValueError) as error:
                 raise NotAvailable(f"{zone.path} cannot be read: {error}") from None
-        return cls(zones, target.period_s)
+        meter = cls(zones, target.period_s)
+        meter._unnamed = unnamed
+        return meter
 
     def devices(self) -> list[Device]:
         """Return packages and memories."""
         return [
-            Device(zone.id, zone.kind, zone.name, {"wraps_at_j": zone.range_uj * 1e-6})
+            Device(zone.id, zone.kind, zone.name, {"wraps_at_j": _joules(zone.range_uj)})
             for zone in self._zones
-        ]
+        ] + self._unnamed
 
     def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is held back
         """Return one reading of each counter that answers."""
@@ -120,17 +135,48 @@ class RaplMeter:
 
 
 def _zone(path: Path) -> _Zone | None:
-    """Return a package or memory; cores and the like are parts of a package already."""
-    try:
-        name = (path / "name").read_text().strip()
-        range_uj = int((path / "max_energy_range_uj").read_text())
-    except (OSError, ValueError):
-        return None
+    """Return a package or memory; cores and the like are parts of a package already.
+
+    Raises
+    ------
+    OSError, ValueError
+        The zone does not tell what it is.
+    """
+    name = _read(path / "name")
     number = path.name.removeprefix("intel-rapl:")
+    try:
+        range_uj = _number(path / "max_energy_range_uj")
+    except (OSError, ValueError):
+        range_uj = 0
+    counter = path / "energy_uj"
     if name.startswith("package"):
-        return _Zone(f"package-{number}", "cpu", f"processor {name}", path / "energy_uj", range_uj)
+        return _Zone(f"package-{number}", "cpu", f"processor {name}", counter, range_uj or None)
     if name == "dram":
         socket = number.split(":")[0]
-        return _Zone(f"dram-{socket}", "dram", f"memory of package {socket}",
-                     path / "energy_uj", range_uj)  # fmt: skip
+        told = f"memory of package {socket}"
+        return _Zone(f"dram-{socket}", "dram", told, counter, range_uj or None)
     return None
+
+
+def _read(path: Path) -> str:
+    """Return the text of a file of the kernel; they are short."""
+    with path.open("rb") as file:
+        return file.read(_LONGEST).decode("ascii").strip()
+
+
+def _number(path: Path) -> int:
+    """Return the number in a file of the kernel.
+
+    Raises
+    ------
+    OSError, ValueError
+        There is none, or it does not fit into the kernel's 64 bits.
+    """
+    told = _read(path)
+    if not told.isdigit() or int(told) >= 2**63:
+        raise ValueError(f"{told[:20]!a} is no count of microjoules")
+    return int(told)
+
+
+def _joules(microjoules: int | None) -> float | None:
+    return None if microjoules is None else microjoules * 1e-6

@@ -11,6 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import one_line
 from wattlaw.launch.attempts import missing_of, windows_of_all
+from wattlaw.limits.giving_back import SAME_W
 from wattlaw.store.files import read_text, write_text
 from wattlaw.store.record import ClockReport, Facts, LimitReport, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
@@ -33,6 +34,10 @@ class _Stopped(BaseModel):
     epoch: int
     update: int
     reason: str
+
+
+#: A locked clock is the nearest that the board supports; they are 15 MHz apart.
+_CLOCK_STEP_MHZ = 30.0
 
 
 def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
@@ -78,6 +83,7 @@ def bring_home(record: RunRecord, folder: RunFolder) -> RunRecord:
         for one in found
     )
     facts = _with_gpus(_facts(live, notes), reports)
+    notes += _not_enforced(limits, windows, samples)
     energy = _energy(windows, samples, _facts_of_devices(reports), notes)
     columns += [energy[name] for name in energy.schema.names]
     folder.write_tables(
@@ -186,6 +192,40 @@ def write_limits(live: Path, host: str, applied: Iterable[LimitReport]) -> None:
     """Tell what was limited on a host."""
     told = [one.model_dump() for one in applied]
     write_text(limits_path(live, host), json.dumps(told))
+
+
+def _not_enforced(
+    limits: Iterable[LimitReport], windows: "pa.Table", samples: "pa.Table"
+) -> Iterator[str]:
+    """Yield which devices left their limit within a window; a read-back sees only its moment."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    for limit in limits:
+        edges = windows.filter(pc.field("host") == limit.host).select(["start_ns", "duration_s"])
+        edges = edges.drop_null().sort_by("start_ns")
+        own = samples.filter(
+            (pc.field("host") == limit.host) & (pc.field("device") == limit.device)
+        ).sort_by("t_ns")
+        if not len(edges):
+            continue
+        start_ns, t_ns = edges["start_ns"].to_numpy(), own["t_ns"].to_numpy()
+        end_ns = start_ns + edges["duration_s"].to_numpy() * 1e9
+        window = np.searchsorted(start_ns, t_ns, side="right") - 1
+        is_inside = (window >= 0) & (t_ns <= end_ns[window])
+        enforced_w = own["power_limit_w"].to_numpy()[is_inside]
+        clock_mhz = own["sm_clock_mhz"].to_numpy()[is_inside]
+        if limit.power_limit_w is not None:
+            known_w = [limit.power_limit_w, limit.power_limit_enforced_w or limit.power_limit_w]
+            off = np.abs(np.subtract.outer(enforced_w, known_w)).min(axis=1) > SAME_W
+            if off.any():
+                told = f"enforced {enforced_w[off].max():g} W at times"
+                yield f"{limit.device} {told} instead of {limit.power_limit_w:g} W"
+        if limit.clock_limit_mhz is not None:
+            off = clock_mhz > limit.clock_limit_mhz + _CLOCK_STEP_MHZ
+            if off.any():
+                told = f"ran at {clock_mhz[off].max():g} MHz at times, above its lock of"
+                yield f"{limit.device} {told} {limit.clock_limit_mhz:g} MHz"
 
 
 def _with_gpus(facts: Facts, reports: Iterable[SamplerReport]) -> Facts:

@@ -17,7 +17,7 @@ from wattlaw.devices.meter import Target
 from wattlaw.errors import NotAvailable
 from wattlaw.isolation import own_environment
 from wattlaw.store.live import read_live
-from wattlaw.store.record import SamplerReport
+from wattlaw.store.record import DeviceReport, SamplerReport
 from wattlaw.telemetry import sampler
 
 #: The sampler's share of a core for each GPU, and for a machine without any.
@@ -219,10 +219,10 @@ def _of_gpus(folder: Path, host: str, report: SamplerReport, watch_s: float) -> 
             )
         else:
             found.append(_missing("counter's refresh period", gpu.id, "it has no energy counter"))
-    return found + _agreement(folder, host, [gpu.id for gpu in gpus], watch_s)
+    return found + _agreement(folder, host, gpus, watch_s)
 
 
-def _agreement(folder: Path, host: str, gpus: list[str], watch_s: float) -> list[Check]:
+def _agreement(folder: Path, host: str, gpus: list[DeviceReport], watch_s: float) -> list[Check]:
     """Compare both ways of finding the energy of the undisturbed part of the recording."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -235,12 +235,17 @@ def _agreement(folder: Path, host: str, gpus: list[str], watch_s: float) -> list
     window = {"host": host, "start_ns": start_ns, "duration_s": watch_s - 2.0}
     windows = pa.Table.from_pylist([window], schema=WINDOWS)
     checks = []
-    for gpu in gpus:
-        (row,) = energy_of_windows(windows, samples.filter(pc.field("device") == gpu)).to_pylist()
+    for gpu, device_facts in ((device.id, device.facts) for device in gpus):
+        own = samples.filter(pc.field("device") == gpu)
+        (row,) = energy_of_windows(windows, own, {(host, gpu): device_facts}).to_pylist()
         counter, integral = row["gpu_energy_counter_j"], row["gpu_energy_integral_j"]
         name = "counter against integral of power"
+        if row["energy_verdict"] == "implausible":
+            checks.append(Check(name, gpu, None, "", MAX_GAP, "poor", row["energy_reason"]))
+            continue
         if not counter or not integral:
-            checks.append(_missing(name, gpu, "one of the two is missing"))
+            why = row["energy_reason"] or "one of the two is missing"
+            checks.append(_missing(name, gpu, why))
             continue
         gap = abs(counter - integral) / max(counter, integral)
         note = f"{counter:.1f} J and {integral:.1f} J over {window['duration_s']:g} s"

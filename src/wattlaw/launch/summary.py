@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from wattlaw.store.record import RunRecord
+from wattlaw.store.record import VERDICTS, RunRecord
 from wattlaw.store.run_folder import RunFolder
 
 _ENERGIES = ("gpu", "cpu", "dram")
@@ -49,14 +49,13 @@ def _phase(name: str, rows: list[dict[str, object]]) -> PhaseSummary:
             energy_j[part] = math.fsum(known)
     sources = {str(row["energy_source"]) for row in rows}
     verdicts = [str(row["energy_verdict"]) for row in rows]
-    order = ("ok", "suspect", "partial", "unavailable")
     return PhaseSummary(
         phase=name,
         windows=len(rows),
         duration_s=math.fsum(float(str(row["duration_s"])) for row in rows),
         energy_j=energy_j,
         energy_source=sources.pop() if len(sources) == 1 else "mixed",
-        energy_verdict=max(verdicts, key=order.index),
+        energy_verdict=max(verdicts, key=VERDICTS.index),
         reasons=tuple(dict.fromkeys(str(r["energy_reason"]) for r in rows if r["energy_reason"])),
         sm_util=_mean(rows, "sm_util_mean"),
         mem_util=_mean(rows, "mem_util_mean"),

@@ -12,6 +12,9 @@ Status = Literal["planned", "running", "done", "failed", "skipped"]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 #: JSON has no other numbers, so a record with them could not be read again.
 _FINITE = ConfigDict(frozen=True, allow_inf_nan=False)
+#: On the energy of a window, from the best to the worst; a sum takes the worst of its parts.
+#: From ``partial`` on no mean is made of it.
+VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")
 
 
 def now() -> datetime:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
+
+from wattlaw.telemetry.plausibility import COUNTER_SLACK_S, Bounds, Floats, Times
 
 #: Below this share of a window spoken for by readings its energy is ``partial``.
 MIN_COVERAGE = 0.95
@@ -17,14 +18,12 @@ MIN_COVERAGE = 0.95
 MAX_GAP = 0.05
 #: No device that is on draws nothing for so long: a counter that says so stands still.
 STANDS_STILL_S = 2.0
-#: Power is not interpolated over a gap longer than this, or than five sample periods.
+#: Nothing is interpolated over a gap longer than this, or than five sample periods.
 MAX_SILENCE_S = 1.0
 #: Readings that repeat a value within this many refresh periods tell nothing new.
 _SAME_REFRESH = 1.5
 
-Floats = npt.NDArray[np.float64]
-Times = npt.NDArray[np.int64]
-Verdict = Literal["ok", "suspect", "partial", "unavailable"]
+Verdict = Literal["ok", "suspect", "partial", "implausible", "unavailable"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,21 @@ class Part:
     energy_j: float | None
     coverage: float  # share of the window, 0 to 1
     fault: str | None = None  # why it must not be used
+    silent: float = 0.0  # share of the window that lies in gaps between its readings
+
+    @property
+    def is_sound(self) -> bool:
+        """Say whether there is an energy, and nothing speaks against it."""
+        return self.energy_j is not None and self.fault is None
+
+    def checked(self, what: str, window_s: float, bounds: Bounds, *, busy: bool) -> "Part":
+        """Return the same, with a fault where its mean power is physically impossible."""
+        covered_s = self.coverage * window_s
+        if self.energy_j is None or self.fault is not None or not covered_s > 0:
+            return self
+        mean_w = self.energy_j / covered_s
+        fault = bounds.fault(f"the mean power by the {what} is", mean_w, mean_w, busy=busy)
+        return dataclasses.replace(self, fault=fault)
 
 
 _NOTHING = Part(None, 0.0)
@@ -46,9 +60,11 @@ class Counter:
     ----------
     t_ns, energy_j
         Shape (n,): readings of one device, times ascending.
+    bounds
+        The power that the device can draw.
     """
 
-    def __init__(self, t_ns: Times, energy_j: Floats) -> None:
+    def __init__(self, t_ns: Times, energy_j: Floats, bounds: Bounds = Bounds()) -> None:  # noqa: B008 - frozen
         changes = np.flatnonzero(np.diff(energy_j) != 0) + 1
         #: The median time between two changes of the value, in seconds; None if it hardly changed.
         self.refresh_s = (
@@ -65,6 +81,9 @@ class Counter:
             keep[-1:] |= age_s[-1:] > 0
         self._t_ns, self._energy_j = t_ns[keep], energy_j[keep]
         self._still_s = _still_s(self._t_ns, self._energy_j)
+        self._longest_ns = _longest_ns(self.spacing_s)
+        most_s = np.diff(self._t_ns) * 1e-9 + max(COUNTER_SLACK_S, 2 * (self.refresh_s or 0.0))
+        self._jumps = np.diff(self._energy_j) > bounds.max_w * most_s
 
     def between(
         self, start_ns: int, end_ns: int, *, must_move: bool = False, shape: "Power | None" = None
@@ -73,26 +92,54 @@ class Counter:
 
         ``must_move`` tells that the counter is that of a device that is never off, so that one
         which stands still is at fault. Between two readings the energy is divided as ``shape``,
-        the power over the same time, says; without it, evenly. How much it is in all is the
+        the power over the same time, says; without it, evenly, but not over a gap: what lies
+        between the edge and the nearest reading is not covered then. How much it is in all is the
         counter's word alone.
         """
         t_ns, energy_j = self._t_ns, self._energy_j
         if len(t_ns) < 2 or end_ns <= start_ns:
             return _NOTHING
         begin, end = max(start_ns, int(t_ns[0])), min(end_ns, int(t_ns[-1]))
+        begin, end, silent_ns = self._without_gaps(begin, end, shape)
         if end <= begin:
             return _NOTHING
-        first = int(np.searchsorted(t_ns, begin, side="right")) - 1
-        last = int(np.searchsorted(t_ns, end, side="left"))
-        inside = energy_j[first : last + 1]
-        coverage = (end - begin) / (end_ns - start_ns)
-        if (np.diff(inside) < 0).any():
+        first, last = self._around(begin, end)
+        coverage, silent = (ns / (end_ns - start_ns) for ns in (end - begin, silent_ns))
+        if (np.diff(energy_j[first : last + 1]) < 0).any():
             return Part(None, coverage, "the counter went back")
         energy = self._at(end, shape) - self._at(begin, shape)
         # Of a window within such a time the counter would say that nothing was used.
         if must_move and (energy == 0 or self._still_s[first:last].max() > STANDS_STILL_S):
             return Part(None, coverage, "the counter stands still")
-        return Part(energy, coverage)
+        fault = "the counter jumped ahead" if self._jumps[first:last].any() else None
+        return Part(energy, coverage, fault, silent)
+
+    def _around(self, begin: int, end: int) -> tuple[int, int]:
+        """Return the places of the readings around a stretch of time."""
+        first = int(np.searchsorted(self._t_ns, begin, side="right")) - 1
+        return first, int(np.searchsorted(self._t_ns, end, side="left"))
+
+    def _without_gaps(self, begin: int, end: int, shape: "Power | None") -> tuple[int, int, int]:
+        """Return a stretch without gaps at its edges, and for how many ns it has gaps inside.
+
+        A gap for which the power is known is none.
+        """
+        silent_ns = 0
+        if end <= begin:
+            return begin, end, silent_ns
+        first, last = self._around(begin, end)
+        steps_ns = np.diff(self._t_ns[first : last + 1])
+        for place in np.flatnonzero(steps_ns > self._longest_ns) + first:
+            before_ns, after_ns = int(self._t_ns[place]), int(self._t_ns[place + 1])
+            if shape is not None and shape.share(before_ns, after_ns, after_ns) is not None:
+                continue
+            if before_ns < begin:
+                begin = after_ns
+            elif after_ns > end:
+                end = before_ns
+            else:
+                silent_ns += after_ns - before_ns
+        return begin, end, silent_ns
 
     def _at(self, t_ns: int, shape: "Power | None") -> float:
         """Return the counter's value at a moment within its readings."""
@@ -133,13 +180,15 @@ class Power:
     ----------
     t_ns, power_w
         Shape (n,): readings of one device, times ascending.
+    bounds
+        The power that the device can draw.
     """
 
-    def __init__(self, t_ns: Times, power_w: Floats) -> None:
-        self._t_ns, self._power_w = t_ns, power_w
+    def __init__(self, t_ns: Times, power_w: Floats, bounds: Bounds = Bounds()) -> None:  # noqa: B008 - frozen
+        self._t_ns, self._power_w, self._bounds = t_ns, power_w, bounds
         #: The median time between two readings, in seconds; None where there are not two.
         self.spacing_s = float(np.median(np.diff(t_ns))) * 1e-9 if len(t_ns) > 1 else None
-        self._longest_ns = max(MAX_SILENCE_S, 5 * (self.spacing_s or 0.0)) * 1e9
+        self._longest_ns = _longest_ns(self.spacing_s)
 
     def extended(self) -> "Power":
         """Return the same power, which stays for one period longer at the beginning and the end.
@@ -187,7 +236,15 @@ class Power:
             return _NOTHING
         ends_w = np.interp(begin, t_ns, power_w), np.interp(end, t_ns, power_w)
         pieces = (end - begin) * 1e-9 * (ends_w[0] + ends_w[1]) / 2
-        return Part(float(pieces[use].sum()), float((end - begin)[use].sum()) / (end_ns - start_ns))
+        coverage = float((end - begin)[use].sum()) / (end_ns - start_ns)
+        read_w = np.concatenate([power_w[:-1][use], power_w[1:][use]])
+        fault = self._bounds.fault("a power reading is", float(read_w.min()), float(read_w.max()))
+        return Part(float(pieces[use].sum()), coverage, fault)
+
+
+def _longest_ns(spacing_s: float | None) -> float:
+    """Return the longest time between two readings that is no gap, in ns."""
+    return max(MAX_SILENCE_S, 5 * (spacing_s or 0.0)) * 1e9
 
 
 @dataclass(frozen=True)
@@ -215,21 +272,25 @@ def judged(
     The counter is used unless it is at fault or covers less of the window than the power does.
     ``partial``: less than ``MIN_COVERAGE`` of the window is covered, and the energy is that of
     the covered part; where it is more, the rest is taken to be as the covered part.
-    ``suspect``: the two ways differ by more than ``MAX_GAP``, the counter is at fault, or the
-    window is shorter than the counter resolves or, where power is used, than the time between
-    its readings, and so says nothing of its own.
+    ``suspect``: the two ways differ by more than ``MAX_GAP``, one is at fault, the counter was not
+    read for more of the window than may be uncovered, or the window is shorter than the counter
+    resolves or, where power is used, than the time between its readings, and so says nothing of
+    its own. ``implausible``: no way is without fault, and the energy is what a faulty one says.
     """
     counter, integral = _of_the_whole(counter), _of_the_whole(integral)
-    usable = counter.energy_j is not None and counter.fault is None
     whole = counter.coverage >= min(MIN_COVERAGE, integral.coverage)
-    by_counter = usable and (whole or integral.energy_j is None)
+    if counter.is_sound or integral.is_sound:
+        by_counter = counter.is_sound and (whole or not integral.is_sound)
+    else:
+        by_counter = integral.energy_j is None
     used = counter if by_counter else integral
+    faults = "; ".join(part.fault for part in (counter, integral) if part.fault)
     if used.energy_j is None:
-        return DeviceEnergy(None, None, None, "none", 0.0, "unavailable", counter.fault)
+        return DeviceEnergy(None, None, None, "none", 0.0, "unavailable", faults or None)
     verdict: Verdict = "ok"
-    reason = counter.fault
-    if counter.fault is not None:
-        verdict = "suspect"
+    reason: str | None = None
+    if faults:
+        verdict, reason = "suspect" if used.is_sound else "implausible", faults
     elif by_counter and resolution_s is not None and window_s < resolution_s:
         told = f"the {resolution_s:.3g} s that the counter and the power between resolve"
         verdict, reason = "suspect", f"the window is shorter than {told}"
@@ -237,11 +298,13 @@ def judged(
         verdict, reason = "suspect", "the window is shorter than the time between power readings"
     elif (gap := _gap(counter, integral)) is not None and gap > MAX_GAP:
         verdict, reason = "suspect", f"counter and integral differ by {gap:.0%}"
-    if used.coverage < MIN_COVERAGE:
+    elif used.silent > 1 - MIN_COVERAGE:
+        verdict, reason = "suspect", f"there are no readings for {used.silent:.0%} of the window"
+    if used.coverage < MIN_COVERAGE and verdict != "implausible":
         verdict, reason = "partial", f"{used.coverage:.0%} of the window is covered"
     return DeviceEnergy(
-        counter.energy_j,
-        integral.energy_j,
+        counter.energy_j if by_counter or counter.is_sound else None,
+        integral.energy_j if not by_counter or integral.is_sound else None,
         used.energy_j,
         "counter" if by_counter else "integral",
         used.coverage,

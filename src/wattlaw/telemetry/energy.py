@@ -5,6 +5,7 @@ the devices does not know makes a sum ``partial``, never silently smaller.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,17 +14,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.devices.meter import Facts
+from wattlaw.store.record import VERDICTS
 from wattlaw.store.schema import ENERGY
-from wattlaw.telemetry.device_energy import Counter, DeviceEnergy, Part, Power, Verdict, judged
+from wattlaw.telemetry.device_energy import (
+    MIN_COVERAGE,
+    Counter,
+    DeviceEnergy,
+    Part,
+    Power,
+    Verdict,
+    judged,
+)
+from wattlaw.telemetry.plausibility import BUSY_UTIL, Bounds, set_back, stuck
 
-#: From the best to the worst; a row takes the worst of its parts.
-_VERDICTS: tuple[Verdict, ...] = ("ok", "suspect", "partial", "unavailable")
 _SOURCES = ("counter", "integral", "simulated", "estimated", "none")
 #: The best kind of source that a host has for a kind of device counts, alone.
 _POWER_SOURCES = ("measured", "simulated", "estimated")
 _KINDS = ("gpu", "cpu", "dram")
 #: Power that the device averages before it tells it, over 1 s on most boards.
 _AVERAGED, _AVERAGE_S = ("average", "usage"), 1.0
+#: Values from here on are a driver's or a file's "not available": INT_MAX and UINT_MAX milliwatts
+#: (2.1 and 4.3 MW), more joules than a GPU uses in 10,000 years, no shares and no clocks.
+_SENTINELS: Mapping[str, float] = {
+    "power_w": 2_147_483.0, "energy_j": 1e15, "sm_util": 1e3, "mem_util": 1e3, "sm_clock_mhz": 1e6,
+}  # fmt: skip
+#: Times from here on are none: year 2116.
+_LATEST_NS = 2**62
 
 
 def energy_of_windows(
@@ -41,23 +57,47 @@ def energy_of_windows(
         With the columns of ``store.schema.SAMPLES``; each window is met with those of its host.
     facts
         By host and device what its meter found out: ``counter_refresh_s``, ``power`` (where it
-        comes from), ``is_shared``, and ``failed`` of one that could not be read at all.
+        comes from), ``max_power_limit_w``, ``is_shared``, and ``failed`` of one that could not be
+        read at all.
     """
     known = facts or {}
+    samples = _readable(samples)
     hosts = {host: _Host(samples, host, known) for host in pc.unique(windows["host"]).to_pylist()}
     rows = [
-        hosts[window["host"]].window(
-            window["start_ns"], window["start_ns"] + round(window["duration_s"] * 1e9)
-        )
+        hosts[window["host"]].window(*_edges(window["start_ns"], window["duration_s"]))
         for window in windows.to_pylist()
     ]
     return pa.Table.from_pylist(rows, schema=ENERGY)
+
+
+def _edges(start_ns: int | None, duration_s: float | None) -> tuple[int, int]:
+    """Return where a window begins and ends; (0, 0) of one whose times are no times."""
+    if start_ns is None or duration_s is None or not 0 <= duration_s < _LATEST_NS * 1e-9:
+        return 0, 0
+    end_ns = start_ns + round(duration_s * 1e9)
+    return (start_ns, end_ns) if 0 <= start_ns <= end_ns < _LATEST_NS else (0, 0)
+
+
+def _readable(samples: pa.Table) -> pa.Table:
+    """Return the samples that have a device and a time, without values that are no numbers."""
+    t_ns = pc.field("t_ns")
+    named = pc.field("device").is_valid() & pc.field("kind").is_valid()
+    samples = samples.filter(named & (t_ns >= 0) & (t_ns < _LATEST_NS))
+    for place, field in enumerate(samples.schema):
+        if pa.types.is_floating(field.type):
+            column, most = samples.column(place), _SENTINELS.get(field.name, math.inf)
+            is_one = pc.and_(pc.greater_equal(column, 0.0), pc.less(column, most))
+            kept = pc.if_else(is_one, column, pa.scalar(None, field.type))
+            samples = samples.set_column(place, field, kept)
+    return samples
 
 
 class _Device:
     """The samples of one device in order of time."""
 
     def __init__(self, samples: pa.Table, facts: Facts) -> None:
+        back = [set_back(samples.filter(pc.field(column).is_valid())["t_ns"].to_numpy())
+                for column in ("power_w", "energy_j")]  # fmt: skip
         self._samples = samples.sort_by("t_ns")
         self._t_ns = self._samples["t_ns"].to_numpy()
         self.id: str = self._samples["device"][0].as_py()
@@ -68,13 +108,25 @@ class _Device:
         self.kind: str = self._samples["kind"][0].as_py()
         said = set(pc.unique(self._samples["power_source"]).to_pylist())
         self.power_source = next((name for name in _POWER_SOURCES if name in said), None)
-        self._counter = Counter(*self._series("energy_j"))
-        self._power = Power(*self._series("power_w"))
+        is_measured = self.power_source == "measured"
+        self._bounds = Bounds.of(self.kind, facts) if is_measured else Bounds()
+        power, energy = self._series("power_w"), self._series("energy_j")
+        self._counter = Counter(*energy, self._bounds)
+        self._power = Power(*power, self._bounds)
         self._shape = self._power.extended()
+        load = self._series("sm_util"), self._series("sm_clock_mhz")
+        limits_w = self._series("power_limit_w")[1]
+        limit_w = float(np.median(limits_w)) if len(limits_w) else None
+        is_gpu = is_measured and self.kind == "gpu"
+        self._stuck = stuck(power, *load, limit_w, self._average_s) if is_gpu else None
+        self._back = back
 
     def _series(self, column: str) -> tuple[Any, Any]:
+        """Return times, each once and in order, and values of a column; the later of two counts."""
         known = self._samples.filter(pc.field(column).is_valid())
-        return known["t_ns"].to_numpy(), known[column].to_numpy()
+        t_ns, values = known["t_ns"].to_numpy(), known[column].to_numpy()
+        is_last = np.append(np.diff(t_ns) > 0, True)[: len(t_ns)]
+        return t_ns[is_last], values[is_last]
 
     def energy(self, start_ns: int, end_ns: int) -> DeviceEnergy:
         """Return the energy of a window."""
@@ -84,18 +136,31 @@ class _Device:
         # An estimate has no power of its own with which its counter could be compared.
         estimated = self.power_source == "estimated"
         power = Part(None, 0.0) if estimated else self._power.between(start_ns, end_ns)
-        spacing_s = self._power.spacing_s
+        if power.is_sound and self._stuck is not None and self._stuck.meet(start_ns, end_ns):
+            told = "power stays the same while the load changes"
+            power = dataclasses.replace(power, fault=told)
+        spacing_s, window_s = self._power.spacing_s, (end_ns - start_ns) * 1e-9
+        util = self.inside("sm_util", start_ns, end_ns)
+        busy = bool(len(util)) and BUSY_UTIL <= float(util.mean()) <= 1
         found = judged(
-            counter,
-            power,
-            (end_ns - start_ns) * 1e-9,
+            counter.checked("counter", window_s, self._bounds, busy=busy),
+            power.checked("integral", window_s, self._bounds, busy=busy),
+            window_s,
             self._resolution_s() if measured else None,
             max(spacing_s, self._average_s) if measured and spacing_s is not None else None,
         )
-        if self._is_shared and found.verdict == "ok":
-            told = "the board is shared (MIG), and its energy is that of all who use it"
-            return dataclasses.replace(found, verdict="suspect", reason=told)
+        doubt = self._doubt(start_ns, end_ns)
+        if doubt is not None and found.verdict == "ok":
+            return dataclasses.replace(found, verdict="suspect", reason=doubt)
         return found
+
+    def _doubt(self, start_ns: int, end_ns: int) -> str | None:
+        """Return why an energy without a fault may be wrong all the same."""
+        if self._is_shared:
+            return "the board is shared (MIG), and its energy is that of all who use it"
+        if any(spans.meet(start_ns, end_ns) for spans in self._back):
+            return "the clock was set back, so that some times occur twice"
+        return None
 
     def _resolution_s(self) -> float | None:
         """Return the shortest window of which the counter says something of its own.
@@ -264,7 +329,7 @@ def _both_ways(found: list[DeviceEnergy]) -> dict[str, float | None]:
 
 def _mean_power(known: list[DeviceEnergy], window_ns: int) -> float:
     """Return the mean power of a device over what is covered, averaged over devices, in watts."""
-    spoken_for = [one.coverage if one.verdict == "partial" else 1.0 for one in known]
+    spoken_for = [one.coverage if one.coverage < MIN_COVERAGE else 1.0 for one in known]
     watts = [
         (one.energy_j or 0.0) / (share * window_ns * 1e-9)
         for one, share in zip(known, spoken_for, strict=True)
@@ -280,5 +345,5 @@ def _verdict(verdicts: list[Verdict], *, known: bool) -> Verdict:
     """Return the worst verdict; where some devices are unknown the sum is ``partial``."""
     if not known:
         return "unavailable"
-    worst = max(verdicts, key=_VERDICTS.index)
-    return "partial" if worst == "unavailable" else worst
+    told: set[Verdict] = {"partial" if one == "unavailable" else one for one in verdicts}
+    return max(told, key=VERDICTS.index)

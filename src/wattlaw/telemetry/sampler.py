@@ -19,7 +19,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from wattlaw import crash, registry
-from wattlaw.devices.meter import GROUP, Meter, Sample, Target
+from wattlaw.devices.meter import GROUP, Device, Meter, Sample, Target
 from wattlaw.errors import one_line
 from wattlaw.isolation import own_python
 from wattlaw.store.files import write_text
@@ -81,6 +81,7 @@ class Sampler:
         self._rows: list[Sample] = []  # read, not yet written
         self._is_ending = False
         self._samples = 0
+        self._seen: set[str] = set()  # devices that have rows
         self._begun_s = self._start_cpu_s = 0.0
         self._in_charge = threading.get_ident()
         self._ended = threading.Event()
@@ -175,6 +176,7 @@ class Sampler:
         rows, self._rows = self._rows, []
         self._stream.append(rows)
         self._samples += len(rows)
+        self._seen.update(row.device for row in rows)
 
     def _report(self) -> None:
         duration_s = time.monotonic() - self._begun_s
@@ -185,7 +187,7 @@ class Sampler:
             cpu_s=time.process_time() - self._start_cpu_s,
             start_cpu_s=self._start_cpu_s,
             devices=tuple(
-                DeviceReport(**dataclasses.asdict(device))
+                DeviceReport(**dataclasses.asdict(self._with_failure(device)))
                 for reading in self._readings
                 for device in reading.devices
             ),
@@ -194,6 +196,12 @@ class Sampler:
             problems=tuple(problem for r in self._readings for problem in r.problems()),
         )
         write_text(report_path(self._folder, self._host), report.model_dump_json())
+
+    def _with_failure(self, device: Device) -> Device:
+        """Return a device, as failed where it was opened and never answered: a sum lacks it."""
+        if device.id in self._seen or not device.facts or device.facts.get("failed"):
+            return device
+        return dataclasses.replace(device, facts={**device.facts, "failed": "it has no readings"})
 
 
 def _open(name: str, target: Target) -> Meter:

@@ -1,6 +1,7 @@
 """The NVIDIA driver, opened once, with its boards; what it says no to, in our words."""
 
 import contextlib
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -38,6 +39,11 @@ _CANNOT = frozenset(
 )
 #: There is nothing new; not an error.
 _NOTHING_NEW = frozenset({pynvml.NVML_ERROR_NO_DATA, pynvml.NVML_ERROR_NOT_FOUND})
+
+
+#: What drivers say instead of "not available": -1, as NVML_VALUE_NOT_AVAILABLE, and the greatest
+#: number, of 32 and 64 bits.
+_SENTINELS = frozenset({2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1})
 
 
 class Gone(Exception):
@@ -88,6 +94,13 @@ def optional(call: Callable[..., T], *arguments: Any) -> T | None:
         return None
 
 
+def known(value: float | None, most: float = math.inf) -> float | None:
+    """Return a value that is a number from 0 to the greatest that can be, else None."""
+    if value is None or value in _SENTINELS or not 0 <= value <= most or value == math.inf:
+        return None
+    return value
+
+
 def checked(code: int) -> bool:
     """Raise the error that a call of the driver returned as a number."""
     if code != pynvml.NVML_SUCCESS:
@@ -104,7 +117,7 @@ class Driver:
     """The loaded driver library; ``close`` lets it go."""
 
     def __init__(self) -> None:
-        self.version = _text(pynvml.nvmlSystemGetDriverVersion())
+        self.version = text(pynvml.nvmlSystemGetDriverVersion())
         self._is_open = True
 
     @classmethod
@@ -165,8 +178,8 @@ class Driver:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uuid, name = (
-                    _text(pynvml.nvmlDeviceGetUUID(handle)),
-                    _text(pynvml.nvmlDeviceGetName(handle)),
+                    text(pynvml.nvmlDeviceGetUUID(handle)),
+                    text(pynvml.nvmlDeviceGetName(handle)),
                 )
                 mig = supported(pynvml.nvmlDeviceGetMigMode, handle)
                 minor = supported(pynvml.nvmlDeviceGetMinorNumber, handle)
@@ -183,11 +196,12 @@ def _mig_uuids(handle: Any) -> tuple[str, ...]:
     for index in range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
         part = optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         uuid = optional(pynvml.nvmlDeviceGetUUID, part) if part is not None else None
-        found += [_text(uuid)] if uuid else []
+        found += [text(uuid)] if uuid else []
     return tuple(found)
 
 
-def _text(told: str | bytes) -> str:
+def text(told: str | bytes) -> str:
+    """Return what the driver told as text; its bindings give bytes or text."""
     return told.decode() if isinstance(told, bytes) else told
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from wattlaw.devices.nvidia.driver import checked, supported
+from wattlaw.devices.nvidia.driver import checked, known, supported
 
 ENERGY = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION
 AVERAGE = pynvml.NVML_FI_DEV_POWER_AVERAGE
@@ -62,5 +62,7 @@ class Fields:
             if one.nvmlReturn == pynvml.NVML_SUCCESS and member is not None:
                 t_us = one.timestamp
                 t_ns = t_us * 1000 if abs(t_us - now_us) <= _OFF_US else now_ns
-                found[one.fieldId] = FieldValue(float(getattr(one.value, member)), t_ns)
+                value = known(getattr(one.value, member))
+                if value is not None:
+                    found[one.fieldId] = FieldValue(float(value), t_ns)
         return found

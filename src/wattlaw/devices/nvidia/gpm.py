@@ -1,17 +1,18 @@
 """GPU performance monitoring (Hopper and newer): occupancy and activity, without privileges."""
 
-import math
 from typing import Any, Self
 
 import pynvml
 
-from wattlaw.devices.nvidia.driver import supported
+from wattlaw.devices.nvidia.driver import known, supported
 
 _METRICS = {
     "sm_occupancy": pynvml.NVML_GPM_METRIC_SM_OCCUPANCY,
     "tensor_util": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
     "dram_util": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
 }
+#: A share of a short time is now and then a little above 100 %.
+_MOST_PERCENT = 110.0
 
 
 class Gpm:
@@ -48,7 +49,8 @@ class Gpm:
         return {
             name: metric.value * 1e-2
             for name, metric in told
-            if metric.nvmlReturn == pynvml.NVML_SUCCESS and math.isfinite(metric.value)
+            if metric.nvmlReturn == pynvml.NVML_SUCCESS
+            and known(metric.value, _MOST_PERCENT) is not None
         }
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import psutil
 import pynvml
 
 from wattlaw.devices.limiter import LimitState
-from wattlaw.devices.nvidia.driver import Board, Driver, Gone, supported, words
+from wattlaw.devices.nvidia.driver import Board, Driver, Gone, known, supported, words
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 
 _SMI_TIMEOUT_S = 60
@@ -243,4 +243,5 @@ def _is_on(state: int | None) -> bool | None:
 
 
 def _watts(milliwatts: int | None) -> float | None:
-    return None if milliwatts is None else milliwatts * 1e-3
+    told = known(milliwatts)
+    return None if told is None else told * 1e-3

@@ -6,7 +6,7 @@ from typing import Any
 import pynvml
 
 from wattlaw.devices.meter import Device, Facts, Sample
-from wattlaw.devices.nvidia.driver import Board, Gone, optional, supported, words
+from wattlaw.devices.nvidia.driver import Board, Gone, known, optional, supported, text, words
 from wattlaw.devices.nvidia.fields import AVERAGE, ENERGY, INSTANT, THROTTLED, Fields, FieldValue
 from wattlaw.devices.nvidia.gpm import Gpm
 from wattlaw.devices.nvidia.ring import FINE_S, FINE_UTIL_S, Means, Ring
@@ -19,6 +19,8 @@ _SLOW_NS = 4_950_000_000
 _OVERDUE_NS = 500_000_000
 #: After so many readings without anything new a buffer is not used any more.
 _MAX_SILENT = 5
+#: The greatest values that a GPU can have; what is above is no value.
+_MOST_PERCENT, _MOST_MHZ, _MOST_C, _MOST_REASONS = 100, 20_000, 200, 2**32
 #: After so many failures in a row a board is given up.
 _MAX_FAILURES = 10
 
@@ -122,8 +124,10 @@ class BoardReader:
             "buffers": ",".join(self._rings) or None,
             "gpm": self._gpm is not None,
             "default_power_limit_w": _scaled(
-                optional(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, self._handle), 1e-3
+                known(optional(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, self._handle)),
+                1e-3,
             ),
+            "max_power_limit_w": self._max_limit_w(),
             "power_limit_w": self._limit_w(),
             "is_shared": self.board.is_shared,
         }
@@ -156,7 +160,7 @@ class BoardReader:
         if self._energy_by == "field":
             return self._counter.read(now_ns).get(ENERGY)
         if self._energy_by == "call":
-            told = supported(pynvml.nvmlDeviceGetTotalEnergyConsumption, self._handle)
+            told = known(supported(pynvml.nvmlDeviceGetTotalEnergyConsumption, self._handle))
             return None if told is None else FieldValue(told, now_ns)
         return None
 
@@ -170,7 +174,8 @@ class BoardReader:
         if not {"sm_util", "mem_util"} <= {*self._rings}:
             use = optional(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
             if use is not None:
-                values |= {"sm_util": use.gpu * 1e-2, "mem_util": use.memory * 1e-2}
+                values["sm_util"] = _scaled(known(use.gpu, _MOST_PERCENT), 1e-2)
+                values["mem_util"] = _scaled(known(use.memory, _MOST_PERCENT), 1e-2)
         if a_second or self.is_polled:
             values["sm_clock_mhz"] = self._clock(pynvml.NVML_CLOCK_SM)
         samples = []
@@ -212,12 +217,14 @@ class BoardReader:
                 return None
             self._told_ns = now_ns
             return now_ns, counted[1]
+        if self._last_energy is not None and counted[0] <= self._last_energy[0]:
+            counted = (now_ns, counted[1])  # a new value at no new time: the driver's clock is off
         self._last_energy, self._told_ns = counted, now_ns
         return counted
 
     def _power(self, told: dict[int, FieldValue]) -> float | None:
         if self._power_by == "usage":
-            return _scaled(supported(pynvml.nvmlDeviceGetPowerUsage, self._handle), 1e-3)
+            return _scaled(known(supported(pynvml.nvmlDeviceGetPowerUsage, self._handle)), 1e-3)
         return _value(told.get(INSTANT if self._power_by == "instant" else AVERAGE), 1e-3)
 
     def _each_second(self, told: dict[int, FieldValue]) -> dict[str, Any]:
@@ -226,7 +233,7 @@ class BoardReader:
         if not self._throttled_by_field:
             policy = pynvml.NVML_PERF_POLICY_POWER
             found = optional(pynvml.nvmlDeviceGetViolationStatus, self._handle, policy)
-            throttled_s = None if found is None else found.violationTime * 1e-9
+            throttled_s = None if found is None else _scaled(known(found.violationTime), 1e-9)
         values: dict[str, Any] = {
             "power_average_w": _value(told.get(AVERAGE), 1e-3),
             "power_throttle_s": throttled_s,
@@ -238,14 +245,16 @@ class BoardReader:
     def _slow(self) -> dict[str, Any]:
         """Return what is read now and then."""
         handle = self._handle
+        uuid = optional(pynvml.nvmlDeviceGetUUID, handle)
+        if uuid is not None and text(uuid) != self.board.uuid:
+            raise Gone(f"its place was taken by {text(uuid)!a}")
         memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        celsius = optional(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
         return {
             "power_limit_w": self._limit_w(),
-            "mem_used_bytes": None if memory is None else memory.used,
+            "mem_used_bytes": None if memory is None else known(memory.used, memory.total),
             "mem_clock_mhz": self._clock(pynvml.NVML_CLOCK_MEM),
-            "temperature_c": optional(
-                pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU
-            ),
+            "temperature_c": known(celsius, _MOST_C),
             "throttle": self._reasons(),
         }
 
@@ -256,13 +265,19 @@ class BoardReader:
             pynvml.nvmlDeviceGetCurrentClocksThrottleReasons,
         )
         told = optional(new, self._handle)
-        return optional(old, self._handle) if told is None else told
+        told = optional(old, self._handle) if told is None else told
+        return None if known(told, _MOST_REASONS) is None else told
 
     def _limit_w(self) -> float | None:
-        return _scaled(optional(pynvml.nvmlDeviceGetEnforcedPowerLimit, self._handle), 1e-3)
+        told = optional(pynvml.nvmlDeviceGetEnforcedPowerLimit, self._handle)
+        return _scaled(known(told), 1e-3)
+
+    def _max_limit_w(self) -> float | None:
+        told = optional(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, self._handle)
+        return _scaled(known(told[1]), 1e-3) if told else None
 
     def _clock(self, which: int) -> float | None:
-        return optional(pynvml.nvmlDeviceGetClockInfo, self._handle, which)
+        return known(optional(pynvml.nvmlDeviceGetClockInfo, self._handle, which), _MOST_MHZ)
 
     def _sample(self, t_ns: int, values: dict[str, Any]) -> Sample:
         return Sample(self.board.uuid, "gpu", t_ns, power_source="measured", **values)

@@ -4,12 +4,13 @@ import bisect
 import ctypes
 import struct
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pynvml
 
-from wattlaw.devices.nvidia.driver import checked, supported
+from wattlaw.devices.nvidia.driver import checked, known, supported
 
 #: Times in microseconds since 1970, ascending, and values.
 Series = tuple[tuple[int, ...], tuple[float, ...]]
@@ -31,6 +32,8 @@ class Ring:
 
     def __init__(self, handle: Any, kind: int, scale: float) -> None:
         self._handle, self._kind, self.scale = handle, kind, scale
+        is_power = kind == pynvml.NVML_TOTAL_POWER_SAMPLES
+        self._most = 2**31 - 2 if is_power else 100  # mW below any sentinel, or a percentage
         self._seen_us = 0
         self._seen, self._type, self._count = ctypes.c_ulonglong(), ctypes.c_uint(), ctypes.c_uint()
         self._room = ctypes.create_string_buffer(_MOST * _SAMPLE_BYTES)
@@ -54,6 +57,8 @@ class Ring:
     def new(self) -> Series:
         """Return every sample since the call before: times in us since 1970, and values.
 
+        A sample that is no newer than the one before it, or has no value, is left out.
+
         Called straight, with room for the whole buffer: nvidia-ml-py would ask twice and build
         an object per sample.
         """
@@ -72,9 +77,23 @@ class Ring:
             return (), ()
         end = self._count.value * layout.size
         times_us, values = zip(*layout.iter_unpack(memoryview(self._room)[:end]), strict=True)
+        latest_us = time.time_ns() // 1000 + _OFF_US
+        in_range = min(values) >= 0 and max(values) <= self._most and max(times_us) <= latest_us
+        if not in_range or [*times_us] != sorted(times_us):
+            times_us, values = self._sound(times_us, values, latest_us)
         new = bisect.bisect_right(times_us, self._seen_us)
-        self._seen_us = max(self._seen_us, times_us[-1])
+        self._seen_us = max(self._seen_us, times_us[-1]) if times_us else self._seen_us
         return times_us[new:], values[new:]
+
+    def _sound(self, times_us: Sequence[int], values: Sequence[float], latest_us: int) -> Series:
+        """Return the samples that are later than all before them and have a value."""
+        newest_us, kept = 0, []
+        for t_us, value in zip(times_us, values, strict=True):
+            if newest_us < t_us <= latest_us:
+                newest_us = t_us
+                if known(value, self._most) is not None:
+                    kept.append((t_us, value))
+        return tuple(t_us for t_us, _ in kept), tuple(value for _, value in kept)
 
 
 #: The driver's sample: a time of 8 bytes, and a union of 8, by the type of its value.

@@ -94,9 +94,9 @@ def verdicts(findings: Findings) -> Table | None:
         columns,
         counted.to_dict("records"),
         note="ok: counter and power samples agree where both are there. suspect: something "
-        f"speaks against them; used, and marked.{suspicion(findings)} partial and unavailable: "
-        "not used, so the run has times and no energy. Energies that count different things are "
-        "never averaged, compared or fitted together.",
+        f"speaks against them; used, and marked.{suspicion(findings)} partial, implausible "
+        "(physically impossible) and unavailable: not used, so the run has times and no energy. "
+        "Energies that count different things are never averaged, compared or fitted together.",
     )
 
 

@@ -110,6 +110,7 @@ def _doubts(findings: Findings) -> Iterator[str]:
 _VERDICTS = {
     "suspect": "is suspect",
     "partial": "covers only a part of their windows, and is left out",
+    "implausible": "is physically impossible, and is left out",
 }
 
 
