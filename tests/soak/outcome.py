@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +27,8 @@ class Row:
 
     tried: int = 0
     failed: int = 0
-    note: str = ""  # why it was not tried
+    note: str = ""  # why it was not tried, or what the attempts were
+    kinds: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -60,6 +62,13 @@ class Outcome:
         self.rows.setdefault(what, Row()).tried += count
         if time.monotonic() - self._written_s > _WRITE_S:
             self.write()
+
+    def killed(self, what: str, kills: Mapping[str, int]) -> None:
+        """Count processes that were killed, by what they were."""
+        self.tried(what, sum(kills.values()))
+        row = self.rows[what]
+        row.kinds = dict(Counter(row.kinds) + Counter(kills))
+        row.note = ", ".join(f"{count} {name}" for name, count in sorted(row.kinds.items()))
 
     def skipped(self, what: str, why: str) -> None:
         """Tell why a kind of attempts is not made here."""
