@@ -9,7 +9,7 @@ PEERS := .venv-peers
 
 SLURM_PACKAGES := slurm-wlm munge
 
-.PHONY: setup quickstart test test-slurm lint format bench bench-overhead bench-throughput \
+.PHONY: setup quickstart test test-slurm soak lint format bench bench-overhead bench-throughput \
   bench-analysis bench-simulator bench-gpu clean
 
 setup: $(STAMP)
@@ -39,6 +39,10 @@ test-slurm: setup
 	    --no-install-recommends $(SLURM_PACKAGES); } >/dev/null || \
 	  { echo "make test-slurm needs root and Debian's packages: $(SLURM_PACKAGES)" >&2; exit 1; }
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/slurm
+
+# Tries to break wattlaw for SOAK_MINUTES (60), from SOAK_SEED (1): docs/soak.md.
+soak: setup
+	PYTHONPATH=tests $(BIN)/python -m soak
 
 lint: setup
 	$(BIN)/ruff format --check .

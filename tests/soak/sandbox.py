@@ -1,0 +1,178 @@
+"""A folder in which the soak works, and the processes that it has started there."""
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+from fake_nvml import VARIABLE as BOARDS_VARIABLE
+from fake_nvml import Boards
+from fake_nvml import library as build_library
+
+REPOSITORY = Path(__file__).parents[2]
+#: In the environment of every process that a part starts, so that it is known whose it is.
+MARK = "WATTLAW_SOAK_MARK"
+_OURS = ("WATTLAW_", "SLURM_", "CUDA_", "NVIDIA_", "PYTHON", "LC_", "XDG_")
+_PLUGIN = REPOSITORY / "tests" / "plugin"
+BOARDS = 2
+BEFORE_MW = 287_500
+
+
+@cache
+def driver() -> Path:
+    """Return the folder of the fake driver, built before the folder of temporary files changes."""
+    return build_library()
+
+
+class Sandbox:
+    """Folders for a part of the soak, and an environment that leads nowhere else.
+
+    The boards are fake and refuse every change (``root=0``) unless a part makes others.
+    """
+
+    def __init__(self, root: Path) -> None:
+        driver()
+        self.root = root
+        self.mark = f"{root.name}-{os.getpid()}"
+        self.inputs, self.work, self.tmp = root / "inputs", root / "work", root / "tmp"
+        self.home, self.limits, self.bin = root / "home", root / "limits", root / "bin"
+        for folder in (self.inputs, self.work, self.tmp, self.home, self.limits, self.bin):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.boards_path = root / "boards"
+
+    def make_boards(self, count: int = BOARDS, **changes: object) -> Boards:
+        """Make the sandbox's boards; without changes nobody may limit them."""
+        given = {"root": 0, "limit_mw": [BEFORE_MW] * count} | changes
+        return Boards.create(self.boards_path, count, **given)
+
+    def environment(self, *, path: str | None = None) -> dict[str, str]:
+        """Return the environment of a process in the sandbox, with no variable of the caller's."""
+        kept = {n: v for n, v in os.environ.items() if not n.startswith(_OURS) and n != "COLUMNS"}
+        search = [str(driver()), kept.get("LD_LIBRARY_PATH")]
+        return kept | {
+            MARK: self.mark,
+            "LD_LIBRARY_PATH": os.pathsep.join(filter(None, search)),
+            BOARDS_VARIABLE: str(self.boards_path),
+            "WATTLAW_LIMITS_DIR": str(self.limits),
+            "WATTLAW_SLURM_REPORTS": str(self.root / "reports"),
+            "TMPDIR": str(self.tmp),
+            "HOME": str(self.home),
+            "XDG_STATE_HOME": str(self.home / "state"),
+            "XDG_CACHE_HOME": str(self.home / "cache"),
+            "XDG_CONFIG_HOME": str(self.home / "config"),
+            "PATH": path or f"{self.bin}{os.pathsep}/usr/bin{os.pathsep}/bin",
+            "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{_PLUGIN}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+            "COLUMNS": "100",
+            "LC_ALL": "C.UTF-8",
+        }
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the living processes that were started in this sandbox."""
+        return marked(self.mark)
+
+    def end_all(self) -> list[str]:
+        """Kill what is left of the sandbox's processes; return their command lines."""
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                found.append(" ".join(process.cmdline())[:200])
+                process.kill()
+        return found
+
+    def wait_until_empty(self, seconds: float) -> list[str]:
+        """Wait until no process is left; return the command lines of those that stay."""
+        end_s = time.monotonic() + seconds
+        while (found := self.processes()) and time.monotonic() < end_s:
+            time.sleep(0.05)
+        lines = []
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                lines.append(f"{process.pid} " + " ".join(process.cmdline())[:300])
+        return lines
+
+    def empty(self) -> None:
+        """Remove what an input has left, and make the folders anew."""
+        for folder in (self.inputs, self.work, self.tmp, self.home, self.limits, self.bin):
+            for entry in os.scandir(folder):
+                if entry.is_dir(follow_symlinks=False):
+                    remove_tree(Path(entry.path))
+                else:
+                    Path(entry.path).unlink()
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder, also one without permissions."""
+    with contextlib.suppress(OSError):
+        path.chmod(0o700)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def memory_folder() -> str | None:
+    """Return a folder that is no disk, where the machine has one."""
+    shared = "/dev/shm"  # noqa: S108 - only folders of random names are made there
+    return shared if os.access(shared, os.W_OK) else None
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Return the living processes that have a mark in their environment, except this one."""
+    wanted, found = f"{MARK}={mark}".encode(), []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words = Path(entry.path, "environ").read_bytes().split(b"\0")
+            if wanted in words:
+                process = psutil.Process(int(entry.name))
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        except (OSError, psutil.Error):
+            continue
+    return found
+
+
+@contextlib.contextmanager
+def sandbox(name: str, *, in_memory: bool = False) -> Iterator[Sandbox]:
+    """Give a sandbox; at the end its processes are ended and its folder is removed."""
+    parent = memory_folder() if in_memory else None
+    root = Path(tempfile.mkdtemp(prefix=f"wattlaw-soak-{name}-", dir=parent))
+    root.chmod(0o755)
+    own = Sandbox(root)
+    try:
+        yield own
+    finally:
+        own.end_all()
+        remove_tree(root)
+
+
+def command_line(*words: object) -> list[str]:
+    """Return the line that starts wattlaw as a process."""
+    return [sys.executable, "-m", "wattlaw", *map(str, words)]
+
+
+@contextlib.contextmanager
+def changed_environment(environment: Mapping[str, str]) -> Iterator[None]:
+    """Make an environment that of this process for a while."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def default_signals() -> None:
+    """Let a process that is forked or started hear what a terminal sends."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)

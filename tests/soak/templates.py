@@ -1,0 +1,135 @@
+"""Good inputs that the fuzzers damage: stores, tables, site files, a calibration."""
+
+import io
+import json
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+import made_studies
+import made_tables
+from made_stores import write_store
+from soak.sandbox import REPOSITORY
+from wattlaw.simulator.calibration import NAMES, Calibration
+from wattlaw.simulator.calibration_file import text_of
+from wattlaw.simulator.library import read_cluster
+from wattlaw.simulator.parameters import Parameters
+from wattlaw.store.record import DeviceReport, Facts, RunRecord, SamplerReport
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+
+HOST = "node1"
+TABLE = """\
+network,gpus,batch,time,limit,power,optimizer,acc,epochs
+resnet50,1,32,100.5,,250,sgd,0.9,3
+resnet50,2,32,52.25,200,480,sgd,0.91,3
+resnet50,4,32,28,200,930,adam,0.92,3
+resnet50,8,32,15.5,,1800,sgd,0.93,3
+bert,1,16,300,150,210,adam,0.4,3
+"""
+MAP = (
+    "gpus=gpus,epoch_time_s=time,workload=network,local_batch=batch,power_limit_w=limit,"
+    "power_w=power,options.optimizer=optimizer,metric=acc,metric_name=@accuracy,epochs=epochs"
+)
+RUN_ID = "00000000000000aa"
+WINDOW_NS = 1_000_000_000
+START_NS = 1_700_000_000_000_000_000
+
+
+def build(folder: Path) -> None:
+    """Write every template."""
+    runs, epochs = made_tables.study(source="counter")
+    epochs = epochs.assign(gpu_energy_j=epochs["cpu_energy_j"] * 10)
+    keep = runs[(runs.global_batch <= 64) & (runs.repeat < 1)]
+    write_store(folder / "store", keep, epochs[epochs.run_id.isin(keep.run_id)], samples=20)
+    limits = made_studies.mit(counts=(1, 2), repeats=1)
+    few = limits.runs.head(8)
+    write_store(
+        folder / "limits", few, limits.epochs[limits.epochs.run_id.isin(few.run_id)], samples=20
+    )
+    rows = pd.read_csv(io.StringIO(TABLE))
+    pq.write_table(pa.Table.from_pandas(rows, preserve_index=False), folder / "table.parquet")
+    (folder / "table.csv").write_text(TABLE)
+    (folder / "table.jsonl").write_text(rows.to_json(orient="records", lines=True))
+    _bomb(folder / "bomb.parquet")
+    _live_run(folder / "live")
+
+
+def _bomb(path: Path) -> None:
+    """Write a small file of ten million rows."""
+    one = pa.table({"gpus": [1] * 10**6, "time": [1.5] * 10**6})
+    with pq.ParquetWriter(path, one.schema, compression="zstd") as writer:
+        for _ in range(10):
+            writer.write_table(one)
+
+
+def _live_run(folder: Path) -> None:
+    """Write the folder of a run whose attempt has ended well and is to be finished."""
+    spec = RunSpec(
+        workload=WorkloadSpec(name="digits-cnn"),
+        setting=Setting(gpus=1, global_batch=32, local_batch=32),
+        repeat=0,
+        measure=Measure(epochs=2, warmup_epochs=1),
+        launch_kind="local",
+    )
+    run = RunFolder(folder / RUN_ID)
+    record = RunRecord(
+        run_id=RUN_ID, study="s", spec=spec, seed=0, order_seed=0, attempts=1, status="running"
+    )
+    run.write(record, durable=False)
+    live = run.live(1)
+    live.mkdir(parents=True)
+    names = "epoch,phase,warmup,start_ns,duration_s,interrupted,from_update,samples,updates,"
+    names += "loss,metric,metrics"
+    lines = [names]
+    for number in range(4):
+        phase = ("train", "evaluate")[number % 2]
+        metric = '0.9,"{""accuracy"": 0.9}"' if number % 2 else ","
+        start = START_NS + number * WINDOW_NS
+        lines.append(f"{number // 2},{phase},{number < 2},{start},0.9,False,0,1000,31,0.5,{metric}")
+    (live / f"windows.{HOST}.csv").write_text("\n".join(lines) + "\n")
+    lines = ["device,kind,t_ns,power_w,energy_j,power_source,sm_util,mem_util"]
+    for number in range(60):
+        t_ns = START_NS - WINDOW_NS + number * WINDOW_NS // 10
+        lines.append(f"GPU-0,gpu,{t_ns},200.0,{1000 + 20 * number},measured,0.9,0.4")
+    (live / f"telemetry.{HOST}.csv").write_text("\n".join(lines) + "\n")
+    report = SamplerReport(
+        host=HOST, samples=60, duration_s=6.0, cpu_s=0.1, start_cpu_s=0.1,
+        devices=(DeviceReport(id="GPU-0", kind="gpu", name="A100", facts={"power": "instant"}),),
+        meters={}, unavailable={}, problems=(),
+    )  # fmt: skip
+    (live / f"sampler.{HOST}.json").write_text(report.model_dump_json())
+    facts = Facts(hosts=(HOST,), hardware="A100", metric="accuracy", software={"torch": "2"})
+    (live / f"facts.{HOST}.json").write_text(facts.model_dump_json())
+    (live / f"ended.{HOST}.json").write_text(json.dumps({"code": 0}))
+    (live / f"limits.{HOST}.json").write_text("[]")
+    (live / f"clocks.{HOST}.json").write_text("[]")
+    run.log_path.write_text("== attempt 1, ==\nline\n")
+
+
+def studies() -> list[str]:
+    """Return the texts of the study files that the project ships."""
+    found = [*REPOSITORY.glob("examples/*.yaml"), *REPOSITORY.glob("studies/**/*.yaml")]
+    texts = [path.read_text() for path in sorted(found)]
+    return [text for text in texts if "sweeps" in (yaml.safe_load(text) or {})]
+
+
+def hardware() -> list[str]:
+    """Return the texts of the hardware files that the package ships."""
+    folder = REPOSITORY / "src" / "wattlaw" / "simulator" / "hardware"
+    return [path.read_text() for path in sorted(folder.glob("*/*.yaml"))]
+
+
+def calibration() -> str:
+    """Return the text of a calibration of the first example cluster."""
+    board = read_cluster("mit-v100").gpu
+    names = (*NAMES, "work:resnet50")
+    rows = tuple(tuple(1e-4 * (i == j) for j in range(len(names))) for i in range(len(names)))
+    made = Calibration(
+        gpu=board.name, settings=5, parameters=Parameters(), names=names, covariance=rows,
+        work_factors={"resnet50": 1.1}, time_sigma=0.05, freedom=4.0,
+    )  # fmt: skip
+    return text_of(made)

@@ -1,0 +1,90 @@
+"""The soak in small: each part for a few seconds, with a fixed seed, finds what it is to find."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from soak.case import Case, Entry
+from soak.judge import of_output
+from soak.killing import role
+from soak.outcome import Outcome, table
+from soak.sandbox import REPOSITORY
+
+
+def soak(output: Path, *words: object) -> "subprocess.CompletedProcess[str]":
+    path = os.pathsep.join([str(REPOSITORY / "tests"), str(REPOSITORY / "src")])
+    line = [sys.executable, "-m", "soak", *map(str, words)]
+    if output.name != "replay":
+        line += ["--output", str(output)]
+    return subprocess.run(
+        line, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("part", ["fuzz", "caps", "runs", "disks", "users", "folder"])
+def test_a_part_of_the_soak_runs_and_finds_nothing(tmp_path: Path, part: str) -> None:
+    done = soak(tmp_path / "out", "--parts", part, "--minutes", 0.05, "--seed", 7)
+    told = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert told["failed"] == 0
+    assert told["tried"] >= 1 or "skipped" in done.stdout
+    assert {"commit", "date", "hardware", "seed", "duration_s"} <= told.keys()
+    assert "reproducer" in done.stdout.splitlines()[0]
+
+
+def test_a_failure_is_counted_kept_and_replayed(tmp_path: Path) -> None:
+    told = Outcome("x", tmp_path)
+    case = Case("study files", "7:1", ("check", "{inputs}/s.yaml"), {"s.yaml": Entry(data=b"\xff")})
+    told.tried("study files")
+    told.failed("study files", "a cause", "a detail", lambda path: case.save(path, "a cause"))
+    part = json.loads(told.path.read_text())
+    (kept,) = part["failures"][0]["reproducers"]
+    assert Case.load(json.loads(Path(kept).read_text())) == case
+    assert kept in table([part])
+    done = soak(tmp_path / "replay", "replay", kept)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "does not fail" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "err", "count"),
+    [
+        (0, "fine\n", "", 0),
+        (2, "", "wattlaw: s.yaml: is empty\n", 0),
+        (2, "", "is empty\n", 1),
+        (70, "", "wattlaw: a fault of ours\n", 1),
+        (1, "", "Traceback (most recent call last):\n  ...\nKeyError: 'x'\n", 1),
+        (0, "\x1b[31mred\n", "", 1),
+        (0, "abc\u202edef\n", "", 1),
+        (2, "", "wattlaw: " + "x" * 5000, 1),
+    ],
+)
+def test_what_is_wrong_with_an_output(code: int, out: str, err: str, count: int) -> None:
+    assert len(of_output(code, out, err)) == count
+
+
+def test_a_seed_makes_the_same_input_again(tmp_path: Path) -> None:
+    from soak import fuzz_documents, fuzz_machine, fuzz_tables
+
+    for make in (fuzz_documents.studies, fuzz_tables.tables, fuzz_machine.environments):
+        first, second = (make(random.Random("7:3"), "7:3") for _ in range(2))
+        assert first == second
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (["/usr/bin/python", "-m", "wattlaw", "run", "s.yaml"], "owner"),
+        (["/usr/bin/python", "-P", "-m", "wattlaw.limits.watchdog", "/x"], "watchdog"),
+        (["/usr/bin/python", "-m", "wattlaw.training.agent", "/x"], "agent"),
+        (["sudo", "-n", "nvidia-smi", "-i", "GPU-0"], "sudo"),
+        (["sleep", "120"], "command"),
+    ],
+)
+def test_processes_are_known_by_their_command_lines(line: list[str], expected: str) -> None:
+    assert role(line) == expected
