@@ -44,13 +44,13 @@ def test_a_hostile_folder_is_hostile_to_a_python_that_imports_from_it(hostile):
     assert [words.split()[0] for words in hostile.imported] == ["random"]
 
 
-def test_a_capped_study_is_run_and_reported_in_a_hostile_folder(hostile, tmp_path):
+def test_a_capped_study_is_run_in_a_hostile_folder(hostile, tmp_path):
     """The agent, sampler, watchdog, ranks and their loader processes."""
     study = write_study(
         tmp_path / "study.yaml",
-        sweeps=[{"gpus": [2], "global_batch": [128], "power_limit_w": [150]}],
+        sweeps=[{"gpus": [1], "global_batch": [128], "power_limit_w": [150]}],
         train={"loader_workers": 1},
-        launch={"gpus_per_node": 2, "threads_per_worker": 1},
+        launch={"gpus_per_node": 1, "threads_per_worker": 1},
     )
     hostile.does(COMMAND, "run", study, "--store", "store")
     store = Store(hostile.folder / "store")
@@ -80,7 +80,7 @@ def test_empty_and_relative_entries_of_pythonpath_are_not_for_our_processes(host
 def test_runs_are_simulated_and_reported_in_a_hostile_folder(hostile, tmp_path):
     study = write_study(
         tmp_path / "study.yaml",
-        sweeps=[{"gpus": [1, 2, 4, 8], "global_batch": [128]}],
+        sweeps=[{"gpus": [2], "global_batch": [128]}],
         launch={"kind": "simulated", "simulation": {"hardware": "mit-v100"}},
     )
     hostile.does(COMMAND, "run", study, "--store", "store")
@@ -165,21 +165,18 @@ def test_a_measured_command_has_exactly_the_environment_that_the_user_gave(proje
 
 def test_a_command_of_a_study_imports_as_usual_and_sees_what_the_user_gave(project):
     given = GIVEN[1]
-    words = {"script": ["../scripts/script.py"], "module": ["-m", "module"]}
     study = write_study(
         project / "study.yaml",
-        workloads=[
-            {"name": name, "command": [sys.executable, *line, name]} for name, line in words.items()
-        ],
+        workloads=[{"name": "mine", "command": [sys.executable, "-m", "module", "told"]}],
+        sweeps=[{"gpus": [1], "global_batch": [8]}],
         measure={"epochs": 1, "warmup_epochs": 0},
-        launch={"gpus_per_node": 1, "threads_per_worker": 1, "max_parallel": 2},
+        launch={"gpus_per_node": 1, "threads_per_worker": 1},
     )
     line = [COMMAND, "run", study, "--store", "store"]
     subprocess.run(line, cwd=project, env=environment_of(given), check=True, capture_output=True)
-    for name in words:
-        told = json.loads((project / name).read_text())
-        del told["PYTHONUNBUFFERED"]
-        assert {n: value for n, value in told.items() if "PYTHON" in n} == given
+    told = json.loads((project / "told").read_text())
+    del told["PYTHONUNBUFFERED"]  # the launcher's, as torchrun's variables are
+    assert {name: value for name, value in told.items() if "PYTHON" in name} == given
 
 
 @pytest.mark.parametrize("given", GIVEN)
