@@ -17,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import environment
+from wattlaw.cli.console import Console
 from wattlaw.cli.main import main
+from wattlaw.cli.progress import PlainLines
 from wattlaw.report.format import clean
 from wattlaw.store.record import RunRecord
 from wattlaw.store.rows import read_rows
@@ -112,6 +114,19 @@ def test_markup_and_emoji_codes_of_data_are_shown_as_they_are(store, capsys):
     shown = "".join(part.strip(" │┃") for part in capsys.readouterr().out.splitlines())
     for code in ("[red]", "[/red]", "[link=http://evil]", ":smile:"):
         assert code in re.sub(r"\s", "", shown)
+
+
+def test_a_line_break_in_data_makes_no_line_of_its_own(tmp_path, capsys):
+    observer = PlainLines(Console(), 1)
+    one = record("a" * 16, "failed").model_copy(update={"reason": "first\nwattlaw: forged"})
+    observer.ended(one, here=True)
+    observer.noted("queue\nwattlaw: forged")
+    table = tmp_path / "t.csv"
+    table.write_text('n,t,w\n1,2,"a\nwattlaw: forged"\n', encoding="utf-8")
+    assert main(["fit", str(table), "--x", "n", "--y", "t", "--by", "w"]) == 2
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 2
+    assert not re.search("^wattlaw: forged", shown.out + shown.err, re.MULTILINE)
 
 
 def test_json_gives_back_the_exact_text(store, capsys):

@@ -29,19 +29,34 @@ WORKLOADS = "wattlaw.cli.workloads"
 SECRET = "hunter2-of-the-environment"  # noqa: S105
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    home = Store(tmp_path_factory.mktemp("ascii") / "store")
+    home.create()
+    one = record("0" * 16, "failed").model_copy(update={"reason": "naïve Größe → 中 …"})
+    home.folder(one.run_id).write(one)
+    return home.path
+
+
 @pytest.fixture
-def run_with(tmp_path):
-    """Give a function that runs ``wattlaw workloads --json`` with a fault."""
+def faults(tmp_path):
+    """Give the environment of a process with faults."""
     (tmp_path / "faults").mkdir()
     (tmp_path / "faults" / "sitecustomize.py").write_text(FAULTS)
     path = os.pathsep.join([str(tmp_path / "faults"), os.environ.get("PYTHONPATH", "")])
+    state = str(tmp_path / "state")
+    return {"PYTHONPATH": path, "XDG_STATE_HOME": state, "WATTLAW_TRACEBACK": "", "SECRET": SECRET}
+
+
+@pytest.fixture
+def run_with(faults):
+    """Give a function that runs ``wattlaw workloads --json`` with a fault."""
 
     def run(at: str, code: str, **changes: str) -> "subprocess.CompletedProcess[str]":
-        extra = {"AT": at, "INJECTED": code, "PYTHONPATH": path, "SECRET": SECRET}
-        extra |= {"XDG_STATE_HOME": str(tmp_path / "state"), "WATTLAW_TRACEBACK": ""} | changes
         return subprocess.run(
             [sys.executable, "-m", "wattlaw", "workloads", "--json"],
-            capture_output=True, text=True, check=False, env=os.environ | extra, timeout=120,
+            capture_output=True, text=True, check=False, timeout=120,
+            env=os.environ | faults | {"AT": at, "INJECTED": code} | changes,
         )  # fmt: skip
 
     return run
@@ -112,6 +127,24 @@ def test_an_exception_in_a_thread_is_reported_and_the_command_goes_on(run_with):
     assert json.loads(found.stdout)
 
 
+@pytest.mark.parametrize(
+    ("module", "at", "arguments"),
+    [
+        ("wattlaw.limits.site", "wattlaw.limits.site.hooks", ["show"]),
+        ("wattlaw.launch.recording", "wattlaw.launch.finish", ["RUN", "a reason"]),
+    ],
+)
+def test_our_other_processes_end_in_one_line_too(faults, tmp_path, store, module, at, arguments):
+    run = str(store / "runs" / ("0" * 16))
+    found = subprocess.run(
+        [sys.executable, "-m", module, *(run if one == "RUN" else one for one in arguments)],
+        capture_output=True, text=True, check=False, timeout=120,
+        env=os.environ | faults | {"AT": at, "INJECTED": "raise RuntimeError('boom')"},
+    )  # fmt: skip
+    assert found.returncode == 70
+    assert "Traceback" in saved_by(found).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("at", ["wattlaw.errors", "typer", WORKLOADS])
 def test_ctrl_c_while_modules_are_imported_shows_no_traceback(run_with, at):
     code = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(1)"
@@ -162,15 +195,6 @@ ASCII = {
     "ascii": {"PYTHONIOENCODING": "ascii:strict"},
     "latin-1": {"PYTHONIOENCODING": "latin-1:strict"},
 }
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    home = Store(tmp_path_factory.mktemp("ascii") / "store")
-    home.create()
-    one = record("0" * 16, "failed").model_copy(update={"reason": "naïve Größe → 中 …"})
-    home.folder(one.run_id).write(one)
-    return home.path
 
 
 @pytest.mark.parametrize("encoding", ASCII)

@@ -19,7 +19,7 @@ from rich.text import Text
 from wattlaw.cli.console import Console
 from wattlaw.launch.campaign import Observer
 from wattlaw.store.record import RunRecord
-from wattlaw.terminal import escaped_output
+from wattlaw.terminal import escaped_output, one_line_text
 
 _NOTES_S = 60.0
 
@@ -102,7 +102,8 @@ class LiveBar:
         """Move the bar; print a line for what did not go well."""
         self._tally.ended(record, here=here)
         if here and record.status != "done":
-            self._progress.console.print(f"{record.status}: {title(record)}: {record.reason or ''}")
+            line = f"{record.status}: {title(record)}: {record.reason or ''}"
+            self._progress.console.print(one_line_text(line))
         self._running.pop(record.run_id, None)
         self._progress.advance(self._task)
         self._show_running()
@@ -157,7 +158,7 @@ class PlainLines:
             self._print(words)
 
     def _print(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True)
+        self._console.print(one_line_text(line), soft_wrap=True)
 
 
 def title(record: RunRecord) -> str:
