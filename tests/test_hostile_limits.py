@@ -150,13 +150,13 @@ def test_what_another_user_puts_in_place_of_a_state_stops_nobody(place: Place, k
     path = place.folder.path / f"{first}.json"
     by(NOBODY, lambda: KINDS[kind](path))
     start_s = time.perf_counter()
-    survey = place.folder.survey()
     assert recover_all(place.folder, also_kept=True) == []
     with hold([first, second]) as held:
         held.apply(CAP)
         assert place.limits_w == [150, 150]
     assert time.perf_counter() - start_s < 5
     assert place.limits_w == [217.5, 217.5]
+    survey = place.folder.survey()
     assert survey.states == survey.damaged == []
     if kind != "unreadable":  # root reads it, and it is empty
         (line,) = survey.ignored
