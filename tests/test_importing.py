@@ -206,17 +206,17 @@ def test_a_table_without_a_good_row_makes_no_store(tmp_path, home):
 
 WRONG = {
     "gpus=n": "epoch_time_s is missing; needed: gpus, epoch_time_s",
-    "gpus=n,epoch_time_s=time": "no column 'time'; there are: n, t",
-    MAP + ",speed=t": "no field 'speed'; there are: gpus, epoch_time_s,",
+    "gpus=n,epoch_time_s=time": 'no column "time"; there are: n, t',
+    MAP + ",speed=t": 'no field "speed"; there are: gpus, epoch_time_s,',
     MAP + ",gpus=t": "gpus is given twice",
     MAP + ",nodes": "allowed: field=column or field=@value",
     MAP + ",nodes=": "allowed: field=column or field=@value",
-    MAP + ",nodes=@0": "nodes is '0'; allowed: a whole number from 1",
+    MAP + ",nodes=@0": 'nodes is "0"; allowed: a whole number from 1',
     MAP + ",precision=@half": "allowed: fp32, tf32, bf16, fp16",
     MAP + ",power_w=t,gpu_energy_j=t": "allowed: one of them",
     MAP + ",sm_util=t,sm_util_percent=t": "allowed: one of them",
     MAP + ',"nodes=t': "allowed: field=column",
-    MAP + ",options.=t": "no field 'options.'",
+    MAP + ",options.=t": 'no field "options."',
 }
 
 
@@ -248,10 +248,10 @@ def test_columns_with_commas_and_equals_signs_can_be_named(tmp_path, home):
 
 
 BROKEN = {
-    "t.csv": (b"n,n\n1,2\n", "column 'n' is there twice"),
+    "t.csv": (b"n,n\n1,2\n", 'column "n" is there twice'),
     "latin.csv": ("n,t\n1,\xe9\n".encode("latin-1"), "not a table"),
     "t.parquet": (b"PAR1", "not a table"),
-    "t.xlsx": (b"", "unknown ending '.xlsx'; allowed: .csv, .jsonl, .parquet"),
+    "t.xlsx": (b"", 'unknown ending ".xlsx"; allowed: .csv, .jsonl, .parquet'),
     "t.jsonl": (b"[1]\nnothing\n", "line 1: is not a JSON object"),
 }
 

@@ -41,7 +41,7 @@ def same(one: object, other: object) -> bool:
 def test_parquet_gives_back_every_type_and_tells_missing_from_not_a_number(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("tables") / "t.parquet"
     write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA))
-    found = pq.read_table(path)
+    found = pq.read_table(path, ["n"])
     assert found.schema == SCHEMA
     for one, other in zip(found.to_pylist(), rows, strict=True):
         assert all(same(one[name], other[name]) for name in SCHEMA.names)
@@ -93,4 +93,4 @@ def test_a_file_that_is_no_table_is_named(tmp_path):
     path = tmp_path / "t.parquet"
     path.write_text("garbage")
     with pytest.raises(BadInput, match=r"t\.parquet"):
-        read_table(path)
+        read_table(path, ["n"])

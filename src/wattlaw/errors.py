@@ -48,14 +48,17 @@ def shown(value: object, most: int = 60) -> str:
         text = json.dumps(value, default=str, ensure_ascii=False, skipkeys=True)
     except (ValueError, TypeError, RecursionError):  # a number without end, or a deep nest
         text = f"a value of type {type(value).__name__}"
-    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: most + 1])
-    if len(text) <= most and length <= most:
-        return text
-    return f"{text[: most - 3]}..." + (f" ({length:,} characters)" if length > most else "")
+    return short(text, most) + (f" ({length:,} characters)" if length > most else "")
+
+
+def short(text: str, most: int = 200) -> str:
+    """Return a text for a message: printable, on one line, and cut after ``most`` characters."""
+    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: most + 1])
+    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def listed(names: Sequence[str]) -> str:
     """Return names for a message, with commas: the first 50, cut where long, and how many more."""
-    text = ", ".join(shown(name)[1:-1] for name in names[:_MOST_NAMES]) or "none"
+    text = ", ".join(short(name, 60) for name in names[:_MOST_NAMES]) or "none"
     more = len(names) - _MOST_NAMES
     return f"{text} and {more:,} more" if more > 0 else text

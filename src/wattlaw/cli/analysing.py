@@ -60,8 +60,10 @@ def fit(source: Sequence[Path], x: str, y: str, by: str | None, *, as_json: bool
 
 def _fits(source: Sequence[Path], x: str, y: str, by: list[str], *, series: bool) -> Fits:
     if source[0].is_file():
-        table = read_table(source[0])
-        left_out = int(table[[x, y]].isna().any(axis=1).sum()) if {x, y} <= {*table.columns} else 0
+        table = read_table(
+            source[0], list(dict.fromkeys([x, y])), [n for n in by if n not in (x, y)]
+        )
+        left_out = int(table[[x, y]].isna().any(axis=1).sum())
         if left_out:
             print(f"wattlaw: {source[0]}: {left_out} of {len(table)} rows have no {x} or no {y} "
                   "and are left out", file=sys.stderr)  # fmt: skip

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from wattlaw.errors import BadInput
+from wattlaw.errors import BadInput, shown
 from wattlaw.store.fields import parse_map
 from wattlaw.store.imported import write_runs
 from wattlaw.store.importing import Refused, runs_of, slug
@@ -35,9 +35,9 @@ def import_table(
     name = slug(table.stem) or "imported" if study is None else study
     if slug(name) != name or not name:
         raise BadInput(
-            f"--study {name!a:.80}: allowed: letters, digits, '.', '_' and '-', at most 100"
+            f"--study {shown(name)}: allowed: letters, digits, '.', '_' and '-', at most 100"
         )
-    found = read_rows(table)
+    found = read_rows(table, {*fields.columns.values()})
     fields = fields.checked(found.columns)
     source = "".join(c if c.isprintable() else "?" for c in table.name)
     runs, refused = runs_of(found.rows, fields, source, name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from wattlaw.errors import BadInput
+from wattlaw.errors import BadInput, listed, shown
 from wattlaw.study.base import MAX_COUNT
 
 #: Longer names are refused, so that no table can make a report or a label unreadable.
@@ -38,7 +38,8 @@ def _number(value: Any) -> float:
         raise ValueError from None
 
 
-def _finite(value: Any) -> float:
+def finite_number(value: Any) -> float:
+    """Return a cell as a number; raise ValueError where it is none, or infinite."""
     number = _number(value)
     if not math.isfinite(number):
         raise ValueError
@@ -48,12 +49,12 @@ def _finite(value: Any) -> float:
 def _outcome(value: Any) -> float:
     """Return a number; a loss that diverged was measured, and is none."""
     number = _number(value)
-    return number if math.isnan(number) else _finite(number)
+    return number if math.isnan(number) else finite_number(number)
 
 
 def _between(low: float, high: float = math.inf, *, open_: bool) -> Callable[[Any], float]:
     def read(value: Any) -> float:
-        number = _finite(value)
+        number = finite_number(value)
         if not low <= number <= high or (open_ and number == low):
             raise ValueError
         return number
@@ -63,7 +64,7 @@ def _between(low: float, high: float = math.inf, *, open_: bool) -> Callable[[An
 
 def _whole(low: int, high: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
-        number = _finite(value)
+        number = finite_number(value)
         if not number.is_integer() or not low <= number <= high:
             raise ValueError
         return int(number)
@@ -79,7 +80,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError
     if not isinstance(value, str):
-        _finite(value)
+        finite_number(value)
     text = str(value).strip()
     text.encode()  # a lone surrogate, which JSON can hold, is no text
     if not 0 < len(text) <= MAX_TEXT:
@@ -93,7 +94,7 @@ def _option(value: Any) -> str | int | float | bool:
     if isinstance(value, int):
         _between(-_MAX_WHOLE, _MAX_WHOLE, open_=False)(value)
         return value
-    return _finite(value) if isinstance(value, float) else _text(value)
+    return finite_number(value) if isinstance(value, float) else _text(value)
 
 
 def _one_of(*words: str) -> Field:
@@ -172,14 +173,14 @@ class FieldMap:
         BadInput
             One is not there; the text lists those that are.
         """
-        names = list(there)
+        names = tuple(there)
+        known = set(names)
         for field, column in self.columns.items():
-            if column not in names:
-                listed = ", ".join(ascii(name)[1:-1][:50] for name in names[:50]) or "none"
+            if column not in known:
                 alone = len(names) == 1 and any(mark in names[0] for mark in ";\t")
                 hint = " (cells have to be divided by commas)" if alone else ""
                 raise BadInput(
-                    f"--map {field}: no column {column!a:.80}; there are: {listed}{hint}"
+                    f"--map {field}: no column {shown(column)}; there are: {listed(names)}{hint}"
                 )
         return self
 
@@ -250,25 +251,25 @@ def _parts(text: str) -> list[str]:
     try:
         (parts,) = csv.reader([text], skipinitialspace=True, strict=True)
     except (csv.Error, ValueError):
-        raise BadInput(f"--map {text!a:.80}: allowed: field=column,field=@value,...") from None
+        raise BadInput(f"--map {shown(text)}: allowed: field=column,field=@value,...") from None
     return [part for part in parts if part.strip()]
 
 
 def _pair(part: str) -> tuple[str, str]:
     field, equals, source = (word.strip() for word in part.partition("="))
     if not (field and equals and source):
-        raise BadInput(f"--map {part!a:.80}: allowed: field=column or field=@value")
+        raise BadInput(f"--map {shown(part)}: allowed: field=column or field=@value")
     return field, source
 
 
 def _field(name: str) -> Field:
     if name.startswith(OPTIONS) and len(name) > len(OPTIONS):
         if len(name) > MAX_TEXT or not name.isprintable():
-            raise BadInput(f"--map {name!a:.80}: allowed: a name of up to {MAX_TEXT} characters")
+            raise BadInput(f"--map {shown(name)}: allowed: a name of up to {MAX_TEXT} characters")
         return _OPTION
     if name not in FIELDS:
-        listed = ", ".join([*FIELDS, f"{OPTIONS}NAME"])
-        raise BadInput(f"--map: no field {name!a:.80}; there are: {listed}")
+        known = listed([*FIELDS, f"{OPTIONS}NAME"])
+        raise BadInput(f"--map: no field {shown(name)}; there are: {known}")
     return FIELDS[name]
 
 
@@ -278,9 +279,3 @@ def _read(name: str, value: Any) -> Any:
         return field.read(value)
     except ValueError:
         raise Misread(f"{name} is {shown(value)}; allowed: {field.allowed}") from None
-
-
-def shown(value: Any) -> str:
-    """Return a cell for a message: printable, and short."""
-    text = ascii(value)
-    return text if len(text) <= 60 else f"{text[:50]}... ({len(str(value)):,} characters)"

@@ -1,19 +1,33 @@
 """A user's table row by row, each with where it stands in its file, as it is: nothing is guessed.
 
-A cell of a CSV file is text; an empty one, and null in the other kinds, is missing.
+A cell of a CSV file is text; an empty one, and null in the other kinds, is missing. Files are read
+in pieces of bounded size, and of each row only the columns that are needed are kept.
 """
 
 import contextlib
 import csv
 import json
 import re
-import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from wattlaw.errors import BadInput, one_line
+from wattlaw.errors import BadInput, short, shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KINDS = (".csv", ".jsonl", ".parquet")
+#: As many as the runs that one study may ask for.
+MAX_ROWS = 200_000
+MAX_COLUMNS = 100_000
+#: A line, or a cell that goes over several lines, may have so many characters.
+_LONGEST = 10_000_000
+#: What the needed columns of a Parquet file may take in memory before they are decoded.
+_MAX_BYTES = 500_000_000
+_BATCH_ROWS = 4096
 
 #: A text that a spreadsheet takes for a formula (OWASP, CSV Injection), or that is one after
 #: apostrophes: these are told apart from those that ``store.tables`` writes.
@@ -33,44 +47,60 @@ class Row:
 class Rows:
     """A table that was read."""
 
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # all that the file has
     rows: tuple[Row, ...]
     place: str = "line"  # what ``Row.line`` counts
 
 
-def read_rows(path: Path) -> Rows:
+def read_rows(path: Path, needed: Collection[str] | None = None) -> Rows:
     """Read a CSV (``.csv``), JSON lines (``.jsonl``) or Parquet (``.parquet``) file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    needed
+        The columns whose cells are kept; None for all. One that is not there is no error.
 
     Raises
     ------
     BadInput
-        The file is not there, has another ending, or is not of the kind that its ending says.
+        The file is not there, has another ending, is not of the kind that its ending says, has more
+        than ``MAX_ROWS`` rows, or a needed column holds neither numbers nor texts.
     """
     readers = {".csv": _csv, ".jsonl": _json_lines, ".parquet": _parquet}
     kind = path.suffix.lower()
     if kind not in readers:
-        raise BadInput(f"{path}: unknown ending {kind!a}; allowed: {', '.join(readers)}")
+        raise BadInput(f"{path}: unknown ending {shown(kind)}; allowed: {', '.join(readers)}")
     try:
-        return readers[kind](path)
+        if path.exists() and not path.is_file():
+            raise BadInput(f"{path}: not a plain file")
+        return readers[kind](path, needed)
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
-    except PermissionError:
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not a table: not UTF-8 text (byte {error.start})") from None
+    except (ValueError, csv.Error) as error:
+        raise BadInput(f"{path}: not a table: {_first_words(error)}") from None
+    except (PermissionError, BadInput):
         raise
-    except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
-        raise BadInput(f"{path}: not a table: {one_line(error)[:200]}") from None
+    except OSError as error:
+        raise BadInput(f"{path}: not a table: {_first_words(error)}") from None
 
 
-def _csv(path: Path) -> Rows:
+def _first_words(error: Exception) -> str:
+    return short(" ".join(str(error)[:1000].split()) or type(error).__name__)
+
+
+def _csv(path: Path, needed: Collection[str] | None) -> Rows:
     with path.open(encoding="utf-8-sig", newline="") as file, _cells_of_any_length():
-        reader = csv.reader(file)
-        columns = tuple(_text(name) for name in next(reader, []))
-        twice = next((name for name in columns if columns.count(name) > 1), None)
-        if twice is not None:
-            raise ValueError(f"column {twice!a} is there twice")
-        return Rows(columns, tuple(_csv_rows(reader, columns)))
+        reader = csv.reader(_lines(file))
+        columns = _distinct([_text(name) for name in next(reader, [])])
+        return Rows(columns, _bounded(path, _csv_rows(reader, columns, needed)))
 
 
-def _csv_rows(reader: Any, columns: tuple[str, ...]) -> Iterator[Row]:
+def _csv_rows(reader: Any, columns: Sequence[str], needed: Collection[str] | None) -> Iterator[Row]:
+    kept = [(i, name) for i, name in enumerate(columns) if needed is None or name in needed]
     begins = reader.line_num + 1
     for cells in reader:
         line, begins = begins, reader.line_num + 1
@@ -79,8 +109,7 @@ def _csv_rows(reader: Any, columns: tuple[str, ...]) -> Iterator[Row]:
         if len(cells) != len(columns):
             yield Row(line, {}, f"has {len(cells)} cells; the header has {len(columns)}")
             continue
-        values = (_text(cell) or None for cell in cells)
-        yield Row(line, dict(zip(columns, values, strict=True)))
+        yield Row(line, {name: _text(cells[i]) or None for i, name in kept})
 
 
 def _text(cell: str) -> str:
@@ -91,24 +120,61 @@ def _text(cell: str) -> str:
 @contextlib.contextmanager
 def _cells_of_any_length() -> Iterator[None]:
     """Let a cell that is too long be one row's fault, not the file's."""
-    before = csv.field_size_limit(sys.maxsize)
+    before = csv.field_size_limit(_LONGEST)
     try:
         yield
     finally:
         csv.field_size_limit(before)
 
 
-def _json_lines(path: Path) -> Rows:
+def _lines(file: TextIO) -> Iterator[str]:
+    """Yield the lines of a text file, none of which fills the memory."""
+    number = 0
+    while line := file.readline(_LONGEST + 1):
+        number += 1
+        if len(line) > _LONGEST:
+            raise ValueError(f"line {number:,} has more than {_LONGEST:,} characters")
+        yield line
+
+
+def _bounded(path: Path, rows: Iterator[Row]) -> tuple[Row, ...]:
+    found = []
+    for row in rows:
+        found.append(row)
+        if len(found) > MAX_ROWS:
+            raise _too_many(path)
+    return tuple(found)
+
+
+def _too_many(path: Path, count: int | None = None) -> BadInput:
+    told = "more than that" if count is None else f"{count:,}"
+    return BadInput(f"{path}: given {told} rows; allowed: at most {MAX_ROWS:,} in one table")
+
+
+def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of a table, if there are not too many and each is there once."""
+    if len(columns) > MAX_COLUMNS:
+        raise ValueError(f"more than {MAX_COLUMNS:,} columns")
+    twice = next((name for name, count in Counter(columns).items() if count > 1), None)
+    if twice is not None:
+        raise ValueError(f"column {shown(twice)} is there twice")
+    return tuple(columns)
+
+
+def _json_lines(path: Path, needed: Collection[str] | None) -> Rows:
+    columns: dict[str, None] = {}
     with path.open(encoding="utf-8-sig") as file:
-        rows = tuple(_json_rows(file))
+        rows = _bounded(path, _json_rows(file, needed, columns))
     if rows and all(row.fault for row in rows):
         raise ValueError(f"line {rows[0].line}: {rows[0].fault}")
-    columns = dict.fromkeys(name for row in rows for name in row.cells)
     return Rows(tuple(columns), rows)
 
 
-def _json_rows(file: TextIO) -> Iterator[Row]:
-    for line, text in enumerate(file, 1):
+def _json_rows(
+    file: TextIO, needed: Collection[str] | None, columns: dict[str, None]
+) -> Iterator[Row]:
+    """Yield rows, and add the columns of each to ``columns``."""
+    for line, text in enumerate(_lines(file), 1):
         if not text.strip():
             continue
         try:
@@ -116,19 +182,112 @@ def _json_rows(file: TextIO) -> Iterator[Row]:
         except (ValueError, RecursionError):
             yield Row(line, {}, "is not JSON")
             continue
-        if isinstance(found, dict):
-            yield Row(line, found)
-        else:
+        if not isinstance(found, dict):
             yield Row(line, {}, "is not a JSON object")
+            continue
+        columns.update(dict.fromkeys(found))
+        if len(columns) > MAX_COLUMNS:
+            raise ValueError(f"more than {MAX_COLUMNS:,} columns")
+        yield Row(line, {k: v for k, v in found.items() if needed is None or k in needed})
 
 
-def _parquet(path: Path) -> Rows:
+def _parquet(path: Path, needed: Collection[str] | None) -> Rows:
     import pyarrow.parquet as pq
 
-    table = pq.read_table(path, partitioning=None)
-    names = table.schema.names
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"column {twice!a} is there twice")
-    rows = (Row(number, cells) for number, cells in enumerate(table.to_pylist(), 1))
-    return Rows(tuple(names), tuple(rows), "row")
+    with path.open("rb"):
+        pass  # what the system says of a file that cannot be opened is clearer
+    try:
+        with pq.ParquetFile(path) as file:
+            names = _distinct(file.schema_arrow.names)
+            if file.metadata.num_rows > MAX_ROWS:
+                raise _too_many(path, file.metadata.num_rows)
+            fields = [
+                field for field in file.schema_arrow if needed is None or field.name in needed
+            ]
+            for field in fields:
+                if not _is_plain(field.type):
+                    raise BadInput(
+                        f"{path}: column {shown(field.name)} holds {short(str(field.type), 60)}; "
+                        "allowed: numbers, texts, dates, true and false"
+                    )
+            _refuse_bytes(path, file.metadata, {field.name for field in fields})
+        texts = [field.name for field in fields if _is_text(field.type)]
+        # Texts as a dictionary: a long one that many rows share is in memory once.
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
+            rows = _bounded(path, _parquet_rows(file, [field.name for field in fields]))
+    except BadInput:
+        raise
+    except MemoryError:
+        raise BadInput(f"{path}: not a table: needs more memory than there is") from None
+    except Exception as error:  # pyarrow raises many kinds for files that are damaged
+        raise ValueError(_first_words(error)) from None
+    return Rows(names, rows, "row")
+
+
+def _parquet_rows(file: Any, names: Sequence[str]) -> Iterator[Row]:
+    number = 0
+    for batch in file.iter_batches(_BATCH_ROWS, columns=list(names)):
+        columns = [_values(name, batch.column(name)) for name in names]
+        for place in range(batch.num_rows):
+            number += 1
+            yield Row(number, {n: values[place] for n, values in zip(names, columns, strict=True)})
+    if not names:
+        for number in range(1, file.metadata.num_rows + 1):
+            yield Row(number, {})
+
+
+def _values(name: str, column: "pa.Array") -> list[Any]:
+    import pyarrow as pa
+
+    if pa.types.is_float16(column.type):
+        column = column.cast(pa.float32())
+    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
+        return [_date(name, value) for value in column]
+    try:
+        if not pa.types.is_dictionary(column.type):
+            return column.to_pylist()  # type: ignore[no-any-return]
+        texts = column.dictionary.to_pylist()
+    except UnicodeDecodeError:
+        raise ValueError(f"column {shown(name)}: not UTF-8 text") from None
+    return [None if index is None else texts[index] for index in column.indices.to_pylist()]
+
+
+def _date(name: str, value: "pa.Scalar") -> str | None:
+    try:
+        date = value.as_py()
+        return None if date is None else str(date.isoformat())
+    except (ValueError, OverflowError, LookupError):
+        raise ValueError(
+            f"column {shown(name)} holds a time that is not in the years 1 to 9999, or is of an "
+            "unknown zone"
+        ) from None
+
+
+def _is_plain(kind: "pa.DataType") -> bool:
+    import pyarrow.types as of
+
+    kind = kind.value_type if of.is_dictionary(kind) else kind
+    is_number = of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind)
+    is_date = of.is_timestamp(kind) or of.is_date(kind)
+    return is_number or is_date or of.is_boolean(kind) or of.is_null(kind) or _is_text(kind)
+
+
+def _is_text(kind: "pa.DataType") -> bool:
+    import pyarrow.types as of
+
+    kind = kind.value_type if of.is_dictionary(kind) else kind
+    return bool(of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind))
+
+
+def _refuse_bytes(path: Path, metadata: Any, needed: Collection[str]) -> None:
+    """Refuse a file whose needed columns unpack to very much, before any of it is read."""
+    places = [i for i in range(metadata.num_columns) if metadata.schema.column(i).name in needed]
+    total = sum(
+        metadata.row_group(group).column(i).total_uncompressed_size
+        for group in range(metadata.num_row_groups)
+        for i in places
+    )
+    if total > _MAX_BYTES:
+        raise BadInput(
+            f"{path}: its columns unpack to {total:,} bytes; allowed: at most {_MAX_BYTES:,}"
+        )

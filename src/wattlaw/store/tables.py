@@ -1,22 +1,28 @@
 """Tables in and out: of several stores at once, from a user's file, to a file of any kind."""
 
+import contextlib
 import csv
 import json
 import math
 from collections.abc import Sequence
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
-from wattlaw.errors import BadInput, one_line
+from wattlaw.errors import BadInput, listed, shown
+from wattlaw.store.fields import MAX_TEXT, finite_number
 from wattlaw.store.files import replacing, write_parquet
-from wattlaw.store.rows import FORMULA
+from wattlaw.store.rows import FORMULA, read_rows
 from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store, read_sound
 
+#: Texts that say in many tables that a cell is missing.
+_MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
+_MAX_INT = 2**63 - 1
 KINDS = (".csv", ".parquet", ".jsonl")
 
 
@@ -35,14 +41,75 @@ def read_stores(paths: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     return runs, epochs
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """Return a CSV or Parquet file as a frame."""
-    try:
-        if path.suffix.lower() == ".parquet":
-            return pd.read_parquet(path)
-        return pd.read_csv(path)
-    except (ValueError, OSError, pd.errors.ParserError) as error:
-        raise BadInput(f"{path}: not a CSV or Parquet table: {one_line(error)[:200]}") from None
+def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -> pd.DataFrame:
+    """Return some columns of a user's CSV, JSON-lines or Parquet file as a frame.
+
+    Parameters
+    ----------
+    path
+        The file.
+    numbers
+        Columns that hold numbers; a missing one is NaN.
+    others
+        Columns of any kind; texts that are all numbers become numbers.
+
+    Raises
+    ------
+    BadInput
+        As ``rows.read_rows``; or a column is not there, or a cell is no number or cannot tell
+        groups apart: the line names file, row and column.
+    """
+    found = read_rows(path, {*numbers, *others})
+    for name in (*numbers, *others):
+        if name not in found.columns:
+            raise BadInput(f"{path}: no column {shown(name)}; allowed: {listed(found.columns)}")
+    columns: dict[str, list[Any]] = {name: [] for name in (*others, *numbers)}
+    for row in found.rows:
+        where = f"{path}: {found.place} {row.line}:"
+        if row.fault is not None:
+            raise BadInput(f"{where} {row.fault}")
+        for name, cells in columns.items():
+            value = row.cells.get(name)
+            try:
+                read = finite_number if name in numbers else _label
+                cells.append(None if _is_missing(value) else read(value))
+            except ValueError:
+                allowed = "a number" if name in numbers else f"at most {MAX_TEXT} characters"
+                raise BadInput(
+                    f"{where} {shown(name)} is {shown(value)}; allowed: {allowed}"
+                ) from None
+    data = {name: _series(cells, is_number=name in numbers) for name, cells in columns.items()}
+    return pd.DataFrame(data)
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) < 10 and value.strip().lower() in _MISSING
+    return value is None or (isinstance(value, float | Decimal) and math.isnan(value))
+
+
+def _label(value: Any) -> str | int | float | bool:
+    """Return what tells a group apart; raise ValueError where it can tell none."""
+    if isinstance(value, Decimal):
+        value = float(value)
+    if isinstance(value, int) and abs(value) > _MAX_INT:
+        value = str(value)  # may raise: of very many digits
+    if not isinstance(value, str | int | float) or len(str(value)) > MAX_TEXT:
+        raise ValueError
+    return value
+
+
+def _series(cells: list[Any], *, is_number: bool) -> pd.Series:
+    if is_number:
+        return pd.Series(cells, dtype=float)
+    there = {type(cell) for cell in cells if cell is not None}
+    if there == {str}:
+        with contextlib.suppress(ValueError):
+            numbers = [None if cell is None else finite_number(cell) for cell in cells]
+            return pd.to_numeric(pd.Series(numbers)).convert_dtypes()
+    elif len(there) > 1 and not there <= {int, float}:
+        cells = [None if cell is None else str(cell) for cell in cells]
+    return pd.Series(cells)
 
 
 def write_table(path: Path, table: pa.Table, *, raw: bool = False) -> None:
