@@ -314,15 +314,6 @@ def test_a_setter_that_reports_success_is_read_back(boards_here, mode, wait_ms, 
     assert len(boards) == 1
 
 
-def test_a_limit_that_undoes_itself_is_seen_in_the_windows(tmp_path):
-    boards = Boards.create(tmp_path / "boards", 1, setter_mode=SETTER_IS_UNDONE, setter_ms=1000)
-    boards[0].limit_before_mw, boards[0].set_ns = 400_000, time.time_ns() + S
-    boards[0].limit_mw = 200_000
-    (found,) = record({tmp_path / "live": boards}, 2.5)
-    limits = found.of(0)["power_limit_w"].drop_null().to_pylist()
-    assert (limits[0], limits[-1]) == (200.0, 400.0)
-
-
 # Made-up samples.
 
 RAMP = {"energy_j": lambda s: 250.0 * s}
