@@ -1,20 +1,21 @@
 """``python -m soak``: runs every part for a while; ``python -m soak replay FILE``: one failure."""
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from soak import fuzzing, outcome, rounds, templates
 from soak.outcome import OUTPUT, Outcome
-from soak.sandbox import memory_folder, sandbox
+from soak.sandbox import bases, sandbox
+from wattlaw import processes
 
 PROGRESS_S = 30.0
 #: A part that has not ended so long after its time is killed.
@@ -52,26 +53,17 @@ def soak(seed: int, minutes: float, names: list[str], output: Path) -> int:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     begin_s, context = time.monotonic(), multiprocessing.get_context("fork")
-    made = Path(tempfile.mkdtemp(prefix="wattlaw-soak-templates-", dir=memory_folder()))
-    made.chmod(0o755)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     parts: dict[str, multiprocessing.process.BaseProcess] = {}
-    try:
-        builder = context.Process(target=templates.build, args=(made,))
-        builder.start()
-        builder.join()
-        if builder.exitcode:
-            raise RuntimeError("the templates cannot be made")
+    with bases() as base, contextlib.ExitStack() as end:
+        end.callback(_end, parts)
+        made = _templates(base)
         end_s = time.monotonic() + minutes * 60
         for name in names:
             parts[name] = context.Process(target=_part, args=(name, seed, end_s, made, output))
             parts[name].start()
         _watch(parts, begin_s, end_s, output)
-    finally:
-        for name, process in parts.items():
-            if process.is_alive():
-                print(f"soak: {name} has not ended", file=sys.stderr)
-                os.kill(process.pid or 0, signal.SIGKILL)
-        shutil.rmtree(made, ignore_errors=True)
     told = outcome.read_all(output)
     for name, process in parts.items():
         if process.exitcode:
@@ -95,8 +87,34 @@ def soak(seed: int, minutes: float, names: list[str], output: Path) -> int:
     return 1 if found["failed"] else 0
 
 
+def _templates(base: Path) -> Path:
+    """Make the inputs that are damaged, in a process that may start threads."""
+    made = base / "templates"
+    made.mkdir()
+    builder = multiprocessing.get_context("fork").Process(target=templates.build, args=(made,))
+    builder.start()
+    builder.join()
+    if builder.exitcode:
+        raise RuntimeError("the templates cannot be made")
+    return made
+
+
+def _end(parts: dict[str, multiprocessing.process.BaseProcess]) -> None:
+    """Let parts that have not ended tidy up, and then end them."""
+    late = {name: process for name, process in parts.items() if process.is_alive()}
+    for name, process in late.items():
+        print(f"soak: {name} has not ended", file=sys.stderr)
+        process.terminate()
+    for process in late.values():
+        process.join(20)
+        if process.is_alive():
+            process.kill()
+
+
 def _part(name: str, seed: int, end_s: float, made: Path, output: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    processes.end_with_parent(os.getppid())
     told = Outcome(name, output)
     try:
         PARTS[name](seed, end_s, made, told)
@@ -140,16 +158,10 @@ def replay(path: Path) -> int:
     before = told.pop("problem", "")
     print(f"was: {before!a}")
     kind = told.pop("kind")
-    if kind != "input":
-        return replay_round(kind, told["seed"], path.parent)
-    made = Path(tempfile.mkdtemp(prefix="wattlaw-soak-templates-", dir=memory_folder()))
-    try:
-        builder = multiprocessing.get_context("fork").Process(target=templates.build, args=(made,))
-        builder.start()
-        builder.join()
-        problems = fuzzing.replay(told, made)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    with bases() as base:
+        if kind != "input":
+            return replay_round(kind, told["seed"], path.parent)
+        problems = fuzzing.replay(told, _templates(base))
     for problem in problems:
         print(f"now: {problem.cause}: {problem.detail!a}")
     print("fails" if problems else "does not fail any more")

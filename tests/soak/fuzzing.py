@@ -21,6 +21,7 @@ from soak.case import Case
 from soak.judge import MOST_WALL_S, Problem, judge
 from soak.outcome import Outcome
 from soak.sandbox import Sandbox, default_signals, sandbox
+from wattlaw import processes
 
 #: A worker is replaced after so many inputs, so that what they leave in it does not add up.
 PER_WORKER = 1500
@@ -75,6 +76,7 @@ def _work(
     pipe: Connection, own: Sandbox, templates: Path, seed: int, first: int, step: int
 ) -> None:
     os.setsid()
+    processes.end_with_parent(os.getppid())
     prepare(own)
     for number in range(first, first + step * PER_WORKER, step):
         pipe.send(("begin", number))

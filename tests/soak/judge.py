@@ -145,13 +145,10 @@ def _as_process(case: Case, sandbox: Sandbox, environment: dict[str, str]) -> li
     words = [_filled(word, sandbox) for word in case.argv]
     environment |= {"PYTHONIOENCODING": case.encoding} if case.encoding != "utf-8" else {}
 
-    def confine() -> None:
-        resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))
-
     try:
         done = subprocess.run(
             command_line(*words), env=environment, cwd=sandbox.work, capture_output=True,
-            stdin=subprocess.DEVNULL, timeout=MOST_WALL_S, check=False, preexec_fn=confine,
+            stdin=subprocess.DEVNULL, timeout=MOST_WALL_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return [Problem("it does not end", f"after {MOST_WALL_S:.0f} s")]

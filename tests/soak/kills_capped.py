@@ -102,7 +102,7 @@ class CappedRound:
                 "a limit is not given back though the watchdog lives",
                 f"{self.before_mw} mW before, {self.limits_mw} mW after; killed: {sorted(killed)}",
             )
-        code, said = run(self.own, self.environment, 60, "limits", "restore")
+        code, said = run(self.own, self.environment, 240, "limits", "restore")
         if code or self.limits_mw != self.before_mw:
             raise Fault(
                 "'limits restore' does not give back",
@@ -112,7 +112,7 @@ class CappedRound:
         if files:
             raise Fault("a saved state is left", ", ".join(files))
         if (self.own.work / "store").exists():
-            code, said = run(self.own, self.environment, 60, "status", "store", "--json")
+            code, said = run(self.own, self.environment, 240, "status", "store", "--json")
             if code:
                 raise Fault("the store cannot be read", said[-500:])
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -21,8 +22,8 @@ REPOSITORY = Path(__file__).parents[2]
 #: In the environment of every process that a part starts, so that it is known whose it is.
 MARK = "WATTLAW_SOAK_MARK"
 _OURS = ("WATTLAW_", "SLURM_", "CUDA_", "NVIDIA_", "PYTHON", "LC_", "XDG_")
-_PLUGIN = REPOSITORY / "tests" / "plugin"
 BOARDS = 2
+_TRIES = 10
 BEFORE_MW = 287_500
 
 
@@ -41,7 +42,7 @@ class Sandbox:
     def __init__(self, root: Path) -> None:
         driver()
         self.root = root
-        self.mark = f"{root.name}-{os.getpid()}"
+        self.mark = f"{root.parent.name}/{root.name}"
         self.inputs, self.work, self.tmp = root / "inputs", root / "work", root / "tmp"
         self.home, self.limits, self.bin = root / "home", root / "limits", root / "bin"
         for folder in (self.inputs, self.work, self.tmp, self.home, self.limits, self.bin):
@@ -69,7 +70,7 @@ class Sandbox:
             "XDG_CACHE_HOME": str(self.home / "cache"),
             "XDG_CONFIG_HOME": str(self.home / "config"),
             "PATH": path or f"{self.bin}{os.pathsep}/usr/bin{os.pathsep}/bin",
-            "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{_PLUGIN}",
+            "PYTHONPATH": str(REPOSITORY / "src"),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
             "COLUMNS": "100",
@@ -112,9 +113,13 @@ class Sandbox:
 
 def remove_tree(path: Path) -> None:
     """Remove a folder, also one without permissions."""
-    with contextlib.suppress(OSError):
-        path.chmod(0o700)
-    shutil.rmtree(path, ignore_errors=True)
+    for _ in range(_TRIES):  # a process that is just being killed may still write
+        with contextlib.suppress(OSError):
+            path.chmod(0o700)
+        shutil.rmtree(path, ignore_errors=True)
+        if not path.exists():
+            return
+        time.sleep(0.2)
 
 
 def memory_folder() -> str | None:
@@ -123,15 +128,36 @@ def memory_folder() -> str | None:
     return shared if os.access(shared, os.W_OK) else None
 
 
-def marked(mark: str) -> list[psutil.Process]:
-    """Return the living processes that have a mark in their environment, except this one."""
+#: Where the sandboxes of this soak lie.
+_BASES: dict[str, Path] = {}
+
+
+@contextlib.contextmanager
+def bases() -> Iterator[Path]:
+    """Make the folders of this soak; in the end its processes are ended and all is removed."""
+    name = f"wattlaw-soak-{os.getpid()}-{secrets.token_hex(4)}"
+    for kind, parent in (("disk", None), ("memory", memory_folder())):
+        _BASES[kind] = Path(parent or tempfile.gettempdir()) / name
+        _BASES[kind].mkdir(mode=0o755, exist_ok=True)
+    try:
+        yield _BASES["memory"]
+    finally:
+        for process in marked(f"{name}/", is_whole=False):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        for folder in _BASES.values():
+            remove_tree(folder)
+
+
+def marked(mark: str, *, is_whole: bool = True) -> list[psutil.Process]:
+    """Return the living processes with a mark, or its begin, in their environment; not this one."""
     wanted, found = f"{MARK}={mark}".encode(), []
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             words = Path(entry.path, "environ").read_bytes().split(b"\0")
-            if wanted in words:
+            if wanted in words or (not is_whole and any(w.startswith(wanted) for w in words)):
                 process = psutil.Process(int(entry.name))
                 if process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
@@ -143,8 +169,7 @@ def marked(mark: str) -> list[psutil.Process]:
 @contextlib.contextmanager
 def sandbox(name: str, *, in_memory: bool = False) -> Iterator[Sandbox]:
     """Give a sandbox; at the end its processes are ended and its folder is removed."""
-    parent = memory_folder() if in_memory else None
-    root = Path(tempfile.mkdtemp(prefix=f"wattlaw-soak-{name}-", dir=parent))
+    root = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_BASES["memory" if in_memory else "disk"]))
     root.chmod(0o755)
     own = Sandbox(root)
     try:
