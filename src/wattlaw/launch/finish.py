@@ -83,7 +83,10 @@ def bring_home(record: RunRecord, folder: RunFolder) -> RunRecord:
         for one in found
     )
     facts = _with_gpus(_facts(live, notes), reports)
-    notes += _not_enforced(limits, windows, samples)
+    try:
+        notes += list(_not_enforced(limits, windows, samples))
+    except Exception as error:  # as in _energy
+        notes.append(f"whether limits were kept is not known: {one_line(error)}")
     energy = _energy(windows, samples, _facts_of_devices(reports), notes)
     columns += [energy[name] for name in energy.schema.names]
     folder.write_tables(
