@@ -29,8 +29,12 @@ class Hostile:
     def __init__(self, folder: Path, *, without: set[str] = frozenset()) -> None:
         self.folder, self._marks = folder, folder / "marks"
         folder.mkdir(exist_ok=True)
-        code = f"import sys\nwith open({str(self._marks)!r}, 'a') as file:\n"
-        code += "    file.write(f'{__name__} {sys.orig_argv}\\n')\nraise RuntimeError('hostile')\n"
+        code = (
+            "import posix, sys\n"  # open() is not there when Python imports ``encodings``
+            f"file = posix.open({str(self._marks)!r}, {os.O_CREAT | os.O_WRONLY | os.O_APPEND})\n"
+            'line = f\'{__name__} {getattr(sys, "orig_argv", "")}\\n\'\n'
+            "posix.write(file, line.encode())\nraise RuntimeError('hostile')\n"
+        )
         for name in {*sys.stdlib_module_names, *OTHERS} - without:
             (folder / f"{name}.py").write_text(code)
         info = folder / "evil-1.0.dist-info"
