@@ -12,6 +12,7 @@ import yaml
 from conftest import PLUGIN, study_of
 from fake_nvml import Boards
 from hostile import BEFORE_US, Hostile
+from wattlaw.launch.planning import git_commit
 from wattlaw.launch.selftest import run_checks
 from wattlaw.launch.slurm.asking import write_script
 from wattlaw.limits.saved import VARIABLE
@@ -194,3 +195,23 @@ def test_the_driver_of_a_job_has_absolute_entries_only_and_a_command_what_the_us
     begun, own, user = json.loads(done.stdout)
     assert (begun or None) == own == ("/absolute" if given.get("PYTHONPATH") else None)
     assert {name: value for name, value in user.items() if "PYTHON" in name} == given
+
+
+def test_the_commit_of_a_repository_starts_no_program_that_it_names(tmp_path):
+    marker = tmp_path / "started"
+    program = tmp_path / "monitor"
+    program.write_text(f"#!/bin/sh\ntouch {marker}\n")
+    program.chmod(0o755)
+    repository = tmp_path / "repository"
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (
+        ["init", "-q"], ["add", "."], ["commit", "-qm", "a"],
+        ["config", "core.fsmonitor", str(program)],
+    ):  # fmt: skip
+        repository.mkdir(exist_ok=True)
+        (repository / "a").write_text("a")
+        subprocess.run([*git, *words], check=True)
+    commit = git_commit(repository)
+    assert commit is not None
+    assert len(commit) == 40
+    assert not marker.exists()

@@ -95,8 +95,9 @@ def counted(statuses: Iterable[str]) -> dict[str, int]:
 
 def git_commit(directory: Path) -> str | None:
     """Return the commit of the user's code, with ``-dirty`` when it was changed since, or None."""
-    line = ["git", "-C", str(directory), "describe", "--always", "--abbrev=40", "--dirty"]
-    line += ["--exclude", "*"]
+    # A repository can name a program as its monitor, which --dirty would start.
+    line = ["git", "-c", "core.fsmonitor=false", "-C", str(directory)]
+    line += ["describe", "--always", "--abbrev=40", "--dirty", "--exclude", "*"]
     try:
         found = subprocess.run(
             line, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True
