@@ -57,7 +57,7 @@ SLOW = (
     "training", "report", "commands", "simulated_launcher", "attempts", "measure", "track",
     "sampler", "out_of_memory", "molecules", "vision", "advice", "image_files", "command_line",
     "limit_comparison", "cap_choice", "claims", "site_limits", "full_disk", "second_opinion",
-    "clocks", "cancel",
+    "clocks", "cancel", "soak",
 )  # fmt: skip
 
 

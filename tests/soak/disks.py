@@ -98,7 +98,7 @@ class DiskRound:
         return self._run(*lines[self.command])
 
     def _run(self, *words: object) -> tuple[int, str]:
-        code, said = run(self.own, self.environment, 300, *words)
+        code, said = run(self.own, self.environment, 600, *words)
         self.killer.note(f"{words[0]}: exit code {code}: {said[-300:]}")
         return code, said
 

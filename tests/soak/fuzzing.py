@@ -120,7 +120,7 @@ class Fuzzing:
                     for place, worker in enumerate(workers):
                         if worker.pipe in ready:
                             workers[place] = self._hear(worker)
-                        elif time.monotonic() - worker.since_s > MOST_WALL_S * 2:
+                        elif time.monotonic() - worker.since_s > MOST_WALL_S:
                             workers[place] = self._lost(worker, "it does not end")
             finally:
                 for worker in workers:
@@ -212,7 +212,7 @@ def replay(told: dict[str, object], templates: Path) -> list[Problem]:
         process.start()
         theirs.close()
         try:
-            if not ours.poll(MOST_WALL_S * 2):
+            if not ours.poll(MOST_WALL_S):
                 return [Problem("it does not end", "the process is killed")]
             return [Problem(*one) for one in json.loads(json.dumps(ours.recv()))]
         except EOFError:
