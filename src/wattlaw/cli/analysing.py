@@ -20,7 +20,7 @@ from wattlaw.analysis.laws.fits import Fit, Fits, fit_groups
 from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import ENERGY, fit_series, scaling_series
-from wattlaw.errors import BadInput, Refused
+from wattlaw.errors import BadInput, Refused, short
 from wattlaw.store.store import Store
 from wattlaw.store.tables import KINDS, read_stores, read_table, write_table
 
@@ -45,7 +45,8 @@ def fit(source: Sequence[Path], x: str, y: str, by: str | None, *, as_json: bool
             told if told.startswith(str(source[0])) else f"{source[0]}: {told}"
         ) from None
     for group, reason in fits.refusals:
-        print(f"wattlaw: no law for {group_label(group) or 'the table'}: {reason}", file=sys.stderr)
+        series = short(group_label(group)) or "the table"
+        print(f"wattlaw: no law for {series}: {reason}", file=sys.stderr)
     if as_json:
         print(json.dumps(fits.as_json(), allow_nan=False))
     elif fits.laws:
