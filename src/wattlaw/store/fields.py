@@ -94,7 +94,7 @@ def _option(value: Any) -> str | int | float | bool:
     if isinstance(value, int):
         _between(-_MAX_WHOLE, _MAX_WHOLE, open_=False)(value)
         return value
-    return finite_number(value) if isinstance(value, float) else _text(value)
+    return finite_number(value) if isinstance(value, float | Decimal) else _text(value)
 
 
 def _one_of(*words: str) -> Field:

@@ -80,7 +80,7 @@ def read_rows(path: Path, needed: Collection[str] | None = None) -> Rows:
         raise BadInput(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not a table: not UTF-8 text (byte {error.start})") from None
-    except (ValueError, csv.Error) as error:
+    except ValueError as error:
         raise BadInput(f"{path}: not a table: {_first_words(error)}") from None
     except (PermissionError, BadInput):
         raise
@@ -95,8 +95,11 @@ def _first_words(error: Exception) -> str:
 def _csv(path: Path, needed: Collection[str] | None) -> Rows:
     with path.open(encoding="utf-8-sig", newline="") as file, _cells_of_any_length():
         reader = csv.reader(_lines(file))
-        columns = _distinct([_text(name) for name in next(reader, [])])
-        return Rows(columns, _bounded(path, _csv_rows(reader, columns, needed)))
+        try:
+            columns = _distinct([_text(name) for name in next(reader, [])])
+            return Rows(columns, _bounded(path, _csv_rows(reader, columns, needed)))
+        except csv.Error as error:
+            raise ValueError(f"line {reader.line_num:,}: {error}") from None
 
 
 def _csv_rows(reader: Any, columns: Sequence[str], needed: Collection[str] | None) -> Iterator[Row]:
@@ -147,7 +150,7 @@ def _bounded(path: Path, rows: Iterator[Row]) -> tuple[Row, ...]:
 
 
 def _too_many(path: Path, count: int | None = None) -> BadInput:
-    told = "more than that" if count is None else f"{count:,}"
+    told = f"more than {MAX_ROWS:,}" if count is None else f"{count:,}"
     return BadInput(f"{path}: given {told} rows; allowed: at most {MAX_ROWS:,} in one table")
 
 

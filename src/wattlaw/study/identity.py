@@ -2,15 +2,17 @@
 
 import hashlib
 import json
-from typing import Any, NamedTuple
+import math
+from functools import cache
+from typing import Any
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from wattlaw.study.model import RunSpec
 
 ID_DIGITS = 16
+_MOST_KNOWN = 100_000
+_REQUIRED = math.nan  # equal to nothing
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -27,21 +29,14 @@ def run_id(spec: RunSpec) -> str:
     return Identifier().run_id(spec)
 
 
-class _Field(NamedTuple):
-    name: str
-    default: object
-    is_model: bool
-    pairs: dict[object, str]  # JSON by value, or by ``id`` of a model; empty at the default
-
-
 class Identifier:
-    """Computes the identities of many runs, with a cache of the JSON of what they share.
+    """Computes the identities of many runs, with a cache of the JSON of the parts that they share.
 
-    Models are cached by ``id``: the caller keeps the parts of its runs alive as long as this.
+    Parts are known by ``id``: the caller keeps those of its runs alive as long as this.
     """
 
     def __init__(self) -> None:
-        self._fields: dict[type[BaseModel], list[_Field]] = {}
+        self._parts: dict[int, str] = {}
 
     def canonical(self, spec: RunSpec) -> str:
         """Return what the function ``canonical`` returns."""
@@ -51,38 +46,46 @@ class Identifier:
         """Return what the function ``run_id`` returns."""
         return hashlib.sha256(self._object(spec).encode()).hexdigest()[:ID_DIGITS]
 
-    def _object(self, model: Any) -> str:
+    def _object(self, model: BaseModel) -> str:
         found = []
         values = model.__dict__
-        for field in self._fields.get(type(model)) or self._learned(type(model)):
-            name, _, is_model, pairs = field
+        for name, default, pairs in _fields(type(model)):
             value = values[name]
+            known, key = (self._parts, id(value)) if pairs is None else (pairs, value)
             try:
-                pair = pairs.get(id(value) if is_model else value)
+                pair = known.get(key)
             except TypeError:  # a list or mapping of the user's
-                pair = self._pair(field, value)
+                known, key, pair = {}, 0, None
             if pair is None:
-                pair = pairs[id(value) if is_model else value] = self._pair(field, value)
+                pair = known[key] = "" if value == default else f'"{name}":{self._json(value)}'
+                if len(known) > _MOST_KNOWN and known is pairs:
+                    known.clear()
             if pair:
                 found.append(pair)
         return f"{{{','.join(found)}}}"
 
-    def _learned(self, model: type[BaseModel]) -> list[_Field]:
-        self._fields[model] = [
-            _Field(name, field.get_default(call_default_factory=True), _is_model(field), {})
-            for name, field in sorted(model.model_fields.items())
-        ]
-        return self._fields[model]
-
-    def _pair(self, field: _Field, value: Any) -> str:
-        if field.default is not PydanticUndefined and value == field.default:
-            return ""
-        text = self._object(value) if field.is_model else _encode(_plain(value))
-        return f'"{field.name}":{text}'
+    def _json(self, value: object) -> str:
+        return self._object(value) if isinstance(value, BaseModel) else _encode(_plain(value))
 
 
-def _is_model(field: FieldInfo) -> bool:
-    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+@cache
+def _fields(model: type[BaseModel]) -> list[tuple[str, object, dict[Any, str] | None]]:
+    """Return the fields of a model in the order of canonical JSON.
+
+    Of each the name, the default, and a cache of its JSON by value; None for a part of the run.
+    """
+    return [
+        (
+            name,
+            _REQUIRED if field.is_required() else field.get_default(call_default_factory=True),
+            None if _is_model(field.annotation) else {},
+        )
+        for name, field in sorted(model.model_fields.items())
+    ]
+
+
+def _is_model(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _plain(value: object) -> object:

@@ -1,0 +1,264 @@
+"""Tables made to break a reader: bounded memory, and one line that says what and where."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wattlaw.cli.main import main
+from wattlaw.store.rows import MAX_ROWS
+
+LONG = "x" * 1_000_000
+DIGITS = "1" * 400
+FAR = pa.array([2**62], pa.int64())
+
+
+def a_parquet(path: Path, **columns: Any) -> Path:
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def fit(path: Path, *options: str) -> list[str]:
+    return ["fit", str(path), "--x", "n", "--y", "t", *options]
+
+
+def bring(path: Path, *more: str) -> list[str]:
+    mapping = ",".join(["gpus=n,epoch_time_s=t", *more])
+    return ["import", str(path), "--map", mapping, "--store", str(path.parent / "store")]
+
+
+def told(capsys: pytest.CaptureFixture[str], line: list[str]) -> str:
+    """Return the line on stderr of a command that refuses its table."""
+    assert main(line) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert "Traceback" not in "".join(lines)
+    assert all(one.isprintable() and len(one) < 700 for one in lines)
+    return lines[0]
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+from wattlaw.cli.main import main
+code = main(sys.argv[1:])
+print(code, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def peak_mb(line: list[str]) -> tuple[int, int, str]:
+    """Return the exit code of a command, its greatest memory in MiB, and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, *line],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    code, peak = done.stdout.split()[-2:]
+    return int(code), int(peak), done.stderr
+
+
+@pytest.mark.parametrize("command", [fit, bring])
+def test_a_bomb_of_rows_is_refused_before_it_is_read(tmp_path, command):
+    rows = 20_000_000
+    path = tmp_path / "bomb.parquet"
+    ones = pa.array(np.ones(rows))
+    pq.write_table(pa.table({"n": ones, "t": ones}), path, compression="zstd")
+    assert path.stat().st_size < 300_000
+    code, peak, said = peak_mb(command(path))
+    assert code == 2
+    assert f"{path}: given 20,000,000 rows; allowed: at most 200,000 in one table" in said
+    assert len(said.splitlines()) == 1
+    assert peak < 500
+
+
+def test_a_long_text_in_every_row_is_in_memory_once(tmp_path):
+    rows = 50_000
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([LONG]))
+    n = pa.array([1] * rows)
+    path = a_parquet(tmp_path / "t.parquet", n=n, t=pa.array([1.0] * rows), s=texts, unused=texts)
+    assert path.stat().st_size < 10_000_000
+    for line in (fit(path, "--by", "s"), bring(path, "workload=s")):
+        code, peak, said = peak_mb(line)
+        assert code == 2
+        assert f"{path}: row 1: " in said
+        assert len(said.splitlines()[0]) < 400
+        assert peak < 1000
+
+
+def test_very_many_rows_of_text_are_refused_while_they_are_read(tmp_path, capsys):
+    for kind, row in ((".csv", "1,1\n"), (".jsonl", '{"n":1,"t":1}\n')):
+        path = tmp_path / f"t{kind}"
+        path.write_text("n,t\n" * (kind == ".csv") + row * (MAX_ROWS + 1))
+        for line in (fit(path), bring(path)):
+            said = told(capsys, line)
+            assert f"{path}: given more than 200,000 rows; allowed: at most 200,000" in said
+
+
+# Columns that are neither numbers nor texts, and how messages call them.
+COLUMNS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a list": (lambda: pa.array([[1.0]]), "list<"),
+    "a large list": (lambda: pa.array([[1.0]], pa.large_list(pa.float64())), "large_list<"),
+    "a struct": (lambda: pa.array([{"a": 1}]), "struct<"),
+    "a map": (lambda: pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), "map<"),
+    "bytes": (lambda: pa.array([b"1"]), "binary"),
+    "bytes of one size": (lambda: pa.array([b"1"], pa.binary(1)), "fixed_size_binary"),
+    "a duration": (lambda: pa.array([1], pa.duration("s")), "duration"),
+    "a time": (lambda: pa.array([1], pa.time64("us")), "time64"),
+    "a moment past the year 9999": (lambda: FAR.cast(pa.timestamp("us")), "years 1 to 9999"),
+    "a moment before the year 1": (
+        lambda: pa.array([-(2**62)]).cast(pa.timestamp("ms")), "years 1 to 9999"
+    ),
+    "a moment of no zone": (
+        lambda: pa.array([1]).cast(pa.timestamp("us", tz="Mars/Olympus")), "unknown zone"
+    ),
+    "a day past the year 9999": (
+        lambda: pa.array([2**31 - 1], pa.int32()).cast(pa.date32()), "years 1 to 9999"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_of_another_kind_is_named(tmp_path, capsys, name):
+    make, called = COLUMNS[name]
+    path = a_parquet(tmp_path / "t.parquet", n=[1], t=[1.0], s=make())
+    for line in (fit(path, "--by", "s"), bring(path, "options.s=s")):
+        said = told(capsys, line)
+        assert said.startswith(f"wattlaw: {path}: ")
+        assert 'column "s" holds' in said
+        assert called in said
+    assert main(bring(path)) == 0  # what no field is mapped to is not looked at
+
+
+def test_numbers_of_every_width_and_texts_of_every_kind_are_read(tmp_path, capsys):
+    kinds = (
+        *(pa.float16(), pa.float32(), pa.int8(), pa.uint64(), pa.decimal128(25, 2)),
+        *(pa.decimal256(60, 2), pa.string(), pa.large_string()),
+    )
+    for kind in kinds:
+        n = pa.array([1, 2, 4, 8]).cast(kind)
+        path = a_parquet(tmp_path / "t.parquet", n=n, t=[8.0, 4.1, 2.2, 1.0], s=n)
+        assert main(fit(path, "--json")) == 0, kind
+        (law,) = json.loads(capsys.readouterr().out)
+        assert law["n"] == 4
+        assert main(fit(path, "--by", "s", "--json")) == 2
+        store = ["--store", str(tmp_path / f"store-{kinds.index(kind)}")]
+        assert main([*bring(path, "options.s=s"), *store]) == 0
+        capsys.readouterr()
+    nothing = a_parquet(tmp_path / "t.parquet", n=pa.nulls(3), t=pa.nulls(3))
+    assert "3 of 3 rows have no n or no t" in told(capsys, fit(nothing))
+
+
+@pytest.mark.parametrize("digits", [DIGITS, "1" * 5_000])
+def test_numbers_of_very_many_digits_are_named_with_their_row(tmp_path, capsys, digits):
+    table, lines = tmp_path / "t.csv", tmp_path / "t.jsonl"
+    table.write_text(f"n,t,s\n1,{digits},{digits}\n")
+    lines.write_text(f'{{"n": 1, "t": {digits}, "s": {digits}}}\n')
+    for line in (fit(table), bring(table), bring(table, "options.s=s")):
+        assert f"{table}: line 2: " in told(capsys, line)
+    for line in (fit(lines), bring(lines)):
+        assert f"{lines}: " in (said := told(capsys, line))
+        assert "line 1: " in said
+    table.write_text(f"n,t,s\n{digits},1,1\n")
+    assert f"{table}: line 2: " in told(capsys, bring(table))
+
+
+FILES: dict[str, tuple[bytes, str]] = {
+    "zeros.csv": (b"\0" * 1000, ""),
+    "zeros.parquet": (b"\0" * 1000, "not a table"),
+    "zeros.jsonl": (b"\0" * 1000, "not a table"),
+    "utf16.csv": ("n,t\n1,2\n".encode("utf-16"), "not UTF-8 text (byte 0)"),
+    "zip.csv": (gzip.compress(b"n,t\n1,2\n"), "not UTF-8 text"),
+    "zip.jsonl": (gzip.compress(b'{"n":1}\n'), "not UTF-8 text"),
+    "twice.csv": (b"n,t,n\n1,2,3\n", 'column "n" is there twice'),
+    "quote.csv": (b'n,t\n1,"' + (b"x" * 999 + b"\n") * 11_000, "line 10,002: field larger"),
+    "line.csv": (b"n,t\n1," + b"x" * 11_000_000, "line 2 has more than 10,000,000 characters"),
+    "line.jsonl": (b'{"n": "' + b"x" * 11_000_000, "line 1 has more than 10,000,000 characters"),
+    "wide.csv": (b"a," * 200_000, "more than 100,000 columns"),
+    "deep.jsonl": (b"[" * 1_000_000, "line 1: is not JSON"),
+    "magic.parquet": (b"PAR1" + b"\xff" * 100 + b"PAR1", "not a table"),
+    "sealed.parquet": (b"PARE" + b"\x01" * 50 + b"\x10\0\0\0PARE", "not a table"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_no_table_is_one_line(tmp_path, capsys, name):
+    content, why = FILES[name]
+    (tmp_path / name).write_bytes(content)
+    for line in (fit(tmp_path / name), bring(tmp_path / name)):
+        said = told(capsys, line)
+        assert str(tmp_path / name) in said or "--map" in said
+        assert why in said
+
+
+def test_odd_parquet_files_are_read_or_refused_in_one_line(tmp_path, capsys):
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({}), path)
+    assert "no column" in told(capsys, fit(path))
+    wide = {f"c{number}": [1] for number in range(3_000)} | {"n": [1], "t": [1.0]}
+    a_parquet(path, **wide)
+    assert main(bring(path)) == 0
+    said = told(capsys, fit(path, "--by", "nothing"))
+    assert 'no column "nothing"; allowed: c0, c1' in said
+    assert "and 2,952 more" in said
+    twice = pa.table([pa.array([1]), pa.array([2])], names=["n", "n"])
+    pq.write_table(twice, path)
+    assert 'column "n" is there twice' in told(capsys, fit(path))
+    many = pa.table({"n": [1, 2, 4] * 500, "t": [4.0, 2.1, 1.0] * 500})
+    pq.write_table(many, path, row_group_size=1)
+    assert main(fit(path, "--json")) == 0
+    assert json.loads(capsys.readouterr().out)[0]["n"] == 1500
+    whole = path.read_bytes()
+    for end in (4, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:end])
+        assert "not a table" in told(capsys, fit(path))
+
+
+def test_a_cell_of_a_million_characters_is_cut_in_the_message(tmp_path, capsys):
+    table = tmp_path / "t.csv"
+    table.write_text(f"n,t,s\n1,{LONG},{LONG}\n")
+    for line in (fit(table), bring(table), bring(table, "workload=s")):
+        assert "(1,000,000 characters)" in told(capsys, line)
+    table.write_text(f"n,t,{LONG}\n1,1,1\n")
+    told(capsys, fit(table, "--by", "x"))
+    told(capsys, bring(table, "workload=x"))
+    told(capsys, ["import", str(table), "--map", LONG])
+    told(capsys, ["import", str(table), "--map", f"gpus=n,epoch_time_s={LONG}"])
+    told(capsys, fit(table, "--by", LONG))
+
+
+def test_a_pipe_that_nobody_writes_to_is_refused_at_once(tmp_path, capsys):
+    for kind in ("csv", "jsonl", "parquet"):
+        os.mkfifo(tmp_path / f"t.{kind}")
+        assert "not a plain file" in told(capsys, bring(tmp_path / f"t.{kind}"))
+
+
+flips = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6)
+
+
+@settings(max_examples=60)
+@given(flips, st.sampled_from(["csv", "jsonl", "parquet"]))
+def test_a_damaged_table_is_read_or_refused(tmp_path_factory, changes, kind):
+    folder = tmp_path_factory.mktemp("damaged")
+    path = folder / f"t.{kind}"
+    if kind == "parquet":
+        a_parquet(path, n=[1, 2, 4], t=[4.0, 2.1, 1.0], s=["a", "é", None])
+    elif kind == "csv":
+        path.write_text('n,t,s\n1,4.0,a\n2,2.1,"é\n"\n4,1,\n')
+    else:
+        path.write_text('{"n": 1, "t": 4, "s": "a"}\n{"n": 2, "t": 2}\n{"n": 4, "t": 1}\n')
+    raw = bytearray(path.read_bytes())
+    for place, byte in changes:
+        raw[place % len(raw)] = byte
+    path.write_bytes(raw)
+    for line in (fit(path, "--by", "s"), bring(path, "workload=s")):
+        assert main(line) in (0, 1, 2)
