@@ -1,5 +1,6 @@
 """A shared folder of saved limits in which another user plants what root must not trip over."""
 
+import codecs
 import fcntl
 import json
 import multiprocessing
@@ -97,6 +98,7 @@ class UsersRound:
         ready = context.Event()
 
         def work() -> None:
+            codecs.lookup("ascii")  # nobody may not read root's Python
             os.setgroups([])
             os.setgid(self.nobody.pw_gid)
             os.setuid(self.nobody.pw_uid)
@@ -113,7 +115,9 @@ class UsersRound:
 
         process = context.Process(target=work)
         process.start()
-        ready.wait(20)
+        if not ready.wait(60):
+            process.kill()
+            raise RuntimeError("the attack did not run; its traceback is above")
         return process
 
     def _clean(self) -> None:
