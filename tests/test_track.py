@@ -237,3 +237,11 @@ def test_windows_wait_for_the_gpu_at_their_edges_where_torch_uses_one(tmp_path, 
     with wattlaw.track("x", store=tmp_path, quiet=True) as run, run.window("a"):
         pass
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("damaged", ["9" * 5000, "-1", "\u0663", "x", "", "1e3", "99999999"])
+def test_a_damaged_number_in_the_environment_counts_as_none(monkeypatch, damaged):
+    for name in (*_WORLDS, *_LOCAL_RANKS):
+        monkeypatch.setenv(name, damaged)
+    assert _first_number(_WORLDS) is None
+    assert is_first_of_host()

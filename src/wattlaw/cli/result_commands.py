@@ -23,7 +23,9 @@ app = typer.Typer()
 def fit(
     source: Annotated[
         list[Path],
-        typer.Argument(metavar="STORE|TABLE...", help="Stores, or one CSV or Parquet table."),
+        typer.Argument(
+            metavar="STORE|TABLE...", help="Stores, or one table: .csv, .parquet or .jsonl."
+        ),
     ],
     x: Annotated[str, typer.Option(help="Column of the number of workers.")] = "gpus",
     y: Annotated[str, typer.Option(help="Column of the time.")] = "epoch_time_s",

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 import sys
 import time
 import warnings
@@ -299,9 +300,9 @@ def is_first_of_host() -> bool:
 
 
 def _first_number(variables: Iterable[str]) -> int | None:
-    """Return the first of some environment variables that is a whole number."""
+    """Return the first of some environment variables that is a whole number below 10,000,000."""
     told = (os.environ.get(name, "") for name in variables)
-    return next((int(text) for text in told if text.isascii() and text.isdigit()), None)
+    return next((int(text) for text in told if re.fullmatch("[0-9]{1,7}", text)), None)
 
 
 def _now() -> tuple[int, float]:

@@ -123,6 +123,8 @@ def read_figures(path: Path) -> Figures:
         It cannot be read, or is not such a file: one line with the key and what is wrong there.
     """
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise BadInput(f"{path}: not a plain file")
         with path.open("rb") as file:
             text = file.read(_LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
