@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from wattlaw.launch.rendezvous import Rendezvous
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
-from wattlaw.training import handover
 
 PLUGIN = Path(__file__).parent / "dropout_plugin"
 HERE = socket.gethostname()
@@ -40,14 +40,9 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def alone(folder: RunFolder, attempt: int) -> tuple[list[str], dict[str, str]]:
-    """Return options and environment with which the ranks of one node meet through files."""
-    live = folder.live(attempt).resolve()
-    options = ["--local-addr", "127.0.0.1", "--rdzv-backend", "c10d", "--rdzv-conf"]
-    options += ["store_type=file", "--rdzv-endpoint", str(live / "agents")]
-    return options, {
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        handover.RENDEZVOUS_FILE: str(live / "ranks"),
-    }
+    """Return options and environment with which the ranks of one node meet; until we end."""
+    rendezvous = Rendezvous(folder.live(attempt).resolve())
+    return rendezvous.words, rendezvous.environment
 
 
 def agent(

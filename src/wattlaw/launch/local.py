@@ -18,8 +18,8 @@ from wattlaw.isolation import own_environment, own_python
 from wattlaw.launch.finish import failure_of, write_limits
 from wattlaw.launch.launcher import Ended, EndsWithUs
 from wattlaw.launch.limited import limits_of, refusal, tidy_up
-from wattlaw.launch.meeting import on_one_machine
 from wattlaw.launch.places import Claim, Places
+from wattlaw.launch.rendezvous import Rendezvous
 from wattlaw.limits.guard import Hold, hold, holders
 from wattlaw.store.files import naming, open_regular
 from wattlaw.store.record import RunRecord, now
@@ -148,13 +148,13 @@ class LocalLauncher(EndsWithUs):
         if claim.hold is not None:
             applied = claim.hold.apply(limits_of(record.spec.setting))
             write_limits(folder.live(record.attempts), socket.gethostname(), applied)
-        rendezvous, meeting = on_one_machine(folder.live(record.attempts).resolve())
+        rendezvous = claim.rendezvous = Rendezvous(folder.live(record.attempts).resolve())
         environment = {
             **own_environment(),
             "OMP_NUM_THREADS": str(self.threads),
             "MKL_NUM_THREADS": str(self.threads),
             "PYTHONUNBUFFERED": "1",
-            **meeting,
+            **rendezvous.environment,
         }
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         if self._gpus:
@@ -162,7 +162,7 @@ class LocalLauncher(EndsWithUs):
         line = own_python("-m", "wattlaw.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
-        line += rendezvous
+        line += rendezvous.words
         with naming(folder.log_path), open_regular(folder.log_path, append=True) as log:
             head = f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n"
             log.write(head.encode())
@@ -185,6 +185,7 @@ class Room:
     run: Claim
     workers: Claim
     hold: Hold | None = None
+    rendezvous: Rendezvous | None = None
     #: Why the boards could not be held, so that the run is skipped.
     refusal: NotAvailable | None = None
     #: What could not be given back.
@@ -200,6 +201,8 @@ class Room:
             print(f"wattlaw: {error}", file=sys.stderr)
         finally:
             self.hold = None
+            if self.rendezvous is not None:
+                self.rendezvous.close()
             self.workers.release()
             self.run.release()
 

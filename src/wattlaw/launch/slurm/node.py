@@ -20,7 +20,7 @@ from wattlaw.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.isolation import isolate, own_python
 from wattlaw.launch.finish import write_limits
 from wattlaw.launch.limited import limits_of, refusal, tidy_up
-from wattlaw.launch.meeting import on_one_machine
+from wattlaw.launch.rendezvous import Rendezvous
 from wattlaw.launch.slurm.submitted import read_submitted
 from wattlaw.limits.by_prolog import granted
 from wattlaw.limits.guard import hold, holders
@@ -150,9 +150,9 @@ def _meeting(
         yield words, Endpoint(options.address, options.clock_port, number, options.nodes)
         return
     with tempfile.TemporaryDirectory(prefix="wattlaw-") as folder:
-        words, environment = on_one_machine(Path(folder))
-        os.environ |= environment
-        yield words, None
+        rendezvous = Rendezvous(Path(folder))
+        os.environ |= rendezvous.environment
+        yield rendezvous.words, None
 
 
 @contextlib.contextmanager
