@@ -107,6 +107,19 @@ def test_a_workload_that_was_not_measured_is_less_certain(fitted: list[Calibrati
         assert unknown[name].high / unknown[name].low > known[name].high / known[name].low
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"covariance": 1e18}, {"covariance": 1e300}, {"freedom": 1e-3}, {"time_sigma": 1e3}],
+)
+def test_the_interval_of_a_calibration_that_tells_nothing_is_finite(fitted, change) -> None:
+    if "covariance" in change:
+        variances = np.full(len(fitted[0].names), change["covariance"])
+        change = {"covariance": tuple(map(tuple, np.diag(variances)))}
+    told = intervals(job(1), fitted[0].model_copy(update=change), "plain")["epoch_time_s"]
+    assert 0 < told.low < 1e-100
+    assert 1e100 < told.high < np.inf
+
+
 def test_a_calibration_is_the_same_after_a_file(tmp_path: Path, fitted: list[Calibration]) -> None:
     path = tmp_path / "c.json"
     path.write_text(text_of(fitted[0]), encoding="utf-8")

@@ -381,7 +381,7 @@ def test_a_folder_that_cannot_be_trusted_is_refused(
         place.folder.create()
         place.folder.write(saved_limit(place.devices[0]))
         path.chmod(0o777)
-        with pytest.raises(NotAvailable, match="anybody may remove files there"):
+        with pytest.raises(NotAvailable, match="other users can remove files in it"):
             recover_all(place.folder)
     elif kind == "a file":
         path.touch()

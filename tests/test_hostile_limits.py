@@ -361,7 +361,7 @@ def test_root_makes_no_folder_where_another_user_could_replace_it(
     parent = open_folder / "open"
     parent.mkdir()
     parent.chmod(0o777)
-    with pytest.raises(NotAvailable, match="anybody may remove files there"):
+    with pytest.raises(NotAvailable, match="other users can remove files in it"):
         SaveFolder(parent / "new" / "limits").create()
     assert list(parent.iterdir()) == []
 

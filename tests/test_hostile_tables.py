@@ -179,7 +179,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "utf16.csv": ("n,t\n1,2\n".encode("utf-16"), "not UTF-8 text (byte 0)"),
     "zip.csv": (gzip.compress(b"n,t\n1,2\n"), "not UTF-8 text"),
     "zip.jsonl": (gzip.compress(b'{"n":1}\n'), "not UTF-8 text"),
-    "twice.csv": (b"n,t,n\n1,2,3\n", 'column "n" is there twice'),
+    "twice.csv": (b"n,t,n\n1,2,3\n", 'column "n" occurs twice'),
     "quote.csv": (b'n,t\n1,"' + (b"x" * 999 + b"\n") * 11_000, "line 10,002: field larger"),
     "line.csv": (b"n,t\n1," + b"x" * 11_000_000, "line 2 has more than 10,000,000 characters"),
     "line.jsonl": (b'{"n": "' + b"x" * 11_000_000, "line 1 has more than 10,000,000 characters"),
@@ -212,7 +212,7 @@ def test_odd_parquet_files_are_read_or_refused_in_one_line(tmp_path, capsys):
     assert "and 2,952 more" in said
     twice = pa.table([pa.array([1]), pa.array([2])], names=["n", "n"])
     pq.write_table(twice, path)
-    assert 'column "n" is there twice' in told(capsys, fit(path))
+    assert 'column "n" occurs twice' in told(capsys, fit(path))
     many = pa.table({"n": [1, 2, 4] * 500, "t": [4.0, 2.1, 1.0] * 500})
     pq.write_table(many, path, row_group_size=1)
     assert main(fit(path, "--json")) == 0

@@ -226,7 +226,7 @@ def test_a_pipe_in_place_of_an_image_is_refused_without_waiting(own: Path) -> No
     path = own / "train" / "class7" / "0000007.jpg"
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(BadInput, match=f"{path}: is a pipe"):
+    with pytest.raises(BadInput, match=f"{path}: is not a regular file"):
         everything(read(own, "folder"))
 
 

@@ -248,7 +248,7 @@ def test_columns_with_commas_and_equals_signs_can_be_named(tmp_path, home):
 
 
 BROKEN = {
-    "t.csv": (b"n,n\n1,2\n", 'column "n" is there twice'),
+    "t.csv": (b"n,n\n1,2\n", 'column "n" occurs twice'),
     "latin.csv": ("n,t\n1,\xe9\n".encode("latin-1"), "not a table"),
     "t.parquet": (b"PAR1", "not a table"),
     "t.xlsx": (b"", 'unknown ending ".xlsx"; allowed: .csv, .jsonl, .parquet'),

@@ -182,7 +182,7 @@ def test_a_second_command_is_told_that_the_board_is_limited_already(start: Start
         place.measured("--power-limit", 120, "--", "sleep", 30) as process,
     ):
         assert process.wait(20) == 3
-        assert "another process limits one of these GPUs" in process.stderr.read()
+        assert "another process has locked one of these GPUs" in process.stderr.read()
         assert place.limits_w == [150]
 
 

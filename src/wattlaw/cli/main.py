@@ -85,7 +85,7 @@ def _told(error: BaseException) -> tuple[int, str]:
     elif isinstance(error, UnicodeEncodeError):
         code = 2
         text = (
-            f"{error.object[:100]!a}: cannot be written as {error.encoding}; use valid UTF-8 and "
+            f"{error.object[:100]!a}: cannot be encoded as {error.encoding}; use valid UTF-8 and "
             "a UTF-8 locale such as LC_ALL=C.UTF-8"
         )
     elif usage is not None and isinstance(error, usage.Abort):

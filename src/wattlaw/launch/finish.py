@@ -86,7 +86,7 @@ def bring_home(record: RunRecord, folder: RunFolder) -> RunRecord:
     try:
         notes += list(_not_enforced(limits, windows, samples))
     except Exception as error:  # as in _energy
-        notes.append(f"whether limits were kept is not known: {one_line(error)}")
+        notes.append(f"cannot check whether the devices kept their limits: {one_line(error)}")
     energy = _energy(windows, samples, _facts_of_devices(reports), notes)
     columns += [energy[name] for name in energy.schema.names]
     folder.write_tables(
@@ -120,9 +120,9 @@ def _stop(record: RunRecord, folder: RunFolder) -> str | None:
     try:
         told = _Stopped.model_validate_json(read_text(path))
     except (OSError, ValueError):
-        return f"stopped ({path} cannot be read); it goes on when it is started again"
+        return f"stopped, but {path} cannot be read; start the run again to continue it"
     where = f"after update {told.update} of epoch {told.epoch}"
-    return f"stopped {where}: {told.reason}; it goes on from there when it is started again"
+    return f"stopped {where}: {told.reason}; start the run again to continue from there"
 
 
 def _read(paths: Iterable[Path], kind: TypeAdapter[T], what: str, notes: list[str]) -> Iterator[T]:
@@ -131,7 +131,9 @@ def _read(paths: Iterable[Path], kind: TypeAdapter[T], what: str, notes: list[st
         try:
             yield kind.validate_json(read_text(path))
         except (OSError, ValueError) as error:
-            notes.append(f"{path.name} cannot be read, and {what} is missing: {_first(error)}")
+            notes.append(
+                f"cannot read {path.name}: {_first(error)}; {what} is missing from the run"
+            )
 
 
 def _first(error: Exception) -> str:
@@ -152,7 +154,7 @@ def _energy(
     try:
         return energy_of_windows(windows, samples, facts)
     except Exception as error:  # the training is done, whatever the samples are
-        notes.append(f"the energy is missing, since the samples cannot be used: {one_line(error)}")
+        notes.append(f"no energy: the samples cannot be used: {one_line(error)}")
         return energy_of_windows(windows, samples.schema.empty_table())
 
 
@@ -176,7 +178,8 @@ def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[
             if report.host == host:
                 reports.append(report)
             else:
-                notes.append(f"{told.name} is of {report.host!a}, and its report is missing")
+                wrong = f"{told.name} names host {report.host!a}"
+                notes.append(f"{wrong}, not the host of its file name; it is ignored")
     notes += [f"{r.host}: {problem}" for r in reports for problem in r.problems]
     return reports
 
@@ -242,7 +245,7 @@ def _with_gpus(facts: Facts, reports: Iterable[SamplerReport]) -> Facts:
 
 def _facts(live: Path, notes: list[str]) -> Facts:
     """Return the facts of all hosts of an attempt as one; hosts in order of name."""
-    what = "what its host found out (hardware, software, model)"
+    what = "the host's facts (hardware, software, model)"
     found = []
     for path in sorted(live.glob("facts.*.json")):
         host = path.name.removeprefix("facts.").removesuffix(".json")

@@ -222,7 +222,7 @@ def holders(devices: Sequence[str], folder: SaveFolder | None = None) -> str:
     held = [device for device in dict.fromkeys(devices) if place.is_held(device)]
     who = [f"{device}: {place.holder(device) or 'unknown'}" for device in held]
     told = f" ({', '.join(who)})" if who else ""
-    return f"another process limits one of these GPUs{told}; see 'wattlaw limits show'"
+    return f"another process has locked one of these GPUs{told}; see 'wattlaw limits show'"
 
 
 class _Watchdog:

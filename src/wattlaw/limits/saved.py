@@ -171,10 +171,10 @@ class SaveFolder:
         """Raise ``NotAvailable`` unless it is a folder in which nobody replaces others' files."""
         try:
             if not stat.S_ISDIR(self.path.lstat().st_mode):
-                raise NotAvailable(f"{self.path} is no folder")
+                raise NotAvailable(f"{self.path} is not a folder")
             only_root_writes(self.path, or_sticky=True)
         except NotAvailable as error:
-            told = f"let root run 'mv {self.path} {self.path}.old; mkdir -m 1777 {self.path}'"
+            told = f"ask root to run 'mv {self.path} {self.path}.old; mkdir -m 1777 {self.path}'"
             raise NotAvailable(f"{error}; {told}, or set {VARIABLE}") from None
         except OSError as error:
             raise NotAvailable(f"{self.path}: {error.strerror}; set {VARIABLE}") from None
@@ -264,7 +264,7 @@ class SaveFolder:
             self._write(path, saved.model_dump_json(indent=1) + "\n")
         except OSError as error:
             told = f"{path}: cannot be written: {error.strerror}"
-            raise NotAvailable(f"{told}; nothing is limited without it") from None
+            raise NotAvailable(f"{told}; no limit was set") from None
 
     def _write(self, path: Path, text: str) -> None:
         # Made beside it and put in its place: a link that somebody put there is not followed.
@@ -395,7 +395,7 @@ class SaveFolder:
                     ignored[uid] += 1
                     reasons.setdefault(uid, reason)
                 else:
-                    told = "look at the limit of that device, then remove it"
+                    told = "check the limit of that device, then remove this file"
                     found.damaged.append(f"{reason}; {told}")
             else:
                 found.states.extend([saved] if saved is not None else [])

@@ -35,7 +35,7 @@ def only_root_writes(path: Path, *, or_sticky: bool = False) -> None:
         may_be_sticky = or_sticky or part != real
         is_sticky = stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX)
         if found.st_mode & _OTHERS_WRITE and not (is_sticky and may_be_sticky):
-            told = "anybody may remove files there" if part.is_dir() else "others may write it"
+            told = "other users can remove files in it" if part.is_dir() else "others may write it"
             raise NotAvailable(f"{part}: {told}; 'chmod go-w' it")
 
 

@@ -43,6 +43,8 @@ PRIOR = 0.7
 #: And of a workload's factor, whose data may be others than those that were counted.
 FACTOR_PRIOR = 2.0
 _STEP = 1e-4
+#: An interval of exp(-300) to exp(300) times a prediction says that nothing is known.
+_MOST_OFF = 300.0
 #: A parameter with slopes below this (standard deviations per unit of its log) is not searched for.
 _NO_INFLUENCE = 1e-3
 _ENOUGH = 1e-5
@@ -170,7 +172,8 @@ def intervals(job: Job, calibration: Calibration, workload: str) -> Mapping[str,
         if sigma is None:  # no power was measured: nothing says how far it is off
             continue
         gradient = slopes[:, index]
-        off = reach * sqrt(float(gradient @ covariance @ gradient) + sigma**2)
+        variance = max(float(gradient @ covariance @ gradient), 0.0)
+        off = min(reach * sqrt(variance + sigma**2), _MOST_OFF)
         told[name] = Interval(exp(base[index] - off), exp(base[index] + off))
     return told
 

@@ -90,10 +90,10 @@ def read_live(
     names = header.decode("utf-8", "replace").split(",")
     if len({*names} & {*schema.names}) != len(names):
         if damage is not None:
-            damage.append(f"{path.name}: its first line does not name its columns")
+            damage.append(f"{path.name}: the header line has unknown or repeated columns")
         return schema.empty_table()
     if end < len(whole) and damage is not None:
-        damage.append(f"{path.name}: its last line is torn")
+        damage.append(f"{path.name}: the last line is incomplete")
     body = memoryview(whole)[len(header) + 1 : end]
     if not body:
         return schema.empty_table()

@@ -160,7 +160,7 @@ def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
         raise ValueError(f"more than {MAX_COLUMNS:,} columns")
     twice = next((name for name, count in Counter(columns).items() if count > 1), None)
     if twice is not None:
-        raise ValueError(f"column {shown(twice)} is there twice")
+        raise ValueError(f"column {shown(twice)} occurs twice")
     return tuple(columns)
 
 
@@ -221,7 +221,7 @@ def _parquet(path: Path, needed: Collection[str] | None) -> Rows:
     except BadInput:
         raise
     except MemoryError:
-        raise BadInput(f"{path}: not a table: needs more memory than there is") from None
+        raise BadInput(f"{path}: not a table: there is not enough memory to read it") from None
     except Exception as error:  # pyarrow raises many kinds for files that are damaged
         raise ValueError(_first_words(error)) from None
     return Rows(names, rows, "row")

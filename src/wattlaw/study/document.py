@@ -128,7 +128,7 @@ def _text(path: Path, what: str) -> str:
     except ValueError as error:  # a name that no file can have
         raise BadInput(f"{path}: cannot be read: {error}") from None
     if len(raw) > MAX_BYTES:
-        raise BadInput(f"{path}: larger than {MAX_BYTES:,} bytes; this is no {what}")
+        raise BadInput(f"{path}: larger than {MAX_BYTES:,} bytes; this is not a valid {what}")
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
@@ -206,7 +206,7 @@ def _too_deep(path: Path, mark: Any) -> BadInput:
 
 
 def _too_many(path: Path, what: str) -> BadInput:
-    return BadInput(f"{path}: more than {MAX_VALUES:,} values; this is no {what}")
+    return BadInput(f"{path}: more than {MAX_VALUES:,} values; this is not a valid {what}")
 
 
 def _not_plain(value: object, at: Location = ()) -> tuple[Location, str] | None:

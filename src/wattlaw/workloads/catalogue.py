@@ -131,7 +131,7 @@ def read_figures(path: Path) -> Figures:
         why = getattr(error, "strerror", None) or one_line(error)
         raise BadInput(f"{path}: cannot be read: {why}") from None
     if len(text) > _LARGEST_FILE:
-        raise BadInput(f"{path}: larger than {_LARGEST_FILE:,} bytes; this is no file of figures")
+        raise BadInput(f"{path}: more than {_LARGEST_FILE:,} bytes; not a valid file of figures")
     try:
         return Figures.model_validate_json(text)
     except ValidationError as error:

@@ -247,7 +247,7 @@ class BoardReader:
         handle = self._handle
         uuid = optional(pynvml.nvmlDeviceGetUUID, handle)
         if uuid is not None and text(uuid) != self.board.uuid:
-            raise Gone(f"its place was taken by {text(uuid)!a}")
+            raise Gone(f"it was replaced by another board, {text(uuid)!a}")
         memory = optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
         celsius = optional(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU)
         return {

@@ -50,7 +50,7 @@ class Folder:
         path = self._path(index)
         try:
             if path.is_fifo():  # opening it would wait for a writer
-                raise BadInput(f"{path}: is a pipe; allowed: an image file")
+                raise BadInput(f"{path}: is not a regular file")
             return path.read_bytes(), int(self._labels[index])
         except OSError as error:
             raise BadInput(f"{path}: cannot be read ({one_line(error)})") from error
