@@ -18,7 +18,7 @@ from wattlaw.cli.main import main
 from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import BadInput
 from wattlaw.launch.finish import finish
-from wattlaw.store.record import DeviceReport, Facts, RunRecord, SamplerReport
+from wattlaw.store.record import VERDICTS, DeviceReport, Facts, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store
@@ -210,6 +210,19 @@ def test_a_value_that_no_run_writes_names_its_file(
     assert str(path) in error
     assert column in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_every_verdict_that_a_run_writes_can_be_read(store, verdict, tmp_path):
+    row = {"run_id": ID, "host": "a", "epoch": 0, "phase": "train", "duration_s": 1.0,
+           "start_ns": 1, "energy_source": "integral", "energy_verdict": verdict,
+           "gpu_energy_j": 5.0, "measured": True}  # fmt: skip
+    pq.write_table(pa.Table.from_pylist([row], EPOCHS), store.folder(ID).epochs_path)
+    metrics = tmp_path / "x.jsonl"
+    assert main(["export", str(store.path), "metrics", "-o", str(metrics)]) == 0
+    (run,) = map(json.loads, metrics.read_text().splitlines())
+    assert run["energy_verdict"] == verdict
+    assert main(["report", str(store.path), "-o", str(tmp_path / "report.html")]) == 0
 
 
 def test_a_number_too_large_for_its_column_names_its_record(store, capsys):

@@ -284,6 +284,36 @@ def test_root_restores_for_a_user_whom_sudo_lets_set_limits(
     assert place.limits_w == [100, 217.5]
 
 
+def test_root_sets_nothing_that_a_user_has_written_after_sudo_was_asked(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = place.devices[0]
+    file = place.folder.path / f"{device}.json"
+    by(NOBODY, lambda: file.write_text(state(device)))
+    other = tmp_path / "other.json"
+    other.write_text(state(device, power_limit_w=120.0))
+    sudo = tmp_path / "bin" / "sudo"
+    sudo.parent.mkdir()
+    sudo.write_text(f"#!/bin/sh\ncat {other} > {file}\n")  # as the user might in that moment
+    sudo.chmod(0o755)
+    path = [str(sudo.parent), str(FAKE_BIN), os.environ["PATH"]]
+    monkeypatch.setenv("PATH", os.pathsep.join(path))
+    found = recover_all(place.folder, also_kept=True)
+    assert [one.state for one in found] == ["another user's"]
+    assert place.limits_w[0] == 217.5
+
+
+def test_a_lock_file_can_be_taken_by_every_user_whatever_the_umask(place: Place) -> None:
+    before = os.umask(0o077)
+    try:
+        handle = place.folder.lock("GPU-new")
+    finally:
+        os.umask(before)
+    assert handle is not None
+    assert os.fstat(handle).st_mode & 0o777 == 0o644
+    os.close(handle)
+
+
 def test_another_users_living_process_keeps_its_board_without_its_lock_file(place: Place) -> None:
     device = place.devices[0]
     path = place.folder.path / f"{device}.json"
@@ -549,3 +579,22 @@ def test_a_state_of_root_that_is_damaged_stops_its_board_alone(place: Place) -> 
     with hold([second]) as held:
         held.apply(CAP)
     assert place.limits_w == [217.5, 217.5]
+
+
+def test_the_usual_folder_of_another_user_stops_neither_root_nor_others(
+    place: Place, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE)
+    open_folder.chmod(0o1777)
+    shared = open_folder / "shared"
+    monkeypatch.setattr(saved_module, "_FOLDER", str(shared))
+    by(NOBODY, shared.mkdir)
+
+    def private() -> None:
+        SaveFolder().create()
+        assert SaveFolder().path.name == f"shared-{DAEMON}"
+
+    by(DAEMON, private)
+    SaveFolder().create()
+    assert (shared.stat().st_uid, shared.stat().st_mode & 0o7777) == (0, 0o1777)
+    assert shared.with_name(f"shared-{NOBODY}").stat().st_uid == NOBODY

@@ -223,6 +223,17 @@ def test_odd_parquet_files_are_read_or_refused_in_one_line(tmp_path, capsys):
         assert "not a table" in told(capsys, fit(path))
 
 
+def test_a_parquet_file_on_which_pyarrow_aborts_is_refused(tmp_path, capsys):
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"n": [1.0, None, 4.0], "t": [4.0, 2.1, 1.0]}), path)
+    content = path.read_bytes()
+    optional, required = b"\x25\x02\x18\x01n", b"\x25\x00\x18\x01n"  # of column n, in Thrift
+    assert optional in content
+    path.write_bytes(content.replace(optional, required))  # its statistics have nulls
+    for line in (fit(path), bring(path)):
+        assert str(path) in told(capsys, line)
+
+
 def test_a_cell_of_a_million_characters_is_cut_in_the_message(tmp_path, capsys):
     table = tmp_path / "t.csv"
     table.write_text(f"n,t,s\n1,{LONG},{LONG}\n")

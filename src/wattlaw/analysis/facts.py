@@ -22,7 +22,9 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
         "Options": _options(done),
         "Launcher": _listed(done["launcher"]),
         "Partitions": _listed(done["partition"]),
-        "Ran": "" if pd.isna(begun) else f"{begun:%Y-%m-%d %H:%M} to {ended:%Y-%m-%d %H:%M} UTC",
+        "Ran": ""
+        if pd.isna(begun) or pd.isna(ended)
+        else f"{begun:%Y-%m-%d %H:%M} to {ended:%Y-%m-%d %H:%M} UTC",
         "Software": _software(done["software"]),
         "Git commit": _listed(done["git_commit"]),
     }

@@ -89,7 +89,10 @@ def _told(error: BaseException) -> tuple[int, str]:
             "a UTF-8 locale such as LC_ALL=C.UTF-8"
         )
     elif usage is not None and isinstance(error, usage.Abort):
-        code, text = 1, "interrupted"
+        if isinstance(error.__cause__, EOFError):  # typer takes it for the end of an input
+            code, text = crash.EXIT_CODE, crash.report(error.__cause__)
+        else:
+            code, text = 1, "interrupted"
     elif usage is not None and isinstance(error, usage.TyperException):
         code, text = 2, getattr(error, "format_message", error.__str__)()
     else:

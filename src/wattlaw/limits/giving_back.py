@@ -154,6 +154,10 @@ def recover_each(folder: SaveFolder, *, also_kept: bool = False) -> tuple[list[L
     return left, survey
 
 
+class _Changed(NotPermitted):
+    """Another user has rewritten a state since it was decided to act on it."""
+
+
 def _recovered(
     folder: SaveFolder, saved: Saved, known: dict[str, Limiter], *, also_kept: bool
 ) -> Left:
@@ -166,13 +170,16 @@ def _recovered(
         if lock is None:
             return Left(saved, "in use")
         present = folder.read_again(saved)  # now nobody else changes it
+        if saved.is_foreign and present not in (None, saved):  # sudo was asked about the old one
+            raise _Changed(f"the file of {saved.user} has changed meanwhile")
         if present is None:
             return Left(saved, "given back")
         if (state := _not_to_be_touched(present, also_kept=also_kept)) is not None:
             return Left(present, state)
         recover(folder, present, known, on_request=also_kept)
     except (WattlawError, OSError) as error:
-        return Left(saved, "not given back", one_line(error))
+        state = "another user's" if isinstance(error, _Changed) else "not given back"
+        return Left(saved, state, one_line(error))
     finally:
         if lock is not None:
             os.close(lock)

@@ -153,6 +153,8 @@ class SaveFolder:
             It cannot be made, or is not one to be trusted.
         """
         try:
+            if self._is_usual and os.geteuid() == 0:
+                self._put_folder_aside()
             if not self.exists():
                 above = next(one for one in self.path.parents if os.path.lexists(one))
                 only_root_writes(above, or_sticky=True)  # else chmod could be led elsewhere
@@ -166,6 +168,16 @@ class SaveFolder:
             told = f"{self.path}: cannot be made: {error.strerror}; set {VARIABLE}"
             raise NotAvailable(told) from None
         self.check()
+
+    def _put_folder_aside(self) -> None:
+        """Rename, as root, a usual folder of another user to the private one of that user."""
+        uid = _owner(self.path)
+        if uid in (None, 0):
+            return
+        private = Path(f"{self.path}-{uid}")
+        if os.path.lexists(private):
+            private = Path(f"{self.path}.{secrets.token_hex(8)}")
+        self.path.rename(private)
 
     def check(self) -> None:
         """Raise ``NotAvailable`` unless it is a folder in which nobody replaces others' files."""
@@ -435,6 +447,8 @@ class SaveFolder:
                 reason = error.strerror or str(error)
             else:
                 if stat.S_ISREG(os.fstat(handle).st_mode):
+                    if flags:  # we made it; whatever the umask, every user can take the lock
+                        os.fchmod(handle, 0o644)
                     return handle
                 os.close(handle)
                 reason = "not a regular file"
@@ -466,7 +480,8 @@ def _plain(text: str) -> str:
 def _usual_folder() -> str:
     """Return the folder for all users, or our private one where root has not made that."""
     private = f"{_FOLDER}-{os.geteuid()}"
-    if os.geteuid() == 0 or (_owner(Path(private)) != os.geteuid() and os.path.lexists(_FOLDER)):
+    has_private = _owner(Path(private)) == os.geteuid()
+    if os.geteuid() == 0 or (_owner(Path(_FOLDER)) == 0 and not has_private):
         return _FOLDER
     return private
 
@@ -499,5 +514,5 @@ def _is_folder_of(path: Path, uid: str) -> bool:
 def _process_name(pid: int) -> str:
     try:
         return f"pid {pid} ({user_name(psutil.Process(pid).uids().real)})"
-    except psutil.Error:
+    except (psutil.Error, ValueError):  # -1: a lock that no process of this machine holds
         return f"a child of pid {pid}, which has ended"

@@ -195,8 +195,20 @@ def _is_abandoned(handle: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return time.time() - status.st_mtime > _DAY_S
+        return _is_old(status)
     return True
+
+
+def is_old(path: Path) -> bool:
+    """Say whether something is there that nobody has changed for a day."""
+    try:
+        return _is_old(path.lstat())
+    except OSError:
+        return False
+
+
+def _is_old(status: os.stat_result) -> bool:
+    return time.time() - status.st_mtime > _DAY_S
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:

@@ -103,7 +103,8 @@ def _add(store: Store, runs: Sequence[ImportedRun]) -> None:
         tempfile.TemporaryDirectory(dir=store.path, prefix=IMPORTING) as elsewhere,
         RunLock(RunFolder(Path(elsewhere))) as lock,
     ):
-        lock.acquire()  # so that nobody takes the folder for an abandoned one
+        if not lock.acquire():  # so that nobody takes the folder for an abandoned one
+            raise BadInput(f"{elsewhere}: removed by another process; import again")
         for run in runs:
             folder = RunFolder(Path(elsewhere) / run.record.run_id)
             folder.write(run.record, durable=False)

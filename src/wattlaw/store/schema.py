@@ -5,6 +5,8 @@ from collections.abc import Collection
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wattlaw.store.record import VERDICTS
+
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _MOMENT = pa.timestamp("us", tz="UTC")
 
@@ -143,7 +145,7 @@ REQUIRED = (
 )  # fmt: skip
 _VOCABULARY = {
     "energy_source": ("counter", "integral", "estimated", "simulated", "none"),
-    "energy_verdict": ("ok", "suspect", "partial", "unavailable"),
+    "energy_verdict": VERDICTS,
 }
 #: The end of a window stays within the nanoseconds that 64 bits hold.
 _MOST_S, _MOST_NS = 4e9, 2**62

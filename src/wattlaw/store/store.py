@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
-from wattlaw.store.files import abandoned, read_text, remove_abandoned, write_text
+from wattlaw.store.files import abandoned, is_old, read_text, remove_abandoned, write_text
 from wattlaw.store.parquet import read_together
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
@@ -107,7 +107,7 @@ class Store:
         remove_abandoned(self.path)
         for path in self.path.glob(f"{IMPORTING}*"):
             with abandoned(path / "lock") as is_abandoned:
-                if is_abandoned:
+                if is_abandoned or (not (path / "lock").exists() and is_old(path)):
                     shutil.rmtree(path, ignore_errors=True)
         for folder in self.folders():
             folder.remove_abandoned()

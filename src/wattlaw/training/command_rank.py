@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from wattlaw import processes
+from wattlaw import crash, processes
 from wattlaw.isolation import user_environment
 from wattlaw.training.handover import AGENT_PID
 
@@ -29,4 +29,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(crash.run(main))

@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from wattlaw import crash
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
 from wattlaw.isolation import isolate
 from wattlaw.launch.attempts import missing_of, windows_of_all
@@ -327,4 +328,4 @@ def _free_ports() -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(crash.run(main))

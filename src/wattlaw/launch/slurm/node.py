@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from wattlaw import processes
+from wattlaw import crash, processes
 from wattlaw.devices.nvidia.driver import visible_boards
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.isolation import isolate, own_python
@@ -195,4 +195,4 @@ def _switches() -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(crash.run(main))
