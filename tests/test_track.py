@@ -12,6 +12,7 @@ import wattlaw
 from conftest import environment
 from fake_nvml import Boards
 from wattlaw.analysis.metrics import run_metrics
+from wattlaw.launch.tracking import _LOCAL_RANKS, _WORLDS, _first_number, is_first_of_host
 from wattlaw.store.store import Store
 
 
