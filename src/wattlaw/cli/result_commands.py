@@ -24,7 +24,7 @@ def fit(
     source: Annotated[
         list[Path],
         typer.Argument(
-            metavar="STORE|TABLE...", help="Stores, or one table: .csv, .parquet or .jsonl."
+            metavar="STORE|TABLE...", help="Stores, or a .csv, .parquet or .jsonl file."
         ),
     ],
     x: Annotated[str, typer.Option(help="Column of the number of workers.")] = "gpus",
