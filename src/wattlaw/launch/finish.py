@@ -25,6 +25,8 @@ T = TypeVar("T")
 #: What meters found out about devices, by host and device.
 Devices = dict[tuple[str, str], DeviceFacts]
 _SAMPLER, _FACTS = TypeAdapter(SamplerReport), TypeAdapter(Facts)
+#: A locked clock is the nearest that the board supports; they are 15 MHz apart.
+_CLOCK_STEP_MHZ = 30.0
 _LIMITS, _CLOCKS = TypeAdapter(tuple[LimitReport, ...]), TypeAdapter(tuple[ClockReport, ...])
 
 
@@ -34,10 +36,6 @@ class _Stopped(BaseModel):
     epoch: int
     update: int
     reason: str
-
-
-#: A locked clock is the nearest that the board supports; they are 15 MHz apart.
-_CLOCK_STEP_MHZ = 30.0
 
 
 def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
