@@ -433,6 +433,16 @@ def test_times_that_go_back_are_suspect_where_they_occur_twice(counter):
     assert (before["energy_verdict"], after["energy_verdict"]) == ("ok", "ok")
 
 
+@pytest.mark.parametrize("length_s", [1, 0.95])
+def test_a_window_that_ends_where_the_clock_came_back_to_is_suspect(length_s):
+    rows = readings(30, **RAMP)
+    for row in rows[151:]:
+        row["t_ns"] -= 3 * S  # 15.1 s becomes 12.1 s, whose reading is of 3 s later
+    (edge,) = energies(rows, (11.1, length_s))
+    assert edge["gpu_energy_j"] > 300
+    assert edge["energy_verdict"] == "suspect"
+
+
 def test_times_that_occur_twice_or_never_change_do_no_harm():
     rows = readings(power_w=250.0, **RAMP)
     (row,) = energies([*rows[:1], *rows[:1], *rows, *rows[-1:]], (0, 20))

@@ -80,10 +80,16 @@ class Spans:
 
 
 def set_back(t_ns: Times) -> Spans:
-    """Return the times that occur twice because a clock was set back; readings in file order."""
+    """Return the times that occur twice because a clock was set back; readings in file order.
+
+    From the reading before to the one after: in between, values are interpolated with wrong ones.
+    """
     newest = np.maximum.accumulate(t_ns) if len(t_ns) else t_ns
     is_back = newest - t_ns > CLOCK_BACK_S * 1e9
-    return Spans(t_ns[is_back], newest[is_back])
+    ordered = np.unique(t_ns)
+    before = np.searchsorted(ordered, t_ns[is_back]) - 1
+    after = np.searchsorted(ordered, newest[is_back], side="right")
+    return Spans(ordered[np.maximum(before, 0)], ordered[np.minimum(after, len(ordered) - 1)])
 
 
 def stuck(
