@@ -41,7 +41,7 @@ def same(one: object, other: object) -> bool:
 def test_parquet_gives_back_every_type_and_tells_missing_from_not_a_number(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("tables") / "t.parquet"
     write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA))
-    found = pq.read_table(path, ["n"])
+    found = pq.read_table(path)
     assert found.schema == SCHEMA
     for one, other in zip(found.to_pylist(), rows, strict=True):
         assert all(same(one[name], other[name]) for name in SCHEMA.names)
