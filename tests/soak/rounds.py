@@ -13,7 +13,7 @@ from soak.outcome import Outcome
 from soak.sandbox import Sandbox, sandbox
 
 #: Kills or rounds of a part, so that on two cores most of the time is the fuzzers'.
-PER_MINUTE = {"caps": 10.0, "runs": 6.0, "disks": 1.0, "users": 1.0, "folder": 1.0}
+PER_MINUTE = {"caps": 6.5, "runs": 4.5, "disks": 0.5, "users": 0.5, "folder": 0.5}
 
 
 class Round(Protocol):
