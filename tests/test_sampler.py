@@ -294,7 +294,8 @@ def impatient(tmp_path, simulated):
         if hangs:
             boards.fault("nvmlDeviceGetFieldValues", hang=True)
         line = sampler.command(tmp_path, HOST, Target(os.getpid(), 0.05))
-        line[1:3] = ["-c", IMPATIENT]
+        module = line.index("-m")
+        line[module : module + 2] = ["-c", IMPATIENT]
         process = subprocess.Popen(line, env=machine(boards) | simulated)
         running.append((process, boards))
         return process, boards
