@@ -57,7 +57,8 @@ SLOW = (
     "training", "report", "commands", "simulated_launcher", "attempts", "measure", "track",
     "sampler", "out_of_memory", "molecules", "vision", "advice", "image_files", "command_line",
     "limit_comparison", "cap_choice", "claims", "site_limits", "full_disk", "second_opinion",
-    "clocks", "cancel", "soak",
+    "clocks", "cancel", "import_isolation", "hostile_limits", "damaged_stores", "hostile_tables",
+    "implausible_energy", "unexpected_errors", "terminal_output",
 )  # fmt: skip
 
 

@@ -191,8 +191,8 @@ def test_an_option_is_refused_or_is_one_word_for_sbatch(tmp_path_factory, option
     except ValidationError:
         return
     plain = words_for(folder, spec_of())
-    added = words[len(plain) - 5 : -5]
-    assert words == [*plain[:-5], *added, *plain[-5:]]
+    added = words[len(plain) - 6 : -6]
+    assert words == [*plain[:-6], *added, *plain[-6:]]
     assert [word.partition("=")[0] for word in added] == [f"--{option}"] * (value is not False)
     assert option in ALLOWED
     assert all(word.isprintable() for word in added)

@@ -1,4 +1,4 @@
-"""The soak's own parts: what it counts as a failure, keeps and replays. ``.ci/run`` runs all of it."""
+"""What the soak counts as a failure, keeps and replays; ``.ci/run`` runs the soak itself."""
 
 import json
 import os

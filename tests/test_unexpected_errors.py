@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import environment
+from conftest import environment, heard
 from test_terminal_output import hidden, on_a_terminal, record
 from wattlaw.cli.main import main
 from wattlaw.store.store import Store
@@ -148,7 +148,8 @@ def test_our_other_processes_end_in_one_line_too(faults, tmp_path, store, module
 @pytest.mark.parametrize("at", ["wattlaw.errors", "typer", WORKLOADS])
 def test_ctrl_c_while_modules_are_imported_shows_no_traceback(run_with, at):
     code = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(1)"
-    found = run_with(at, code)
+    with heard():
+        found = run_with(at, code)
     assert found.returncode == 130
     assert "Traceback" not in found.stderr
     assert len(found.stderr.splitlines()) <= 1
