@@ -289,7 +289,8 @@ def test_root_sets_nothing_that_a_user_has_written_after_sudo_was_asked(
 ) -> None:
     device = place.devices[0]
     file = place.folder.path / f"{device}.json"
-    by(NOBODY, lambda: file.write_text(state(device)))
+    text = state(device)  # here, since nobody may not read root's Python
+    by(NOBODY, lambda: file.write_text(text))
     other = tmp_path / "other.json"
     other.write_text(state(device, power_limit_w=120.0))
     sudo = tmp_path / "bin" / "sudo"
