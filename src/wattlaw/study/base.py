@@ -1,5 +1,6 @@
 """What the models of a study file have in common: how strict they are, names, counts, words."""
 
+from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -30,7 +31,13 @@ class Model(BaseModel):
         """
         made = cls.__new__(cls)
         _set(made, "__dict__", values)
-        _set(made, "__pydantic_fields_set__", set(values))
+        _set(made, "__pydantic_fields_set__", _field_names(cls))
         _set(made, "__pydantic_extra__", None)
         _set(made, "__pydantic_private__", None)
         return made
+
+
+@cache
+def _field_names(model: type[BaseModel]) -> set[str]:
+    """Return the one set that all frozen models of a kind share."""
+    return set(model.model_fields)
