@@ -416,3 +416,10 @@ def test_where_accounting_is_off_nothing_is_noted(bin_, tmp_path):
     store.folder(record.run_id).write(record)
     command(bin_, "sacct", "Slurm accounting storage is disabled", code=1)
     assert note_energies(store) == 0
+
+
+@pytest.mark.parametrize("answer", ["", ";cluster"])
+def test_an_answer_of_sbatch_without_a_job_id_leaves_open_whether_there_is_a_job(bin_, answer):
+    command(bin_, "sbatch", answer)
+    with pytest.raises(Unreachable):
+        commands.submit(["--nodes=1"])

@@ -239,3 +239,26 @@ def test_names_that_are_no_utf8_give_a_result_or_one_line(tmp_path, monkeypatch,
         assert len(shown.err.splitlines()) == 1
         assert not hidden(shown.err)
     assert not Path("ran").exists()  # nothing is measured that could not be stored
+
+
+def test_a_message_is_cut_in_the_middle(capsys):
+    assert main(["x" * 10_000]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("wattlaw: No such command 'xxx")
+    assert line.endswith("xxx'.\n")
+    assert len(line) < 2100
+
+
+def test_a_folder_of_saved_limits_is_an_absolute_path(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", "1,5")
+    assert main(["limits", "show"]) == 2
+    assert capsys.readouterr().err.startswith("wattlaw: WATTLAW_LIMITS_DIR: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_measure_takes_no_option_for_its_json_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["measure", "--json", "--power-limit", "150", "true"]) == 2
+    assert capsys.readouterr().err.startswith("wattlaw: measure: --json: ")
+    assert not list(tmp_path.iterdir())

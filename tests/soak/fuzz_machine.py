@@ -210,7 +210,7 @@ def arguments(dice: random.Random, seed: str) -> Case:
         given,
         files,
         outputs=outputs,
-        options={"inputs change": command[0] == "cancel"} if command[0] == "cancel" else {},
+        options={"inputs change": True} if "DIR" in command or command[0] == "cancel" else {},
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 #: What a shell says of a command that Ctrl-C ended; it may come before anything is imported.
 INTERRUPTED = 130
+_MAX_LINE = 2000  # characters of a message
 _UNTIL_EXIT: list[contextlib.ExitStack] = []
 
 
@@ -67,7 +68,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _say(text: str) -> None:
     """Print one line on standard error, where there is one."""
     with contextlib.suppress(OSError):
-        print(f"wattlaw: {' '.join(text.split())}", file=sys.stderr, flush=True)
+        line = " ".join(text.split())
+        if len(line) > _MAX_LINE:  # the start says where, the end what is allowed
+            line = f"{line[: _MAX_LINE - 505]} ... {line[-500:]}"
+        print(f"wattlaw: {line}", file=sys.stderr, flush=True)
 
 
 def _told(error: BaseException) -> tuple[int, str]:

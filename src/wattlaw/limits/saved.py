@@ -33,7 +33,7 @@ from pydantic import (
     model_validator,
 )
 
-from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.errors import BadInput, NotAvailable, shown
 from wattlaw.limits.trust import SAFELY, only_root_writes, read_small, user_name
 
 VARIABLE = "WATTLAW_LIMITS_DIR"
@@ -139,6 +139,8 @@ class SaveFolder:
 
     def __init__(self, path: Path | None = None) -> None:
         given = path or os.environ.get(VARIABLE)
+        if given and not Path(given).is_absolute():
+            raise BadInput(f"{VARIABLE}: given {shown(str(given))}; allowed: an absolute path")
         place = Path(given or _usual_folder()).absolute()
         # A link above it cannot be changed any more once its target has been checked.
         self.path = Path(os.path.realpath(place.parent)) / place.name

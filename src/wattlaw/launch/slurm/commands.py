@@ -89,8 +89,11 @@ def submit(words: Sequence[str]) -> str:
     NotAvailable
         The site refuses the job, or there is no Slurm here.
     """
-    told = _run(["sbatch", "--parsable", *words])
-    return told.strip().splitlines()[-1].split(";")[0]
+    answer = _run(["sbatch", "--parsable", *words])
+    job_id = answer.strip().rpartition("\n")[2].split(";")[0].strip()
+    if not job_id:
+        raise Unreachable("sbatch printed no job id; 'squeue --me' shows whether the job is queued")
+    return job_id
 
 
 def queue() -> list[Job]:
