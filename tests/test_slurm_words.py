@@ -286,6 +286,12 @@ def test_no_answer_of_sacct_is_misread_into_an_error(told):
     assert all(one.id for one in commands.accounts_of(told))
 
 
+@pytest.mark.parametrize("energy", ["71e99900", "-5", "nan", "18446744073709551614", "0"])
+def test_an_energy_that_cannot_be_is_missing(energy):
+    (found,) = commands.accounts_of(f"1|COMPLETED|0:0|{energy}|1000|9e99")
+    assert (found.energy_j, found.start_s, found.end_s) == (None, 1000.0, None)
+
+
 def command(folder: Path, name: str, text: str, code: int = 0) -> None:
     """Put a command of that name on a folder: it prints, and notes its words."""
     path = folder / name

@@ -37,6 +37,9 @@ FINAL = frozenset(
 _COLUMNS = {"JobID": 20, "State": 24, "exit_code": 12, "Name": 64, "Reason": 60}
 _ACCOUNTS = ("JobIDRaw", "State", "ExitCode", "ConsumedEnergyRaw", "Start", "End")
 
+#: Larger values are Slurm's marks of an unknown one (NO_VAL64) or damage. The time is of year 9999.
+_MAX_ENERGY_J, _MAX_TIME_S = 1e18, 253_402_300_799.0
+
 
 class Unreachable(WattlawError):
     """Slurm's controller does not answer; it may later."""
@@ -184,9 +187,9 @@ def accounts_of(told: str) -> list[Account]:
                     state=state.split()[0] if state else "",  # as "CANCELLED by 1000"
                     exit_code=_ended(code)[0],
                     signal=_ended(code)[1],
-                    energy_j=_number(energy) or None,  # 0 is what a site without meters tells
-                    start_s=_number(start),
-                    end_s=_number(end),
+                    energy_j=_number(energy, _MAX_ENERGY_J) or None,  # 0: a site without meters
+                    start_s=_number(start, _MAX_TIME_S),
+                    end_s=_number(end, _MAX_TIME_S),
                 )
             )
     return found
@@ -253,8 +256,10 @@ def _ended(told: str) -> tuple[int | None, int | None]:
     return (int(code), int(number)) if colon else (int(code) >> 8, int(code) & 0x7F)
 
 
-def _number(told: str) -> float | None:
+def _number(told: str, largest: float) -> float | None:
+    """Return a number that sacct printed; None where it is none, negative, or too large."""
     try:
-        return float(told)
+        number = float(told)
     except ValueError:
         return None
+    return number if 0 <= number <= largest else None
