@@ -160,6 +160,11 @@ def test_a_covariance_of_no_numbers_is_refused(tmp_path: Path, fitted: list[Cali
     path.write_text(text_of(wrong), encoding="utf-8")
     with pytest.raises(BadInput, match="not that of any numbers"):
         read_calibration(path)
+    huge = np.full((size, size), 1.7e308)
+    wrong = fitted[0].model_copy(update={"covariance": tuple(map(tuple, huge))})
+    path.write_text(text_of(wrong), encoding="utf-8")
+    with pytest.raises(BadInput, match="covariance"):
+        read_calibration(path)
 
 
 def row(**changes: Any) -> dict[str, Any]:

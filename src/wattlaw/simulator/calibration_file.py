@@ -11,6 +11,7 @@ from wattlaw.simulator.cluster import Gpu
 from wattlaw.study.document import read_document
 
 _WORK = "work:"
+_MAX_COVARIANCE = 1e300  # eigenvalues of larger ones overflow
 
 
 def text_of(calibration: Calibration) -> str:
@@ -57,8 +58,10 @@ def _fault(found: Calibration) -> str | None:
     if len(found.covariance) != size or any(len(row) != size for row in found.covariance):
         return f"covariance: not {size} rows of {size} numbers"
     covariance = np.array(found.covariance)
-    least = float(np.linalg.eigvalsh((covariance + covariance.T) / 2)[0])
     scale = float(np.abs(covariance).max())
+    if scale > _MAX_COVARIANCE:
+        return f"covariance: a number beyond {_MAX_COVARIANCE:g}"
+    least = float(np.linalg.eigvalsh((covariance + covariance.T) / 2)[0])
     if not np.allclose(covariance, covariance.T, atol=1e-6 * scale) or least < -1e-6 * scale:
         return "covariance: not that of any numbers"
     return None
