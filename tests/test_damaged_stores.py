@@ -212,6 +212,16 @@ def test_a_value_that_no_run_writes_names_its_file(
     assert len(error.splitlines()) == 1
 
 
+def test_a_text_that_is_no_utf8_names_its_file(store, tmp_path, capsys):
+    path = next(store.path.glob("runs/*/epochs.parquet"))
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("host")
+    broken = pa.array([b"\xfd"] * len(table), pa.binary()).view(pa.string())
+    pq.write_table(table.set_column(place, table.schema.field(place), broken), path)
+    assert main(["export", str(store.path), "epochs", "-o", str(tmp_path / "e.parquet")]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_every_verdict_that_a_run_writes_can_be_read(store, verdict, tmp_path):
     row = {"run_id": ID, "host": "a", "epoch": 0, "phase": "train", "duration_s": 1.0,

@@ -203,6 +203,8 @@ def arguments(dice: random.Random, seed: str) -> Case:
         "dir",
         "wattlaw-measure",
     )
+    if command[-1] == "DIR":  # an empty one is the folder of work
+        outputs += ("site.yaml", "wattlaw.conf", "prolog.sh", "epilog.sh")
     given = tuple(word.replace("\0", "") for word in argv)
     return Case(
         "command lines",

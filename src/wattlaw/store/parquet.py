@@ -72,7 +72,7 @@ def read_together(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table | Non
             if not same_types(database, files, schema):
                 return None
             table = database.sql(query, params={"files": files}).to_arrow_table()
-    except (duckdb.Error, BadInput):
+    except (duckdb.Error, UnicodeDecodeError, BadInput):
         return None
     if pc.any(table["foreign_run"]).as_py():
         return None

@@ -80,7 +80,7 @@ def queries(
                 ((shift,),) = database.execute(_SHIFT).fetchall()
                 database.execute(_STRETCHES.format(shift=int(shift)))
             yield database, files["telemetry"], int(shift)
-        except duckdb.Error as error:
+        except (duckdb.Error, UnicodeDecodeError) as error:  # the latter of damaged names
             for name, schema in tables.items():
                 for path in paths[name]:
                     read_sound([path], schema)  # names the file that is damaged

@@ -268,6 +268,7 @@ def _read(path: Path, schema: "pa.Schema") -> "pa.Table":
 
     with _naming(path):
         table = _as(schema, pq.read_table(path))
+        table.validate(full=True)  # texts may be no UTF-8
         others = set(table["run_id"].unique().to_pylist()) - {path.parent.name, None}
         if others:
             raise pa.ArrowInvalid(f"it holds run {others.pop()!a}, not {path.parent.name}")
