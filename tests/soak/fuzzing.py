@@ -1,6 +1,7 @@
 """The fuzzers' workers: each input from its number and the seed, in a process that may be lost."""
 
 import contextlib
+import functools
 import json
 import multiprocessing
 import os
@@ -15,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+import typer.main
 
 from soak import fuzz_documents, fuzz_machine, fuzz_stores, fuzz_tables
 from soak.case import Case
@@ -59,6 +62,8 @@ def prepare(own: Sandbox) -> None:
     own.make_boards().load()  # the driver is the one of this process's folder of temporary files
     os.environ.update(own.environment())
     tempfile.tempdir = None
+    # The parser of the command line is built once for each worker: that is most of a short input.
+    typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 def carry_out(case: Case, own: Sandbox, templates: Path) -> list[Problem]:
