@@ -21,95 +21,75 @@ def canonical(spec: RunSpec) -> str:
 
     Defaults are left out so that a setting added later, at its default, changes no old identity.
     """
-    return Identifier().canonical(spec)
+    before, after = around_setting(spec)
+    return before + encoded(spec.setting) + after
 
 
 def run_id(spec: RunSpec) -> str:
     """Return the first 16 hex digits of the SHA-256 of the canonical form."""
-    return Identifier().run_id(spec)
+    return digest(canonical(spec))
 
 
-class Identifier:
-    """Computes the identities of many runs, with a cache of the JSON of the parts that they share.
+def digest(text: str) -> str:
+    """Return the run id of a canonical form."""
+    return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
 
-    Parts are known by ``id``: the caller keeps those of its runs alive as long as this.
+
+def around_setting(spec: RunSpec) -> tuple[str, str]:
+    """Return the canonical JSON of a run before and after its setting.
+
+    Runs of one workload, sweep and repeat differ in their settings alone.
     """
-
-    def __init__(self) -> None:
-        self._parts: dict[int, str] = {}
-        self._frames: dict[tuple[object, ...], tuple[str, str]] = {}
-
-    def canonical(self, spec: RunSpec) -> str:
-        """Return what the function ``canonical`` returns."""
-        before, after = self._frame(spec)
-        setting = self._parts.get(id(spec.setting))
-        if setting is None:
-            setting = self._parts[id(spec.setting)] = _encoded(spec.setting)
-        return before + setting + after
-
-    def run_id(self, spec: RunSpec) -> str:
-        """Return what the function ``run_id`` returns."""
-        return hashlib.sha256(self.canonical(spec).encode()).hexdigest()[:ID_DIGITS]
-
-    def _frame(self, spec: RunSpec) -> tuple[str, str]:
-        """Return the JSON of a run before and after its setting, in which most runs differ."""
-        key = (
-            *(id(spec.workload), id(spec.measure), id(spec.train)),
-            *(spec.launch_kind, spec.hardware, spec.nodes, spec.repeat),
-        )
-        frame = self._frames.get(key)
-        if frame is None:
-            pairs = [(name, _pair(name, default, spec)) for name, default, _ in _fields(RunSpec)]
-            before = [pair for name, pair in pairs if pair and name < "setting"]
-            after = [pair for name, pair in pairs if pair and name > "setting"]
-            frame = ("{" + ",".join([*before, '"setting":']), ",".join(["", *after]) + "}")
-            self._frames[key] = frame
-        return frame
+    pairs = [(pairs.name, pairs.of(spec)) for pairs in _fields(RunSpec)]
+    before = [pair for name, pair in pairs if pair and name < "setting"]
+    after = [pair for name, pair in pairs if pair and name > "setting"]
+    return "{" + ",".join([*before, '"setting":']), ",".join(["", *after]) + "}"
 
 
-def _pair(name: str, default: object, model: BaseModel) -> str:
-    value = getattr(model, name)
-    return "" if value == default else f'"{name}":{_json(value)}'
-
-
-def _encoded(model: BaseModel) -> str:
+def encoded(model: BaseModel) -> str:
     """Return the canonical JSON of a part of a run."""
     values = model.__dict__
-    pairs = []
-    for name, default, cached in _fields(type(model)):
-        value = values[name]
-        try:
-            pair = cached.get(value)
-        except TypeError:  # a list or mapping of the user's
-            pair = _pair(name, default, model)
-        else:
-            if pair is None:
-                pair = cached[value] = _pair(name, default, model)
-                if len(cached) > _MAX_CACHED:
-                    cached.clear()
-        if pair:
-            pairs.append(pair)
+    try:
+        pairs = [pair for field in _fields(type(model)) if (pair := field[values[field.name]])]
+    except TypeError:  # a list or mapping of the user's
+        pairs = [pair for field in _fields(type(model)) if (pair := field.of(model))]
     return f"{{{','.join(pairs)}}}"
 
 
-def _json(value: object) -> str:
-    return _encoded(value) if isinstance(value, BaseModel) else _encode(_plain(value))
+class _Pairs(dict[Any, str]):
+    """The canonical JSON of a field, ``"name":value``, by value; empty for the default."""
+
+    def __init__(self, name: str, default: object) -> None:
+        super().__init__()
+        self.name, self._default = name, default
+
+    def __missing__(self, value: object) -> str:
+        if len(self) >= _MAX_CACHED:
+            self.clear()
+        pair = self[value] = self._encoded(value)
+        return pair
+
+    def of(self, model: BaseModel) -> str:
+        """Return what belongs to a model's value, which need not be hashable."""
+        return self._encoded(getattr(model, self.name))
+
+    def _encoded(self, value: object) -> str:
+        if value == self._default:
+            return ""
+        text = encoded(value) if isinstance(value, BaseModel) else _encode(_plain(value))
+        return f'"{self.name}":{text}'
 
 
 @cache
-def _fields(model: type[BaseModel]) -> list[tuple[str, object, dict[Any, str]]]:
-    """Return the fields of a model in the order of canonical JSON.
-
-    Of each the name, the default, and a cache of its JSON by value.
-    """
-    return [
-        (
+def _fields(model: type[BaseModel]) -> tuple[_Pairs, ...]:
+    """Return the fields of a model in the order of canonical JSON."""
+    return tuple(
+        _Pairs(
             name,
             _REQUIRED if field.is_required() else field.get_default(call_default_factory=True),
-            {},
         )
         for name, field in sorted(model.model_fields.items())
-    ]
+    )
 
 
 def _plain(value: object) -> object:

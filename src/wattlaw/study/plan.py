@@ -11,11 +11,21 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from wattlaw.errors import BadInput
-from wattlaw.study.identity import Identifier
-from wattlaw.study.model import Measure, RunSpec, Setting, Study, Sweep
+from wattlaw.study.identity import around_setting, digest, encoded
+from wattlaw.study.model import Measure, RunSpec, Setting, Study, Sweep, Train, WorkloadSpec
 from wattlaw.study.rules import fraction_of
 
 MAX_RUNS = 200_000
+
+
+class _Shared(NamedTuple):
+    """What all runs of a workload in a sweep have in common."""
+
+    workload: WorkloadSpec
+    measure: Measure
+    train: Train
+    launch_kind: str
+    hardware: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +33,27 @@ class PlannedRun:
     """A run and the identity under which a store keeps it."""
 
     run_id: str
-    spec: RunSpec
+    setting: Setting
+    nodes: int
+    repeat: int
+    shared: _Shared
+
+    @property
+    def spec(self) -> RunSpec:
+        """Return what the run is asked to be. A plan of 200,000 runs does not keep them."""
+        return RunSpec.of_checked(
+            setting=self.setting, nodes=self.nodes, repeat=self.repeat, **self.shared._asdict()
+        )
 
 
 class _Grid(NamedTuple):
-    """A sweep that is expanded: how its runs are measured, its settings and their node counts."""
+    """A sweep that is expanded: how its runs are measured, and its settings.
+
+    Each setting comes with its node count and its canonical JSON.
+    """
 
     measure: Measure
-    points: list[tuple[Setting, int]]
+    points: list[tuple[Setting, int, str]]
 
 
 @contextlib.contextmanager
@@ -61,24 +84,21 @@ def expand(study: Study) -> list[PlannedRun]:
     if asked > MAX_RUNS:
         raise BadInput(f"sweeps: given {asked:,} runs; allowed: at most {MAX_RUNS:,} in one study")
     grids = _grids(study)
-    identify = Identifier().run_id
     runs: dict[str, PlannedRun] = {}
     for repeat, workload in itertools.product(range(study.repeats), study.workloads):
         for grid in grids[workload.name]:
-            for setting, nodes in grid.points:
-                spec = RunSpec.of_checked(
-                    workload=workload,
-                    setting=setting,
-                    repeat=repeat,
-                    measure=grid.measure,
-                    train=study.train,
-                    launch_kind=study.launch.kind,
-                    hardware=study.launch.hardware,
-                    nodes=nodes,
-                )
-                identity = identify(spec)
-                if identity not in runs:
-                    runs[identity] = PlannedRun(identity, spec)
+            shared = _Shared(
+                workload, grid.measure, study.train, study.launch.kind, study.launch.hardware
+            )
+            around: dict[int, tuple[str, str]] = {}
+            for setting, nodes, text in grid.points:
+                if nodes not in around:
+                    spec = PlannedRun("", setting, nodes, repeat, shared).spec
+                    around[nodes] = around_setting(spec)
+                before, after = around[nodes]
+                run_id = digest(before + text + after)
+                if run_id not in runs:
+                    runs[run_id] = PlannedRun(run_id, setting, nodes, repeat, shared)
     ordered = list(runs.values())
     if study.order == "random":
         random.Random(study.order_seed).shuffle(ordered)  # noqa: S311 - an order, not a secret
@@ -109,7 +129,7 @@ def _grids(study: Study) -> dict[str, list[_Grid]]:
     for sweep in study.sweeps:
         epochs = sweep.epochs or study.measure.epochs
         measure = study.measure.model_copy(update={"epochs": epochs})
-        points = [(setting, _nodes(study, setting)) for setting in _settings(sweep)]
+        points = [(one, _nodes(study, one), encoded(one)) for one in _settings(sweep)]
         for name in grids if sweep.workloads is None else {*sweep.workloads}:
             grids[name].append(_Grid(measure, points))
     return grids
