@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import psutil
 import typer.main
 
 from soak import fuzz_documents, fuzz_machine, fuzz_stores, fuzz_tables
@@ -28,6 +29,7 @@ from wattlaw import processes
 
 #: A worker is replaced after so many inputs, so that what they leave in it does not add up.
 PER_WORKER = 1500
+_MAX_EXTENSIONS = 4  # of the longest time of an input
 Make = Callable[[random.Random, str, Path], Case]
 _WEIGHTED: tuple[tuple[float, Make], ...] = (
     (14, lambda dice, seed, _: fuzz_documents.studies(dice, seed)),
@@ -99,6 +101,29 @@ class _Worker:
     own: Sandbox
     number: int
     since_s: float = field(default_factory=time.monotonic)
+    cpu_s: float = 0.0
+    extensions: int = 0
+
+    def begin(self, number: int) -> None:
+        """Note that an input begins or ends."""
+        self.number, self.since_s, self.extensions = number, time.monotonic(), 0
+        self.cpu_s = self._cpu_s()
+
+    def computes(self) -> bool:
+        """Say whether an input that takes long still computes, and give it more time if so.
+
+        On a busy machine an input that needs seconds of processor time can take minutes.
+        """
+        before_s, self.cpu_s = self.cpu_s, self._cpu_s()
+        self.since_s, self.extensions = time.monotonic(), self.extensions + 1
+        return self.cpu_s - before_s > 1.0 and self.extensions <= _MAX_EXTENSIONS
+
+    def _cpu_s(self) -> float:
+        try:
+            times = psutil.Process(self.process.pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return float(times.user + times.system)
 
 
 class Fuzzing:
@@ -125,7 +150,10 @@ class Fuzzing:
                     for place, worker in enumerate(workers):
                         if worker.pipe in ready:
                             workers[place] = self._hear(worker)
-                        elif time.monotonic() - worker.since_s > MOST_WALL_S:
+                        elif (
+                            time.monotonic() - worker.since_s > MOST_WALL_S
+                            and not worker.computes()
+                        ):
                             workers[place] = self._lost(worker, "it does not end")
             finally:
                 for worker in workers:
@@ -149,7 +177,7 @@ class Fuzzing:
                 self._end(worker)
                 return self._start(worker.own, worker.number + self._workers)
             return self._lost(worker, f"the process dies with {code}")
-        worker.number, worker.since_s = told[1], time.monotonic()
+        worker.begin(told[1])
         if told[0] == "end":
             _, number, reader, problems = told
             self._outcome.tried(reader)
