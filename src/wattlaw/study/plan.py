@@ -41,9 +41,12 @@ class PlannedRun:
     @property
     def spec(self) -> RunSpec:
         """Return what the run is asked to be. A plan of 200,000 runs does not keep them."""
-        return RunSpec.of_checked(
-            setting=self.setting, nodes=self.nodes, repeat=self.repeat, **self.shared._asdict()
-        )
+        shared = self.shared
+        return RunSpec.of_checked(  # in the order of the fields, in which it is written
+            workload=shared.workload, setting=self.setting, repeat=self.repeat,
+            measure=shared.measure, train=shared.train, launch_kind=shared.launch_kind,
+            hardware=shared.hardware, nodes=self.nodes,
+        )  # fmt: skip
 
 
 class _Grid(NamedTuple):
