@@ -3,8 +3,8 @@
 Each study is t = 100 N^-0.8 with log-normal noise of 5 % and repeats of each count. Beside noise of
 each run, "shared" studies give all repeats of a count a deviation in common: half as large as the
 noise, as large, twice. Covered is a study's beta, its alpha, the law at twice the largest count
-(band), and a new run there (prediction). The same for bends: how often one is claimed of pure power
-laws, and found in curves that go flat beyond 64 workers. Run with ``make bench``.
+(band), and a new run there (prediction). The same for breakpoints: how often one is found in
+pure power laws, and in curves that go flat beyond 64 workers. Run with ``make bench``.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from wattlaw.analysis.laws.bend import MIN_COUNTS, find_bend
+from wattlaw.analysis.laws.breakpoint import MIN_COUNTS, find_breakpoint
 from wattlaw.analysis.laws.power_law import PowerLaw, fit_power_law
 
 STUDIES = 2000
@@ -40,19 +40,19 @@ def main() -> None:
     """Measure, print, and write the result beside its settings."""
     begun_s = time.perf_counter()
     rows = [row for name in GRIDS for shared in SHARED for row in covered(name, shared)]
-    bends = [bent(name, shared) for name in WIDE for shared in SHARED]
+    breakpoints = [bent(name, shared) for name in WIDE for shared in SHARED]
     # What a report quotes, where its assumption holds: noise of each run, and repeats.
     promised = [row for row in rows if row["shared"] == 0 and row["interval"] != "hc3"]
     exact = [row for row in rows if row["interval"] == "repeats"]
     shares = [row[name] for row in promised + exact for name in QUANTITIES if name in row]
-    false = [row["claimed of power laws"] for row in bends]
+    false = [row["claimed of power laws"] for row in breakpoints]
     result = {
-        "what": "coverage of 95 % intervals, and bends claimed",
+        "what": "coverage of 95 % intervals, and breakpoints claimed",
         "studies": STUDIES,
         "coverage": rows,
-        "bends": bends,
+        "breakpoints": breakpoints,
         "target": "93 to 97 % where the noise is of runs (all but hc3), and from repeats always; "
-        "a bend is claimed of at most 5 % of pure power laws",
+        "a breakpoint is claimed of at most 5 % of pure power laws",
         "lowest": min(shares),
         "highest": max(shares),
         "met": min(shares) >= 0.93 and max(shares) <= 0.97 and max(false) <= 0.05,
@@ -64,7 +64,7 @@ def main() -> None:
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"coverage-{datetime.now(UTC):%Y-%m}.json"
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    _print(rows, bends)
+    _print(rows, breakpoints)
     print(f"lowest {min(shares):.3f}, highest {max(shares):.3f}; target: {result['target']}: "
           f"{'met' if result['met'] else 'not met'}; {path}")  # fmt: skip
 
@@ -122,9 +122,9 @@ def _in(value: float, interval: tuple[float, float] | None) -> bool:
 
 
 def bent(name: str, shared: float) -> dict[str, Any]:
-    """Return how often a bend is claimed of power laws, and found in curves that have one."""
-    false = [find_bend(x, y) is not None for x, y, _ in studies(name, shared)]
-    found = [find_bend(x, y) for x, y, _ in studies(name, shared, FLAT_BEYOND)]
+    """Return how often a breakpoint is claimed of power laws, and found in curves that have one."""
+    false = [find_breakpoint(x, y) is not None for x, y, _ in studies(name, shared)]
+    found = [find_breakpoint(x, y) for x, y, _ in studies(name, shared, FLAT_BEYOND)]
     return {
         "grid": name,
         "shared": shared,
@@ -134,13 +134,13 @@ def bent(name: str, shared: float) -> dict[str, Any]:
     }
 
 
-def _print(rows: list[dict[str, Any]], bends: list[dict[str, Any]]) -> None:
+def _print(rows: list[dict[str, Any]], breakpoints: list[dict[str, Any]]) -> None:
     print(f"{'grid':22}{'shared':>7}  {'interval':9}" + "".join(f"{q:>11}" for q in QUANTITIES))
     for row in rows:
         shown = "".join(f"{row[q]:11.3f}" if q in row else f"{'-':>11}" for q in QUANTITIES)
         print(f"{row['grid']:22}{row['shared']:7g}  {row['interval']:9}{shown}")
     print(f"{'grid':22}{'shared':>7}  bend claimed of power laws, found, of these at 64")
-    for row in bends:
+    for row in breakpoints:
         told = list(row.values())[2:]
         print(f"{row['grid']:22}{row['shared']:7g}  " + "".join(f"{v:10.3f}" for v in told))
 

@@ -40,7 +40,7 @@ def main() -> None:
         "json_s": time.perf_counter() - begun_s,
         "json_mb": len(told) / 1e6,
         "laws": len(fits.laws),
-        "bends": sum(row.bend is not None for row in fits.rows),
+        "breakpoints": sum(row.breakpoint is not None for row in fits.rows),
         "target": f"{SERIES} series under {TARGET_S:g} s",
         "met": wall_s < TARGET_S,
         "python": platform.python_version(),

@@ -3,7 +3,7 @@
 Every exponent is of the counts, batches, precision and limits of ``studies/``; the published ranges
 of N are not known. Nothing is measured and nothing is drawn: numbers depend on files of this
 repository alone. The second table changes two numbers of machine and software, the same for all
-models: what the storage gives, and what an epoch takes besides its updates. Run with
+models: what the storage gives, and what an epoch takes besides its steps. Run with
 ``make bench-simulator``; ``docs/simulation-model.md`` has the tables, which a test compares.
 """
 

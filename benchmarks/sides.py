@@ -24,7 +24,7 @@ from wattlaw import processes
 from wattlaw.study.base import Precision
 
 _SEED = 0
-_PROFILED = {"wait": 4, "warmup": 2, "active": 6}  # updates
+_PROFILED = {"wait": 4, "warmup": 2, "active": 6}  # steps
 _ROWS = 25
 
 
@@ -208,13 +208,13 @@ def _loops(role: str, case: Case) -> Iterator[tuple[dict[str, Loop], dict[str, A
         model, loops = reference(case)
         yield loops, _told(model)
         return
-    from wattlaw.training.ranks import joined
+    from wattlaw.training.ranks import process_group
 
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     with tempfile.TemporaryDirectory() as name:
         os.environ |= alone | {"WATTLAW_RENDEZVOUS_FILE": str(Path(name) / "meeting")}
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        with joined() as ranks:
+        with process_group() as ranks:
             model, loops, flops_per_sample = _ours(case, ranks)
             yield (
                 loops,
@@ -269,7 +269,7 @@ def _ours(case: Case, ranks: Any) -> tuple[Any, dict[str, Loop], float | None]:
 
 
 def _profile(loop: Loop, case: Case) -> list[str]:
-    """Return what some updates spend their time on, as a table."""
+    """Return what some steps spend their time on, as a table."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.profiler import ProfilerActivity, profile, schedule

@@ -91,7 +91,7 @@ def windows(identity: str, hosts: int, epochs: int, seconds: float) -> pa.Table:
             "run_id": identity, "host": f"node{host:03}", "epoch": epoch, "phase": phase,
             "warmup": epoch == 0, "duration_s": seconds / epochs * share,
             "start_ns": BEGIN_NS + round(seconds / epochs * (epoch + begin) * 1e9),
-            "samples": 1000, "updates": 10, "loss": 1.0, "energy_source": "counter",
+            "samples": 1000, "steps": 10, "loss": 1.0, "energy_source": "counter",
             "energy_verdict": "ok", "gpu_energy_j": 1000.0, "sm_util_mean": 0.8,
         }
         for epoch in range(epochs) for host in range(hosts)

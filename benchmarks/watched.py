@@ -80,7 +80,7 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
     from wattlaw.study.model import WorkloadSpec
     from wattlaw.training.ranks import moved
     from wattlaw.workloads import catalogue
-    from wattlaw.workloads.feed import Feed, Loader
+    from wattlaw.workloads.data_loading import Loader, LoaderOptions
     from wattlaw.workloads.workload import Shard
 
     torch.manual_seed(0)
@@ -89,7 +89,7 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
     model = workload.model().to(device)
     optimizer = workload.optimizer(model, batch, fused=False)
     shard = Shard(0, 1, batch, seed=0, fraction=1.0)
-    loader = Loader(workload.training_data(), shard, Feed(), training=True)
+    loader = Loader(workload.training_data(), shard, LoaderOptions(), training=True)
     batches = [moved(one.data, device) for one in loader.epoch(0)]
 
     def block() -> None:

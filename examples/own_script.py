@@ -31,5 +31,5 @@ with wattlaw.track() as run:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        run.tell(samples=len(data), loss=loss.item())
+        run.log(samples=len(data), loss=loss.item())
 dist.destroy_process_group()

@@ -57,7 +57,7 @@ class Lab:
                 took_s = self._noisy((time_s or law(0.8))(n), noise)
                 window: dict[str, object] = {
                     "duration_s": took_s, "samples": int(SAMPLES * share),
-                    "updates": int(SAMPLES * share / batch),
+                    "steps": int(SAMPLES * share / batch),
                 }  # fmt: skip
                 if watts is not None:
                     power_w = self._noisy(_at(watts, n), noise / 2)

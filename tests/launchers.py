@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wattlaw.launch.campaign import Campaign, Outcome
-from wattlaw.launch.launcher import Ended, EndsWithUs
-from wattlaw.launch.places import Claim, Places
+from wattlaw.launch.launcher import AttachedLauncher, Ended
+from wattlaw.launch.slots import SlotLease, Slots
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -24,7 +24,7 @@ class Silent:
 
 
 class ScriptedAttempt:
-    def __init__(self, poll: Callable[[], Ended | None], claim: Claim) -> None:
+    def __init__(self, poll: Callable[[], Ended | None], claim: SlotLease) -> None:
         self._poll, self._claim, self.stopped = poll, claim, False
 
     def poll(self) -> Ended | None:
@@ -38,7 +38,7 @@ class ScriptedAttempt:
         self._claim.release()
 
 
-class ScriptedLauncher(EndsWithUs):
+class ScriptedLauncher(AttachedLauncher):
     """Every attempt writes all its windows; ``poll`` of a run's repeat says how it goes on."""
 
     is_durable = True
@@ -46,19 +46,19 @@ class ScriptedLauncher(EndsWithUs):
     def __init__(self, folder: Path, **polls: Callable[[], Ended | None]) -> None:
         self.polls = polls
         self.attempts: list[ScriptedAttempt] = []
-        self._places = Places(folder)
+        self._places = Slots(folder)
 
-    def refuses(self, spec: RunSpec) -> str | None:
+    def unsupported_reason(self, spec: RunSpec) -> str | None:
         return None
 
-    def claim(self, spec: RunSpec) -> Claim | None:
+    def allocate(self, spec: RunSpec) -> SlotLease | None:
         return self._places.claim(["the only one"], 1)
 
     def close(self) -> None: ...
 
-    def start(self, record: RunRecord, folder: RunFolder, claim: Claim) -> ScriptedAttempt:
+    def start(self, record: RunRecord, folder: RunFolder, claim: SlotLease) -> ScriptedAttempt:
         measure = record.spec.measure
-        row = {"start_ns": 1, "duration_s": 1.0, "samples": 10, "updates": 1, "loss": 1.0}
+        row = {"start_ns": 1, "duration_s": 1.0, "samples": 10, "steps": 1, "loss": 1.0}
         with open_windows(folder.live(record.attempts), "here") as windows:
             for epoch in range(measure.epochs):
                 for phase in ("train", "evaluate"):

@@ -15,16 +15,16 @@ import pytest
 
 from conftest import heard, wait_for
 from fake_nvml import Boards
-from wattlaw.limits.saved import VARIABLE, SaveFolder
+from wattlaw.limits.state_folder import VARIABLE, StateFolder
 
 FAKE_BIN = Path(__file__).parent / "fake_bin"
 SET = "nvmlDeviceSetPowerManagementLimit"
 #: Limits the boards of its arguments, says so, and does nothing else.
 OWNER = """
 import sys, time
-from wattlaw.limits.asked import Limits
-from wattlaw.limits.guard import hold
-held = hold(sys.argv[2:])
+from wattlaw.limits.requests import Limits
+from wattlaw.limits.guard import acquire
+held = acquire(sys.argv[2:])
 if held is None:
     sys.exit("somebody else has one of them")
 held.apply(Limits(power_limit_w=float(sys.argv[1])))
@@ -40,7 +40,7 @@ class Place:
     """
 
     def __init__(self, path: Path, boards: Boards, patch: pytest.MonkeyPatch) -> None:
-        self.boards, self.folder = boards, SaveFolder(path / "limits")
+        self.boards, self.folder = boards, StateFolder(path / "limits")
         for name, value in {**boards.environment(), VARIABLE: str(self.folder.path)}.items():
             patch.setenv(name, value)
 

@@ -1,14 +1,14 @@
-"""Simulated jobs made by hand: figures of a plain net, and clusters of which a part is ideal."""
+"""Simulated jobs made by hand: profile of a plain net, and clusters of which a part is ideal."""
 
 from dataclasses import replace
 
 from wattlaw.simulator.cluster import Cluster
-from wattlaw.simulator.figures import Figures, Kernels
 from wattlaw.simulator.job import Job
 from wattlaw.simulator.library import read_cluster
 from wattlaw.simulator.parameters import Parameters
+from wattlaw.simulator.profile import Kernels, WorkloadProfile
 
-#: Nothing between the figures and the peaks of the hardware, and all ranks alike.
+#: Nothing between the profile and the peaks of the hardware, and all ranks alike.
 IDEAL = Parameters(
     compute_fp32=1.0, compute_tensor=1.0, bandwidth=1.0, network=1.0, overlap=1.0,
     kernel_us=0.0, launch_us=0.0, step_ms=0.0, epoch_ms=0.0, order_ns=0.0,
@@ -16,8 +16,8 @@ IDEAL = Parameters(
 )  # fmt: skip
 
 
-def figures(**changed: object) -> Figures:
-    """Return figures of a net of 25 million parameters and 24 GFLOP per sample."""
+def profile(**changed: object) -> WorkloadProfile:
+    """Return profile of a net of 25 million parameters and 24 GFLOP per sample."""
     forward = Kernels(
         phase="forward", count=160, flops_per_sample=5e7, bytes_per_sample=1.5e6, bytes_fixed=6e5
     )
@@ -25,7 +25,7 @@ def figures(**changed: object) -> Figures:
     update = Kernels(
         phase="update", count=6, flops_per_sample=0.0, bytes_per_sample=0.0, bytes_fixed=1e8
     )
-    plain = Figures(
+    plain = WorkloadProfile(
         workload="plain",
         parameters=25_000_000,
         gradient_bytes=100_000_000,
@@ -41,7 +41,7 @@ def figures(**changed: object) -> Figures:
 
 def job(gpus: int = 1, **changed: object) -> Job:
     """Return a job of one million samples, 64 per GPU and update, on the cluster of the MIT."""
-    plain = Job(figures(), read_cluster("mit-v100"), gpus, 64, 1_024_000)
+    plain = Job(profile(), read_cluster("mit-v100"), gpus, 64, 1_024_000)
     return replace(plain, **changed)  # type: ignore[arg-type]
 
 

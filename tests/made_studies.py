@@ -32,7 +32,7 @@ class Model:
     beta: float
     local_batch: int
     power_w: float = 200.0  # of one GPU without cap, at the smallest count
-    bend: int | None = None  # beyond it, more GPUs are no faster
+    breakpoint: int | None = None  # beyond it, more GPUs are no faster
     floor_s: float = 0.0  # added to every epoch: what does not scale
     sm_util: float = 0.9
     mem_util: float = 0.5
@@ -44,7 +44,7 @@ MIT = {
     "vgg16": Model(6000.0, 0.64, 256, 230.0, metric="top1"),
     "bert-base": Model(4000.0, 0.87, 8, 220.0, metric="perplexity"),
     "dimenet": Model(2500.0, 0.82, 128, 150.0, metric="mae"),
-    "schnet": Model(600.0, 0.60, 128, 90.0, bend=64, metric="mae"),
+    "schnet": Model(600.0, 0.60, 128, 90.0, breakpoint=64, metric="mae"),
 }
 
 
@@ -90,7 +90,7 @@ def mit(
             slower = caps.slower.get(cap, 1.0) if cap else caps.clock_slower.get(clock, 1.0)
             draws = caps.draws.get(cap, 1.0) if cap else caps.clock_draws.get(clock, 1.0)
             for gpus in counts:
-                reach = min(gpus, model.bend or gpus)
+                reach = min(gpus, model.breakpoint or gpus)
                 time_s = model.alpha_s * slower * reach**-beta + model.floor_s
                 spread = (gpus / counts[0]) ** -util_falls
                 made.cell(
@@ -127,7 +127,7 @@ def kit(
 
     Quality is ``quality`` up to a global batch of ``falls_beyond``, and falls by 4 % per doubling
     beyond. Where the data set grows with N, at constant global batch every epoch has N times as
-    many updates, each a little dearer.
+    many steps, each a little dearer.
     """
     dice, made = np.random.default_rng(seed), _Tables()
     model = Model(alpha_s, beta, local_batch)
@@ -140,8 +140,8 @@ def kit(
             settings += [(n, batches[0], batches[0] // n, n / counts[-1]) for n in counts]
             settings += [(n, local_batch * n, local_batch, n / counts[-1]) for n in counts]
         for n, batch, local, fraction in dict.fromkeys(settings):
-            updates = SAMPLES * fraction / batch
-            time_s = quick * (fraction * alpha_s * n**-beta + 0.0005 * updates * np.log2(2 * n))
+            steps = SAMPLES * fraction / batch
+            time_s = quick * (fraction * alpha_s * n**-beta + 0.0005 * steps * np.log2(2 * n))
             lost = max(0.0, float(np.log2(batch / falls_beyond)))
             made.cell(
                 dice, repeats, noise, epochs, workload, model, n, time_s,
@@ -184,7 +184,7 @@ class _Tables:
                 window: dict[str, object] = {
                     "duration_s": took_s, "warmup": epoch == 0, "start_ns": start,
                     "samples": int(SAMPLES * fraction),
-                    "updates": int(SAMPLES * fraction / int(setting["global_batch"])),  # type: ignore[call-overload]
+                    "steps": int(SAMPLES * fraction / int(setting["global_batch"])),  # type: ignore[call-overload]
                     "sm_util_mean": sm, "sm_util_cv": cv, "mem_util_mean": memory,
                     "mem_util_cv": 1.5 * cv, "sm_clock_mean_mhz": 1380.0,
                 }  # fmt: skip

@@ -23,7 +23,7 @@ def window_row(run_id: str, epoch: int, **changes: object) -> dict[str, object]:
     """Return a training window without energy."""
     row: dict[str, object] = {
         "run_id": run_id, "host": "a", "epoch": epoch, "phase": "train", "warmup": False,
-        "start_ns": epoch, "duration_s": 1.0, "samples": 100, "updates": 10, "loss": 0.1,
+        "start_ns": epoch, "duration_s": 1.0, "samples": 100, "steps": 10, "loss": 0.1,
         "energy_source": "none", "energy_verdict": "unavailable",
     }  # fmt: skip
     return row | changes

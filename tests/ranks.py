@@ -77,7 +77,7 @@ def start(
     """Start the ranks of a run; return their processes.
 
     ``warned_at`` is which of their looks for a warning sees one, counted from 1: there is a look
-    after every update, one before an epoch's evaluation and one after it. With ``counts`` the first
+    after every step, one before an epoch's evaluation and one after it. With ``counts`` the first
     rank counts the operations of its first samples, as that of a launched run does.
     """
     _serve()
@@ -135,7 +135,7 @@ class _Looks:
         self._left -= 1
         return self._left <= 0
 
-    after_update = now
+    after_step = now
 
 
 def _rank(
@@ -152,9 +152,9 @@ def _rank(
 
     from wattlaw import registry
     from wattlaw.telemetry.windows import open_windows
-    from wattlaw.training import failures, flops, handover
+    from wattlaw.training import environment, failures, flops
     from wattlaw.training.loop import Training
-    from wattlaw.training.ranks import joined
+    from wattlaw.training.ranks import process_group
     from wattlaw.workloads import catalogue
 
     # Loaders are forked, as in a rank that torchrun starts. A server of the rank's own, which is
@@ -164,12 +164,12 @@ def _rank(
     world = str(spec.setting.gpus)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo"}
     os.environ |= {"WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "OMP_NUM_THREADS": "1"}
-    os.environ[handover.RENDEZVOUS_FILE] = meeting
+    os.environ[environment.RENDEZVOUS_FILE] = meeting
     run = RunFolder(folder)
     try:
         entry = registry.load(catalogue.GROUP, spec.workload.name)
         workload = catalogue.build(spec.workload)
-        with joined() as ranks:
+        with process_group() as ranks:
             torch.manual_seed(seed)
             model = workload.model()
             training = Training(workload, model, spec, seed, ranks)

@@ -376,7 +376,7 @@ def test_a_command_without_batch_gets_advice_too():
     runs, epochs = [], []
     for n in (1, 2, 4):
         runs.append(run_row(f"{n}", gpus=n, global_batch=None, local_batch=None))
-        epochs.append(window_row(f"{n}", 0, duration_s=100 / n, samples=None, updates=None))
+        epochs.append(window_row(f"{n}", 0, duration_s=100 / n, samples=None, steps=None))
     runs, epochs = frames(runs, epochs)
     found = advise(run_metrics(runs, epochs), epochs, "digits-cnn", max_gpus=2)
     assert found.recommended.gpus == 2

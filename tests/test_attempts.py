@@ -16,7 +16,7 @@ from wattlaw.study.identity import run_id
 from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
 from wattlaw.telemetry.windows import open_windows, write_window
 from wattlaw.training import failures
-from wattlaw.training.handover import DISK_FULL
+from wattlaw.training.environment import DISK_FULL
 
 DIGITS = WorkloadSpec(name="digits-cnn")
 COMMAND = WorkloadSpec(name="own", command=("python", "train.py"))
@@ -92,7 +92,7 @@ def test_a_command_that_is_tried_again_has_the_windows_of_the_last_time_only(epo
 
 
 class Part(NamedTuple):
-    """A window: of training from one update up to another, or of evaluation."""
+    """A window: of training from one step up to another, or of evaluation."""
 
     epoch: int
     begin: int
@@ -105,7 +105,7 @@ def evaluated(epoch: int, hosts: str = "a") -> Part:
     return Part(epoch, 0, 0, "evaluate", hosts)
 
 
-W = 10  # updates of a whole epoch
+W = 10  # steps of a whole epoch
 
 
 def record_of(attempts: int, *, nodes: int = 1, epochs: int = 2) -> RunRecord:
@@ -142,8 +142,8 @@ def written(
                         warmup=False,
                         start_ns=number,  # tells the attempt
                         duration_s=1.0,
-                        from_update=part.begin,
-                        updates=part.end - part.begin if is_training else None,
+                        from_step=part.begin,
+                        steps=part.end - part.begin if is_training else None,
                     )
     return record, run
 
@@ -151,9 +151,9 @@ def written(
 def merged(folder: Path, attempts: list[list[Part]]) -> tuple[list[tuple[int, ...]], list[int]]:
     record, run = written(folder, attempts)
     table, numbers = windows_of_all(record, run)
-    names = ("start_ns", "epoch", "from_update")
+    names = ("start_ns", "epoch", "from_step")
     found = [
-        (*(row[name] for name in names), row["updates"] or 0)
+        (*(row[name] for name in names), row["steps"] or 0)
         for row in table.to_pylist()
         if row["phase"] == "train"
     ]

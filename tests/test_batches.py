@@ -1,4 +1,4 @@
-"""Which samples an update takes, and which of them a rank gets."""
+"""Which samples a step takes, and which of them a rank gets."""
 
 from typing import ClassVar
 
@@ -11,10 +11,10 @@ from wattlaw.workloads.batches import (
     evaluation_parts,
     sample_seeds,
     splitmix64,
+    steps_per_epoch,
     training_parts,
-    updates_per_epoch,
 )
-from wattlaw.workloads.feed import Feed, InMemory, Loader
+from wattlaw.workloads.data_loading import InMemory, Loader, LoaderOptions
 from wattlaw.workloads.workload import Shard
 
 counts = st.integers(1, 300)
@@ -101,14 +101,14 @@ def test_pieces_of_a_part_are_the_part_and_only_the_last_ends_the_update(
     cut = Shard(rank % world, world, local, seed=1, micro_batches=pieces)
     whole = list(training_parts(samples, shard, 0))
     found = list(training_parts(samples, cut, 0))
-    updates: list[list[int]] = [[]]
+    steps: list[list[int]] = [[]]
     for part in found:
         assert len(part.indices) >= 1
-        updates[-1] += part.indices.tolist()
-        if part.ends_update:
-            updates.append([])
-    assert updates == [part.indices.tolist() for part in whole] + [[]]
-    assert updates_per_epoch(samples, shard) == updates_per_epoch(samples, cut) == len(whole)
+        steps[-1] += part.indices.tolist()
+        if part.ends_step:
+            steps.append([])
+    assert steps == [part.indices.tolist() for part in whole] + [[]]
+    assert steps_per_epoch(samples, shard) == steps_per_epoch(samples, cut) == len(whole)
 
 
 @given(counts, worlds, locals_, st.integers(1, 6), st.integers(0, 50))
@@ -117,9 +117,9 @@ def test_an_epoch_that_begins_at_an_update_has_the_rest_of_the_whole_one(
 ):
     shard = Shard(world - 1, world, local, seed=1, micro_batches=pieces)
     whole = list(training_parts(samples, shard, 3))
-    ends = [0, *(place for place, part in enumerate(whole, 1) if part.ends_update)]
+    ends = [0, *(place for place, part in enumerate(whole, 1) if part.ends_step)]
     rest = whole[ends[begin] :] if begin < len(ends) else []
-    found = list(training_parts(samples, shard, 3, from_update=begin))
+    found = list(training_parts(samples, shard, 3, from_step=begin))
     assert [part.indices.tolist() for part in found] == [part.indices.tolist() for part in rest]
     assert [part[1:] for part in found] == [part[1:] for part in rest]
 
@@ -136,10 +136,10 @@ class Counted(InMemory):
 
 def test_updates_before_the_one_that_an_epoch_begins_at_are_not_fetched():
     shard = Shard(0, 1, 4, seed=0, micro_batches=2)
-    loader = Loader(Counted((torch.arange(22),)), shard, Feed(0), training=True)
-    whole = [(batch.data[0].tolist(), batch.ends_update) for batch in loader.epoch(1)]
+    loader = Loader(Counted((torch.arange(22),)), shard, LoaderOptions(0), training=True)
+    whole = [(batch.data[0].tolist(), batch.ends_step) for batch in loader.epoch(1)]
     Counted.asked.clear()
-    rest = [(batch.data[0].tolist(), batch.ends_update) for batch in loader.epoch(1, 3)]
+    rest = [(batch.data[0].tolist(), batch.ends_step) for batch in loader.epoch(1, 3)]
     assert rest == whole[6:]
     assert [indices for indices, _ in rest] == Counted.asked
 

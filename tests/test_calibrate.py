@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from made_jobs import figures, job
+from made_jobs import job, profile
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
-from wattlaw.launch.jobs import alike, calibrated_as, workload_key
-from wattlaw.launch.measured import Known, Readings, readings
+from wattlaw.launch.simulated.calibration_data import Known, Readings, readings
+from wattlaw.launch.simulated.simulation_inputs import alike, calibrated_as, workload_key
 from wattlaw.simulator.calibration import Calibration, Measured, calibrate, calibrated, intervals
 from wattlaw.simulator.calibration_file import read_calibration, text_of
-from wattlaw.simulator.fitted import factors_of, misfit, parameters_of
+from wattlaw.simulator.calibration_summary import factors_of, misfit, parameters_of
 from wattlaw.simulator.job import Job
 from wattlaw.simulator.library import read_cluster
 from wattlaw.simulator.parameters import Parameters
@@ -41,7 +41,7 @@ def measured(of: Job, dice: np.random.Generator) -> Measured:
 
 
 def settings() -> Iterator[Job]:
-    """Yield settings of few seconds of simulator each, data sets of whole updates."""
+    """Yield settings of few seconds of simulator each, data sets of whole steps."""
     for place, (gpus, batch) in enumerate([(1, 4), (1, 16), (1, 64), (2, 16), (8, 16), (16, 64)]):
         samples = 64_000 * gpus
         for clock_mhz in (None, 900.0 + 20 * place):
@@ -206,8 +206,8 @@ def test_an_energy_that_was_not_measured_gives_no_power(source: str) -> None:
         ({"local_batch": float("nan")}, "local batch is not known"),
         ({"precision": "bf16"}, "given bf16; allowed on NVIDIA V100"),
         ({"power_limit_w": 300.0}, "power_limit_w: given 300; allowed"),
-        ({"options": '{"command": ["python"]}'}, "a command has no figures"),
-        ({"options": '{"image_size": 160}'}, "no figures are stored"),
+        ({"options": '{"command": ["python"]}'}, "a command has no profile"),
+        ({"options": '{"image_size": 160}'}, "no profile are stored"),
     ],
 )
 def test_what_cannot_be_used_is_left_out_and_named(changes: dict[str, Any], why: str) -> None:
@@ -234,8 +234,8 @@ def test_samples_that_a_store_does_not_tell_are_the_workloads() -> None:
 
 
 def test_figures_of_a_file_need_no_workload() -> None:
-    found = read(row(workload="mine"), mine=Known("plain", figures()))
-    assert found.measured[0].job.figures == figures()
+    found = read(row(workload="mine"), mine=Known("plain", profile()))
+    assert found.measured[0].job.profile == profile()
     assert found.measured[0].workload == "plain [runs=mine]"
 
 
@@ -243,7 +243,7 @@ def test_a_workload_is_found_by_itself_or_as_the_only_one_alike(fitted: list[Cal
     def of(*names: str) -> Calibration:
         return fitted[0].model_copy(update={"work_factors": dict.fromkeys(names, 1.0)})
 
-    key = workload_key(figures(options={"width": 2}))
+    key = workload_key(profile(options={"width": 2}))
     assert key == "plain (width=2)"
     assert calibrated_as(of("plain", key, f"{key} [data=a]"), key) == key
     assert calibrated_as(of("plain", f"{key} [data=a]"), key) == f"{key} [data=a]"
@@ -271,7 +271,7 @@ MAP = (
 def public_rows() -> list[dict[str, str]]:
     """Return the rows of a V100, in a fixed order in which neighbours have nothing in common.
 
-    Their samples are cut to whole updates, a 1,000th at most, which halves the simulator's work.
+    Their samples are cut to whole steps, a 1,000th at most, which halves the simulator's work.
     """
     with DATA.open(encoding="utf-8", newline="") as file:
         table = [one for one in csv.DictReader(file) if one["gpu"] == "V100"]

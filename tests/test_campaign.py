@@ -27,7 +27,7 @@ from wattlaw.errors import NotAvailable
 from wattlaw.launch.launcher import Ended
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
-from wattlaw.training.handover import AGENT_PID
+from wattlaw.training.environment import AGENT_PID
 
 TWO_WORKERS = [{"gpus": [2], "global_batch": [32]}]
 ONE_WORKER = [{"gpus": [1], "global_batch": [32]}]

@@ -37,14 +37,14 @@ def two(first: str, beta: float, second: str, other: float, **more: object) -> L
     return lab.run(second, time_s=law(other), **more)
 
 
-def rated(samples: float, updates: float, batches: tuple[int, ...] = (64, 256, 1024)) -> Lab:
+def rated(samples: float, steps: float, batches: tuple[int, ...] = (64, 256, 1024)) -> Lab:
     """Return runs whose watts follow the two rates, at times that no law binds to the batch."""
     lab, counts = Lab(), (1, 2, 4, 8)
     for i, batch in enumerate(batches):
         for n in counts:
             time_s = 900.0 * n**-0.7 * (1.0 + 0.3 * ((i + n) % 3))
             hours = n * time_s / 3600
-            watts = 200 * (1e6 / hours / 1e6) ** samples * (1e6 / batch / hours / 1e4) ** updates
+            watts = 200 * (1e6 / hours / 1e6) ** samples * (1e6 / batch / hours / 1e4) ** steps
             lab.run(
                 counts=(n,), time_s=lambda _, t=time_s: t, watts=watts, global_batch=batch,
                 hardware="A100", noise=0.002,
@@ -188,7 +188,7 @@ CASES: dict[str, dict[str, Made]] = {
         FALSE: lambda: rated(0.0, 0.1),
         OPEN: lambda: rated(0.3, 0.0, (64,)),
     },
-    "factor-moves-with-updates": {
+    "factor-moves-with-steps": {
         TRUE: lambda: rated(0.0, 0.2),
         FALSE: lambda: rated(0.3, 0.0),
         OPEN: lambda: rated(0.0, 0.2, (64,)),
@@ -304,7 +304,7 @@ def test_a_schnet_that_bends_early_does_not_bend_at_64() -> None:
     lab = Lab().run("schnet", time_s=lambda n: 600.0 * min(n, 16) ** -0.6 * max(n / 16, 1) ** -0.1)
     claim = BY_NAME["schnet-leaves-the-law-beyond-64"](lab.findings())
     assert claim.verdict == CONTRADICTED
-    assert "bends already at 16 GPUs" in claim.evidence
+    assert "breakpoints already at 16 GPUs" in claim.evidence
 
 
 def test_capped_runs_do_not_enter_claims_on_runs_without_caps() -> None:

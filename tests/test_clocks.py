@@ -17,7 +17,7 @@ from wattlaw.store.record import ClockReport
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.identity import run_id
 from wattlaw.training.clocks import ROUNDS, Clocks, Endpoint, Round, offset_of
-from wattlaw.training.handover import HOST
+from wattlaw.training.environment import HOST
 
 DELAY = st.integers(0, 10**10)
 NOW_NS = 1_800_000_000 * 10**9

@@ -15,11 +15,11 @@ import yaml
 from conftest import processes_of, records, started, wait_for, wattlaw
 from fake_nvml import Boards
 from wattlaw.cli.main import main
-from wattlaw.limits.saved import VARIABLE
+from wattlaw.limits.state_folder import VARIABLE
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.training.command import first_error
-from wattlaw.training.handover import AGENT_PID
+from wattlaw.training.environment import AGENT_PID
 
 BOARD_W = 140.0  # less than any limit here
 SCRIPTS = {
@@ -32,10 +32,10 @@ SCRIPTS = {
                 ranks = torch.ones(1, requires_grad=True).detach()
                 dist.all_reduce(ranks)
                 time.sleep(0.2)
-                run.tell(samples=5 * batch * int(ranks), updates=5, loss=ranks / (epoch + 1))
+                run.log(samples=5 * batch * int(ranks), steps=5, loss=ranks / (epoch + 1))
                 with run.evaluation():
                     time.sleep(0.1)
-                    run.tell(samples=7, metric=epoch / 4)
+                    run.log(samples=7, metric=epoch / 4)
         print("rank", dist.get_rank(), "is done")
         dist.destroy_process_group()
     """,
@@ -155,10 +155,10 @@ def test_what_a_command_tells_is_stored_with_its_window(ranks, place, runs):
     assert [w["samples"] for w in found] == [80 * ranks, 7] * 3
     assert [w["loss"] for w in found[::2]] == pytest.approx([ranks, ranks / 2, ranks / 3])
     assert [w["metric"] for w in found[1::2]] == [0, 0.25, 0.5]
-    assert [w["updates"] for w in found[::2]] == [5, 5, 5]
+    assert [w["steps"] for w in found[::2]] == [5, 5, 5]
     for window in found[1::2]:  # what was not told is missing, not 0
         assert window["loss"] != window["loss"]
-        assert window["updates"] != window["updates"]
+        assert window["steps"] != window["steps"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

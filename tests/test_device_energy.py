@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattlaw.telemetry.device_energy import Counter, Part, Power, judged
+from wattlaw.telemetry.device_energy import Counter, EnergyEstimate, Power, reconcile
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
@@ -56,7 +56,7 @@ def test_a_counter_that_goes_back_is_not_used_and_said_so():
     assert counter.between(T0 + 4 * S, T0 + 6 * S).fault == "the counter went back"
     assert counter.between(T0 + 6 * S, T0 + 8 * S).energy_j == pytest.approx(200.0)
     power = Power(t_ns, np.full(len(t_ns), 100.0)).between(T0 + 4 * S, T0 + 6 * S)
-    found = judged(counter.between(T0 + 4 * S, T0 + 6 * S), power, 2.0, counter.refresh_s)
+    found = reconcile(counter.between(T0 + 4 * S, T0 + 6 * S), power, 2.0, counter.refresh_s)
     assert (found.source, found.verdict) == ("integral", "suspect")
     assert found.energy_j == pytest.approx(200.0)
     assert found.counter_j is None
@@ -70,7 +70,7 @@ def test_a_counter_that_stands_still_is_not_zero_joules(frozen_from):
     counter = Counter(t_ns, energy)
     part = counter.between(T0 + 10 * S, T0 + 15 * S, must_move=True)
     assert (part.energy_j, part.fault) == (None, "the counter stands still")
-    found = judged(part, Part(None, 0.0), 5.0, counter.refresh_s)
+    found = reconcile(part, EnergyEstimate(None, 0.0), 5.0, counter.refresh_s)
     assert (found.energy_j, found.verdict) == (None, "unavailable")
     assert found.reason == "the counter stands still"
 
@@ -87,7 +87,9 @@ def test_a_window_shorter_than_the_refresh_period_is_marked():
     t_ns = ticks(10, 100)
     counter = Counter(t_ns, refreshed(t_ns, 100.0, 0.1))
     start, end = T0 + 2 * S, T0 + 2 * S + S // 20
-    found = judged(counter.between(start, end), Part(None, 0.0), 0.05, counter.refresh_s)
+    found = reconcile(
+        counter.between(start, end), EnergyEstimate(None, 0.0), 0.05, counter.refresh_s
+    )
     assert found.verdict == "suspect"
     assert "shorter than" in found.reason
 
@@ -104,16 +106,20 @@ def test_a_counter_speaks_for_a_silence_that_power_cannot_and_is_suspect():
     counter = Counter(t_ns, 100.0 * (t_ns - T0) * 1e-9)
     power = Power(t_ns, np.full(len(t_ns), 100.0))
     both = (one.between(T0 + S, T0 + 13 * S) for one in (counter, power))
-    found = judged(*both, 12.0, counter.refresh_s)
+    found = reconcile(*both, 12.0, counter.refresh_s)
     assert (found.source, found.verdict) == ("counter", "suspect")
     assert "no readings for 50%" in found.reason
     assert found.energy_j == pytest.approx(1200.0)
 
 
 def test_two_ways_that_differ_by_more_than_five_percent_are_suspect():
-    one, close, far = Part(100.0, 1.0), Part(96.0, 1.0), Part(94.0, 1.0)
-    assert judged(one, close, 10.0, 0.1).verdict == "ok"
-    found = judged(one, far, 10.0, 0.1)
+    one, close, far = (
+        EnergyEstimate(100.0, 1.0),
+        EnergyEstimate(96.0, 1.0),
+        EnergyEstimate(94.0, 1.0),
+    )
+    assert reconcile(one, close, 10.0, 0.1).verdict == "ok"
+    found = reconcile(one, far, 10.0, 0.1)
     assert (found.verdict, found.energy_j, found.source) == ("suspect", 100.0, "counter")
     assert found.reason == "counter and integral differ by 6%"
 
@@ -121,16 +127,16 @@ def test_two_ways_that_differ_by_more_than_five_percent_are_suspect():
 @pytest.mark.parametrize(
     ("counter", "integral", "source", "verdict"),
     [
-        (Part(90.0, 0.9), Part(None, 0.0), "counter", "partial"),
-        (Part(90.0, 0.9), Part(100.0, 1.0), "integral", "ok"),
-        (Part(90.0, 0.9), Part(80.0, 0.8), "counter", "partial"),
-        (Part(None, 0.0), Part(100.0, 1.0), "integral", "ok"),
-        (Part(None, 0.0), Part(50.0, 0.5), "integral", "partial"),
-        (Part(0.0, 1.0), Part(0.0, 1.0), "counter", "ok"),
+        (EnergyEstimate(90.0, 0.9), EnergyEstimate(None, 0.0), "counter", "partial"),
+        (EnergyEstimate(90.0, 0.9), EnergyEstimate(100.0, 1.0), "integral", "ok"),
+        (EnergyEstimate(90.0, 0.9), EnergyEstimate(80.0, 0.8), "counter", "partial"),
+        (EnergyEstimate(None, 0.0), EnergyEstimate(100.0, 1.0), "integral", "ok"),
+        (EnergyEstimate(None, 0.0), EnergyEstimate(50.0, 0.5), "integral", "partial"),
+        (EnergyEstimate(0.0, 1.0), EnergyEstimate(0.0, 1.0), "counter", "ok"),
     ],
 )
 def test_the_way_that_covers_the_window_is_used(counter, integral, source, verdict):
-    found = judged(counter, integral, 10.0, 0.1)
+    found = reconcile(counter, integral, 10.0, 0.1)
     assert (found.source, found.verdict) == (source, verdict)
 
 
@@ -142,7 +148,7 @@ def test_nothing_read_is_nothing_known():
         Power(ticks(1, 10), np.ones(11)).between(T0 + 2 * S, T0 + 3 * S),
         Counter(ticks(1, 10), np.arange(11.0)).between(T0 + 2 * S, T0 + 3 * S),
     ):
-        assert found == Part(None, 0.0)
+        assert found == EnergyEstimate(None, 0.0)
 
 
 GAPS = st.lists(st.integers(1_000_000, 900_000_000), min_size=3, max_size=40)
@@ -240,7 +246,7 @@ def test_the_end_of_a_recording_is_divided_as_the_last_power_that_was_known_says
     assert power.extended().spacing_s == power.spacing_s
     assert power.between(T0, T0 + 10 * S).coverage == pytest.approx(0.925)
     nothing = Power(np.array([], np.int64), np.array([]))
-    assert nothing.extended().between(T0, T0 + S) == Part(None, 0.0)
+    assert nothing.extended().between(T0, T0 + S) == EnergyEstimate(None, 0.0)
 
 
 # A counter that stands still.
@@ -263,13 +269,13 @@ def test_a_window_of_any_length_within_a_standing_still_is_not_zero_joules(lengt
 def test_a_counter_that_hardly_moved_in_a_whole_recording_is_not_zero_joules():
     t_ns = ticks(1.5, 10)
     part = Counter(t_ns, np.full(len(t_ns), 7.0)).between(T0 + S // 2, T0 + S, must_move=True)
-    assert part == Part(None, 1.0, "the counter stands still")
+    assert part == EnergyEstimate(None, 1.0, "the counter stands still")
 
 
 def test_a_window_shorter_than_the_time_between_power_readings_is_marked():
-    power = Part(5.0, 1.0)
-    found = judged(Part(None, 0.0), power, 0.05, None, 0.1)
+    power = EnergyEstimate(5.0, 1.0)
+    found = reconcile(EnergyEstimate(None, 0.0), power, 0.05, None, 0.1)
     assert (found.energy_j, found.source, found.verdict) == (5.0, "integral", "suspect")
     assert "shorter than the time between power readings" in found.reason
-    assert judged(Part(None, 0.0), power, 0.1, None, 0.1).verdict == "ok"
-    assert judged(Part(5.0, 1.0), power, 0.05, 0.02, 0.1).verdict == "ok"
+    assert reconcile(EnergyEstimate(None, 0.0), power, 0.1, None, 0.1).verdict == "ok"
+    assert reconcile(EnergyEstimate(5.0, 1.0), power, 0.05, 0.02, 0.1).verdict == "ok"

@@ -45,7 +45,7 @@ def table(
                                     local_batch=batch // gpus, repeat=repeat, **row))  # fmt: skip
                 measured = {"gpu_energy_j": energy_j + base_j, "energy_source": "counter",
                             "energy_verdict": "ok", "samples": 100_000,
-                            "updates": 100_000 // batch}  # fmt: skip
+                            "steps": 100_000 // batch}  # fmt: skip
                 windows.append(
                     window_row(run_id, 0, duration_s=time_s, **(measured | (epochs or {})))
                 )
@@ -181,7 +181,7 @@ def test_gpu_hours_that_hardly_differ_tell_no_law():
         energy_law(rows.assign(gpu_hours_per_epoch=1.0))
 
 
-def rates(seed: int = 0, samples: float = 0.3, updates: float = 0.1) -> pd.DataFrame:
+def rates(seed: int = 0, samples: float = 0.3, steps: float = 0.1) -> pd.DataFrame:
     """Return a table whose factor follows the two rates, a workload and a hardware."""
     dice = np.random.default_rng(seed)
     parts = []
@@ -191,7 +191,7 @@ def rates(seed: int = 0, samples: float = 0.3, updates: float = 0.1) -> pd.DataF
             lambda one: math.exp(dice.normal(0, 0.05))
         )
         factor = (
-            1e5 * rows["samples_per_gpu_hour"] ** samples * rows["updates_per_gpu_hour"] ** updates
+            1e5 * rows["samples_per_gpu_hour"] ** samples * rows["steps_per_gpu_hour"] ** steps
             * (2.0 if workload == "b" else 1) * (0.7 if hardware == "y" else 1) * jitter
         )  # fmt: skip
         parts.append(rows.assign(energy_per_gpu_hour_j=factor))
@@ -201,7 +201,7 @@ def rates(seed: int = 0, samples: float = 0.3, updates: float = 0.1) -> pd.DataF
 def test_the_factor_model_finds_the_elasticities():
     model = factor_model(rates())
     terms = model.terms.set_index("term")
-    for name, true in {"log_samples": 0.3, "log_updates": 0.1, "C(workload)[T.b]": math.log(2),
+    for name, true in {"log_samples": 0.3, "log_steps": 0.1, "C(workload)[T.b]": math.log(2),
                        "C(hardware)[T.y]": math.log(0.7)}.items():  # fmt: skip
         assert terms.loc[name, "low"] < true < terms.loc[name, "high"]
     assert model.settings == 40 and model.n == 120
@@ -213,7 +213,7 @@ def test_the_factor_model_is_a_regression_with_clustered_errors():
     model = factor_model(data)
     told = data.assign(
         f=np.log(data["energy_per_gpu_hour_j"]), s=np.log(data["samples_per_gpu_hour"]),
-        u=np.log(data["updates_per_gpu_hour"]),
+        u=np.log(data["steps_per_gpu_hour"]),
         cell=data.groupby(["workload", "hardware", "gpus", "global_batch"]).ngroup(),
     )  # fmt: skip
     direct = smf.ols("f ~ s + u + C(workload) + C(hardware)", told)
@@ -233,7 +233,7 @@ def test_too_few_settings_or_unknown_rates_are_refused():
     with pytest.raises(Refused, match="settings for 3 terms"):
         factor_model(table(counts=(1, 2)))
     with pytest.raises(Refused, match="not known"):
-        factor_model(table(epochs={"updates": None}))
+        factor_model(table(epochs={"steps": None}))
 
 
 @pytest.mark.parametrize(("drift", "verdict"), [(-0.08, "falls"), (0.08, "rises"), (0.0, None)])

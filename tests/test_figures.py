@@ -21,7 +21,7 @@ from drawn import Text, size, texts
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import Findings, find
 from wattlaw.report.figures import GALLERY, Figure
-from wattlaw.report.figures.arranged import MOST_PANELS
+from wattlaw.report.figures.facets import MOST_PANELS
 from wattlaw.report.figures.labels import MOST, short, short_all
 from wattlaw.report.theme import look
 

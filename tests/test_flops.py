@@ -10,7 +10,7 @@ from torch import nn
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.training.flops import flops_per_sample
 from wattlaw.workloads import catalogue
-from wattlaw.workloads.feed import InMemory
+from wattlaw.workloads.data_loading import InMemory
 
 
 class Given:

@@ -17,7 +17,7 @@ from wattlaw.launch.finish import failure_of
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.identity import run_id
-from wattlaw.training.handover import DISK_FULL
+from wattlaw.training.environment import DISK_FULL
 
 KIB = 1024
 

@@ -115,7 +115,7 @@ def test_a_dry_run_tells_what_is_left_by_where_it_is_known_from(write_study, tmp
     assert told == [
         "GPU-hours left: 1 for 1 runs, by the repeats in this store",
         f"GPU-hours left: {hours:,.0f} for 2 runs, estimated: training's operations at "
-        "10 TFLOP/s per GPU (--assume-tflops); evaluation, input and the exchange of gradients "
+        "10 TFLOP/s per GPU (--assume-tflops); evaluation, input and gradient communication "
         "come on top",
         "GPU-hours left: not known for 2 runs until one of each setting is done",
     ]

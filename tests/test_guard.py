@@ -19,10 +19,10 @@ import pytest
 from fake_nvml import Boards
 from limiting import FAKE_BIN, SET, Place
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted
-from wattlaw.limits.asked import Limits
-from wattlaw.limits.giving_back import recover_all
-from wattlaw.limits.guard import hold
-from wattlaw.limits.saved import Saved, SaveFolder, boot_id
+from wattlaw.limits.guard import acquire
+from wattlaw.limits.requests import Limits
+from wattlaw.limits.restore import restore_all_stale
+from wattlaw.limits.state_folder import SavedState, StateFolder, boot_id
 
 Start = Callable[..., Place]
 LOCK, UNLOCK = "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"
@@ -55,7 +55,7 @@ def sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.pathsep.join(path))
 
 
-def saved_limit(device: str, **changes: object) -> Saved:
+def saved_limit(device: str, **changes: object) -> SavedState:
     made = {
         "device": device,
         "power_limit_w": 203.251,
@@ -68,13 +68,13 @@ def saved_limit(device: str, **changes: object) -> Saved:
         "host": socket.gethostname(),
         "set_w": 217.5,  # as the boards of these tests stand
     }
-    return Saved(**(made | changes))
+    return SavedState(**(made | changes))
 
 
 def test_a_cap_is_given_back_as_it_was_not_as_the_hardware_maximum(start: Start) -> None:
     place = start(2)
     place.boards[1].limit_mw = 203_251
-    with hold(place.devices) as held:
+    with acquire(place.devices) as held:
         held.apply(CAP)
         assert place.limits_w == [150, 150]
         assert len(place.files) == 2
@@ -85,7 +85,7 @@ def test_a_cap_is_given_back_as_it_was_not_as_the_hardware_maximum(start: Start)
 
 def test_it_is_given_back_when_the_block_ends_by_an_exception(start: Start) -> None:
     place = start()
-    with pytest.raises(ZeroDivisionError), hold(place.devices) as held:
+    with pytest.raises(ZeroDivisionError), acquire(place.devices) as held:
         held.apply(CAP)
         1 / 0  # noqa: B018
     assert place.limits_w == [217.5]
@@ -94,7 +94,7 @@ def test_it_is_given_back_when_the_block_ends_by_an_exception(start: Start) -> N
 
 def test_requested_enforced_and_previous_limits_are_recorded(start: Start) -> None:
     place = start(2, clamp_mw=[0, 180_000])
-    with hold(place.devices) as held:
+    with acquire(place.devices) as held:
         plain, clamped = held.apply(CAP)
     assert (plain.power_limit_w, plain.power_limit_enforced_w) == (150, 150)
     assert (plain.power_limit_before_w, plain.limiter, plain.note) == (217.5, "nvidia", None)
@@ -108,7 +108,7 @@ def test_requested_enforced_and_previous_limits_are_recorded(start: Start) -> No
 )
 def test_what_is_out_of_range_changes_nothing(start: Start, limits: Limits) -> None:
     place = start(2)
-    with hold(place.devices) as held, pytest.raises(NotAvailable, match=r"is outside .* to "):
+    with acquire(place.devices) as held, pytest.raises(NotAvailable, match=r"is outside .* to "):
         held.apply(limits)
     assert place.boards.calls(SET) == place.boards.calls(LOCK) == 0
     assert place.is_clean()
@@ -119,7 +119,10 @@ def test_a_limit_that_is_not_told_is_not_changed_because_it_could_not_be_given_b
 ) -> None:
     place = start()
     place.boards.fault("nvmlDeviceGetPowerManagementLimit", code=pynvml.NVML_ERROR_NOT_SUPPORTED)
-    with hold(place.devices) as held, pytest.raises(NotAvailable, match="could not be given back"):
+    with (
+        acquire(place.devices) as held,
+        pytest.raises(NotAvailable, match="could not be given back"),
+    ):
         held.apply(CAP)
     assert place.boards.calls(SET) == 0
     assert place.is_clean()
@@ -128,7 +131,7 @@ def test_a_limit_that_is_not_told_is_not_changed_because_it_could_not_be_given_b
 def test_without_a_watchdog_nothing_is_limited(start: Start) -> None:
     place = start()
     place.boards.fault("nvmlInitWithFlags", code=pynvml.NVML_ERROR_UNKNOWN, after_calls=1)
-    with hold(place.devices) as held, pytest.raises(NotAvailable, match="watchdog"):
+    with acquire(place.devices) as held, pytest.raises(NotAvailable, match="watchdog"):
         held.apply(CAP)
     assert place.boards.calls(SET) == 0
     assert place.is_clean()
@@ -136,7 +139,7 @@ def test_without_a_watchdog_nothing_is_limited(start: Start) -> None:
 
 def test_who_may_not_by_the_driver_does_it_by_sudo(start: Start, sudo: None) -> None:
     place = start(root=0, limit_mw=203_251)
-    with hold(place.devices) as held:
+    with acquire(place.devices) as held:
         (applied,) = held.apply(Limits(150.5, 900))
         assert (applied.limiter, applied.power_limit_enforced_w) == ("nvidia-smi", 150.5)
         assert place.boards[0].locked_max_mhz == 900
@@ -150,7 +153,7 @@ def test_who_may_not_at_all_changes_nothing(
 ) -> None:
     monkeypatch.setenv("FAKE_SUDO_REFUSES", "1")
     place = start(2, root=0)
-    with hold(place.devices) as held:
+    with acquire(place.devices) as held:
         with pytest.raises(NotPermitted, match=r"takes root; .*a password is required"):
             held.apply(CAP)
         assert place.files == place.watchdogs == []
@@ -163,7 +166,7 @@ def test_a_board_that_knows_no_limits_is_left_as_it_is(start: Start) -> None:
     for function in (SET, LOCK, UNLOCK):
         place.boards.fault(function, code=pynvml.NVML_ERROR_NOT_SUPPORTED)
     for limits in (CAP, Limits(None, 900)):
-        with hold(place.devices) as held, pytest.raises(NotAvailable, match="Not Supported"):
+        with acquire(place.devices) as held, pytest.raises(NotAvailable, match="Not Supported"):
             held.apply(limits)
         assert place.is_clean()
 
@@ -171,7 +174,7 @@ def test_a_board_that_knows_no_limits_is_left_as_it_is(start: Start) -> None:
 def test_of_two_boards_the_first_is_given_back_when_the_second_fails(start: Start) -> None:
     place = start(2)
     place.boards.fault(SET, board=1, code=pynvml.NVML_ERROR_UNKNOWN)
-    with hold(place.devices) as held, pytest.raises(NotAvailable, match="Unknown Error"):
+    with acquire(place.devices) as held, pytest.raises(NotAvailable, match="Unknown Error"):
         held.apply(CAP)
     assert place.boards.calls(SET) == 4  # each was limited, or tried, and given back, or tried
     assert place.limits_w == [217.5, 217.5]
@@ -184,7 +187,7 @@ def test_the_power_is_given_back_when_the_clock_can_be_neither_locked_nor_unlock
     place = start()
     for function in (LOCK, UNLOCK):
         place.boards.fault(function, code=pynvml.NVML_ERROR_NO_PERMISSION)
-    with hold(place.devices) as held, pytest.raises(NotPermitted):
+    with acquire(place.devices) as held, pytest.raises(NotPermitted):
         held.apply(Limits(150, 900))
     assert place.limits_w == [217.5]
     assert place.is_clean()
@@ -192,7 +195,7 @@ def test_the_power_is_given_back_when_the_clock_can_be_neither_locked_nor_unlock
 
 def test_a_clock_lock_is_given_back_by_taking_it_away(start: Start) -> None:
     place = start()
-    with hold(place.devices) as held:
+    with acquire(place.devices) as held:
         (applied,) = held.apply(Limits(clock_limit_mhz=900))
         assert (place.boards[0].locked_min_mhz, place.boards[0].locked_max_mhz) == (900, 900)
         assert applied.clock_limit_mhz == 900
@@ -203,13 +206,13 @@ def test_a_clock_lock_is_given_back_by_taking_it_away(start: Start) -> None:
 
 def test_a_driver_that_refuses_the_end_is_told_and_tried_again(start: Start) -> None:
     place = start()
-    held = hold(place.devices)
+    held = acquire(place.devices)
     held.apply(CAP)
     place.boards.fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
     with pytest.raises(NotAvailable, match=r"not given back: .*; try 'wattlaw limits restore'"):
         held.release()
     assert place.folder.read(place.devices[0]).power_limit_w == 217.5
-    assert hold(place.devices) is None  # the watchdog has it
+    assert acquire(place.devices) is None  # the watchdog has it
     tries = place.boards.calls(SET)
     held.release()
     assert place.boards.calls(SET) <= tries + 1  # by the watchdog; it is not ours any more
@@ -221,7 +224,7 @@ def test_a_driver_that_refuses_the_end_is_told_and_tried_again(start: Start) -> 
 def test_the_driver_stays_in_use_as_long_as_a_limit_is_to_last(start: Start) -> None:
     # Without persistence mode a driver forgets limits when its last user closes it.
     place = start()
-    with hold(place.devices) as held:
+    with acquire(place.devices) as held:
         held.apply(CAP)
         (watchdog,) = place.watchdogs
         mapped = Path(f"/proc/{watchdog.pid}/maps").read_text()
@@ -232,18 +235,18 @@ def test_a_limit_that_is_kept_outlives_its_process_until_it_is_given_back_by_han
     start: Start,
 ) -> None:
     place = start()
-    with hold(place.devices) as held:
+    with acquire(place.devices) as held:
         held.apply(CAP, kept=True)
         assert place.watchdogs == []
-    (left,) = recover_all(place.folder)
+    (left,) = restore_all_stale(place.folder)
     assert (left.state, place.limits_w) == ("kept", [150])
     with (
-        hold(place.devices) as held,
+        acquire(place.devices) as held,
         pytest.raises(NotAvailable, match=r"by .* until 'wattlaw limits restore'"),
     ):
         held.apply(Limits(120))
     assert place.limits_w == [150]
-    (left,) = recover_all(place.folder, also_kept=True)
+    (left,) = restore_all_stale(place.folder, also_kept=True)
     assert (left.state, place.limits_w) == ("given back", [217.5])
     assert place.is_clean()
 
@@ -252,14 +255,14 @@ def test_what_somebody_left_is_given_back_before_anything_else(start: Start) -> 
     place = start(limit_mw=120_000)
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0], set_w=120.0))
-    with hold(place.devices) as held:
+    with acquire(place.devices) as held:
         (applied,) = held.apply(CAP)
         assert applied.power_limit_before_w == 203.251
         assert place.folder.read(place.devices[0]).power_limit_w == 203.251
     assert place.limits_w == [203.251]
 
 
-@pytest.mark.parametrize("recover", [recover_all, lambda _: hold_and_apply()])
+@pytest.mark.parametrize("recover", [restore_all_stale, lambda _: hold_and_apply()])
 def test_what_is_of_another_boot_is_forgotten(start: Start, recover: Callable) -> None:
     place = start()
     place.folder.create()
@@ -270,7 +273,7 @@ def test_what_is_of_another_boot_is_forgotten(start: Start, recover: Callable) -
 
 
 def hold_and_apply() -> None:
-    with hold([f"GPU-fa4e0000-1111-4222-8333-{0:012d}"]) as held:
+    with acquire([f"GPU-fa4e0000-1111-4222-8333-{0:012d}"]) as held:
         held.apply(CAP)
 
 
@@ -279,13 +282,13 @@ def test_what_its_owner_gives_back_meanwhile_is_not_given_back_once_more(start: 
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0]))
 
-    class Late(SaveFolder):
+    class Late(StateFolder):
         def lock(self, device: str) -> int | None:
             self.remove(device)  # its owner was quicker, and then somebody set another limit
             place.boards[0].limit_mw = 231_000
             return super().lock(device)
 
-    assert [left.state for left in recover_all(Late(place.folder.path))] == ["given back"]
+    assert [left.state for left in restore_all_stale(Late(place.folder.path))] == ["given back"]
     assert place.limits_w == [231]
 
 
@@ -305,10 +308,10 @@ def test_a_damaged_file_stops_its_device_and_no_other(start: Start, text: str) -
     elif "NaN" in text:
         text = saved_limit(first).model_dump_json().replace('"power_limit_w":203.251', text)
     path.write_text(text, errors="surrogateescape")
-    with hold([first]) as held, pytest.raises(BadInput, match=f"{path}: not a saved limit"):
+    with acquire([first]) as held, pytest.raises(BadInput, match=f"{path}: not a saved limit"):
         held.apply(CAP)
     with pytest.raises(BadInput, match=f"{path}: not a saved limit"):
-        recover_all(place.folder)
+        restore_all_stale(place.folder)
     assert place.limits_w == [217.5, 203.251]
     assert place.files == [path.name]
 
@@ -318,7 +321,7 @@ def test_a_limiter_that_breaks_keeps_no_other_from_giving_back(
 ) -> None:
     place = start()
     monkeypatch.setenv("WATTLAW_SIMULATED", str(tmp_path / "missing.json"))
-    with hold(place.devices) as held:
+    with acquire(place.devices) as held:
         held.apply(CAP)
         assert place.limits_w == [150]
     assert place.limits_w == [217.5]
@@ -328,7 +331,7 @@ def test_saved_limits_are_whole_and_only_their_owner_changes_them(start: Start) 
     place = start()
     before = os.umask(0)
     try:
-        with hold(place.devices) as held:
+        with acquire(place.devices) as held:
             held.apply(CAP)
             path = place.folder.path / place.files[0]
             told = json.loads(path.read_text())
@@ -349,7 +352,7 @@ def test_a_link_in_place_of_a_file_is_not_followed(start: Start, tmp_path: Path)
     victim.write_text("precious")
     path = place.folder.path / f"{place.devices[0]}.json"
     path.symlink_to(victim)
-    with hold(place.devices) as held, pytest.raises(BadInput, match="cannot be read"):
+    with acquire(place.devices) as held, pytest.raises(BadInput, match="cannot be read"):
         held.apply(CAP)
     place.folder.write(saved_limit(place.devices[0]))  # it came between a look and writing
     assert (victim.read_text(), path.is_symlink()) == ("precious", False)
@@ -358,7 +361,7 @@ def test_a_link_in_place_of_a_file_is_not_followed(start: Start, tmp_path: Path)
     lock.unlink()
     lock.symlink_to(tmp_path / "made")
     with pytest.raises(NotAvailable, match="cannot be opened"):
-        hold(place.devices)
+        acquire(place.devices)
     assert not (tmp_path / "made").exists()
     assert place.limits_w == [217.5]
 
@@ -367,7 +370,7 @@ def test_a_pipe_in_place_of_a_file_holds_nobody_up(start: Start) -> None:
     place = start()
     place.folder.create()
     os.mkfifo(place.folder.path / f"{place.devices[0]}.json")
-    with hold(place.devices) as held, pytest.raises(BadInput, match="not a regular file"):
+    with acquire(place.devices) as held, pytest.raises(BadInput, match="not a regular file"):
         held.apply(CAP)
 
 
@@ -382,28 +385,28 @@ def test_a_folder_that_cannot_be_trusted_is_refused(
         place.folder.write(saved_limit(place.devices[0]))
         path.chmod(0o777)
         with pytest.raises(NotAvailable, match="other users can remove files in it"):
-            recover_all(place.folder)
+            restore_all_stale(place.folder)
     elif kind == "a file":
         path.touch()
     else:
         (tmp_path / "elsewhere").mkdir()
         path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NotAvailable, match="WATTLAW_LIMITS_DIR"):
-        hold(place.devices)
+        acquire(place.devices)
     assert place.boards.calls(SET) == 0
 
 
 def test_a_hold_that_cannot_have_all_has_none(start: Start) -> None:
     place = start(2)
     first, second = place.devices
-    with hold([second]):
-        assert hold(place.devices) is None
+    with acquire([second]):
+        assert acquire(place.devices) is None
         assert not place.folder.is_locked(first)
     lock = place.folder.path / f"{second}.lock"
     lock.unlink()
     lock.symlink_to("nowhere")
     with pytest.raises(NotAvailable):
-        hold(place.devices)
+        acquire(place.devices)
     assert not place.folder.is_locked(first)
 
 
@@ -413,7 +416,7 @@ def test_a_limit_that_somebody_has_changed_since_stays(start: Start) -> None:
     place.folder.write(saved_limit(place.devices[0], set_w=150.0, unlock_clock=True))
     place.boards[0].limit_mw = 190_000  # an administrator, after the owner had died
     place.boards[0].locked_max_mhz = 900
-    (left,) = recover_all(place.folder)
+    (left,) = restore_all_stale(place.folder)
     assert (left.state, "190 W since" in (left.reason or "")) == ("not given back", True)
     assert (place.limits_w, place.boards[0].locked_max_mhz) == ([190], 0)
     assert not place.files
@@ -423,10 +426,10 @@ def test_what_is_of_another_machine_is_left_alone(start: Start) -> None:
     place = start(1)
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0], host="node-b", boot_id="its own"))
-    (left,) = recover_all(place.folder, also_kept=True)
+    (left,) = restore_all_stale(place.folder, also_kept=True)
     assert left.state == "elsewhere"
     assert (place.limits_w, len(place.files)) == ([217.5], 1)
-    with hold(place.devices, place.folder) as held, pytest.raises(NotAvailable, match="node-b"):
+    with acquire(place.devices, place.folder) as held, pytest.raises(NotAvailable, match="node-b"):
         held.apply(CAP)
 
 
@@ -435,7 +438,7 @@ def test_what_another_container_of_this_machine_left_is_given_back(start: Start)
     place = start(1)
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0], host="4c01db0b339c", owner_pid=1))
-    (left,) = recover_all(place.folder)
+    (left,) = restore_all_stale(place.folder)
     assert (left.state, place.limits_w) == ("given back", [203.251])
     assert place.is_clean()
 
@@ -446,9 +449,9 @@ def test_a_file_that_another_user_put_there_sets_nothing_by_itself(start: Start)
     place.folder.write(saved_limit(place.devices[0], power_limit_w=100.0))
     (name,) = place.files
     os.chown(place.folder.path / name, 65534, 65534)
-    (left,) = recover_all(place.folder)
+    (left,) = restore_all_stale(place.folder)
     assert (left.state, left.saved.user) == ("another user's", "nobody")  # whatever it says
-    with hold(place.devices, place.folder) as held:
+    with acquire(place.devices, place.folder) as held:
         held.apply(CAP)
         assert place.limits_w == [150]
     assert (place.limits_w, place.files) == ([217.5], [name])
@@ -456,12 +459,12 @@ def test_a_file_that_another_user_put_there_sets_nothing_by_itself(start: Start)
 
 def test_a_lock_file_that_a_cleaner_removed_does_not_let_two_in(start: Start) -> None:
     place = start(1)
-    with hold(place.devices, place.folder) as held:
+    with acquire(place.devices, place.folder) as held:
         (place.folder.path / f"{place.devices[0]}.lock").unlink()
         held.apply(CAP)
         sees_it = (
             "import sys; from wattlaw.limits.guard import *\n"
-            "hold(sys.argv[1:]).apply(Limits(120.0))"
+            "acquire(sys.argv[1:]).apply(Limits(120.0))"
         )
         line = [sys.executable, "-c", sees_it, *place.devices]
         other = subprocess.run(line, capture_output=True, text=True, check=False)

@@ -27,13 +27,13 @@ from sites import Node, nodes
 from wattlaw.devices.nvidia.limiter import NvidiaSmiLimiter
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.launch.local import LocalLauncher
-from wattlaw.limits import saved as saved_module
-from wattlaw.limits.asked import Limits
+from wattlaw.limits import state_folder as saved_module
 from wattlaw.limits.by_prolog import VARIABLE as REPORTS
 from wattlaw.limits.by_prolog import granted
-from wattlaw.limits.giving_back import recover_all
-from wattlaw.limits.guard import hold
-from wattlaw.limits.saved import VARIABLE, SaveFolder, boot_id
+from wattlaw.limits.guard import acquire
+from wattlaw.limits.requests import Limits
+from wattlaw.limits.restore import restore_all_stale
+from wattlaw.limits.state_folder import VARIABLE, StateFolder, boot_id
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 
@@ -150,8 +150,8 @@ def test_what_another_user_puts_in_place_of_a_state_stops_nobody(place: Place, k
     path = place.folder.path / f"{first}.json"
     by(NOBODY, lambda: KINDS[kind](path))
     start_s = time.perf_counter()
-    assert recover_all(place.folder, also_kept=True) == []
-    with hold([first, second]) as held:
+    assert restore_all_stale(place.folder, also_kept=True) == []
+    with acquire([first, second]) as held:
         held.apply(CAP)
         assert place.limits_w == [150, 150]
     assert time.perf_counter() - start_s < 5
@@ -171,7 +171,7 @@ def test_what_another_user_puts_in_place_of_a_lock_does_not_stop_root(
 ) -> None:
     path = place.folder.path / f"{place.devices[0]}.lock"
     by(NOBODY, lambda: KINDS[kind](path))
-    with hold(place.devices) as held:
+    with acquire(place.devices) as held:
         held.apply(CAP)
         assert place.limits_w == [150, 150]
     assert place.limits_w == [217.5, 217.5]
@@ -186,7 +186,7 @@ def test_a_user_is_told_whose_file_keeps_him_from_a_lock(place: Place) -> None:
 
     def limit() -> None:
         with pytest.raises(NotAvailable, match=r"not a regular file.*user nobody.*root can"):
-            hold(place.devices)
+            acquire(place.devices)
 
     by(DAEMON, limit)
 
@@ -257,11 +257,11 @@ def test_a_forged_state_changes_nothing_and_stops_nobody(
     path = place.folder.path / f"{device}.json"
     by(NOBODY, lambda: path.write_text(state(device, **changes)))
     for also_kept in (False, True):
-        assert not [one for one in recover_all(place.folder, also_kept=also_kept)
+        assert not [one for one in restore_all_stale(place.folder, also_kept=also_kept)
                     if one.state in ("given back", "not given back")]  # fmt: skip
     place.boards[0].locked_max_mhz = 1200
     assert place.boards.calls(SET) == 0
-    with hold([device]) as held:
+    with acquire([device]) as held:
         held.apply(CAP)
         assert place.limits_w == [150, 217.5]
     assert place.limits_w == [217.5, 217.5]
@@ -277,10 +277,12 @@ def test_root_restores_for_a_user_whom_sudo_lets_set_limits(
     for device, changes in zip(place.devices, [{}, {"set_w": None}], strict=True):
         file, text = place.folder.path / f"{device}.json", state(device, **changes)
         by(NOBODY, lambda file=file, text=text: file.write_text(text))
-    assert [one.state for one in recover_all(place.folder, also_kept=True)] == ["another user's"]
+    assert [one.state for one in restore_all_stale(place.folder, also_kept=True)] == [
+        "another user's"
+    ]
     monkeypatch.setenv("FAKE_SUDO_USERS", "nobody")
-    assert [one.state for one in recover_all(place.folder)] == ["another user's"]
-    assert [one.state for one in recover_all(place.folder, also_kept=True)] == ["given back"]
+    assert [one.state for one in restore_all_stale(place.folder)] == ["another user's"]
+    assert [one.state for one in restore_all_stale(place.folder, also_kept=True)] == ["given back"]
     assert place.limits_w == [100, 217.5]
 
 
@@ -299,7 +301,7 @@ def test_root_sets_nothing_that_a_user_has_written_after_sudo_was_asked(
     sudo.chmod(0o755)
     path = [str(sudo.parent), str(FAKE_BIN), os.environ["PATH"]]
     monkeypatch.setenv("PATH", os.pathsep.join(path))
-    found = recover_all(place.folder, also_kept=True)
+    found = restore_all_stale(place.folder, also_kept=True)
     assert [one.state for one in found] == ["another user's"]
     assert place.limits_w[0] == 217.5
 
@@ -321,11 +323,11 @@ def test_another_users_living_process_keeps_its_board_without_its_lock_file(plac
     with user(NOBODY, lambda: None, stays=True) as pid:
         by(NOBODY, lambda: path.write_text(state(device, owner_pid=pid)))
         with (
-            hold([device]) as held,
+            acquire([device]) as held,
             pytest.raises(NotAvailable, match=f"in use by nobody, pid {pid}"),
         ):
             held.apply(CAP)
-    with hold([device]) as held:
+    with acquire([device]) as held:
         held.apply(CAP)
     assert place.limits_w == [217.5, 217.5]
 
@@ -358,9 +360,9 @@ def test_a_run_that_waits_for_a_lock_says_once_who_holds_it(
         repeat=0, measure=Measure(epochs=2, warmup_epochs=1), launch_kind="local",
     )  # fmt: skip
     with user(NOBODY, lambda: lock_of(place, device), stays=True) as pid:
-        assert launcher.claim(spec) is launcher.claim(spec) is None
+        assert launcher.allocate(spec) is launcher.allocate(spec) is None
     assert capsys.readouterr().err.count(f"pid {pid} (nobody)") == 1
-    launcher.claim(spec).release()
+    launcher.allocate(spec).release()
 
 
 @pytest.mark.parametrize("which", ["folder", "parent", "open parent", "mode"])
@@ -378,8 +380,8 @@ def test_a_folder_that_another_user_can_replace_is_refused(
     elif which != "mode":
         os.chown(folder if which == "folder" else parent, NOBODY, NOBODY)
     for call in (
-        lambda: recover_all(SaveFolder(folder), also_kept=True),
-        lambda: hold(place.devices, SaveFolder(folder)),
+        lambda: restore_all_stale(StateFolder(folder), also_kept=True),
+        lambda: acquire(place.devices, StateFolder(folder)),
     ):
         with pytest.raises(NotAvailable, match=f"{VARIABLE}"):
             call()
@@ -393,7 +395,7 @@ def test_root_makes_no_folder_where_another_user_could_replace_it(
     parent.mkdir()
     parent.chmod(0o777)
     with pytest.raises(NotAvailable, match="other users can remove files in it"):
-        SaveFolder(parent / "new" / "limits").create()
+        StateFolder(parent / "new" / "limits").create()
     assert list(parent.iterdir()) == []
 
 
@@ -402,7 +404,7 @@ def test_a_hard_link_to_a_file_of_root_stops_nobody(place: Place) -> None:
     precious.write_text("precious")
     path = place.folder.path / f"{place.devices[0]}.json"
     os.link(precious, path)  # as anybody may where fs.protected_hardlinks is 0
-    with hold(place.devices) as held:
+    with acquire(place.devices) as held:
         held.apply(CAP)
     assert (place.limits_w, precious.read_text()) == ([217.5, 217.5], "precious")
 
@@ -443,14 +445,14 @@ def test_a_user_without_root_is_not_stopped_by_another_users_state(
     by(NOBODY, lambda: put(path))
 
     def limit() -> None:
-        with hold([device]) as held:
+        with acquire([device]) as held:
             held.apply(CAP, kept=True)
 
     by(DAEMON, limit)
     assert users_boards.limits_w[0] == 150
     users = {one.user for one in users_boards.folder.survey().states}
     assert saved_module.user_name(DAEMON) in users
-    by(DAEMON, lambda: recover_all(users_boards.folder, also_kept=True))
+    by(DAEMON, lambda: restore_all_stale(users_boards.folder, also_kept=True))
     assert users_boards.limits_w[0] == 217.5
     assert users_boards.files == [path.name]
 
@@ -465,13 +467,13 @@ def test_without_a_folder_of_roots_users_have_private_ones_and_see_each_others_l
     monkeypatch.setattr(saved_module, "_FOLDER", str(shared))
 
     def lock() -> int | None:
-        folder = SaveFolder()
+        folder = StateFolder()
         folder.create()
         return folder.lock("GPU-0")
 
     def fails() -> None:
         assert lock() is None
-        assert f"({saved_module.user_name(NOBODY)})" in (SaveFolder().holder("GPU-0") or "")
+        assert f"({saved_module.user_name(NOBODY)})" in (StateFolder().holder("GPU-0") or "")
 
     with user(NOBODY, lock, stays=True):
         by(DAEMON, fails)
@@ -480,8 +482,8 @@ def test_without_a_folder_of_roots_users_have_private_ones_and_see_each_others_l
         private = shared.with_name(f"{shared.name}-{NOBODY}")
         assert (private.stat().st_uid, private.stat().st_mode & 0o777) == (NOBODY, 0o755)
     by(DAEMON, lambda: (lock() is not None) or sys.exit(1))
-    by(NOBODY, lambda: SaveFolder().path == private or sys.exit(1))
-    by(2, lambda: SaveFolder().path == shared or sys.exit(1))
+    by(NOBODY, lambda: StateFolder().path == private or sys.exit(1))
+    by(2, lambda: StateFolder().path == shared or sys.exit(1))
 
 
 def test_a_private_folder_that_another_user_has_made_is_not_used(
@@ -495,11 +497,11 @@ def test_a_private_folder_that_another_user_has_made_is_not_used(
 
     def refused() -> None:
         with pytest.raises(NotAvailable, match="nobody"):
-            SaveFolder().create()
+            StateFolder().create()
 
     by(DAEMON, refused)
-    SaveFolder().create()  # root helps, as the message says
-    by(DAEMON, lambda: SaveFolder().create())
+    StateFolder().create()  # root helps, as the message says
+    by(DAEMON, lambda: StateFolder().create())
 
 
 def test_a_process_that_is_only_named_nvidia_smi_keeps_nobody_waiting(
@@ -575,9 +577,9 @@ def test_a_folder_in_place_of_a_report_neither_drains_the_node_nor_keeps_a_cap(n
 def test_a_state_of_root_that_is_damaged_stops_its_board_alone(place: Place) -> None:
     first, second = place.devices
     (place.folder.path / f"{first}.json").write_text(state(first, set_w=None))
-    with hold([first]) as held, pytest.raises(BadInput, match="not a saved limit"):
+    with acquire([first]) as held, pytest.raises(BadInput, match="not a saved limit"):
         held.apply(CAP)
-    with hold([second]) as held:
+    with acquire([second]) as held:
         held.apply(CAP)
     assert place.limits_w == [217.5, 217.5]
 
@@ -592,10 +594,10 @@ def test_the_usual_folder_of_another_user_stops_neither_root_nor_others(
     by(NOBODY, shared.mkdir)
 
     def private() -> None:
-        SaveFolder().create()
-        assert SaveFolder().path.name == f"shared-{DAEMON}"
+        StateFolder().create()
+        assert StateFolder().path.name == f"shared-{DAEMON}"
 
     by(DAEMON, private)
-    SaveFolder().create()
+    StateFolder().create()
     assert (shared.stat().st_uid, shared.stat().st_mode & 0o7777) == (0, 0o1777)
     assert shared.with_name(f"shared-{NOBODY}").stat().st_uid == NOBODY

@@ -14,7 +14,7 @@ from PIL import Image
 
 from wattlaw.errors import BadInput
 from wattlaw.workloads.batches import sample_seeds
-from wattlaw.workloads.feed import Feed, Loader
+from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.vision import ResNet50Options
 from wattlaw.workloads.vision.classifier import ResNet50
 from wattlaw.workloads.vision.make_data import make_data
@@ -70,7 +70,7 @@ def test_two_ranks_see_every_sample_once_with_an_augmentation_of_its_seed(
         loader = Loader(
             read(made, source, training=training),
             Shard(rank, 2, local_batch=4, seed=9),
-            Feed(workers=workers),
+            LoaderOptions(workers=workers),
             training=training,
         )
         seen += samples(batch.data for batch in loader.epoch(3))
@@ -208,7 +208,7 @@ def test_a_class_that_is_only_in_val_is_refused(own: Path) -> None:
 def test_a_damaged_image_file_is_named(own: Path, workers: int) -> None:
     path = own / "train" / "class7" / "0000007.jpg"
     path.write_bytes(path.read_bytes()[:-3000])
-    loader = Loader(read(own, "folder"), Shard(0, 1, 4, 0), Feed(workers), training=True)
+    loader = Loader(read(own, "folder"), Shard(0, 1, 4, 0), LoaderOptions(workers), training=True)
     with pytest.raises(BadInput, match=rf"{path}: \d+ bytes that cannot be decoded") as caught:
         list(loader.epoch(0))
     assert "\n" not in str(caught.value)

@@ -27,7 +27,7 @@ from test_nvidia_meter import LOST, UNKNOWN, facts_of, of, opened, told
 from wattlaw.devices.meter import Target
 from wattlaw.devices.nvidia.limiter import NvidiaLimiter
 from wattlaw.launch.finish import _not_enforced
-from wattlaw.limits.asked import Limits, applied
+from wattlaw.limits.requests import Limits, applied
 from wattlaw.store.record import VERDICTS, LimitReport
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.store.store import Store

@@ -14,8 +14,8 @@ from fake_nvml import Boards
 from hostile import BEFORE_US, Hostile
 from wattlaw.launch.planning import git_commit
 from wattlaw.launch.selftest import run_checks
-from wattlaw.launch.slurm.asking import write_script
-from wattlaw.limits.saved import VARIABLE
+from wattlaw.launch.slurm.sbatch import write_script
+from wattlaw.limits.state_folder import VARIABLE
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch

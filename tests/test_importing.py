@@ -19,7 +19,7 @@ from wattlaw.cli.importing import import_table
 from wattlaw.cli.stores import status
 from wattlaw.errors import BadInput
 from wattlaw.store.fields import FIELDS, parse_map
-from wattlaw.store.importing import runs_of
+from wattlaw.store.importing import parse_runs
 from wattlaw.store.rows import Row, read_rows
 from wattlaw.store.schema import TABLES
 from wattlaw.store.statistics import statistics
@@ -74,7 +74,7 @@ def test_a_table_becomes_runs_that_the_analyses_can_read(tmp_path, home, capsys)
     fields = MAP + (
         ",local_batch=b,power_limit_w=cap,clock_limit_mhz=mhz,gpu_energy_j=gpu_j,"
         "cpu_energy_j=cpu_j,sm_util_percent=sm,metric=acc,metric_name=@accuracy,loss=loss,"
-        "eval_time_s=ev,precision=@bf16,nodes=@2,samples=@1000,updates=@16,epochs=@3,"
+        "eval_time_s=ev,precision=@bf16,nodes=@2,samples=@1000,steps=@16,epochs=@3,"
         "energy_source=@counter,energy_verdict=@ok,options.lr=@0.1"
     )
     assert bring(table, fields, home, workload="resnet50", hardware="V100", study="mit") == 0
@@ -86,7 +86,7 @@ def test_a_table_becomes_runs_that_the_analyses_can_read(tmp_path, home, capsys)
         "precision": "bf16", "power_limit_w": 250.0, "clock_limit_mhz": 1380.0,
         "dataset_fraction": 1.0, "repeat": 0, "metric_name": "accuracy", "epoch_time_s": 10.5,
         "epochs_timed": 3, "train_time_s": 31.5, "samples_per_epoch": 1000.0,
-        "updates_per_epoch": 16.0, "energy_per_epoch_j": 6700.0, "gpu_energy_per_epoch_j": 6300.0,
+        "steps_per_epoch": 16.0, "energy_per_epoch_j": 6700.0, "gpu_energy_per_epoch_j": 6300.0,
         "energy_is": "gpu+cpu, counter", "energy_verdict": "ok", "sm_util_mean": 0.875,
         "eval_time_s": 3.0, "metric": 0.71, "loss": 1.2, "epochs_trained": 3,
         "power_per_gpu_w": 300.0,
@@ -414,13 +414,13 @@ def test_whatever_a_table_holds_its_rows_are_runs_or_refused_with_a_reason(rows,
                     zip(["gpus", "epoch_time_s", *chosen], "abcdef", strict=False))  # fmt: skip
     fields = parse_map(text)
     given_rows = [Row(line, cells) for line, cells in enumerate(rows, 1)]
-    runs, refused = runs_of(given_rows, fields, "t.jsonl", "study")
+    runs, refused = parse_runs(given_rows, fields, "t.jsonl", "study")
     assert sorted([run.line for run in runs] + [one.line for one in refused]) == [
         row.line for row in given_rows
     ]
     assert all(one.why.isprintable() and len(one.why) < 300 for one in refused)
     assert len({run.record.run_id for run in runs}) == len(runs)
-    again, _ = runs_of(given_rows, fields, "t.jsonl", "study")
+    again, _ = parse_runs(given_rows, fields, "t.jsonl", "study")
     assert [run.record for run in again] == [run.record for run in runs]
     for run in runs:
         if run.record.spec.measure.epochs > 100:
@@ -440,7 +440,7 @@ def test_whatever_a_table_holds_its_rows_are_runs_or_refused_with_a_reason(rows,
 @given(st.lists(st.tuples(st.integers(1, 4), st.floats(0.1, 10)), min_size=1, max_size=12))
 def test_every_good_row_is_a_run_with_its_own_repeat(rows):
     given_rows = [Row(line, {"n": n, "t": t}) for line, (n, t) in enumerate(rows, 2)]
-    runs, refused = runs_of(given_rows, parse_map(MAP), "t.csv", "s")
+    runs, refused = parse_runs(given_rows, parse_map(MAP), "t.csv", "s")
     assert not refused
     assert [(run.record.spec.setting.gpus, run.train["duration_s"]) for run in runs] == rows
     for gpus in range(1, 5):

@@ -33,9 +33,9 @@ from limiting import (
     kill_tree,
     stays,
 )
-from wattlaw.limits.asked import Limits
-from wattlaw.limits.giving_back import recover_all
-from wattlaw.limits.guard import hold
+from wattlaw.limits.guard import acquire
+from wattlaw.limits.requests import Limits
+from wattlaw.limits.restore import restore_all_stale
 
 Start = Callable[..., Place]
 #: The hardware's default and maximum are 250 W; somebody has set 217.5 W.
@@ -158,20 +158,20 @@ def test_a_board_is_one_owners_until_it_is_given_back(start: Start) -> None:
     place = start(2)
     first, second = place.devices
     with place.owner(150, [first]) as owner:
-        assert hold([first]) is hold(place.devices) is None
-        with hold([second]) as other:
+        assert acquire([first]) is acquire(place.devices) is None
+        with acquire([second]) as other:
             other.apply(Limits(160))
             assert place.limits_w == [150, 160]
         place.boards.fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
         kill(owner)
-        assert stays(lambda: hold([first]) is None, 1.2)
-        assert [left.state for left in recover_all(place.folder)] == ["in use"]
+        assert stays(lambda: acquire([first]) is None, 1.2)
+        assert [left.state for left in restore_all_stale(place.folder)] == ["in use"]
         assert place.limits_w == [150, 217.5]
         assert place.boards.calls(SET) >= 5  # the watchdog does not give up
         place.boards.clear_faults()
         place.wait_until_clean()
     assert place.limits_w == [217.5, 217.5]
-    with hold([first]) as held:
+    with acquire([first]) as held:
         held.apply(CAP)
 
 
@@ -200,7 +200,7 @@ def test_a_command_whose_limit_cannot_be_given_back_says_what_to_do(start: Start
     assert place.limits_w == [217.5]
 
 
-@pytest.mark.parametrize("who", ["hold", "start"])
+@pytest.mark.parametrize("who", ["acquire", "start"])
 def test_what_outlived_its_watchdog_too_is_given_back_by_the_next(start: Start, who: str) -> None:
     place = start()
     with place.owner(150) as owner:
@@ -208,8 +208,8 @@ def test_what_outlived_its_watchdog_too_is_given_back_by_the_next(start: Start, 
             watchdog.kill()
         kill(owner)
     assert stays(lambda: place.limits_w == [150], 0.2)
-    if who == "hold":
-        with hold(place.devices) as held:
+    if who == "acquire":
+        with acquire(place.devices) as held:
             (applied,) = held.apply(Limits(120))
             assert applied.power_limit_before_w == 217.5
             assert place.folder.read(place.devices[0]).power_limit_w == 217.5
@@ -229,7 +229,7 @@ def test_a_kept_limit_outlives_its_process(start: Start) -> None:
         assert process.wait(20) == 3
         assert "until 'wattlaw limits restore'" in process.stderr.read()
     assert place.limits_w == [150]
-    recover_all(place.folder, also_kept=True)
+    restore_all_stale(place.folder, also_kept=True)
     assert place.limits_w == [217.5]
 
 

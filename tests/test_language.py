@@ -25,7 +25,7 @@ from wattlaw import registry
 from wattlaw.errors import BadInput
 from wattlaw.workloads.batches import splitmix64
 from wattlaw.workloads.catalogue import GROUP
-from wattlaw.workloads.feed import Feed, Loader
+from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.language import BERT_BASE, Options
 from wattlaw.workloads.language.bert import Bert
 from wattlaw.workloads.language.make_data import make_data
@@ -174,8 +174,8 @@ def learned(bert: Bert, *, epochs: int, batch: int) -> list[dict[str, float]]:
     model = bert.model()
     optimizer = bert.optimizer(model, batch, fused=False)
     shard = Shard(0, 1, batch, seed=3)
-    training = Loader(bert.training_data(), shard, Feed(0), training=True)
-    judged = Loader(bert.evaluation_data(), shard, Feed(0), training=False)
+    training = Loader(bert.training_data(), shard, LoaderOptions(0), training=True)
+    judged = Loader(bert.evaluation_data(), shard, LoaderOptions(0), training=False)
     found = []
     for epoch in range(epochs + 1):
         if epoch:
@@ -191,7 +191,7 @@ def learned(bert: Bert, *, epochs: int, batch: int) -> list[dict[str, float]]:
                 values = bert.evaluate(model, one.data)
                 sums.update({name: float(value) for name, value in values.items()})
                 sums["samples"] += one.size
-        found.append(bert.judge(sums))
+        found.append(bert.metrics(sums))
     return found
 
 
@@ -213,7 +213,7 @@ def test_the_loss_falls_on_text_from_files(made):
 
 def test_perplexity_of_a_lost_model_is_infinite_and_no_error():
     bert = Bert(Options(**SYNTHETIC))
-    assert bert.judge({"loss": 2e3, "accuracy": 0.0, "samples": 2.0})["perplexity"] == math.inf
+    assert bert.metrics({"loss": 2e3, "accuracy": 0.0, "samples": 2.0})["perplexity"] == math.inf
 
 
 # --- masks -------------------------------------------------------------------------------------
@@ -340,11 +340,11 @@ def test_two_ranks_see_every_block_once_whatever_the_format(made):
         data = on(made, source=source, data=str(made / source)).training_data()
         seen: list[tuple[int, ...]] = []
         for rank in (0, 1):
-            loader = Loader(data, Shard(rank, 2, 4, seed=9), Feed(0), training=True)
+            loader = Loader(data, Shard(rank, 2, 4, seed=9), LoaderOptions(0), training=True)
             for batch in loader.epoch(1):
                 seen += unmasked(batch.data)
         lost = len(expected) - len(seen)
-        assert 0 <= lost < 2, "only an update with fewer samples than ranks is dropped"
+        assert 0 <= lost < 2, "only a step with fewer samples than ranks is dropped"
         assert not Counter(seen) - Counter(expected)
 
 
@@ -354,7 +354,7 @@ def test_two_ranks_evaluate_every_block_once_and_mask_it_as_one_rank_does(made):
     for world in (1, 2):
         rows: list[Any] = []
         for rank in range(world):
-            loader = Loader(data, Shard(rank, world, 4, seed=9), Feed(0), training=False)
+            loader = Loader(data, Shard(rank, world, 4, seed=9), LoaderOptions(0), training=False)
             rows += [row for batch in loader.epoch(0) for row in batch.data["input_ids"].tolist()]
         masked.append(rows)
     assert masked[0] == masked[1]
@@ -365,7 +365,7 @@ def test_loader_processes_bring_the_same_batches(made):
     data = on(made).training_data()
     here, there = (
         [batch.data for batch in Loader(data, Shard(0, 1, 8, seed=9), feed, training=True).epoch(0)]
-        for feed in (Feed(0), Feed(2))
+        for feed in (LoaderOptions(0), LoaderOptions(2))
     )
     assert len(here) == len(there)
     for one, other in zip(here, there, strict=True):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.cells import cells
+from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.findings import find
 from wattlaw.analysis.metrics import of_all_samples, run_metrics
 from wattlaw.analysis.quality import direction
@@ -39,8 +39,8 @@ def test_windows_of_an_interruption_tell_nothing_of_an_epoch_but_its_metric_coun
     run = one_run(
         window_row("a", 1, duration_s=2.0, **told),
         window_row("a", 1, phase="evaluate", duration_s=1.0, metric=0.8),
-        window_row("a", 2, duration_s=50.0, samples=40, updates=4, **cut),
-        window_row("a", 2, duration_s=60.0, samples=60, updates=6, from_update=4, **cut),
+        window_row("a", 2, duration_s=50.0, samples=40, steps=4, **cut),
+        window_row("a", 2, duration_s=60.0, samples=60, steps=6, from_step=4, **cut),
         window_row("a", 2, phase="evaluate", duration_s=70.0, metric=0.9, interrupted=True),
     )
     assert (run["epoch_time_s"], run["epochs_timed"], run["epochs_trained"]) == (2.0, 1, 2)
@@ -76,7 +76,7 @@ def test_no_mean_is_taken_over_energies_that_count_different_things():
         window_row("b", 1, energy_source="estimated", **energy),
         window_row("c", 1, energy_source="estimated", **energy),
     ]
-    found = cells(run_metrics(*frames(runs, windows))).set_index("gpus")
+    found = aggregate(run_metrics(*frames(runs, windows))).set_index("gpus")
     assert found.loc[1, "energy_is"] == "cpu, counter; cpu, estimated"
     assert np.isnan(found.loc[1, "energy_per_epoch_j"])
     assert found.loc[2, "energy_is"] == "cpu, estimated"
@@ -132,7 +132,7 @@ def test_repeats_become_mean_deviation_and_students_interval():
     runs = [run_row(name, repeat=n) for n, name in enumerate("abc")]
     table = run_metrics(*frames(runs, [window_row(n, 1, duration_s=d) for n, d in
                                        zip("abc", (9.0, 10.0, 11.0), strict=True)]))  # fmt: skip
-    (cell,) = cells(table).to_dict("records")
+    (cell,) = aggregate(table).to_dict("records")
     half = stats.t.ppf(0.975, 2) * 1.0 / np.sqrt(3)
     assert (cell["n"], cell["epoch_time_s"], cell["epoch_time_s_sd"]) == (3, 10.0, 1.0)
     assert cell["epoch_time_s_low"] == pytest.approx(10 - half)
@@ -145,9 +145,9 @@ def test_a_repeat_whose_energy_was_lost_does_not_take_that_of_the_others():
     windows = [window_row(name, 1, **energy) for name in "abc"]
     windows[2]["energy_verdict"] = "partial"
     runs = [run_row(name, repeat=n) for n, name in enumerate("abc")]
-    (cell,) = cells(run_metrics(*frames(runs, windows))).to_dict("records")
+    (cell,) = aggregate(run_metrics(*frames(runs, windows))).to_dict("records")
     assert (cell["n"], cell["energy_per_epoch_j"], cell["energy_is"]) == (3, 10.0, "cpu, counter")
-    (cell,) = cells(run_metrics(*frames(runs[2:], windows[2:]))).to_dict("records")
+    (cell,) = aggregate(run_metrics(*frames(runs[2:], windows[2:]))).to_dict("records")
     assert np.isnan(cell["energy_per_epoch_j"])
     assert cell["energy_is"] == "partial, left out"
 
@@ -176,13 +176,13 @@ def test_an_interval_is_cut_where_a_quantity_cannot_be_less():
         [run_row(name, repeat=n) for n, name in enumerate("ab")],
         [window_row("a", 1, duration_s=1.0), window_row("b", 1, duration_s=9.0)],
     ))  # fmt: skip
-    (cell,) = cells(table).to_dict("records")
+    (cell,) = aggregate(table).to_dict("records")
     assert cell["epoch_time_s_low"] == 0.0
 
 
 def test_one_repeat_has_no_interval():
     table = run_metrics(*frames([run_row("a")], [window_row("a", 1)]))
-    (cell,) = cells(table).to_dict("records")
+    (cell,) = aggregate(table).to_dict("records")
     assert np.isnan(cell["epoch_time_s_low"])
 
 
@@ -209,11 +209,11 @@ def test_what_is_derived_from_time_and_energy_is_worked_by_hand():
             [run_row("a", gpus=4, local_batch=16)],
             [
                 window_row("a", 0, warmup=True, duration_s=99.0, **GPU),
-                window_row("a", 1, duration_s=9.0, samples=1000, updates=20, cpu_energy_j=1800.0,
+                window_row("a", 1, duration_s=9.0, samples=1000, steps=20, cpu_energy_j=1800.0,
                            **GPU),
                 window_row("a", 1, phase="evaluate", duration_s=2.0, gpu_energy_j=50.0,
                            cpu_energy_j=5.0, energy_source="counter", energy_verdict="ok"),
-                window_row("a", 2, duration_s=9.0, samples=1000, updates=20, cpu_energy_j=1800.0,
+                window_row("a", 2, duration_s=9.0, samples=1000, steps=20, cpu_energy_j=1800.0,
                            **GPU),
                 window_row("a", 2, phase="evaluate", duration_s=4.0, gpu_energy_j=70.0,
                            cpu_energy_j=5.0, energy_source="counter", energy_verdict="ok"),
@@ -222,17 +222,17 @@ def test_what_is_derived_from_time_and_energy_is_worked_by_hand():
     ).iloc[0]  # fmt: skip
     assert run["epoch_time_s"] == 9.0
     assert (run["epochs_timed"], run["epochs_trained"], run["train_time_s"]) == (2, 3, 18.0)
-    assert (run["samples_per_epoch"], run["updates_per_epoch"]) == (1000, 20)
+    assert (run["samples_per_epoch"], run["steps_per_epoch"]) == (1000, 20)
     assert run["energy_per_epoch_j"] == 9000.0
     assert run["energy_per_sample_j"] == 9.0
-    assert run["energy_per_update_j"] == 450.0
+    assert run["energy_per_step_j"] == 450.0
     assert run["energy_delay_js"] == 81_000.0
     assert run["energy_delay2_js2"] == 729_000.0
     assert run["gpu_energy_per_epoch_j"] == 7200.0
     assert run["power_per_gpu_w"] == 200.0  # 7,200 J on 4 GPUs in 9 s
     assert run["gpu_hours_per_epoch"] == pytest.approx(0.01)
     assert run["samples_per_gpu_hour"] == pytest.approx(100_000)
-    assert run["updates_per_gpu_hour"] == pytest.approx(2000)
+    assert run["steps_per_gpu_hour"] == pytest.approx(2000)
     assert run["energy_per_gpu_hour_j"] == pytest.approx(900_000)
     assert (run["eval_time_s"], run["eval_energy_j"]) == (3.0, 65.0)
 
@@ -294,7 +294,7 @@ def test_settings_of_the_loop_that_matter_tell_cells_apart_and_the_seed_does_not
         run_row("b", train='{"compile": false, "seed": 1}'),
         run_row("c", train='{"compile": true, "seed": 0}'),
     ]
-    found = cells(run_metrics(*frames(runs, [window_row(n, 1) for n in "abc"])))
+    found = aggregate(run_metrics(*frames(runs, [window_row(n, 1) for n in "abc"])))
     assert sorted(found["n"]) == [1, 2]
 
 

@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 
 from wattlaw.errors import BadInput
-from wattlaw.workloads.feed import Feed, Loader
+from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.molecules import DIMENET, SCHNET, DimeNetOptions, SchNetOptions, qm9
 from wattlaw.workloads.molecules.make_data import make_data
 from wattlaw.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
@@ -53,7 +53,7 @@ def evaluated(workload, model) -> dict[str, float]:
     with torch.no_grad():
         data = dataset.batch(np.arange(len(dataset)), seeds(len(dataset)))
         sums = {name: float(value) for name, value in workload.evaluate(model, data).items()}
-    return workload.judge(sums | {"samples": len(dataset)})
+    return workload.metrics(sums | {"samples": len(dataset)})
 
 
 def trained(workload, epochs: int, size: int = 8) -> torch.nn.Module:
@@ -85,7 +85,7 @@ def test_an_epoch_is_the_papers_split_and_the_rate_is_constant():
     assert len(workload.training_data()) == 110_000
     assert len(workload.evaluation_data()) == 10_000
     optimizer = workload.optimizer(workload.model(), 128, fused=False)
-    workload.schedule(optimizer, 128, 200).before_update(150.0)
+    workload.schedule(optimizer, 128, 200).before_step(150.0)
     assert isinstance(optimizer, torch.optim.Adam)
     assert [group["lr"] for group in optimizer.param_groups] == [1e-3]
 
@@ -175,8 +175,8 @@ def test_a_batch_has_its_molecules_in_the_order_asked_for():
 def test_loader_processes_give_the_same_batches():
     shard = Shard(rank=0, world=1, local_batch=4, seed=0)
     dataset = dimenet(train_samples=8, evaluation_samples=2).training_data()
-    here = Loader(dataset, shard, Feed(workers=0), training=True)
-    beside = Loader(dataset, shard, Feed(workers=1), training=True)
+    here = Loader(dataset, shard, LoaderOptions(workers=0), training=True)
+    beside = Loader(dataset, shard, LoaderOptions(workers=1), training=True)
     for one, other in zip(here.epoch(0), beside.epoch(0), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.data, other.data, strict=True))
 

@@ -1,4 +1,4 @@
-"""Places on a machine: never held twice, given back at death."""
+"""Slots on a machine: never held twice, given back at death."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from conftest import study_of, wait_for
 from wattlaw.errors import NotAvailable
 from wattlaw.launch.local import LocalLauncher
-from wattlaw.launch.places import Places
+from wattlaw.launch.slots import Slots
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Study
 from wattlaw.study.plan import expand
@@ -18,8 +18,8 @@ from wattlaw.study.plan import expand
 HOLD = """
 import sys, time
 from pathlib import Path
-from wattlaw.launch.places import Places
-claim = Places(Path(sys.argv[1])).claim(["gpu-0", "gpu-1"], 1)
+from wattlaw.launch.slots import Slots
+claim = Slots(Path(sys.argv[1])).claim(["gpu-0", "gpu-1"], 1)
 print(claim.names, flush=True)
 time.sleep(600)
 """
@@ -28,7 +28,7 @@ TWO = ["GPU-a", "GPU-b"]
 
 
 def test_a_place_is_held_by_one_process_and_given_back_when_it_is_killed(tmp_path):
-    places = Places(tmp_path)
+    places = Slots(tmp_path)
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
@@ -46,7 +46,7 @@ def test_a_place_is_held_by_one_process_and_given_back_when_it_is_killed(tmp_pat
 
 @given(st.lists(st.integers(1, 4), max_size=6))
 def test_of_four_places_no_more_than_four_are_ever_held(tmp_path_factory, counts):
-    places = Places(tmp_path_factory.mktemp("places"))
+    places = Slots(tmp_path_factory.mktemp("places"))
     names = ["MIG-GPU-1/2/0", "b", "c", "d"]
     held = [claim for count in counts if (claim := places.claim(names, count))]
     taken = [name for claim in held for name in claim.names]
@@ -62,22 +62,22 @@ def test_two_launchers_of_one_machine_do_not_run_side_by_side(tmp_path, monkeypa
         Study.model_validate(study_of() | {"workloads": ({"name": "x"},)}, strict=False)
     )
     one, other = (LocalLauncher(Launch(gpus_per_node=2), TWO, TWO) for _ in "ab")
-    claim = one.claim(run.spec)
+    claim = one.allocate(run.spec)
     assert claim.workers.names == ["GPU-a"]
-    assert other.claim(run.spec) is None
+    assert other.allocate(run.spec) is None
     third = LocalLauncher(Launch(gpus_per_node=2, max_parallel=2), TWO, TWO)
-    assert third.claim(run.spec).workers.names == ["GPU-b"]
+    assert third.allocate(run.spec).workers.names == ["GPU-b"]
     claim.release()
-    assert other.claim(run.spec).workers.names == ["GPU-a"]
+    assert other.allocate(run.spec).workers.names == ["GPU-a"]
 
 
 def test_a_folder_for_places_that_is_not_ours_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    folder = Places.of_this_user()._folder
+    folder = Slots.of_this_user()._folder
     assert folder.stat().st_mode & 0o077 == 0
     folder.rmdir()
     folder.symlink_to(elsewhere)
     with pytest.raises(NotAvailable, match="belongs to another user"):
-        Places.of_this_user()
+        Slots.of_this_user()

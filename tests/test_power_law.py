@@ -22,7 +22,15 @@ from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 
 REAL = Path(__file__).parents[1].parent / "shared" / "data" / "scaling_series.csv"
-KEYS = {"group", *LAW_KEYS, "selected", "bend", "bend_p", "no_bend", "reason"}
+KEYS = {
+    "group",
+    *LAW_KEYS,
+    "selected",
+    "breakpoint",
+    "breakpoint_p",
+    "no_breakpoint_reason",
+    "reason",
+}
 
 
 @pytest.fixture
@@ -268,8 +276,10 @@ def test_the_published_series_give_one_law_each(real):
         if law["n"] == 4:
             reasons = [row["reason"] for row in law["selected"]["laws"]]
             assert all("AICc is undefined: 4 runs" in reason for reason in reasons)
-            assert law["bend"] is None
-            assert law["no_bend"].startswith("cannot tell whether it bends: 4 distinct")
+            assert law["breakpoint"] is None
+            assert law["no_breakpoint_reason"].startswith(
+                "cannot tell whether it bends: 4 distinct"
+            )
 
 
 @pytest.mark.parametrize(
@@ -342,8 +352,8 @@ def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys
     assert "no law for s two: 2 distinct" in shown.err
     assert main([*line, "--json"]) == 0
     rows = {row["group"]["s"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["schnet"]["bend"]["at"] == 64
-    assert rows["straight"]["no_bend"].startswith("no bend seen (p = ")
+    assert rows["schnet"]["breakpoint"]["at"] == 64
+    assert rows["straight"]["no_breakpoint_reason"].startswith("no breakpoint seen (p = ")
     assert rows["two"]["law"] is None
 
 

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
+from wattlaw import formatting as words
 from wattlaw.analysis.claims import check_claims
 from wattlaw.analysis.findings import Findings, find
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.reference.published import published
-from wattlaw.report import format as words
 from wattlaw.report.methods import METHODS
 from wattlaw.report.tables import (
     advice,
     batch,
     carbon,
     claims,
-    doubts,
+    data_quality,
     energy,
     environment,
     limits,
@@ -96,7 +96,7 @@ def test_windows_that_an_interruption_left_out_are_counted_in_the_note():
     assert "interrupted" not in measured.settings(find(*frames(runs, whole))).note
     cut = [
         window_row("a", 3, interrupted=True),
-        window_row("a", 3, from_update=5, interrupted=True),
+        window_row("a", 3, from_step=5, interrupted=True),
     ]
     note = measured.settings(find(*frames(runs, [*whole, *cut]))).note
     assert "Left out: 2 training windows" in note
@@ -206,10 +206,10 @@ def test_claims_have_their_evidence():
 
 
 def test_what_energies_are_is_counted():
-    table = doubts.verdicts(find(*study()))
+    table = data_quality.verdicts(find(*study()))
     assert table.rows == (("board", "cpu", "estimated", "ok", "27", "100\u00a0%"),)
-    assert doubts.not_done(find(*study())) is None
-    assert doubts.repeats(find(*study())).rows == (("digits-cnn", "3", "9"),)
+    assert data_quality.not_done(find(*study())) is None
+    assert data_quality.repeats(find(*study())).rows == (("digits-cnn", "3", "9"),)
 
 
 def test_laws_bends_and_alternatives_are_told_for_each_series():
@@ -228,8 +228,8 @@ def test_without_runs_there_are_no_tables():
         papers.exponents, papers.speedups, scaling.exponents, scaling.speedups, measured.settings,
         measured.efficiency, measured.utilisation, energy.factors, energy.forms, energy.drifts,
         limits.effects, limits.comparisons, limits.best, batch.verdicts, batch.means,
-        advice.recommended, advice.front, carbon.totals, doubts.verdicts, doubts.not_done,
-        environment.models,
+        advice.recommended, advice.front, carbon.totals, data_quality.verdicts,
+        data_quality.not_done, environment.models,
     )  # fmt: skip
     assert [one.__name__ for one in makers if one(empty) is not None] == []
 
@@ -287,12 +287,12 @@ def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
     runs = [run_row("fine"), *(run_row(f"warm{i}") for i in range(4)),
             run_row("broken", status="failed", reason="no memory")]  # fmt: skip
     windows = [window_row("fine", 1), *(window_row(f"warm{i}", 0, warmup=True) for i in range(4))]
-    table = doubts.reasons(find(*frames(runs, windows)))
+    table = data_quality.reasons(find(*frames(runs, windows)))
     assert table.rows == (
         ("done, not timed", "all training windows are warm-up", "4", "warm0, warm1, warm2, …"),
         ("failed", "no memory", "1", "broken"),
     )
-    assert doubts.reasons(find(*study())) is None
+    assert data_quality.reasons(find(*study())) is None
 
 
 def test_methods_tell_efficiency_where_the_data_set_grows():

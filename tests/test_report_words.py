@@ -11,8 +11,8 @@ from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study
 from wattlaw.analysis.claims import check_claims
 from wattlaw.analysis.findings import Findings, find
-from wattlaw.report.words.running import shared
-from wattlaw.report.words.summary import MOST, summary
+from wattlaw.report.narrative.running import shared
+from wattlaw.report.narrative.summary import MOST, summary
 
 
 @cache

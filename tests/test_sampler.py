@@ -24,7 +24,7 @@ from wattlaw.errors import NotAvailable
 from wattlaw.store.live import read_live
 from wattlaw.store.schema import SAMPLES
 from wattlaw.telemetry import sampler
-from wattlaw.telemetry.reading import Reading
+from wattlaw.telemetry.meter_poller import MeterPoller
 
 BUSY = "while True: pass"
 IDLE = "import time; time.sleep(600)"
@@ -267,7 +267,7 @@ def test_a_meter_whose_period_would_never_let_the_loop_sleep_is_not_read(period_
         def close(self) -> None:
             pass
 
-    reading = Reading("restless", Restless)
+    reading = MeterPoller("restless", Restless)
     reading.open()
     reading.begin(0.0)
     assert reading.read(time.monotonic()) == []

@@ -8,8 +8,8 @@ from made_studies import kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import find
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.relative import relative
 from wattlaw.analysis.series import fit_series, scaling_series
+from wattlaw.analysis.speedup import relative
 
 
 def test_runs_of_different_threads_make_different_series():

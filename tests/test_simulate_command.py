@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from made_jobs import figures, job
+from made_jobs import job, profile
 from wattlaw.cli.main import main
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
@@ -21,12 +21,12 @@ BASE = ("simulate", "--workload", "resnet50", "--hardware", "mit-v100", "--local
 KEYS = (
     "simulated", "calibration", "workload", "options", "hardware", "gpus", "nodes", "local_batch",
     "global_batch", "precision", "power_limit_w", "clock_limit_mhz", "dataset_fraction", "epochs",
-    "epoch_time_s", "epoch_time_s_ci", "train_time_s", "samples_per_s", "updates_per_epoch",
+    "epoch_time_s", "epoch_time_s_ci", "train_time_s", "samples_per_s", "steps_per_epoch",
     "power_per_gpu_w", "power_per_gpu_w_ci", "gpu_energy_per_epoch_j", "gpu_energy_per_epoch_j_ci",
     "cpu_energy_per_epoch_j", "dram_energy_per_epoch_j", "energy_per_epoch_j", "gpu_energy_j",
     "cpu_energy_j", "dram_energy_j", "energy_j", "gpu_hours", "eval_time_s", "eval_gpu_energy_j",
     "sm_util", "mem_util", "sm_clock_mhz", "limited_by", "power_throttle_share", "step_time_s",
-    *PARTS, "step_time_cv", "roofline_s", "startup_s", "held_by", "epochs_to_target",
+    *PARTS, "step_time_cv", "roofline_s", "startup_s", "bottleneck", "epochs_to_target",
     "time_to_target_s", "energy_to_target_j", "warnings", "speedup", "parallel_efficiency", "beta",
 )  # fmt: skip
 
@@ -127,8 +127,8 @@ def test_settings_that_cannot_be_are_named_and_the_others_kept(capsys):
         (("--workload", "abacus"), "abacus"),
         (("--options", "{"), "--options: given '{'; allowed: a JSON object"),
         (("--options", '{"depth": 3}'), "resnet50.options.depth: unknown key; allowed"),
-        (("--options", '{"image_size": 160}'), "no figures are stored for these options"),
-        (("--figures", "nowhere.json"), "nowhere.json: cannot be read"),
+        (("--options", '{"image_size": 160}'), "no profile are stored for these options"),
+        (("--profile", "nowhere.json"), "nowhere.json: cannot be read"),
         (("--target-epochs", "60"), "allowed: both or neither"),
         (("--calibration", "nowhere.json"), "nowhere.json: cannot be read"),
         (("--as", "resnet50"), "--as: given without --calibration"),
@@ -187,8 +187,8 @@ def test_words_say_where_the_time_goes_and_that_nothing_was_measured(capsys):
 
 def test_figures_of_a_file_stand_for_a_workload_that_is_not_known_here(tmp_path, capsys):
     path = tmp_path / "plain.json"
-    path.write_text(figures().model_dump_json(), encoding="utf-8")
-    arguments = ["simulate", "--figures", str(path), "--hardware", "mit-v100", "--gpus", "4",
+    path.write_text(profile().model_dump_json(), encoding="utf-8")
+    arguments = ["simulate", "--profile", str(path), "--hardware", "mit-v100", "--gpus", "4",
                  "--local-batch", "64"]  # fmt: skip
     assert main(arguments) == 2
     assert "plain" in capsys.readouterr().err
@@ -222,19 +222,19 @@ def test_an_epoch_of_half_the_data_is_half_an_epoch_to_the_target(capsys):
     [
         (job(1), "compute"),
         (job(1, local_batch=1, parameters=Parameters(launch_us=50.0)), "launch"),
-        (job(8, local_batch=1, parameters=Parameters(network=1e-3)), "exchange"),
-        (job(1, figures=figures(input_cpu_s_per_sample=0.1)), "input"),
+        (job(8, local_batch=1, parameters=Parameters(network=1e-3)), "communication"),
+        (job(1, profile=profile(input_cpu_s_per_sample=0.1)), "input"),
         (job(1, power_limit_w=100.0, parameters=Parameters(power_memory=20.0)), "compute"),
     ],
 )
 def test_what_holds_the_speed_is_what_would_have_to_be_quicker(of, held):
     found = predict(of)
-    assert found.held_by == held
+    assert found.bottleneck == held
     easier = {
         "compute": replace(of, parameters=of.parameters.model_copy(update={"compute_fp32": 1.0})),
         "launch": replace(of, parameters=of.parameters.model_copy(update={"launch_us": 1.0})),
-        "exchange": replace(of, parameters=of.parameters.model_copy(update={"network": 1.0})),
-        "input": replace(of, figures=figures(input_cpu_s_per_sample=0.001)),
+        "communication": replace(of, parameters=of.parameters.model_copy(update={"network": 1.0})),
+        "input": replace(of, profile=profile(input_cpu_s_per_sample=0.001)),
     }
     assert predict(easier[held]).split.step_s < found.split.step_s
 
@@ -247,4 +247,4 @@ def test_a_cap_that_the_host_hides_holds_nothing():
     assert capped.train.limited_by == "power_limit_w"
     assert capped.split.launch_s > 0
     assert capped.split.step_s == pytest.approx(free.split.step_s)
-    assert capped.held_by == "launch"
+    assert capped.bottleneck == "launch"

@@ -19,7 +19,7 @@ from wattlaw.launch.planning import plan_study
 from wattlaw.launch.simulated import SimulatedLauncher
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.launch.simulated.run import FAILURE, limited, simulate
-from wattlaw.limits.asked import Limits
+from wattlaw.limits.requests import Limits
 from wattlaw.simulator import library
 from wattlaw.simulator.calibration import NAMES
 from wattlaw.store.record import RunRecord
@@ -110,7 +110,7 @@ def test_a_cluster_of_the_users_own_is_told_from_another_in_a_file_of_the_same_n
         told["node"]["cores"] = cores
         own.write_text(yaml.safe_dump(told))
         launch = Launch(kind="simulated", simulation=Simulation(hardware=str(own)))
-        label = SimulatedLauncher.prepared(launch).hardware
+        label = SimulatedLauncher.resolve(launch).hardware
         assert re.fullmatch(r"ours [0-9a-f]{8} \(simulated, uncalibrated\)", label)
         labels.add(label)
     assert len(labels) == 2
@@ -127,7 +127,7 @@ def test_gpus_of_a_node_are_the_studys_or_the_clusters_and_make_the_nodes(tmp_pa
 
 def test_other_launchers_take_a_launch_as_it_is():
     launch = Launch(simulation=Simulation(hardware="mit-v100"))
-    assert LocalLauncher.prepared(launch) is launch
+    assert LocalLauncher.resolve(launch) is launch
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def spec_of(workload=DIGITS, **setting):
         (spec_of(), None),
         (spec_of(power_limit_w=100.0, clock_limit_mhz=735.0), None),
         (spec_of(WorkloadSpec(name="own", command=("python", "x.py"))), "command cannot be sim"),
-        (spec_of(WorkloadSpec(name="digits-cnn", options={"width": 512})), "no figures are stored"),
+        (spec_of(WorkloadSpec(name="digits-cnn", options={"width": 512})), "no profile are stored"),
         (spec_of(precision="bf16"), "does not have bf16"),
         (spec_of(power_limit_w=300.0), "a power limit of 300 W is outside 100 to 250 W"),
         (spec_of(power_limit_w=50.0), "a power limit of 50 W is outside"),
@@ -184,7 +184,7 @@ def spec_of(workload=DIGITS, **setting):
 )
 def test_a_run_that_can_never_be_simulated_is_refused_with_the_reason(spec, expected, tmp_path):
     launcher = SimulatedLauncher.open(Launch.model_validate(MIT), tmp_path)
-    refusal = launcher.refuses(spec)
+    refusal = launcher.unsupported_reason(spec)
     assert refusal is None if expected is None else expected in refusal
 
 
@@ -255,7 +255,7 @@ def test_windows_have_the_samples_and_updates_that_training_would_have(store):
     rest = rest.where(rest >= epochs.run_id.map(runs.gpus), 0)  # a sample for each rank, or none
     batch, train = epochs.run_id.map(runs.global_batch), epochs.phase == "train"
     assert (epochs.samples == whole * batch + rest)[train].all()
-    assert (epochs.updates == whole + (rest > 0))[train].all()
+    assert (epochs.steps == whole + (rest > 0))[train].all()
     assert set(epochs.samples[~train]) == {360}
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from made_jobs import figures
+from made_jobs import profile
 from wattlaw.simulator import kernels
 from wattlaw.simulator.library import names, read_cluster
 from wattlaw.simulator.parameters import Parameters
@@ -16,7 +16,7 @@ from wattlaw.simulator.power import Board, switching, with_curve
 
 BOARDS = {name: read_cluster(name).gpu for name in names()}
 GPU = BOARDS["mit-v100"]
-LOAD = kernels.load_of(figures(), ("forward", "backward", "update"), 64, "fp32")
+LOAD = kernels.load_of(profile(), ("forward", "backward", "update"), 64, "fp32")
 board_names = st.sampled_from(sorted(BOARDS))
 
 
@@ -93,7 +93,7 @@ def test_mean_power_never_exceeds_the_cap(name: str, share: float, host_s: float
     point = board.run(LOAD, host_s)
     energy_j = point.compute_w * point.compute_s + board.awake_w(point.clock_mhz) * point.launch_s
     assert energy_j <= cap_w * (point.compute_s + point.launch_s) * (1 + 1e-9)
-    assert board.exchange_w(point.clock_mhz) <= cap_w
+    assert board.communication_w(point.clock_mhz) <= cap_w
 
 
 def test_a_calibrated_voltage_curve_replaces_that_of_the_file() -> None:

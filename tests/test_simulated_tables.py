@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from made_jobs import figures
 from made_jobs import job as made_job
+from made_jobs import profile
 from wattlaw.launch.simulated.samples import MAX_SAMPLES, Sampling, telemetry_table
 from wattlaw.launch.simulated.signal import UTIL_AVERAGE_S, cycle_of
 from wattlaw.launch.simulated.windows import BEGIN_NS, epochs_table, windows_of
@@ -28,28 +28,28 @@ V100 = library.read_cluster("mit-v100")
 
 def job(**changes):
     given = {"gpus": 8, "local_batch": 4, "samples": 1437, "evaluation_samples": 360}
-    return Job(catalogue.figures(DIGITS), V100, **given | changes)
+    return Job(catalogue.profile(DIGITS), V100, **given | changes)
 
 
-def made(*phases: Phase, updates: int = 1000, startup_s: float = 0.0, **changes) -> Prediction:
+def made(*phases: Phase, steps: int = 1000, startup_s: float = 0.0, **changes) -> Prediction:
     """Return a prediction by hand: what its window is follows from its phases."""
     step_s = sum(one.duration_s for one in phases)
-    duration_s = startup_s + updates * step_s
+    duration_s = startup_s + steps * step_s
     means = {
-        name: updates * sum(one.duration_s * getattr(one, name) for one in phases) / duration_s
+        name: steps * sum(one.duration_s * getattr(one, name) for one in phases) / duration_s
         for name in ("power_w", "sm_util", "mem_util")
     }
     start_w = 50.0
     power_w = means["power_w"] + start_w * startup_s / duration_s
     of = job(**changes)
     train = Window(
-        duration_s, 1437, updates, of.gpus * power_w * duration_s, duration_s * 100.0,
+        duration_s, 1437, steps, of.gpus * power_w * duration_s, duration_s * 100.0,
         duration_s * 10.0, power_w, means["sm_util"], means["mem_util"], None,
     )  # fmt: skip
     evaluation = dataclasses.replace(train, duration_s=1.0, gpu_power_w=60.0, sm_util=0.5)
     return Prediction(
         job=of, split=Split(step_s, 0.0, 0.0, 0.0, 0.0), phases=phases, roofline_s=0.0,
-        startup_s=startup_s, step_cv=0.1, clock_mhz=1000.0, held_by="compute",
+        startup_s=startup_s, step_cv=0.1, clock_mhz=1000.0, bottleneck="compute",
         power_throttle_share=0.0,
         train=train, evaluation=evaluation,
     )  # fmt: skip
@@ -122,7 +122,7 @@ def test_telemetry_is_thinned_evenly_over_all_windows_and_stays_on_the_grid_of_s
 
 
 def test_a_short_run_has_every_sample_there_would_be():
-    _, telemetry = tables(made(WORK, WAIT, updates=5), sample_hz=2.0, epochs=3, evaluate=False)
+    _, telemetry = tables(made(WORK, WAIT, steps=5), sample_hz=2.0, epochs=3, evaluate=False)
     assert len(telemetry) // 2 == pytest.approx(3 * 2.0 * 2.0, abs=1)
 
 
@@ -140,7 +140,7 @@ def test_windows_follow_each_other_from_2020_on_and_say_what_they_are():
     assert set(rows.energy_source) == {"simulated"}
     assert rows.loss.isna().all()
     assert rows.gpu_energy_counter_j.isna().all()
-    assert rows.updates[rows.phase == "evaluate"].isna().all()
+    assert rows.steps[rows.phase == "evaluate"].isna().all()
 
 
 def test_energy_is_power_times_time_and_so_proportional_to_epochs():
@@ -157,7 +157,7 @@ def test_energy_is_power_times_time_and_so_proportional_to_epochs():
 
 
 def test_noise_has_the_mean_1_and_the_spreads_of_the_parameters():
-    prediction = made(WORK, WAIT, updates=100)
+    prediction = made(WORK, WAIT, steps=100)
     runs = [tables(prediction, seed, epochs=20, evaluate=False)[0].to_pandas().duration_s
             for seed in range(150)]  # fmt: skip
     ratio = np.array(runs) / prediction.train.duration_s
@@ -235,5 +235,5 @@ def test_evaluations_keep_the_cap_too():
 
 
 def test_updates_of_many_ranks_vary_less_than_those_of_one():
-    alone, many = (predict(made_job(n, figures=figures(work_cv=1.0))).step_cv for n in (1, 424))
+    alone, many = (predict(made_job(n, profile=profile(work_cv=1.0))).step_cv for n in (1, 424))
     assert many < 0.5 * alone

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from made_jobs import IDEAL, figures, job, with_links
+from made_jobs import IDEAL, job, profile, with_links
 from wattlaw import simulator
 from wattlaw.errors import BadInput
-from wattlaw.simulator.feeding import MOST_PROCESSES
+from wattlaw.simulator.data_loading import MOST_PROCESSES
 from wattlaw.simulator.job import Job, Prediction
 from wattlaw.simulator.library import names, read_cluster
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
-from wattlaw.workloads import feed
 
 #: Boards that not even their least clock keeps within a limit.
 HUNGRY = Parameters(power_memory=20.0, power_busy=2.0)
@@ -31,7 +30,7 @@ def jobs(draw: st.DrawFn) -> Job:
     """Return jobs over all hardware and settings that it allows."""
     cluster = CLUSTERS[draw(st.sampled_from(sorted(CLUSTERS)))]
     gpu = cluster.gpu
-    made = figures(
+    made = profile(
         work_cv=draw(st.floats(0, 2)),
         stored_bytes_per_sample=draw(st.floats(0, 1e7)),
         input_cpu_s_per_sample=draw(st.floats(0, 0.1)),
@@ -148,12 +147,12 @@ def test_at_infinite_bandwidth_and_without_spread_beta_is_one(name: str, doublin
 
 def test_without_anything_to_compute_an_epoch_is_its_communication_alone() -> None:
     nothing = (
-        figures()
+        profile()
         .kernels[0]
         .model_copy(update={"flops_per_sample": 0.0, "bytes_per_sample": 0.0, "bytes_fixed": 0.0})
     )
     backward = nothing.model_copy(update={"phase": "backward"})
-    of = job(8, figures=figures(kernels=(nothing, backward)), parameters=IDEAL, bucket_mb=1000.0)
+    of = job(8, profile=profile(kernels=(nothing, backward)), parameters=IDEAL, bucket_mb=1000.0)
     found = predict(of)
     # One bucket of 1 MiB and one of the rest, each 2 (N-1)/N S/b or, where latency is less, a tree.
     network, link = of.cluster.network, of.cluster.node.link
@@ -185,19 +184,19 @@ def test_the_parts_of_an_update_are_those_of_a_case_worked_by_hand() -> None:
     found = predict(job(1, parameters=IDEAL, clock_limit_mhz=1380.0))
     gpu = found.job.cluster.gpu
     compute_s = 64 * 24e9 / (gpu.peak_tflops["fp32"] * 1e12)
-    # Every kernel is bound by arithmetic (5e7 / 14e12 > 1.5e6 / 900e9), the updates by memory.
-    update_s = 6 * 1e8 / 900e9
-    assert found.roofline_s == pytest.approx(compute_s + update_s)
+    # Every kernel is bound by arithmetic (5e7 / 14e12 > 1.5e6 / 900e9), the steps by memory.
+    step_s = 6 * 1e8 / 900e9
+    assert found.roofline_s == pytest.approx(compute_s + step_s)
     if found.train.limited_by is None:
-        assert found.split.compute_s == pytest.approx(compute_s + update_s)
-    assert found.train.updates == 16_000
-    assert found.split.exchange_s == found.split.slowest_s == found.split.input_s == 0
+        assert found.split.compute_s == pytest.approx(compute_s + step_s)
+    assert found.train.steps == 16_000
+    assert found.split.communication_s == found.split.slowest_s == found.split.input_s == 0
 
 
 def test_the_last_update_takes_what_is_left_and_is_dropped_below_one_sample_each() -> None:
-    assert predict(job(4, samples=64 * 4 * 10 + 4)).train.updates == 11
+    assert predict(job(4, samples=64 * 4 * 10 + 4)).train.steps == 11
     short = predict(job(4, samples=64 * 4 * 10 + 3)).train
-    assert (short.updates, short.samples) == (10, 64 * 4 * 10)
+    assert (short.steps, short.samples) == (10, 64 * 4 * 10)
     with pytest.raises(BadInput, match="gpus: given 8 for 7 samples"):
         predict(job(8, samples=7))
 
@@ -214,15 +213,15 @@ def test_small_kernels_wait_for_the_host_that_issues_them() -> None:
 
 def test_input_that_is_too_slow_is_waited_for_and_shared_storage_ends_scaling() -> None:
     cluster = read_cluster("mit-v100")
-    slow = figures(stored_bytes_per_sample=5e5, input_cpu_s_per_sample=0.0)
+    slow = profile(stored_bytes_per_sample=5e5, input_cpu_s_per_sample=0.0)
     few, many, more = (
-        predict(job(n, figures=slow, samples=64 * 1000 * 1024)) for n in (2, 512, 1024)
+        predict(job(n, profile=slow, samples=64 * 1000 * 1024)) for n in (2, 512, 1024)
     )
     assert few.split.input_s == 0 < many.split.input_s + more.split.input_s
     rate = more.train.samples / more.train.duration_s
     assert rate <= cluster.storage_gb_s * 1e9 / 5e5 * (1 + 1e-9)
-    inline = figures(input_cpu_s_per_sample=1e-3, reads_files=False)
-    assert predict(job(1, figures=inline)).split.input_s == pytest.approx(64e-3)
+    inline = profile(input_cpu_s_per_sample=1e-3, reads_files=False)
+    assert predict(job(1, profile=inline)).split.input_s == pytest.approx(64e-3)
 
 
 def test_power_caps_bind_and_say_so() -> None:
@@ -250,7 +249,7 @@ def test_what_a_board_cannot_do_is_refused(changed: dict[str, object], told: str
 def test_a_hundred_thousand_gpus_cost_no_more_than_one() -> None:
     """Nothing is looped over ranks: arrays are as long as the list of kernels and buckets."""
     found = predict(job(100_000, samples=10**9))
-    assert found.train.updates == 157
+    assert found.train.steps == 157
     assert "50000 nodes are more than the 448" in found.warnings[0]
 
 
@@ -277,8 +276,10 @@ def test_what_cannot_fit_a_boards_memory_is_told() -> None:
 
 
 def test_loader_processes_are_as_many_as_the_loop_starts() -> None:
-    assert MOST_PROCESSES == feed._MOST_WORKERS
-    lone = figures(input_cpu_s_per_sample=0.1)
-    busy = predict(job(1, figures=lone, cluster=CLUSTERS["kit-a100"]))
+    from wattlaw.workloads.data_loading import _MOST_WORKERS
+
+    assert MOST_PROCESSES == _MOST_WORKERS
+    lone = profile(input_cpu_s_per_sample=0.1)
+    busy = predict(job(1, profile=lone, cluster=CLUSTERS["kit-a100"]))
     # One rank on a node has the cores of all: eight processes, the most there are.
     assert busy.split.input_s + busy.split.compute_s == pytest.approx(64 * 0.1 / 8, rel=0.01)

@@ -16,8 +16,8 @@ from fake_nvml import Boards
 from limiting import SET
 from sites import ASKS, BEFORE_W, SITE, Node, nodes, stepd
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.limits.asked import Limits
 from wattlaw.limits.by_prolog import comment_of, granted
+from wattlaw.limits.requests import Limits
 from wattlaw.limits.site.job import mentions
 from wattlaw.limits.site.request import requested
 

@@ -13,15 +13,15 @@ import pytest
 
 from test_slurm_words import command, launch_of, queue_line, record_of
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.launch.launcher import NoRoomYet
+from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import SlurmLauncher
 from wattlaw.launch.slurm.codes import INTERRUPTED, NO_FOLDER
-from wattlaw.launch.slurm.interrupting import MOST_IDLE
+from wattlaw.launch.slurm.interruption import MOST_IDLE
 from wattlaw.launch.slurm.submitted import job_name, read_submitted, tag_of
 from wattlaw.store.record import Interruption, Site, now
 from wattlaw.store.run_folder import RunLock, locked
 from wattlaw.store.store import Store
-from wattlaw.training.handover import DISK_FULL
+from wattlaw.training.environment import DISK_FULL
 
 RUN = "0123456789abcdef"
 SITE = Site(scheduler="slurm", job_id="7", nodes=("node1", "node2"))
@@ -53,14 +53,14 @@ class Queue:
         """Return the attempt at a run whose job was submitted; the job then left this record."""
         record = record_of(RUN, status="planned", attempts=0)
         self.folder.write(record)
-        attempt = self.launcher.start(record, self.folder, self.launcher.claim(record.spec))
+        attempt = self.launcher.start(record, self.folder, self.launcher.allocate(record.spec))
         told = {"status": "running", "attempts": 1, "site": SITE} | changes
         self.folder.write(record.model_copy(update=told))
         return attempt
 
     def look(self, attempt):
         """Let time pass until the next question, and return what the attempt says of it."""
-        self.launcher._watch._next_s = 0.0
+        self.launcher._poller._next_s = 0.0
         return attempt.poll()
 
     def times(self, program):
@@ -119,9 +119,9 @@ def test_refusals_one_after_the_other_end_the_campaign(queue):
     command(queue.bin, "sbatch", "sbatch: error: invalid partition specified: nope", code=1)
     for _ in range(3):
         with pytest.raises(BadInput, match="invalid partition specified: nope"):
-            queue.launcher.start(record, queue.folder, queue.launcher.claim(record.spec))
+            queue.launcher.start(record, queue.folder, queue.launcher.allocate(record.spec))
     with pytest.raises(NotAvailable, match="3 jobs in a row"):
-        queue.launcher.claim(record.spec)
+        queue.launcher.allocate(record.spec)
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED"])
@@ -231,8 +231,8 @@ def test_while_slurm_does_not_answer_nothing_is_concluded_or_submitted(queue):
     attempt = queue.submitted()
     command(queue.bin, "squeue", "slurm_load_jobs error: Unable to contact slurm controller", 1)
     assert queue.look(attempt) is None
-    assert "does not answer" in queue.launcher.words()
-    assert queue.launcher.claim(queue.folder.read().spec) is None
+    assert "does not answer" in queue.launcher.status_message()
+    assert queue.launcher.allocate(queue.folder.read().spec) is None
     queue.tell("CANCELLED")
     assert "cancelled" in queue.look(attempt).reason
 
@@ -241,14 +241,14 @@ def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen
     record = record_of(RUN, status="planned", attempts=0)
     queue.folder.write(record)
     command(queue.bin, "sbatch", "Socket timed out on send/recv operation", code=1)
-    with pytest.raises(NoRoomYet):
-        queue.launcher.start(record, queue.folder, queue.launcher.claim(record.spec))
-    assert queue.launcher.claim(record.spec) is None
+    with pytest.raises(ResourcesBusy):
+        queue.launcher.start(record, queue.folder, queue.launcher.allocate(record.spec))
+    assert queue.launcher.allocate(record.spec) is None
     assert read_submitted(queue.folder).job_id is None
     queue.tell("PENDING", job="9")  # it had been taken all the same
-    queue.launcher._watch._next_s = 0.0
-    assert RUN in queue.launcher.going_on()
-    attempt = queue.launcher.found(record, queue.folder)
+    queue.launcher._poller._next_s = 0.0
+    assert RUN in queue.launcher.detached_run_ids()
+    attempt = queue.launcher.reattach(record, queue.folder)
     assert queue.look(attempt) is None
     queue.tell("CANCELLED", job="9")
     assert queue.look(attempt).reason == "job 9 was cancelled"
@@ -262,7 +262,7 @@ def test_an_accounting_that_is_down_keeps_nobody_from_the_queue(queue):
         assert queue.look(attempt) is None
     assert queue.times("sacct") == 2
     assert queue.times("squeue") >= 4
-    assert queue.launcher.claim(queue.folder.read().spec) is not None
+    assert queue.launcher.allocate(queue.folder.read().spec) is not None
     assert queue.folder.read().status == "running"
 
 
@@ -327,12 +327,12 @@ def test_the_job_of_an_earlier_try_says_nothing_of_this_one(queue):
 
 def test_only_one_campaign_at_a_time_submits_for_a_store(queue):
     spec = record_of(RUN).spec
-    assert queue.launcher.claim(spec) is not None
+    assert queue.launcher.allocate(spec) is not None
     other = SlurmLauncher.open(queue.launch, queue.store.path)
-    assert other.claim(spec) is None
+    assert other.allocate(spec) is None
     queue.launcher.close()
-    other._watch._next_s = 0.0
-    assert other.claim(spec) is not None
+    other._poller._next_s = 0.0
+    assert other.allocate(spec) is not None
 
 
 def test_a_lock_is_had_by_one_at_a_time(tmp_path):

@@ -14,15 +14,15 @@ from pydantic import ValidationError
 
 from conftest import wattlaw
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.launch.launcher import NoRoomYet
+from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import SlurmLauncher, commands
-from wattlaw.launch.slurm.asking import as_typed, sbatch_words, write_script
 from wattlaw.launch.slurm.codes import SETUP_FAILED
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
 from wattlaw.launch.slurm.energy import energies_of, note_energies
-from wattlaw.launch.slurm.interrupting import MOST_IDLE, interrupted
+from wattlaw.launch.slurm.interruption import MOST_IDLE, interrupted
+from wattlaw.launch.slurm.poller import queue_message
+from wattlaw.launch.slurm.sbatch import as_typed, sbatch_words, write_script
 from wattlaw.launch.slurm.submitted import job_name, known_tag, run_of, tag_of
-from wattlaw.launch.slurm.watching import words_of
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -70,7 +70,7 @@ def test_a_job_asks_for_nodes_workers_and_time_and_can_be_put_back(tmp_path):
         *("--open-mode=append", f"--output={tmp_path}/r/log.txt", f"--chdir={Path.cwd()}"),
     ):
         assert expected in words
-    driver = [sys.executable, "-P", "-m", "wattlaw.launch.slurm.job", str(tmp_path / "r")]
+    driver = [sys.executable, "-P", "-m", "wattlaw.launch.slurm.driver", str(tmp_path / "r")]
     assert words[-6:] == [str(tmp_path / "r" / "job.sh"), *driver]
 
 
@@ -108,7 +108,7 @@ def test_a_cap_goes_to_the_prolog_only_where_the_study_says_so(tmp_path):
 
 
 def test_workers_that_cannot_be_spread_evenly_are_refused():
-    launcher_refuses = SlurmLauncher.refuses
+    launcher_refuses = SlurmLauncher.unsupported_reason
     told = launcher_refuses(None, spec_of(gpus=7, nodes=2))  # type: ignore[arg-type]
     assert told == "7 gpus on 2 nodes; allowed: as many on each (launch.gpus_per_node)"
     assert launcher_refuses(None, spec_of()) is None  # type: ignore[arg-type]
@@ -242,7 +242,7 @@ def test_a_time_limit_is_read_as_slurm_reads_it(time, expected_s):
 
 def test_a_study_without_gpus_per_node_is_refused():
     with pytest.raises(BadInput, match=r"launch\.gpus_per_node: not given"):
-        SlurmLauncher.prepared(Launch(kind="slurm"))
+        SlurmLauncher.resolve(Launch(kind="slurm"))
 
 
 def test_without_slurm_a_run_ends_with_one_line_and_exit_code_3(write_study, tmp_path, monkeypatch):
@@ -315,8 +315,8 @@ def bin_(tmp_path, monkeypatch):
     [
         ("sbatch: error: Unable to contact slurm controller (connect failure)", Unreachable),
         ("sbatch: error: Batch job submission failed: Socket timed out on send/recv", Unreachable),
-        ("error: QOSMaxSubmitJobPerUserLimit", NoRoomYet),
-        (f"error: AssocMaxSubmitJobLimit\nsbatch: error: {POLICY}", NoRoomYet),
+        ("error: QOSMaxSubmitJobPerUserLimit", ResourcesBusy),
+        (f"error: AssocMaxSubmitJobLimit\nsbatch: error: {POLICY}", ResourcesBusy),
         (f"error: QOSMaxWallDurationPerJobLimit\nsbatch: error: {POLICY}", NotAvailable),
         ("sbatch: error: invalid partition specified: nope", NotAvailable),
         ("Requested node configuration is not available", NotAvailable),
@@ -358,8 +358,8 @@ def test_how_jobs_stand_is_told_in_a_line():
         Job("3", "PENDING", "c", reason="Resources"),
         Job("4", "PENDING", "d", reason="Resources"),
     ]
-    assert words_of(jobs) == "Slurm: 3 pending, 1 running (Resources)"
-    assert words_of([]) is None
+    assert queue_message(jobs) == "Slurm: 3 pending, 1 running (Resources)"
+    assert queue_message([]) is None
 
 
 # ---- interruptions ----

@@ -20,7 +20,7 @@ from conftest import environment
 from wattlaw.cli.console import Console
 from wattlaw.cli.main import main
 from wattlaw.cli.progress import PlainLines
-from wattlaw.report.format import clean
+from wattlaw.formatting import clean
 from wattlaw.store.record import RunRecord
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store

@@ -58,15 +58,15 @@ def test_an_evaluation_inside_an_epoch_is_not_part_of_its_training(tmp_path):
 
 def test_what_is_told_is_stored_with_the_window_that_was_entered_last(tmp_path):
     with wattlaw.track("loop", store=tmp_path, quiet=True) as run:
-        run.tell(loss=9)  # of no window
+        run.log(loss=9)  # of no window
         for epoch in run.epochs(range(2)):
             time.sleep(0.01)
-            run.tell(samples=64, updates=4, loss=0.5)
-            run.tell(loss=0.25 + epoch)  # what was told last holds
+            run.log(samples=64, steps=4, loss=0.5)
+            run.log(loss=0.25 + epoch)  # what was told last holds
             with run.evaluation():
-                run.tell(samples=10, metric=0.75)
+                run.log(samples=10, metric=0.75)
     told = [
-        (w["phase"], w["samples"], w["updates"], w["loss"], w["metric"]) for w in windows(tmp_path)
+        (w["phase"], w["samples"], w["steps"], w["loss"], w["metric"]) for w in windows(tmp_path)
     ]
     missing = pytest.approx(float("nan"), nan_ok=True)
     for epoch in range(2):
@@ -82,7 +82,7 @@ def test_what_is_told_after_an_evaluation_is_kept_however_short_the_rest_of_the_
             time.sleep(0.01)
             with run.evaluation():
                 pass
-            run.tell(samples=64, loss=0.5)
+            run.log(samples=64, loss=0.5)
     found = windows(tmp_path)
     assert [w["phase"] for w in found] == ["train", "evaluate", "train"]
     assert (found[2]["samples"], found[2]["loss"]) == (64, 0.5)
@@ -93,13 +93,13 @@ def test_numbers_of_numpy_and_torch_are_numbers_and_what_is_none_is_the_callers_
     import torch
 
     with wattlaw.track("loop", store=tmp_path, quiet=True) as run, run.window("a"):
-        run.tell(samples=np.int64(64), loss=torch.tensor(0.5), metric=np.float32(0.25))
+        run.log(samples=np.int64(64), loss=torch.tensor(0.5), metric=np.float32(0.25))
         for wrong in ({"loss": "low"}, {"samples": torch.ones(2)}, {"metric": [1]}):
             with pytest.raises(ValueError, match=r"^tell: .*; allowed: a number$"):
-                run.tell(**wrong)
-        run.tell(updates=float("3"), loss=None)
+                run.log(**wrong)
+        run.log(steps=float("3"), loss=None)
     (window,) = windows(tmp_path)
-    assert (window["samples"], window["updates"]) == (64, 3)
+    assert (window["samples"], window["steps"]) == (64, 3)
     assert (window["loss"], window["metric"]) == (0.5, 0.25)
 
 
@@ -107,7 +107,7 @@ def test_a_loss_that_diverged_is_stored_as_it_is(tmp_path):
     with wattlaw.track("loop", store=tmp_path, quiet=True) as run:
         for value in (float("nan"), float("inf")):
             with run.window("a"):
-                run.tell(loss=value, samples=1)
+                run.log(loss=value, samples=1)
     losses = Store(tmp_path).arrow("epochs")["loss"].to_pylist()
     assert str(losses) == "[nan, inf]"
 

@@ -63,9 +63,9 @@ def test_the_loss_falls_and_the_net_learns(windows):
 def test_every_window_counts_the_samples_and_updates_it_had(windows):
     training, evaluation = (windows[windows.phase == p] for p in ("train", "evaluate"))
     assert set(training.samples) == {TRAIN}
-    assert set(training.updates) == {15}
+    assert set(training.steps) == {15}
     assert set(evaluation.samples) == {TEST}
-    assert evaluation.updates.isna().all()
+    assert evaluation.steps.isna().all()
     assert training.metric.isna().all()
 
 
@@ -86,12 +86,12 @@ def test_warm_up_is_marked_and_kept(windows):
 
 def test_windows_of_a_run_that_nothing_interrupted_are_whole(windows):
     assert not windows.interrupted.any()
-    assert set(windows.from_update) == {0}
+    assert set(windows.from_step) == {0}
 
 
 def test_step_times_add_up_to_the_window(windows):
     training = windows[windows.phase == "train"]
-    stepped = training.step_time_mean_s * training.updates
+    stepped = training.step_time_mean_s * training.steps
     assert (stepped <= training.duration_s).all()
     assert (stepped >= 0.8 * training.duration_s).all()
     assert (training.step_time_p95_s >= training.step_time_p50_s).all()

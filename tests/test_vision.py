@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from wattlaw.training.flops import flops_per_sample
-from wattlaw.workloads.feed import Feed, InMemory, Loader
+from wattlaw.workloads.data_loading import InMemory, Loader, LoaderOptions
 from wattlaw.workloads.torchvision_import import import_torchvision
 from wattlaw.workloads.vision import (
     INCEPTIONV3,
@@ -137,7 +137,9 @@ def test_a_reduced_net_learns_made_images_in_a_few_epochs(workload, options, glo
     task = workload(options)
     model = task.model().train()
     optimizer = task.optimizer(model, global_batch, fused=False)
-    loader = Loader(task.training_data(), Shard(0, 1, global_batch, 0), Feed(), training=True)
+    loader = Loader(
+        task.training_data(), Shard(0, 1, global_batch, 0), LoaderOptions(), training=True
+    )
     assert loader.workers == 0
     losses = []
     for epoch in range(6):
@@ -160,7 +162,7 @@ def test_an_evaluation_counts_the_first_and_the_first_five_guesses() -> None:
         return scores
 
     sums = task.evaluate(model, (torch.zeros(3, 3, 1, 1), torch.tensor([0, 4, 5])))
-    found = task.judge({"samples": 3, **{name: float(total) for name, total in sums.items()}})
+    found = task.metrics({"samples": 3, **{name: float(total) for name, total in sums.items()}})
     assert list(found) == ["loss", "top1", "top5"]
     assert found["top1"] == pytest.approx(1 / 3)
     assert found["top5"] == pytest.approx(2 / 3)
@@ -223,7 +225,7 @@ def test_recipe_mit_is_plain_sgd_at_a_constant_rate_whatever_the_batch() -> None
     task = Vgg16(Vgg16Options(**SMALL, width=1))
     optimizer = task.optimizer(task.model(), 4096, fused=False)
     schedule = task.schedule(optimizer, 4096, 10)
-    schedule.before_update(0.1)
+    schedule.before_step(0.1)
     schedule.after_epoch(1.0)
     (group,) = optimizer.param_groups
     assert isinstance(optimizer, torch.optim.SGD)
@@ -239,7 +241,7 @@ def test_recipe_kit_grows_with_the_batch_warms_up_and_falls_on_a_plateau() -> No
     schedule = task.schedule(optimizer, 512, 100)
     rates = []
     for epoch in range(9):
-        schedule.before_update(epoch)
+        schedule.before_step(epoch)
         rates.append(group["lr"])
         schedule.after_epoch(1.0)
     assert rates == pytest.approx([0, 0.04, 0.08, 0.12, 0.16, 0.2, 0.2, 0.2, 0.02])

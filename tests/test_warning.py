@@ -20,9 +20,9 @@ from wattlaw.launch.finish import finish
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec
-from wattlaw.training.handover import WARNS
-from wattlaw.training.relay import WORKER
-from wattlaw.training.warning import updates_between
+from wattlaw.training.environment import WARNS
+from wattlaw.training.preemption import steps_between
+from wattlaw.training.signal_forwarding import WORKER
 
 UPDATES = 6  # of an epoch: 1437 samples are 5 x 256 + 157
 LOOKS = UPDATES + 2  # for a warning, in an epoch that is not the last
@@ -93,19 +93,19 @@ def test_a_run_that_is_warned_anywhere_goes_on_to_the_same_result(looks, stops, 
     for epoch, row in enumerate(one for one in whole[0] if one["phase"] == "train"):
         parts = [one for one in rows if one["phase"] == "train" and one["epoch"] == epoch]
         assert sum(part["samples"] for part in parts) == row["samples"]
-        assert sum(part["updates"] for part in parts) == UPDATES
+        assert sum(part["steps"] for part in parts) == UPDATES
         mean = sum(part["loss"] * part["samples"] for part in parts) / row["samples"]
         assert mean == pytest.approx(row["loss"], rel=1e-12)
 
 
 def test_windows_of_a_cut_epoch_and_the_first_after_it_are_marked(whole, tmp_path):
-    marks = ("epoch", "phase", "interrupted", "from_update", "updates")
+    marks = ("epoch", "phase", "interrupted", "from_step", "steps")
 
     def marked(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         return [tuple(row[name] for name in marks) for row in rows]
 
     assert {row["interrupted"] for row in whole[0]} == {False}
-    assert {row["from_update"] for row in whole[0]} == {0}
+    assert {row["from_step"] for row in whole[0]} == {0}
     assert marked(trained(digits(), tmp_path, 1, warned_at=4)) == [(0, "train", True, 0, 4)]
     assert marked(trained(digits(), tmp_path, 2, warned_at=UPDATES - 4)) == [
         (0, "train", True, 4, 2),
@@ -147,11 +147,11 @@ def test_running_statistics_of_ranks_are_averaged_before_a_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("update_s", "updates"),
+    ("step_s", "steps"),
     [(0.0, 1000), (1e-6, 1000), (0.001, 1000), (0.01, 100), (0.3, 3), (1.0, 1), (100.0, 1)],
 )
-def test_ranks_agree_about_once_a_second(update_s, updates):
-    assert updates_between(update_s) == updates
+def test_ranks_agree_about_once_a_second(step_s, steps):
+    assert steps_between(step_s) == steps
 
 
 class Run:
@@ -236,7 +236,7 @@ def test_real_ranks_warned_in_the_middle_of_an_epoch_stop_and_go_on(run: Run, tm
     rows = pq.read_table(run.folder.epochs_path).to_pylist()
     assert [row["interrupted"] for row in rows if row["phase"] == "train"][:2] == [False, True]
     cut = [row for row in rows if row["phase"] == "train" and row["epoch"] == 1]
-    assert sum(row["updates"] for row in cut) == 60
+    assert sum(row["steps"] for row in cut) == 60
     assert len({report.host for report in done.samplers}) == 1
 
     trained(run.spec, tmp_path / "uncut")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from wattlaw.errors import BadInput
-from wattlaw.workloads.feed import Feed, Loader
+from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.weather import FOURCASTNET, Options
 from wattlaw.workloads.weather.fourcastnet import FourCastNet
 from wattlaw.workloads.weather.grid import kept_rows, latitudes
@@ -86,13 +86,13 @@ def test_the_loss_falls_and_the_forecast_beats_an_untrained_one():
     workload = made(lr=5e-3)
     model = workload.model()
     optimizer = workload.optimizer(model, 8, fused=False)
-    loader = Loader(workload.training_data(), Shard(0, 1, 8, 0), Feed(0), training=True)
+    loader = Loader(workload.training_data(), Shard(0, 1, 8, 0), LoaderOptions(0), training=True)
     evaluation = workload.evaluation_data().batch(np.arange(16), NO_SEEDS)
 
     def judged() -> dict[str, float]:
         with torch.no_grad():
             sums = workload.evaluate(model, evaluation)
-        return workload.judge(
+        return workload.metrics(
             {name: float(value) for name, value in sums.items()} | {"samples": 16}
         )
 
@@ -142,7 +142,7 @@ def test_the_rate_falls_along_half_a_cosine_over_the_runs_epochs():
     schedule = workload.schedule(optimizer, 64, 50)
     rates = []
     for done in (0, 12.5, 25, 50):
-        schedule.before_update(done)
+        schedule.before_step(done)
         rates.append(optimizer.param_groups[0]["lr"])
     assert isinstance(optimizer, torch.optim.Adam)
     np.testing.assert_allclose(rates, 1e-4 * np.array([1, 0.5 + 2**-1.5, 0.5, 0]), atol=1e-12)

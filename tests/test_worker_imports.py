@@ -24,7 +24,7 @@ FOLDERS = ("training", "telemetry", "limits", "devices", "workloads")
 FILES = (
     "store/live.py", "store/files.py", "store/record.py", "store/run_folder.py", "store/schema.py",
     "study/base.py", "study/launching.py", "study/model.py", "study/rules.py", "study/identity.py",
-    "simulator/figures.py", "simulator/cluster.py",
+    "simulator/profile.py", "simulator/cluster.py",
     "processes.py", "registry.py", "machine.py", "errors.py", "isolation.py", "crash.py",
     "terminal.py", "__init__.py",
 )  # fmt: skip

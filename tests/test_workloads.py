@@ -15,7 +15,7 @@ from wattlaw.workloads import catalogue
 
 NAMES = sorted(WORKLOADS)
 EPOCHS = 5
-#: fp32 sums in another order: a relative step of 1e-7 grows with the updates that follow it.
+#: fp32 sums in another order: a relative step of 1e-7 grows with the steps that follow it.
 TOLERANCE = 2e-3
 
 
@@ -165,7 +165,7 @@ def test_a_compiled_model_follows_the_same_losses(tmp_path):
             "digits-cnn",
             {"width": 8},
             global_batch=256,
-            fraction=1024 / 1437,  # four whole updates: another shape is compiled anew
+            fraction=1024 / 1437,  # four whole steps: another shape is compiled anew
             compile=compiled,
         )
         return losses(trained(spec, tmp_path / str(compiled)))

@@ -145,7 +145,7 @@ def is_whole(desk: Desk, record: RunRecord) -> None:
     mine = epochs[(epochs.run_id == record.run_id) & (epochs.phase == "train")]
     for epoch in range(record.spec.measure.epochs):
         parts = mine[mine.epoch == epoch]
-        seen = parts.groupby("host").updates.sum()
+        seen = parts.groupby("host").steps.sum()
         assert set(seen) == {12}, (epoch, parts)
-    cut = mine[mine.from_update > 0]
+    cut = mine[mine.from_step > 0]
     assert cut.interrupted.all()

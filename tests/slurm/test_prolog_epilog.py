@@ -28,10 +28,10 @@ SITE = f"power_w: {{min: 150, max: 350}}\ngrace_s: {GRACE_S}\n"
 #: What a job without root finds out about its cap.
 CHECK = """
 import os, sys
-from wattlaw.devices.nvidia.driver import visible_boards
-from wattlaw.limits.asked import Limits
+from wattlaw.devices.nvidia.driver import visible_gpu_ids
+from wattlaw.limits.requests import Limits
 from wattlaw.limits.by_prolog import granted
-for one in granted(Limits(float(sys.argv[1])), visible_boards(), os.environ["SLURM_JOB_ID"], 0):
+for one in granted(Limits(float(sys.argv[1])), visible_gpu_ids(), os.environ["SLURM_JOB_ID"], 0):
     print(os.uname().nodename, one.power_limit_before_w, one.power_limit_enforced_w, flush=True)
 """
 
@@ -98,8 +98,8 @@ class Site(Cluster):
     def wait_given_back(self, name: str, seconds: float = 30) -> None:
         """Wait until a node's boards are as they were and nothing is left."""
         what = f"{name} to be as before: {self.limits_w(name)}, {self.left(name)}"
-        given_back = lambda: self.limits_w(name) == BEFORE_W and not self.left(name)  # noqa: E731
-        self.wait_for(given_back, what, seconds)
+        restored = lambda: self.limits_w(name) == BEFORE_W and not self.left(name)  # noqa: E731
+        self.wait_for(restored, what, seconds)
 
     def capped(self, script: str, *options: str) -> str:
         """Submit a job with a cap on one board of node1, and wait until it works."""

@@ -139,7 +139,7 @@ class CampaignRound:
                     raise Fault("a command has another count of windows", f"{run_id}: {len(rows)}")
                 continue
             wanted = {(e, p) for e in range(spec.measure.epochs) for p in ("train", "evaluate")}
-            found = Counter(zip(rows.epoch, rows.phase, rows.from_update.fillna(0), strict=True))
+            found = Counter(zip(rows.epoch, rows.phase, rows.from_step.fillna(0), strict=True))
             if {(epoch, phase) for epoch, phase, _ in found} != wanted:
                 raise Fault("windows are lost", f"{run_id}: {sorted(found)}")
             if max(found.values()) > 1:

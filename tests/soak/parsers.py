@@ -65,12 +65,12 @@ def slurm_texts(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Read what Slurm's commands print."""
     from wattlaw.launch.slurm import commands
     from wattlaw.launch.slurm.energy import energies_of
+    from wattlaw.launch.slurm.poller import queue_message
     from wattlaw.launch.slurm.submitted import run_of
-    from wattlaw.launch.slurm.watching import words_of
 
     text = options["text"]
     jobs = commands.jobs_of(text)
-    words_of(jobs)
+    queue_message(jobs)
     for job in jobs:
         run_of(job.name, "00aa00aa")
     found = commands.accounts_of(text)
@@ -145,16 +145,16 @@ def saved_limits(sandbox: Sandbox, _: dict[str, Any]) -> str | None:
     """Read and restore saved states of limits; the boards keep what they have."""
     from fake_nvml import Boards
     from wattlaw.errors import WattlawError
-    from wattlaw.limits.giving_back import recover_all
-    from wattlaw.limits.saved import SaveFolder
+    from wattlaw.limits.restore import restore_all_stale
+    from wattlaw.limits.state_folder import StateFolder
 
     boards = Boards(sandbox.boards_path)
     before = [board.limit_mw for board in boards]
-    folder = SaveFolder(sandbox.inputs / "limits")
+    folder = StateFolder(sandbox.inputs / "limits")
     with contextlib.suppress(WattlawError):
         folder.all()
         folder.damaged()
-        recover_all(folder, also_kept=True)
+        restore_all_stale(folder, also_kept=True)
     after = [board.limit_mw for board in boards]
     return None if before == after else f"boards without permission change: {before} to {after}"
 

@@ -82,7 +82,7 @@ def _live_run(folder: Path) -> None:
     run.write(record, durable=False)
     live = run.live(1)
     live.mkdir(parents=True)
-    names = "epoch,phase,warmup,start_ns,duration_s,interrupted,from_update,samples,updates,"
+    names = "epoch,phase,warmup,start_ns,duration_s,interrupted,from_step,samples,steps,"
     names += "loss,metric,metrics"
     lines = [names]
     for number in range(4):

@@ -1,7 +1,7 @@
 """How many epochs a target takes, against global batch.
 
 McCandlish et al. 2018, "An Empirical Model of Large-Batch Training" (arXiv 1812.06162): with B_crit
-the critical batch, a target takes E_min (1 + B / B_crit) samples, S_min (1 + B_crit / B) updates.
+the critical batch, a target takes E_min (1 + B / B_crit) samples, S_min (1 + B_crit / B) steps.
 Epochs are samples over the samples of the data set, so they follow the first: S = S_min (1 + B /
 B_crit) with S in epochs; small batches need S_min, a batch of B_crit twice that. Beside it stand
 free forms of ln S: flat, a line in ln B (a power of B), a parabola in ln B.

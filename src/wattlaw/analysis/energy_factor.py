@@ -1,7 +1,7 @@
 """What the energy of a GPU-hour depends on, and how it drifts with N.
 
 Huber et al. 2025 (arXiv 2508.07706): the factor between energy and GPU-hours depends on model and
-hardware and moves with samples per GPU-hour and gradient updates per GPU-hour. As parallel
+hardware and moves with samples per GPU-hour and gradient steps per GPU-hour. As parallel
 efficiency is lost, GPUs wait more and take less power, so it drifts with N.
 """
 
@@ -27,7 +27,7 @@ RISES, FALLS, NO_DRIFT, CANNOT_TELL = "rises", "falls", "no drift seen", "cannot
 MIN_COUNTS = 3
 #: A drift within this is none: the factor changes by less than 2 % with a doubling of N.
 MARGIN = math.log2(1.02)
-_RATES = {"log_samples": "samples_per_gpu_hour", "log_updates": "updates_per_gpu_hour"}
+_RATES = {"log_samples": "samples_per_gpu_hour", "log_steps": "steps_per_gpu_hour"}
 _LEVELS = ("workload", "hardware")
 
 
@@ -36,7 +36,7 @@ class FactorModel:
     """ln factor (J per GPU-hour) as a sum of terms.
 
     ``terms``: ``term, estimate, se, low, high, p_value``; the estimates of ``log_samples`` and
-    ``log_updates`` are elasticities: 0.1 means that twice the rate takes 2^0.1 times the energy.
+    ``log_steps`` are elasticities: 0.1 means that twice the rate takes 2^0.1 times the energy.
     """
 
     terms: pd.DataFrame
@@ -44,7 +44,7 @@ class FactorModel:
     n: int  # runs
     settings: int  # clusters
     r2: float
-    left_out: int  # runs without samples or updates
+    left_out: int  # runs without samples or steps
 
     def as_json(self) -> dict[str, Any]:
         """Return the model as plain Python."""
@@ -59,7 +59,7 @@ class FactorModel:
 
 
 def factor_model(table: pd.DataFrame) -> FactorModel:
-    """Fit ln factor ~ ln samples per GPU-hour + ln updates per GPU-hour + workload + hardware.
+    """Fit ln factor ~ ln samples per GPU-hour + ln steps per GPU-hour + workload + hardware.
 
     Ordinary least squares over runs. Standard errors are robust to what the repeats of a setting
     share (clusters of settings; Liang and Zeger 1986, with statsmodels' small-sample factor), the
@@ -77,19 +77,19 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
     rows = measured(table, ("energy_is", *LIMITS))
     known = rows[(rows[list(_RATES.values())] > 0).all(axis=1)]
     if known.empty:
-        raise Refused("samples and updates per GPU-hour are not known")
+        raise Refused("samples and steps per GPU-hour are not known")
     data = known.assign(
         log_factor=np.log(known[FACTOR]),
         **{name: np.log(known[column]) for name, column in _RATES.items()},
     )
     levels = [f"C({name})" for name in _LEVELS if known[name].nunique() > 1]
-    model = smf.ols(" + ".join(["log_factor ~ log_samples + log_updates", *levels]), data)
+    model = smf.ols(" + ".join(["log_factor ~ log_samples + log_steps", *levels]), data)
     clusters = known.groupby(list(SETTINGS), dropna=False).ngroup().to_numpy()
     settings, terms = len(np.unique(clusters)), model.exog.shape[1]
     scaled = model.exog / np.linalg.norm(model.exog, axis=0)
     if np.linalg.matrix_rank(scaled, tol=1e-8) < terms:
         raise Refused(
-            "samples and updates per GPU-hour do not vary by themselves; measure several global "
+            "samples and steps per GPU-hour do not vary by themselves; measure several global "
             "batches per workload and hardware"
         )
     if settings < terms + 3:

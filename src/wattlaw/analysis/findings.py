@@ -6,13 +6,13 @@ from functools import cached_property
 import pandas as pd
 
 from wattlaw.analysis.advice.advice import Advice, advise
+from wattlaw.analysis.aggregate import aggregate, energy_words
 from wattlaw.analysis.batch_effects import QualityByBatch, quality_by_batch
 from wattlaw.analysis.caps.choice import best_limits
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.effects import limit_effects
 from wattlaw.analysis.caps.limits import LIMITS, without_limits
 from wattlaw.analysis.caps.rules import LeastEnergy, LeastEnergyDelay, LeastEnergyWithin
-from wattlaw.analysis.cells import cells, energy_words
 from wattlaw.analysis.energy_factor import FactorModel, factor_drift, factor_model
 from wattlaw.analysis.energy_laws import energy_laws
 from wattlaw.analysis.facts import facts, notes
@@ -20,9 +20,9 @@ from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.laws.fits import Fits
 from wattlaw.analysis.metrics import HOUR_S, measured, of_all_samples, run_metrics
-from wattlaw.analysis.relative import relative
 from wattlaw.analysis.series import fit_series, scaling_series, telling
 from wattlaw.analysis.sites import Sites, find_sites
+from wattlaw.analysis.speedup import relative
 from wattlaw.analysis.targets import Targets, find_targets
 from wattlaw.errors import Refused
 
@@ -41,7 +41,7 @@ class Findings:
     notes: tuple[str, ...]  # what runs noted, with how many said it
     runs: pd.DataFrame  # analysis.metrics.run_metrics
     epochs: pd.DataFrame  # as in the stores
-    cells: pd.DataFrame  # analysis.cells.cells
+    cells: pd.DataFrame  # analysis.aggregate.aggregate
     series: pd.DataFrame  # analysis.series.scaling_series
     fits: Fits
     relative: pd.DataFrame  # analysis.relative.relative
@@ -118,7 +118,7 @@ def find(
     statistics, joint
         Of ``store.statistics``, where there is telemetry of GPUs.
     spans
-        Of ``report.spans``, to compare with the energies of a scheduler's accounting.
+        Of ``report.accounting_window``, to compare with the energies of a scheduler's accounting.
     footprint
         What a kWh and a GPU-hour cost and emit.
     reference
@@ -140,7 +140,7 @@ def find(
         notes=notes(runs),
         runs=table,
         epochs=epochs,
-        cells=cells(table),
+        cells=aggregate(table),
         series=series,
         fits=fit_series(series),
         relative=relative(series, reference),

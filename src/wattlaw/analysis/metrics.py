@@ -47,9 +47,9 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
             T: mean over epochs of the slowest host's training window.
         ``epochs_timed, train_time_s``
             Over how many epochs, and their sum.
-        ``samples_per_epoch, updates_per_epoch, samples_per_s``
-            Of all hosts; updates are optimiser steps.
-        ``energy_per_epoch_j, energy_per_sample_j, energy_per_update_j``
+        ``samples_per_epoch, steps_per_epoch, samples_per_s``
+            Of all hosts; steps are optimiser steps.
+        ``energy_per_epoch_j, energy_per_sample_j, energy_per_step_j``
             E: sum over hosts of the parts in ``energy_scope``; missing as soon as one window has
             none, or that of a part of it only, and where the sum is not above 0.
         ``energy_delay_js, energy_delay2_js2``
@@ -58,8 +58,8 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
             What is counted, ``mixed`` when windows differ, the worst verdict; these in words.
         ``gpu_energy_per_epoch_j, power_per_gpu_w``
             The GPUs' part alone, and its mean power over N T.
-        ``gpu_hours_per_epoch, samples_per_gpu_hour, updates_per_gpu_hour, energy_per_gpu_hour_j``
-            N T / 3600, and samples, updates and E per GPU-hour.
+        ``gpu_hours_per_epoch, samples_per_gpu_hour, steps_per_gpu_hour, energy_per_gpu_hour_j``
+            N T / 3600, and samples, steps and E per GPU-hour.
         ``sm_util_mean, sm_util_cv, mem_util_mean, mem_util_cv``
             Mean and coefficient of variation over a run's samples, pooled from windows: the mean
             square of a window is m^2 (1 + cv^2), weighted with its duration. No variation where
@@ -122,7 +122,7 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
     """Return times, counts and energies of the windows, by run."""
     # A tracked epoch that an evaluation interrupts has several windows per host.
     hosts = windows.groupby(["run_id", "epoch", "host"], sort=False)
-    of_host = hosts[["duration_s", "updates"]].sum(min_count=1)
+    of_host = hosts[["duration_s", "steps"]].sum(min_count=1)
     epoch = windows.groupby(["run_id", "epoch"])
     of_epoch = of_host.groupby(level=["run_id", "epoch"]).max()
     of_epoch["samples"] = epoch["samples"].sum(min_count=1)
@@ -133,7 +133,7 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
             "epochs_timed": by_run.size(),
             "train_time_s": by_run["duration_s"].sum(),
             "samples_per_epoch": by_run["samples"].mean().astype(float),
-            "updates_per_epoch": by_run["updates"].mean().astype(float),
+            "steps_per_epoch": by_run["steps"].mean().astype(float),
             "samples_per_s": by_run["samples"].sum(min_count=1).astype(float)
             / by_run["duration_s"].sum(),
         }
@@ -215,7 +215,7 @@ def _derived(table: pd.DataFrame) -> pd.DataFrame:
     hours = table["gpus"] * time_s / HOUR_S
     return table.assign(
         energy_per_sample_j=energy_j / table["samples_per_epoch"],
-        energy_per_update_j=energy_j / table["updates_per_epoch"],
+        energy_per_step_j=energy_j / table["steps_per_epoch"],
         energy_delay_js=energy_j * time_s,
         energy_delay2_js2=energy_j * time_s**2,
         energy_is=pd.Series(
@@ -224,7 +224,7 @@ def _derived(table: pd.DataFrame) -> pd.DataFrame:
         power_per_gpu_w=table["gpu_energy_per_epoch_j"] / (table["gpus"] * time_s),
         gpu_hours_per_epoch=hours,
         samples_per_gpu_hour=table["samples_per_epoch"] / hours,
-        updates_per_gpu_hour=table["updates_per_epoch"] / hours,
+        steps_per_gpu_hour=table["steps_per_epoch"] / hours,
         energy_per_gpu_hour_j=energy_j / hours,
     )
 

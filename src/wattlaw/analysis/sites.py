@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from wattlaw.analysis.second_opinion import Agreement, agreements, second_opinion
+from wattlaw.analysis.scheduler_energy import Agreement, agreements, scheduler_energy
 
 
 @dataclass(frozen=True)
 class Sites:
     """Facts of clusters, over all runs of all statuses but for the energies."""
 
-    energies: pd.DataFrame  # analysis.second_opinion.second_opinion
+    energies: pd.DataFrame  # analysis.scheduler_energy.scheduler_energy
     agreements: tuple[Agreement, ...]
     interrupted_runs: int
     interruptions: int
@@ -22,8 +22,8 @@ class Sites:
 def find_sites(
     table: pd.DataFrame, runs: pd.DataFrame, epochs: pd.DataFrame, spans: pd.DataFrame | None
 ) -> Sites:
-    """Return what the tables say; parameters as for ``second_opinion``."""
-    energies = second_opinion(table, runs, epochs, spans)
+    """Return what the tables say; parameters as for ``scheduler_energy``."""
+    energies = scheduler_energy(table, runs, epochs, spans)
     count = runs["interruptions"].fillna(0)
     offsets = runs["clock_offset_max_s"].dropna()
     return Sites(

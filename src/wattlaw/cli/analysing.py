@@ -11,7 +11,7 @@ import pyarrow as pa
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from wattlaw.analysis.cells import cells
+from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.findings import find
 from wattlaw.analysis.groups import group_label
 from wattlaw.analysis.laws.fits import Fit, Fits, fit_groups
@@ -93,10 +93,10 @@ def report(
     from wattlaw.analysis.claims import check_claims
     from wattlaw.cli.footprints import footprint_of
     from wattlaw.cli.quantities import finite
+    from wattlaw.report.accounting_window import read_accounting_windows
     from wattlaw.report.layouts import layout
     from wattlaw.report.page import write_report
     from wattlaw.report.pictures import charts, figure_kinds, write_figures
-    from wattlaw.report.spans import read_spans
     from wattlaw.store.statistics import read_telemetry
 
     chosen, asked = layout(template), figure_kinds(kinds)
@@ -104,7 +104,7 @@ def report(
     runs, epochs = read_stores(stores)
     used, joint = read_telemetry(stores, runs)
     findings = find(
-        runs, epochs, statistics=used, joint=joint, spans=read_spans(stores),
+        runs, epochs, statistics=used, joint=joint, spans=read_accounting_windows(stores),
         footprint=footprint, reference=chosen.reference, target=finite("--target", target),
     )  # fmt: skip
     for_page, for_files = tee(charts(findings, chosen.study))
@@ -133,7 +133,7 @@ def export(store: Path, table: str, output: Path, *, raw: bool = False) -> int:
         rows = pa.Table.from_pandas(statistics(found), preserve_index=False)
     elif table in ("metrics", "settings"):
         metrics = run_metrics(*read_stores([store]))
-        frame = metrics if table == "metrics" else cells(metrics)
+        frame = metrics if table == "metrics" else aggregate(metrics)
         rows = pa.Table.from_pandas(frame, preserve_index=False)
     else:
         rows = found.arrow(table)
@@ -153,14 +153,14 @@ def _flat(fits: Fits) -> pd.DataFrame:
     return flat.astype({"n": "Int64"}) if rows else flat
 
 
-_NESTED = ("trusted", "diagnostics", "selected", "bend")
+_NESTED = ("trusted", "diagnostics", "selected", "breakpoint")
 
 
 def _show(fits: Fits) -> None:
     table = Table(title="t = alpha * N^-beta", title_justify="left", box=SIMPLE_HEAD)
     for name in ("series", "alpha", "beta", "SE", "95 % interval", "R²", "p", "n", "N",
-                 "selected", "bend"):  # fmt: skip
-        left = name in {"series", "selected", "bend"}
+                 "selected", "breakpoint"):  # fmt: skip
+        left = name in {"series", "selected", "breakpoint"}
         table.add_column(name, justify="left" if left else "right", overflow="fold")
     for row in fits.rows:
         if row.law is not None:
@@ -188,12 +188,12 @@ def _cells(row: Fit, law: PowerLaw) -> list[str]:
         str(law.n),
         f"{law.x_min:g}-{law.x_max:g}",
         row.selection.best.name if row.selection else "-",
-        _bend_cell(row),
+        _breakpoint_cell(row),
     ]
 
 
-def _bend_cell(row: Fit) -> str:
-    if row.bend is None:
-        return "cannot tell" if row.bend_p is None else "none seen"
-    found = row.bend
+def _breakpoint_cell(row: Fit) -> str:
+    if row.breakpoint is None:
+        return "cannot tell" if row.breakpoint_p is None else "none seen"
+    found = row.breakpoint
     return f"at {found.at:g}: {found.beta_before:.2f}, then {found.beta_after:.2f}"

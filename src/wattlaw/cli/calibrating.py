@@ -13,11 +13,11 @@ from rich.table import Table
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.cli.console import Console
 from wattlaw.errors import BadInput
-from wattlaw.launch.measured import Known, Readings, readings
+from wattlaw.launch.simulated.calibration_data import Known, Readings, readings
 from wattlaw.simulator.calibration import Calibration, calibrate
 from wattlaw.simulator.calibration_file import text_of
+from wattlaw.simulator.calibration_summary import Fitted, Misfit, factors_of, misfit, parameters_of
 from wattlaw.simulator.cluster import Cluster
-from wattlaw.simulator.fitted import Fitted, Misfit, factors_of, misfit, parameters_of
 from wattlaw.simulator.library import read_cluster
 from wattlaw.store.files import write_text
 from wattlaw.store.tables import read_stores
@@ -30,7 +30,7 @@ def calibrate_stores(
     hardware: str,
     output: Path,
     measured_as: Sequence[str],
-    figures: Sequence[str],
+    profile: Sequence[str],
     *,
     as_json: bool,
 ) -> int:
@@ -48,13 +48,13 @@ def calibrate_stores(
         raise BadInput(f"{output}: its folder is not there")
     if output.is_dir():
         raise BadInput(f"{output}: is a folder; allowed: a file")
-    known = _known(measured_as, figures)
+    known = _known(measured_as, profile)
     table = run_metrics(*read_stores(stores))
     unknown = sorted({*known} - {*table["workload"]})
     if unknown:
         there = ", ".join(sorted({*table["workload"]})) or "none"
         raise BadInput(
-            f"--as or --figures: no runs are called {unknown[0]!r:.80}; there are: {there}"
+            f"--as or --profile: no runs are called {unknown[0]!r:.80}; there are: {there}"
         )
     rows = ({str(name): value for name, value in row.items()} for row in table.to_dict("records"))
     found = readings(rows, cluster, known)
@@ -72,16 +72,16 @@ def calibrate_stores(
     return 1 if found.left_out else 0
 
 
-def _known(measured_as: Sequence[str], figures: Sequence[str]) -> dict[str, Known]:
+def _known(measured_as: Sequence[str], profile: Sequence[str]) -> dict[str, Known]:
     found = {}
     for text in measured_as:
         name, workload = _pair("--as", text, "WORKLOAD")
         found[name] = Known(catalogue.entry(workload).name)
-    for text in figures:
-        name, path = _pair("--figures", text, "FILE")
+    for text in profile:
+        name, path = _pair("--profile", text, "FILE")
         if name in found:
-            raise BadInput(f"{name}: given in --as and in --figures; allowed: once")
-        own = catalogue.read_figures(Path(path))
+            raise BadInput(f"{name}: given in --as and in --profile; allowed: once")
+        own = catalogue.read_profile(Path(path))
         found[name] = Known(own.workload, own)
     return found
 
@@ -154,7 +154,7 @@ def _show(calibration: Calibration, cluster: Cluster, off: Misfit, output: Path)
     for line in words:
         console.print(line)
     console.print(_table("parameter", parameters_of(calibration, cluster.gpu), told=True))
-    console.print(_table("work of a sample over the figures'", factors_of(calibration)))
+    console.print(_table("work of a sample over the profile'", factors_of(calibration)))
 
 
 def _table(what: str, rows: Sequence[Fitted], *, told: bool = False) -> Table:

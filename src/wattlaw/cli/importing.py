@@ -7,7 +7,7 @@ from pathlib import Path
 from wattlaw.errors import BadInput, shown
 from wattlaw.store.fields import parse_map
 from wattlaw.store.imported import write_runs
-from wattlaw.store.importing import Refused, runs_of, slug
+from wattlaw.store.importing import Refused, parse_runs, slug
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
 
@@ -40,7 +40,7 @@ def import_table(
     found = read_rows(table, {*fields.columns.values()})
     fields = fields.checked(found.columns)
     source = "".join(c if c.isprintable() else "?" for c in table.name)
-    runs, refused = runs_of(found.rows, fields, source, name)
+    runs, refused = parse_runs(found.rows, fields, source, name)
     if not runs:
         _tell(table, found.place, refused)
         raise BadInput(f"{table}: none of its {len(found.rows)} rows can be imported")

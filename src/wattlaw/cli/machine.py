@@ -12,21 +12,21 @@ from rich.text import Text
 from wattlaw.cli.console import Console
 from wattlaw.devices import inventory
 from wattlaw.devices.limiter import LimitState
-from wattlaw.devices.nvidia.driver import visible_boards
+from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.launch.limited import refusal
+from wattlaw.launch.limits import refusal
 from wattlaw.launch.selftest import run_checks
-from wattlaw.limits.asked import Limits
-from wattlaw.limits.giving_back import recover_each
-from wattlaw.limits.guard import hold, holders
-from wattlaw.limits.saved import Saved, SaveFolder
+from wattlaw.limits.guard import acquire, lock_conflict
+from wattlaw.limits.requests import Limits
+from wattlaw.limits.restore import restore_stale
 from wattlaw.limits.site.scripts import write_site_files
+from wattlaw.limits.state_folder import SavedState, StateFolder
 from wattlaw.terminal import escaped_output
 
 
 def devices(*, as_json: bool) -> int:
     """Show what can be measured and limited here, and why not."""
-    meters, limiters = inventory.meters_found(), inventory.limiters_found()
+    meters, limiters = inventory.list_meters(), inventory.list_limiters()
     if as_json:
         told = {
             "meters": [dataclasses.asdict(meter) for meter in meters],
@@ -60,9 +60,9 @@ def devices(*, as_json: bool) -> int:
 
 def limits_show(*, as_json: bool) -> int:
     """Show the limits of every device, and what is to be given back."""
-    states = {s.device: s for found in inventory.limiters_found() for s in found.devices}
-    folder = SaveFolder()
-    saved: dict[str, Saved] = {}
+    states = {s.device: s for found in inventory.list_limiters() for s in found.devices}
+    folder = StateFolder()
+    saved: dict[str, SavedState] = {}
     try:
         survey = folder.survey()
         for line in (*survey.damaged, *survey.ignored):
@@ -78,7 +78,7 @@ def limits_show(*, as_json: bool) -> int:
         {
             **dataclasses.asdict(states.get(device) or LimitState(device, "not here")),
             "is_held": device in holders_of,
-            "held_by": holders_of.get(device),
+            "bottleneck": holders_of.get(device),
             "to_give_back": saved[device].model_dump(mode="json") if device in saved else None,
         }
         for device in devices
@@ -110,13 +110,13 @@ def limits_set(gpus: Sequence[str], limits: Limits, prior_clocks: str | None) ->
         raise BadInput("limits set: give --power-limit or --clock-limit")
     if prior_clocks not in (None, "default"):
         raise BadInput(f"limits set: --prior-clocks {prior_clocks!a}; allowed: default")
-    boards = list(gpus) or visible_boards()
+    boards = list(gpus) or visible_gpu_ids()
     refused = refusal(limits, boards, prior_clocks_are_default=prior_clocks == "default")
     if refused is not None:
         raise NotAvailable(refused)
-    held = hold(boards)
+    held = acquire(boards)
     if held is None:
-        raise NotAvailable(holders(boards))
+        raise NotAvailable(lock_conflict(boards))
     with held:
         for one in held.apply(limits, kept=True):
             parts = []
@@ -126,7 +126,7 @@ def limits_set(gpus: Sequence[str], limits: Limits, prior_clocks: str | None) ->
             if one.clock_limit_mhz is not None:
                 parts.append(f"clock locked at {one.clock_limit_mhz:g} MHz")
             print(f"{one.device}: {', '.join(parts)}; until 'wattlaw limits restore'")
-    for found in inventory.limiters_found():
+    for found in inventory.list_limiters():
         for state in found.devices:
             if found.name == "nvidia" and state.device in boards and state.is_persistent is False:
                 told = "persistence mode is off: the limit lasts while some process uses the GPU"
@@ -136,7 +136,7 @@ def limits_set(gpus: Sequence[str], limits: Limits, prior_clocks: str | None) ->
 
 def limits_restore() -> int:
     """Give back whatever is to be given back."""
-    found, survey = recover_each(SaveFolder(), also_kept=True)
+    found, survey = restore_stale(StateFolder(), also_kept=True)
     if not found:
         print("Nothing is to be given back.")
     for left in found:
@@ -187,7 +187,7 @@ def _ranges(state: LimitState) -> str:
     return f"{now} of {watts} W; clocks {clocks} MHz"
 
 
-def _held(saved: Saved | None, holder: str | None) -> str:
+def _held(saved: SavedState | None, holder: str | None) -> str:
     if saved is None:
         return f"in use by {holder}" if holder else "-"
     who = f"{saved.user}, pid {saved.owner_pid}; before: {_number(saved.power_limit_w)} W"

@@ -49,7 +49,7 @@ def limits_set(
 ) -> int:
     """Limit GPUs until 'limits restore'."""
     from wattlaw.cli import machine
-    from wattlaw.limits.asked import Limits
+    from wattlaw.limits.requests import Limits
 
     return machine.limits_set(gpu or [], Limits(power_limit, clock_limit), prior_clocks)
 

@@ -11,7 +11,7 @@ from wattlaw.cli.console import Console
 from wattlaw.errors import BadInput, shown
 from wattlaw.launch import command as measured
 from wattlaw.launch.summary import PhaseSummary, phases_of
-from wattlaw.limits.asked import Limits
+from wattlaw.limits.requests import Limits
 from wattlaw.store.files import write_text
 from wattlaw.store.record import RunRecord
 

@@ -14,7 +14,7 @@ from wattlaw.launch import planning
 from wattlaw.launch.campaign import Campaign, Outcome
 from wattlaw.launch.gpu_hours import GpuHours, gpu_hours
 from wattlaw.launch.launcher import GROUP, Launcher
-from wattlaw.launch.stopping import CANCELLED
+from wattlaw.launch.stop import CANCELLED
 from wattlaw.store.store import Store
 from wattlaw.study.plan import PlannedRun
 
@@ -129,7 +129,7 @@ def _hours(hours: GpuHours, assume_tflops: float) -> list[str]:
         lines.append(
             f"GPU-hours left: {_short(hours.counted)} for {hours.counted_runs} runs, estimated: "
             f"training's operations at {assume_tflops:g} TFLOP/s per GPU (--assume-tflops); "
-            "evaluation, input and the exchange of gradients come on top"
+            "evaluation, input and gradient communication come on top"
         )
     if hours.unknown_runs:
         lines.append(

@@ -23,12 +23,13 @@ _WIDE = 170
 _WHAT = {
     "compute_s": "kernels run",
     "launch_s": "the host issues kernels",
-    "exchange_s": "gradients' exchange in sight",
+    "communication_s": "gradients' communication in sight",
     "slowest_s": "waiting for the slowest GPU",
     "input_s": "waiting for samples",
 }
 _HOLDS = {
-    "compute": "kernels", "launch": "the host", "exchange": "the exchange", "input": "samples",
+    "compute": "kernels", "launch": "the host", "communication": "communication",
+    "input": "samples",
 }  # fmt: skip
 _LIMITS = {"power_limit_w": "power limit", "clock_limit_mhz": "clock limit"}
 
@@ -103,7 +104,7 @@ def _takes(row: Row) -> list[str]:
 
 
 def _limit(row: Row) -> str:
-    holds = str(row["held_by"])
+    holds = str(row["bottleneck"])
     limit = _LIMITS.get(str(row["limited_by"]))
     if limit is None:
         return _HOLDS[holds]
@@ -112,9 +113,9 @@ def _limit(row: Row) -> str:
 
 
 def _parts(row: Row) -> list[str]:
-    """Return where an update's time goes: a line and a bar for each part."""
+    """Return where a step's time goes: a line and a bar for each part."""
     step_s, roofline_s = row["step_time_s"], row["roofline_s"]
-    lines = [f"Where the {_ms(step_s)} of an update go (roofline: {_ms(roofline_s)}):"]
+    lines = [f"Where the {_ms(step_s)} of a step go (roofline: {_ms(roofline_s)}):"]
     for part, what in _WHAT.items():
         share = row[part] / step_s
         bar = "#" * round(_BAR * share)

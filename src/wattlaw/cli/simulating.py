@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from wattlaw.cli.given import counts, json_object, limits
 from wattlaw.errors import BadInput
-from wattlaw.launch.jobs import alike, calibrated_as, job_of, workload_key, workload_spec
+from wattlaw.launch.simulated.simulation_inputs import (
+    alike,
+    calibrated_as,
+    job_of,
+    workload_key,
+    workload_spec,
+)
 from wattlaw.simulator.job import Job
 from wattlaw.simulator.library import read_cluster
 from wattlaw.simulator.predict import predict
@@ -36,7 +42,7 @@ class Asked:
     workload: str | None
     hardware: str | None
     options: str | None
-    figures: Path | None
+    profile: Path | None
     samples: int | None
     gpus: str
     gpus_per_node: int | None
@@ -167,17 +173,17 @@ def _first_job(asked: Asked) -> tuple[Job, Calibrated | None]:
             f"--gpus-per-node: given {asked.gpus_per_node}; allowed: 1 to {has}, as {cluster.name} "
             "has"
         )
-    figures = None if asked.figures is None else catalogue.read_figures(asked.figures)
-    name = asked.workload or (figures.workload if figures else None)
+    profile = None if asked.profile is None else catalogue.read_profile(asked.profile)
+    name = asked.workload or (profile.workload if profile else None)
     if name is None:
         raise BadInput("--workload: given nothing; allowed: a name of 'wattlaw workloads'")
-    if figures is not None and name != figures.workload:
-        raise BadInput(f"--workload: given {name!r:.80}; {asked.figures} is of {figures.workload}")
-    if figures is None or asked.samples is None:
+    if profile is not None and name != profile.workload:
+        raise BadInput(f"--workload: given {name!r:.80}; {asked.profile} is of {profile.workload}")
+    if profile is None or asked.samples is None:
         catalogue.entry(name)  # a name that there is fits a specification
     options = None if asked.options is None else json_object("--options", asked.options)
-    if options is None and figures is not None:
-        options = figures.options
+    if options is None and profile is not None:
+        options = profile.options
     spec = RunSpec(
         workload=workload_spec(name, options or {}),
         setting=Setting(
@@ -193,7 +199,7 @@ def _first_job(asked: Asked) -> tuple[Job, Calibrated | None]:
     try:
         job = job_of(
             spec, cluster,
-            gpus_per_node=asked.gpus_per_node, figures=figures, samples=asked.samples,
+            gpus_per_node=asked.gpus_per_node, profile=profile, samples=asked.samples,
         )  # fmt: skip
     except BadInput as error:
         raise BadInput(f"simulate: {error}") from None
@@ -202,7 +208,7 @@ def _first_job(asked: Asked) -> tuple[Job, Calibrated | None]:
     from wattlaw.simulator.calibration_file import read_calibration
 
     calibration = read_calibration(asked.calibration, cluster.gpu)
-    made_by = Calibrated(calibration, _key(calibration, workload_key(job.figures), asked))
+    made_by = Calibrated(calibration, _key(calibration, workload_key(job.profile), asked))
     return made_by.applied(job), made_by
 
 

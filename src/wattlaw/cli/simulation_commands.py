@@ -24,9 +24,9 @@ def simulate(
         Optional[str],  # noqa: UP045
         typer.Option(metavar="JSON", help="The workload's options, as an object."),
     ] = None,
-    figures: Annotated[
+    profile: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option(metavar="FILE", help="Of 'workloads figures', in place of the stored ones."),
+        typer.Option(metavar="FILE", help="Of 'workloads profile', in place of the stored ones."),
     ] = None,
     samples: Annotated[
         Optional[int],  # noqa: UP045
@@ -39,11 +39,11 @@ def simulate(
     ] = None,
     local_batch: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(metavar="B", help="Samples of each GPU in an update."),
+        typer.Option(metavar="B", help="Samples of each GPU in a step."),
     ] = None,
     global_batch: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(metavar="B", help="Samples of all GPUs in an update."),
+        typer.Option(metavar="B", help="Samples of all GPUs in a step."),
     ] = None,
     power_limit: Annotated[
         Optional[str],  # noqa: UP045
@@ -95,7 +95,7 @@ def simulate(
         return hardware_list.show(hardware, as_json=as_json)
     return simulating.simulate(
         simulating.Asked(
-            workload=workload, hardware=hardware, options=options, figures=figures,
+            workload=workload, hardware=hardware, options=options, profile=profile,
             samples=samples, gpus=gpus, gpus_per_node=gpus_per_node, local_batch=local_batch,
             global_batch=global_batch, power_limit=power_limit, clock_limit=clock_limit,
             precision=precision, dataset_fraction=dataset_fraction, epochs=epochs,
@@ -125,11 +125,11 @@ def calibrate(
             help="Which workload the runs called NAME are; may be repeated.",
         ),
     ] = None,
-    figures: Annotated[
+    profile: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option(
             metavar="NAME=FILE",
-            help="Figures of the runs called NAME, from a file; may be repeated.",
+            help="WorkloadProfile of the runs called NAME, from a file; may be repeated.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -138,5 +138,5 @@ def calibrate(
     from wattlaw.cli import calibrating
 
     return calibrating.calibrate_stores(
-        stores, hardware, output, measured_as or [], figures or [], as_json=as_json
+        stores, hardware, output, measured_as or [], profile or [], as_json=as_json
     )

@@ -9,14 +9,15 @@ from rich.table import Table
 from wattlaw.cli.console import Console
 from wattlaw.cli.progress import title
 from wattlaw.errors import NotAvailable
-from wattlaw.launch import cancelling, planning, standing
+from wattlaw.launch import planning, run_status
+from wattlaw.launch.cancel import cancel as cancel_store
 from wattlaw.store.store import Store
 
 
 def status(path: Path, *, as_json: bool) -> int:
     """Show counts by status and the reasons of what did not end well."""
     store = Store.existing(path)
-    runs, troubles = standing.standings(store)
+    runs, troubles = run_status.run_statuses(store)
     trouble = "; ".join(troubles) or None
     counts = planning.counted(one.state for one in runs)
     shown = [one for one in runs if one.state not in ("done", "planned")]
@@ -56,7 +57,7 @@ def status(path: Path, *, as_json: bool) -> int:
 
 def cancel(path: Path) -> int:
     """End what a store has under way."""
-    ended = cancelling.cancel(Store.existing(path))
+    ended = cancel_store(Store.existing(path))
     none = "no job was cancelled" if ended.troubles else "no job was in the queue"
     jobs = f"{ended.jobs} job(s) cancelled" if ended.jobs else none
     noted = f"{ended.runs} run(s) noted as interrupted"

@@ -102,7 +102,7 @@ def measure(
 ) -> int:
     """Measure time, energy and use of any command; its exit code is ours."""
     from wattlaw.cli import measuring
-    from wattlaw.limits.asked import Limits
+    from wattlaw.limits.requests import Limits
 
     return measuring.measure(
         command,
@@ -149,7 +149,7 @@ def workloads_make_data(
 
 
 @workloads_app.command("figures")
-def workloads_figures(
+def workloads_profile(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A workload.")],
     options: Annotated[str, typer.Option(metavar="JSON", help="Its options, as an object.")] = "{}",
     out: Annotated[
@@ -160,4 +160,4 @@ def workloads_figures(
     """Count what a workload asks of any hardware, for simulations of it."""
     from wattlaw.cli import workloads
 
-    return workloads.figures(name, options, out)
+    return workloads.profile(name, options, out)

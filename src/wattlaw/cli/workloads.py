@@ -7,7 +7,7 @@ from rich.table import Table
 
 from wattlaw.cli.console import Console
 from wattlaw.errors import BadInput
-from wattlaw.simulator.figures import Figures
+from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.store.files import write_text
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
@@ -67,7 +67,7 @@ def make_data(name: str, folder: Path, size: int, seed: int) -> int:
     return 0
 
 
-def figures(name: str, options: str, out: Path | None) -> int:
+def profile(name: str, options: str, out: Path | None) -> int:
     """Count what a workload asks of any hardware; print it as JSON or write it to a file."""
     try:
         given = json.loads(options)
@@ -81,9 +81,9 @@ def figures(name: str, options: str, out: Path | None) -> int:
     catalogue.entry(name)  # a name that there is fits a specification
     spec = catalogue.reduced(WorkloadSpec(name=name, options=given))
 
-    from wattlaw.training.figures import count_figures
+    from wattlaw.training.profiling.profile import measure_profile
 
-    counted = count_figures(spec)
+    counted = measure_profile(spec)
     text = _text(counted)
     if out is None:
         print(text, end="")
@@ -91,15 +91,15 @@ def figures(name: str, options: str, out: Path | None) -> int:
     write_text(out, text)
     kernels = sum(row.count for row in counted.kernels)
     print(
-        f"{out}: {name}, {counted.parameters:,} parameters, {kernels:,.0f} kernels per update, "
+        f"{out}: {name}, {counted.parameters:,} parameters, {kernels:,.0f} kernels per step, "
         f"{counted.flops_per_sample:.4g} operations per sample"
     )
     return 0
 
 
-def _text(figures: Figures) -> str:
-    """Return figures as JSON with a line for each key, and one for each row of kernels."""
-    data = figures.model_dump(mode="json")
+def _text(profile: WorkloadProfile) -> str:
+    """Return profile as JSON with a line for each key, and one for each row of kernels."""
+    data = profile.model_dump(mode="json")
     rows = ",\n".join(f"    {json.dumps(row)}" for row in data.pop("kernels"))
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
     return "{\n" + ",\n".join([*lines, f'  "kernels": [\n{rows}\n  ]']) + "\n}\n"

@@ -12,7 +12,7 @@ from wattlaw.errors import WattlawError, one_line
 
 
 @dataclass(frozen=True)
-class MeterFound:
+class MeterAvailability:
     """One registered meter: its devices, or why there are none."""
 
     name: str
@@ -22,7 +22,7 @@ class MeterFound:
 
 
 @dataclass(frozen=True)
-class LimiterFound:
+class LimiterAvailability:
     """One registered limiter: how its devices stand, or why there are none."""
 
     name: str
@@ -30,34 +30,34 @@ class LimiterFound:
     reason: str | None = None
 
 
-def meters_found() -> list[MeterFound]:
+def list_meters() -> list[MeterAvailability]:
     """Open every registered meter for a moment."""
     found = []
     for name in registry.names(meters.GROUP):
         try:
             meter = registry.load(meters.GROUP, name).open(Target(os.getpid()))
         except WattlawError as error:
-            found.append(MeterFound(name, reason=str(error)))
+            found.append(MeterAvailability(name, reason=str(error)))
             continue
         except Exception as error:  # a broken plug-in hides no other
-            found.append(MeterFound(name, reason=f"cannot be opened: {one_line(error)}"))
+            found.append(MeterAvailability(name, reason=f"cannot be opened: {one_line(error)}"))
             continue
-        found.append(MeterFound(name, tuple(meter.devices()), None, tuple(meter.problems())))
+        found.append(MeterAvailability(name, tuple(meter.devices()), None, tuple(meter.problems())))
         meter.close()
     return found
 
 
-def limiters_found() -> list[LimiterFound]:
+def list_limiters() -> list[LimiterAvailability]:
     """Open every registered limiter for a moment; nothing is changed."""
     found = []
     for name in registry.names(limiters.GROUP):
         try:
             limiter = registry.load(limiters.GROUP, name).open()
         except WattlawError as error:
-            found.append(LimiterFound(name, reason=str(error)))
+            found.append(LimiterAvailability(name, reason=str(error)))
             continue
         except Exception as error:  # a broken plug-in hides no other
-            found.append(LimiterFound(name, reason=f"cannot be opened: {one_line(error)}"))
+            found.append(LimiterAvailability(name, reason=f"cannot be opened: {one_line(error)}"))
             continue
         states: list[LimitState] = []
         reason = None
@@ -66,6 +66,6 @@ def limiters_found() -> list[LimiterFound]:
                 states.append(limiter.read(device))
             except WattlawError as error:
                 reason = str(error)
-        found.append(LimiterFound(name, tuple(states), reason))
+        found.append(LimiterAvailability(name, tuple(states), reason))
         limiter.close()
     return found

@@ -62,7 +62,7 @@ class Limiter(Protocol):
         """
 
     def lock_clock(self, device: str, mhz: float) -> None:
-        """Hold the SM clock at a frequency; raises as ``set_power_limit`` does."""
+        """LimitLease the SM clock at a frequency; raises as ``set_power_limit`` does."""
 
     def unlock_clock(self, device: str) -> None:
         """Let the SM clock go again; raises as ``set_power_limit`` does."""

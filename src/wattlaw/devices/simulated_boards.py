@@ -62,7 +62,7 @@ class SimulatedBoards:
         self._power_w[device] = watts
 
     def lock_clock(self, device: str, mhz: float) -> None:
-        """Hold the clock of a board; raises ``NotAvailable`` where it has no such clock."""
+        """LimitLease the clock of a board; raises ``NotAvailable`` where it has no such clock."""
         self._known(device)
         self._check(device, mhz, self._gpu.min_clock_mhz, self._gpu.max_clock_mhz, "MHz")
         self._clock_mhz[device] = mhz

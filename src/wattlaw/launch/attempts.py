@@ -41,30 +41,30 @@ def windows_of_all(
 
 
 def _places(windows: "pa.Table") -> list[Place]:
-    rows = windows.select(["epoch", "phase", "from_update"]).to_pylist()
-    return [(row["epoch"], row["phase"] == "evaluate", row["from_update"] or 0) for row in rows]
+    rows = windows.select(["epoch", "phase", "from_step"]).to_pylist()
+    return [(row["epoch"], row["phase"] == "evaluate", row["from_step"] or 0) for row in rows]
 
 
 def missing_of(record: RunRecord, windows: "pa.Table") -> str | None:
     """Return which windows a run still lacks, in words; None if it has all.
 
-    An epoch's training is there when parts follow each other without a gap from its first update
-    on, each on every host, and are as many updates as the other epochs have.
+    An epoch's training is there when parts follow each other without a gap from its first step
+    on, each on every host, and are as many steps as the other epochs have.
     """
     measure, nodes = record.spec.measure, record.spec.nodes
     if record.spec.workload.command is not None:
         return None if len(windows) else "there is no window"
-    columns = ["host", "epoch", "phase", "from_update", "updates"]
+    columns = ["host", "epoch", "phase", "from_step", "steps"]
     found: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in windows.select(columns).to_pylist():
         found.setdefault((row["epoch"], row["phase"]), []).append(row)
     phases = ("train", "evaluate") if measure.evaluate else ("train",)
     asked = [(epoch, phase) for epoch in range(measure.epochs) for phase in phases]
-    updates = {one: _updates(found.get(one, []), nodes) for one in asked}
-    most = max((count or 0 for (_, phase), count in updates.items() if phase == "train"), default=0)
+    steps = {one: _steps(found.get(one, []), nodes) for one in asked}
+    most = max((count or 0 for (_, phase), count in steps.items() if phase == "train"), default=0)
     lacking = [
         (epoch, phase)
-        for (epoch, phase), count in updates.items()
+        for (epoch, phase), count in steps.items()
         if count is None or (phase == "train" and count < most)
     ]
     if not lacking:
@@ -73,11 +73,11 @@ def missing_of(record: RunRecord, windows: "pa.Table") -> str | None:
     return f"{words} on some of {nodes} hosts" if nodes > 1 else words
 
 
-def _updates(rows: Iterable[Mapping[str, Any]], nodes: int) -> int | None:
-    """Return how many updates the parts of a window cover; None where one is missing somewhere."""
+def _steps(rows: Iterable[Mapping[str, Any]], nodes: int) -> int | None:
+    """Return how many steps the parts of a window cover; None where one is missing somewhere."""
     parts: dict[tuple[int, int], set[str]] = {}
     for row in rows:
-        part = (row["from_update"] or 0, row["updates"] or 0)
+        part = (row["from_step"] or 0, row["steps"] or 0)
         parts.setdefault(part, set()).add(row["host"])
     reached = 0
     for (begin, count), hosts in sorted(parts.items()):

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.launch.finish import finish
-from wattlaw.launch.launcher import Attempt, Claim, Ended, Launcher, NoRoomYet
-from wattlaw.launch.stopping import Stop, stopping
+from wattlaw.launch.launcher import Allocation, Attempt, Ended, Launcher, ResourcesBusy
+from wattlaw.launch.stop import Stop, stopping
 from wattlaw.store.record import RunRecord, Status, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
@@ -153,16 +153,16 @@ class Campaign:
 
     def _tell(self) -> None:
         """Pass on what the launcher says, when it says something new."""
-        words = self._launcher.words()
+        words = self._launcher.status_message()
         if words and words != self._words:
             self._observer.noted(words)
         self._words = words
 
     def _take_up(self, waiting: list[PlannedRun]) -> list[PlannedRun]:
         """Watch the runs that go on without anybody; return the others. They need no room."""
-        going_on = self._launcher.going_on()
+        detached = self._launcher.detached_run_ids()
         return [
-            run for run in waiting if run.run_id not in going_on or not self._take(run, None, None)
+            run for run in waiting if run.run_id not in detached or not self._take(run, None, None)
         ]
 
     def _take_what_fits(
@@ -174,18 +174,18 @@ class Campaign:
         """
         left: list[PlannedRun] = []
         for index, run in enumerate(waiting):
-            refusal = self._launcher.refuses(run.spec)
-            claim = self._launcher.claim(run.spec) if refusal is None else None
-            no_room = refusal is None and claim is None
+            refusal = self._launcher.unsupported_reason(run.spec)
+            allocation = self._launcher.allocate(run.spec) if refusal is None else None
+            no_room = refusal is None and allocation is None
             if no_room or stop.by is not None:
-                if claim is not None:
-                    claim.release()
+                if allocation is not None:
+                    allocation.release()
                 return left + waiting[index:], no_room
-            if not self._take(run, refusal, claim):
+            if not self._take(run, refusal, allocation):
                 left.append(run)
         return left, False
 
-    def _take(self, run: PlannedRun, refusal: str | None, claim: Claim | None) -> bool:
+    def _take(self, run: PlannedRun, refusal: str | None, allocation: Allocation | None) -> bool:
         """Watch, start or skip a run, or note how it ended.
 
         Returns False if it is still to be had: another campaign holds it, or it has no room yet.
@@ -194,24 +194,24 @@ class Campaign:
         lock = RunLock(folder)
         try:
             if not lock.acquire():
-                _let_go(claim)
+                _let_go(allocation)
                 return False
             old, attempt, is_damaged = folder.read(), None, False
             is_over = old is not None and self._has_ended(old)
             if old is not None and not is_over:
-                attempt = self._launcher.found(old, folder)
+                attempt = self._launcher.reattach(old, folder)
         except (BadInput, NotPermitted) as error:
             old, is_over, is_damaged = self._damaged(run, error), True, True
         if old is not None and is_over:
-            _let_go(claim, lock)
+            _let_go(allocation, lock)
             self._note(old, here=is_damaged)
             return True
         if old is not None and attempt is not None:
-            _let_go(claim)
+            _let_go(allocation)
             self._watch(_Own(old, folder, lock, attempt))
             return True
-        if claim is not None:
-            return self._start(run, old, folder, lock, claim)
+        if allocation is not None:
+            return self._start(run, old, folder, lock, allocation)
         if refusal is not None:
             skipped = self._new(run, old.attempts if old else 0)
             skipped = skipped.model_copy(update={"status": "skipped", "reason": refusal})
@@ -232,7 +232,7 @@ class Campaign:
         old: RunRecord | None,
         folder: RunFolder,
         lock: RunLock,
-        claim: Claim,
+        allocation: Allocation,
     ) -> bool:
         """Start a run; False if it has no room yet."""
         attempts = old.attempts if old else 0
@@ -247,16 +247,16 @@ class Campaign:
             folder.write(record, durable=self._launcher.is_durable)
             if self._launcher.queue is None:
                 folder.live(record.attempts).mkdir(parents=True)
-            attempt = self._launcher.start(record, folder, claim)
-        except NoRoomYet:
-            _let_go(claim, lock)
+            attempt = self._launcher.start(record, folder, allocation)
+        except ResourcesBusy:
+            _let_go(allocation, lock)
             return False
         except NotAvailable as error:
-            claim.release()
+            allocation.release()
             skipped = record.model_copy(update={"status": "skipped", "reason": str(error)})
             self._end(skipped, folder, lock)
         except Exception as error:  # one run's start must not be the campaign's end
-            claim.release()
+            allocation.release()
             self._end(_failed(record, f"could not be started: {one_line(error)}"), folder, lock)
         else:
             self._watch(_Own(record, folder, lock, attempt))
@@ -272,7 +272,7 @@ class Campaign:
             ended = _ended(own.attempt)
             if ended is not None:
                 self._own.remove(own)
-                self._bring_home(own, ended)
+                self._finalize_run(own, ended)
 
     def _leave_all(self) -> None:
         """Let go of the attempts that live on."""
@@ -294,9 +294,9 @@ class Campaign:
             if ended is None:
                 self._end(stopped, own.folder, own.lock)
             else:
-                self._bring_home(own, ended)
+                self._finalize_run(own, ended)
 
-    def _bring_home(self, own: _Own, ended: Ended) -> None:
+    def _finalize_run(self, own: _Own, ended: Ended) -> None:
         if ended.record is None:
             self._end(_result(own, ended), own.folder, own.lock)
         else:  # it is in the store as it is
@@ -320,8 +320,8 @@ class Campaign:
         self._observer.ended(record, here=here)
 
 
-def _let_go(claim: Claim | None, lock: RunLock | None = None) -> None:
-    for one in (claim, lock):
+def _let_go(allocation: Allocation | None, lock: RunLock | None = None) -> None:
+    for one in (allocation, lock):
         if one is not None:
             one.release()
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattlaw.devices.meter import Target
-from wattlaw.devices.nvidia.driver import visible_boards
+from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.isolation import user_environment
 from wattlaw.launch.finish import write_limits
-from wattlaw.launch.limited import refusal, tidy_up
+from wattlaw.launch.limits import refusal, restore_stale_limits
 from wattlaw.launch.recording import Recording
-from wattlaw.limits.asked import Limits
-from wattlaw.limits.guard import Hold, hold, holders
+from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
+from wattlaw.limits.requests import Limits
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -70,8 +70,8 @@ def measure(
     """
     if not command or shutil.which(command[0]) is None:
         raise BadInput(f"measure: no such command: {command[0] if command else 'none was given'!a}")
-    tidy_up()
-    boards = visible_boards()
+    restore_stale_limits()
+    boards = visible_gpu_ids()
     refused = refusal(limits, boards, prior_clocks_are_default=prior_clocks_are_default)
     if refused is not None:
         raise NotAvailable(refused)
@@ -93,9 +93,9 @@ def measure(
         launch_kind=KIND,
     )
     recording = Recording(Store(store), spec, Target(os.getpid(), 1 / sample_hz, assume_cpu_w))
-    held = None if limits.are_none else hold(boards)
+    held = None if limits.are_none else acquire(boards)
     if held is None and not limits.are_none:
-        raise NotAvailable(holders(boards))
+        raise NotAvailable(lock_conflict(boards))
     try:
         applied = held.apply(limits) if held is not None else ()
         recording.begin()
@@ -110,7 +110,7 @@ def measure(
     return Measured(code if code >= 0 else _SIGNALLED - code, record, recording.folder)
 
 
-def _released(held: Hold | None) -> tuple[str, ...]:
+def _released(held: LimitLease | None) -> tuple[str, ...]:
     """Give back; what could not be is told at once, and noted in the run."""
     try:
         if held is not None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import one_line
 from wattlaw.launch.attempts import missing_of, windows_of_all
-from wattlaw.limits.giving_back import SAME_W
+from wattlaw.limits.restore import SAME_W
 from wattlaw.store.files import read_text, write_text
 from wattlaw.store.record import ClockReport, Facts, LimitReport, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
@@ -34,7 +34,7 @@ class _Stopped(BaseModel):
     """``stopped.json``."""
 
     epoch: int
-    update: int
+    step: int
     reason: str
 
 
@@ -51,10 +51,10 @@ def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
     missing = missing or _stop(record, folder)
     if missing is not None:
         return record.model_copy(update={"status": "failed", "reason": missing})
-    return bring_home(record, folder)
+    return finalize_run(record, folder)
 
 
-def bring_home(record: RunRecord, folder: RunFolder) -> RunRecord:
+def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     """Write the finished tables of an attempt from its live streams; return the record as done."""
     import pyarrow as pa
 
@@ -119,7 +119,7 @@ def _stop(record: RunRecord, folder: RunFolder) -> str | None:
         told = _Stopped.model_validate_json(read_text(path))
     except (OSError, ValueError):
         return f"stopped, but {path} cannot be read; start the run again to continue it"
-    where = f"after update {told.update} of epoch {told.epoch}"
+    where = f"after step {told.step} of epoch {told.epoch}"
     return f"stopped {where}: {told.reason}; start the run again to continue from there"
 
 

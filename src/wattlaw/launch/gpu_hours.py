@@ -31,8 +31,8 @@ def gpu_hours(
 
     A run of which the store has a repeat takes as long as that did, mean over the repeats. For
     others the operations of training are divided by a rate: gpus x time = samples x FLOPs per
-    sample / rate. That is computation alone: neither start, evaluation, input nor the exchange of
-    gradients are in it, which is why it is a lower bound at the rate that is assumed.
+    sample / rate. That is computation alone: start, evaluation, input and gradient communication
+    are not in it, which is why it is a lower bound at the rate that is assumed.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from wattlaw.study.model import RunSpec
 GROUP = "wattlaw.launchers"
 
 
-class NoRoomYet(WattlawError):
+class ResourcesBusy(WattlawError):
     """A run that could not be started now may be later; the text says what it waits for."""
 
 
@@ -42,7 +42,7 @@ class Attempt(Protocol):
         """End it and everything that it started, and wait until nothing is left."""
 
 
-class Claim(Protocol):
+class Allocation(Protocol):
     """The room that one run takes."""
 
     def release(self) -> None:
@@ -60,7 +60,7 @@ class Launcher(Protocol):
     queue: Queue | None
 
     @classmethod
-    def prepared(cls, launch: Launch) -> Launch:
+    def resolve(cls, launch: Launch) -> Launch:
         """Return a study's launch with what this launcher knows before it starts anything.
 
         That is the hardware's label and the GPUs per node, which are part of runs' identity.
@@ -81,32 +81,32 @@ class Launcher(Protocol):
             What this launcher needs is not there.
         """
 
-    def refuses(self, spec: RunSpec) -> str | None:
+    def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never happen here (it is skipped), or None."""
 
-    def claim(self, spec: RunSpec) -> Claim | None:
+    def allocate(self, spec: RunSpec) -> Allocation | None:
         """Take the room that a run needs beside those under way; None while there is none."""
 
-    def start(self, record: RunRecord, folder: RunFolder, claim: Any) -> Attempt:
+    def start(self, record: RunRecord, folder: RunFolder, allocation: Any) -> Attempt:
         """Start the attempt that ``record.attempts`` numbers; its live folder is there.
 
-        The attempt releases ``claim``, which came from this launcher, when it has ended.
+        The attempt releases ``allocation``, which came from this launcher, when it has ended.
 
         Raises
         ------
         wattlaw.errors.NotAvailable
             What the run asks for, such as a power limit, cannot be had; it is skipped.
-        NoRoomYet
+        ResourcesBusy
             It can be had later.
         """
 
-    def going_on(self) -> Collection[str]:
+    def detached_run_ids(self) -> Collection[str]:
         """Return the ids of runs of this store that are under way and that nobody here watches."""
 
-    def found(self, record: RunRecord, folder: RunFolder) -> Attempt | None:
+    def reattach(self, record: RunRecord, folder: RunFolder) -> Attempt | None:
         """Return the attempt at a run that an earlier campaign has left, None where none is."""
 
-    def words(self) -> str | None:
+    def status_message(self) -> str | None:
         """Return in a few words how things stand, where there is more to tell than the runs."""
 
     def close(self) -> None:
@@ -116,18 +116,18 @@ class Launcher(Protocol):
         """
 
 
-class EndsWithUs:
+class AttachedLauncher:
     """What launchers have in common whose attempts end with the process that started them."""
 
     queue = None
 
-    def going_on(self) -> Collection[str]:
+    def detached_run_ids(self) -> Collection[str]:
         """Return nothing: nothing goes on without us."""
         return ()
 
-    def found(self, record: RunRecord, folder: RunFolder) -> None:
+    def reattach(self, record: RunRecord, folder: RunFolder) -> None:
         """Return None: nothing is left of an attempt."""
 
-    def words(self) -> str | None:
+    def status_message(self) -> str | None:
         """Return None: the runs say it all."""
         return None

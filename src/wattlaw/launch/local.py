@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Self
 
 from wattlaw import processes
-from wattlaw.devices.nvidia.driver import visible_boards
+from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import NotAvailable
 from wattlaw.isolation import own_environment, own_python
 from wattlaw.launch.finish import failure_of, write_limits
-from wattlaw.launch.launcher import Ended, EndsWithUs
-from wattlaw.launch.limited import limits_of, refusal, tidy_up
-from wattlaw.launch.places import Claim, Places
+from wattlaw.launch.launcher import AttachedLauncher, Ended
+from wattlaw.launch.limits import limits_of, refusal, restore_stale_limits
 from wattlaw.launch.rendezvous import Rendezvous
-from wattlaw.limits.guard import Hold, hold, holders
+from wattlaw.launch.slots import SlotLease, Slots
+from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
 from wattlaw.store.files import naming, open_regular
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
@@ -36,7 +36,7 @@ for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0
 _PROBE_TIMEOUT_S = 120
 
 
-class LocalLauncher(EndsWithUs):
+class LocalLauncher(AttachedLauncher):
     """Gives each worker a GPU of its own or, where there is none, a share of the cores.
 
     Without GPUs a machine holds as many workers as it has cores, and every worker gets
@@ -60,11 +60,11 @@ class LocalLauncher(EndsWithUs):
     def __init__(self, launch: Launch, gpus: list[str], boards: list[str]) -> None:
         self._launch = launch
         self._gpus, self._boards = gpus, boards
-        self._places = Places.of_this_user()
+        self._slots = Slots.of_this_user()
         self._told: set[str] = set()
 
     @classmethod
-    def prepared(cls, launch: Launch) -> Launch:
+    def resolve(cls, launch: Launch) -> Launch:
         """Return it as it is: what is here is found out by each run."""
         return launch
 
@@ -73,8 +73,8 @@ class LocalLauncher(EndsWithUs):
         """Count the GPUs; raises ``NotAvailable`` when torch is not there or cannot be used."""
         if importlib.util.find_spec("torch") is None:
             raise NotAvailable("torch is not installed; try: pip install 'wattlaw[train]'")
-        tidy_up()
-        boards = visible_boards()
+        restore_stale_limits()
+        boards = visible_gpu_ids()
         return cls(launch, _gpus() if boards or _has_driver() else [], boards)
 
     @cached_property
@@ -90,7 +90,7 @@ class LocalLauncher(EndsWithUs):
         share = processes.cores() // self.capacity
         return self._launch.threads_per_worker or max(1, share)
 
-    def refuses(self, spec: RunSpec) -> str | None:
+    def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why this machine can never do a run, or None."""
         setting = spec.setting
         if setting.gpus > self.capacity:
@@ -102,29 +102,29 @@ class LocalLauncher(EndsWithUs):
             prior_clocks_are_default=self._launch.prior_clocks == "default",
         )
 
-    def claim(self, spec: RunSpec) -> "Room | None":
+    def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
         """Take a place among ``max_parallel`` runs, and one for each worker."""
-        run = self._places.claim([f"run-{i}" for i in range(self._launch.max_parallel)], 1)
+        run = self._slots.claim([f"run-{i}" for i in range(self._launch.max_parallel)], 1)
         if run is None:
             return None
         names = self._gpus or [f"cpu-{i}" for i in range(self.capacity)]
-        workers = self._places.claim(names[: self.capacity], spec.setting.gpus)
+        workers = self._slots.claim(names[: self.capacity], spec.setting.gpus)
         if workers is None:
             run.release()
             return None
-        room = Room(run, workers)
+        allocation = LocalAllocation(run, workers)
         if not limits_of(spec.setting).are_none:
             boards = workers.names if self._gpus else self._boards
             try:
-                room.hold = hold(boards)
+                allocation.lease = acquire(boards)
             except NotAvailable as error:
-                room.refusal = error
-                return room
-            if room.hold is None:
-                self._tell_once(f"waiting: {holders(boards)}")
-                room.release()
+                allocation.refusal = error
+                return allocation
+            if allocation.lease is None:
+                self._tell_once(f"waiting: {lock_conflict(boards)}")
+                allocation.release()
                 return None
-        return room
+        return allocation
 
     def _tell_once(self, line: str) -> None:
         if line not in self._told:
@@ -134,7 +134,9 @@ class LocalLauncher(EndsWithUs):
     def close(self) -> None:
         """Nothing is held beside the attempts."""
 
-    def start(self, record: RunRecord, folder: RunFolder, claim: "Room") -> "LocalAttempt":
+    def start(
+        self, record: RunRecord, folder: RunFolder, allocation: "LocalAllocation"
+    ) -> "LocalAttempt":
         """Start a run's node agent in a session, and so a process group, of its own.
 
         Raises
@@ -143,12 +145,12 @@ class LocalLauncher(EndsWithUs):
             Its limits cannot be set.
         """
         workers = record.spec.setting.gpus
-        if claim.refusal is not None:
-            raise claim.refusal
-        if claim.hold is not None:
-            applied = claim.hold.apply(limits_of(record.spec.setting))
+        if allocation.refusal is not None:
+            raise allocation.refusal
+        if allocation.lease is not None:
+            applied = allocation.lease.apply(limits_of(record.spec.setting))
             write_limits(folder.live(record.attempts), socket.gethostname(), applied)
-        rendezvous = claim.rendezvous = Rendezvous(folder.live(record.attempts).resolve())
+        rendezvous = allocation.rendezvous = Rendezvous(folder.live(record.attempts).resolve())
         environment = {
             **own_environment(),
             "OMP_NUM_THREADS": str(self.threads),
@@ -158,7 +160,7 @@ class LocalLauncher(EndsWithUs):
         }
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         if self._gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(claim.workers.names)
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(allocation.workers.names)
         line = own_python("-m", "wattlaw.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
@@ -175,16 +177,16 @@ class LocalLauncher(EndsWithUs):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        return LocalAttempt(process, record, folder, claim, self._launch.timeout_s)
+        return LocalAttempt(process, record, folder, allocation, self._launch.timeout_s)
 
 
 @dataclass
-class Room:
+class LocalAllocation:
     """What one run occupies."""
 
-    run: Claim
-    workers: Claim
-    hold: Hold | None = None
+    run: SlotLease
+    workers: SlotLease
+    lease: LimitLease | None = None
     rendezvous: Rendezvous | None = None
     #: Why the boards could not be held, so that the run is skipped.
     refusal: NotAvailable | None = None
@@ -194,13 +196,13 @@ class Room:
     def release(self) -> None:
         """Give it back, limits first."""
         try:
-            if self.hold is not None:
-                self.hold.release()
+            if self.lease is not None:
+                self.lease.release()
         except NotAvailable as error:
             self.trouble = str(error)
             print(f"wattlaw: {error}", file=sys.stderr)
         finally:
-            self.hold = None
+            self.lease = None
             if self.rendezvous is not None:
                 self.rendezvous.close()
             self.workers.release()
@@ -215,11 +217,11 @@ class LocalAttempt:
         process: subprocess.Popen[bytes],
         record: RunRecord,
         folder: RunFolder,
-        room: Room,
+        allocation: LocalAllocation,
         timeout_s: float | None,
     ) -> None:
         self._process, self._record, self._folder = process, record, folder
-        self._room = room
+        self._room = allocation
         self._timeout_s = timeout_s
         self._begun_s = time.monotonic()
         self._ended: Ended | None = None

@@ -55,7 +55,7 @@ def plan_study(
     study = _with_simulation(study, simulation or {})
     launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
     try:
-        launch = launcher.prepared(study.launch)
+        launch = launcher.resolve(study.launch)
         study = catalogue.checked(study.model_copy(update={"launch": launch}))
         return Planned(study, expand(study))
     except BadInput as error:

@@ -113,7 +113,7 @@ class Recording:
     def end(self, reason: str | None = None, notes: tuple[str, ...] = ()) -> RunRecord:
         """Stop sampling and bring the run home; with a reason it is kept as failed."""
         self._end_live()
-        self.record = brought_home(self.record, self.folder, reason, notes)
+        self.record = finalize_recording(self.record, self.folder, reason, notes)
         self._lock.release()
         return self.record
 
@@ -153,13 +153,13 @@ class Recording:
         self._sampler.wait()
 
 
-def brought_home(
+def finalize_recording(
     record: RunRecord, folder: RunFolder, reason: str | None, notes: tuple[str, ...] = ()
 ) -> RunRecord:
     """Write a run's tables and its record from its live files; with a reason, as failed."""
-    from wattlaw.launch.finish import bring_home
+    from wattlaw.launch.finish import finalize_run
 
-    record = bring_home(record, folder)
+    record = finalize_run(record, folder)
     if reason is not None:
         record = record.model_copy(update={"status": "failed", "reason": reason})
     told = {"finished_at": now(), "notes": (*record.notes, *notes)}
@@ -174,7 +174,7 @@ def main() -> None:
     folder = RunFolder(Path(sys.argv[1]))
     record = folder.read()
     if record is not None:
-        brought_home(record, folder, sys.argv[2])
+        finalize_recording(record, folder, sys.argv[2])
 
 
 if __name__ == "__main__":

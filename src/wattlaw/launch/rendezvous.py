@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from wattlaw.training.handover import RENDEZVOUS_FILE
+from wattlaw.training.environment import RENDEZVOUS_FILE
 
 
 class Rendezvous:

@@ -78,7 +78,7 @@ def _mean(rows: list[dict[str, object]], column: str) -> float | None:
     return math.fsum(v * s for v, s in known) / total_s if total_s > 0 else None
 
 
-def one_line_of(record: RunRecord, folder: RunFolder) -> str:
+def summary_line(record: RunRecord, folder: RunFolder) -> str:
     """Return a run in one line."""
     told = []
     for phase in phases_of(folder):

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from wattlaw.devices.meter import Target
+from wattlaw.launch.nested_recording import NestedRecording
 from wattlaw.launch.recording import Recording
-from wattlaw.launch.runs_windows import RunsWindows
-from wattlaw.launch.summary import one_line_of
+from wattlaw.launch.summary import summary_line
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 from wattlaw.terminal import escape_invisible
-from wattlaw.training.handover import RUN_FOLDER
+from wattlaw.training.environment import RUN_FOLDER
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Track:
     records, so that no device is counted twice.
     """
 
-    def __init__(self, recording: Recording | RunsWindows | None, *, quiet: bool) -> None:
+    def __init__(self, recording: Recording | NestedRecording | None, *, quiet: bool) -> None:
         self._recording, self._quiet = recording, quiet
         self._pid = os.getpid()  # a process that was forked off is not the one that records
         self._open: list[_Open] = []
@@ -144,11 +144,11 @@ class Track:
             return
         self._write(inner, end_ns, end_s)
 
-    def tell(
+    def log(
         self,
         *,
         samples: int | None = None,
-        updates: int | None = None,
+        steps: int | None = None,
         loss: float | None = None,
         metric: float | None = None,
     ) -> None:
@@ -158,7 +158,7 @@ class Track:
         ----------
         samples
             Samples that the processes of this host have seen in it.
-        updates
+        steps
             Optimiser steps.
         loss, metric
             Means over its samples: numbers, or tensors of one.
@@ -170,7 +170,7 @@ class Track:
         """
         told = {
             "samples": _number("samples", samples, int),
-            "updates": _number("updates", updates, int),
+            "steps": _number("steps", steps, int),
             "loss": _number("loss", loss, float),
             "metric": _number("metric", metric, float),
         }
@@ -201,7 +201,7 @@ class Track:
         try:
             self.record = self._recording.end(reason)
             if self.record is not None and not self._quiet:
-                line = one_line_of(self.record, self._recording.folder)
+                line = summary_line(self.record, self._recording.folder)
                 print(escape_invisible(line), file=sys.stderr)
         except Exception as error:  # measuring must not stop the measured
             self._stop(error)
@@ -255,7 +255,7 @@ def track(
     if not is_first_of_host():
         return Track(None, quiet=True)
     if RUN_FOLDER in os.environ:
-        return Track(RunsWindows.of_environment(), quiet=True)
+        return Track(NestedRecording.of_environment(), quiet=True)
     try:
         spec = RunSpec(
             workload=WorkloadSpec(name=name),

@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.limits.asked import Limits
-from wattlaw.limits.giving_back import SAME_W, limiters, that_have
+from wattlaw.limits.requests import Limits
+from wattlaw.limits.restore import SAME_W, limiters, that_have
 from wattlaw.limits.site.job import Place
 from wattlaw.limits.site.request import comment_of
 from wattlaw.limits.site.state import SiteReport

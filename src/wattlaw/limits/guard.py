@@ -18,9 +18,9 @@ from typing import Self
 from wattlaw.devices.limiter import Limiter, LimitState
 from wattlaw.errors import NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.isolation import own_environment, own_python
-from wattlaw.limits.asked import Limits, applied, check_range
-from wattlaw.limits.giving_back import give_back, limiters, recover, that_have
-from wattlaw.limits.saved import Saved, SaveFolder, boot_id
+from wattlaw.limits.requests import Limits, applied, check_range
+from wattlaw.limits.restore import limiters, recover, restore, that_have
+from wattlaw.limits.state_folder import SavedState, StateFolder, boot_id
 from wattlaw.limits.trust import user_name
 from wattlaw.limits.watchdog import DONE, READY, YOURS
 from wattlaw.store.record import LimitReport
@@ -29,22 +29,22 @@ _WATCHDOG_START_S = 60
 
 
 @dataclass
-class Hold:
+class LimitLease:
     """Devices that only this process may limit, until it is released.
 
     Also a context manager. Make one with :func:`hold`.
     """
 
     devices: tuple[str, ...]
-    folder: SaveFolder
+    folder: StateFolder
     _locks: list[int]
-    _saved: dict[str, Saved] = field(default_factory=dict)
+    _saved: dict[str, SavedState] = field(default_factory=dict)
     #: The parts (power, clock) of devices that were, or may have been, changed.
     _touched: set[tuple[str, str]] = field(default_factory=set)
     _watchdog: "_Watchdog | None" = None
 
     def apply(self, limits: Limits, *, kept: bool = False) -> tuple[LimitReport, ...]:
-        """Limit every device of the hold, or none of them.
+        """Limit every device of the acquire, or none of them.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class Hold:
                 self.folder.write(saved)
             applied = [self._limit(states[device], limits, known) for device in self.devices]
         except BaseException:
-            self._give_back(known)
+            self._restore(known)
             raise
         if kept:
             self._saved.clear()  # nothing is given back at the end of this process
@@ -122,7 +122,7 @@ class Hold:
         for left in self.folder.states(device):
             self._recover_state(device, left, known)
 
-    def _recover_state(self, device: str, left: Saved, known: dict[str, Limiter]) -> None:
+    def _recover_state(self, device: str, left: SavedState, known: dict[str, Limiter]) -> None:
         if left.is_foreign and not left.is_in_use:
             return  # anybody can write it; what it is about stays as it is before our run
         if not left.is_of_this_host:
@@ -155,7 +155,7 @@ class Hold:
         try:
             if self._saved:
                 with limiters() as known:
-                    self._give_back(known)
+                    self._restore(known)
         finally:
             self._saved.clear()  # what is left of it is the watchdog's from here on
             if self._watchdog is not None:
@@ -164,7 +164,7 @@ class Hold:
             while self._locks:
                 os.close(self._locks.pop())
 
-    def _give_back(self, known: dict[str, Limiter]) -> None:
+    def _restore(self, known: dict[str, Limiter]) -> None:
         reasons = []
         for device, saved in list(self._saved.items()):
             changed = {
@@ -174,7 +174,7 @@ class Hold:
                 "unlock_clock": (device, "clock") in self._touched,
             }
             try:
-                give_back(saved.model_copy(update=changed), known)
+                restore(saved.model_copy(update=changed), known)
                 self.folder.remove(device)
                 del self._saved[device]
             except (WattlawError, OSError) as error:
@@ -192,7 +192,7 @@ class Hold:
         self.release()
 
 
-def hold(devices: Sequence[str], folder: SaveFolder | None = None) -> Hold | None:
+def acquire(devices: Sequence[str], folder: StateFolder | None = None) -> LimitLease | None:
     """Take the right to limit devices, all or none; None while another process has one of them.
 
     Raises
@@ -200,9 +200,9 @@ def hold(devices: Sequence[str], folder: SaveFolder | None = None) -> Hold | Non
     NotAvailable
         The folder for what is to be given back cannot be used.
     """
-    place = folder or SaveFolder()
+    place = folder or StateFolder()
     place.create()
-    held = Hold(tuple(dict.fromkeys(devices)), place, [])
+    held = LimitLease(tuple(dict.fromkeys(devices)), place, [])
     try:
         for device in sorted(held.devices):
             lock = place.lock(device)
@@ -216,9 +216,9 @@ def hold(devices: Sequence[str], folder: SaveFolder | None = None) -> Hold | Non
     return held
 
 
-def holders(devices: Sequence[str], folder: SaveFolder | None = None) -> str:
+def lock_conflict(devices: Sequence[str], folder: StateFolder | None = None) -> str:
     """Say, for a message, that others limit devices, and who as far as the system tells it."""
-    place = folder or SaveFolder()
+    place = folder or StateFolder()
     held = [device for device in dict.fromkeys(devices) if place.is_held(device)]
     who = [f"{device}: {place.holder(device) or 'unknown'}" for device in held]
     told = f" ({', '.join(who)})" if who else ""
@@ -229,7 +229,7 @@ class _Watchdog:
     """The process that gives back when this one is gone."""
 
     def __init__(
-        self, folder: SaveFolder, token: str, devices: Sequence[str], locks: Sequence[int]
+        self, folder: StateFolder, token: str, devices: Sequence[str], locks: Sequence[int]
     ) -> None:
         line = own_python("-m", "wattlaw.limits.watchdog")
         line += [str(folder.path.resolve()), token, str(os.getpid()), *devices]
@@ -272,8 +272,8 @@ def _state(device: str, known: dict[str, Limiter]) -> LimitState:
     raise NotAvailable(f"{device}: nothing here can limit it")
 
 
-def _saved(state: LimitState, limits: Limits, token: str, *, kept: bool) -> Saved:
-    return Saved(
+def _saved(state: LimitState, limits: Limits, token: str, *, kept: bool) -> SavedState:
+    return SavedState(
         device=state.device,
         host=socket.gethostname(),
         set_w=limits.power_limit_w,

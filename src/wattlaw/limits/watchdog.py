@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wattlaw import crash
-from wattlaw.limits.giving_back import give_back, limiters, that_have
-from wattlaw.limits.saved import SaveFolder
+from wattlaw.limits.restore import limiters, restore, that_have
+from wattlaw.limits.state_folder import StateFolder
 
 READY, DONE, YOURS = b"ready\n", b"done\n", b"yours\n"
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.5, 64.0
@@ -42,7 +42,7 @@ def main() -> None:
             os.write(sys.stdout.fileno(), READY)
         is_done = not is_orphan and _told_done(owner)
     if not is_done:
-        _give_back(SaveFolder(Path(folder)), token, devices)
+        _restore(StateFolder(Path(folder)), token, devices)
 
 
 def _opened(pid: int) -> int | None:
@@ -62,27 +62,27 @@ def _told_done(owner: int | None) -> bool:
     return pipe in ready and os.read(pipe, len(YOURS)) == DONE
 
 
-def _give_back(folder: SaveFolder, token: str, devices: Sequence[str]) -> None:
+def _restore(folder: StateFolder, token: str, devices: Sequence[str]) -> None:
     """Give back what this owner has saved, trying for two minutes.
 
     After that the saved state is left to 'wattlaw limits restore', which needs the locks.
     """
     wait_s, left = _FIRST_WAIT_S, devices
-    while left := _not_given_back(folder, token, left):
+    while left := _not_restored(folder, token, left):
         if wait_s > _LAST_WAIT_S:
             return
         time.sleep(wait_s)
         wait_s *= 2
 
 
-def _not_given_back(folder: SaveFolder, token: str, devices: Sequence[str]) -> list[str]:
+def _not_restored(folder: StateFolder, token: str, devices: Sequence[str]) -> list[str]:
     left = []
     with limiters() as known:
         for device in devices:
             try:
                 saved = folder.read(device)
                 if saved is not None and saved.token == token:
-                    give_back(saved, known)
+                    restore(saved, known)
                 if saved is None or saved.token == token:
                     folder.remove(device)
             except Exception:  # whatever it is, the other devices are given back

@@ -10,30 +10,30 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.claims.verdicts import Claim
 from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
+from wattlaw.formatting import sentence
 from wattlaw.report.blocks import Block, Items, Missing, Section, Words
 from wattlaw.report.citing import citations
-from wattlaw.report.format import sentence
 from wattlaw.report.methods import METHODS
+from wattlaw.report.narrative import sites
+from wattlaw.report.narrative.running import shared
 from wattlaw.report.pictures import Picture
 from wattlaw.report.tables import (
     advice,
     batch,
     carbon,
-    doubts,
+    data_quality,
     energy,
     environment,
     limits,
     measured,
     papers,
     scaling,
-    second_opinion,
+    scheduler_energy,
     targets,
 )
 from wattlaw.report.tables import claims as claims_tables
 from wattlaw.report.tables.measured import worker
 from wattlaw.report.tables.table import those
-from wattlaw.report.words import sites
-from wattlaw.report.words.running import shared
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _scaling(content: Content) -> Iterable[Block]:
         yield Missing(f"No series has more than one number of {worker(findings)}s.")
     yield from content.of("scaling")
     tables = (
-        scaling.exponents, scaling.bends, scaling.alternatives, scaling.speedups,
+        scaling.exponents, scaling.breakpoints, scaling.alternatives, scaling.speedups,
         scaling.without_law, measured.settings,
     )  # fmt: skip
     yield from those(make(findings) for make in tables)
@@ -146,7 +146,7 @@ def _energy(content: Content) -> Iterable[Block]:
             "measured is missing here, not zero. measure.assume_cpu_w (watts per busy core) gives "
             "an estimate, marked as one."
         )
-        yield from _second_opinion(findings)
+        yield from _scheduler_energy(findings)
         return
     yield Words(f"Counted: {findings.energy}. Evaluation is not in it.")
     yield from content.of("energy")
@@ -158,11 +158,11 @@ def _energy(content: Content) -> Iterable[Block]:
     if findings.factor_refusal:
         why = sentence(findings.factor_refusal)
         yield Words(f"What the factor depends on cannot be told from all runs together: {why}")
-    yield from _second_opinion(findings)
+    yield from _scheduler_energy(findings)
 
 
-def _second_opinion(findings: Findings) -> Iterable[Block]:
-    yield from those([second_opinion.energies(findings)])
+def _scheduler_energy(findings: Findings) -> Iterable[Block]:
+    yield from those([scheduler_energy.energies(findings)])
     if told := tuple(sites.agreement(findings)):
         yield Items("How far the two energies agree", told)
 
@@ -218,7 +218,12 @@ def _data(content: Content) -> Iterable[Block]:
         yield Words("Every run is done.")
     yield from (Words(told) for told in sites.interruptions(findings))
     yield from (Words(told) for told in sites.clocks(findings))
-    tables = (doubts.reasons, doubts.not_done, doubts.verdicts, doubts.repeats)
+    tables = (
+        data_quality.reasons,
+        data_quality.not_done,
+        data_quality.verdicts,
+        data_quality.repeats,
+    )
     yield from those(make(findings) for make in tables)
     yield from content.of("data")
     if findings.notes:

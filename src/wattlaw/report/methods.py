@@ -41,10 +41,10 @@ METHODS = (
         "Amdahl 1967; Gunther 2007; Thakur et al. 2005; Hurvich and Tsai 1989, Biometrika 76",
     ),
     Method(
-        "Bend",
+        "Breakpoint",
         "ln t = a − b ln N + d max(0, ln N − ln c)",
         "Two power laws that meet at a measured count c; the p value is corrected for the search "
-        "of c by drawing the statistic's distribution without a bend.",
+        "of c by drawing the statistic's distribution without a breakpoint.",
         "Andrews 1993, Econometrica 61",
     ),
     Method(
@@ -69,7 +69,7 @@ METHODS = (
         "E = f · h;  E = E₀ + f · h;  E = k h^γ, with h = N T / 3600 the GPU-hours",
         "Least squares over settings (means of repeats), weighted by 1/h² or in logs; the factor f "
         "in W is the mean power of a GPU. Its dependence: ln f ~ ln samples per GPU-hour + ln "
-        "updates per GPU-hour + workload + hardware, errors robust to what repeats share.",
+        "steps per GPU-hour + workload + hardware, errors robust to what repeats share.",
         "Huber et al. 2025, arXiv 2508.07706; Liang and Zeger 1986, Biometrika 73",
     ),
     Method(

@@ -13,11 +13,11 @@ from wattlaw.analysis.claims.verdicts import Claim
 from wattlaw.analysis.findings import Findings
 from wattlaw.report.blocks import Section
 from wattlaw.report.layouts import Content, Layout, layout, sections
+from wattlaw.report.narrative.summary import Sentence, summary
 from wattlaw.report.pictures import Chart, Picture, charts, pictures
 from wattlaw.report.tables.claims import STUDIES
 from wattlaw.report.tables.table import Table
 from wattlaw.report.templating import environment
-from wattlaw.report.words.summary import Sentence, summary
 from wattlaw.store.files import write_text
 
 

@@ -22,10 +22,10 @@ from altair.utils.schemapi import debug_mode
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
+from wattlaw.formatting import clean, sentence
 from wattlaw.report.drawing import Drawing
 from wattlaw.report.figures import GALLERY
 from wattlaw.report.figures.figure import Figure
-from wattlaw.report.format import clean, sentence
 from wattlaw.report.templating import environment
 from wattlaw.store.files import replacing
 

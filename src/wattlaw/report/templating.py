@@ -5,7 +5,7 @@ from typing import Any
 
 import jinja2
 
-from wattlaw.report.format import clean
+from wattlaw.formatting import clean
 
 
 @cache

@@ -34,7 +34,7 @@ SHARES = (
 )  # fmt: skip
 _POSITIVE = (
     "kernel_us", "launch_us", "step_ms", "epoch_ms", "step_spread", "gpu_spread",
-    "power_busy", "power_compute", "power_memory", "power_exchange", "power_awake",
+    "power_busy", "power_compute", "power_memory", "power_communication", "power_awake",
 )  # fmt: skip
 NAMES = (*SHARES, *_POSITIVE)
 #: Standard deviation of the prior: a default is right to about a factor of two (in logits, 0.45

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, fields
 
 from wattlaw.simulator.cluster import Cluster
-from wattlaw.simulator.figures import Figures
 from wattlaw.simulator.parameters import Parameters
+from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.base import Precision
 
 
@@ -16,7 +16,7 @@ class Job:
     samples ``dataset_fraction`` are used.
     """
 
-    figures: Figures
+    profile: WorkloadProfile
     cluster: Cluster
     gpus: int
     local_batch: int
@@ -31,12 +31,12 @@ class Job:
     gpus_per_node: int | None = None  # fewer than the node has, or None for all of them
     loader_workers: int | None = None  # of each rank; None for an equal share of the cores
     parameters: Parameters = field(default_factory=Parameters)
-    #: Operations and bytes of a sample over the figures', of a workload that was calibrated.
+    #: Operations and bytes of a sample over the profile', of a workload that was calibrated.
     work_factor: float = 1.0
 
     @property
     def global_batch(self) -> int:
-        """Return the samples of one update."""
+        """Return the samples of one step."""
         return self.gpus * self.local_batch
 
     @property
@@ -47,25 +47,25 @@ class Job:
 
 @dataclass(frozen=True)
 class Split:
-    """Where the time of a mean update goes, in seconds; the parts add up to it."""
+    """Where the time of a mean step goes, in seconds; the parts add up to it."""
 
     compute_s: float  # a kernel of forward, backward or update is on the GPU
     launch_s: float  # GPU waits for the host to issue kernels, and what else the host does
-    exchange_s: float  # gradients' exchange that is not hidden
+    communication_s: float  # gradients' communication that is not hidden
     slowest_s: float  # waiting for the slowest rank
     input_s: float  # waiting for samples
 
     @property
     def step_s(self) -> float:
-        """Return the time of an update."""
+        """Return the time of a step."""
         return float(sum(getattr(self, one.name) for one in fields(self)))
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A piece of every update in which power and utilisation stay as they are."""
+    """A piece of every step in which power and utilisation stay as they are."""
 
-    name: str  # "computing" (kernels and waiting for the host), "exchange", "slowest", "input"
+    name: str  # "computing" (kernels and waiting for the host), "communication", "slowest", "input"
     duration_s: float
     power_w: float  # of one GPU
     sm_util: float  # 0 to 1
@@ -78,7 +78,7 @@ class Window:
 
     duration_s: float
     samples: int
-    updates: int  # evaluation: forward passes of a rank
+    steps: int  # evaluation: forward passes of a rank
     gpu_energy_j: float
     cpu_energy_j: float
     dram_energy_j: float
@@ -95,11 +95,11 @@ class Prediction:
     job: Job
     split: Split
     phases: tuple[Phase, ...]
-    roofline_s: float  # least time of an update: peaks of the hardware, nothing else
+    roofline_s: float  # least time of a step: peaks of the hardware, nothing else
     startup_s: float  # at an epoch's edges: barriers, its order, the first samples
-    step_cv: float  # of the times of updates
+    step_cv: float  # of the times of steps
     clock_mhz: float
-    held_by: str  # what would have to be quicker: "compute", "launch", "exchange", "input"
+    bottleneck: str  # what would have to be quicker: "compute", "launch", "communication", "input"
     power_throttle_share: float  # of the training in which a power limit holds the clock down
     train: Window
     evaluation: Window | None

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from wattlaw.errors import BadInput
 from wattlaw.simulator.cluster import Gpu
-from wattlaw.simulator.figures import Figures
 from wattlaw.simulator.parameters import Parameters
+from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.base import Precision
 
 Floats = npt.NDArray[np.float64]
@@ -56,10 +56,10 @@ class Busy:
 
 
 def load_of(
-    figures: Figures, phases: Collection[str], samples: float, precision: Precision
+    profile: WorkloadProfile, phases: Collection[str], samples: float, precision: Precision
 ) -> Load:
     """Return the kernels of some phases for a micro-batch of so many samples."""
-    table = np.concatenate([figures.tables[phase] for phase in phases])
+    table = np.concatenate([profile.tables[phase] for phase in phases])
     count, flops, per_sample, fixed = table.T
     return Load(count, flops * samples, per_sample * samples * _HALF[precision] + fixed)
 

@@ -93,7 +93,7 @@ def _one_board(name: str) -> Cluster:
 
 
 def _with_board(data: dict[str, Any]) -> dict[str, Any]:
-    """Put the figures of a board in the place of its name."""
+    """Put the profile of a board in the place of its name."""
     node = data.get("node")
     if not isinstance(node, dict) or not isinstance(node.get("gpu"), str):
         return data

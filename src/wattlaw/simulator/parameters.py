@@ -31,7 +31,7 @@ class Parameters(Model):
         8.0, "assumed: host's time for one operation of eager PyTorch, 5-10 us"
     )
     step_ms: AtLeastZero = _free(
-        1.0, "assumed: host's time per update outside operations: loop, loader, optimiser, loss"
+        1.0, "assumed: host's time per step outside operations: loop, loader, optimiser, loss"
     )
     epoch_ms: AtLeastZero = _free(
         10.0, "assumed: barriers and the loader's start at an epoch's edges, 5-50 ms"
@@ -43,10 +43,10 @@ class Parameters(Model):
     )
     network: Share = _free(0.8, "assumed: NCCL's bus bandwidth over that of the links, 70-90 %")
     overlap: Annotated[float, Field(ge=0, le=1)] = _free(
-        0.8, "assumed: share of the exchange that can hide behind the backward pass"
+        0.8, "assumed: share of the communication that can hide behind the backward pass"
     )
     step_spread: AtLeastZero = _free(
-        0.02, "assumed: standard deviation over mean of a rank's time from one update to the next"
+        0.02, "assumed: standard deviation over mean of a rank's time from one step to the next"
     )
     gpu_spread: AtLeastZero = _free(
         0.015,
@@ -63,5 +63,7 @@ class Parameters(Model):
     power_busy: AtLeastZero = _free(0.4, "assumed: GPUs that train draw 80-100 % of their limit")
     power_compute: AtLeastZero = _free(0.45, "assumed: dense products draw about the limit")
     power_memory: AtLeastZero = _free(0.25, "assumed: copies draw about half of the limit")
-    power_exchange: AtLeastZero = _free(0.12, "assumed: of gradients' exchange and waiting for it")
+    power_communication: AtLeastZero = _free(
+        0.12, "assumed: of gradients' communication and waiting for it"
+    )
     power_awake: AtLeastZero = _free(0.05, "assumed: of waiting for the host with clocks up")

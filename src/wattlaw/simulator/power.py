@@ -73,9 +73,9 @@ class Board:
         """Return the power of waiting with clocks up."""
         return self._with(self.parameters.power_awake, clock_mhz)
 
-    def exchange_w(self, clock_mhz: float) -> float:
-        """Return the power of the gradients' exchange, and of waiting for other ranks in it."""
-        return self._with(self.parameters.power_exchange, clock_mhz)
+    def communication_w(self, clock_mhz: float) -> float:
+        """Return the power of gradient communication and of waiting for other ranks in it."""
+        return self._with(self.parameters.power_communication, clock_mhz)
 
     def run(self, load: Load, host_s: float) -> Point:
         """Return how the GPU runs a load that the host takes ``host_s`` to issue.

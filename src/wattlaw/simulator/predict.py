@@ -1,6 +1,6 @@
-"""From a job to its prediction: the mean epoch, put together from the parts of an update.
+"""From a job to its prediction: the mean epoch, put together from the parts of a step.
 
-An update computes its micro-batches, waits for the host where that issues kernels too slowly,
+A step computes its micro-batches, waits for the host where that issues kernels too slowly,
 exchanges gradients, waits for the slowest rank, and waits for samples where the input takes longer
 than all of that. Not modelled: temperature, other jobs on network and storage, garbage
 collection, checkpoints, and failures.
@@ -13,8 +13,8 @@ import numpy as np
 
 from wattlaw.errors import BadInput
 from wattlaw.simulator import kernels
-from wattlaw.simulator.exchange import Way, exchange
-from wattlaw.simulator.feeding import first_input_s, input_s, loader_processes
+from wattlaw.simulator.communication import Route, communication
+from wattlaw.simulator.data_loading import first_input_s, input_s, loader_processes
 from wattlaw.simulator.job import Job, Phase, Prediction, Split, Window
 from wattlaw.simulator.kernels import Load
 from wattlaw.simulator.power import Board, Point, with_curve
@@ -22,12 +22,12 @@ from wattlaw.simulator.spread import deviation_of_maximum, slowest_over_mean, st
 
 _FORWARD = ("forward",)
 #: An all-reduce reads and writes each byte about twice on the GPU.
-_EXCHANGE_PASSES = 4
+_COMMUNICATION_PASSES = 4
 
 
 @dataclass(frozen=True)
 class _Update:
-    """One update, or one forward pass of an evaluation."""
+    """One step, or one forward pass of an evaluation."""
 
     split: Split
     point: Point
@@ -48,15 +48,15 @@ def predict(job: Job) -> Prediction:
     if rest < job.gpus:
         rest = 0
     parts = [(whole, float(job.local_batch)), (int(rest > 0), rest / job.gpus)]
-    updates = [(count, _update(job, local)) for count, local in parts if count]
-    if not updates:
+    steps = [(count, _update(job, local)) for count, local in parts if count]
+    if not steps:
         raise BadInput(f"gpus: given {job.gpus} for {kept} samples; allowed: one or more for each")
-    main = updates[0][1]
+    main = steps[0][1]
     startup_s = first_input_s(job, min(job.local_batch, kept / job.gpus)) + _edges_s(job)
     samples = whole * job.global_batch + rest
     board = _board(job)
     awake_w = board.awake_w(main.point.clock_mhz)
-    train = _window(job, updates, startup_s, awake_w, samples)
+    train = _window(job, steps, startup_s, awake_w, samples)
     limited = main.point.limited_by
     computing_s = main.split.compute_s + main.split.launch_s
     held = computing_s / main.split.step_s if limited == "power_limit_w" else 0.0
@@ -68,7 +68,7 @@ def predict(job: Job) -> Prediction:
         startup_s=startup_s,
         step_cv=_step_cv(job, computing_s / main.split.step_s),
         clock_mhz=main.point.clock_mhz,
-        held_by=_held_by(job, main),
+        bottleneck=_bottleneck(job, main),
         power_throttle_share=held,
         train=train,
         evaluation=_evaluation(job, awake_w) if job.evaluation_samples else None,
@@ -112,7 +112,7 @@ def _memory_gb(job: Job) -> float:
     Gradients and two moments of the optimiser are as large as the parameters, in float32. What the
     forward pass writes is kept for the backward pass: about half of the bytes that it moves.
     """
-    state = 16 * job.figures.parameters
+    state = 16 * job.profile.parameters
     forward = _load(job, _FORWARD, _micro(job, float(job.local_batch))[1])
     kept = float((forward.bytes_moved * forward.count).sum()) / 2
     return (state + kept) / 1e9
@@ -124,16 +124,16 @@ def _board(job: Job) -> Board:
 
 
 def _micro(job: Job, local: float) -> tuple[int, float]:
-    """Return the number of micro-batches of a rank's share of an update, and their samples."""
+    """Return the number of micro-batches of a rank's share of a step, and their samples."""
     pieces = min(job.gradient_accumulation, ceil(local))
     return pieces, local / pieces
 
 
 def _loads(job: Job, local: float) -> tuple[Load, Load]:
-    """Return the kernels of one update on one rank, and those of the last backward pass."""
+    """Return the kernels of one step on one rank, and those of the last backward pass."""
     pieces, samples = _micro(job, local)
     passes = _load(job, ("forward", "backward"), samples)
-    update = kernels.load_of(job.figures, ("update",), 0.0, job.precision)
+    update = kernels.load_of(job.profile, ("update",), 0.0, job.precision)
     both = Load(
         np.concatenate([passes.count * pieces, update.count]),
         np.concatenate([passes.flops, update.flops]),
@@ -143,8 +143,8 @@ def _loads(job: Job, local: float) -> tuple[Load, Load]:
 
 
 def _load(job: Job, phases: tuple[str, ...], samples: float) -> Load:
-    """Return kernels for so many samples, each of which is ``work_factor`` times the figures'."""
-    return kernels.load_of(job.figures, phases, samples * job.work_factor, job.precision)
+    """Return kernels for so many samples, each of which is ``work_factor`` times the profile'."""
+    return kernels.load_of(job.profile, phases, samples * job.work_factor, job.precision)
 
 
 def _roofline_s(job: Job, local: float) -> float:
@@ -157,7 +157,7 @@ def _host_s(job: Job, load: Load) -> float:
 
 
 def _update(job: Job, local: float) -> _Update:
-    """Return an update of which each rank computes ``local`` samples."""
+    """Return a step of which each rank computes ``local`` samples."""
     own, gpu = job.parameters, job.cluster.gpu
     load, backward = _loads(job, local)
     host_s = _host_s(job, load)
@@ -167,16 +167,16 @@ def _update(job: Job, local: float) -> _Update:
     alone = kernels.busy(backward, gpu, job.precision, own, np.array([point.clock_mhz]))
     host_share = backward.launches / load.launches
     backward_s = min(computing_s, max(float(alone.duration_s[0]), host_s * host_share))
-    way = Way(job.cluster, job.gpus, job.nodes, own.network)
-    sent = exchange(job.figures, way, backward_s, job.bucket_mb, own.overlap)
-    slowest = slowest_over_mean(own, job.figures.work_cv, local, job.gpus)
-    moved = _EXCHANGE_PASSES * job.figures.gradient_bytes
+    way = Route(job.cluster, job.gpus, job.nodes, own.network)
+    sent = communication(job.profile, way, backward_s, job.bucket_mb, own.overlap)
+    slowest = slowest_over_mean(own, job.profile.work_cv, local, job.gpus)
+    moved = _COMMUNICATION_PASSES * job.profile.gradient_bytes
     rate = gpu.memory_bandwidth_gb_s * 1e9 * own.bandwidth
     return _put_together(
         job, local, point, board,
-        exchange_s=sent.exposed_s,
+        communication_s=sent.exposed_s,
         slowest_s=(slowest - 1) * computing_s,
-        exchange_memory=min(1.0, moved / (rate * sent.total_s)) if sent.total_s else 0.0,
+        communication_memory=min(1.0, moved / (rate * sent.total_s)) if sent.total_s else 0.0,
     )  # fmt: skip
 
 
@@ -193,15 +193,18 @@ def _put_together(
     local: float,
     point: Point,
     board: Board,
-    exchange_s: float,
+    communication_s: float,
     slowest_s: float,
-    exchange_memory: float,
+    communication_memory: float,
 ) -> _Update:
     samples_s = input_s(job, local)
-    others_s = point.compute_s + point.launch_s + exchange_s + slowest_s
+    others_s = point.compute_s + point.launch_s + communication_s + slowest_s
     waits_s = max(0.0, samples_s - others_s) if loader_processes(job) else samples_s
-    split = Split(point.compute_s, point.launch_s, exchange_s, slowest_s, waits_s)
-    awake_w, exchange_w = board.awake_w(point.clock_mhz), board.exchange_w(point.clock_mhz)
+    split = Split(point.compute_s, point.launch_s, communication_s, slowest_s, waits_s)
+    awake_w, communication_w = (
+        board.awake_w(point.clock_mhz),
+        board.communication_w(point.clock_mhz),
+    )
     computing_s = split.compute_s + split.launch_s
     busy = split.compute_s / computing_s if computing_s else 0.0
     phases = (
@@ -213,16 +216,16 @@ def _put_together(
             busy,
             busy * point.memory_share,
         ),
-        Phase("exchange", split.exchange_s, exchange_w, 1.0, exchange_memory),
-        # A rank that waits for others does so in the kernel of the exchange.
-        Phase("slowest", split.slowest_s, exchange_w, 1.0, 0.0),
+        Phase("communication", split.communication_s, communication_w, 1.0, communication_memory),
+        # A rank that waits for others does so in the kernel of the communication.
+        Phase("slowest", split.slowest_s, communication_w, 1.0, 0.0),
         Phase("input", split.input_s, awake_w, 0.0, 0.0),
     )
     return _Update(split, point, phases)
 
 
-def _held_by(job: Job, update: _Update) -> str:
-    """Return what would have to be quicker for updates to be quicker.
+def _bottleneck(job: Job, update: _Update) -> str:
+    """Return what would have to be quicker for steps to be quicker.
 
     Loader processes and the host work beside the kernels: whichever is waited for holds all.
     """
@@ -230,8 +233,8 @@ def _held_by(job: Job, update: _Update) -> str:
     computing_s = split.compute_s + split.launch_s
     if loader_processes(job) and split.input_s > 0:
         return "input"
-    if max(computing_s, split.input_s) < split.exchange_s + split.slowest_s:
-        return "exchange"
+    if max(computing_s, split.input_s) < split.communication_s + split.slowest_s:
+        return "communication"
     if split.input_s > computing_s:
         return "input"
     # At the least clock a board pauses for its power limit, not for the host.
@@ -241,13 +244,13 @@ def _held_by(job: Job, update: _Update) -> str:
 
 
 def _step_cv(job: Job, computing_share: float) -> float:
-    """Return standard deviation over mean of updates: each takes as long as the slowest rank."""
-    of_rank = step_cv(job.parameters, job.figures.work_cv, job.local_batch)
+    """Return standard deviation over mean of steps: each takes as long as the slowest rank."""
+    of_rank = step_cv(job.parameters, job.profile.work_cv, job.local_batch)
     return computing_share * of_rank * deviation_of_maximum(job.gpus)
 
 
 def _edges_s(job: Job) -> float:
-    """Return what an epoch takes besides its updates: barriers, and its order on every rank."""
+    """Return what an epoch takes besides its steps: barriers, and its order on every rank."""
     own = job.parameters
     return own.epoch_ms * 1e-3 + own.order_ns * 1e-9 * job.samples
 
@@ -263,35 +266,35 @@ def _evaluation(job: Job, awake_w: float) -> Window:
 
 def _window(
     job: Job,
-    updates: list[tuple[int, _Update]],
+    steps: list[tuple[int, _Update]],
     startup_s: float,
     awake_w: float,
     samples: int,
 ) -> Window:
-    """Return the sums of a window: its start, in which GPUs wait, and its updates."""
+    """Return the sums of a window: its start, in which GPUs wait, and its steps."""
     pieces = [(startup_s, awake_w, 0.0, 0.0)]
     pieces += [
         (count * phase.duration_s, phase.power_w, phase.sm_util, phase.mem_util)
-        for count, update in updates
+        for count, update in steps
         for phase in update.phases
     ]
     duration_s, power_w, sm_util, mem_util = np.array(pieces).T
     in_all_s = float(duration_s.sum())
     per_gpu_j = float((duration_s * power_w).sum())
     # One core of each rank issues kernels, and loads samples where no other process does.
-    loading_s = samples * job.figures.input_cpu_s_per_sample if loader_processes(job) else 0.0
+    loading_s = samples * job.profile.input_cpu_s_per_sample if loader_processes(job) else 0.0
     node = job.cluster.node
     busy_cores = min(job.gpus + loading_s / in_all_s, job.nodes * node.cores)
     cpu_w = job.nodes * node.cpu_idle_w + busy_cores * node.cpu_core_w
     return Window(
         duration_s=in_all_s,
         samples=samples,
-        updates=sum(count for count, _ in updates),
+        steps=sum(count for count, _ in steps),
         gpu_energy_j=job.gpus * per_gpu_j,
         cpu_energy_j=cpu_w * in_all_s,
         dram_energy_j=job.nodes * node.dram_w * in_all_s,
         gpu_power_w=per_gpu_j / in_all_s,
         sm_util=float((duration_s * sm_util).sum()) / in_all_s,
         mem_util=float((duration_s * mem_util).sum()) / in_all_s,
-        limited_by=updates[0][1].point.limited_by,
+        limited_by=steps[0][1].point.limited_by,
     )

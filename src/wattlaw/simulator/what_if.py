@@ -9,7 +9,7 @@ from wattlaw.simulator.job import Prediction, Split
 from wattlaw.simulator.quality import epochs_to_target
 
 HOUR_S = 3600.0
-#: Parts of an update, as they are called in a row: ``compute_s`` and so on.
+#: Parts of a step, as they are called in a row: ``compute_s`` and so on.
 PARTS = tuple(part.name for part in fields(Split))
 Intervals = Mapping[str, tuple[float, float]]
 
@@ -50,7 +50,7 @@ def row_of(
     dict
         The setting; per epoch T = ``epoch_time_s``, energies by part and their sum; for all epochs
         ``train_time_s``, energies and ``gpu_hours`` = N T epochs / 3600; an evaluation's time and
-        energy, which are in none of these; where an update's time goes, ``PARTS`` in seconds,
+        energy, which are in none of these; where a step's time goes, ``PARTS`` in seconds,
         which add up to ``step_time_s``, beside ``roofline_s``; to the target. What is not asked
         for or not known is None.
     """
@@ -61,8 +61,8 @@ def row_of(
     # An epoch of a part of the data counts as that part.
     needed = None if target is None else target.epochs(job.global_batch) / job.dataset_fraction
     return {
-        "workload": job.figures.workload,
-        "options": dict(job.figures.options),
+        "workload": job.profile.workload,
+        "options": dict(job.profile.options),
         "hardware": job.cluster.name,
         "gpus": job.gpus,
         "nodes": job.nodes,
@@ -77,7 +77,7 @@ def row_of(
         "epoch_time_s_ci": _pair(told.get("epoch_time_s")),
         "train_time_s": train.duration_s * epochs,
         "samples_per_s": train.samples / train.duration_s,
-        "updates_per_epoch": train.updates,
+        "steps_per_epoch": train.steps,
         "power_per_gpu_w": train.gpu_power_w,
         "power_per_gpu_w_ci": _pair(told.get("gpu_power_w")),
         "gpu_energy_per_epoch_j": train.gpu_energy_j,
@@ -102,7 +102,7 @@ def row_of(
         "step_time_cv": found.step_cv,
         "roofline_s": found.roofline_s,
         "startup_s": found.startup_s,
-        "held_by": found.held_by,
+        "bottleneck": found.bottleneck,
         "epochs_to_target": needed,
         "time_to_target_s": None if needed is None else needed * train.duration_s,
         "energy_to_target_j": None if needed is None else needed * energy_j,

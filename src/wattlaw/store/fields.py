@@ -129,7 +129,7 @@ FIELDS: Mapping[str, Field] = {
     "repeat": Field(_whole(0, MAX_COUNT), f"a whole number from 0 to {MAX_COUNT:,}"),
     "epochs": Field(_whole(1, _MAX_EPOCHS), f"a whole number from 1 to {_MAX_EPOCHS:,}"),
     "samples": _AMOUNT,
-    "updates": _AMOUNT,
+    "steps": _AMOUNT,
     "gpu_energy_j": _POSITIVE,
     "cpu_energy_j": _POSITIVE,
     "dram_energy_j": _POSITIVE,

@@ -57,7 +57,7 @@ class ImportedRun:
         """Return its windows, of ``store.schema.EPOCHS``."""
         count = self.record.spec.measure.epochs
         own = {"run_id": self.record.run_id, "host": HOST, "warmup": False}
-        own |= {"interrupted": False, "from_update": 0}
+        own |= {"interrupted": False, "from_step": 0}
         rows = [{**own, "phase": "train", "epoch": 0, **self.train}]
         if self.evaluate is not None:
             rows.append({**own, "phase": "evaluate", "epoch": count - 1, **self.evaluate})
@@ -78,7 +78,7 @@ class Refused:
     why: str
 
 
-def runs_of(
+def parse_runs(
     rows: Iterable[Row], fields: FieldMap, source: str, study: str
 ) -> tuple[list[ImportedRun], list[Refused]]:
     """Return the runs that rows tell of, and the rows that tell of none.
@@ -192,7 +192,7 @@ def _windows(
     train = {
         "duration_s": time_s,
         "samples": told.get("samples"),
-        "updates": told.get("updates"),
+        "steps": told.get("steps"),
         **_energy(told, time_s, spec.setting.gpus),
     }
     for name in ("sm_util", "mem_util"):

@@ -84,7 +84,7 @@ class Facts(BaseModel):
     hardware: str | None = None
     device_ids: tuple[str, ...] = ()
     parameters: Count | None = None
-    gradient_bytes: Count | None = None  # what the ranks exchange in one update
+    gradient_bytes: Count | None = None  # what the ranks exchange in one step
     flops_per_sample: float | None = None
     loader_workers: Count | None = None  # loader processes of each rank
     metric: str | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from wattlaw.errors import BadInput, one_line
 from wattlaw.store.parquet import connection, literal, same_types
 from wattlaw.store.schema import EPOCHS, TELEMETRY
-from wattlaw.store.store import Store, check_all, read_sound
+from wattlaw.store.store import Store, check_all, read_validated
 
 if TYPE_CHECKING:
     import duckdb
@@ -83,7 +83,7 @@ def queries(
         except (duckdb.Error, UnicodeDecodeError) as error:  # the latter of damaged names
             for name, schema in tables.items():
                 for path in paths[name]:
-                    read_sound([path], schema)  # names the file that is damaged
+                    read_validated([path], schema)  # names the file that is damaged
             words = one_line(error)[:300]
             raise BadInput(f"{store.path}: its telemetry cannot be read: {words}") from None
 

@@ -224,7 +224,7 @@ def read_all(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
     return pa.concat_tables([schema.empty_table(), *(_read(path, schema) for path in paths)])
 
 
-def read_sound(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
+def read_validated(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
     """Return the tables of finished runs as one, for analyses: also their values are checked.
 
     Raises

@@ -18,7 +18,7 @@ from wattlaw.store.fields import MAX_TEXT, finite_number
 from wattlaw.store.files import replacing, write_parquet
 from wattlaw.store.rows import FORMULA, read_rows
 from wattlaw.store.schema import EPOCHS
-from wattlaw.store.store import Store, read_sound
+from wattlaw.store.store import Store, read_validated
 
 #: Texts that say in many tables that a cell is missing.
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
@@ -30,7 +30,7 @@ def read_stores(paths: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables ``runs`` and ``epochs`` of one or more stores."""
     stores = [Store.existing(path) for path in paths]
     runs = pd.concat([store.pandas("runs") for store in stores], ignore_index=True)
-    windows = (read_sound(store.finished("epochs"), EPOCHS).to_pandas() for store in stores)
+    windows = (read_validated(store.finished("epochs"), EPOCHS).to_pandas() for store in stores)
     epochs = pd.concat(windows, ignore_index=True)
     if runs["run_id"].duplicated().any():
         twice = runs.loc[runs["run_id"].duplicated(), "run_id"].iloc[0]

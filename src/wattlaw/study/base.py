@@ -24,7 +24,7 @@ class Model(BaseModel):
     )
 
     @classmethod
-    def of_checked(cls, **values: Any) -> Self:
+    def from_valid(cls, **values: Any) -> Self:
         """Return a model of values that are known to be valid; every field has to be given.
 
         Five times as quick as validation, for plans of very many runs.

@@ -42,7 +42,7 @@ class PlannedRun:
     def spec(self) -> RunSpec:
         """Return what the run is asked to be. A plan of 200,000 runs does not keep them."""
         shared = self.shared
-        return RunSpec.of_checked(  # in the order of the fields, in which it is written
+        return RunSpec.from_valid(  # in the order of the fields, in which it is written
             workload=shared.workload, setting=self.setting, repeat=self.repeat,
             measure=shared.measure, train=shared.train, launch_kind=shared.launch_kind,
             hardware=shared.hardware, nodes=self.nodes,
@@ -152,7 +152,7 @@ def _settings(sweep: Sweep) -> Iterator[Setting]:
         sweep.local_batch or sweep.global_batch or (), sweep.gpus, sweep.power_limit_w,
         sweep.clock_limit_mhz, sweep.precision, sweep.dataset_fraction,
     ):  # fmt: skip
-        yield Setting.of_checked(
+        yield Setting.from_valid(
             gpus=gpus,
             global_batch=batch * gpus if rule == "local" else batch,
             local_batch=batch if rule == "local" else batch // gpus,

@@ -27,7 +27,7 @@ Verdict = Literal["ok", "suspect", "partial", "implausible", "unavailable"]
 
 
 @dataclass(frozen=True)
-class Part:
+class EnergyEstimate:
     """Energy of the covered part of a window; ``energy_j`` is None when nothing is covered."""
 
     energy_j: float | None
@@ -40,7 +40,9 @@ class Part:
         """Say whether there is an energy, and nothing speaks against it."""
         return self.energy_j is not None and self.fault is None
 
-    def checked(self, what: str, window_s: float, bounds: Bounds, *, busy: bool) -> "Part":
+    def checked(
+        self, what: str, window_s: float, bounds: Bounds, *, busy: bool
+    ) -> "EnergyEstimate":
         """Return the same, with a fault where its mean power is physically impossible."""
         covered_s = self.coverage * window_s
         if self.energy_j is None or self.fault is not None or not covered_s > 0:
@@ -50,7 +52,7 @@ class Part:
         return dataclasses.replace(self, fault=fault)
 
 
-_NOTHING = Part(None, 0.0)
+_NOTHING = EnergyEstimate(None, 0.0)
 
 
 class Counter:
@@ -87,7 +89,7 @@ class Counter:
 
     def between(
         self, start_ns: int, end_ns: int, *, must_move: bool = False, shape: "Power | None" = None
-    ) -> Part:
+    ) -> EnergyEstimate:
         """Return the counter's difference, interpolated at the edges.
 
         ``must_move`` tells that the counter is that of a device that is never off, so that one
@@ -106,13 +108,13 @@ class Counter:
         first, last = self._around(begin, end)
         coverage, silent = (ns / (end_ns - start_ns) for ns in (end - begin, silent_ns))
         if (np.diff(energy_j[first : last + 1]) < 0).any():
-            return Part(None, coverage, "the counter went back")
+            return EnergyEstimate(None, coverage, "the counter went back")
         energy = self._at(end, shape) - self._at(begin, shape)
         # Of a window within such a time the counter would say that nothing was used.
         if must_move and (energy == 0 or self._still_s[first:last].max() > STANDS_STILL_S):
-            return Part(None, coverage, "the counter stands still")
+            return EnergyEstimate(None, coverage, "the counter stands still")
         fault = "the counter jumped ahead" if self._jumps[first:last].any() else None
-        return Part(energy, coverage, fault, silent)
+        return EnergyEstimate(energy, coverage, fault, silent)
 
     def _around(self, begin: int, end: int) -> tuple[int, int]:
         """Return the places of the readings around a stretch of time."""
@@ -218,7 +220,7 @@ class Power:
         unknown = (1 - part.coverage) * (t_ns - start_ns) / (end_ns - start_ns)
         return (part.energy_j or 0.0) / all_j + unknown
 
-    def between(self, start_ns: int, end_ns: int) -> Part:
+    def between(self, start_ns: int, end_ns: int) -> EnergyEstimate:
         """Return the integral by the trapezoidal rule, with exact edges, over what is covered."""
         if len(self._t_ns) < 2 or end_ns <= start_ns:
             return _NOTHING
@@ -239,7 +241,7 @@ class Power:
         coverage = float((end - begin)[use].sum()) / (end_ns - start_ns)
         read_w = np.concatenate([power_w[:-1][use], power_w[1:][use]])
         fault = self._bounds.fault("a power reading is", float(read_w.min()), float(read_w.max()))
-        return Part(float(pieces[use].sum()), coverage, fault)
+        return EnergyEstimate(float(pieces[use].sum()), coverage, fault)
 
 
 def _longest_ns(spacing_s: float | None) -> float:
@@ -260,9 +262,9 @@ class DeviceEnergy:
     reason: str | None = None
 
 
-def judged(
-    counter: Part,
-    integral: Part,
+def reconcile(
+    counter: EnergyEstimate,
+    integral: EnergyEstimate,
     window_s: float,
     resolution_s: float | None,
     power_spacing_s: float | None = None,
@@ -313,7 +315,7 @@ def judged(
     )
 
 
-def _of_the_whole(part: Part) -> Part:
+def _of_the_whole(part: EnergyEstimate) -> EnergyEstimate:
     """Return a part that covers nearly all of a window as the whole, at its own mean power.
 
     To count what is not covered as nothing would be a bias to one side.
@@ -323,7 +325,7 @@ def _of_the_whole(part: Part) -> Part:
     return dataclasses.replace(part, energy_j=part.energy_j / part.coverage)
 
 
-def _gap(one: Part, other: Part) -> float | None:
+def _gap(one: EnergyEstimate, other: EnergyEstimate) -> float | None:
     """Return how far two energies of the whole window differ, relative to the greater."""
     if one.energy_j is None or other.energy_j is None:
         return None

@@ -20,10 +20,10 @@ from wattlaw.telemetry.device_energy import (
     MIN_COVERAGE,
     Counter,
     DeviceEnergy,
-    Part,
+    EnergyEstimate,
     Power,
     Verdict,
-    judged,
+    reconcile,
 )
 from wattlaw.telemetry.plausibility import BUSY_UTIL, Bounds, set_back, stuck
 
@@ -135,14 +135,14 @@ class _Device:
         counter = self._counter.between(start_ns, end_ns, must_move=measured, shape=shape)
         # An estimate has no power of its own with which its counter could be compared.
         estimated = self.power_source == "estimated"
-        power = Part(None, 0.0) if estimated else self._power.between(start_ns, end_ns)
+        power = EnergyEstimate(None, 0.0) if estimated else self._power.between(start_ns, end_ns)
         if power.is_sound and self._stuck is not None and self._stuck.meet(start_ns, end_ns):
             told = "power stays the same while the load changes"
             power = dataclasses.replace(power, fault=told)
         spacing_s, window_s = self._power.spacing_s, (end_ns - start_ns) * 1e-9
         util = self.inside("sm_util", start_ns, end_ns)
         busy = bool(len(util)) and BUSY_UTIL <= float(util.mean()) <= 1
-        found = judged(
+        found = reconcile(
             counter.checked("counter", window_s, self._bounds, busy=busy),
             power.checked("integral", window_s, self._bounds, busy=busy),
             window_s,

@@ -25,14 +25,14 @@ from wattlaw.isolation import own_python
 from wattlaw.store.files import write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import DeviceReport, SamplerReport
-from wattlaw.telemetry.reading import HANGS_S, Reading
+from wattlaw.telemetry.meter_poller import HANGS_S, MeterPoller
 
 FLUSH_S = 1.0
 #: Ends any sampler in good order.
 END = signal.SIGUSR2
 
 
-def command(folder: Path, host: str, target: Target, *, heeds_sigterm: bool = True) -> list[str]:
+def command(folder: Path, host: str, target: Target, *, handles_sigterm: bool = True) -> list[str]:
     """Return the command line that starts a sampler as a child of this process.
 
     It ends on SIGUSR2 and, unless told not to heed it, on SIGTERM: a scheduler sends that to all
@@ -43,7 +43,7 @@ def command(folder: Path, host: str, target: Target, *, heeds_sigterm: bool = Tr
     line += ["--period-s", repr(target.period_s)]
     if target.assume_cpu_w is not None:
         line += ["--assume-cpu-w", repr(target.assume_cpu_w)]
-    if not heeds_sigterm:
+    if not handles_sigterm:
         line.append("--no-sigterm")
     if target.gpus is not None:
         line += ["--gpus", ",".join(target.gpus)]
@@ -74,7 +74,8 @@ class Sampler:
         self._folder, self._host, self._parent_pid = folder, host, parent_pid
         self._ends_on = ends_on
         self._readings = [
-            Reading(name, functools.partial(_open, name, target)) for name in registry.names(GROUP)
+            MeterPoller(name, functools.partial(_open, name, target))
+            for name in registry.names(GROUP)
         ]
         self._unopened = list(self._readings)
         self._stream: LiveWriter | None = None

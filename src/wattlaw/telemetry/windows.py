@@ -16,9 +16,9 @@ class Window(NamedTuple):
     start_ns: int
     duration_s: float
     interrupted: bool = False
-    from_update: int | None = None
+    from_step: int | None = None
     samples: int | None = None
-    updates: int | None = None
+    steps: int | None = None
     loss: float | None = None
     metric: float | None = None
     metrics: str | None = None

@@ -26,8 +26,8 @@ from wattlaw.study.model import Measure
 from wattlaw.telemetry import sampler
 from wattlaw.training import command, failures
 from wattlaw.training.clocks import Clocks, Endpoint
-from wattlaw.training.handover import AGENT_PID, ATTEMPT, DISK_FULL, RUN_FOLDER, WARNS, host_name
-from wattlaw.training.relay import WORKER, passing_on
+from wattlaw.training.environment import AGENT_PID, ATTEMPT, DISK_FULL, RUN_FOLDER, WARNS, host_name
+from wattlaw.training.signal_forwarding import WORKER, forward_signals
 
 #: A sampler notices after 15 s at most that a driver hangs.
 _SAMPLER_GRACE_S = 20.0
@@ -93,7 +93,7 @@ def run_agent(
     live, host, code = folder.live(attempt), host_name(), 1
     os.environ[AGENT_PID] = str(os.getpid())
     try:
-        with passing_on():
+        with forward_signals():
             code = _run(folder, attempt, workers, rendezvous, clock)
     except Exception as error:
         code = _fail(live, "told", failures.reason_of(error))
@@ -123,7 +123,7 @@ def _run(
         if is_command:
             os.environ[RUN_FOLDER] = str(folder.path.resolve())
             os.environ[ATTEMPT] = str(attempt)
-            line += [_COMMAND_RANK, *command.words_of(record)]
+            line += [_COMMAND_RANK, *command.command_arguments(record)]
         else:
             line += [WORKER, str(folder.path), str(attempt)]
         with processes.beginning():
@@ -158,7 +158,7 @@ def _sampling(live: Path, measure: Measure, *, wait: bool) -> Iterator[None]:
     With ``wait`` its meters are open first: for a command, which may be one window from its start.
     """
     target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
-    line = sampler.command(live, host_name(), target, heeds_sigterm=WARNS not in os.environ)
+    line = sampler.command(live, host_name(), target, handles_sigterm=WARNS not in os.environ)
     process = subprocess.Popen(line, start_new_session=True)
     stream, end_s = sampler.stream_path(live, host_name()), time.monotonic() + _READY_S
     while wait and not stream.exists() and process.poll() is None and time.monotonic() < end_s:

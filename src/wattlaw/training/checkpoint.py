@@ -30,20 +30,20 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come: so many epochs, and so many updates of the next one.
+    """How far a run has come: so many epochs, and so many steps of the next one.
 
-    With all updates of an epoch its training is done, and its evaluation is not.
+    With all steps of an epoch its training is done, and its evaluation is not.
     """
 
     epoch: int = 0
-    update: int = 0
-    loss_sum: float = 0.0  # over the samples of those updates, of all ranks
+    step: int = 0
+    loss_sum: float = 0.0  # over the samples of those steps, of all ranks
     samples: int = 0
 
     @property
     def is_begin(self) -> bool:
         """Say whether nothing is done yet."""
-        return not (self.epoch or self.update)
+        return not (self.epoch or self.step)
 
     @property
     def loss(self) -> float | None:
@@ -79,17 +79,15 @@ def save(
     _write(path, state)
 
 
-def load(
-    path: Path, parts: dict[str, Stateful], *, epochs: int, updates: int, world: int
-) -> Loaded:
+def load(path: Path, parts: dict[str, Stateful], *, epochs: int, steps: int, world: int) -> Loaded:
     """Bring parts to the state of a checkpoint; return where it was, the begin without one.
 
     Parameters
     ----------
     path, parts
         As they were saved.
-    epochs, updates, world
-        How many epochs the run has, how many updates each of them, and how many ranks make them.
+    epochs, steps, world
+        How many epochs the run has, how many steps each of them, and how many ranks make them.
 
     Raises
     ------
@@ -100,15 +98,15 @@ def load(
         return Loaded(Progress(), [])
     try:
         # Each part takes its state to where it is. Adam's step counts belong on the CPU, for on a
-        # GPU every one of them would be waited for at every update.
+        # GPU every one of them would be waited for at every step.
         state = torch.load(path, map_location="cpu", weights_only=True)
         for name, part in parts.items():
             part.load_state_dict(state[name])
         progress = Progress(**state["progress"])
-        if not (0 <= progress.epoch <= epochs and 0 <= progress.update <= updates):
-            raise ValueError(f"it is of update {progress.update} of epoch {progress.epoch}")
+        if not (0 <= progress.epoch <= epochs and 0 <= progress.step <= steps):
+            raise ValueError(f"it is of step {progress.step} of epoch {progress.epoch}")
         random = list(state["random"])
-        if len(random) != (world if progress.update else 0):
+        if len(random) != (world if progress.step else 0):
             raise ValueError(f"it has the random state of {len(random)} ranks")
         return Loaded(progress, random)
     except (*_DAMAGE, pickle.UnpicklingError) as error:

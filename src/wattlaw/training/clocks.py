@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from wattlaw.store.files import write_text
 from wattlaw.store.record import ClockReport
-from wattlaw.training.handover import host_name
+from wattlaw.training.environment import host_name
 
 if TYPE_CHECKING:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from wattlaw.store.files import read_end, write_text
 from wattlaw.store.record import Facts, RunRecord
 from wattlaw.study.rules import filled
 from wattlaw.telemetry.windows import open_windows, windows_path, write_window
-from wattlaw.training.handover import host_name
+from wattlaw.training.environment import host_name
 
 _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-nccl-cu13")
 #: The last line of a traceback, and what Python and argparse say without one.
@@ -20,7 +20,7 @@ _ERROR = re.compile(
 _LONGEST = 300
 
 
-def words_of(record: RunRecord) -> list[str]:
+def command_arguments(record: RunRecord) -> list[str]:
     """Return a run's command with the values of its setting filled in."""
     spec = record.spec
     values: dict[str, object] = {

@@ -9,7 +9,7 @@ import sys
 
 from wattlaw import crash, processes
 from wattlaw.isolation import user_environment
-from wattlaw.training.handover import AGENT_PID
+from wattlaw.training.environment import AGENT_PID
 
 #: What a shell says of a command that is not there.
 _NOT_THERE = 127

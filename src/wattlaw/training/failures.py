@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from wattlaw.errors import one_line
 from wattlaw.store.files import read_text, write_text
-from wattlaw.training.handover import DISK_FULL
+from wattlaw.training.environment import DISK_FULL
 
 #: How sure a host can be that its reason is no consequence of another's, from most to least.
 Kind = Literal["killed", "told", "ended", "asked"]

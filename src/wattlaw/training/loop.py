@@ -22,13 +22,13 @@ from wattlaw.study.model import RunSpec
 from wattlaw.telemetry.windows import write_window
 from wattlaw.training import checkpoint
 from wattlaw.training.checkpoint import Progress
-from wattlaw.training.handover import WARNS
-from wattlaw.training.keeper import Keeper
+from wattlaw.training.checkpointer import Checkpointer
+from wattlaw.training.environment import WARNS
 from wattlaw.training.precision import Precision
+from wattlaw.training.preemption import PreemptionNotice
 from wattlaw.training.ranks import Ranks, moved
 from wattlaw.training.step_clock import StepClock
-from wattlaw.training.warning import EndWarning
-from wattlaw.workloads.feed import Feed, Loader
+from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.workload import Batch, Shard, Workload
 
 #: Ranks keep their own running statistics, which are averaged after each epoch. The argument that
@@ -56,7 +56,7 @@ class Training:
     def __init__(
         self, workload: Workload, plain: nn.Module, spec: RunSpec, seed: int, ranks: Ranks
     ) -> None:
-        self._warning = EndWarning(ranks, expected=WARNS in os.environ)
+        self._warning = PreemptionNotice(ranks, expected=WARNS in os.environ)
         self._workload, self._plain, self._ranks, self._seed = workload, plain, ranks, seed
         self._measure, self._options = spec.measure, spec.train
         setting = spec.setting
@@ -71,11 +71,11 @@ class Training:
             fraction=setting.dataset_fraction,
             micro_batches=self._options.gradient_accumulation,
         )
-        feed = Feed(
+        feed = LoaderOptions(
             self._options.loader_workers,
             self._options.prefetch,
             pin_memory=ranks.device.type == "cuda",
-            heeds_sigterm=WARNS not in os.environ,
+            handles_sigterm=WARNS not in os.environ,
         )
         here = {"ranks_here": ranks.local_world}
         self.data = workload.training_data()
@@ -84,7 +84,7 @@ class Training:
         if self._measure.evaluate:
             judged = workload.evaluation_data()
             self._evaluation = Loader(judged, shard, feed, training=False, **here)
-        if not self.loader.updates:
+        if not self.loader.steps:
             raise BadInput(
                 f"dataset_fraction {setting.dataset_fraction:g} of {len(self.data)} samples with "
                 f"{ranks.world} gpus; allowed: at least one sample for each of them"
@@ -127,7 +127,7 @@ class Training:
     ) -> None:
         """Train to the end or to a warning, from a checkpoint if there is one.
 
-        A window per phase is written. After a warning the ranks stop after the same update, and a
+        A window per phase is written. After a warning the ranks stop after the same step, and a
         checkpoint is left there.
 
         Parameters
@@ -146,8 +146,8 @@ class Training:
         BadInput
             The checkpoint that is there is not of this run.
         """
-        keeper = Keeper(folder.checkpoint_path, self._parts(), self._ranks, windows, live)
-        begun = keeper.load(epochs=self._measure.epochs, updates=self.loader.updates)
+        keeper = Checkpointer(folder.checkpoint_path, self._parts(), self._ranks, windows, live)
+        begun = keeper.load(epochs=self._measure.epochs, steps=self.loader.steps)
         stop = self._epochs(begun, keeper, windows, metric)
         if stop is not None:
             keeper.stop(stop)
@@ -155,32 +155,32 @@ class Training:
             checkpoint.save_model(folder.model_path, self._plain)
 
     def _epochs(
-        self, begun: Progress, keeper: Keeper, windows: LiveWriter | None, metric: str
+        self, begun: Progress, keeper: Checkpointer, windows: LiveWriter | None, metric: str
     ) -> Progress | None:
         """Train and evaluate to the end; return where a warning stopped it, if one did."""
         measure, every = self._measure, self._options.checkpoint_every
-        in_all, host = self.loader.updates, self._ranks.host
+        in_all, host = self.loader.steps, self._ranks.host
         goes_on = not begun.is_begin
         for epoch in range(begun.epoch, measure.epochs):
             done = begun if epoch == begun.epoch else Progress(epoch)
             mark: dict[str, Any] = {"epoch": epoch, "warmup": epoch < measure.warmup_epochs}
-            if done.update:
+            if done.step:
                 keeper.set_random_state()
             else:  # so drawn, an epoch's dropout is the same whatever was before
                 seed = (self._seed * 100_003 + epoch) * 1_000_003 + self._ranks.rank
                 torch.manual_seed(seed % 2**64)
-            if done.update < in_all:
+            if done.step < in_all:
                 found, done = self.train_epoch(epoch, done)
-                found["interrupted"] = goes_on or done.update < in_all
+                found["interrupted"] = goes_on or done.step < in_all
                 write_window(windows, host, phase="train", **mark, **found)
                 goes_on = False
                 self._average_statistics()
-            if done.update < in_all or (self._evaluation and self._warning.now()):
+            if done.step < in_all or (self._evaluation and self._warning.now()):
                 return done
             loss = done.loss
             if self._evaluation is not None:
                 found = self._evaluate(self._evaluation, metric)
-                found |= {"interrupted": goes_on, "from_update": 0}
+                found |= {"interrupted": goes_on, "from_step": 0}
                 write_window(windows, host, phase="evaluate", **mark, **found)
                 goes_on, loss = False, found["loss"]
             self._schedule.after_epoch(loss)
@@ -206,47 +206,47 @@ class Training:
         done = done or Progress(epoch)
         self._model.train()
         loss_sum = torch.zeros((), dtype=torch.float64, device=ranks.device)
-        samples, update, in_all = 0, done.update, self.loader.updates
-        begins_update = True
-        ranks.meet()
+        samples, step, in_all = 0, done.step, self.loader.steps
+        begins_step = True
+        ranks.barrier()
         start_ns, start_s = time.time_ns(), time.perf_counter()
-        steps = StepClock(ranks.device)
+        step_times = StepClock(ranks.device)
         self._warning.begin()
-        self._schedule.before_update(epoch + update / in_all)
-        for batch in self.loader.epoch(epoch, update):
-            loss_sum += self._add_gradients(batch, first=begins_update) * batch.size
+        self._schedule.before_step(epoch + step / in_all)
+        for batch in self.loader.epoch(epoch, step):
+            loss_sum += self._add_gradients(batch, first=begins_step) * batch.size
             samples += batch.size
-            begins_update = batch.ends_update
-            if batch.ends_update:
-                self._precision.update(optimizer)
-                update += 1
-                self._schedule.before_update(epoch + update / in_all)
-                steps.mark()
-                if self._warning.after_update():
+            begins_step = batch.ends_step
+            if batch.ends_step:
+                self._precision.step(optimizer)
+                step += 1
+                self._schedule.before_step(epoch + step / in_all)
+                step_times.mark()
+                if self._warning.after_step():
                     break
-        ranks.meet()
+        ranks.barrier()
         window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
-        window |= {"from_update": done.update, "updates": update - done.update} | steps.summary()
-        sums = ranks.gathered({"loss": float(loss_sum), "samples": samples})
+        window |= {"from_step": done.step, "steps": step - done.step} | step_times.summary()
+        sums = ranks.all_gather({"loss": float(loss_sum), "samples": samples})
         whole = _summed(sums)
         loss = whole["loss"] / whole["samples"] if whole["samples"] else None
         reached = Progress(
-            epoch, update, done.loss_sum + whole["loss"], done.samples + int(whole["samples"])
+            epoch, step, done.loss_sum + whole["loss"], done.samples + int(whole["samples"])
         )
         return window | {"samples": _here(ranks, sums), "loss": loss}, reached
 
     def _add_gradients(self, batch: Batch, *, first: bool) -> torch.Tensor:
-        """Compute a batch's gradients, add them to those of its update; return its mean loss."""
-        ranks, last = self._ranks, batch.ends_update
+        """Compute a batch's gradients, add them to those of its step; return its mean loss."""
+        ranks, last = self._ranks, batch.ends_step
         data = moved(batch.data, ranks.device, self._format)
         alone = ranks.world == 1 or last
         with contextlib.nullcontext() if alone else self._unsynchronised():
             with self._precision.autocast():
                 loss = self._workload.loss(self._model, data)
-            if first:  # here, not after the update: the new ones take the memory of the old ones
+            if first:  # here, not after the step: the new ones take the memory of the old ones
                 self._optimizer.zero_grad(set_to_none=True)
             # DDP averages gradients over ranks. This weight makes the average that of all
-            # samples of the update, also when its parts are uneven.
+            # samples of the step, also when its parts are uneven.
             self._precision.backward(loss * (batch.size * ranks.world / batch.global_size))
         return loss.detach().double()
 
@@ -271,7 +271,7 @@ class Training:
         self._plain.eval()
         totals: dict[str, torch.Tensor] = {}
         samples = 0
-        ranks.meet()
+        ranks.barrier()
         start_ns, start_s = time.time_ns(), time.perf_counter()
         for batch in loader.epoch(0):
             data = moved(batch.data, ranks.device, self._format)
@@ -282,12 +282,12 @@ class Training:
                     totals.get(name, torch.zeros_like(value, dtype=torch.float64)) + value
                 )
             samples += batch.size
-        ranks.meet()
+        ranks.barrier()
         window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
         mine = {name: float(value) for name, value in totals.items()}
-        sums = ranks.gathered(mine | {"samples": samples})
+        sums = ranks.all_gather(mine | {"samples": samples})
         whole = _summed(sums)
-        judged = self._workload.judge(whole) if whole["samples"] else {}
+        judged = self._workload.metrics(whole) if whole["samples"] else {}
         return window | {
             "samples": _here(ranks, sums),
             "loss": judged.get("loss"),

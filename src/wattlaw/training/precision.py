@@ -43,7 +43,7 @@ class Precision:
         """Add a loss's gradients to those that are there."""
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
-    def update(self, optimizer: torch.optim.Optimizer) -> None:
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Let the optimiser use the gradients; with fp16 not those that overflowed."""
         self._scaler.step(optimizer)
         self._scaler.update()

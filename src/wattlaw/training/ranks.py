@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from wattlaw.training.handover import RENDEZVOUS_FILE, host_name
+from wattlaw.training.environment import RENDEZVOUS_FILE, host_name
 
 T = TypeVar("T")
 
@@ -39,13 +39,13 @@ class Ranks:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait for this rank's device and for all other ranks."""
         self.synchronize()
         dist.barrier()
         self.synchronize()
 
-    def gathered(self, mine: T) -> list[T]:
+    def all_gather(self, mine: T) -> list[T]:
         """Return what every rank has to tell, in order of rank, on every rank."""
         found: list[T] = [mine] * self.world
         dist.all_gather_object(found, mine)
@@ -63,7 +63,7 @@ class Ranks:
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
+def process_group() -> Iterator[Ranks]:
     """Join the process group that torchrun's environment describes, and leave it at the end."""
     local_rank = int(os.environ["LOCAL_RANK"])
     if torch.cuda.is_available():

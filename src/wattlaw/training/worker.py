@@ -8,13 +8,13 @@ from pathlib import Path
 from wattlaw import processes
 from wattlaw.errors import BadInput
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.training import failures, warning
-from wattlaw.training.handover import AGENT_PID, DISK_FULL
+from wattlaw.training import failures, preemption
+from wattlaw.training.environment import AGENT_PID, DISK_FULL
 
 
 def main() -> int:
     """Train; an error becomes one line for the record and a traceback for the log."""
-    warning.listen()
+    preemption.listen()
     processes.end_with_parent(int(os.environ[AGENT_PID]))
     folder, attempt = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
     try:
@@ -38,7 +38,7 @@ def _work(folder: RunFolder, attempt: int) -> None:
         from wattlaw.telemetry.windows import open_windows
         from wattlaw.training import facts, flops
         from wattlaw.training.loop import Training
-        from wattlaw.training.ranks import joined
+        from wattlaw.training.ranks import process_group
         from wattlaw.workloads import catalogue
 
     record = folder.read()
@@ -48,7 +48,7 @@ def _work(folder: RunFolder, attempt: int) -> None:
     spec = record.spec
     entry = registry.load(catalogue.GROUP, spec.workload.name)
     workload = catalogue.build(spec.workload)
-    with joined() as ranks:
+    with process_group() as ranks:
         torch.manual_seed(record.seed)
         model = workload.model().to(ranks.device)
         training = Training(workload, model, spec, record.seed, ranks)

@@ -1,4 +1,4 @@
-"""Which samples an update takes, and which of them a rank gets."""
+"""Which samples a step takes, and which of them a rank gets."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,19 +13,19 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Part(NamedTuple):
-    """A rank's samples of one update, or a piece of them, and how many the update has in all."""
+    """A rank's samples of one step, or a piece of them, and how many the step has in all."""
 
     indices: Indices
     global_size: int
-    ends_update: bool = True
+    ends_step: bool = True
 
 
-def training_parts(samples: int, shard: Shard, epoch: int, from_update: int = 0) -> Iterator[Part]:
-    """Yield a rank's parts of the updates of one training epoch, from one of them on.
+def training_parts(samples: int, shard: Shard, epoch: int, from_step: int = 0) -> Iterator[Part]:
+    """Yield a rank's parts of the steps of one training epoch, from one of them on.
 
-    The order depends on seed and epoch only, and an update takes the next ``global_batch``
-    samples whatever the number of ranks: so one and several ranks train on the same updates.
-    The last update takes what is left, split as evenly as it goes; it is dropped only when it
+    The order depends on seed and epoch only, and a step takes the next ``global_batch``
+    samples whatever the number of ranks: so one and several ranks train on the same steps.
+    The last step takes what is left, split as evenly as it goes; it is dropped only when it
     has fewer samples than there are ranks. ``fraction`` keeps the first part of an order that
     depends on the seed only, so that every epoch has the same samples. With ``micro_batches`` a
     rank's part comes in so many pieces, or one per sample where it has fewer.
@@ -34,19 +34,19 @@ def training_parts(samples: int, shard: Shard, epoch: int, from_update: int = 0)
     kept = kept[: max(1, round(samples * shard.fraction))]
     order = np.random.default_rng((shard.seed, 1, epoch)).permutation(kept)
     size = shard.global_batch
-    for start in range(from_update * size, len(order), size):
-        update = order[start : start + size]
-        if len(update) < shard.world:
+    for start in range(from_step * size, len(order), size):
+        step = order[start : start + size]
+        if len(step) < shard.world:
             continue
-        mine = np.array_split(update, shard.world)[shard.rank]
+        mine = np.array_split(step, shard.world)[shard.rank]
         pieces = np.array_split(mine, min(shard.micro_batches, len(mine)))
         for piece in pieces[:-1]:
-            yield Part(piece, len(update), ends_update=False)
-        yield Part(pieces[-1], len(update))
+            yield Part(piece, len(step), ends_step=False)
+        yield Part(pieces[-1], len(step))
 
 
-def updates_per_epoch(samples: int, shard: Shard) -> int:
-    """Return how many updates ``training_parts`` makes of one epoch."""
+def steps_per_epoch(samples: int, shard: Shard) -> int:
+    """Return how many steps ``training_parts`` makes of one epoch."""
     whole, rest = divmod(max(1, round(samples * shard.fraction)), shard.global_batch)
     return whole + (rest >= shard.world)
 

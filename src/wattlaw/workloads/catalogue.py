@@ -12,13 +12,13 @@ from pydantic import BaseModel, ValidationError
 
 from wattlaw import registry
 from wattlaw.errors import BadInput, one_line, shown
-from wattlaw.simulator.figures import Figures
+from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.model import Study, WorkloadSpec
 from wattlaw.workloads.workload import Entry, Work, Workload
 
 GROUP = "wattlaw.workloads"
 
-#: Figures are those of a workload whose operations per sample differ by no larger share.
+#: WorkloadProfile are those of a workload whose operations per sample differ by no larger share.
 _SAME_WORK = 1e-3
 _LARGEST_FILE = 5_000_000  # bytes
 
@@ -85,7 +85,7 @@ def work(spec: WorkloadSpec) -> Work | None:
     return count(validated(spec)) if count is not None else None
 
 
-def figures(spec: WorkloadSpec) -> Figures:
+def profile(spec: WorkloadSpec) -> WorkloadProfile:
     """Return what a workload asks of any hardware, as it was counted and stored.
 
     They are those of the same workload at the same operations per sample (within 0.1 %); where
@@ -97,7 +97,7 @@ def figures(spec: WorkloadSpec) -> Figures:
         There are none for these options, or it is no workload but a command.
     """
     if spec.command is not None:
-        raise BadInput(f"{spec.name}: a command has no figures; allowed: a workload")
+        raise BadInput(f"{spec.name}: a command has no profile; allowed: a workload")
     known, options = work(spec), validated(spec)
     found = []
     for one in _stored(spec.name):
@@ -108,14 +108,14 @@ def figures(spec: WorkloadSpec) -> Figures:
             found.append((agree, one))
     if not found:
         raise BadInput(
-            f"{spec.name}: no figures are stored for these options; count them: "
-            f"wattlaw workloads figures {spec.name} --options '...' -o FILE"
+            f"{spec.name}: no profile are stored for these options; count them: "
+            f"wattlaw workloads profile {spec.name} --options '...' -o FILE"
         )
     return max(found, key=lambda pair: pair[0])[1]
 
 
-def read_figures(path: Path) -> Figures:
-    """Return the figures of a file that ``wattlaw workloads figures`` wrote.
+def read_profile(path: Path) -> WorkloadProfile:
+    """Return the profile of a file that ``wattlaw workloads profile`` wrote.
 
     Raises
     ------
@@ -131,25 +131,25 @@ def read_figures(path: Path) -> Figures:
         why = getattr(error, "strerror", None) or one_line(error)
         raise BadInput(f"{path}: cannot be read: {why}") from None
     if len(text) > _LARGEST_FILE:
-        raise BadInput(f"{path}: more than {_LARGEST_FILE:,} bytes; not a valid file of figures")
+        raise BadInput(f"{path}: more than {_LARGEST_FILE:,} bytes; not a valid file of profile")
     try:
-        return Figures.model_validate_json(text)
+        return WorkloadProfile.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
         words = " ".join(first["msg"].removeprefix("Value error, ").split())
         place = f"{path}: {key}" if key else f"{path}"
-        raise BadInput(f"{place}: {words}; allowed: what 'wattlaw workloads figures' writes") from (
+        raise BadInput(f"{place}: {words}; allowed: what 'wattlaw workloads profile' writes") from (
             None
         )
 
 
 @cache
-def _stored(name: str) -> tuple[Figures, ...]:
-    """Return the figures of a workload that come with this package."""
-    files = sorted(resources.files("wattlaw.workloads").joinpath("figures").iterdir(), key=str)
+def _stored(name: str) -> tuple[WorkloadProfile, ...]:
+    """Return the profile of a workload that come with this package."""
+    files = sorted(resources.files("wattlaw.workloads").joinpath("profile").iterdir(), key=str)
     texts = [file.read_text("utf-8") for file in files if file.name.startswith(name)]
-    found = [Figures.model_validate_json(text) for text in texts]
+    found = [WorkloadProfile.model_validate_json(text) for text in texts]
     return tuple(one for one in found if one.workload == name)
 
 

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 class Constant:
     """The optimiser's own rates throughout."""
 
-    def before_update(self, epochs_done: float) -> None:
+    def before_step(self, epochs_done: float) -> None:
         """Do nothing."""
 
     def after_epoch(self, loss: float | None) -> None:
@@ -34,7 +34,7 @@ class Cosine(Constant):
         self._optimizer, self._epochs = optimizer, epochs
         self._peaks = [group["lr"] for group in optimizer.param_groups]
 
-    def before_update(self, epochs_done: float) -> None:
+    def before_step(self, epochs_done: float) -> None:
         """Set the rates."""
         share = (1 + math.cos(math.pi * min(1.0, epochs_done / self._epochs))) / 2
         for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
@@ -56,7 +56,7 @@ class WarmupThenPlateau:
         self._plateau = ReduceLROnPlateau(optimizer, factor=0.1, patience=patience)
         self._epochs = 0
 
-    def before_update(self, epochs_done: float) -> None:
+    def before_step(self, epochs_done: float) -> None:
         """Set the rates while they rise."""
         if epochs_done < self._warmup_epochs:
             share = epochs_done / self._warmup_epochs

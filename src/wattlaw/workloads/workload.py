@@ -52,21 +52,21 @@ class Shard:
     local_batch: int
     seed: int
     fraction: float = 1.0
-    micro_batches: int = 1  # parts into which a rank's share of an update is cut
+    micro_batches: int = 1  # parts into which a rank's share of a step is cut
 
     @property
     def global_batch(self) -> int:
-        """Return the samples of one update on all ranks."""
+        """Return the samples of one step on all ranks."""
         return self.local_batch * self.world
 
 
 class Batch(NamedTuple):
-    """One rank's part of one update, or a piece of it."""
+    """One rank's part of one step, or a piece of it."""
 
     data: Any  # tensors, or tuples, lists and dicts of them
     size: int  # samples in ``data``
-    global_size: int  # samples of this update on all ranks
-    ends_update: bool = True  # False when more pieces of the same update follow
+    global_size: int  # samples of this step on all ranks
+    ends_step: bool = True  # False when more pieces of the same step follow
 
 
 class Dataset(Protocol):
@@ -104,8 +104,8 @@ class Dataset(Protocol):
 class Schedule(Protocol):
     """Sets an optimiser's learning rates as training goes on."""
 
-    def before_update(self, epochs_done: float) -> None:
-        """Set the rates for the next update; ``epochs_done`` counts its epoch's share too."""
+    def before_step(self, epochs_done: float) -> None:
+        """Set the rates for the next step; ``epochs_done`` counts its epoch's share too."""
 
     def after_epoch(self, loss: float | None) -> None:
         """Take note of an epoch's loss: of evaluation where there is one, else of training."""
@@ -149,7 +149,7 @@ class Workload(Protocol):
     def evaluate(self, model: "nn.Module", data: Any) -> "Mapping[str, torch.Tensor]":
         """Return sums over a batch's samples, so that batches and ranks add up; one is ``loss``."""
 
-    def judge(self, sums: Mapping[str, float]) -> dict[str, float]:
+    def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return what an evaluation found: ``loss``, the entry's metric, and what else there is.
 
         ``sums`` are those of ``evaluate`` over all samples, and their number as ``samples``.

@@ -48,5 +48,5 @@ class BoardLauncher:
     queue = Folder()
 
     @classmethod
-    def prepared(cls, launch: Launch) -> Launch:
+    def resolve(cls, launch: Launch) -> Launch:
         return launch

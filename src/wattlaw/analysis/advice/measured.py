@@ -8,7 +8,7 @@ import pandas as pd
 
 from wattlaw.analysis.advice.job import ENERGY, TIME, Job
 from wattlaw.analysis.advice.option import SETTING, Option, Quantity
-from wattlaw.analysis.cells import cells
+from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.metrics import SETTINGS
 
 Epochs = Callable[[dict[str, Any]], Quantity | None]
@@ -28,7 +28,7 @@ def measured_options(job: Job, epochs: Epochs) -> list[Option]:
     evaluation = job.rows.groupby(list(SETTINGS), dropna=False)["eval_time_s"].mean()
     options = []
     for row, eval_s in zip(
-        cells(job.rows).to_dict("records"), evaluation.to_numpy(float), strict=True
+        aggregate(job.rows).to_dict("records"), evaluation.to_numpy(float), strict=True
     ):
         setting = setting_of(row)
         needed, time_s = epochs(setting), _quantity(row, TIME)

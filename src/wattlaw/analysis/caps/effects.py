@@ -16,7 +16,7 @@ from wattlaw.analysis.caps.limits import (
 )
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.analysis.relative import ratios
+from wattlaw.analysis.speedup import ratios
 from wattlaw.errors import BadInput
 
 TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"

@@ -206,9 +206,9 @@ def factor_moves_with_samples(findings: Findings) -> Claim:
     return _factor_moves(findings, "samples")
 
 
-def factor_moves_with_updates(findings: Findings) -> Claim:
-    """Test that the factor moves with gradient updates per GPU-hour."""
-    return _factor_moves(findings, "updates")
+def factor_moves_with_steps(findings: Findings) -> Claim:
+    """Test that the factor moves with gradient steps per GPU-hour."""
+    return _factor_moves(findings, "steps")
 
 
 def _factor_moves(findings: Findings, rate: str) -> Claim:
@@ -232,7 +232,7 @@ def _factor_moves(findings: Findings, rate: str) -> Claim:
         claim=f"The energy of a GPU-hour moves with {rate} per GPU-hour.",
         study=KIT,
         criterion=(
-            f"at the same {'updates' if rate == 'samples' else 'samples'} per GPU-hour, model and "
+            f"at the same {'steps' if rate == 'samples' else 'samples'} per GPU-hour, model and "
             f"hardware, it changes by more than {LEAST:.0%} per doubling; contradicted if by less"
         ),
         needs="the energy of runs at several GPU counts and global batches per workload",
@@ -246,5 +246,5 @@ def _unlimited(found: list[Job]) -> pd.DataFrame:
 
 CLAIMS = (
     energy_rises_with_gpus, carbon_of_128, energy_linear_in_gpu_hours, factor_depends_on_hardware,
-    factor_depends_on_model, factor_moves_with_samples, factor_moves_with_updates,
+    factor_depends_on_model, factor_moves_with_samples, factor_moves_with_steps,
 )  # fmt: skip

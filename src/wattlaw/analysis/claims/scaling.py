@@ -30,7 +30,7 @@ from wattlaw.analysis.claims.verdicts import (
     Within,
 )
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.bend import MIN_COUNTS, find_bend
+from wattlaw.analysis.laws.breakpoint import MIN_COUNTS, find_breakpoint
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.errors import Refused
 
@@ -64,13 +64,13 @@ def power_law_describes(findings: Findings) -> Claim:
         )  # fmt: skip
         told = {"r2": law.r2, "beta": law.beta, "lack_of_fit_p": law.lack_of_fit_p}
         try:
-            bend = find_bend(counts, times_s)
+            bend = find_breakpoint(counts, times_s)
         except Refused as refused:  # too few counts to look for one: no support
             said, holds, against_p = str(refused), False, None
         else:
-            said, holds = bend.sentence if bend else "no bend found", bend is None
+            said, holds = bend.sentence if bend else "no breakpoint found", bend is None
             against_p = bend.p_value if bend else None
-        told["bend_p"] = against_p
+        told["breakpoint_p"] = against_p
         yield Tested(f"{said}, R^2 {law.r2:.3f}, beta {law.beta:.2f}", holds, against_p, told)
 
     return Statement(
@@ -79,7 +79,7 @@ def power_law_describes(findings: Findings) -> Claim:
         study=MIT,
         criterion=(
             f"the time at the largest count lies within {MISS:.0%} of the law fitted to the "
-            f"smaller ones, and no bend is found over at least {MIN_COUNTS} counts (a bend "
+            f"smaller ones, and no breakpoint is found over at least {MIN_COUNTS} counts (one "
             "contradicts); R^2 is told and decides nothing"
         ),
         needs=f"at least {MIN_COUNTS} GPU counts of one setting, with repeats",
@@ -142,11 +142,11 @@ def schnet_leaves_the_law(findings: Findings) -> Claim:
         )  # fmt: skip
         before = rows[rows["gpus"] <= SCHNET_REACH]
         try:
-            bend = find_bend(before["gpus"].to_numpy(float), before[TIME].to_numpy(float))
-        except Refused:  # too few counts to look for a bend
+            bend = find_breakpoint(before["gpus"].to_numpy(float), before[TIME].to_numpy(float))
+        except Refused:  # too few counts to look for a breakpoint
             return
         if bend is not None and bend.flattens:
-            said = f"bends already at {bend.at:g} GPUs (p = {bend.p_value:.2g})"
+            said = f"breakpoint already at {bend.at:g} GPUs (p = {bend.p_value:.2g})"
             yield Tested(said, holds=False, against_p=bend.p_value, told={"bend_at": bend.at})
 
     return Statement(
@@ -155,7 +155,7 @@ def schnet_leaves_the_law(findings: Findings) -> Claim:
         study=MIT,
         criterion=(
             f"the largest count beyond {SCHNET_REACH} takes at least {MISS:.0%} longer than the "
-            "law of the counts up to there, and these show no bend of their own"
+            "law of the counts up to there, and these show no breakpoint of their own"
         ),
         needs=f"schnet on 3 or more GPU counts up to {SCHNET_REACH} and at least one beyond",
     ).judged(on_main(findings, "local_batch", checks, "schnet"))
@@ -196,7 +196,7 @@ def growing_data_constant_global_batch(findings: Findings) -> Claim:
         name="growing-data-time-grows-slightly",
         claim=(
             "With a data set that grows with the GPUs, time grows slightly at constant global "
-            "batch (more updates)."
+            "batch (more steps)."
         ),
         study=KIT,
         criterion=f"time grows by {SLIGHT[0]:.1%} to {SLIGHT[1]:.0%} per doubling",

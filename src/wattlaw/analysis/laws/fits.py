@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.groups import Group, groups
-from wattlaw.analysis.laws.bend import SIGNIFICANT, Bend, bend
+from wattlaw.analysis.laws.breakpoint import SIGNIFICANT, Breakpoint, fit_breakpoint
 from wattlaw.analysis.laws.observations import observe
 from wattlaw.analysis.laws.power_law import PowerLaw, power_law
 from wattlaw.analysis.laws.selection import Selection, selection
@@ -25,17 +25,18 @@ LAW_KEYS = (
 class Fit:
     """What a series says: its power law, the law selected beside it, and whether it bends.
 
-    ``refusal`` says why there is no law; ``no_bend`` why there is no ``bend``: none was found, or
-    the data cannot tell. ``bend_p`` is the test's p value, None where the data cannot tell.
+    ``refusal`` says why there is no law; ``no_breakpoint_reason`` says why there is no
+    ``breakpoint``: none was found, or the data cannot tell. ``breakpoint_p`` is the
+    test's p value, None where the data cannot tell.
     """
 
     group: Group
     law: PowerLaw | None
     refusal: str | None
     selection: Selection | None
-    bend: Bend | None
-    bend_p: float | None
-    no_bend: str | None
+    breakpoint: Breakpoint | None
+    breakpoint_p: float | None
+    no_breakpoint_reason: str | None
 
     def as_json(self) -> dict[str, Any]:
         """Return the row that ``wattlaw fit --json`` prints; all rows have the same keys."""
@@ -43,9 +44,9 @@ class Fit:
             "group": self.group,
             **(self.law.as_json() if self.law else dict.fromkeys(LAW_KEYS)),
             "selected": self.selection.as_json() if self.selection else None,
-            "bend": self.bend.as_json() if self.bend else None,
-            "bend_p": self.bend_p,
-            "no_bend": self.no_bend,
+            "breakpoint": self.breakpoint.as_json() if self.breakpoint else None,
+            "breakpoint_p": self.breakpoint_p,
+            "no_breakpoint_reason": self.no_breakpoint_reason,
             "reason": self.refusal,
         }
 
@@ -109,11 +110,13 @@ def _fit(group: Group, x: pd.Series, y: pd.Series) -> Fit:
     except Refused as refusal:
         return Fit(group, None, str(refusal), None, None, None, None)
     try:
-        found, p_value = bend(data)
+        found, p_value = fit_breakpoint(data)
     except Refused as refusal:
         return Fit(group, law, None, selected, None, None, str(refusal))
-    no_bend = None if found else f"no bend seen (p = {p_value:.2g}, above {SIGNIFICANT:g})"
-    return Fit(group, law, None, selected, found, p_value, no_bend)
+    no_breakpoint_reason = (
+        None if found else f"no breakpoint seen (p = {p_value:.2g}, above {SIGNIFICANT:g})"
+    )
+    return Fit(group, law, None, selected, found, p_value, no_breakpoint_reason)
 
 
 def _first_that_is_no_number(column: pd.Series) -> str:

@@ -31,8 +31,8 @@ class Selection:
     ``aicc, weight``
         Akaike's criterion corrected for few observations, and the law's share of the evidence,
         exp(-difference / 2) over the sum of it. Missing where it is undefined (``n <= k + 1``).
-    ``largest_out_error``
-        The law is fitted without the largest count and asked for it: foretold / measured - 1
+    ``holdout_error``
+        The law is fitted without the largest count and asked for it: predicted / measured - 1
         (geometric mean of repeats). Below zero it promised less time than it took.
     ``reason``
         Why something of these is missing; None where nothing is.
@@ -58,7 +58,7 @@ class Selection:
             **self.best.as_json(),
             "aicc": own["aicc"],
             "weight": own["weight"],
-            "largest_out_error": own["largest_out_error"],
+            "holdout_error": own["holdout_error"],
             "observations": self.observations,
             "reason": self.reason,
             "laws": rows,
@@ -94,7 +94,7 @@ def selection(data: Observations) -> Selection:
     if (lowest := _lowest(criteria)) and _lacks(fitted[lowest], data):
         unit = "counts"
         criteria = {name: _over_counts(curve, data) for name, curve in fitted.items()}
-    errors, unforetold = _largest_out(fitted, data)
+    errors, unforetold = _holdout_errors(fitted, data)
     best, reason = _taken(fitted, criteria, errors)
     weights = _weights(criteria)
     rows = []
@@ -109,7 +109,7 @@ def selection(data: Observations) -> Selection:
             (name, law.constants + 1, criteria.get(name), weights.get(name), errors.get(name),
              "; ".join(filter(None, reasons)) or None)
         )  # fmt: skip
-    columns = ["law", "k", "aicc", "weight", "largest_out_error", "reason"]
+    columns = ["law", "k", "aicc", "weight", "holdout_error", "reason"]
     table = pd.DataFrame(rows, columns=columns)
     table[columns[2:5]] = table[columns[2:5]].astype(float)
     return Selection(fitted[best], tuple(fitted.values()), table, unit, reason)
@@ -150,7 +150,7 @@ def _taken(
     return POWER.name, "too few worker counts to compare laws"
 
 
-def _largest_out(
+def _holdout_errors(
     fitted: dict[str, Curve], data: Observations
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Return each law's error at the largest count when fitted without it, or why there is none."""
@@ -160,12 +160,12 @@ def _largest_out(
         if law.name not in fitted:
             continue
         try:
-            foretold = fit_curve(law, smaller).log_mean(largest)[0]
+            predicted = fit_curve(law, smaller).log_mean(largest)[0]
         except Refused as refusal:
             reasons[law.name] = f"without the largest: {refusal}"
             continue
         with np.errstate(over="ignore"):
-            error = float(np.expm1(foretold - data.means[-1]))
+            error = float(np.expm1(predicted - data.means[-1]))
         if math.isfinite(error):
             errors[law.name] = error
         else:

@@ -205,19 +205,19 @@ def text(told: str | bytes) -> str:
     return told.decode() if isinstance(told, bytes) else told
 
 
-def visible_boards() -> list[str]:
+def visible_gpu_ids() -> list[str]:
     """Return the UUIDs of the boards that our environment makes visible; none without a driver.
 
     A driver that does not answer for some seconds is as none: whoever asks has other work to do.
     """
     found: list[str] = []
-    asking = threading.Thread(target=lambda: found.extend(_visible_boards()), daemon=True)
+    asking = threading.Thread(target=lambda: found.extend(_visible_gpu_ids()), daemon=True)
     asking.start()
     asking.join(_ANSWERS_S)
     return [] if asking.is_alive() else found
 
 
-def _visible_boards() -> list[str]:
+def _visible_gpu_ids() -> list[str]:
     try:
         driver = Driver.open()
     except NotAvailable:

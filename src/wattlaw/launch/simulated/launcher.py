@@ -11,10 +11,10 @@ from typing import Self
 from wattlaw import processes
 from wattlaw.devices.simulated_boards import SimulatedBoards
 from wattlaw.errors import NotAvailable, one_line
-from wattlaw.launch.launcher import Ended, EndsWithUs
-from wattlaw.launch.limited import limits_of
+from wattlaw.launch.launcher import AttachedLauncher, Ended
+from wattlaw.launch.limits import limits_of
 from wattlaw.launch.simulated.machine import Machine
-from wattlaw.limits.asked import check_range
+from wattlaw.limits.requests import check_range
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -27,7 +27,7 @@ _IN_FLIGHT = 6
 _OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class SimulatedLauncher(EndsWithUs):
+class SimulatedLauncher(AttachedLauncher):
     """Simulates each run within one of as many processes as there are cores.
 
     Runs take no place on this machine: nothing that is measured could be disturbed but by load.
@@ -37,13 +37,13 @@ class SimulatedLauncher(EndsWithUs):
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._claims: set[Claim] = set()
+        self._claims: set[Allocation] = set()
         self._most = _IN_FLIGHT * processes.cores()
         self._pool: ProcessPoolExecutor | None = None
         self._refusals: dict[str, str | None] = {}
 
     @classmethod
-    def prepared(cls, launch: Launch) -> Launch:
+    def resolve(cls, launch: Launch) -> Launch:
         """Return the launch with the hardware's label and the GPUs of a node.
 
         Raises
@@ -60,11 +60,11 @@ class SimulatedLauncher(EndsWithUs):
         """Read the hardware; raises ``BadInput`` as ``prepared`` does."""
         return cls(Machine.of(launch))
 
-    def refuses(self, spec: RunSpec) -> str | None:
+    def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be simulated, or None."""
         kind = f"{spec.workload.model_dump_json()} {spec.setting.precision}"
         if kind not in self._refusals:
-            self._refusals[kind] = self._machine.refuses(spec)
+            self._refusals[kind] = self._machine.unsupported_reason(spec)
         return self._refusals[kind] or self._limits_refused(spec)
 
     def _limits_refused(self, spec: RunSpec) -> str | None:
@@ -76,16 +76,18 @@ class SimulatedLauncher(EndsWithUs):
             return str(error)
         return None
 
-    def claim(self, spec: RunSpec) -> "Claim | None":  # noqa: ARG002 - each takes the same room
+    def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - each takes the same room
         """Take one of a few places in the queue."""
-        return Claim(self._claims) if len(self._claims) < self._most else None
+        return Allocation(self._claims) if len(self._claims) < self._most else None
 
-    def start(self, record: RunRecord, folder: RunFolder, claim: "Claim") -> "SimulatedAttempt":
+    def start(
+        self, record: RunRecord, folder: RunFolder, allocation: "Allocation"
+    ) -> "SimulatedAttempt":
         """Hand a run to the processes; they are started when they are needed."""
         resource_tracker.ensure_running()  # it unblocks signals when it starts
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)  # children inherit it
         try:
-            return SimulatedAttempt(self._submit(record, folder), claim)
+            return SimulatedAttempt(self._submit(record, folder), allocation)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -116,10 +118,10 @@ class SimulatedLauncher(EndsWithUs):
         return self._pool.submit(_simulated, *task)
 
 
-class Claim:
+class Allocation:
     """A place in the queue of a launcher."""
 
-    def __init__(self, taken: "set[Claim]") -> None:
+    def __init__(self, taken: "set[Allocation]") -> None:
         self._taken = taken
         taken.add(self)
 
@@ -131,8 +133,8 @@ class Claim:
 class SimulatedAttempt:
     """A run in the queue, under way in a process, or ended."""
 
-    def __init__(self, future: "Future[Ended]", claim: Claim) -> None:
-        self._future, self._claim = future, claim
+    def __init__(self, future: "Future[Ended]", allocation: Allocation) -> None:
+        self._future, self._claim = future, allocation
 
     def poll(self) -> Ended | None:
         """Return how it ended, or None."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattlaw.errors import BadInput, WattlawError
-from wattlaw.launch.jobs import job_of
+from wattlaw.launch.simulated.simulation_inputs import job_of
 from wattlaw.simulator import library
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.job import Job
@@ -73,7 +73,7 @@ class Machine:
         Raises
         ------
         WattlawError
-            The workload has no figures.
+            The workload has no profile.
         """
         enforced = {"power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz}
         setting = spec.setting.model_copy(update=enforced)
@@ -84,7 +84,7 @@ class Machine:
             gpus_per_node=self.gpus_per_node,
         )
 
-    def refuses(self, spec: RunSpec) -> str | None:
+    def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be simulated here, limits apart, or None."""
         if spec.workload.command is not None:
             return "a command cannot be simulated; workloads can"

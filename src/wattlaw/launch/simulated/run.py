@@ -11,11 +11,11 @@ from wattlaw import machine as this_machine
 from wattlaw.devices.simulated_boards import NAME, SimulatedBoards
 from wattlaw.errors import WattlawError
 from wattlaw.launch.launcher import Ended
-from wattlaw.launch.limited import limits_of
+from wattlaw.launch.limits import limits_of
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.launch.simulated.samples import MAX_SAMPLES, Sampling, telemetry_table
 from wattlaw.launch.simulated.windows import PROGRESS, Windows, epochs_table, windows_of
-from wattlaw.limits.asked import Limits, applied, check_range
+from wattlaw.limits.requests import Limits, applied, check_range
 from wattlaw.simulator.job import Prediction
 from wattlaw.simulator.predict import predict
 from wattlaw.store.files import write_parquet
@@ -148,14 +148,14 @@ def _notes(machine: Machine, spec: RunSpec, sampling: Sampling) -> Iterator[str]
 def _facts(
     machine: Machine, spec: RunSpec, prediction: Prediction, host: str, told: Sequence[str]
 ) -> Facts:
-    figures = prediction.job.figures
+    profile = prediction.job.profile
     return Facts(
         hosts=(host,),
         hardware=spec.hardware,
         device_ids=tuple(told),
-        parameters=figures.parameters,
-        gradient_bytes=figures.gradient_bytes,
-        flops_per_sample=figures.flops_per_sample,
+        parameters=profile.parameters,
+        gradient_bytes=profile.gradient_bytes,
+        flops_per_sample=profile.flops_per_sample,
         loader_workers=spec.train.loader_workers,
         metric=PROGRESS if machine.simulation.critical_batch is not None else None,
         software=_software() | {"simulator": machine.made_by},
@@ -195,8 +195,8 @@ def _words(machine: Machine, prediction: Prediction, windows: Windows) -> Iterat
     split, train = prediction.split, prediction.train
     yield f"on {machine.label}: nothing was measured"
     yield (
-        f"an update takes {split.step_s:.4g} s: {split.compute_s:.4g} s of kernels, "
-        f"{split.launch_s:.4g} s for the host, {split.exchange_s:.4g} s of exchange, "
+        f"a step takes {split.step_s:.4g} s: {split.compute_s:.4g} s of kernels, "
+        f"{split.launch_s:.4g} s for the host, {split.communication_s:.4g} s of exchange, "
         f"{split.slowest_s:.4g} s for the slowest rank, {split.input_s:.4g} s for samples"
     )
     yield f"an epoch takes {train.duration_s:.5g} s; each GPU draws {train.gpu_power_w:.4g} W"

@@ -77,7 +77,7 @@ def telemetry_table(
     cycle = cycle_of(found)
     into_s = t_s - windows.start_s[window]
     starting = into_s < cycle.start_share * windows.duration_s[window]
-    moments = draw.random(len(t_s)) * cycle.update_s
+    moments = draw.random(len(t_s)) * cycle.step_s
     evaluation = found.evaluation or found.train
 
     def told(values: Floats, over_s: float, start: float, evaluating: float) -> Floats:

@@ -1,8 +1,8 @@
-"""What a board's sensors say of an update that repeats: averages over a moment past.
+"""What a board's sensors say of a step that repeats: averages over a moment past.
 
 Utilisation is the share of the last sixth of a second (NVML: a sample period is between 1/6 s and
 1 s, ``nvmlDeviceGetUtilizationRates``); power is taken as averaged over a tenth (assumed: boards
-refresh it every 10 to 100 ms). A moment of an update is as likely as any other.
+refresh it every 10 to 100 ms). A moment of a step is as likely as any other.
 """
 
 from dataclasses import dataclass
@@ -18,25 +18,25 @@ Floats = npt.NDArray[np.float64]
 
 UTIL_AVERAGE_S = 1 / 6
 POWER_AVERAGE_S = 0.1
-#: Moments of an update by which its variation is known.
+#: Moments of a step by which its variation is known.
 _MOMENTS = 512
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """An update as a sensor sees it: pieces in which nothing changes; arrays of shape (pieces,)."""
+    """A step as a sensor sees it: pieces in which nothing changes; arrays of shape (pieces,)."""
 
     duration_s: Floats
     power_w: Floats
     sm_util: Floats
     mem_util: Floats
-    #: Share of the window before the first update, in which boards wait for samples.
+    #: Share of the window before the first step, in which boards wait for samples.
     start_share: float
     start_w: float
 
     @cached_property
-    def update_s(self) -> float:
-        """Return the time of an update."""
+    def step_s(self) -> float:
+        """Return the time of a step."""
         return float(self.duration_s.sum())
 
     def averaged(self, values: Floats, moments: Floats, over_s: float) -> Floats:
@@ -63,7 +63,7 @@ class Cycle:
         return self._cv(self.mem_util)
 
     def _cv(self, values: Floats) -> float | None:
-        moments = (np.arange(_MOMENTS) + 0.5) / _MOMENTS * self.update_s
+        moments = (np.arange(_MOMENTS) + 0.5) / _MOMENTS * self.step_s
         told = self.averaged(values, moments, UTIL_AVERAGE_S)
         training = 1 - self.start_share
         mean = float(told.mean()) * training
@@ -72,7 +72,7 @@ class Cycle:
 
 
 def cycle_of(prediction: Prediction) -> Cycle:
-    """Return the update of a prediction, and how its training window begins.
+    """Return the step of a prediction, and how its training window begins.
 
     The power of the beginning is what is left of the window's energy.
     """

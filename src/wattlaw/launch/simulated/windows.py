@@ -1,7 +1,7 @@
 """The windows of a simulated run: a prediction's mean epoch with noise, one after the other.
 
 Times and powers are the prediction's, times a log-normal factor whose mean is 1. A run is longer
-or shorter as a whole (``run_spread``), and its windows among each other (the spread of an update's
+or shorter as a whole (``run_spread``), and its windows among each other (the spread of a step's
 time over the root of their number). Boards differ in power as they do in speed (``gpu_spread``),
 the mean of N of them by 1 / sqrt(N) of that; those that a power limit holds draw what it lets
 them. Energy is power times time.
@@ -62,7 +62,7 @@ def windows_of(prediction: Prediction, measure: Measure, draw: np.random.Generat
         kinds.append(prediction.evaluation)
     parameters = prediction.job.parameters
     of_run = _factors(draw, np.array(parameters.run_spread))
-    sigmas = [prediction.step_cv / sqrt(max(1, one.updates)) for one in kinds]
+    sigmas = [prediction.step_cv / sqrt(max(1, one.steps)) for one in kinds]
     stretch = of_run * _factors(draw, np.tile(sigmas, measure.epochs))
     duration_s = stretch * np.tile([one.duration_s for one in kinds], measure.epochs)
     return Windows(
@@ -139,9 +139,9 @@ def epochs_table(
         "start_ns": numbers(nanoseconds(windows.start_s)),
         "duration_s": numbers(windows.duration_s),
         "interrupted": flags(np.zeros(count, dtype=bool)),
-        "from_update": numbers(np.zeros(count, dtype=np.int64)),
+        "from_step": numbers(np.zeros(count, dtype=np.int64)),
         "samples": numbers(of("samples")),
-        "updates": numbers(np.full(count, found.train.updates), training),
+        "steps": numbers(np.full(count, found.train.steps), training),
         "step_time_mean_s": in_training(mean_s),
         "step_time_p50_s": in_training(median_s),
         "step_time_p95_s": in_training(median_s * np.exp(_P95 * log_sigma)),

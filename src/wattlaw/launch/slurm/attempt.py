@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable
 
 from wattlaw.errors import NotAvailable, WattlawError, one_line
-from wattlaw.launch.launcher import Ended, NoRoomYet
+from wattlaw.launch.launcher import Ended, ResourcesBusy
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.codes import INTERRUPTED, REASONS
 from wattlaw.launch.slurm.commands import Job, Unreachable
-from wattlaw.launch.slurm.interrupting import has_progress, interrupted
-from wattlaw.launch.slurm.watching import Watch
+from wattlaw.launch.slurm.interruption import has_progress, interrupted
+from wattlaw.launch.slurm.poller import QueuePoller
 from wattlaw.store.files import read_end
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
@@ -56,12 +56,12 @@ class SlurmAttempt:
         record: RunRecord,
         folder: RunFolder,
         job_id: str | None,
-        watch: Watch,
+        watch: QueuePoller,
         settle_s: float,
         submit: Callable[[RunRecord, RunFolder], str],
         is_cancelled: Callable[[], bool],
     ) -> None:
-        self._run_id, self._folder, self._watch = record.run_id, folder, watch
+        self._run_id, self._folder, self._poller = record.run_id, folder, watch
         self._job_id, self._settle_s, self._submit = job_id, settle_s, submit
         self._is_cancelled = is_cancelled
         self._seen = watch.number
@@ -74,9 +74,9 @@ class SlurmAttempt:
 
         Now and then it asks Slurm, which takes a moment.
         """
-        self._watch.look()
-        if self._ended is None and self._watch.number > self._seen and self._watch.is_fresh:
-            self._seen = self._watch.number
+        self._poller.look()
+        if self._ended is None and self._poller.number > self._seen and self._poller.is_fresh:
+            self._seen = self._poller.number
             try:
                 record = self._conclude()
             except (WattlawError, OSError):  # a file system that stumbles; the job goes on
@@ -112,7 +112,7 @@ class SlurmAttempt:
 
     def _conclude(self) -> RunRecord | None:
         """Return the run's record if it has ended; otherwise see to it that it goes on."""
-        job = self._watch.job(self._run_id)
+        job = self._poller.job(self._run_id)
         if job is not None and not job.is_over:
             self._job_id, self._over_since_s, self._again = job.id, None, None
             return None
@@ -123,13 +123,13 @@ class SlurmAttempt:
         record = self._folder.read()
         if record is None or record.status in _OVER:
             return record
-        if job is None and self._job_id is not None and self._job_id not in self._watch.asked:
-            self._watch.explain(self._job_id)
+        if job is None and self._job_id is not None and self._job_id not in self._poller.asked:
+            self._poller.explain(self._job_id)
             return None
         if not self._has_settled():
             return None
-        if job is None and self._job_id in self._watch.accounts:
-            known = self._watch.accounts[self._job_id]
+        if job is None and self._job_id in self._poller.accounts:
+            known = self._poller.accounts[self._job_id]
             code, by = known.exit_code, known.signal
             job = Job(known.id, known.state, "", exit_code=code, signal=by)
         return self._without_word(record, job)
@@ -196,13 +196,13 @@ class SlurmAttempt:
     def _resubmit(self, record: RunRecord) -> RunRecord | None:
         try:
             self._job_id, self._again = self._submit(record, self._folder), None
-        except NoRoomYet:
+        except ResourcesBusy:
             self._again = record
         except Unreachable:  # it may have been taken; then the queue shows it by its name
             self._again, self._job_id = record, None
         except NotAvailable as error:
             return self._failed(record, f"could not be submitted again: {one_line(error)}")
-        self._seen, self._over_since_s = self._watch.number, None
+        self._seen, self._over_since_s = self._poller.number, None
         return None
 
     def _failed(self, record: RunRecord, reason: str, *, interrupted: bool = False) -> RunRecord:

@@ -2,7 +2,7 @@
 
 import os
 
-from wattlaw.training.handover import DISK_FULL
+from wattlaw.training.environment import DISK_FULL
 
 #: The store is not there on the node.
 NO_FOLDER = os.EX_NOINPUT

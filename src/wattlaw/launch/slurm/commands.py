@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from wattlaw.errors import NotAvailable, WattlawError
 from wattlaw.isolation import user_environment
-from wattlaw.launch.launcher import NoRoomYet
+from wattlaw.launch.launcher import ResourcesBusy
 
 _ANSWERS_S = 90
 #: What commands say of a controller that is not there now, or too busy.
@@ -85,7 +85,7 @@ def submit(words: Sequence[str]) -> str:
 
     Raises
     ------
-    NoRoomYet
+    ResourcesBusy
         The site lets a user have only so many jobs, and they are there.
     Unreachable
         The controller does not answer; the job may be in the queue all the same.
@@ -244,7 +244,7 @@ def _run(line: list[str]) -> str:
     if any(sign in told for sign in _NO_CONTACT):
         raise Unreachable(f"{line[0]}: {words}")
     if any(sign in told for sign in _LIMIT_OF_JOBS):
-        raise NoRoomYet(f"{line[0]}: {words}")
+        raise ResourcesBusy(f"{line[0]}: {words}")
     raise NotAvailable(f"{line[0]}: {words}")
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.launch.launcher import NoRoomYet
+from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import commands
-from wattlaw.launch.slurm.asking import sbatch_words, workers_per_node, write_script
 from wattlaw.launch.slurm.attempt import SlurmAttempt
 from wattlaw.launch.slurm.commands import Unreachable
 from wattlaw.launch.slurm.energy import note_energies
+from wattlaw.launch.slurm.poller import QueuePoller
 from wattlaw.launch.slurm.queue import SlurmQueue
+from wattlaw.launch.slurm.sbatch import sbatch_words, workers_per_node, write_script
 from wattlaw.launch.slurm.submitted import (
     Submitted,
     claim_of,
@@ -27,7 +28,6 @@ from wattlaw.launch.slurm.submitted import (
     tag_of,
     write_submitted,
 )
-from wattlaw.launch.slurm.watching import Watch
 from wattlaw.store.files import locked, open_regular
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
@@ -56,7 +56,7 @@ class SlurmLauncher:
     def __init__(self, launch: Launch, store: Path) -> None:
         self._launch, self._store = launch, store
         self._tag = tag_of(store)
-        self._watch = Watch(self._tag, launch.slurm.poll_s)
+        self._poller = QueuePoller(self._tag, launch.slurm.poll_s)
         self._turn: BinaryIO | None = None
         self._turn_tried_at = 0
         #: Submitted since the queue was last seen, and whether it takes more now.
@@ -67,7 +67,7 @@ class SlurmLauncher:
         self._refused_in_a_row = 0
 
     @classmethod
-    def prepared(cls, launch: Launch) -> Launch:
+    def resolve(cls, launch: Launch) -> Launch:
         """Return it as it is, once it says how many GPUs a node has.
 
         Raises
@@ -90,12 +90,12 @@ class SlurmLauncher:
             raise NotAvailable(f"{told} of the cluster, or with --launch local")
         Store(store).create()
         launcher = cls(launch, store)
-        launcher._watch.look()
-        if not launcher._watch.is_fresh:
-            raise NotAvailable(f"{launcher._watch.trouble}; is this a login node of the cluster?")
+        launcher._poller.look()
+        if not launcher._poller.is_fresh:
+            raise NotAvailable(f"{launcher._poller.trouble}; is this a login node of the cluster?")
         return launcher
 
-    def refuses(self, spec: RunSpec) -> str | None:
+    def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be a job, or None."""
         try:
             workers_per_node(spec)
@@ -103,7 +103,7 @@ class SlurmLauncher:
             return str(error)
         return None
 
-    def claim(self, spec: RunSpec) -> "Claim | None":  # noqa: ARG002 - each takes one job's room
+    def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - each takes one job's room
         """Take room for a job while fewer than ``max_queued`` are in the queue.
 
         One campaign at a time submits for a store: several could not count together.
@@ -116,34 +116,34 @@ class SlurmLauncher:
         if self._refused_in_a_row >= _MOST_REFUSALS:
             told = f"sbatch has refused {_MOST_REFUSALS} jobs in a row, the others were not tried"
             raise NotAvailable(f"{told}; see 'wattlaw status {self._store}', mend launch.slurm")
-        self._watch.look()
-        if self._watch.number != self._submitted_at:
-            self._submitted_at, self._submitted, self._is_full = self._watch.number, 0, False
-        if not self._watch.is_fresh or self._is_full or not self._has_turn():
+        self._poller.look()
+        if self._poller.number != self._submitted_at:
+            self._submitted_at, self._submitted, self._is_full = self._poller.number, 0, False
+        if not self._poller.is_fresh or self._is_full or not self._has_turn():
             return None
-        in_queue = len(self._watch.active()) + self._submitted
-        return Claim() if in_queue < self._launch.slurm.max_queued else None
+        in_queue = len(self._poller.active()) + self._submitted
+        return Allocation() if in_queue < self._launch.slurm.max_queued else None
 
-    def start(self, record: RunRecord, folder: RunFolder, claim: "Claim") -> SlurmAttempt:
+    def start(self, record: RunRecord, folder: RunFolder, allocation: "Allocation") -> SlurmAttempt:
         """Submit a run's job.
 
         Raises
         ------
         BadInput
             The site refuses it.
-        NoRoomYet
+        ResourcesBusy
             Slurm does not answer, or takes no more jobs of this user now.
         """
-        claim.release()
-        if self._doubtful.get(record.run_id) == self._watch.number:
-            raise NoRoomYet("whether it was submitted is not known until Slurm answers again")
+        allocation.release()
+        if self._doubtful.get(record.run_id) == self._poller.number:
+            raise ResourcesBusy("whether it was submitted is not known until Slurm answers again")
         try:
             job_id = self.submit(record, folder)
         except Unreachable as error:
-            self._doubtful[record.run_id] = self._watch.number
+            self._doubtful[record.run_id] = self._poller.number
             self._is_full = True
-            raise NoRoomYet(str(error)) from None
-        except NoRoomYet:
+            raise ResourcesBusy(str(error)) from None
+        except ResourcesBusy:
             self._is_full = True
             raise
         except NotAvailable as error:
@@ -157,7 +157,7 @@ class SlurmLauncher:
 
         Raises
         ------
-        NotAvailable, NoRoomYet, Unreachable
+        NotAvailable, ResourcesBusy, Unreachable
             As ``commands.submit``.
         """
         told = Submitted(launch=self._launch, at=now())
@@ -170,25 +170,25 @@ class SlurmLauncher:
         write_submitted(folder, told.model_copy(update={"job_id": job_id}))
         return job_id
 
-    def going_on(self) -> Collection[str]:
+    def detached_run_ids(self) -> Collection[str]:
         """Return the runs whose jobs are in the queue and that we do not watch."""
-        self._watch.look()
-        return self._watch.active().keys() - self._watched
+        self._poller.look()
+        return self._poller.active().keys() - self._watched
 
-    def found(self, record: RunRecord, folder: RunFolder) -> SlurmAttempt | None:
+    def reattach(self, record: RunRecord, folder: RunFolder) -> SlurmAttempt | None:
         """Return the attempt of a run that was submitted and has told no end."""
         if record.status in ("done", "failed", "skipped"):
             path_of(folder).unlink(missing_ok=True)  # of a job that is over
             return None
         told = read_submitted(folder)
-        job = self._watch.job(record.run_id)
+        job = self._poller.job(record.run_id)
         if told is None or (told.job_id is None and job is None):
             return None  # it was about to be submitted, and never was
         return self._attempt(record, folder, told.job_id or (job.id if job else None))
 
-    def words(self) -> str | None:
+    def status_message(self) -> str | None:
         """Return how the jobs stand."""
-        return self._watch.words()
+        return self._poller.status_message()
 
     def close(self) -> None:
         """Let other campaigns submit; ask once for the energy that the site has measured."""
@@ -202,7 +202,7 @@ class SlurmLauncher:
         self._watched.add(record.run_id)
         settle_s = self._launch.slurm.settle_s
         return SlurmAttempt(
-            *(record, folder, job_id, self._watch, settle_s),
+            *(record, folder, job_id, self._poller, settle_s),
             submit=self._submit_again,
             is_cancelled=self._is_cancelled,
         )
@@ -211,14 +211,14 @@ class SlurmLauncher:
         return Store(self._store).was_cancelled_since(self._cancelled_before)
 
     def _submit_again(self, record: RunRecord, folder: RunFolder) -> str:
-        if self.claim(record.spec) is None:
-            raise NoRoomYet("the queue is full")
+        if self.allocate(record.spec) is None:
+            raise ResourcesBusy("the queue is full")
         return self.submit(record, folder)
 
     def _has_turn(self) -> bool:
         """Say whether this campaign is the one that submits for the store."""
-        if self._turn is None and self._turn_tried_at != self._watch.number:
-            self._turn_tried_at = self._watch.number
+        if self._turn is None and self._turn_tried_at != self._poller.number:
+            self._turn_tried_at = self._poller.number
             file = open_regular(self._store / "slurm-turn", append=True)
             if not locked(file):
                 file.close()
@@ -227,7 +227,7 @@ class SlurmLauncher:
         return self._turn is not None
 
 
-class Claim:
+class Allocation:
     """Room for one job, counted by the launcher when it is submitted."""
 
     def release(self) -> None:

@@ -15,22 +15,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wattlaw import crash, processes
-from wattlaw.devices.nvidia.driver import visible_boards
+from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.isolation import isolate, own_python
 from wattlaw.launch.finish import write_limits
-from wattlaw.launch.limited import limits_of, refusal, tidy_up
+from wattlaw.launch.limits import limits_of, refusal, restore_stale_limits
 from wattlaw.launch.rendezvous import Rendezvous
 from wattlaw.launch.slurm.submitted import read_submitted
 from wattlaw.limits.by_prolog import granted
-from wattlaw.limits.guard import hold, holders
+from wattlaw.limits.guard import acquire, lock_conflict
 from wattlaw.store.files import write_text
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Setting
 from wattlaw.training.agent import run_agent
 from wattlaw.training.clocks import Endpoint
-from wattlaw.training.handover import HOST, WARNS
+from wattlaw.training.environment import HOST, WARNS
 
 #: Signals that torchrun ends workers at once for, but for SIGTERM, which announces the end here.
 _TORCHRUNS_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
@@ -167,21 +167,21 @@ def _limited(setting: Setting, launch: Launch, live: Path, node: str) -> Iterato
     limits = limits_of(setting)
     if launch.slurm.limits == "prolog":
         if not limits.are_none:
-            boards = visible_boards()
+            boards = visible_gpu_ids()
             write_limits(live, node, granted(limits, boards, os.environ.get("SLURM_JOB_ID", "")))
         yield
         return
-    tidy_up()
+    restore_stale_limits()
     if limits.are_none:
         yield
         return
-    boards = visible_boards()
+    boards = visible_gpu_ids()
     why = refusal(limits, boards, prior_clocks_are_default=launch.prior_clocks == "default")
     if why is not None:
         raise NotAvailable(why)
-    held = hold(boards)
+    held = acquire(boards)
     if held is None:
-        raise NotAvailable(holders(boards))
+        raise NotAvailable(lock_conflict(boards))
     with held:
         write_limits(live, node, held.apply(limits))
         yield

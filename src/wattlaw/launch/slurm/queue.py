@@ -3,8 +3,8 @@
 from collections.abc import Collection
 
 from wattlaw.launch.slurm import commands
-from wattlaw.launch.slurm.asking import as_typed, sbatch_words
 from wattlaw.launch.slurm.commands import Job
+from wattlaw.launch.slurm.sbatch import as_typed, sbatch_words
 from wattlaw.launch.slurm.submitted import job_name, known_tag, read_submitted, run_of
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store

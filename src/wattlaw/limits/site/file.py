@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattlaw.errors import NotAvailable, NotPermitted
-from wattlaw.limits.asked import Limits
+from wattlaw.limits.requests import Limits
 from wattlaw.limits.trust import only_root_writes
 from wattlaw.study.document import read_document
 

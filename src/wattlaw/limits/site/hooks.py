@@ -11,21 +11,21 @@ from datetime import UTC, datetime
 
 from wattlaw.devices.limiter import Limiter, LimitState
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
-from wattlaw.limits.asked import Limits, applied, check_range
-from wattlaw.limits.saved import Saved, boot_id
+from wattlaw.limits.requests import Limits, applied, check_range
 from wattlaw.limits.site.boards import job_boards
 from wattlaw.limits.site.file import SiteFile
 from wattlaw.limits.site.job import Job, Place, is_over, mentions, tell
 from wattlaw.limits.site.request import requested
 from wattlaw.limits.site.state import (
     SiteReport,
-    StateFolder,
+    SiteStates,
     boards_here,
     is_for,
     remove_report,
     write_report,
 )
 from wattlaw.limits.site.watch import Watchdog
+from wattlaw.limits.state_folder import SavedState, boot_id
 from wattlaw.store.record import LimitReport
 
 
@@ -37,7 +37,7 @@ def prolog(place: Place, job: Job, comment: str) -> None:
     """
     remove_report(place, job.job_id, job.node)
     try:
-        _tidy_up(place, job)
+        _restore_stale_limits(place, job)
     except WattlawError as error:
         tell(f"job {job.job_id}: {error}")
     if not mentions(comment):
@@ -72,25 +72,25 @@ def _report(
     )
 
 
-def _tidy_up(place: Place, job: Job) -> None:
+def _restore_stale_limits(place: Place, job: Job) -> None:
     """Give back what earlier starts of this job, and jobs that are not here any more, have left."""
-    folder = StateFolder(place)
+    folder = SiteStates(place)
     own, left = [], []
     for saved in folder.here():
         if is_for(saved, job):
             own.append(saved)
         elif _is_left(saved, job):
             left.append(saved)
-    _give_back_all(folder, own, is_stale=False)
-    _give_back_all(folder, left, is_stale=True)
+    _restore_all(folder, own, is_stale=False)
+    _restore_all(folder, left, is_stale=True)
 
 
-def _is_over(saved: Saved) -> bool | None:
+def _is_over(saved: SavedState) -> bool | None:
     """Say whether the job of a saved state has left this node; None if nobody tells."""
     return not saved.is_of_this_boot or is_over(saved.job_id or "", saved.node or "")
 
 
-def _is_left(saved: Saved, job: Job) -> bool:
+def _is_left(saved: SavedState, job: Job) -> bool:
     over = _is_over(saved)
     if over is not None:
         return over
@@ -100,7 +100,7 @@ def _is_left(saved: Saved, job: Job) -> bool:
         return False
 
 
-def _give_back_all(folder: StateFolder, found: Sequence[Saved], *, is_stale: bool) -> None:
+def _restore_all(folder: SiteStates, found: Sequence[SavedState], *, is_stale: bool) -> None:
     """Give back all, or raise ``NotAvailable`` with why some could not be."""
     if not found:
         return
@@ -108,7 +108,7 @@ def _give_back_all(folder: StateFolder, found: Sequence[Saved], *, is_stale: boo
     with boards_here() as known:
         for one in found:
             try:
-                folder.give_back(one.device, known, one.token, is_stale=is_stale)
+                folder.restore(one.device, known, one.token, is_stale=is_stale)
                 tell(f"gave back the limits of {one.device}, of job {one.job_id}", is_wrong=False)
             except (WattlawError, OSError) as error:
                 reasons.append(f"{one_line(error)} (of job {one.job_id})")
@@ -125,7 +125,7 @@ def _grant(place: Place, job: Job, limits: Limits) -> None:
         raise NotAvailable("this node's site file has an error; its log says which") from None
     site.check(limits)
     site.check_person(job.user, job.account() if site.accounts else "")
-    folder = StateFolder(place)
+    folder = SiteStates(place)
     folder.create()
     devices = job_boards(job.gpus)
     with boards_here() as known, folder.held(devices):
@@ -152,10 +152,10 @@ def _grant(place: Place, job: Job, limits: Limits) -> None:
 
 
 def _limit(
-    folder: StateFolder, job: Job, token: str, state: LimitState, limits: Limits, limiter: Limiter
+    folder: SiteStates, job: Job, token: str, state: LimitState, limits: Limits, limiter: Limiter
 ) -> LimitReport:
     folder.write(
-        Saved(
+        SavedState(
             device=state.device,
             host=socket.gethostname(),
             power_limit_w=state.power_limit_w if limits.power_limit_w is not None else None,
@@ -178,12 +178,12 @@ def _limit(
 
 
 def _undo(
-    folder: StateFolder, devices: Sequence[str], token: str, known: dict[str, Limiter]
+    folder: SiteStates, devices: Sequence[str], token: str, known: dict[str, Limiter]
 ) -> None:
     """Give back what was limited before something failed; what cannot be is the epilog's."""
     for device in devices:
         try:
-            folder.give_back_held(device, known, token)
+            folder.restore_locked(device, known, token)
         except (WattlawError, OSError) as error:
             tell(one_line(error))
 
@@ -196,9 +196,9 @@ def epilog(place: Place, job: Job) -> None:
     NotAvailable
         Something could not be given back. It stays on disk, and the node should take no job.
     """
-    folder = StateFolder(place)
+    folder = SiteStates(place)
     try:
-        _give_back_all(folder, [s for s in folder.here() if is_for(s, job)], is_stale=False)
+        _restore_all(folder, [s for s in folder.here() if is_for(s, job)], is_stale=False)
         if damaged := folder.damaged():
             raise NotAvailable("; ".join(damaged))
     finally:
@@ -213,7 +213,7 @@ def restore(place: Place, *, also_running: bool) -> None:
     NotAvailable
         Something could not be given back, or Slurm does not tell whether its job is over.
     """
-    folder = StateFolder(place)
+    folder = SiteStates(place)
     left, unknown = [], []
     for saved in folder.here():
         over = also_running or _is_over(saved)
@@ -223,7 +223,7 @@ def restore(place: Place, *, also_running: bool) -> None:
             left.append(saved)
     reasons = []
     try:
-        _give_back_all(folder, left, is_stale=True)
+        _restore_all(folder, left, is_stale=True)
     except NotAvailable as error:
         reasons.append(str(error))
     for saved in left:
@@ -239,7 +239,7 @@ def show(place: Place) -> list[str]:
     """Return a line for each limited board of this node."""
     lines = []
     words = {True: "over", False: "here", None: "unknown to Slurm"}
-    for saved in StateFolder(place).here():
+    for saved in SiteStates(place).here():
         before = [] if saved.power_limit_w is None else [f"{saved.power_limit_w:g} W"]
         before += ["no clock lock"] if saved.unlock_clock else []
         job = f"job {saved.job_id} of {saved.user} on {saved.node}"

@@ -8,7 +8,7 @@ import math
 import re
 
 from wattlaw.errors import BadInput
-from wattlaw.limits.asked import Limits
+from wattlaw.limits.requests import Limits
 from wattlaw.limits.site.job import WORD
 
 _NUMBER = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from wattlaw.devices.limiter import Limiter
 from wattlaw.devices.nvidia.limiter import NvidiaLimiter
 from wattlaw.errors import NotAvailable
-from wattlaw.limits.giving_back import give_back, recover
-from wattlaw.limits.saved import Saved, SaveFolder
+from wattlaw.limits.restore import recover, restore
 from wattlaw.limits.site.job import Job, Place, tell
+from wattlaw.limits.state_folder import SavedState, StateFolder
 from wattlaw.limits.trust import only_root_writes
 from wattlaw.store.files import write_text
 from wattlaw.store.record import LimitReport
@@ -59,7 +59,7 @@ def remove_report(place: Place, job_id: str, node: str) -> None:
         tell(f"{path}: cannot be removed: {error.strerror}")
 
 
-class StateFolder(SaveFolder):
+class SiteStates(StateFolder):
     """The folder of previous limits. Root believes what is in it, so it is root's alone."""
 
     def __init__(self, place: Place) -> None:
@@ -78,7 +78,7 @@ class StateFolder(SaveFolder):
         """Raise ``NotAvailable`` if others than root may change what is in it."""
         only_root_writes(self.path)
 
-    def here(self) -> list[Saved]:
+    def here(self) -> list[SavedState]:
         """Return the saved states of this machine; raises as ``check`` does."""
         return [s for s in self.all() if s.is_of_this_host and not s.is_foreign]
 
@@ -99,7 +99,7 @@ class StateFolder(SaveFolder):
             for lock in locks:
                 os.close(lock)
 
-    def give_back(
+    def restore(
         self,
         device: str,
         known: dict[str, Limiter],
@@ -126,9 +126,9 @@ class StateFolder(SaveFolder):
             It could not be given back. The saved state stays.
         """
         with self.held([device]):
-            self.give_back_held(device, known, token, is_stale=is_stale)
+            self.restore_locked(device, known, token, is_stale=is_stale)
 
-    def give_back_held(
+    def restore_locked(
         self,
         device: str,
         known: dict[str, Limiter],
@@ -136,7 +136,7 @@ class StateFolder(SaveFolder):
         *,
         is_stale: bool = False,
     ) -> None:
-        """Give back as ``give_back`` does; the caller holds the device."""
+        """Give back as ``restore`` does; the caller holds the device."""
         saved = self.read(device)
         if saved is None or saved.token != token:
             return
@@ -144,11 +144,11 @@ class StateFolder(SaveFolder):
             recover(self, saved, known)
             return
         if saved.is_of_this_boot:  # drivers forget limits at a boot
-            give_back(saved, known)
+            restore(saved, known)
         self.remove(device)
 
 
-def is_for(saved: Saved, job: Job) -> bool:
+def is_for(saved: SavedState, job: Job) -> bool:
     """Say whether a limit was set for a job."""
     return (saved.job_id, saved.node) == (job.job_id, job.node)
 

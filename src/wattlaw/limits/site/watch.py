@@ -18,7 +18,7 @@ from pathlib import Path
 from wattlaw.devices.limiter import Limiter
 from wattlaw.errors import NotAvailable, WattlawError, one_line
 from wattlaw.limits.site.job import Job, Place, is_over, tell, working
-from wattlaw.limits.site.state import StateFolder, boards_here, remove_report
+from wattlaw.limits.site.state import SiteStates, boards_here, remove_report
 
 READY = b"ready\n"
 _START_S = 60
@@ -73,7 +73,7 @@ def run(place: Place, job: Job, token: str, devices: Sequence[str], grace_s: flo
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         sys.stdin.buffer.read()  # until the prolog has ended, however it did
         if _waits_in_vain(place, job, token, devices, grace_s):
-            _give_back(place, job, token, devices, known)
+            _restore(place, job, token, devices, known)
 
 
 def _waits_in_vain(
@@ -84,7 +84,7 @@ def _waits_in_vain(
     Before Slurm is asked, the job must have been without work for a grace: its epilog may have to
     wait for others, and slurmd may be about to be started again.
     """
-    folder, busy_s = StateFolder(place), time.monotonic()
+    folder, busy_s = SiteStates(place), time.monotonic()
     while any(_is_ours(folder, device, token) for device in devices):
         if pids := working(job.job_id):
             _wait_for_end(pids[0])
@@ -98,7 +98,7 @@ def _waits_in_vain(
     return False
 
 
-def _is_ours(folder: StateFolder, device: str, token: str) -> bool:
+def _is_ours(folder: SiteStates, device: str, token: str) -> bool:
     try:
         saved = folder.read(device)
     except WattlawError:  # it is damaged; the epilog tells
@@ -121,17 +121,17 @@ def _wait_for_end(pid: int) -> None:
         os.close(handle)
 
 
-def _give_back(
+def _restore(
     place: Place, job: Job, token: str, devices: Sequence[str], known: dict[str, Limiter]
 ) -> None:
     """Give back, trying for two minutes; after that it is left to a later prolog or to restore."""
-    folder, left, reasons = StateFolder(place), list(devices), [""]
+    folder, left, reasons = SiteStates(place), list(devices), [""]
     for turn in range(_TRIES):
         time.sleep(_FIRST_WAIT_S * 2**turn if turn else 0.0)
         reasons = []
         for device in list(left):
             try:
-                folder.give_back(device, known, token)
+                folder.restore(device, known, token)
                 left.remove(device)
             except (WattlawError, OSError) as error:
                 reasons.append(one_line(error))

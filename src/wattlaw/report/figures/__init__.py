@@ -82,7 +82,7 @@ GALLERY: tuple[Figure, ...] = (
         "line of slope 1",
     ),
     Figure(
-        "factor", "Power per GPU against samples and updates", "energy", _KIT, hours.factor,
+        "factor", "Power per GPU against samples and steps", "energy", _KIT, hours.factor,
         "Energy per GPU-hour as a mean power, all that is counted shared among the GPUs",
     ),
     Figure(
@@ -126,11 +126,11 @@ GALLERY: tuple[Figure, ...] = (
     Figure(
         "strong_scaling", "Strong scaling: constant global batch", "batch", _KIT,
         batch.strong_scaling,
-        "More workers share the same global batch, so each has less to do in an update",
+        "More workers share the same global batch, so each has less to do in a step",
     ),
     Figure(
         "constant_local_batch", "Constant local batch", "batch", _KIT, batch.constant_local_batch,
-        "The global batch grows with the workers, so an epoch has fewer updates",
+        "The global batch grows with the workers, so an epoch has fewer steps",
     ),
     Figure(
         "growing_data", "A data set that grows with N", "batch", _KIT, batch.growing_data,

@@ -12,12 +12,12 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import setting_words
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.report.figures.arranged import MOST_PANELS, size_of
+from wattlaw.formatting import joules
+from wattlaw.report.figures.facets import MOST_PANELS, size_of
 from wattlaw.report.figures.labels import short_all
 from wattlaw.report.figures.numbers import numbered
 from wattlaw.report.figures.parts import across, axis, compact, panel, picture, told_apart
 from wattlaw.report.figures.scaling import TIME
-from wattlaw.report.format import joules
 from wattlaw.report.theme import COLOURS, FAINT
 
 _SETTING, _FRONT, _BEST = "a setting", "Pareto front", "recommended"

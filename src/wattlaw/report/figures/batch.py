@@ -5,7 +5,10 @@ import pandas as pd
 
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality
 from wattlaw.analysis.findings import Findings
-from wattlaw.report.figures.arranged import (
+from wattlaw.formatting import joules
+from wattlaw.report.figures.axes import counts_axis, workers_axis
+from wattlaw.report.figures.energy import BARS, counted
+from wattlaw.report.figures.facets import (
     KIND,
     MOST_PANELS,
     arranged,
@@ -15,8 +18,6 @@ from wattlaw.report.figures.arranged import (
     size_of,
     summarised,
 )
-from wattlaw.report.figures.axes import counts_axis, workers_axis
-from wattlaw.report.figures.energy import BARS, counted
 from wattlaw.report.figures.labels import labels, short, short_all
 from wattlaw.report.figures.parts import (
     Quantity,
@@ -29,7 +30,6 @@ from wattlaw.report.figures.parts import (
     side_by_side,
 )
 from wattlaw.report.figures.scaling import TIME
-from wattlaw.report.format import joules
 from wattlaw.report.theme import CHARACTER, look
 
 _RULES = {"global_batch": "constant global batch", "local_batch": "constant local batch"}
@@ -107,7 +107,7 @@ def quality(findings: Findings) -> alt.ConcatChart | None:
             at=row.means["global_batch"], gpus=row.means["n"], line="",
         )  # fmt: skip
         y = axis("mean", _metric(row), ends(table))
-        x = counts_axis(table["at"], "global batch (samples per update)", width)
+        x = counts_axis(table["at"], "global batch (samples per step)", width)
         layers = [] if row.falls_beyond is None else [level(row.falls_beyond, "x")]
         layers += curve(table, x, y, looks, "mean")
         panels.append(panel(layers, name, width, height, _verdict(row)))

@@ -5,7 +5,9 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.report.figures.arranged import (
+from wattlaw.formatting import joules
+from wattlaw.report.figures.axes import WORKERS
+from wattlaw.report.figures.facets import (
     JOB,
     KIND,
     Arranged,
@@ -14,7 +16,6 @@ from wattlaw.report.figures.arranged import (
     free,
     summarised,
 )
-from wattlaw.report.figures.axes import WORKERS
 from wattlaw.report.figures.labels import short
 from wattlaw.report.figures.numbers import numbered
 from wattlaw.report.figures.parts import (
@@ -29,7 +30,6 @@ from wattlaw.report.figures.parts import (
     told_apart,
 )
 from wattlaw.report.figures.scaling import references, relative_to_reference
-from wattlaw.report.format import joules
 from wattlaw.report.theme import COLOURS, look
 
 BARS = "bars: standard deviation over repeats"

@@ -10,10 +10,10 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.energy_laws import BY
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import HOUR_S
-from wattlaw.report.figures.arranged import MOST_LINES, Arranged, arranged
+from wattlaw.formatting import joules, with_interval
 from wattlaw.report.figures.energy import BARS, counted
+from wattlaw.report.figures.facets import MOST_LINES, Arranged, arranged
 from wattlaw.report.figures.parts import POINT, across, axis, compact, on, panel, picture
-from wattlaw.report.format import joules, with_interval
 from wattlaw.report.tables.measured import worker
 from wattlaw.report.theme import look
 
@@ -54,7 +54,7 @@ def gpu_hours(findings: Findings) -> alt.ConcatChart | None:
 
 
 def factor(findings: Findings) -> alt.ConcatChart | None:
-    """Mean power per GPU against samples and against gradient updates per GPU-hour."""
+    """Mean power per GPU against samples and against gradient steps per GPU-hour."""
     shown = _settings(findings)
     if shown is None:
         return None
@@ -64,7 +64,7 @@ def factor(findings: Findings) -> alt.ConcatChart | None:
     table = table.assign(low=table["mean"] - table["sd"], high=table["mean"] + table["sd"])
     looks = look(shown.lines, 2 * _WIDTH)
     panels = []
-    for rate in ("samples", "updates"):
+    for rate in ("samples", "steps"):
         mine = table.rename(columns={f"{rate}_per_gpu_hour": "at"})
         mine = mine[mine["at"] > 0]
         if mine.empty:
@@ -79,7 +79,7 @@ def factor(findings: Findings) -> alt.ConcatChart | None:
     if not panels:
         return None
     words = ["points: settings, means over repeats", BARS, counted(findings), *_terms(findings)]
-    title = "Power per GPU against samples and updates"
+    title = "Power per GPU against samples and steps"
     return picture(panels, 2, title, [*words, shown.left_out], 2 * _WIDTH)
 
 
@@ -135,7 +135,7 @@ def _terms(findings: Findings) -> list[str]:
         return []
     terms = findings.factor_model.terms.set_index("term")
     found = []
-    for name, rate in (("log_samples", "samples"), ("log_updates", "updates")):
+    for name, rate in (("log_samples", "samples"), ("log_steps", "steps")):
         if name in terms.index:
             term = terms.loc[name]
             value = with_interval(term["estimate"], term["low"], term["high"], 2)

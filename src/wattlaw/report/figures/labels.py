@@ -8,7 +8,7 @@ import pandas as pd
 
 from wattlaw.analysis.caps.limits import FREE
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, setting_words
-from wattlaw.report.format import clean
+from wattlaw.formatting import clean
 from wattlaw.report.theme import CHARACTER, PAGE
 
 #: Characters of a name in a legend or a panel's title.

@@ -11,8 +11,8 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
 from wattlaw.analysis.laws.fits import Fit
-from wattlaw.report.figures.arranged import arranged, beside, fixed_data, free, size_of
 from wattlaw.report.figures.axes import workers_axis
+from wattlaw.report.figures.facets import arranged, beside, fixed_data, free, size_of
 from wattlaw.report.figures.labels import short_all
 from wattlaw.report.figures.parts import (
     axis,
@@ -89,7 +89,7 @@ def alternatives(findings: Findings) -> alt.ConcatChart | None:
 
 def _differs(fit: Fit) -> bool:
     other = fit.selection is not None and fit.selection.best.name != "power"
-    return fit.law is not None and (other or fit.bend is not None)
+    return fit.law is not None and (other or fit.breakpoint is not None)
 
 
 def _limited(fit: Fit) -> bool:
@@ -103,7 +103,7 @@ def _name(fit: Fit) -> str:
 
 
 def _verdict(fit: Fit) -> str:
-    bend = f"; bends at {fit.bend.at:g}" if fit.bend else ""
+    bend = f"; breakpoints at {fit.breakpoint.at:g}" if fit.breakpoint else ""
     return f"selected: {_name(fit)}{bend}"
 
 
@@ -124,7 +124,7 @@ def _layers(fit: Fit, rows: pd.DataFrame, width: int, looks: dict[str, Any]) -> 
         x=x, color=looks["color"]
     )
     points = alt.Chart(compact(means, "at", "mean")).mark_point(color=INK, size=40, opacity=1)
-    bend = [level(fit.bend.at, "x")] if fit.bend else []
+    bend = [level(fit.breakpoint.at, "x")] if fit.breakpoint else []
     return [
         *bend,
         base.mark_area(opacity=0.2, clip=True).encode(y=on(y, "low"), y2="high:Q"),

@@ -8,11 +8,11 @@ import pandas as pd
 
 from wattlaw.analysis.caps.limits import Limit, limit_words, other_limit
 from wattlaw.analysis.findings import Findings
-from wattlaw.report.figures.arranged import JOB, MOST_PANELS, arranged, size_of
+from wattlaw.formatting import plural
 from wattlaw.report.figures.energy import counted
+from wattlaw.report.figures.facets import JOB, MOST_PANELS, arranged, size_of
 from wattlaw.report.figures.labels import short
 from wattlaw.report.figures.parts import POINT, across, axis, compact, level, on, panel, picture
-from wattlaw.report.format import plural
 from wattlaw.report.theme import CHARACTER, COLOURS, FAINT, look
 
 _NAMES: dict[Limit, str] = {

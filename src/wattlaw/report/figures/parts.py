@@ -8,8 +8,8 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from wattlaw.report.figures.arranged import Arranged, beside, summarised
 from wattlaw.report.figures.axes import linear_scale, log_scale, workers_axis
+from wattlaw.report.figures.facets import Arranged, beside, summarised
 from wattlaw.report.figures.labels import lines_of
 from wattlaw.report.theme import FAINT, FONT_SIZE, INK, look, styled
 

@@ -9,7 +9,9 @@ import pandas as pd
 from wattlaw.analysis.caps.limits import Limit, other_limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import Group
-from wattlaw.report.figures.arranged import (
+from wattlaw.formatting import plural
+from wattlaw.report.figures.axes import workers_axis
+from wattlaw.report.figures.facets import (
     JOB,
     KIND,
     Arranged,
@@ -19,7 +21,6 @@ from wattlaw.report.figures.arranged import (
     free,
     summarised,
 )
-from wattlaw.report.figures.axes import workers_axis
 from wattlaw.report.figures.parts import (
     against_workers,
     axis,
@@ -30,7 +31,6 @@ from wattlaw.report.figures.parts import (
     panel,
     picture,
 )
-from wattlaw.report.format import plural
 from wattlaw.report.theme import FAINT, look
 
 #: More single runs than this are drawn as their means.

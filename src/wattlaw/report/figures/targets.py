@@ -14,7 +14,7 @@ from wattlaw.report.theme import COLOURS, look
 
 _WIDTH, _HEIGHT = 400, 230
 _MOST = 4
-_BATCH = "global batch (samples per update)"
+_BATCH = "global batch (samples per step)"
 
 
 def targets(findings: Findings) -> alt.ConcatChart | None:

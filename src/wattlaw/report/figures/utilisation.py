@@ -5,7 +5,9 @@ import pandas as pd
 
 from wattlaw.analysis.caps.limits import Limit
 from wattlaw.analysis.findings import Findings
-from wattlaw.report.figures.arranged import (
+from wattlaw.formatting import plural
+from wattlaw.report.figures.energy import BARS
+from wattlaw.report.figures.facets import (
     JOB,
     MOST_LINES,
     Arranged,
@@ -13,11 +15,9 @@ from wattlaw.report.figures.arranged import (
     fixed_data,
     free,
 )
-from wattlaw.report.figures.energy import BARS
 from wattlaw.report.figures.labels import short_all
 from wattlaw.report.figures.parts import Quantity, compact, panel, picture, side_by_side
 from wattlaw.report.figures.scaling import limited
-from wattlaw.report.format import plural
 
 _SQUARE = 215
 #: Bins of each utilisation in ``store.statistics.joint_utilisation``.

@@ -9,7 +9,7 @@ from wattlaw.analysis.advice.option import Option, Quantity
 from wattlaw.analysis.advice.words import ENERGY, TIME, Units, amount
 from wattlaw.analysis.caps.limits import LIMITS, Limit, limit_words
 from wattlaw.analysis.findings import Findings
-from wattlaw.report.format import NONE, number, percent, unit_of
+from wattlaw.formatting import NONE, number, percent, unit_of
 from wattlaw.report.tables.limits import KIND
 from wattlaw.report.tables.measured import worker
 from wattlaw.report.tables.table import Column, Table, make

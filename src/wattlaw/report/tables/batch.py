@@ -3,7 +3,7 @@
 from wattlaw.analysis.batch_effects import BatchQuality
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import differing_options, group_label
-from wattlaw.report.format import interval, number, p_value
+from wattlaw.formatting import interval, number, p_value
 from wattlaw.report.tables.table import Column, Table, make, words
 
 

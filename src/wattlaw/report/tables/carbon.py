@@ -2,7 +2,7 @@
 
 from wattlaw.analysis.advice.words import ENERGY
 from wattlaw.analysis.findings import Findings
-from wattlaw.report.format import NONE, known, number, text, unit_of
+from wattlaw.formatting import NONE, known, number, text, unit_of
 from wattlaw.report.tables.measured import worker
 from wattlaw.report.tables.table import Column, Table, make, words
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from wattlaw.analysis.caps.limits import LIMITS, Limit, limit_words
 from wattlaw.analysis.findings import Findings
-from wattlaw.report.format import NONE, interval, joules, known, number, p_value, with_interval
+from wattlaw.formatting import NONE, interval, joules, known, number, p_value, with_interval
 from wattlaw.report.tables.limits import KIND
 from wattlaw.report.tables.measured import suspicion, worker
 from wattlaw.report.tables.table import Column, Table, make, words
@@ -141,7 +141,7 @@ def _term(name: str) -> str:
 _TERMS = {
     "Intercept": "constant",
     "log_samples": "elasticity of samples per GPU-hour",
-    "log_updates": "elasticity of updates per GPU-hour",
+    "log_steps": "elasticity of steps per GPU-hour",
 }
 
 

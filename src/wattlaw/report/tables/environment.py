@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.report.format import NONE, known, number
+from wattlaw.formatting import NONE, known, number
 from wattlaw.report.tables.table import Column, Table, make, words
 
 

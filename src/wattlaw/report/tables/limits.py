@@ -10,7 +10,7 @@ from wattlaw.analysis.caps.limits import LIMITS, limit_words
 from wattlaw.analysis.caps.rules import LeastEnergyWithin
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import groups
-from wattlaw.report.format import NONE, change, interval, known, number, p_value
+from wattlaw.formatting import NONE, change, interval, known, number, p_value
 from wattlaw.report.tables.measured import in_words, setting_columns
 from wattlaw.report.tables.table import Column, Table, make, words
 

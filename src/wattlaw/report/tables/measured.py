@@ -9,7 +9,7 @@ from wattlaw.analysis.advice.words import TIME
 from wattlaw.analysis.caps.limits import LIMITS, UNITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, setting_words
-from wattlaw.report.format import (
+from wattlaw.formatting import (
     NONE,
     interval,
     joules,
@@ -64,15 +64,15 @@ def efficiency(findings: Findings) -> Table | None:
     has_power = cells["power_per_gpu_w"].notna().any()
     size, unit = joules(cells["energy_per_epoch_j"])
     sample_size, sample_unit = joules(cells["energy_per_sample_j"])
-    update_size, update_unit = joules(cells["energy_per_update_j"])
+    update_size, update_unit = joules(cells["energy_per_step_j"])
     columns = [
         *setting_columns(findings.differing),
         Column(f"{unit} per epoch (95 % interval)", lambda row: scaled(
             row, "energy_per_epoch_j", size, with_ci=True)),
         Column(f"{sample_unit} per sample", lambda row: scaled(
             row, "energy_per_sample_j", sample_size)),
-        Column(f"{update_unit} per update", lambda row: scaled(
-            row, "energy_per_update_j", update_size)),
+        Column(f"{update_unit} per step", lambda row: scaled(
+            row, "energy_per_step_j", update_size)),
         Column(f"{noun}-hours per epoch", lambda row: number(row["gpu_hours_per_epoch"])),
         Column("W per GPU", lambda row: number(row["power_per_gpu_w"])),
         Column(f"E·T ({unit} s)", lambda row: scaled(row, "energy_delay_js", size)),

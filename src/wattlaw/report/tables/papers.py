@@ -10,8 +10,8 @@ from wattlaw.analysis.caps.limits import LIMITS, Limit, limit_words, other_limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
 from wattlaw.analysis.laws.fits import Fit
+from wattlaw.formatting import NONE, known, number, with_interval
 from wattlaw.reference.published import Published, published
-from wattlaw.report.format import NONE, known, number, with_interval
 from wattlaw.report.tables.claims import STUDIES
 from wattlaw.report.tables.limits import KIND
 from wattlaw.report.tables.measured import worker

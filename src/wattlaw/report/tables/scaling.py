@@ -1,4 +1,4 @@
-"""Exponents, the laws beside the power law, bends, speedups, and series without a law."""
+"""Exponents, the laws beside the power law, breakpoints, speedups, and series without a law."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
 from wattlaw.analysis.laws.fits import Fit
 from wattlaw.analysis.laws.power_law import PowerLaw
-from wattlaw.report.format import NONE, interval, known, number, p_value, percent, with_interval
+from wattlaw.formatting import NONE, interval, known, number, p_value, percent, with_interval
 from wattlaw.report.tables.measured import worker
 from wattlaw.report.tables.table import Column, Table, make, words
 
@@ -69,22 +69,23 @@ def alternatives(findings: Findings) -> Table | None:
     )
 
 
-def bends(findings: Findings) -> Table | None:
+def breakpoints(findings: Findings) -> Table | None:
     """Return where series leave their power law."""
     columns = [
         Column("series", series, numeric=False),
-        Column("bends at N", lambda fit: number(fit.bend.at)),
-        Column("may be at", lambda fit: interval(*fit.bend.at_range)),
+        Column("breakpoints at N", lambda fit: number(fit.breakpoint.at)),
+        Column("may be at", lambda fit: interval(*fit.breakpoint.at_range)),
         Column("β before", lambda fit: with_interval(
-            fit.bend.beta_before, *fit.bend.beta_before_ci)),
-        Column("β after", lambda fit: with_interval(fit.bend.beta_after, *fit.bend.beta_after_ci)),
-        Column("p", lambda fit: p_value(fit.bend.p_value)),
+            fit.breakpoint.beta_before, *fit.breakpoint.beta_before_ci)),
+        Column("β after", lambda fit: with_interval(
+            fit.breakpoint.beta_after, *fit.breakpoint.beta_after_ci)),
+        Column("p", lambda fit: p_value(fit.breakpoint.p_value)),
     ]  # fmt: skip
     return make(
-        "bends",
+        "breakpoints",
         "Series that leave their power law",
         columns,
-        [fit for fit in findings.fits.rows if fit.bend],
+        [fit for fit in findings.fits.rows if fit.breakpoint],
         note="Two power laws that meet at one of the counts; p is corrected for the search of it.",
         command=_FITS,
         rank=limits_set,
@@ -195,7 +196,7 @@ def _of_law(fit: Fit, law: str, column: str) -> Any:
 
 
 def _error(fit: Fit, law: str) -> str:
-    error = _of_law(fit, law, "largest_out_error")
+    error = _of_law(fit, law, "holdout_error")
     if not known(error):
         return NONE
     return ("+" if error > 0 else "−") + percent(abs(error), 2)

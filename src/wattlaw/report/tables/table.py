@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wattlaw.report.format import NONE, text, unbroken
+from wattlaw.formatting import NONE, text, unbroken
 
 #: More rows than these are not read on a page.
 MOST = 60

@@ -5,7 +5,7 @@ from typing import Any
 from wattlaw.analysis.advice.words import ENERGY, TIME
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
-from wattlaw.report.format import NONE, number, unit_of, with_interval
+from wattlaw.formatting import NONE, number, unit_of, with_interval
 from wattlaw.report.tables.measured import in_words, scaled, setting_columns
 from wattlaw.report.tables.table import Column, Table, make, words
 
@@ -49,7 +49,7 @@ def critical(findings: Findings) -> Table | None:
     columns = [
         words("runs of", "label"),
         Column("least epochs", lambda row: _ends(row, "s_min")),
-        Column("critical batch (samples per update)", lambda row: _ends(row, "b_crit")),
+        Column("critical batch (samples per step)", lambda row: _ends(row, "b_crit")),
         Column("runs", lambda row: number(row["found"].n) if row["found"] else NONE),
         Column("best form", lambda row: row["found"].best_form if row["found"] else NONE,
                numeric=False),

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from wattlaw.workloads.data_loading import InMemory
 from wattlaw.workloads.digits import Options
 from wattlaw.workloads.digits.images import images_and_labels, stratified
-from wattlaw.workloads.feed import InMemory
 from wattlaw.workloads.schedules import Constant
 from wattlaw.workloads.workload import Dataset, Schedule, means
 
@@ -22,7 +22,7 @@ class DigitsCnn:
 
     The learning rate grows with the square root of the global batch, which keeps this small
     problem stable from batches of 16 to several hundred. No batch normalisation, so that one
-    and several workers at the same global batch compute the same updates.
+    and several workers at the same global batch compute the same steps.
     """
 
     def __init__(self, options: Options) -> None:
@@ -86,6 +86,6 @@ class DigitsCnn:
             "accuracy": (scores.argmax(1) == labels).sum(),
         }
 
-    def judge(self, sums: Mapping[str, float]) -> dict[str, float]:
+    def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the mean cross-entropy and the top-1 accuracy."""
         return means(sums)

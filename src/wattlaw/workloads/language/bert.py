@@ -45,7 +45,7 @@ class Bert:
     """BERT trained on masked tokens with AdamW at a constant rate; judged by perplexity.
 
     Perplexity is that of the predicted tokens: e to the mean of their cross-entropies.
-    One and several ranks compute the same updates where ``dropout`` is 0; dropout is drawn by
+    One and several ranks compute the same steps where ``dropout`` is 0; dropout is drawn by
     each rank for itself.
     """
 
@@ -113,7 +113,7 @@ class Bert:
             "accuracy": (scores.argmax(-1) == labels).double().mean(1).sum(),
         }
 
-    def judge(self, sums: Mapping[str, float]) -> dict[str, float]:
+    def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return cross-entropy, perplexity and accuracy of predicted tokens."""
         found = means(sums)
         with np.errstate(over="ignore"):

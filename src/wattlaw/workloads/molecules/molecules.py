@@ -43,7 +43,7 @@ class MoleculeData:
         How many samples there are; more than chosen molecules begin again with the first.
     """
 
-    #: Cutting a batch and making its graph takes a small part of an update.
+    #: Cutting a batch and making its graph takes a small part of a step.
     reads_files = False
 
     def __init__(

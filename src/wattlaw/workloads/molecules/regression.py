@@ -92,7 +92,7 @@ class _OnQm9(ABC, Generic[_Options]):
         loss = self._errors(model, data).sum()
         return {"loss": loss, "mae": loss * self._statistics[1]}
 
-    def judge(self, sums: Mapping[str, float]) -> dict[str, float]:
+    def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the mean absolute errors."""
         return means(sums)
 

@@ -93,7 +93,7 @@ class _Classifier:
             "top5": first.sum(),
         }
 
-    def judge(self, sums: Mapping[str, float]) -> dict[str, float]:
+    def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the mean cross-entropy, top-1 and top-5 accuracy."""
         found = means(sums)
         return {name: found[name] for name in ("loss", "top1", "top5")}

@@ -58,7 +58,7 @@ class FourCastNet:
 
     Pathak et al. 2022 (arXiv 2202.11214), sections on pre-training and fine-tuning. There is no
     batch normalisation and no dropout, so that one and several workers at the same global batch
-    compute the same updates.
+    compute the same steps.
     """
 
     def __init__(self, options: Options) -> None:
@@ -144,7 +144,7 @@ class FourCastNet:
             "acc": correlation.mean(1).sum(),
         }
 
-    def judge(self, sums: Mapping[str, float]) -> dict[str, float]:
+    def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the mean loss, RMSE [standard deviations] and anomaly correlation."""
         return means(sums)
 

@@ -1,0 +1,191 @@
+"""Where a series leaves its power law: two power laws that meet at a worker count.
+
+Model: ln t = a - b ln N + d max(0, ln N - ln c), with c one of the inner counts. d = 0 is the power
+law. The statistic is the largest share of the power law's sum of squares that any c takes away
+(sup-F; Andrews 1993, Econometrica 61, 821-856). Without a breakpoint its distribution depends only
+on the counts and repeats, so it is simulated with a fixed seed; the p value is valid for any c.
+
+The observations are the counts' means, weighted with their repeats: deviations that the repeats of
+a count share are no breakpoint. The test is exact with equally many repeats or no shared deviation.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from wattlaw.analysis.laws import observations as seen
+from wattlaw.analysis.laws.observations import (
+    Floats,
+    Interval,
+    Noise,
+    Observations,
+    plain,
+    plain_interval,
+)
+from wattlaw.analysis.levels import LEVEL
+from wattlaw.errors import Refused
+
+MIN_COUNTS = 5
+#: Stricter than the usual 5 %: every series is tested, and a breakpoint changes what a report says.
+SIGNIFICANT = 0.02
+_DRAWS = 9999
+_CONSTANTS = 4  # a, b, d, c
+
+
+@dataclass(frozen=True)
+class Breakpoint:
+    """A bend that the data show.
+
+    ``at`` is the worker count where the laws meet; ``at_range`` the lowest and highest inner count
+    that an F test at 5 % does not tell from it. ``beta_before`` and ``beta_after`` have 95 %
+    intervals, given the breakpoint is at ``at``, with Student's t over counts less four constants.
+    ``p_value`` is of the power law without a breakpoint, and no less than 1 / 10,000.
+    """
+
+    at: float
+    at_range: Interval
+    beta_before: float
+    beta_before_ci: Interval
+    beta_after: float
+    beta_after_ci: Interval
+    p_value: float
+    x_min: float
+    x_max: float
+
+    @property
+    def flattens(self) -> bool:
+        """Say whether more workers bring less beyond the breakpoint than before."""
+        return self.beta_after < self.beta_before
+
+    @property
+    def sentence(self) -> str:
+        """Return the finding in words."""
+        (low, high), (low2, high2) = self.beta_before_ci, self.beta_after_ci
+        return (
+            f"the curve {'flattens' if self.flattens else 'steepens'} beyond {self.at:g}: "
+            f"\u03b2 = {self.beta_before:.2f} ({low:.2f} to {high:.2f}) from {self.x_min:g} to "
+            f"{self.at:g}, {self.beta_after:.2f} ({low2:.2f} to {high2:.2f}) from there to "
+            f"{self.x_max:g} (p = {self.p_value:.2g})"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain Python."""
+        return {
+            "at": self.at,
+            "at_range": plain_interval(self.at_range),
+            "beta_before": plain(self.beta_before),
+            "beta_before_ci": plain_interval(self.beta_before_ci),
+            "beta_after": plain(self.beta_after),
+            "beta_after_ci": plain_interval(self.beta_after_ci),
+            "p_value": self.p_value,
+            "x_min": self.x_min,
+            "x_max": self.x_max,
+            "sentence": self.sentence,
+        }
+
+
+def find_breakpoint(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Breakpoint | None:
+    """Return where the series leaves its power law; None where no breakpoint is significant at 2 %.
+
+    A curve that flattens little by little is found too: one power law does not hold there either.
+
+    Parameters
+    ----------
+    x, y
+        Shape (n,): number of workers, and time. Pairs with a missing value are left out.
+
+    Raises
+    ------
+    Refused
+        A value is not above zero, or there are fewer than five distinct counts.
+    """
+    return fit_breakpoint(seen.observe(x, y))[0]
+
+
+def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
+    """Return the breakpoint of observations if there is one, and the test's p value."""
+    counts = len(data.x)
+    if counts < MIN_COUNTS:
+        raise Refused(
+            f"cannot tell whether it bends: {counts} distinct worker counts, a breakpoint needs at "
+            f"least {MIN_COUNTS}"
+        )
+    hinges = np.maximum(np.log(data.x)[:, None] - np.log(data.x[1:-1]), 0)
+    root = np.sqrt(data.repeats)[:, None]
+    line = np.column_stack([np.ones(counts), np.log(data.x)]) * root
+    base = np.linalg.qr(line)[0]
+    units = hinges * root
+    units = units - base @ (base.T @ units)
+    units = units / np.sqrt((units**2).sum(axis=0))
+    left = data.means * root[:, 0]
+    left = left - base @ (base.T @ left)
+    total = seen.squares(data, left / root[:, 0])
+    if total == 0:
+        return None, 1.0
+    gains = np.minimum((units.T @ left) ** 2 / total, 1.0)
+    p_value = _p_value(float(gains.max()), np.asarray(units, dtype=float), counts - 2)
+    if p_value > SIGNIFICANT:
+        return None, p_value
+    best = int(gains.argmax())
+    design = np.column_stack([line, hinges[:, best] * root[:, 0]])
+    return _breakpoint(data, design, gains, total, p_value), p_value
+
+
+def _p_value(gain: float, units: Floats, df: int) -> float:
+    """Return the share of draws of a pure power law whose largest gain is no smaller."""
+    if gain >= 1:
+        return 1 / (_DRAWS + 1)
+    triangle = np.asarray(np.linalg.qr(units)[1])
+    drawn = _drawn_gains(triangle.round(9).tobytes(), triangle.shape, df)
+    above = len(drawn) - int(np.searchsorted(drawn, gain))
+    return (above + 1) / (_DRAWS + 1)
+
+
+@functools.lru_cache(maxsize=512)
+def _drawn_gains(triangle: bytes, shape: tuple[int, int], df: int) -> Floats:
+    """Return the largest gains of normal noise, ascending; many series have the same counts.
+
+    Only the noise along the hinges and the size of the rest matter: the rest is chi-square.
+    """
+    hinges = np.frombuffer(triangle).reshape(shape)
+    dice = np.random.default_rng(1993)
+    along = dice.standard_normal((_DRAWS, shape[0]))
+    rest = dice.chisquare(df - shape[0], _DRAWS) if df > shape[0] else 0.0
+    largest = ((along @ hinges) ** 2).max(axis=1)
+    found: Floats = np.sort(largest / ((along**2).sum(axis=1) + rest))
+    return found
+
+
+def _breakpoint(
+    data: Observations, design: Floats, gains: Floats, total: float, p_value: float
+) -> Breakpoint:
+    best = int(gains.argmax())
+    root = np.sqrt(data.repeats)
+    weights = np.linalg.lstsq(design, data.means * root, rcond=None)[0]
+    inverse = np.linalg.pinv(design)
+    gram = inverse @ inverse.T
+    df = len(data.x) - _CONSTANTS
+    lefts = np.maximum(total * (1 - gains), 0)
+    spread = Noise(float(lefts[best]) / df, df)
+    before, after = np.array([0.0, -1.0, 0.0]), np.array([0.0, -1.0, -1.0])
+    intervals = [
+        spread.interval(float(way @ weights), float(np.sqrt(spread.scale * (way @ gram @ way))))
+        for way in (before, after)
+    ]
+    limit = lefts[best] + spread.scale * special.fdtri(1, df, LEVEL)
+    possible = data.x[1:-1][lefts <= limit]
+    return Breakpoint(
+        at=float(data.x[1:-1][best]),
+        at_range=(float(possible[0]), float(possible[-1])),
+        beta_before=float(before @ weights),
+        beta_before_ci=intervals[0],
+        beta_after=float(after @ weights),
+        beta_after_ci=intervals[1],
+        p_value=p_value,
+        x_min=float(data.x[0]),
+        x_max=float(data.x[-1]),
+    )

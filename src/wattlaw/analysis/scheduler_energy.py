@@ -1,0 +1,165 @@
+"""The energy that a scheduler's accounting has of runs, beside ours: a second opinion.
+
+The two never count the same: the accounting has whole nodes, from a job's last start to its end,
+and ours has the devices of the run that were metered.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from wattlaw.analysis.groups import groups
+from wattlaw.analysis.metrics import SETTINGS, energies, energy_is
+
+#: What two energies have to have in common, to be compared together.
+ALIKE = ("same_time", "ours_is", "site_energy_source")
+COLUMNS = (
+    "run_id", *SETTINGS, "site_energy_j", "site_energy_source", "ours_j", "ours_is", "same_time",
+    "covered", "ratio",
+)  # fmt: skip
+#: Fewer runs have no limits of agreement, but a range.
+ENOUGH = 5
+#: Windows without an energy may be this share of the time of them all.
+_UNKNOWN = 0.01
+#: The accounting tells times in whole seconds.
+_ROUNDED_NS = 1_000_000_000
+_MOMENTS = ("site_energy_start_at", "site_energy_end_at")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far our energies are from the accounting's; ratios are ours divided by theirs.
+
+    ``limits`` are Bland and Altman's limits of agreement (1986, Lancet 327, 307-310) of the ratio,
+    on the log scale: exp(m -+ 1.96 s), with mean m and standard deviation s of ln ratio.
+    """
+
+    group: dict[str, object]  # of ALIKE
+    runs: int
+    median: float
+    low: float  # the least ratio
+    high: float
+    limits: tuple[float, float] | None  # of at least ENOUGH runs
+
+
+def scheduler_energy(
+    table: pd.DataFrame,
+    runs: pd.DataFrame,
+    epochs: pd.DataFrame,
+    spans: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """Return the runs that have an energy by the scheduler's accounting, with ours.
+
+    Parameters
+    ----------
+    table
+        Of ``metrics.run_metrics``.
+    runs, epochs
+        Of ``store.schema``.
+    spans
+        Of ``report.accounting_window.read_accounting_windows``, where telemetry was read.
+
+    Returns
+    -------
+    DataFrame
+        ``run_id``, the columns of ``metrics.SETTINGS``, ``site_energy_j``, ``site_energy_source``
+        and
+
+        ``ours_j, ours_is``
+            The metered energy of all hosts, and what it counts, in words; missing where a part of
+            it is not known.
+        ``same_time, covered``
+            Whether ours is of the accounting's own time, as far as there is telemetry (``covered``:
+            its share of that time, the mean of the nodes); else it is of the windows in that time,
+            warm-up and evaluation included.
+        ``ratio``
+            ``ours_j / site_energy_j``.
+    """
+    known = runs[runs["site_energy_j"].notna() & runs["run_id"].isin(table["run_id"])]
+    if known.empty:
+        return pd.DataFrame(columns=list(COLUMNS))
+    site = known.set_index("run_id")[
+        ["site_energy_j", "site_energy_source", *_MOMENTS, "node_names"]
+    ]
+    found = table.loc[table["run_id"].isin(site.index), ["run_id", *SETTINGS]]
+    found = found.join(site, on="run_id").set_index("run_id")
+    of_windows = _energy(_in_time(epochs, found))
+    of_span, covered = of_windows.iloc[:0], pd.Series(dtype=float)
+    if spans is not None:
+        own = spans[spans["run_id"].isin(found.index)]
+        of_span, covered = _energy(own), _covered(own, found)
+    same = found.index.isin(of_span.index[of_span["ours_j"].notna()])
+    ours = pd.concat([of_span.loc[found.index[same]], of_windows.reindex(found.index[~same])])
+    found = found.join(ours).assign(
+        same_time=same, covered=covered.reindex(found.index).where(same)
+    )
+    theirs = found["site_energy_j"].where(found["site_energy_j"] > 0)
+    found = found.assign(ratio=found["ours_j"].astype(float) / theirs)
+    return found.reset_index()[list(COLUMNS)]
+
+
+def agreements(found: pd.DataFrame) -> tuple[Agreement, ...]:
+    """Return how far ratios of ``scheduler_energy`` are from 1, by what is compared."""
+    return tuple(
+        Agreement(group, *spread(rows["ratio"]))
+        for group, rows in groups(found[found["ratio"].notna()], ALIKE)
+    )
+
+
+def spread(
+    ratios: Sequence[float] | pd.Series,
+) -> tuple[int, float, float, float, tuple[float, float] | None]:
+    """Return number, median, least and greatest of ratios, and their limits of agreement."""
+    values = np.asarray(ratios, dtype=float)
+    limits = None
+    if len(values) >= ENOUGH and (values > 0).all():
+        logs = np.log(values)
+        middle, half = logs.mean(), 1.96 * logs.std(ddof=1)
+        limits = (float(np.exp(middle - half)), float(np.exp(middle + half)))
+    return len(values), float(np.median(values)), float(values.min()), float(values.max()), limits
+
+
+def _in_time(epochs: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+    """Return the windows of the runs that began in the accounting's time, if that is known."""
+    own = epochs[epochs["run_id"].isin(found.index)]
+    if own.empty:
+        return own
+    start, end = (_ns(own["run_id"].map(found[name])) for name in _MOMENTS)
+    begun = own["start_ns"].astype("Int64")
+    outside = (begun < start - _ROUNDED_NS) | (begun > end + _ROUNDED_NS)
+    return own[~outside.fillna(value=False).astype(bool)]
+
+
+def _ns(moments: pd.Series) -> pd.Series:
+    utc = pd.to_datetime(moments, utc=True).astype("datetime64[ns, UTC]")
+    return utc.astype("int64").astype("Int64").mask(utc.isna())
+
+
+def _energy(windows: pd.DataFrame) -> pd.DataFrame:
+    """Return ``ours_j`` and ``ours_is`` of each run: the energy of all its windows together."""
+    unknown = windows["energy_verdict"].isin(["partial", "implausible", "unavailable"])
+    time_s = windows["duration_s"].groupby(windows["run_id"]).transform("sum")
+    lost_s = windows["duration_s"].where(unknown, 0.0).groupby(windows["run_id"]).transform("sum")
+    told = windows[~(unknown & (lost_s <= _UNKNOWN * time_s))]
+    by_run = energies(told.assign(epoch=0))
+    words = [energy_is(row) for row in by_run.to_dict("records")]
+    whole = by_run["energy_per_epoch_j"].notna()
+    return pd.DataFrame(
+        {
+            "ours_j": by_run["energy_per_epoch_j"],
+            "ours_is": pd.Series(words, index=by_run.index, dtype=object).where(whole, None),
+        }
+    )
+
+
+def _covered(spans: pd.DataFrame, found: pd.DataFrame) -> pd.Series:
+    """Return the share of the accounting's time with telemetry, the mean over its nodes."""
+    by_run = spans.groupby("run_id")
+    start, end = (pd.to_datetime(found[name], utc=True) for name in _MOMENTS)
+    span_s = (end - start).dt.total_seconds()
+    named = found["node_names"].map(lambda names: 0 if names is None else len(names))
+    seen = by_run.size()
+    nodes = seen.where(seen > named.reindex(seen.index), named)
+    return by_run["duration_s"].sum() / (nodes * span_s)

@@ -1,0 +1,107 @@
+"""The exchange of gradients: all-reduce over a network of two levels, hidden behind the backward.
+
+Latency and bandwidth as in Hockney's model. Both ways of NCCL are tried, and the quicker taken:
+
+    ring: 2 (N-1)/N (S / b + m l2 + (N-m) l1)
+    tree: 2 (S / b + ceil(log2 m) l2 + (g-1) l1)
+
+for S bytes on N GPUs of m nodes with g each; l1 and l2 are the latencies within and between
+nodes, b the least bandwidth on the way: a ring passes through each node once, and so through all
+of its adapters together (Patarasuk and Yuan 2009, doi 10.1016/j.jpdc.2008.09.002; double binary
+trees: Sanders, Speck and Traff 2009, doi 10.1016/j.parco.2009.09.001). The network is taken as
+without blocking: what other jobs send is not modelled.
+"""
+
+from dataclasses import dataclass
+from math import ceil, log2
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.simulator.cluster import Cluster
+from wattlaw.simulator.profile import WorkloadProfile
+
+Floats = npt.NDArray[np.float64]
+
+_MIB = 2**20
+#: DDP sends the gradients that are ready first in a bucket of this size, so that it starts early.
+_FIRST_BUCKET = _MIB
+
+
+@dataclass(frozen=True)
+class Route:
+    """The GPUs between which gradients go, and the fraction of the links that is achieved."""
+
+    cluster: Cluster
+    gpus: int
+    nodes: int
+    fraction: float = 1.0
+
+    def allreduce_s(self, size: Floats) -> Floats:
+        """Return the time of all-reduces of so many bytes, each alone."""
+        if self.gpus == 1:
+            return np.zeros_like(size)
+        inner, outer = self.cluster.node.link, self.cluster.network
+        links = [inner.bandwidth_gb_s] if self.gpus > self.nodes else []
+        links += [outer.bandwidth_gb_s] if self.nodes > 1 else []
+        send_s = size / (min(links) * 1e9 * self.fraction)
+        per_node = ceil(self.gpus / self.nodes)
+        inner_s, outer_s = inner.latency_us * 1e-6, outer.latency_us * 1e-6
+        around = self.nodes if self.nodes > 1 else 0
+        ring_s = (
+            (self.gpus - 1)
+            / self.gpus
+            * (send_s + around * outer_s + (self.gpus - around) * inner_s)
+        )
+        tree_s = send_s + ceil(log2(self.nodes)) * outer_s + (per_node - 1) * inner_s
+        return 2 * np.minimum(ring_s, tree_s)
+
+
+@dataclass(frozen=True)
+class Communication:
+    """What a step's communication takes, and how much of it nothing hides."""
+
+    total_s: float
+    exposed_s: float
+
+
+def communication(
+    profile: WorkloadProfile, way: Route, backward_s: float, bucket_mb: float, overlap: float
+) -> Communication:
+    """Return the communication of one step, in buckets that start as soon as they are full.
+
+    A bucket goes when its gradients are ready and the one before has gone: the last is through at
+    max over k of (ready_k + sum of the times of k and all after it).
+
+    Parameters
+    ----------
+    backward_s
+        Time of the backward pass behind which buckets can hide.
+    bucket_mb
+        MiB of a bucket, ``train.bucket_mb``.
+    overlap
+        Share of what could hide that does; the rest comes on top.
+    """
+    sizes = _buckets(profile, bucket_mb)
+    took_s = way.allreduce_s(sizes)
+    total_s = float(took_s.sum())
+    done, ready = np.array(profile.gradients_ready).T
+    ready_s = backward_s * np.interp(np.cumsum(sizes) / sizes.sum(), ready, done)
+    left_s = np.cumsum(took_s[::-1])[::-1]
+    exposed_s = min(total_s, max(0.0, float((ready_s + left_s).max()) - backward_s))
+    return Communication(total_s, exposed_s + (1 - overlap) * (total_s - exposed_s))
+
+
+def _buckets(profile: WorkloadProfile, bucket_mb: float) -> Floats:
+    """Return the bytes of the buckets: a small one first, and no more of them than tensors.
+
+    Buckets are cut evenly; that a large tensor goes whole, in one bucket, is not modelled.
+    """
+    total = float(profile.gradient_bytes)
+    first = min(total, _FIRST_BUCKET, bucket_mb * _MIB)
+    tensors = 2 * profile.layers  # a weight and a bias each
+    count = min(tensors, ceil((total - first) / (bucket_mb * _MIB)))
+    rest = total - first
+    full = max(bucket_mb * _MIB, rest / count) if count else 0.0
+    sizes = np.minimum(full, rest - full * np.arange(count))
+    return np.concatenate([[first], sizes[sizes > 0]])

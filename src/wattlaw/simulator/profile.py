@@ -1,0 +1,75 @@
+"""What a model asks of any hardware, counted once from the workload itself and stored as data."""
+
+from functools import cached_property
+from itertools import pairwise
+from typing import Annotated, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, JsonValue, model_validator
+
+from wattlaw.study.base import Model
+
+#: No amount of a sample or a step is greater; a bound keeps sums finite.
+_MOST = 10**18
+Amount = Annotated[float, Field(ge=0, le=_MOST)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Phase = Literal["forward", "backward", "update"]
+
+
+class Kernels(Model):
+    """Kernels of one step that are alike: how many, and what each of them does.
+
+    Bytes are those of float32, read and written once (no cache); operations are those of matrix
+    products, convolutions and attention, a multiplication and an addition being two.
+    """
+
+    phase: Phase
+    count: Annotated[float, Field(gt=0, le=10**9)]
+    flops_per_sample: Amount
+    bytes_per_sample: Amount
+    bytes_fixed: Amount  # whatever the batch, such as weights
+
+
+class WorkloadProfile(Model):
+    """What one workload, with options that give its model its size, asks of any hardware.
+
+    ``flops_per_sample`` (forward and backward pass, as ``training.flops`` counts them) is also
+    how profile are found again: they are those of all options with the same operations.
+    """
+
+    workload: str
+    options: dict[str, JsonValue] = Field(default_factory=dict)  # those that differ from defaults
+    parameters: int = Field(ge=1, le=10**15)
+    gradient_bytes: int = Field(ge=1, le=10**16)  # what the ranks exchange in one step
+    layers: int = Field(ge=1, le=10**6)  # modules with parameters of their own
+    flops_per_sample: Annotated[float, Field(gt=0, le=_MOST)]
+    #: Standard deviation over mean of the work of single samples; 0 where all are of one size.
+    work_cv: Amount = 0.0
+    stored_bytes_per_sample: Amount  # as the real data set is stored, read once per epoch
+    input_cpu_s_per_sample: Amount  # of one core: read, decode, augment
+    #: Whether loader processes make samples beside the training; else the rank itself, in between.
+    reads_files: bool = True
+    kernels: tuple[Kernels, ...] = Field(min_length=1)
+    #: (share of the backward pass that is done, share of the gradients' bytes that are ready).
+    gradients_ready: tuple[tuple[Share, Share], ...] = ((0.0, 0.0), (1.0, 1.0))
+    counted: str  # how, where and with which versions
+
+    @cached_property
+    def tables(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the kernels of each phase: rows of count, operations and bytes per sample, bytes.
+
+        Shape (kinds, 4).
+        """
+        rows: dict[str, list[tuple[float, ...]]] = {"forward": [], "backward": [], "update": []}
+        for k in self.kernels:
+            rows[k.phase].append((k.count, k.flops_per_sample, k.bytes_per_sample, k.bytes_fixed))
+        return {phase: np.array(own).reshape(-1, 4) for phase, own in rows.items()}
+
+    @model_validator(mode="after")
+    def _gradients_become_ready(self) -> Self:
+        points = self.gradients_ready
+        ends = len(points) >= 2 and points[0] == (0.0, 0.0) and points[-1] == (1.0, 1.0)
+        if not ends or any(a[0] > b[0] or a[1] > b[1] for a, b in pairwise(points)):
+            raise ValueError("gradients_ready must ascend from (0, 0) to (1, 1)")
+        return self

@@ -1,0 +1,121 @@
+"""Meters read on an absolute schedule by one thread; what each said, and how the reading went."""
+
+import math
+import time
+from collections.abc import Callable
+
+from wattlaw.devices.meter import Device, Meter, Sample
+from wattlaw.errors import BadInput, WattlawError, one_line
+from wattlaw.store.record import MeterReport
+
+#: A meter that is silent for so long does not answer; so is one that takes longer to open.
+HANGS_S = 10.0
+OPEN_HANGS_S = 30.0
+
+
+class MeterPoller:
+    """One meter and its schedule. A broken meter never ends a run's telemetry: it is given up.
+
+    Parameters
+    ----------
+    name
+        The meter's name.
+    open_meter
+        Gives the meter; a ``WattlawError`` says why there is none.
+    """
+
+    def __init__(self, name: str, open_meter: Callable[[], Meter]) -> None:
+        self.name = name
+        self.unavailable: str | None = None
+        self.devices: list[Device] = []
+        self.next_s: float | None = None  # None: there is nothing to read
+        self.asked_s: float | None = None  # since when an answer is waited for
+        self._limit_s = OPEN_HANGS_S
+        self._open_meter = open_meter
+        self._meter: Meter | None = None
+        self._problem: str | None = None
+        self._late_s = 0.0
+        self._reads = self._missed = 0
+
+    def open(self) -> None:
+        """Open the meter."""
+        self.asked_s = time.monotonic()
+        try:
+            meter = self._open_meter()
+            self.devices = meter.devices()
+            if not all(device.id.isprintable() for device in self.devices):
+                raise BadInput("a device has an id that cannot be printed")
+            if not 0 < meter.period_s < math.inf:
+                raise BadInput(f"a meter cannot be read every {meter.period_s} s")
+            if self.devices:
+                self._meter = meter
+            else:
+                meter.close()
+        except WattlawError as error:
+            self.unavailable = one_line(error)
+        except Exception as error:
+            self.unavailable = f"cannot be opened: {one_line(error)}"
+        finally:
+            self.asked_s, self._limit_s = None, HANGS_S
+
+    def begin(self, first_s: float) -> None:
+        """Plan the first reading, at a moment of the monotonic clock."""
+        if self._meter is not None:
+            self.next_s = first_s
+
+    def read(self, now_s: float, *, last: bool = False) -> list[Sample]:
+        """Return what the meter says now, and plan the next reading."""
+        if self._meter is None or self.next_s is None:
+            return []
+        self.asked_s = now_s
+        try:
+            found = self._meter.read(last=last)
+        except Exception as error:
+            self.give_up(one_line(error))
+            return []
+        finally:
+            self.asked_s = None
+        if self.next_s is None:  # it was given up before it answered
+            return []
+        self._late_s += max(0.0, now_s - self.next_s)
+        self._reads += 1
+        period_s = self._meter.period_s
+        turns = max(1, int((time.monotonic() - self.next_s) / period_s) + 1)
+        self._missed += turns - 1
+        self.next_s += turns * period_s
+        return found
+
+    def close(self) -> None:
+        """Let the hardware go."""
+        if self._meter is not None and self.next_s is not None:
+            self.asked_s = time.monotonic()
+            try:
+                self._meter.close()
+            except Exception as error:  # the samples are safe; only the goodbye failed
+                self._problem = f"{self.name}: {one_line(error)}"
+            finally:
+                self.asked_s = self.next_s = None
+
+    def hangs(self) -> bool:
+        """Say whether the meter was asked something long ago and has not answered."""
+        asked_s = self.asked_s
+        return asked_s is not None and time.monotonic() - asked_s > self._limit_s
+
+    def give_up(self, why: str) -> None:
+        """Read this meter no more, and wait no longer for what it was asked."""
+        self.next_s, self._limit_s = None, math.inf
+        self._problem = f"{self.name} given up: {why}"
+
+    def problems(self) -> list[str]:
+        """Return what went wrong since the meter was opened."""
+        told = self._meter.problems() if self._meter is not None else []
+        return [*told, self._problem] if self._problem else list(told)
+
+    def report(self) -> MeterReport:
+        """Return how the reading went."""
+        return MeterReport(
+            period_s=self._meter.period_s if self._meter is not None else 0.0,
+            reads=self._reads,
+            missed=self._missed,
+            late_s=self._late_s / self._reads if self._reads else 0.0,
+        )

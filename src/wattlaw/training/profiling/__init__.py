@@ -1,0 +1,1 @@
+"""Measure the kernels, the input and the profile of a workload."""

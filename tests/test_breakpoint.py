@@ -1,0 +1,109 @@
+"""Where a curve leaves its power law: against statsmodels, and by simulation."""
+
+import json
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+
+from wattlaw.analysis.laws.breakpoint import find_breakpoint
+from wattlaw.errors import Refused
+
+SCHNET = np.array([2.0, 4, 8, 16, 32, 64, 128, 256, 424])
+
+
+def study(
+    counts=SCHNET, flat_from=np.inf, repeats=3, noise=0.05, shared=0.0, seed=0, beta=0.8
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return runs of 100 N^-beta up to ``flat_from`` and flat beyond."""
+    dice = np.random.default_rng(seed)
+    x = np.repeat(np.asarray(counts, float), repeats)
+    deviations = np.repeat(dice.normal(0, shared, len(counts)), repeats)
+    logs = np.log(100) - beta * np.log(np.minimum(x, flat_from))
+    return x, np.exp(logs + deviations + dice.normal(0, noise, x.size))
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.05])
+@pytest.mark.parametrize("largest", [128, 256, 424])
+def test_a_curve_that_goes_flat_beyond_64_is_found_there(largest, shared):
+    counts = SCHNET[largest >= SCHNET]
+    found = [find_breakpoint(*study(counts, 64, shared=shared, seed=seed)) for seed in range(50)]
+    if largest > 128:
+        assert all(bend is not None for bend in found)
+    elif shared:  # one count beyond, and counts deviate: it cannot always be told
+        assert sum(bend is not None for bend in found) >= 25
+    breakpoints = [bend for bend in found if bend is not None]
+    assert len([bend for bend in breakpoints if bend.at == 64]) >= 0.9 * len(breakpoints)
+    assert all(bend.flattens for bend in breakpoints)
+    covered = [bend.beta_before_ci[0] <= 0.8 <= bend.beta_before_ci[1] for bend in breakpoints]
+    assert np.mean(covered) >= 0.9
+
+
+@pytest.mark.parametrize("counts", [SCHNET, SCHNET[:5]])
+@pytest.mark.parametrize(("repeats", "shared"), [(1, 0.0), (3, 0.0), (3, 0.1)])
+def test_a_pure_power_law_is_seldom_said_to_bend(counts, repeats, shared):
+    told = [
+        find_breakpoint(*study(counts, repeats=repeats, shared=shared, seed=seed)) is not None
+        for seed in range(400)
+    ]
+    assert np.mean(told) <= 0.05
+
+
+def test_the_slopes_are_those_of_a_segmented_regression_of_the_means():
+    x, y = study(flat_from=64)
+    bend = find_breakpoint(x, y)
+    hinge = np.maximum(np.log(SCHNET / 64), 0)
+    means = np.log(y).reshape(-1, 3).mean(axis=1)
+    direct = sm.OLS(means, sm.add_constant(np.column_stack([np.log(SCHNET), hinge]))).fit()
+    assert bend.at == 64
+    assert bend.beta_before == pytest.approx(-direct.params[1])
+    assert bend.beta_after == pytest.approx(-direct.params[1:].sum())
+    # one degree of freedom fewer than the regression has: the breakpoint's place was looked for
+    half = np.sqrt(6 / 5) * direct.bse[1] * 2.5705818
+    assert np.ptp(bend.beta_before_ci) == pytest.approx(2 * half)
+    assert bend.at_range[0] <= 64 <= bend.at_range[1]
+
+
+def test_the_p_value_is_the_share_of_power_laws_that_seem_to_bend_as_much():
+    x, y = study(SCHNET[:7], 64, repeats=1, noise=0.25, seed=4)
+    line = sm.add_constant(np.log(x))
+    hinges = [np.maximum(np.log(x / at), 0) for at in x[1:-1]]
+
+    def gain(logs):
+        plain = sm.OLS(logs, line).fit().ssr
+        return 1 - min(sm.OLS(logs, np.column_stack([line, h])).fit().ssr for h in hinges) / plain
+
+    dice = np.random.default_rng(0)
+    seen = gain(np.log(y))
+    drawn = [gain(dice.normal(size=x.size)) for _ in range(600)]
+    expected = np.mean([one >= seen for one in drawn])
+    from wattlaw.analysis.laws.breakpoint import fit_breakpoint
+    from wattlaw.analysis.laws.observations import observe
+
+    assert fit_breakpoint(observe(x, y))[1] == pytest.approx(expected, abs=0.06)
+    assert 0.05 < expected < 0.95
+
+
+def test_a_bend_is_told_in_words_with_both_slopes_and_the_range():
+    bend = find_breakpoint(*study(flat_from=64))
+    assert bend.sentence.startswith("the curve flattens beyond 64: β = 0.")
+    assert "from 2 to 64" in bend.sentence
+    assert "from there to 424" in bend.sentence
+    json.dumps(bend.as_json(), allow_nan=False)
+    steeper = np.where(SCHNET < 32, 100 * SCHNET**-0.2, 100 * 32**0.6 * SCHNET**-0.8)
+    assert "steepens" in find_breakpoint(SCHNET, steeper).sentence
+
+
+def test_it_says_the_same_each_time():
+    assert find_breakpoint(*study(flat_from=64)) == find_breakpoint(*study(flat_from=64))
+
+
+def test_an_exact_power_law_does_not_bend_and_an_exact_bend_does():
+    assert find_breakpoint(SCHNET, 100 * SCHNET**-0.8) is None
+    assert find_breakpoint(SCHNET, [5.0] * 9) is None
+    assert find_breakpoint(SCHNET, np.minimum(SCHNET, 64) ** -0.8).at == 64
+
+
+def test_few_counts_cannot_tell():
+    with pytest.raises(Refused, match="cannot tell whether it bends: 4 distinct"):
+        find_breakpoint([1, 2, 4, 8] * 3, [8.0, 4.0, 2.0, 2.0] * 3)

@@ -1,0 +1,458 @@
+"""Profiles of workloads against hand-worked kernels, torch's FLOP counter and published numbers."""
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from wattlaw.cli.main import main
+from wattlaw.errors import BadInput
+from wattlaw.simulator.profile import WorkloadProfile
+from wattlaw.study.model import WorkloadSpec
+from wattlaw.training.profiling.input import input_of
+from wattlaw.training.profiling.profile import Line, measure_profile, merged, trace_step, work_cv
+from wattlaw.workloads import catalogue
+
+META, CPU = torch.device("meta"), torch.device("cpu")
+STORED = sorted((Path(catalogue.__file__).parent / "profile").glob("*.json"))
+SMALL_RESNET = {"blocks": [1, 1, 1, 1], "image_size": 64, "classes": 10, "train_samples": 8}
+
+
+class Given:
+    """A workload whose loss is the sum of what a module returns."""
+
+    def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
+        return model(data).sum()
+
+    def optimizer(self, model: nn.Module, global_batch: int, *, fused: bool | None) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+
+
+def kernels(model: nn.Module, data: torch.Tensor, phase: str, device: torch.device = META) -> Any:
+    """Return names, operations and numbers (of 4 bytes) moved of the kernels of a phase."""
+    trace = trace_step(Given(), model, data, device)
+    return [
+        (one.name, one.flops, one.moved_bytes / 4) for which, one in trace.kernels if which == phase
+    ]
+
+
+@pytest.mark.parametrize("device", [META, CPU])
+def test_a_linear_layer_reads_inputs_weights_and_bias_and_writes_outputs(device):
+    n, inputs, outputs = 4, 30, 7
+    layer, data = nn.Linear(inputs, outputs), torch.randn(n, inputs)
+    product, total = kernels(layer, data, "forward", device)
+    moved = n * inputs + inputs * outputs + outputs + n * outputs
+    assert product == ("addmm", 2 * n * inputs * outputs, moved)
+    assert total == ("sum", 0, n * outputs + 1)
+    ones, weight, bias = kernels(layer, data, "backward", device)
+    assert ones == ("ones_like", 0, 1)
+    # What comes back from the sum is one number, expanded.
+    assert weight == ("mm", 2 * n * inputs * outputs, 1 + n * inputs + inputs * outputs)
+    assert bias == ("sum", 0, 1 + outputs)
+    (update,) = kernels(layer, data, "update", device)
+    assert update == ("_foreach_add_", 0, 3 * (inputs * outputs + outputs))
+
+
+def test_a_convolution_with_bias_is_two_kernels_and_three_gradients():
+    net = nn.Sequential(nn.Conv2d(2, 2, 1), nn.Conv2d(2, 5, 3, padding=1))
+    image, maps, weights = 3 * 2 * 64, 3 * 5 * 64, 2 * 5 * 9
+    forward = kernels(net, torch.randn(3, 2, 8, 8), "forward")
+    operations = 2 * 3 * 64 * weights
+    assert forward[2] == ("convolution", operations, image + weights + maps)
+    assert forward[3] == ("add_", 0, 2 * maps + 5)
+    backward = kernels(net, torch.randn(3, 2, 8, 8), "backward")
+    assert backward[1:4] == [
+        ("convolution_backward", operations, 1 + weights + image),
+        ("convolution_backward", operations, 1 + image + weights),
+        ("convolution_backward", 0, 1 + 5),
+    ]
+
+
+class Views(nn.Module):
+    """Looks at its weights from all sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 6))
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        looked = self.weight.t().view(3, 2, 4).permute(2, 0, 1).unsqueeze(0).expand(5, 4, 3, 2)
+        return looked[1:, 0] + torch.empty_like(looked[1:, 0]) + data
+
+
+def test_views_and_new_memory_are_no_kernels():
+    model = Views()
+    names = [name for name, *_ in kernels(model, torch.ones(1), "forward")]
+    assert names == ["add", "add", "sum"]
+
+
+def test_an_embedding_reads_only_the_rows_it_picks():
+    table = nn.Embedding(1000, 8)
+    (first, _), data = kernels(table, torch.arange(5), "forward"), 5 * 8
+    assert first == ("embedding", 0, 2 * data + 5 * 2)  # indices have 8 bytes each
+    names = [name for name, *_ in kernels(table, torch.arange(5), "backward")]
+    assert names.count("embedding_dense_backward") == 2  # zeros first
+
+
+class Attention(nn.Module):
+    """Attention and dropout on inputs as they come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        query = data * self.weight
+        return nn.functional.dropout(
+            nn.functional.scaled_dot_product_attention(query, query, query)
+        )
+
+
+def test_attention_and_dropout_are_one_kernel_each_as_on_a_gpu():
+    data = torch.randn(2, 3, 16, 8)
+    products = 2 * 2 * 2 * 3 * 16 * 16 * 8  # of queries with keys, of weights with values
+    forward = kernels(Attention(), data, "forward")
+    assert [(name, flops) for name, flops, _ in forward] == [
+        ("mul", 0),
+        ("_scaled_dot_product_efficient_attention", products),
+        ("native_dropout", 0),
+        ("sum", 0),
+    ]
+    assert forward[2][2] == 2 * data.numel() + data.numel() / 4  # the mask has a byte each
+    backward = {name: flops for name, flops, _ in kernels(Attention(), data, "backward")}
+    assert backward["_scaled_dot_product_efficient_attention_backward"] == 2 * products
+
+
+def test_a_fourier_transform_passes_over_its_field_once_for_each_dimension():
+    class Spectrum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()))
+
+        def forward(self, field: torch.Tensor) -> torch.Tensor:
+            return torch.fft.rfft2(field * self.weight).abs()
+
+    forward = kernels(Spectrum(), torch.randn(2, 16, 32), "forward")
+    passes = [(flops, moved) for name, flops, moved in forward if name == "_fft_r2c"]
+    assert passes == [(2.5 * 2 * 512 * 9 / 2, 2 * 512 + 2 * 2 * 16 * 17)] * 2
+
+
+def test_shared_weights_are_one_gradient_and_one_update():
+    net = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False))
+    net[1].weight = net[0].weight
+    trace = trace_step(Given(), net, torch.randn(2, 6), META)
+    assert [size for _, size in trace.ready] == [36 * 4]
+    assert trace.kernels[-1][1].moved_bytes == 3 * 36 * 4
+
+
+def test_an_update_of_many_tensors_is_cut_into_launches():
+    """Two lists of tensors: 64 of each fit into a launch."""
+    many = nn.Sequential(*[nn.Linear(2, 2, bias=False) for _ in range(65)])
+    steps = kernels(many, torch.randn(1, 2), "update")
+    assert len(steps) == 2
+    assert sum(moved for *_, moved in steps) == 3 * 65 * 4
+    large = nn.Linear(2**13, 2**13, bias=False)  # 1024 chunks of 65,536 numbers, 320 to a launch
+    assert len(kernels(large, torch.randn(1, 2**13), "update")) == 4
+
+
+def test_tracing_leaves_the_model_as_it_was():
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    trace_step(Given(), net, torch.randn(4, 3), CPU)
+    assert not net.training
+    assert all(parameter.grad is None for parameter in net.parameters())
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+amounts = st.one_of(st.just(0.0), st.floats(1, 1e12))
+lines = st.builds(
+    Line, st.sampled_from(["forward", "backward", "update"]), amounts, amounts, amounts
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(lines, min_size=1, max_size=400))
+def test_merging_keeps_every_total_and_bounds_the_rows(unmerged):
+    rows = merged(unmerged)
+    assert len(rows) <= 150
+    for phase in ("forward", "backward", "update"):
+        own = [line for line in unmerged if line.phase == phase]
+        kept = [row for row in rows if row.phase == phase]
+        assert sum(row.count for row in kept) == len(own)
+        for name in ("flops_per_sample", "bytes_per_sample", "bytes_fixed"):
+            total = sum(row.count * getattr(row, name) for row in kept)
+            assert total == pytest.approx(sum(getattr(line, name) for line in own), rel=1e-5)
+
+
+def test_kernels_that_differ_much_are_not_merged():
+    apart = [Line("forward", 1e9, 1e6, 0.0), Line("forward", 1.2e9, 1e6, 0.0)]
+    assert len(merged(apart)) == 2
+    assert len(merged([Line("forward", 1e9, 1e6, 0.0), Line("backward", 1e9, 1e6, 0.0)])) == 2
+    assert [row.count for row in merged([Line("update", 0.0, 0.0, 5.0)] * 3)] == [3]
+
+
+def total(profile: WorkloadProfile, name: str, *phases: str) -> float:
+    rows = [row for row in profile.kernels if not phases or row.phase in phases]
+    return sum(row.count * getattr(row, name) for row in rows)
+
+
+@pytest.fixture(scope="module")
+def digits() -> WorkloadProfile:
+    return measure_profile(WorkloadSpec(name="digits-cnn"))
+
+
+@pytest.fixture(scope="module")
+def small_resnet() -> WorkloadProfile:
+    return measure_profile(WorkloadSpec(name="resnet50", options=SMALL_RESNET))
+
+
+def counted_by_torch(spec: WorkloadSpec, samples: int) -> float:
+    """Return operations per sample on the CPU, by torch's own counter and nothing of ours."""
+    workload = catalogue.build(spec)
+    model, numbers = workload.model().train(), np.arange(samples)
+    data = workload.training_data().batch(numbers, numbers.astype(np.uint64))
+    with FlopCounterMode(display=False) as counter:
+        workload.loss(model, data).backward()
+    return counter.get_total_flops() / samples
+
+
+def test_operations_of_digits_are_those_of_torchs_counter(digits):
+    expected = counted_by_torch(WorkloadSpec(name="digits-cnn"), 4)
+    assert digits.flops_per_sample == pytest.approx(expected, rel=1e-6)
+    assert total(digits, "flops_per_sample") == pytest.approx(expected, rel=1e-6)
+
+
+def test_operations_of_a_small_resnet_are_those_of_torchs_counter(small_resnet):
+    expected = counted_by_torch(WorkloadSpec(name="resnet50", options=SMALL_RESNET), 4)
+    assert small_resnet.flops_per_sample == pytest.approx(expected, rel=1e-6)
+    assert total(small_resnet, "flops_per_sample") == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_update_by_plain_sgd_reads_weights_and_gradients_and_writes_weights(small_resnet):
+    assert total(small_resnet, "bytes_fixed", "update") == pytest.approx(
+        3 * 4 * small_resnet.parameters, rel=1e-6
+    )
+    assert total(small_resnet, "bytes_per_sample", "update") == 0
+
+
+def test_photographs_take_milliseconds_to_decode_and_cross_as_bytes(small_resnet):
+    assert small_resnet.reads_files
+    assert small_resnet.stored_bytes_per_sample == pytest.approx(147_897_477_120 / 1_281_167)
+    assert 3e-4 < small_resnet.input_cpu_s_per_sample < 0.1
+
+
+class Atoms:
+    """Samples with as many atoms as their number says, from 1 to 5."""
+
+    reads_files = False
+
+    def __len__(self) -> int:
+        return 1000
+
+    def batch(self, indices: Any, seeds: Any) -> torch.Tensor:
+        return torch.ones(int((indices % 5 + 1).sum()), 3)
+
+
+def test_samples_of_different_size_differ_in_work_as_much():
+    """Of the first 64 samples 13 have 1, 2, 3 and 4 atoms each, and 12 have 5."""
+    sizes = np.array([number % 5 + 1 for number in range(64)])
+    found = work_cv(Given(), nn.Linear(3, 7), Atoms(), META)
+    assert found == pytest.approx(sizes.std(ddof=1) / sizes.mean())
+
+
+def test_the_input_of_weather_is_every_time_step_that_a_sample_reads():
+    options = {"image_size": [16, 32], "channels": 3, "stage": "finetune", "train_samples": 2}
+    spec = WorkloadSpec(name="fourcastnet", options=options)
+    workload = catalogue.build(spec)
+    found = input_of(spec, workload, workload.training_data())
+    assert found.stored_bytes_per_sample == 3 * (3 * 16 * 32 * 4)
+    assert found.reads_files
+    assert found.cpu_s_per_sample > 0
+
+
+def test_the_input_of_own_files_is_a_share_of_what_lies_in_their_folder(tmp_path):
+    catalogue.make_data("resnet50", tmp_path / "data", 8, seed=0)
+    for path in (tmp_path / "data").glob("*-of-*"):
+        path.unlink()
+    files = sum(path.stat().st_size for path in (tmp_path / "data").rglob("*.jpg"))
+    options = {"source": "folder", "data": str(tmp_path / "data"), "classes": 10}
+    spec = WorkloadSpec(name="resnet50", options=options)
+    workload = catalogue.build(spec)
+    found = input_of(spec, workload, workload.training_data())
+    assert found.stored_bytes_per_sample == files / (8 + 2)
+    assert found.words == "10 files of 10 samples"
+
+
+def test_counting_digits_anew_gives_the_stored_file(digits):
+    (path,) = [path for path in STORED if path.stem == "digits-cnn"]
+    measured = {"counted", "input_cpu_s_per_sample"}
+    assert digits.model_dump(exclude=measured) == catalogue.read_profile(path).model_dump(
+        exclude=measured
+    )
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_every_stored_file_agrees_with_its_workload(path):
+    profile = catalogue.read_profile(path)
+    entry = catalogue.entry(profile.workload)
+    work = catalogue.work(WorkloadSpec(name=profile.workload, options=profile.options))
+    assert profile.parameters == entry.parameters
+    assert profile.gradient_bytes == 4 * entry.parameters
+    assert profile.flops_per_sample == pytest.approx(work.flops_per_sample, rel=1e-3)
+    assert total(profile, "flops_per_sample") == pytest.approx(profile.flops_per_sample, rel=1e-4)
+    assert total(profile, "flops_per_sample", "backward") == pytest.approx(
+        2 * total(profile, "flops_per_sample", "forward"), rel=0.3
+    )
+    assert len(profile.kernels) <= 150
+    assert 2 < len(profile.gradients_ready) <= 32
+    # An optimiser reads weights and gradients and writes weights at the least.
+    assert total(profile, "bytes_fixed", "update") >= 12 * profile.parameters * (1 - 1e-6)
+    for name in ("PyTorch", "batches", "core of"):
+        assert name in profile.counted
+
+
+def test_all_registered_workloads_have_figures_and_work():
+    names = {catalogue.read_profile(path).workload for path in STORED}
+    assert names == {entry.name for entry in catalogue.entries()}
+    for name in names:
+        work = catalogue.work(WorkloadSpec(name=name))
+        assert work.samples > work.evaluation_samples > 0
+
+
+def test_work_tells_the_sizes_that_the_data_have():
+    workload = catalogue.build(WorkloadSpec(name="digits-cnn"))
+    work = catalogue.work(WorkloadSpec(name="digits-cnn"))
+    sizes = len(workload.training_data()), len(workload.evaluation_data())
+    assert (work.samples, work.evaluation_samples) == sizes == (1437, 360)
+    options = {"train_samples": 64, "evaluation_samples": 8}
+    assert catalogue.work(WorkloadSpec(name="vgg16", options=options))[::2] == (64, 8)
+
+
+def test_resnet50_has_the_published_operations_parameters_and_kernels():
+    """4.09e9 multiply-adds forward (torchvision's model card), backward twice as many."""
+    profile = catalogue.profile(WorkloadSpec(name="resnet50"))
+    forward = total(profile, "flops_per_sample", "forward")
+    assert forward == pytest.approx(2 * 4.09e9, rel=0.01)
+    assert profile.flops_per_sample == pytest.approx(3 * forward, rel=0.02)
+    assert profile.parameters == 25_557_032
+    assert profile.layers == 53 + 53 + 1  # convolutions, normalisations, classifier
+    # 53 each of convolution, normalisation and its counter; 49 ReLU; 16 sums of branches.
+    counts = sum(row.count for row in profile.kernels if row.phase == "forward")
+    assert counts == pytest.approx(3 * 53 + 49 + 16, abs=12)
+
+
+def test_vgg16s_classifier_is_ready_early_and_most_of_the_gradient():
+    """102.8 M of 138.4 M weights are those of its first dense layer, which backward meets last."""
+    points = catalogue.profile(WorkloadSpec(name="vgg16")).gradients_ready
+    jump, share = max((top[1] - foot[1], foot[0]) for foot, top in itertools.pairwise(points))
+    assert jump == pytest.approx(102_764_544 / 138_357_544, abs=0.001)
+    assert share < 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "found"),
+    [
+        ("resnet50", {}, {}),
+        ("resnet50", {"recipe": "kit", "train_samples": 1000}, {"recipe": "kit"}),
+        ("fourcastnet", {"lr": 0.1}, {}),
+        ("fourcastnet", {"stage": "finetune", "step": 2}, {"stage": "finetune"}),
+        ("schnet", {"source": "qm9", "data": "/qm9"}, {}),
+    ],
+)
+def test_figures_are_found_by_operations_and_then_by_options(name, options, found):
+    profile = catalogue.profile(WorkloadSpec(name=name, options=options))
+    assert (profile.workload, profile.options) == (name, found)
+
+
+def test_figures_that_nobody_counted_are_refused_in_one_line():
+    with pytest.raises(BadInput, match="wattlaw workloads profile resnet50 --options"):
+        catalogue.profile(WorkloadSpec(name="resnet50", options=SMALL_RESNET))
+    with pytest.raises(BadInput, match="a command has no profile"):
+        catalogue.profile(WorkloadSpec(name="mine", command=("python", "x.py")))
+    with pytest.raises(BadInput, match="given 0; allowed"):
+        catalogue.profile(WorkloadSpec(name="resnet50", options={"image_size": 0}))
+
+
+def test_finding_figures_imports_no_torch():
+    code = (
+        "import sys\n"
+        "from wattlaw.study.model import WorkloadSpec\n"
+        "from wattlaw.workloads import catalogue\n"
+        "assert catalogue.profile(WorkloadSpec(name='bert-base')).parameters == 109514298\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"parameters": "many"}, "parameters: "),
+        ({"kernels": []}, "kernels: "),
+        ({"gradients_ready": [[0, 0], [0.5, 0.7]]}, "must ascend"),
+        ({"colour": "red"}, "colour: "),
+        ({"work_cv": math.nan}, "work_cv: "),
+    ],
+)
+def test_a_file_of_figures_that_is_wrong_is_refused_with_its_key(tmp_path, change, said):
+    data = json.loads(STORED[0].read_text(encoding="utf-8")) | change
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(BadInput) as caught:
+        catalogue.read_profile(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"\xff\xfe", b"[]"])
+def test_what_is_no_file_of_figures_is_refused(tmp_path, content):
+    path = tmp_path / "profile.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BadInput, match=str(path)):
+        catalogue.read_profile(path)
+
+
+def test_the_command_counts_own_options_and_its_file_can_be_read(tmp_path, capsys):
+    path = tmp_path / "own.json"
+    line = ["workloads", "profile", "digits-cnn", "--options", '{"width": 8, "momentum": 0.9}']
+    assert main([*line, "-o", str(path)]) == 0
+    assert "kernels per step" in capsys.readouterr().out
+    written = catalogue.read_profile(path)
+    assert written.options == {"width": 8}  # the other one is at its default
+    convolutions, dense = 8 * 9 + 16 * 8 * 9 + 8 + 16, 16 * 16 * 16 + 16 + 16 * 10 + 10
+    assert written.parameters == convolutions + dense
+    assert main(line) == 0
+    printed = WorkloadProfile.model_validate_json(capsys.readouterr().out)
+    assert printed.kernels == written.kernels
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["digits-cnn", "--options", "width=8"], "--options: given 'width=8'; allowed: a JSON"),
+        (["digits-cnn", "--options", "[1]"], "--options: given '[1]'"),
+        (["digits-cnn", "--options", '{"width": 0}'], "digits-cnn.options.width: given 0"),
+        (["digits-cnn", "--options", '{"depth": 2}'], "digits-cnn.options.depth: unknown key"),
+        (["nothing"], "no workload is named 'nothing'"),
+        (["digits-cnn", "-o", "/no/such/folder/x.json"], "/no/such/folder"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be_in_one_line(arguments, said, capsys):
+    assert main(["workloads", "profile", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
