@@ -45,11 +45,6 @@ def escape_invisible(text: str, replacement: str | None = None) -> str:
     return _NOT_ASCII.sub(of, text)
 
 
-def one_line_text(text: str) -> str:
-    """Return text on one line: line breaks in data must not look like lines of ours."""
-    return " ".join(text.split())
-
-
 class OutputStream(io.TextIOBase):
     """A text stream that escapes what it is given; errors of writing name it.
 

@@ -19,10 +19,10 @@ from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import ENERGY, fit_series, scaling_series
 from wattlaw.cli.console import Console
-from wattlaw.errors import BadInput, Refused, short
+from wattlaw.errors import BadInput, Refused
 from wattlaw.store.store import Store
 from wattlaw.store.tables import KINDS, read_stores, read_table, write_table
-from wattlaw.terminal import one_line_text
+from wattlaw.text import collapse_whitespace, shorten
 
 TABLES = ("runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits")
 ENERGY_IS = "energy_is"
@@ -45,8 +45,8 @@ def fit(source: Sequence[Path], x: str, y: str, by: str | None, *, as_json: bool
             told if told.startswith(str(source[0])) else f"{source[0]}: {told}"
         ) from None
     for group, reason in fits.refusals:
-        words = f"no law for {short(group_label(group)) or 'the table'}: {reason}"
-        print(f"wattlaw: {one_line_text(words)}", file=sys.stderr)
+        words = f"no law for {shorten(group_label(group)) or 'the table'}: {reason}"
+        print(f"wattlaw: {collapse_whitespace(words)}", file=sys.stderr)
     if as_json:
         print(json.dumps(fits.as_json(), allow_nan=False))
     elif fits.laws:

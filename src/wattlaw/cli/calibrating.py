@@ -21,7 +21,7 @@ from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.library import read_cluster
 from wattlaw.store.files import write_text
 from wattlaw.store.tables import read_stores
-from wattlaw.terminal import one_line_text
+from wattlaw.text import collapse_whitespace
 from wattlaw.workloads import catalogue
 
 
@@ -102,7 +102,7 @@ def _tell(found: Readings, labels: Sequence[str], cluster: Cluster) -> None:
     elif len(labels) and not _is_like(str(labels[0]), cluster.gpu.name):
         lines.append(f"the runs' hardware is called {labels[0]}; it is taken as {cluster.gpu.name}")
     for line in lines:
-        print(f"wattlaw: {one_line_text(line)}", file=sys.stderr)
+        print(f"wattlaw: {collapse_whitespace(line)}", file=sys.stderr)
 
 
 def _is_like(label: str, board: str) -> bool:

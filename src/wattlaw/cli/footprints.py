@@ -1,8 +1,9 @@
 """The footprint that options of the command line ask for."""
 
 from wattlaw.analysis.footprint import Footprint
-from wattlaw.errors import BadInput, shown
+from wattlaw.errors import BadInput
 from wattlaw.reference.footprint import electricity_price, grid_intensity
+from wattlaw.text import quote
 
 #: The name of money where no currency is told.
 _UNNAMED = "currency units"
@@ -81,7 +82,7 @@ def _money(option: str, given: str) -> tuple[float, str | None]:
     amount = _number(words[0]) if words else None
     if amount is None or len(words) > 2 or (len(words) == 2 and not words[1].isalpha()):
         raise BadInput(
-            f"{option}: given {shown(given)}; allowed: a price, such as 0.21 or '0.21 EUR'"
+            f"{option}: given {quote(given)}; allowed: a price, such as 0.21 or '0.21 EUR'"
         )
     return amount, words[1].upper() if len(words) == 2 else None
 

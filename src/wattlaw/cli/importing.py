@@ -4,12 +4,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from wattlaw.errors import BadInput, shown
+from wattlaw.errors import BadInput
 from wattlaw.store.fields import parse_map
 from wattlaw.store.imported import write_runs
 from wattlaw.store.importing import Refused, parse_runs, slug
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
+from wattlaw.text import quote
 
 #: More bad rows than these are counted, not told one by one.
 _TOLD = 1000
@@ -35,7 +36,7 @@ def import_table(
     name = slug(table.stem) or "imported" if study is None else study
     if slug(name) != name or not name:
         raise BadInput(
-            f"--study {shown(name)}: allowed: letters, digits, '.', '_' and '-', at most 100"
+            f"--study {quote(name)}: allowed: letters, digits, '.', '_' and '-', at most 100"
         )
     found = read_rows(table, {*fields.columns.values()})
     fields = fields.checked(found.columns)

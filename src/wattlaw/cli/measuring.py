@@ -8,12 +8,13 @@ from pathlib import Path
 from rich.table import Table
 
 from wattlaw.cli.console import Console
-from wattlaw.errors import BadInput, shown
+from wattlaw.errors import BadInput
 from wattlaw.launch import command as measured
 from wattlaw.launch.summary import PhaseSummary, phases_of
 from wattlaw.limits.requests import Limits
 from wattlaw.store.files import write_text
 from wattlaw.store.record import RunRecord
+from wattlaw.text import quote
 
 _LONGEST = 200
 
@@ -41,7 +42,7 @@ def measure(
         if value is not None and not 0 < value < float("inf"):
             raise BadInput(f"measure: {name} {value:g}; allowed: a number > 0")
     if json_to is not None and str(json_to).startswith("-"):
-        raise BadInput(f"measure: --json: given {shown(str(json_to))}; allowed: a file")
+        raise BadInput(f"measure: --json: given {quote(str(json_to))}; allowed: a file")
     if json_to is not None and not json_to.absolute().parent.is_dir():
         raise BadInput(f"measure: --json {json_to}: its folder is not there")
     done = measured.measure(

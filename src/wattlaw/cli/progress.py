@@ -19,7 +19,8 @@ from rich.text import Text
 from wattlaw.cli.console import Console
 from wattlaw.launch.campaign import Observer
 from wattlaw.store.record import RunRecord
-from wattlaw.terminal import escaped_output, one_line_text
+from wattlaw.terminal import escaped_output
+from wattlaw.text import collapse_whitespace
 
 _NOTES_S = 60.0
 
@@ -103,7 +104,7 @@ class LiveBar:
         self._tally.ended(record, here=here)
         if here and record.status != "done":
             line = f"{record.status}: {title(record)}: {record.reason or ''}"
-            self._progress.console.print(one_line_text(line))
+            self._progress.console.print(collapse_whitespace(line))
         self._running.pop(record.run_id, None)
         self._progress.advance(self._task)
         self._show_running()
@@ -158,7 +159,7 @@ class PlainLines:
             self._print(words)
 
     def _print(self, line: str) -> None:
-        self._console.print(one_line_text(line), soft_wrap=True)
+        self._console.print(collapse_whitespace(line), soft_wrap=True)
 
 
 def title(record: RunRecord) -> str:

@@ -4,7 +4,8 @@ import math
 import re
 
 from wattlaw.analysis.footprint import J_PER_KWH
-from wattlaw.errors import BadInput, shown
+from wattlaw.errors import BadInput
+from wattlaw.text import quote
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _JOULES = {
@@ -26,7 +27,7 @@ def duration_s(name: str, text: str) -> float:
     whole = "".join(re.split(r"\s+", text.lower()))
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if "".join(number + unit for number, unit in parts) != whole or not 0 < seconds < float("inf"):
-        raise BadInput(f"{name}: given {shown(text)}; allowed: a time such as 45s, 90min, 6h, 2d")
+        raise BadInput(f"{name}: given {quote(text)}; allowed: a time such as 45s, 90min, 6h, 2d")
     return seconds
 
 
@@ -43,7 +44,7 @@ def share(name: str, text: str) -> float:
         value = float(found[1])
         if found[2] or value < 1:
             return value / 100 if found[2] else value
-    raise BadInput(f"{name}: given {shown(text)}; allowed: a share such as 5% or 0.05")
+    raise BadInput(f"{name}: given {quote(text)}; allowed: a share such as 5% or 0.05")
 
 
 def energy_j(name: str, text: str) -> float:
@@ -58,7 +59,7 @@ def energy_j(name: str, text: str) -> float:
     joules = float(found[1]) * _JOULES.get(found[2].lower(), 0.0) if found is not None else 0.0
     if not 0 < joules < float("inf"):
         raise BadInput(
-            f"{name}: given {shown(text)}; allowed: an energy such as 50kWh, 1.5MWh, 3MJ"
+            f"{name}: given {quote(text)}; allowed: an energy such as 50kWh, 1.5MWh, 3MJ"
         )
     return joules
 

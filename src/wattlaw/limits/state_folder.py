@@ -33,8 +33,9 @@ from pydantic import (
     model_validator,
 )
 
-from wattlaw.errors import BadInput, NotAvailable, shown
+from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.limits.trust import SAFELY, only_root_writes, read_small, user_name
+from wattlaw.text import quote
 
 VARIABLE = "WATTLAW_LIMITS_DIR"
 _FOLDER = "/var/tmp/wattlaw-limits"  # noqa: S108 - it must be one for all users
@@ -140,7 +141,7 @@ class StateFolder:
     def __init__(self, path: Path | None = None) -> None:
         given = path or os.environ.get(VARIABLE)
         if given and not Path(given).is_absolute():
-            raise BadInput(f"{VARIABLE}: given {shown(str(given))}; allowed: an absolute path")
+            raise BadInput(f"{VARIABLE}: given {quote(str(given))}; allowed: an absolute path")
         place = Path(given or _usual_folder()).absolute()
         # A link above it cannot be changed any more once its target has been checked.
         self.path = Path(os.path.realpath(place.parent)) / place.name

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from wattlaw.errors import BadInput, listed, shown
+from wattlaw.errors import BadInput
 from wattlaw.study.base import MAX_COUNT
+from wattlaw.text import join_names, quote
 
 #: Longer names are refused, so that no table can make a report or a label unreadable.
 MAX_TEXT = 200
@@ -180,7 +181,8 @@ class FieldMap:
                 alone = len(names) == 1 and any(mark in names[0] for mark in ";\t")
                 hint = " (cells have to be divided by commas)" if alone else ""
                 raise BadInput(
-                    f"--map {field}: no column {shown(column)}; there are: {listed(names)}{hint}"
+                    f"--map {field}: no column {quote(column)}; "
+                    f"there are: {join_names(names)}{hint}"
                 )
         return self
 
@@ -251,25 +253,25 @@ def _parts(text: str) -> list[str]:
     try:
         (parts,) = csv.reader([text], skipinitialspace=True, strict=True)
     except (csv.Error, ValueError):
-        raise BadInput(f"--map {shown(text)}: allowed: field=column,field=@value,...") from None
+        raise BadInput(f"--map {quote(text)}: allowed: field=column,field=@value,...") from None
     return [part for part in parts if part.strip()]
 
 
 def _pair(part: str) -> tuple[str, str]:
     field, equals, source = (word.strip() for word in part.partition("="))
     if not (field and equals and source):
-        raise BadInput(f"--map {shown(part)}: allowed: field=column or field=@value")
+        raise BadInput(f"--map {quote(part)}: allowed: field=column or field=@value")
     return field, source
 
 
 def _field(name: str) -> Field:
     if name.startswith(OPTIONS) and len(name) > len(OPTIONS):
         if len(name) > MAX_TEXT or not name.isprintable():
-            raise BadInput(f"--map {shown(name)}: allowed: a name of up to {MAX_TEXT} characters")
+            raise BadInput(f"--map {quote(name)}: allowed: a name of up to {MAX_TEXT} characters")
         return _OPTION
     if name not in FIELDS:
-        known = listed([*FIELDS, f"{OPTIONS}NAME"])
-        raise BadInput(f"--map: no field {shown(name)}; there are: {known}")
+        known = join_names([*FIELDS, f"{OPTIONS}NAME"])
+        raise BadInput(f"--map: no field {quote(name)}; there are: {known}")
     return FIELDS[name]
 
 
@@ -278,4 +280,4 @@ def _read(name: str, value: Any) -> Any:
     try:
         return field.read(value)
     except ValueError:
-        raise Misread(f"{name} is {shown(value)}; allowed: {field.allowed}") from None
+        raise Misread(f"{name} is {quote(value)}; allowed: {field.allowed}") from None

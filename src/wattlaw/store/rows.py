@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from wattlaw.errors import BadInput, short, shown
+from wattlaw.errors import BadInput
+from wattlaw.text import quote, shorten
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +72,7 @@ def read_rows(path: Path, needed: Collection[str] | None = None) -> Rows:
     readers = {".csv": _csv, ".jsonl": _json_lines, ".parquet": _parquet}
     kind = path.suffix.lower()
     if kind not in readers:
-        raise BadInput(f"{path}: unknown ending {shown(kind)}; allowed: {', '.join(readers)}")
+        raise BadInput(f"{path}: unknown ending {quote(kind)}; allowed: {', '.join(readers)}")
     try:
         if path.exists() and not path.is_file():
             raise BadInput(f"{path}: not a plain file")
@@ -89,7 +90,7 @@ def read_rows(path: Path, needed: Collection[str] | None = None) -> Rows:
 
 
 def _first_words(error: Exception) -> str:
-    return short(" ".join(str(error)[:1000].split()) or type(error).__name__)
+    return shorten(" ".join(str(error)[:1000].split()) or type(error).__name__)
 
 
 def _csv(path: Path, needed: Collection[str] | None) -> Rows:
@@ -160,7 +161,7 @@ def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
         raise ValueError(f"more than {MAX_COLUMNS:,} columns")
     twice = next((name for name, count in Counter(columns).items() if count > 1), None)
     if twice is not None:
-        raise ValueError(f"column {shown(twice)} occurs twice")
+        raise ValueError(f"column {quote(twice)} occurs twice")
     return tuple(columns)
 
 
@@ -210,7 +211,7 @@ def _parquet(path: Path, needed: Collection[str] | None) -> Rows:
             for field in fields:
                 if not _is_plain(field.type):
                     raise BadInput(
-                        f"{path}: column {shown(field.name)} holds {short(str(field.type), 60)}; "
+                        f"{path}: column {quote(field.name)} holds {shorten(str(field.type), 60)}; "
                         "allowed: numbers, texts, dates, true and false"
                     )
             _refuse_bytes(path, file.metadata)
@@ -251,7 +252,7 @@ def _values(name: str, column: "pa.Array") -> list[Any]:
             return column.to_pylist()  # type: ignore[no-any-return]
         texts = column.dictionary.to_pylist()
     except UnicodeDecodeError:
-        raise ValueError(f"column {shown(name)}: not UTF-8 text") from None
+        raise ValueError(f"column {quote(name)}: not UTF-8 text") from None
     return [None if index is None else texts[index] for index in column.indices.to_pylist()]
 
 
@@ -261,7 +262,7 @@ def _date(name: str, value: "pa.Scalar") -> str | None:
         return None if date is None else str(date.isoformat())
     except (ValueError, OverflowError, LookupError):
         raise ValueError(
-            f"column {shown(name)} holds a time that is not in the years 1 to 9999, or is of an "
+            f"column {quote(name)} holds a time that is not in the years 1 to 9999, or is of an "
             "unknown zone"
         ) from None
 

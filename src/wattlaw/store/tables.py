@@ -13,12 +13,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from wattlaw.errors import BadInput, listed, shown
+from wattlaw.errors import BadInput
 from wattlaw.store.fields import MAX_TEXT, finite_number
 from wattlaw.store.files import replacing, write_parquet
 from wattlaw.store.rows import FORMULA, read_rows
 from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store, read_validated
+from wattlaw.text import join_names, quote
 
 #: Texts that say in many tables that a cell is missing.
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
@@ -62,7 +63,7 @@ def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -
     found = read_rows(path, {*numbers, *others})
     for name in (*numbers, *others):
         if name not in found.columns:
-            raise BadInput(f"{path}: no column {shown(name)}; allowed: {listed(found.columns)}")
+            raise BadInput(f"{path}: no column {quote(name)}; allowed: {join_names(found.columns)}")
     columns: dict[str, list[Any]] = {name: [] for name in (*others, *numbers)}
     for row in found.rows:
         where = f"{path}: {found.place} {row.line}:"
@@ -76,7 +77,7 @@ def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -
             except ValueError:
                 allowed = "a number" if name in numbers else f"at most {MAX_TEXT} characters"
                 raise BadInput(
-                    f"{where} {shown(name)} is {shown(value)}; allowed: {allowed}"
+                    f"{where} {quote(name)} is {quote(value)}; allowed: {allowed}"
                 ) from None
     data = {name: _series(cells, is_number=name in numbers) for name, cells in columns.items()}
     return pd.DataFrame(data)

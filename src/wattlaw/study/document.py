@@ -11,8 +11,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from wattlaw.errors import BadInput, shown
+from wattlaw.errors import BadInput
 from wattlaw.study.rules import Misfit
+from wattlaw.text import quote
 
 MAX_BYTES = 250_000
 MAX_VALUES = 50_000
@@ -44,7 +45,7 @@ class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  
                 str(value).encode()  # neither half a surrogate pair nor a number without end
         except (ValueError, LookupError, AttributeError) as error:
             kind = node.tag.rpartition(":")[2]
-            problem = f"{shown(text)} cannot be taken as {kind}"
+            problem = f"{quote(text)} cannot be taken as {kind}"
             raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from error
         return value
 
@@ -102,9 +103,9 @@ def _read(
     if where is not None:
         location, allowed = where
         given = _at(data, location)
-        raise BadInput(f"{_place(path, root, location)}: given {shown(given)}; allowed: {allowed}")
+        raise BadInput(f"{_place(path, root, location)}: given {quote(given)}; allowed: {allowed}")
     if not isinstance(data, dict):
-        raise BadInput(f"{path}: given {shown(data)}; allowed: {keys}")
+        raise BadInput(f"{path}: given {quote(data)}; allowed: {keys}")
     try:
         data = prepare(data)
         return model.model_validate_json(json.dumps(data))
@@ -195,7 +196,7 @@ def _refuse_twins(node: yaml.MappingNode) -> None:
         if not isinstance(key, yaml.ScalarNode):
             raise yaml.MarkedYAMLError(None, None, "a key is not text", key.start_mark)
         if key.value in seen:
-            problem = f"the key {shown(key.value)} is given twice"
+            problem = f"the key {quote(key.value)} is given twice"
             raise yaml.MarkedYAMLError(None, None, problem, key.start_mark)
         seen.add(key.value)
 
@@ -258,9 +259,9 @@ def _problem(details: ErrorDetails, data: object, whole: type[BaseModel]) -> str
     model, description = _schema(location, whole)
     if kind == "extra_forbidden":
         return f"unknown key; allowed: {', '.join(model.model_fields) if model else 'none'}"
-    given = "nothing" if kind == "missing" else shown(_at(data, location))
+    given = "nothing" if kind == "missing" else quote(_at(data, location))
     if details["loc"] != location:
-        given = f"the key {shown(location[-1])}"
+        given = f"the key {quote(location[-1])}"
     return f"given {given}; allowed: {description or details['msg']}"
 
 

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from wattlaw.errors import shown
 from wattlaw.study.base import Model, Name, Word
 from wattlaw.study.rules import Misfit
+from wattlaw.text import quote
 
 #: Options of sbatch that a study may give. Others say what a run is, on which its results depend;
 #: read or write files of their own; change the script, its user or its environment; or print.
@@ -179,14 +179,14 @@ class Slurm(Model):
                 own = f" (set launch.slurm.{name})" if name in ("time", "gres") else ""
                 raise Misfit(f"cannot be set here{own}; allowed: {', '.join(ALLOWED)}", name)
             if (allowed := _fault(name, value)) is not None:
-                raise Misfit(f"given {shown(value)}; allowed: {allowed}", name)
+                raise Misfit(f"given {quote(value)}; allowed: {allowed}", name)
         return given
 
     @field_validator("python")
     @classmethod
     def _python_is_printable(cls, given: str | None) -> str | None:
         if given is not None and not given.isprintable():
-            raise Misfit(f"given {shown(given)}; allowed: printable characters, or null")
+            raise Misfit(f"given {quote(given)}; allowed: printable characters, or null")
         return given
 
     @model_validator(mode="after")
@@ -207,7 +207,7 @@ class Slurm(Model):
             if "\n" in line or "\r" in line:
                 raise Misfit("given several lines; allowed: one line in each item", place)
             if not line.replace("\t", " ").isprintable():
-                raise Misfit(f"given {shown(line)}; allowed: printable characters and tabs", place)
+                raise Misfit(f"given {quote(line)}; allowed: printable characters and tabs", place)
         return given
 
 

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, PlainValidator, model_validator
 
-from wattlaw.errors import listed, shown
 from wattlaw.study.base import MAX_COUNT, Count, Fraction, Model, Name, Positive, Precision, Word
 from wattlaw.study.launching import Launch
 from wattlaw.study.rules import FRACTIONS, PLACEHOLDERS, Misfit, filled, fraction, fraction_of
+from wattlaw.text import join_names, quote
 
 _COUNTS = "a list of whole numbers >= 1"
 _LIMITS = "a list of numbers > 0, or null for no limit"
@@ -251,7 +251,7 @@ class Study(Model):
             for place, name in enumerate(sweep.workloads or ()):
                 if name not in names:
                     raise Misfit(
-                        f"given {shown(name)}; allowed: {listed(sorted(names))}",
+                        f"given {quote(name)}; allowed: {join_names(sorted(names))}",
                         *("sweeps", index, "workloads", place),
                     )
             covered.update(sweep.workloads or ())

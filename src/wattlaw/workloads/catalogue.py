@@ -11,9 +11,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from wattlaw import registry
-from wattlaw.errors import BadInput, one_line, shown
+from wattlaw.errors import BadInput, one_line
 from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.model import Study, WorkloadSpec
+from wattlaw.text import quote
 from wattlaw.workloads.workload import Entry, Work, Workload
 
 GROUP = "wattlaw.workloads"
@@ -210,4 +211,4 @@ def validated(spec: WorkloadSpec, place: str | None = None) -> BaseModel:
         field = options.model_fields.get(str(first["loc"][0]))
         allowed = (field.description if field else None) or first["msg"]
         given = spec.options.get(key)
-        raise BadInput(f"{place}.options.{key}: given {shown(given)}; allowed: {allowed}") from None
+        raise BadInput(f"{place}.options.{key}: given {quote(given)}; allowed: {allowed}") from None
