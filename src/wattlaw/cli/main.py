@@ -49,6 +49,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         from wattlaw.cli.commands import app
 
+        _refuse_empty(sys.argv[1:] if arguments is None else arguments)
         result = app(args=arguments, prog_name="wattlaw", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
@@ -63,6 +64,25 @@ def _run(arguments: Sequence[str] | None) -> int:
         code, text = _told(error)
     _say(text)
     return code
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Refuse an empty argument: an empty path is the current folder, where nobody wants files.
+
+    The arguments of a command that is measured are its own.
+    """
+    own = list(arguments)
+    if "--" in own:
+        own = own[: own.index("--")]
+    elif own[:1] == ["measure"]:
+        return
+    for number, argument in enumerate(own, 1):
+        name, equals, value = argument.partition("=")
+        if not argument or (name.startswith("--") and equals and not value):
+            from wattlaw.errors import BadInput
+
+            which = f"{name} is" if name else f"argument {number} is"
+            raise BadInput(f"{which} empty; is a variable of the shell not set?")
 
 
 def _say(text: str) -> None:
