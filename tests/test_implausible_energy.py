@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -22,6 +21,7 @@ from fake_nvml import (
     SETTER_IS_UNDONE,
     Boards,
 )
+from public_data import ORIGINS, public_csv
 from recording import HOST, Recording, machine, record, report_of, samples_of
 from test_nvidia_meter import LOST, UNKNOWN, facts_of, of, opened, told
 from wattlaw.devices.meter import Target
@@ -35,7 +35,6 @@ from wattlaw.telemetry import plausibility, sampler
 from wattlaw.telemetry.energy import energy_of_windows
 
 S = 10**9
-POWER = Path(__file__).parents[2] / "shared/data/node_power_1x8gpu.csv"
 Row = dict[str, object]
 
 
@@ -403,10 +402,9 @@ def test_power_that_stays_the_same_for_a_reason_is_not_stuck(columns, facts):
     assert {row["energy_verdict"] for row in rows} == {"ok"}
 
 
-def test_a_real_training_of_eight_gpus_is_plausible_and_not_stuck():
-    if not POWER.exists():
-        pytest.skip(f"{POWER} is not here")
-    with POWER.open(newline="") as file:
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_a_training_on_eight_gpus_is_plausible_and_not_stuck(origin):
+    with public_csv("node_power_1x8gpu.csv", origin).open(newline="") as file:
         rows = list(csv.DictReader(file))
     told = [(float(row["t_rel_run_start_s"]), float(row["power_W"]) / 8)
             for row in rows if row["run"] == rows[0]["run"]]  # fmt: skip

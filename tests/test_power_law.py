@@ -1,7 +1,6 @@
 """Power laws against statsmodels called directly, exact laws, real series, and refusals."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from conftest import wattlaw
+from public_data import public_csv
 from wattlaw.analysis.laws.fits import LAW_KEYS, fit_groups
 from wattlaw.analysis.laws.observations import POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import fit_power_law
@@ -21,7 +21,6 @@ from wattlaw.cli.analysing import _flat
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 
-REAL = Path(__file__).parents[1].parent / "shared" / "data" / "scaling_series.csv"
 KEYS = {
     "group",
     *LAW_KEYS,
@@ -31,13 +30,6 @@ KEYS = {
     "no_breakpoint_reason",
     "reason",
 }
-
-
-@pytest.fixture
-def real() -> Path:
-    if not REAL.exists():
-        pytest.skip(f"{REAL} is not there: other people's measurements are not in the repository")
-    return REAL
 
 
 def random_table(seed: int) -> pd.DataFrame:
@@ -263,12 +255,14 @@ def test_unknown_and_wordy_columns_are_named():
         fit_groups(table, "n", "t", [])
 
 
-def test_the_published_series_give_one_law_each(real):
-    found = wattlaw("fit", real, "--x", "gpus", "--y", "value", "--by", "family,series", "--json")
+@pytest.mark.parametrize(("origin", "count"), [("generated", 24), ("public", 116)])
+def test_each_series_gives_one_law(origin, count):
+    path = public_csv("scaling_series.csv", origin)
+    found = wattlaw("fit", path, "--x", "gpus", "--y", "value", "--by", "family,series", "--json")
     assert found.returncode == 0
     laws = json.loads(found.stdout)
-    assert len(laws) == 116
-    assert len({tuple(law["group"].values()) for law in laws}) == 116
+    assert len(laws) == count
+    assert len({tuple(law["group"].values()) for law in laws}) == count
     assert found.stderr == ""
     for law in laws:
         assert set(law) == KEYS
