@@ -197,7 +197,7 @@ def test_what_cannot_be_is_named():
 
 
 def test_the_json_has_no_number_that_json_lacks():
-    told = best_limit(repeated(CLEAR, noise=0.01, repeats=1)).as_json()
+    told = best_limit(repeated(CLEAR, noise=0.01, repeats=1)).to_dict()
     assert told["saving_ci"] is None
     assert told["candidates"][0]["limit"] is None
     assert told["candidates"][0]["cost_ratio_low"] is None

@@ -79,7 +79,7 @@ def test_epochs_that_do_not_rise_leave_the_upper_end_open():
     assert found.b_crit_ci[1] is None
     assert found.b_crit_ci[0] > 4096
     assert "no rise of the epochs" in found.sentence
-    json.dumps(found.as_json(), allow_nan=False)
+    json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_epochs_in_proportion_leave_the_lower_end_open():
@@ -148,7 +148,7 @@ def test_every_series_gives_a_law_or_a_reason(series):
             continue
         missing = int(rows["target_epoch"].isna().sum())
         assert found.n + found.left_out == len(rows) and found.left_out == missing
-        json.dumps(found.as_json(), allow_nan=False)
+        json.dumps(found.to_dict(), allow_nan=False)
         told.append((key, found.sentence))
     assert len(told) == series.groupby(["dataset", "network", "target_metric"]).ngroups
     assert all(words for _, words in told)

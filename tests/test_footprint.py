@@ -106,7 +106,7 @@ def test_a_negative_energy_is_refused():
 
 
 def test_json_is_plain():
-    assert Footprint().of(3.6e6).as_json() == {
+    assert Footprint().of(3.6e6).to_dict() == {
         "energy_kwh": 1.0, "facility_energy_kwh": 1.0, "co2_kg": None, "electricity_cost": None,
         "gpu_hour_cost": None, "cost": None, "currency": None,
         "counted": "energy as given; no PUE given, so without cooling and conversion of the "

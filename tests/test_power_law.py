@@ -14,22 +14,18 @@ from scipy import stats
 
 from conftest import wattlaw
 from public_data import public_csv
-from wattlaw.analysis.laws.fits import LAW_KEYS, fit_groups
+from wattlaw.analysis.laws.fits import fit_groups
 from wattlaw.analysis.laws.observations import POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import fit_power_law
-from wattlaw.cli.analysing import _flat
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 
 KEYS = {
-    "group",
-    *LAW_KEYS,
-    "selected",
-    "breakpoint",
-    "breakpoint_p",
-    "no_breakpoint_reason",
-    "reason",
-}
+    "group", "law", "n", "alpha", "alpha_ci", "beta", "beta_se", "beta_ci", "r2", "p_value",
+    "x_min", "x_max", "beta_se_hc3", "beta_ci_hc3", "beta_se_repeats", "beta_ci_repeats",
+    "alpha_ci_repeats", "lack_of_fit_p", "trusted", "diagnostics", "selected", "breakpoint",
+    "breakpoint_p", "no_breakpoint_reason", "reason",
+}  # fmt: skip
 
 
 def random_table(seed: int) -> pd.DataFrame:
@@ -149,19 +145,19 @@ def test_residuals_that_curve_or_spread_are_told():
     straight = fit_power_law(x, x**-0.8 * np.exp(dice.normal(0, 0.02, x.size))).diagnostics
     curved = fit_power_law(x, (1 / x + 0.1) * np.exp(dice.normal(0, 0.02, x.size))).diagnostics
     spread = fit_power_law(x, x**-0.8 * np.exp(dice.normal(0, 0.01 * x))).diagnostics
-    assert straight.words == "residuals: nothing speaks against the law"
-    assert "they curve with ln N" in curved.words
-    assert "their spread changes with N" in spread.words
+    assert straight.sentence == "residuals: nothing speaks against the law"
+    assert "they curve with ln N" in curved.sentence
+    assert "their spread changes with N" in spread.sentence
     design = np.column_stack([np.ones(30), np.log(x), np.log(x) ** 2])
     y = (1 / x + 0.1) * np.exp(np.random.default_rng(1).normal(0, 0.2, x.size))
     direct = sm.OLS(np.log(y), design).fit()
     assert fit_power_law(x, y).diagnostics.curvature_p == pytest.approx(direct.pvalues[2])
     few = fit_power_law([1, 2, 4], [4.0, 2.1, 1.0]).diagnostics
-    assert few.as_json() == {
+    assert few.to_dict() == {
         "normality_p": None,
         "curvature_p": None,
         "heteroscedasticity_p": None,
-        "words": "too few runs, or no scatter, to test the residuals",
+        "sentence": "too few runs, or no scatter, to test the residuals",
     }
 
 
@@ -230,7 +226,7 @@ def test_a_constant_time_has_no_r_squared_and_is_no_gain():
     assert law.beta == pytest.approx(0)
     assert law.r2 is None
     assert law.p_value is None
-    json.dumps(law.as_json(), allow_nan=False)
+    json.dumps(law.to_dict(), allow_nan=False)
 
 
 def test_missing_group_values_are_a_group_and_refusals_carry_their_group():
@@ -240,7 +236,7 @@ def test_missing_group_values_are_a_group_and_refusals_carry_their_group():
     fits = fit_groups(table, "n", "t", ["cap"])
     assert [group for group, _ in fits.laws] == [{"cap": None}]
     assert fits.refusals[0][0] == {"cap": 100.0}
-    refused = fits.as_json()[0] if fits.rows[0].law is None else fits.as_json()[1]
+    refused = next(row.to_dict() for row in fits.rows if row.law is None)
     assert refused["law"] is None
     assert refused["beta"] is None
     assert refused["reason"].startswith("2 distinct worker counts")
@@ -353,11 +349,11 @@ def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys
 
 def test_fits_are_exported_flat(tmp_path):
     table = pd.DataFrame({"s": [1, 1, 1, 2, 2], "n": [1, 2, 4, 1, 2], "t": [4.0, 2.1, 1, 2, 1]})
-    flat = _flat(fit_groups(table, "n", "t", ["s"]))
+    flat = fit_groups(table, "n", "t", ["s"]).to_frame()
     assert {"group.s", "trusted.beta_ci", "selected.law", "reason"} <= {*flat.columns}
     assert not {"trusted", "selected", "diagnostics"} & {*flat.columns}
     assert flat["n"].tolist() == [3, pd.NA]
-    assert _flat(fit_groups(table.iloc[:0], "n", "t", ["s"])).empty
+    assert fit_groups(table.iloc[:0], "n", "t", ["s"]).to_frame().empty
     assert len(pa.Table.from_pandas(flat)) == 2
 
 

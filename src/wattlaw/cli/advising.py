@@ -49,7 +49,7 @@ def advise(
         epochs_to_train=epochs, target=finite("--target", target), footprint=footprint,
     )  # fmt: skip
     if as_json:
-        print(json.dumps(found.as_json(), allow_nan=False))
+        print(json.dumps(found.to_dict(), allow_nan=False))
         return 0
     console = Console()
     for line in _words(found):
@@ -102,7 +102,7 @@ def _spent(found: advice.Advice, option: Option) -> dict[str, str]:
     """Return cost and carbon of an option in words; empty where not known."""
     currency = (found.footprint.currency if found.footprint else None) or ""
     said = {"cost": currency, "co2_kg": "kg CO2e"}
-    amounts = {name: option.footprint(found.footprint, name) for name in said}
+    amounts = {name: getattr(option, name) for name in said}
     return {
         name: "" if spent is None else amount(spent, said[name]) for name, spent in amounts.items()
     }
@@ -169,14 +169,13 @@ def _tight(words: str) -> str:
 
 def _columns(found: advice.Advice) -> dict[str, Callable[[Option], str]]:
     """Return what each column says of an option; ``-`` for nothing."""
-    factors = found.footprint
 
     def gpus(one: Option) -> str:
         return f"{one.gpus} *" if one == found.recommended else str(one.gpus)
 
     def mean(name: str) -> Callable[[Option], str]:
         def cell(one: Option) -> str:
-            quantity = one.footprint(factors, name)
+            quantity = getattr(one, name)
             return "-" if quantity is None else number(quantity.mean)
 
         return cell

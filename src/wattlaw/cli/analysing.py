@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import tee
 from pathlib import Path
 
-import pandas as pd
 import pyarrow as pa
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -48,7 +47,7 @@ def fit(source: Sequence[Path], x: str, y: str, by: str | None, *, as_json: bool
         words = f"no law for {shorten(group_label(group)) or 'the table'}: {reason}"
         print(f"wattlaw: {collapse_whitespace(words)}", file=sys.stderr)
     if as_json:
-        print(json.dumps(fits.as_json(), allow_nan=False))
+        print(json.dumps([row.to_dict() for row in fits.rows], allow_nan=False))
     elif fits.laws:
         _show(fits)
     if fits.laws:
@@ -126,7 +125,7 @@ def export(store: Path, table: str, output: Path, *, raw: bool = False) -> int:
     found = Store.existing(store)
     if table == "fits":
         fits = fit_series(scaling_series(run_metrics(*read_stores([store]))))
-        rows = pa.Table.from_pandas(_flat(fits), preserve_index=False)
+        rows = pa.Table.from_pandas(fits.to_frame(), preserve_index=False)
     elif table == "statistics":
         from wattlaw.store.statistics import statistics
 
@@ -141,19 +140,6 @@ def export(store: Path, table: str, output: Path, *, raw: bool = False) -> int:
     write_table(output, rows, raw=raw)
     print(f"{output}: {len(rows)} rows of {table}")
     return 0
-
-
-def _flat(fits: Fits) -> pd.DataFrame:
-    """Return a row per series; what is nested in JSON becomes columns such as ``bend.at``."""
-    rows = [
-        {name: value for name, value in row.items() if value is not None or name not in _NESTED}
-        for row in fits.as_json()
-    ]
-    flat = pd.json_normalize(rows)
-    return flat.astype({"n": "Int64"}) if rows else flat
-
-
-_NESTED = ("trusted", "diagnostics", "selected", "breakpoint")
 
 
 def _show(fits: Fits) -> None:
@@ -187,7 +173,7 @@ def _cells(row: Fit, law: PowerLaw) -> list[str]:
         "-" if law.p_value is None else f"{law.p_value:.2g}",
         str(law.n),
         f"{law.x_min:g}-{law.x_max:g}",
-        row.selection.best.name if row.selection else "-",
+        row.selection.best.law if row.selection else "-",
         _breakpoint_cell(row),
     ]
 

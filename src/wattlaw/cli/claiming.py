@@ -28,7 +28,7 @@ def claims(
     footprint = footprint_of(pue, grid, None, None)
     found = check_claims(find(*read_stores(stores), footprint=footprint))
     if as_json:
-        print(json.dumps([claim.as_json() for claim in found], allow_nan=False))
+        print(json.dumps([claim.to_dict() for claim in found], allow_nan=False))
     else:
         _show(found)
     return 0

@@ -88,7 +88,7 @@ def alternatives(findings: Findings) -> alt.ConcatChart | None:
 
 
 def _differs(fit: Fit) -> bool:
-    other = fit.selection is not None and fit.selection.best.name != "power"
+    other = fit.selection is not None and fit.selection.best.law != "power"
     return fit.law is not None and (other or fit.breakpoint is not None)
 
 
@@ -98,7 +98,7 @@ def _limited(fit: Fit) -> bool:
 
 
 def _name(fit: Fit) -> str:
-    name = "power" if fit.selection is None else fit.selection.best.name
+    name = "power" if fit.selection is None else fit.selection.best.law
     return _NAMES.get(name, name)
 
 

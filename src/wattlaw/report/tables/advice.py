@@ -157,7 +157,7 @@ def _known_by(option: Option) -> str:
 
 
 def _footprint(one: Offer, name: str) -> str:
-    found = one.option.footprint(one.advice.footprint, name)
+    found = getattr(one.option, name)
     if found is None:
         return NONE
     currency = one.advice.footprint.currency if one.advice.footprint else None

@@ -40,6 +40,6 @@ def by_workload(claims: Sequence[Claim]) -> Table | None:
         "claims_by_workload",
         "Findings by workload",
         columns,
-        [(claim, part) for claim in claims for part in claim.parts],
+        [(claim, part) for claim in claims for part in claim.workloads],
         command="wattlaw claims STORE --json",
     )

@@ -49,10 +49,10 @@ def alternatives(findings: Findings) -> Table | None:
     """Return the law that each series suits best, and how well it foretells its largest count."""
     columns = [
         Column("series", series, numeric=False),
-        Column("law taken", lambda fit: fit.selection.best.name, numeric=False),
+        Column("law taken", lambda fit: fit.selection.best.law, numeric=False),
         Column("parameters", lambda fit: _parameters(fit.selection.best), numeric=False),
-        Column("weight", lambda fit: number(_of_law(fit, fit.selection.best.name, "weight"), 2)),
-        Column("its error at the largest N", lambda fit: _error(fit, fit.selection.best.name)),
+        Column("weight", lambda fit: number(_of_law(fit, fit.selection.best.law, "weight"), 2)),
+        Column("its error at the largest N", lambda fit: _error(fit, fit.selection.best.law)),
         Column("power law's error there", lambda fit: _error(fit, "power")),
         Column("why", lambda fit: fit.selection.reason, numeric=False),
     ]
@@ -179,7 +179,7 @@ _FROM = {"ols": "runs", "repeats": "counts"}
 
 
 def _doubts(fit: Fit) -> str:
-    found = fit.law.diagnostics.words if fit.law else ""
+    found = fit.law.diagnostics.sentence if fit.law else ""
     told = found.removeprefix("residuals: ")
     return NONE if "nothing speaks against" in told or "too few runs" in told else told
 
