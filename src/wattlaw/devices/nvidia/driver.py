@@ -10,15 +10,15 @@ from typing import Any, Self, TypeVar
 
 import pynvml
 
-from wattlaw.devices.nvidia.visible import Listed, selected
+from wattlaw.devices.nvidia.visible import GpuListing, select_gpus
 from wattlaw.errors import NotAvailable, NotPermitted
 
 T = TypeVar("T")
 
-_ANSWERS_S = 15.0
+_DRIVER_TIMEOUT_S = 15.0
 
 #: The board or the driver is gone; asking again is of no use.
-_GONE = frozenset(
+_LOST_ERRORS = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -28,7 +28,7 @@ _GONE = frozenset(
     }
 )
 #: The board, the driver or this user cannot do it, now or later.
-_CANNOT = frozenset(
+_UNSUPPORTED_ERRORS = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
         pynvml.NVML_ERROR_NO_PERMISSION,
@@ -38,7 +38,7 @@ _CANNOT = frozenset(
     }
 )
 #: There is nothing new; not an error.
-_NOTHING_NEW = frozenset({pynvml.NVML_ERROR_NO_DATA, pynvml.NVML_ERROR_NOT_FOUND})
+_NO_DATA_ERRORS = frozenset({pynvml.NVML_ERROR_NO_DATA, pynvml.NVML_ERROR_NOT_FOUND})
 
 
 #: What drivers say instead of "not available": -1, as NVML_VALUE_NOT_AVAILABLE, and the greatest
@@ -46,12 +46,12 @@ _NOTHING_NEW = frozenset({pynvml.NVML_ERROR_NO_DATA, pynvml.NVML_ERROR_NOT_FOUND
 _SENTINELS = frozenset({2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1})
 
 
-class Gone(Exception):
+class GpuLost(Exception):
     """A board that will not answer any more."""
 
 
 @dataclass(frozen=True)
-class Board:
+class NvidiaGpu:
     """One physical board, by its UUID."""
 
     uuid: str
@@ -60,12 +60,12 @@ class Board:
     is_shared: bool  # in MIG mode: others may use the rest of it
 
 
-def supported(call: Callable[..., T], *arguments: Any) -> T | None:
+def query(call: Callable[..., T], *arguments: Any) -> T | None:
     """Return what a driver call gives, None where the board cannot do it or has nothing new.
 
     Raises
     ------
-    Gone
+    GpuLost
         The board is lost.
     pynvml.NVMLError
         Anything else; it may be different the next time.
@@ -73,23 +73,23 @@ def supported(call: Callable[..., T], *arguments: Any) -> T | None:
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
-        if error.value in _GONE:
-            raise Gone(words(error)) from None
-        if error.value in _CANNOT or error.value in _NOTHING_NEW:
+        if error.value in _LOST_ERRORS:
+            raise GpuLost(describe(error)) from None
+        if error.value in _UNSUPPORTED_ERRORS or error.value in _NO_DATA_ERRORS:
             return None
         raise
 
 
-def optional(call: Callable[..., T], *arguments: Any) -> T | None:
+def query_optional(call: Callable[..., T], *arguments: Any) -> T | None:
     """Return what a call gives that is no part of an energy: failing, it costs its own value only.
 
     Raises
     ------
-    Gone
+    GpuLost
         The board is lost.
     """
     try:
-        return supported(call, *arguments)
+        return query(call, *arguments)
     except pynvml.NVMLError:
         return None
 
@@ -101,14 +101,14 @@ def known(value: float | None, most: float = math.inf) -> float | None:
     return value
 
 
-def checked(code: int) -> bool:
+def raise_on_error(code: int) -> bool:
     """Raise the error that a call of the driver returned as a number."""
     if code != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(code)
     return True
 
 
-def words(error: pynvml.NVMLError) -> str:
+def describe(error: pynvml.NVMLError) -> str:
     """Return what the driver said."""
     return f"{error} (NVML error {error.value})"
 
@@ -117,7 +117,7 @@ class Driver:
     """The loaded driver library; ``close`` lets it go."""
 
     def __init__(self) -> None:
-        self.version = text(pynvml.nvmlSystemGetDriverVersion())
+        self.version = decode(pynvml.nvmlSystemGetDriverVersion())
         self._is_open = True
 
     @classmethod
@@ -139,27 +139,29 @@ class Driver:
                 told = "no NVIDIA driver here (libnvidia-ml.so.1 is not there)"
                 raise NotAvailable(told) from None
             if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-                told = f"{words(error)}: the driver was updated under the kernel; reboot"
+                told = f"{describe(error)}: the driver was updated under the kernel; reboot"
                 raise NotAvailable(told) from None
             kind = NotPermitted if error.value == pynvml.NVML_ERROR_NO_PERMISSION else NotAvailable
-            raise kind(f"the NVIDIA driver does not answer: {words(error)}") from None
+            raise kind(f"the NVIDIA driver does not answer: {describe(error)}") from None
 
-    def boards(self) -> list[Board]:
+    def gpus(self) -> list[NvidiaGpu]:
         """Return every board of the machine that answers, in the order of PCI bus ids."""
         return [board for board, _ in self._listed()]
 
-    def visible(self, environ: Mapping[str, str] | None = None) -> tuple[list[Board], list[str]]:
+    def visible(
+        self, environ: Mapping[str, str] | None = None
+    ) -> tuple[list[NvidiaGpu], list[str]]:
         """Return the boards that an environment (by default ours) makes visible, with notes."""
         pairs = self._listed()
-        chosen = selected(
+        chosen = select_gpus(
             [listed for _, listed in pairs], os.environ if environ is None else environ
         )
         by_uuid = {board.uuid: board for board, _ in pairs}
         return [by_uuid[listed.uuid] for listed in chosen.boards], list(chosen.notes)
 
-    def named(self, uuids: tuple[str, ...]) -> list[Board]:
+    def named(self, uuids: tuple[str, ...]) -> list[NvidiaGpu]:
         """Return boards by UUID; raises ``NotAvailable`` for one that is not here."""
-        by_uuid = {board.uuid: board for board in self.boards()}
+        by_uuid = {board.uuid: board for board in self.gpus()}
         for uuid in uuids:
             if uuid not in by_uuid:
                 raise NotAvailable(f"GPU {uuid} is not on this machine")
@@ -172,35 +174,35 @@ class Driver:
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
 
-    def _listed(self) -> list[tuple[Board, Listed]]:
+    def _listed(self) -> list[tuple[NvidiaGpu, GpuListing]]:
         found = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uuid, name = (
-                    text(pynvml.nvmlDeviceGetUUID(handle)),
-                    text(pynvml.nvmlDeviceGetName(handle)),
+                    decode(pynvml.nvmlDeviceGetUUID(handle)),
+                    decode(pynvml.nvmlDeviceGetName(handle)),
                 )
-                mig = supported(pynvml.nvmlDeviceGetMigMode, handle)
-                minor = supported(pynvml.nvmlDeviceGetMinorNumber, handle)
+                mig = query(pynvml.nvmlDeviceGetMigMode, handle)
+                minor = query(pynvml.nvmlDeviceGetMinorNumber, handle)
                 parts = _mig_uuids(handle) if mig and mig[0] else ()
-            except (pynvml.NVMLError, Gone):
+            except (pynvml.NVMLError, GpuLost):
                 continue  # a board that has fallen off the bus, or is not ours
-            board = Board(uuid, name, handle, is_shared=bool(mig and mig[0]))
-            found.append((board, Listed(uuid, name, minor, parts)))
+            board = NvidiaGpu(uuid, name, handle, is_shared=bool(mig and mig[0]))
+            found.append((board, GpuListing(uuid, name, minor, parts)))
         return found
 
 
 def _mig_uuids(handle: Any) -> tuple[str, ...]:
     found = []
-    for index in range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        part = optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
-        uuid = optional(pynvml.nvmlDeviceGetUUID, part) if part is not None else None
-        found += [text(uuid)] if uuid else []
+    for index in range(query_optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        part = query_optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        uuid = query_optional(pynvml.nvmlDeviceGetUUID, part) if part is not None else None
+        found += [decode(uuid)] if uuid else []
     return tuple(found)
 
 
-def text(told: str | bytes) -> str:
+def decode(told: str | bytes) -> str:
     """Return what the driver told as text; its bindings give bytes or text."""
     return told.decode() if isinstance(told, bytes) else told
 
@@ -213,7 +215,7 @@ def visible_gpu_ids() -> list[str]:
     found: list[str] = []
     asking = threading.Thread(target=lambda: found.extend(_visible_gpu_ids()), daemon=True)
     asking.start()
-    asking.join(_ANSWERS_S)
+    asking.join(_DRIVER_TIMEOUT_S)
     return [] if asking.is_alive() else found
 
 
@@ -224,7 +226,7 @@ def _visible_gpu_ids() -> list[str]:
         return []
     try:
         return [board.uuid for board in driver.visible()[0]]
-    except (NotAvailable, Gone, pynvml.NVMLError):
+    except (NotAvailable, GpuLost, pynvml.NVMLError):
         return []
     finally:
         driver.close()

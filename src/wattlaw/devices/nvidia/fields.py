@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from wattlaw.devices.nvidia.driver import checked, known, supported
+from wattlaw.devices.nvidia.driver import known, query, raise_on_error
 
 ENERGY = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION
 AVERAGE = pynvml.NVML_FI_DEV_POWER_AVERAGE
@@ -53,7 +53,7 @@ class Fields:
         code = pynvml.nvmlLib.nvmlDeviceGetFieldValues(
             self._handle, len(self._values), ctypes.byref(self._values)
         )
-        if supported(checked, code) is None:
+        if query(raise_on_error, code) is None:
             return {}
         found = {}
         now_us = now_ns // 1000

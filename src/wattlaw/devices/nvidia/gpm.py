@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import pynvml
 
-from wattlaw.devices.nvidia.driver import known, supported
+from wattlaw.devices.nvidia.driver import known, query
 
 _METRICS = {
     "sm_occupancy": pynvml.NVML_GPM_METRIC_SM_OCCUPANCY,
@@ -29,21 +29,21 @@ class Gpm:
         self._count = 0
 
     @classmethod
-    def found(cls, handle: Any) -> Self | None:
+    def open(cls, handle: Any) -> Self | None:
         """Return the metrics of a board that has them, else None."""
-        told = supported(pynvml.nvmlGpmQueryDeviceSupport, handle)
+        told = query(pynvml.nvmlGpmQueryDeviceSupport, handle)
         return cls(handle) if told is not None and told.isSupportedDevice else None
 
     def read(self) -> dict[str, float]:
         """Return the means since the reading before, as shares; nothing the first time."""
         new = self._samples[self._count % 2]
-        if supported(pynvml.nvmlGpmSampleGet, self._handle, new) is None:
+        if query(pynvml.nvmlGpmSampleGet, self._handle, new) is None:
             return {}
         self._count += 1
         if self._count < 2:
             return {}
         self._asked.sample1, self._asked.sample2 = self._samples[self._count % 2], new
-        if supported(pynvml.nvmlGpmMetricsGet, self._asked) is None:
+        if query(pynvml.nvmlGpmMetricsGet, self._asked) is None:
             return {}
         told = zip(_METRICS, self._asked.metrics, strict=False)
         return {
@@ -56,4 +56,4 @@ class Gpm:
     def close(self) -> None:
         """Free what the driver allocated."""
         while self._samples:
-            supported(pynvml.nvmlGpmSampleFree, self._samples.pop())
+            query(pynvml.nvmlGpmSampleFree, self._samples.pop())

@@ -12,7 +12,7 @@ import psutil
 import pynvml
 
 from wattlaw.devices.limiter import LimitState
-from wattlaw.devices.nvidia.driver import Board, Driver, Gone, known, supported, words
+from wattlaw.devices.nvidia.driver import Driver, GpuLost, NvidiaGpu, describe, known, query
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 
 _SMI_TIMEOUT_S = 60
@@ -28,7 +28,7 @@ class NvidiaLimiter:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._boards = {board.uuid: board for board in driver.boards()}
+        self._boards = {board.uuid: board for board in driver.gpus()}
 
     @classmethod
     def open(cls) -> Self:
@@ -36,7 +36,7 @@ class NvidiaLimiter:
         driver = Driver.open()
         try:
             limiter = cls(driver)
-        except (pynvml.NVMLError, Gone) as error:
+        except (pynvml.NVMLError, GpuLost) as error:
             driver.close()
             raise NotAvailable(f"the NVIDIA driver does not answer: {one_line(error)}") from None
         if not limiter._boards:
@@ -53,22 +53,22 @@ class NvidiaLimiter:
         board = self._board(device)
         handle = board.handle
         try:
-            limits = supported(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+            limits = query(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
             clocks = _clocks(handle)
             return LimitState(
                 device,
                 board.name,
-                _watts(supported(pynvml.nvmlDeviceGetPowerManagementLimit, handle)),
-                _watts(supported(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
-                _watts(supported(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)),
+                _watts(query(pynvml.nvmlDeviceGetPowerManagementLimit, handle)),
+                _watts(query(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
+                _watts(query(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)),
                 _watts(limits[0] if limits else None),
                 _watts(limits[1] if limits else None),
                 min(clocks, default=None),
                 max(clocks, default=None),
                 board.is_shared,
-                _is_on(supported(pynvml.nvmlDeviceGetPersistenceMode, handle)),
+                _is_on(query(pynvml.nvmlDeviceGetPersistenceMode, handle)),
             )
-        except (pynvml.NVMLError, Gone) as error:
+        except (pynvml.NVMLError, GpuLost) as error:
             raise NotAvailable(f"{device}: does not answer: {one_line(error)}") from None
 
     def set_power_limit(self, device: str, watts: float) -> None:
@@ -93,13 +93,13 @@ class NvidiaLimiter:
         try:
             call(board.handle, *values)
         except pynvml.NVMLError as error:
-            told = f"{device}: {words(error)}"
+            told = f"{device}: {describe(error)}"
             if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
                 raise NotPermitted(f"{told}: setting limits takes root") from None
             unknown = error.value == pynvml.NVML_ERROR_NOT_SUPPORTED
             raise (_NotSupported if unknown else NotAvailable)(told) from None
 
-    def _board(self, device: str) -> Board:
+    def _board(self, device: str) -> NvidiaGpu:
         board = self._boards.get(device)
         if board is None:
             raise NotAvailable(f"GPU {device} is not on this machine")
@@ -179,7 +179,7 @@ def set_power_options(watts: float) -> tuple[str, ...]:
     return "-pl", f"{watts:.3f}".rstrip("0").rstrip(".")
 
 
-def sudo_lets(user: str, device: str, *options: str) -> bool:
+def sudo_allows(user: str, device: str, *options: str) -> bool:
     """Say whether sudo lets a user run nvidia-smi with options on a board; only root can ask."""
     sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
     if sudo is None or smi is None:
@@ -204,13 +204,13 @@ def _wait_for_others(uuid: str) -> None:
     limit after the one that gives back.
     """
     end_s = time.monotonic() + _OTHERS_S
-    while pids := _changing(uuid):
+    while pids := _changing_pids(uuid):
         if time.monotonic() > end_s:
             raise NotAvailable(f"{uuid}: another nvidia-smi (pid {pids[0]}) is changing it")
         time.sleep(0.05)
 
 
-def _changing(uuid: str) -> list[int]:
+def _changing_pids(uuid: str) -> list[int]:
     """Return the pids of what changes a board: root's, as sudo starts it, or our own.
 
     By its real user: anybody can start a program of any name, but not as root. A program that runs
@@ -220,22 +220,22 @@ def _changing(uuid: str) -> list[int]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.uids().real in trusted and _changes(process.cmdline(), uuid):
+            if process.uids().real in trusted and _changes_gpu(process.cmdline(), uuid):
                 found.append(process.pid)
     return found
 
 
-def _changes(line: list[str], uuid: str) -> bool:
+def _changes_gpu(line: list[str], uuid: str) -> bool:
     has_smi = any(word.endswith("nvidia-smi") for word in line[:4])  # sudo may be before it
     return has_smi and uuid in line and not _SETTINGS.isdisjoint(line)
 
 
 def _clocks(handle: Any) -> list[float]:
     """Return the graphics clocks that the board supports at its highest memory clock."""
-    memory = supported(pynvml.nvmlDeviceGetSupportedMemoryClocks, handle)
+    memory = query(pynvml.nvmlDeviceGetSupportedMemoryClocks, handle)
     if not memory:
         return []
-    return supported(pynvml.nvmlDeviceGetSupportedGraphicsClocks, handle, max(memory)) or []
+    return query(pynvml.nvmlDeviceGetSupportedGraphicsClocks, handle, max(memory)) or []
 
 
 def _is_on(state: int | None) -> bool | None:

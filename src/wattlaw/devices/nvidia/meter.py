@@ -7,12 +7,12 @@ from typing import Self
 import pynvml
 
 from wattlaw.devices.meter import Device, Sample, Target
-from wattlaw.devices.nvidia.driver import Board, Driver, Gone
-from wattlaw.devices.nvidia.reader import BoardReader
+from wattlaw.devices.nvidia.driver import Driver, GpuLost, NvidiaGpu
+from wattlaw.devices.nvidia.reader import GpuReader
 from wattlaw.errors import NotAvailable
 
 #: How long the refresh period of the counters is looked for when a meter is opened.
-_LOOK_S = 0.4
+_SEARCH_S = 0.4
 _ENOUGH_CHANGES = 5
 #: How often boards are read whose driver keeps power and utilisation itself.
 BUFFERED_S = 1.0
@@ -21,10 +21,10 @@ BUFFERED_S = 1.0
 class NvidiaMeter:
     """The boards that the environment makes visible, each once, by UUID."""
 
-    def __init__(self, driver: Driver, readers: list[BoardReader], target: Target) -> None:
+    def __init__(self, driver: Driver, readers: list[GpuReader], target: Target) -> None:
         self._driver, self._readers = driver, readers
         self._problems: list[str] = []
-        self._lost: list[tuple[Board, str]] = []  # ours, but they could not be opened
+        self._lost: list[tuple[NvidiaGpu, str]] = []  # ours, but they could not be opened
         find_refresh_periods(readers)
         if any(reader.is_polled for reader in readers):
             self.period_s = target.period_s
@@ -52,8 +52,8 @@ class NvidiaMeter:
             readers, lost = [], []
             for board in boards:
                 try:
-                    readers.append(BoardReader(board, target.period_s))
-                except (Gone, pynvml.NVMLError) as error:
+                    readers.append(GpuReader(board, target.period_s))
+                except (GpuLost, pynvml.NVMLError) as error:
                     lost.append((board, f"cannot be read: {error}"))
             told = [f"{board.uuid}: {why}" for board, why in lost]
             if not readers:
@@ -88,24 +88,24 @@ class NvidiaMeter:
 
     def close(self) -> None:
         """Let the driver go."""
-        with contextlib.suppress(pynvml.NVMLError, Gone):
+        with contextlib.suppress(pynvml.NVMLError, GpuLost):
             for reader in self._readers:
                 reader.close()
         self._driver.close()
 
 
-def find_refresh_periods(readers: list[BoardReader]) -> None:
+def find_refresh_periods(readers: list[GpuReader]) -> None:
     """Watch the counters of all boards for a moment; note for each how often its value changes."""
     changes: dict[int, list[int]] = {place: [] for place in range(len(readers))}
     last: dict[int, float] = {}
-    end_s = time.monotonic() + _LOOK_S
+    end_s = time.monotonic() + _SEARCH_S
     while time.monotonic() < end_s and any(
         len(changes[place]) < _ENOUGH_CHANGES
         for place, reader in enumerate(readers)
         if reader.has_counter
     ):
         for place, reader in enumerate(readers):
-            with contextlib.suppress(Gone, pynvml.NVMLError):
+            with contextlib.suppress(GpuLost, pynvml.NVMLError):
                 counted = reader.energy()
                 if counted is not None and last.get(place) != counted.value:
                     changes[place].append(counted.t_ns)

@@ -18,7 +18,7 @@ _MOST_DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Listed:
+class GpuListing:
     """A board as the machine lists it, in the order of PCI bus ids."""
 
     uuid: str
@@ -28,14 +28,14 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Selection:
+class GpuSelection:
     """The boards that are ours, each once, and what is worth telling about the choice."""
 
-    boards: tuple[Listed, ...]
+    boards: tuple[GpuListing, ...]
     notes: tuple[str, ...] = ()
 
 
-def selected(boards: Sequence[Listed], environ: Mapping[str, str]) -> Selection:
+def select_gpus(boards: Sequence[GpuListing], environ: Mapping[str, str]) -> GpuSelection:
     """Return the boards that a process with this environment may use.
 
     Raises
@@ -55,20 +55,20 @@ def selected(boards: Sequence[Listed], environ: Mapping[str, str]) -> Selection:
     told = (
         (f"{_VISIBLE} names {others} GPU(s) that this Slurm job does not hold",) if others else ()
     )
-    return Selection(mine, (*found.notes, *told))
+    return GpuSelection(mine, (*found.notes, *told))
 
 
 def _of_job(
-    boards: Sequence[Listed], environ: Mapping[str, str], job: frozenset[int] | None
-) -> Selection:
+    boards: Sequence[GpuListing], environ: Mapping[str, str], job: frozenset[int] | None
+) -> GpuSelection:
     """Return all boards, or inside a Slurm job only its own."""
     if "SLURM_JOB_ID" not in environ:
-        return Selection(tuple(boards))
+        return GpuSelection(tuple(boards))
     if job is None:
         why = f"this Slurm job holds no GPU; set {_VISIBLE} to name GPUs all the same"
-        return Selection((), (why,))
+        return GpuSelection((), (why,))
     mine = [board for board in boards if board.minor in job]
-    return Selection(tuple(boards if len(boards) <= len(job) else mine))
+    return GpuSelection(tuple(boards if len(boards) <= len(job) else mine))
 
 
 def _job_minors(environ: Mapping[str, str]) -> frozenset[int] | None:
@@ -94,20 +94,22 @@ def _number(word: str) -> int | None:
     return int(word) if is_number else None
 
 
-def _named(boards: Sequence[Listed], asked: str, environ: Mapping[str, str]) -> Selection:
+def _named(boards: Sequence[GpuListing], asked: str, environ: Mapping[str, str]) -> GpuSelection:
     if asked.strip() in _NO_GPUS:
-        return Selection((), (f"{_VISIBLE} is {asked!r}: no GPU is visible",))
-    found: dict[str, Listed] = {}
+        return GpuSelection((), (f"{_VISIBLE} is {asked!r}: no GPU is visible",))
+    found: dict[str, GpuListing] = {}
     for word in (part.strip() for part in asked.split(",")):
         board = _board(boards, word, environ)
         if board is None:  # as for CUDA, the list ends here
             told = f"{_VISIBLE}: {word!a} names no GPU here; it and what follows is not visible"
-            return Selection(tuple(found.values()), (told,))
+            return GpuSelection(tuple(found.values()), (told,))
         found[board.uuid] = board
-    return Selection(tuple(found.values()))
+    return GpuSelection(tuple(found.values()))
 
 
-def _board(boards: Sequence[Listed], word: str, environ: Mapping[str, str]) -> Listed | None:
+def _board(
+    boards: Sequence[GpuListing], word: str, environ: Mapping[str, str]
+) -> GpuListing | None:
     number = _number(word)
     if number is not None:
         ordered = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
@@ -118,13 +120,13 @@ def _board(boards: Sequence[Listed], word: str, environ: Mapping[str, str]) -> L
             )
         return boards[number] if number < len(boards) else None
     if word.startswith("MIG-GPU-"):  # MIG-<board's UUID>/<GPU instance>/<compute instance>
-        return _only([b for b in boards if b.uuid == word.removeprefix("MIG-").split("/")[0]])
+        return _single([b for b in boards if b.uuid == word.removeprefix("MIG-").split("/")[0]])
     if word.startswith("MIG-"):
-        return _only([b for b in boards if any(uuid.startswith(word) for uuid in b.mig_uuids)])
+        return _single([b for b in boards if any(uuid.startswith(word) for uuid in b.mig_uuids)])
     if word.startswith("GPU-"):
-        return _only([board for board in boards if board.uuid.startswith(word)])
+        return _single([board for board in boards if board.uuid.startswith(word)])
     return None
 
 
-def _only(found: list[Listed]) -> Listed | None:
+def _single(found: list[GpuListing]) -> GpuListing | None:
     return found[0] if len(found) == 1 else None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from wattlaw.devices.nvidia.driver import checked, known, supported
+from wattlaw.devices.nvidia.driver import known, query, raise_on_error
 
 #: Times in microseconds since 1970, ascending, and values.
 Series = tuple[tuple[int, ...], tuple[float, ...]]
@@ -27,7 +27,7 @@ _SPAN_S = 2.0
 _MOST = 1024
 
 
-class Ring:
+class SampleBuffer:
     """One kind of samples of one board."""
 
     def __init__(self, handle: Any, kind: int, scale: float) -> None:
@@ -41,7 +41,9 @@ class Ring:
         self.span_s = 0.0
 
     @classmethod
-    def found(cls, handle: Any, kind: int, scale: float, finest_needed_s: float) -> "Ring | None":
+    def open(
+        cls, handle: Any, kind: int, scale: float, finest_needed_s: float
+    ) -> "SampleBuffer | None":
         """Return a buffer that is fine enough, long enough and on the wall clock, or None."""
         ring = cls(handle, kind, scale)
         times_us, values = ring.new()
@@ -73,19 +75,21 @@ class Ring:
             self._room,
         )
         layout = _LAYOUTS.get(self._type.value)
-        if supported(checked, code) is None or layout is None or not self._count.value:
+        if query(raise_on_error, code) is None or layout is None or not self._count.value:
             return (), ()
         end = self._count.value * layout.size
         times_us, values = zip(*layout.iter_unpack(memoryview(self._room)[:end]), strict=True)
         latest_us = time.time_ns() // 1000 + _OFF_US
         in_range = min(values) >= 0 and max(values) <= self._most and max(times_us) <= latest_us
         if not in_range or [*times_us] != sorted(times_us):
-            times_us, values = self._sound(times_us, values, latest_us)
+            times_us, values = self._valid_samples(times_us, values, latest_us)
         new = bisect.bisect_right(times_us, self._seen_us)
         self._seen_us = max(self._seen_us, times_us[-1]) if times_us else self._seen_us
         return times_us[new:], values[new:]
 
-    def _sound(self, times_us: Sequence[int], values: Sequence[float], latest_us: int) -> Series:
+    def _valid_samples(
+        self, times_us: Sequence[int], values: Sequence[float], latest_us: int
+    ) -> Series:
         """Return the samples that are later than all before them and have a value."""
         newest_us, kept = 0, []
         for t_us, value in zip(times_us, values, strict=True):
@@ -115,7 +119,7 @@ class Mean(NamedTuple):
     values: dict[str, float]
 
 
-class Means:
+class PeriodMeans:
     """Brings the samples of several buffers to one period: the mean of each column in each.
 
     A mean over a period keeps the energy of it, which picking one sample would not. It stands at
@@ -143,12 +147,12 @@ class Means:
             )
             begin = end
 
-    def take(self, *, all_of_it: bool = False) -> list[Mean]:
+    def take(self, *, flush: bool = False) -> list[Mean]:
         """Return the periods that are over, or all there are."""
         if not self._open:
             return []
         newest = max(self._open)
-        done = sorted(number for number in self._open if all_of_it or number < newest)
+        done = sorted(number for number in self._open if flush or number < newest)
         return [self._mean(number, self._open.pop(number)) for number in done]
 
     def _mean(self, number: int, columns: dict[str, tuple[int, int, float]]) -> Mean:
