@@ -281,7 +281,7 @@ def test_without_sudo_there_is_no_way_by_it(
     boards: FakeGpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    with pytest.raises(NotAvailable, match="sudo is not there"):
+    with pytest.raises(NotAvailable, match="sudo not found"):
         registry.load(GROUP, "nvidia-smi").open()
 
 

@@ -337,7 +337,7 @@ def test_a_machine_without_a_driver_says_so(tmp_path):
         pytest.skip("this machine has a driver")
     line = [sys.executable, "-c", code]
     done = subprocess.run(line, capture_output=True, text=True, env=machine(), check=False)
-    assert "NotAvailable: no NVIDIA driver here (libnvidia-ml.so.1 is not there)" in done.stderr
+    assert "NotAvailable: no NVIDIA driver (libnvidia-ml.so.1 not found)" in done.stderr
 
 
 # What it adds up to. Two machines of eight boards are recorded at once by real samplers.

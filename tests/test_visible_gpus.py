@@ -31,7 +31,7 @@ def listed(count: int, **changes: object) -> list[GpuListing]:
 def chosen(boards: list[GpuListing], visible: str | None = None, **more: str) -> list[int]:
     """Return the places of the boards that an environment selects."""
     environ = more if visible is None else more | {"CUDA_VISIBLE_DEVICES": visible}
-    return [boards.index(board) for board in select_gpus(boards, environ).boards]
+    return [boards.index(board) for board in select_gpus(boards, environ).gpus]
 
 
 def test_without_a_variable_every_board_of_the_machine_is_ours():
@@ -126,7 +126,7 @@ def test_a_slurm_job_knows_boards_by_their_device_files_not_by_their_place():
 
 def test_a_job_that_holds_no_gpu_measures_none_and_says_why():
     found = select_gpus(listed(8), {"SLURM_JOB_ID": "7"})
-    assert found.boards == ()
+    assert found.gpus == ()
     assert "holds no GPU" in found.notes[0]
     assert chosen(listed(8), "NoDevFiles", SLURM_JOB_ID="7") == []
     assert chosen(listed(8), "2", SLURM_JOB_ID="7") == [2]  # said by the user
@@ -145,7 +145,7 @@ def test_where_a_cgroup_hides_other_boards_those_that_are_left_are_the_jobs():
 def test_boards_that_cuda_shows_but_the_slurm_job_does_not_hold_are_left_out_and_told():
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "3,4,5"}
     found = select_gpus(listed(8), environ)
-    assert [board.minor for board in found.boards] == [4, 5]
+    assert [board.minor for board in found.gpus] == [4, 5]
     assert found.notes == ("CUDA_VISIBLE_DEVICES names 1 GPU(s) that this Slurm job does not hold",)
 
 
@@ -187,8 +187,8 @@ def test_no_text_in_the_environment_is_an_error_and_no_board_counts_twice(
         assert not is_ordered
         assert count == 3
         return
-    assert len(set(found.boards)) == len(found.boards)
-    assert {*found.boards} <= {*BOARDS[:count]}
+    assert len(set(found.gpus)) == len(found.boards)
+    assert {*found.gpus} <= {*BOARDS[:count]}
 
 
 def metered(monkeypatch: pytest.MonkeyPatch, **environ: str) -> dict[str, float]:

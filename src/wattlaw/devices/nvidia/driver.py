@@ -1,4 +1,4 @@
-"""The NVIDIA driver, opened once, with its boards; what it says no to, in our words."""
+"""The NVIDIA driver, opened once, with its GPUs; its errors become errors of wattlaw."""
 
 import contextlib
 import math
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 _DRIVER_TIMEOUT_S = 15.0
 
-#: The board or the driver is gone; asking again is of no use.
+#: The GPU or the driver is lost. It will not answer again.
 _LOST_ERRORS = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
@@ -27,7 +27,7 @@ _LOST_ERRORS = frozenset(
         pynvml.NVML_ERROR_GPU_NOT_FOUND,
     }
 )
-#: The board, the driver or this user cannot do it, now or later.
+#: The GPU, the driver or this user does not support the call, now or later.
 _UNSUPPORTED_ERRORS = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -37,22 +37,22 @@ _UNSUPPORTED_ERRORS = frozenset(
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
     }
 )
-#: There is nothing new; not an error.
+#: There are no new data. This is no error.
 _NO_DATA_ERRORS = frozenset({pynvml.NVML_ERROR_NO_DATA, pynvml.NVML_ERROR_NOT_FOUND})
 
 
-#: What drivers say instead of "not available": -1, as NVML_VALUE_NOT_AVAILABLE, and the greatest
-#: number, of 32 and 64 bits.
+#: The values with which drivers say "not available", besides negative ones such as -1
+#: (NVML_VALUE_NOT_AVAILABLE): the greatest numbers of 32 and 64 bits.
 _SENTINELS = frozenset({2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1})
 
 
 class GpuLost(Exception):
-    """A board that will not answer any more."""
+    """A GPU that will not answer again."""
 
 
 @dataclass(frozen=True)
 class NvidiaGpu:
-    """One physical board, by its UUID."""
+    """One physical GPU."""
 
     uuid: str
     name: str
@@ -61,14 +61,14 @@ class NvidiaGpu:
 
 
 def query(call: Callable[..., T], *arguments: Any) -> T | None:
-    """Return what a driver call gives, None where the board cannot do it or has nothing new.
+    """Call the driver; return None if the GPU does not support the call or has no new data.
 
     Raises
     ------
     GpuLost
-        The board is lost.
+        The GPU is lost.
     pynvml.NVMLError
-        Anything else; it may be different the next time.
+        Any other error, which may not occur the next time.
     """
     try:
         return call(*arguments)
@@ -81,12 +81,12 @@ def query(call: Callable[..., T], *arguments: Any) -> T | None:
 
 
 def query_optional(call: Callable[..., T], *arguments: Any) -> T | None:
-    """Return what a call gives that is no part of an energy: failing, it costs its own value only.
+    """Call the driver for a value that is no part of an energy; return None on any error.
 
     Raises
     ------
     GpuLost
-        The board is lost.
+        The GPU is lost.
     """
     try:
         return query(call, *arguments)
@@ -94,27 +94,32 @@ def query_optional(call: Callable[..., T], *arguments: Any) -> T | None:
         return None
 
 
-def known(value: float | None, most: float = math.inf) -> float | None:
-    """Return a value that is a number from 0 to the greatest that can be, else None."""
-    if value is None or value in _SENTINELS or not 0 <= value <= most or value == math.inf:
+def valid(value: float | None, maximum: float = math.inf) -> float | None:
+    """Return a value between 0 and a maximum; None if it is outside or means "not available"."""
+    if value is None or value in _SENTINELS or not 0 <= value <= maximum or value == math.inf:
         return None
     return value
 
 
+def scaled(value: float | None, factor: float) -> float | None:
+    """Return a value in another unit; None stays None."""
+    return None if value is None else value * factor
+
+
 def raise_on_error(code: int) -> bool:
-    """Raise the error that a call of the driver returned as a number."""
+    """Raise the error for a return code of the driver."""
     if code != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(code)
     return True
 
 
 def describe(error: pynvml.NVMLError) -> str:
-    """Return what the driver said."""
+    """Return the message of a driver error with its number."""
     return f"{error} (NVML error {error.value})"
 
 
 class Driver:
-    """The loaded driver library; ``close`` lets it go."""
+    """The loaded driver library; ``close`` releases it."""
 
     def __init__(self) -> None:
         self.version = decode(pynvml.nvmlSystemGetDriverVersion())
@@ -127,96 +132,93 @@ class Driver:
         Raises
         ------
         NotAvailable
-            There is no NVIDIA driver here, or it does not answer.
+            There is no NVIDIA driver, or it does not answer.
         NotPermitted
-            It is not this user's to use.
+            This user may not use it.
         """
         try:
             pynvml.nvmlInit()
             return cls()
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-                told = "no NVIDIA driver here (libnvidia-ml.so.1 is not there)"
-                raise NotAvailable(told) from None
+                message = "no NVIDIA driver (libnvidia-ml.so.1 not found)"
+                raise NotAvailable(message) from None
             if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-                told = f"{describe(error)}: the driver was updated under the kernel; reboot"
-                raise NotAvailable(told) from None
+                message = f"{describe(error)}: the driver was updated under the kernel; reboot"
+                raise NotAvailable(message) from None
             kind = NotPermitted if error.value == pynvml.NVML_ERROR_NO_PERMISSION else NotAvailable
             raise kind(f"the NVIDIA driver does not answer: {describe(error)}") from None
 
     def gpus(self) -> list[NvidiaGpu]:
-        """Return every board of the machine that answers, in the order of PCI bus ids."""
-        return [board for board, _ in self._listed()]
+        """Return every GPU of the machine that answers, in the order of PCI bus ids."""
+        return [gpu for gpu, _ in self._list()]
 
     def visible(
         self, environ: Mapping[str, str] | None = None
     ) -> tuple[list[NvidiaGpu], list[str]]:
-        """Return the boards that an environment (by default ours) makes visible, with notes."""
-        pairs = self._listed()
-        chosen = select_gpus(
-            [listed for _, listed in pairs], os.environ if environ is None else environ
-        )
-        by_uuid = {board.uuid: board for board, _ in pairs}
-        return [by_uuid[listed.uuid] for listed in chosen.boards], list(chosen.notes)
+        """Return the GPUs that an environment (by default ours) makes visible, with notes."""
+        pairs = self._list()
+        listings = [listing for _, listing in pairs]
+        selection = select_gpus(listings, os.environ if environ is None else environ)
+        by_uuid = {gpu.uuid: gpu for gpu, _ in pairs}
+        return [by_uuid[listing.uuid] for listing in selection.gpus], list(selection.notes)
 
-    def named(self, uuids: tuple[str, ...]) -> list[NvidiaGpu]:
-        """Return boards by UUID; raises ``NotAvailable`` for one that is not here."""
-        by_uuid = {board.uuid: board for board in self.gpus()}
+    def by_uuid(self, uuids: tuple[str, ...]) -> list[NvidiaGpu]:
+        """Return GPUs by UUID; raises ``NotAvailable`` if one is not on this machine."""
+        by_uuid = {gpu.uuid: gpu for gpu in self.gpus()}
         for uuid in uuids:
             if uuid not in by_uuid:
                 raise NotAvailable(f"GPU {uuid} is not on this machine")
         return [by_uuid[uuid] for uuid in dict.fromkeys(uuids)]
 
     def close(self) -> None:
-        """Let the driver go; it may be gone already."""
+        """Release the driver, which may be gone already."""
         if self._is_open:
             self._is_open = False
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
 
-    def _listed(self) -> list[tuple[NvidiaGpu, GpuListing]]:
-        found = []
+    def _list(self) -> list[tuple[NvidiaGpu, GpuListing]]:
+        gpus = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                uuid, name = (
-                    decode(pynvml.nvmlDeviceGetUUID(handle)),
-                    decode(pynvml.nvmlDeviceGetName(handle)),
-                )
+                uuid = decode(pynvml.nvmlDeviceGetUUID(handle))
+                name = decode(pynvml.nvmlDeviceGetName(handle))
                 mig = query(pynvml.nvmlDeviceGetMigMode, handle)
                 minor = query(pynvml.nvmlDeviceGetMinorNumber, handle)
                 parts = _mig_uuids(handle) if mig and mig[0] else ()
             except (pynvml.NVMLError, GpuLost):
-                continue  # a board that has fallen off the bus, or is not ours
-            board = NvidiaGpu(uuid, name, handle, is_shared=bool(mig and mig[0]))
-            found.append((board, GpuListing(uuid, name, minor, parts)))
-        return found
+                continue  # a GPU that has fallen off the bus, or is not ours
+            gpu = NvidiaGpu(uuid, name, handle, is_shared=bool(mig and mig[0]))
+            gpus.append((gpu, GpuListing(uuid, name, minor, parts)))
+        return gpus
 
 
 def _mig_uuids(handle: Any) -> tuple[str, ...]:
-    found = []
+    uuids = []
     for index in range(query_optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
         part = query_optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         uuid = query_optional(pynvml.nvmlDeviceGetUUID, part) if part is not None else None
-        found += [decode(uuid)] if uuid else []
-    return tuple(found)
+        uuids += [decode(uuid)] if uuid else []
+    return tuple(uuids)
 
 
-def decode(told: str | bytes) -> str:
-    """Return what the driver told as text; its bindings give bytes or text."""
-    return told.decode() if isinstance(told, bytes) else told
+def decode(text: str | bytes) -> str:
+    """Return a text of the driver, whose bindings give bytes or text."""
+    return text.decode() if isinstance(text, bytes) else text
 
 
 def visible_gpu_ids() -> list[str]:
-    """Return the UUIDs of the boards that our environment makes visible; none without a driver.
+    """Return the UUIDs of the GPUs that our environment makes visible; none without a driver.
 
-    A driver that does not answer for some seconds is as none: whoever asks has other work to do.
+    A driver that does not answer for some seconds counts as none, so that the caller goes on.
     """
-    found: list[str] = []
-    asking = threading.Thread(target=lambda: found.extend(_visible_gpu_ids()), daemon=True)
-    asking.start()
-    asking.join(_DRIVER_TIMEOUT_S)
-    return [] if asking.is_alive() else found
+    uuids: list[str] = []
+    thread = threading.Thread(target=lambda: uuids.extend(_visible_gpu_ids()), daemon=True)
+    thread.start()
+    thread.join(_DRIVER_TIMEOUT_S)
+    return [] if thread.is_alive() else uuids
 
 
 def _visible_gpu_ids() -> list[str]:
@@ -225,7 +227,7 @@ def _visible_gpu_ids() -> list[str]:
     except NotAvailable:
         return []
     try:
-        return [board.uuid for board in driver.visible()[0]]
+        return [gpu.uuid for gpu in driver.visible()[0]]
     except (NotAvailable, GpuLost, pynvml.NVMLError):
         return []
     finally:
