@@ -56,7 +56,7 @@ def host(request: pytest.FixtureRequest, watts: float | None = None) -> Bench:
 
 
 def nvidia(request: pytest.FixtureRequest, buffers: int) -> Bench:
-    make = request.getfixturevalue("boards_here")
+    make = request.getfixturevalue("fake_gpus")
     patch = request.getfixturevalue("monkeypatch")
     boards = make(3, buffers=buffers, gpm=1, period_s=[0.0, 0.3, 0.0], refresh_ms=20)
 

@@ -12,7 +12,7 @@ import yaml
 
 from conftest import records, started, study_of, wait_for, wattlaw
 from wattlaw.cli.main import main
-from wattlaw.devices.simulated_boards import SimulatedBoards
+from wattlaw.devices.simulated_gpus import SimulatedGpus
 from wattlaw.errors import NotAvailable
 from wattlaw.launch.local import LocalLauncher
 from wattlaw.launch.planning import plan_study
@@ -189,7 +189,7 @@ def test_a_run_that_can_never_be_simulated_is_refused_with_the_reason(spec, expe
 
 
 def test_limits_are_read_back_and_given_back():
-    boards = SimulatedBoards(V100.gpu, ["a", "b"])
+    boards = SimulatedGpus(V100.gpu, ["a", "b"])
     with limited(boards, Limits(150.0, 735.0)) as reports:
         assert [(one.device, one.limiter) for one in reports] == [
             ("a", "simulated"), ("b", "simulated"),
@@ -203,7 +203,7 @@ def test_limits_are_read_back_and_given_back():
     with pytest.raises(NotAvailable, match="outside"), limited(boards, Limits(50.0)):
         pass
     for refused in (lambda: boards.set_power_limit("a", 999.0), lambda: boards.lock_clock("a", 1.0),
-                    lambda: boards.read("c"), SimulatedBoards.open):  # fmt: skip
+                    lambda: boards.read("c"), SimulatedGpus.open):  # fmt: skip
         with pytest.raises(NotAvailable):
             refused()
     assert boards.read("a").enforced_w == 250.0

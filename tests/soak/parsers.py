@@ -113,16 +113,20 @@ def slurm_commands(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 def requests(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Read a request for limits in a job's comment, and write it again."""
     from wattlaw.errors import BadInput
-    from wattlaw.limits.site.request import comment_of, requested
+    from wattlaw.limits.site.request import limit_comment, parse_limit_comment
 
     try:
-        limits = requested(options["text"])
+        limits = parse_limit_comment(options["text"])
     except BadInput as error:
         return None if str(error).isprintable() else "an unprintable message: " + ascii(str(error))
     for watts in (limits.power_limit_w, limits.clock_limit_mhz):
         if watts is not None and not 0 <= watts < 10_000:
             return f"a limit that cannot be: {watts}"
-    return None if requested(comment_of(limits)) == limits else "a request changes: when rewritten"
+    return (
+        None
+        if parse_limit_comment(limit_comment(limits)) == limits
+        else "a request changes: when rewritten"
+    )
 
 
 def site(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
@@ -143,18 +147,18 @@ def site(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 
 def saved_limits(sandbox: Sandbox, _: dict[str, Any]) -> str | None:
     """Read and restore saved states of limits; the boards keep what they have."""
-    from fake_nvml import Boards
+    from fake_nvml import FakeGpus
     from wattlaw.errors import WattlawError
-    from wattlaw.limits.restore import restore_all_stale
+    from wattlaw.limits.restore import restore_stale_or_raise
     from wattlaw.limits.state_folder import StateFolder
 
-    boards = Boards(sandbox.boards_path)
+    boards = FakeGpus(sandbox.boards_path)
     before = [board.limit_mw for board in boards]
     folder = StateFolder(sandbox.inputs / "limits")
     with contextlib.suppress(WattlawError):
         folder.all()
         folder.damaged()
-        restore_all_stale(folder, also_kept=True)
+        restore_stale_or_raise(folder, include_kept=True)
     after = [board.limit_mw for board in boards]
     return None if before == after else f"boards without permission change: {before} to {after}"
 
@@ -199,12 +203,12 @@ def driver(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     """Read boards whose driver answers oddly, by the real meter and bindings."""
     import pynvml
 
-    from fake_nvml import Boards
+    from fake_nvml import FakeGpus
     from wattlaw.devices.meter import Target
     from wattlaw.devices.nvidia.meter import NvidiaMeter
     from wattlaw.errors import NotAvailable
 
-    boards = Boards(sandbox.boards_path)
+    boards = FakeGpus(sandbox.boards_path)
     with boards.locked():
         for index, name, value in options["fields"]:
             with contextlib.suppress(OverflowError, TypeError):

@@ -19,8 +19,9 @@ from wattlaw.launch.selftest import run_checks
 from wattlaw.limits.guard import acquire, lock_conflict
 from wattlaw.limits.requests import Limits
 from wattlaw.limits.restore import restore_stale
+from wattlaw.limits.saved_state import SavedState
 from wattlaw.limits.site.scripts import write_site_files
-from wattlaw.limits.state_folder import SavedState, StateFolder
+from wattlaw.limits.state_folder import StateFolder
 from wattlaw.terminal import escaped_output
 
 
@@ -73,7 +74,9 @@ def limits_show(*, as_json: bool) -> int:
     except NotAvailable as error:  # the limits are shown all the same
         print(f"wattlaw: {error}", file=sys.stderr)
     devices = list(dict.fromkeys([*states, *saved]))
-    holders_of = {d: folder.holder(d) or "unknown" for d in devices if folder.is_held(d)}
+    holders_of = {
+        d: folder.lock_owner(d) or "unknown" for d in devices if folder.is_locked_anywhere(d)
+    }
     rows = [
         {
             **dataclasses.asdict(states.get(device) or LimitState(device, "not here")),
@@ -136,7 +139,7 @@ def limits_set(gpus: Sequence[str], limits: Limits, prior_clocks: str | None) ->
 
 def limits_restore() -> int:
     """Give back whatever is to be given back."""
-    found, survey = restore_stale(StateFolder(), also_kept=True)
+    found, survey = restore_stale(StateFolder(), include_kept=True)
     if not found:
         print("Nothing is to be given back.")
     for left in found:
@@ -147,7 +150,7 @@ def limits_restore() -> int:
         print(f"wattlaw: {line}", file=sys.stderr)
     if survey.damaged:
         raise BadInput("; ".join(survey.damaged))
-    return NotAvailable.exit_code if any(f.state == "not given back" for f in found) else 0
+    return NotAvailable.exit_code if any(f.state == "not restored" for f in found) else 0
 
 
 def selftest(*, as_json: bool) -> int:

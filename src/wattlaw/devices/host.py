@@ -18,7 +18,7 @@ from wattlaw.errors import NotAvailable
 
 #: How often new processes of the run are looked for: soon at first, then more seldom, because
 #: on a big machine looking costs more than all the rest. An estimate of energy needs it sooner.
-_LOOK_S = 1.0
+_SEARCH_S = 1.0
 _MAX_LOOK_S = 30.0
 #: The kernel counts processor time in hundredths of a second; use, without energy, needs less.
 _FASTEST_S = 0.1
@@ -38,7 +38,7 @@ class HostMeter:
         self._target = target
         self.period_s = max(target.period_s, _FASTEST_S if target.assume_cpu_w else _USE_S)
         self._tree: dict[int, _Process] = {}
-        self._look_s = _LOOK_S
+        self._look_s = _SEARCH_S
         self._looked_s = -_MAX_LOOK_S
         self._busy_s = 0.0
         self._last: tuple[int, float] | None = None
@@ -102,7 +102,7 @@ class HostMeter:
             use = process.use()
             if use is None:
                 self._tree.pop(pid).close()
-                self._look_s = _LOOK_S  # things are moving
+                self._look_s = _SEARCH_S  # things are moving
                 continue
             busy_s += use.busy_s
             resident += use.resident_bytes
@@ -117,7 +117,7 @@ class HostMeter:
             if pid not in self._tree and (process := _Process.of(pid)) is not None:
                 self._tree[pid] = process
         settled = not is_new and self._target.assume_cpu_w is None
-        self._look_s = min(_MAX_LOOK_S, 2 * self._look_s) if settled else _LOOK_S
+        self._look_s = min(_MAX_LOOK_S, 2 * self._look_s) if settled else _SEARCH_S
         self._looked_s = time.monotonic()
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import one_line
 from wattlaw.launch.attempts import missing_of, windows_of_all
-from wattlaw.limits.restore import SAME_W
+from wattlaw.limits.restore import LIMIT_TOLERANCE_W
 from wattlaw.store.files import read_text, write_text
 from wattlaw.store.record import ClockReport, Facts, LimitReport, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
@@ -221,7 +221,7 @@ def _not_enforced(
         clock_mhz = own["sm_clock_mhz"].to_numpy()[is_inside]
         if limit.power_limit_w is not None:
             known_w = [limit.power_limit_w, limit.power_limit_enforced_w or limit.power_limit_w]
-            off = np.abs(np.subtract.outer(enforced_w, known_w)).min(axis=1) > SAME_W
+            off = np.abs(np.subtract.outer(enforced_w, known_w)).min(axis=1) > LIMIT_TOLERANCE_W
             if off.any():
                 told = f"enforced {enforced_w[off].max():g} W at times"
                 yield f"{limit.device} {told} instead of {limit.power_limit_w:g} W"

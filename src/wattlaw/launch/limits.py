@@ -42,7 +42,7 @@ def restore_stale_limits() -> None:
     for line in (*survey.damaged, *survey.ignored):
         print(f"wattlaw: {line}", file=sys.stderr)
     for left in found:
-        if left.state == "given back":
+        if left.state == "restored":
             print(f"wattlaw: gave back the limits of {left.saved.device}", file=sys.stderr)
-        elif left.state in ("not given back", "another user's"):
+        elif left.state in ("not restored", "of another user"):
             print(f"wattlaw: {left.saved.device}: {left.reason}", file=sys.stderr)

@@ -15,11 +15,11 @@ from wattlaw.telemetry.plausibility import COUNTER_SLACK_S, Bounds, Floats, Time
 #: Below this share of a window spoken for by readings its energy is ``partial``.
 MIN_COVERAGE = 0.95
 #: Above this relative gap between counter and integral an energy is ``suspect``.
-MAX_GAP = 0.05
+MAX_DIFFERENCE = 0.05
 #: No device that is on draws nothing for so long: a counter that says so stands still.
-STANDS_STILL_S = 2.0
+STALLED_S = 2.0
 #: Nothing is interpolated over a gap longer than this, or than five sample periods.
-MAX_SILENCE_S = 1.0
+MAX_GAP_S = 1.0
 #: Readings that repeat a value within this many refresh periods tell nothing new.
 _SAME_REFRESH = 1.5
 
@@ -36,7 +36,7 @@ class EnergyEstimate:
     silent: float = 0.0  # share of the window that lies in gaps between its readings
 
     @property
-    def is_sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Say whether there is an energy, and nothing speaks against it."""
         return self.energy_j is not None and self.fault is None
 
@@ -52,7 +52,7 @@ class EnergyEstimate:
         return dataclasses.replace(self, fault=fault)
 
 
-_NOTHING = EnergyEstimate(None, 0.0)
+_NO_ESTIMATE = EnergyEstimate(None, 0.0)
 
 
 class Counter:
@@ -82,17 +82,22 @@ class Counter:
             keep = (age_s == 0) | (age_s > _SAME_REFRESH * self.refresh_s)
             keep[-1:] |= age_s[-1:] > 0
         self._t_ns, self._energy_j = t_ns[keep], energy_j[keep]
-        self._still_s = _still_s(self._t_ns, self._energy_j)
-        self._longest_ns = _longest_ns(self.spacing_s)
+        self._constant_s = _constant_s(self._t_ns, self._energy_j)
+        self._max_gap_ns = _max_gap_ns(self.spacing_s)
         most_s = np.diff(self._t_ns) * 1e-9 + max(COUNTER_SLACK_S, 2 * (self.refresh_s or 0.0))
         self._jumps = np.diff(self._energy_j) > bounds.max_w * most_s
 
-    def between(
-        self, start_ns: int, end_ns: int, *, must_move: bool = False, shape: "Power | None" = None
+    def estimate(
+        self,
+        start_ns: int,
+        end_ns: int,
+        *,
+        must_increase: bool = False,
+        shape: "Power | None" = None,
     ) -> EnergyEstimate:
         """Return the counter's difference, interpolated at the edges.
 
-        ``must_move`` tells that the counter is that of a device that is never off, so that one
+        ``must_increase`` tells that the counter is that of a device that is never off, so that one
         which stands still is at fault. Between two readings the energy is divided as ``shape``,
         the power over the same time, says; without it, evenly, but not over a gap: what lies
         between the edge and the nearest reading is not covered then. How much it is in all is the
@@ -100,28 +105,28 @@ class Counter:
         """
         t_ns, energy_j = self._t_ns, self._energy_j
         if len(t_ns) < 2 or end_ns <= start_ns:
-            return _NOTHING
+            return _NO_ESTIMATE
         begin, end = max(start_ns, int(t_ns[0])), min(end_ns, int(t_ns[-1]))
-        begin, end, silent_ns = self._without_gaps(begin, end, shape)
+        begin, end, silent_ns = self._trim_gaps(begin, end, shape)
         if end <= begin:
-            return _NOTHING
-        first, last = self._around(begin, end)
+            return _NO_ESTIMATE
+        first, last = self._readings_around(begin, end)
         coverage, silent = (ns / (end_ns - start_ns) for ns in (end - begin, silent_ns))
         if (np.diff(energy_j[first : last + 1]) < 0).any():
             return EnergyEstimate(None, coverage, "the counter went back")
         energy = self._at(end, shape) - self._at(begin, shape)
         # Of a window within such a time the counter would say that nothing was used.
-        if must_move and (energy == 0 or self._still_s[first:last].max() > STANDS_STILL_S):
+        if must_increase and (energy == 0 or self._constant_s[first:last].max() > STALLED_S):
             return EnergyEstimate(None, coverage, "the counter stands still")
         fault = "the counter jumped ahead" if self._jumps[first:last].any() else None
         return EnergyEstimate(energy, coverage, fault, silent)
 
-    def _around(self, begin: int, end: int) -> tuple[int, int]:
+    def _readings_around(self, begin: int, end: int) -> tuple[int, int]:
         """Return the places of the readings around a stretch of time."""
         first = int(np.searchsorted(self._t_ns, begin, side="right")) - 1
         return first, int(np.searchsorted(self._t_ns, end, side="left"))
 
-    def _without_gaps(self, begin: int, end: int, shape: "Power | None") -> tuple[int, int, int]:
+    def _trim_gaps(self, begin: int, end: int, shape: "Power | None") -> tuple[int, int, int]:
         """Return a stretch without gaps at its edges, and for how many ns it has gaps inside.
 
         A gap for which the power is known is none.
@@ -129,9 +134,9 @@ class Counter:
         silent_ns = 0
         if end <= begin:
             return begin, end, silent_ns
-        first, last = self._around(begin, end)
+        first, last = self._readings_around(begin, end)
         steps_ns = np.diff(self._t_ns[first : last + 1])
-        for place in np.flatnonzero(steps_ns > self._longest_ns) + first:
+        for place in np.flatnonzero(steps_ns > self._max_gap_ns) + first:
             before_ns, after_ns = int(self._t_ns[place]), int(self._t_ns[place + 1])
             if shape is not None and shape.share(before_ns, after_ns, after_ns) is not None:
                 continue
@@ -159,7 +164,7 @@ class Counter:
         return float(np.median(np.diff(self._t_ns))) * 1e-9 if len(self._t_ns) > 1 else None
 
 
-def _still_s(t_ns: Times, energy_j: Floats) -> Floats:
+def _constant_s(t_ns: Times, energy_j: Floats) -> Floats:
     """Return, for each reading but the last, for how long in all its value stays after it.
 
     That is the whole time of the standing still which a step from it to the next reading is part
@@ -190,7 +195,7 @@ class Power:
         self._t_ns, self._power_w, self._bounds = t_ns, power_w, bounds
         #: The median time between two readings, in seconds; None where there are not two.
         self.spacing_s = float(np.median(np.diff(t_ns))) * 1e-9 if len(t_ns) > 1 else None
-        self._longest_ns = _longest_ns(self.spacing_s)
+        self._max_gap_ns = _max_gap_ns(self.spacing_s)
 
     def extended(self) -> "Power":
         """Return the same power, which stays for one period longer at the beginning and the end.
@@ -213,29 +218,29 @@ class Power:
         None where the readings speak for less than ``MIN_COVERAGE`` of it; in what little they do
         not speak for, the power is taken to be the mean.
         """
-        whole, part = self.between(start_ns, end_ns), self.between(start_ns, t_ns)
+        whole, part = self.estimate(start_ns, end_ns), self.estimate(start_ns, t_ns)
         if not whole.energy_j or whole.coverage < MIN_COVERAGE:
             return None
         all_j = whole.energy_j / whole.coverage
         unknown = (1 - part.coverage) * (t_ns - start_ns) / (end_ns - start_ns)
         return (part.energy_j or 0.0) / all_j + unknown
 
-    def between(self, start_ns: int, end_ns: int) -> EnergyEstimate:
+    def estimate(self, start_ns: int, end_ns: int) -> EnergyEstimate:
         """Return the integral by the trapezoidal rule, with exact edges, over what is covered."""
         if len(self._t_ns) < 2 or end_ns <= start_ns:
-            return _NOTHING
+            return _NO_ESTIMATE
         first = max(0, int(np.searchsorted(self._t_ns, start_ns, side="right")) - 1)
         last = min(len(self._t_ns), int(np.searchsorted(self._t_ns, end_ns, side="left")) + 1)
         t_ns, power_w = self._t_ns[first:last] - start_ns, self._power_w[first:last]
         if len(t_ns) < 2:
-            return _NOTHING
+            return _NO_ESTIMATE
         begin, end = (
             np.clip(t_ns[:-1], 0, end_ns - start_ns),
             np.clip(t_ns[1:], 0, end_ns - start_ns),
         )
-        use = (end > begin) & (np.diff(t_ns) <= self._longest_ns)
+        use = (end > begin) & (np.diff(t_ns) <= self._max_gap_ns)
         if not use.any():
-            return _NOTHING
+            return _NO_ESTIMATE
         ends_w = np.interp(begin, t_ns, power_w), np.interp(end, t_ns, power_w)
         pieces = (end - begin) * 1e-9 * (ends_w[0] + ends_w[1]) / 2
         coverage = float((end - begin)[use].sum()) / (end_ns - start_ns)
@@ -244,9 +249,9 @@ class Power:
         return EnergyEstimate(float(pieces[use].sum()), coverage, fault)
 
 
-def _longest_ns(spacing_s: float | None) -> float:
+def _max_gap_ns(spacing_s: float | None) -> float:
     """Return the longest time between two readings that is no gap, in ns."""
-    return max(MAX_SILENCE_S, 5 * (spacing_s or 0.0)) * 1e9
+    return max(MAX_GAP_S, 5 * (spacing_s or 0.0)) * 1e9
 
 
 @dataclass(frozen=True)
@@ -269,20 +274,23 @@ def reconcile(
     resolution_s: float | None,
     power_spacing_s: float | None = None,
 ) -> DeviceEnergy:
-    """Return the one energy to use of a window, with a verdict.
+    """Choose the energy of a window from the counter and the integral, and give a verdict.
 
-    The counter is used unless it is at fault or covers less of the window than the power does.
-    ``partial``: less than ``MIN_COVERAGE`` of the window is covered, and the energy is that of
-    the covered part; where it is more, the rest is taken to be as the covered part.
-    ``suspect``: the two ways differ by more than ``MAX_GAP``, one is at fault, the counter was not
-    read for more of the window than may be uncovered, or the window is shorter than the counter
-    resolves or, where power is used, than the time between its readings, and so says nothing of
-    its own. ``implausible``: no way is without fault, and the energy is what a faulty one says.
+    The counter is used unless it has a fault or covers less of the window than the power does.
+    If between ``MIN_COVERAGE`` and all of the window is covered, the energy is scaled to it.
+
+    - ``partial``: less than ``MIN_COVERAGE`` of the window is covered. The energy is that of the
+      covered part.
+    - ``suspect``: counter and integral differ by more than ``MAX_DIFFERENCE``, one of them has a
+      fault, the counter has gaps for more than ``1 - MIN_COVERAGE`` of the window, or the window
+      is shorter than the resolution of the counter or, where power is used, than the time between
+      power readings.
+    - ``implausible``: neither is without a fault. The energy is a faulty one.
     """
-    counter, integral = _of_the_whole(counter), _of_the_whole(integral)
+    counter, integral = _scaled_to_window(counter), _scaled_to_window(integral)
     whole = counter.coverage >= min(MIN_COVERAGE, integral.coverage)
-    if counter.is_sound or integral.is_sound:
-        by_counter = counter.is_sound and (whole or not integral.is_sound)
+    if counter.is_valid or integral.is_valid:
+        by_counter = counter.is_valid and (whole or not integral.is_valid)
     else:
         by_counter = integral.energy_j is None
     used = counter if by_counter else integral
@@ -292,21 +300,21 @@ def reconcile(
     verdict: Verdict = "ok"
     reason: str | None = None
     if faults:
-        verdict, reason = "suspect" if used.is_sound else "implausible", faults
+        verdict, reason = "suspect" if used.is_valid else "implausible", faults
     elif by_counter and resolution_s is not None and window_s < resolution_s:
         told = f"the {resolution_s:.3g} s that the counter and the power between resolve"
         verdict, reason = "suspect", f"the window is shorter than {told}"
     elif not by_counter and power_spacing_s is not None and window_s < power_spacing_s:
         verdict, reason = "suspect", "the window is shorter than the time between power readings"
-    elif (gap := _gap(counter, integral)) is not None and gap > MAX_GAP:
+    elif (gap := _relative_difference(counter, integral)) is not None and gap > MAX_DIFFERENCE:
         verdict, reason = "suspect", f"counter and integral differ by {gap:.0%}"
     elif used.silent > 1 - MIN_COVERAGE:
         verdict, reason = "suspect", f"there are no readings for {used.silent:.0%} of the window"
     if used.coverage < MIN_COVERAGE and verdict != "implausible":
         verdict, reason = "partial", f"{used.coverage:.0%} of the window is covered"
     return DeviceEnergy(
-        counter.energy_j if by_counter or counter.is_sound else None,
-        integral.energy_j if not by_counter or integral.is_sound else None,
+        counter.energy_j if by_counter or counter.is_valid else None,
+        integral.energy_j if not by_counter or integral.is_valid else None,
         used.energy_j,
         "counter" if by_counter else "integral",
         used.coverage,
@@ -315,7 +323,7 @@ def reconcile(
     )
 
 
-def _of_the_whole(part: EnergyEstimate) -> EnergyEstimate:
+def _scaled_to_window(part: EnergyEstimate) -> EnergyEstimate:
     """Return a part that covers nearly all of a window as the whole, at its own mean power.
 
     To count what is not covered as nothing would be a bias to one side.
@@ -325,7 +333,7 @@ def _of_the_whole(part: EnergyEstimate) -> EnergyEstimate:
     return dataclasses.replace(part, energy_j=part.energy_j / part.coverage)
 
 
-def _gap(one: EnergyEstimate, other: EnergyEstimate) -> float | None:
+def _relative_difference(one: EnergyEstimate, other: EnergyEstimate) -> float | None:
     """Return how far two energies of the whole window differ, relative to the greater."""
     if one.energy_j is None or other.energy_j is None:
         return None

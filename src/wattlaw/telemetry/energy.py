@@ -25,7 +25,7 @@ from wattlaw.telemetry.device_energy import (
     Verdict,
     reconcile,
 )
-from wattlaw.telemetry.plausibility import BUSY_UTIL, Bounds, set_back, stuck
+from wattlaw.telemetry.plausibility import BUSY_UTIL, Bounds, clock_setbacks, stuck
 
 _SOURCES = ("counter", "integral", "simulated", "estimated", "none")
 #: The best kind of source that a host has for a kind of device counts, alone.
@@ -96,7 +96,7 @@ class _Device:
     """The samples of one device in order of time."""
 
     def __init__(self, samples: pa.Table, facts: Facts) -> None:
-        back = [set_back(samples.filter(pc.field(column).is_valid())["t_ns"].to_numpy())
+        back = [clock_setbacks(samples.filter(pc.field(column).is_valid())["t_ns"].to_numpy())
                 for column in ("power_w", "energy_j")]  # fmt: skip
         self._samples = samples.sort_by("t_ns")
         self._t_ns = self._samples["t_ns"].to_numpy()
@@ -132,15 +132,15 @@ class _Device:
         """Return the energy of a window."""
         measured = self.power_source == "measured"
         shape = self._shape if measured else None
-        counter = self._counter.between(start_ns, end_ns, must_move=measured, shape=shape)
+        counter = self._counter.estimate(start_ns, end_ns, must_increase=measured, shape=shape)
         # An estimate has no power of its own with which its counter could be compared.
         estimated = self.power_source == "estimated"
-        power = EnergyEstimate(None, 0.0) if estimated else self._power.between(start_ns, end_ns)
-        if power.is_sound and self._stuck is not None and self._stuck.meet(start_ns, end_ns):
+        power = EnergyEstimate(None, 0.0) if estimated else self._power.estimate(start_ns, end_ns)
+        if power.is_valid and self._stuck is not None and self._stuck.overlaps(start_ns, end_ns):
             told = "power stays the same while the load changes"
             power = dataclasses.replace(power, fault=told)
         spacing_s, window_s = self._power.spacing_s, (end_ns - start_ns) * 1e-9
-        util = self.inside("sm_util", start_ns, end_ns)
+        util = self.values_in("sm_util", start_ns, end_ns)
         busy = bool(len(util)) and BUSY_UTIL <= float(util.mean()) <= 1
         found = reconcile(
             counter.checked("counter", window_s, self._bounds, busy=busy),
@@ -149,16 +149,16 @@ class _Device:
             self._resolution_s() if measured else None,
             max(spacing_s, self._average_s) if measured and spacing_s is not None else None,
         )
-        doubt = self._doubt(start_ns, end_ns)
+        doubt = self._caveat(start_ns, end_ns)
         if doubt is not None and found.verdict == "ok":
             return dataclasses.replace(found, verdict="suspect", reason=doubt)
         return found
 
-    def _doubt(self, start_ns: int, end_ns: int) -> str | None:
+    def _caveat(self, start_ns: int, end_ns: int) -> str | None:
         """Return why an energy without a fault may be wrong all the same."""
         if self._is_shared:
             return "the board is shared (MIG), and its energy is that of all who use it"
-        if any(spans.meet(start_ns, end_ns) for spans in self._back):
+        if any(spans.overlaps(start_ns, end_ns) for spans in self._back):
             return "the clock was set back, so that some times occur twice"
         return None
 
@@ -180,7 +180,7 @@ class _Device:
 
     def at(self, column: str, start_ns: int, end_ns: int) -> float | None:
         """Return the mean of a slowly changing column: inside a window, or on both sides of it."""
-        inside = self.inside(column, start_ns, end_ns)
+        inside = self.values_in(column, start_ns, end_ns)
         if len(inside):
             return float(inside.mean())
         t_ns, values = self._series(column)
@@ -189,7 +189,7 @@ class _Device:
             return None
         return float(np.interp(0, t_ns - middle, values))
 
-    def gained(self, column: str, start_ns: int, end_ns: int) -> float | None:
+    def increase(self, column: str, start_ns: int, end_ns: int) -> float | None:
         """Return by how much a counter grew in a window, None where it does not tell of it all."""
         t_ns, values = self._series(column)
         if len(t_ns) < 2 or t_ns[0] > start_ns or t_ns[-1] < end_ns:
@@ -207,7 +207,7 @@ class _Device:
             return None
         return float((np.nan_to_num(cores) * shared_ns).sum() / shared_ns.sum())
 
-    def inside(self, column: str, start_ns: int, end_ns: int) -> Any:
+    def values_in(self, column: str, start_ns: int, end_ns: int) -> Any:
         """Return the known values of a column within a window."""
         first, last = np.searchsorted(self._t_ns, [start_ns, end_ns + 1])
         values = self._samples[column].slice(first, last - first).drop_null()
@@ -226,7 +226,7 @@ class _Host:
             for device in pc.unique(mine["device"]).to_pylist()
         ]
         #: Why devices that are ours have no samples at all.
-        self._lacking = [
+        self._failed_devices = [
             f"{device}: {told['failed']}"
             for (where, device), told in facts.items()
             if where == host and told.get("failed")
@@ -236,7 +236,7 @@ class _Host:
         row: dict[str, Any] = {}
         sources: list[str] = []
         verdicts: list[Verdict] = []
-        reasons = list(self._lacking)
+        reasons = list(self._failed_devices)
         if reasons:
             verdicts.append("unavailable")
         for kind in _KINDS:
@@ -258,7 +258,7 @@ class _Host:
                 if one.energy_j is not None
             ]
             if kind == "gpu":
-                row |= _both_ways(found) | {
+                row |= _counter_and_integral(found) | {
                     "gpu_power_mean_w": _mean_power(known, end_ns - start_ns)
                 }
         return {
@@ -282,7 +282,9 @@ class _Host:
         """Return how the host's devices were used; what none of them tells is left out."""
         row: dict[str, Any] = {}
         for column in ("sm_util", "mem_util", "sm_clock_mhz"):
-            values = [d.inside(column, start_ns, end_ns) for d in self._devices if d.kind == "gpu"]
+            values = [
+                d.values_in(column, start_ns, end_ns) for d in self._devices if d.kind == "gpu"
+            ]
             told = [one for one in values if len(one)]
             if not told:
                 continue
@@ -295,13 +297,13 @@ class _Host:
                 row[f"{name}_cv"] = float(samples.std()) / mean
         gpus = [device for device in self._devices if device.kind == "gpu"]
         row |= _mean("power_limit_mean_w", (d.at("power_limit_w", start_ns, end_ns) for d in gpus))
-        throttled = (d.gained("power_throttle_s", start_ns, end_ns) for d in gpus)
+        throttled = (d.increase("power_throttle_s", start_ns, end_ns) for d in gpus)
         window_s = (end_ns - start_ns) * 1e-9
         row |= _mean("power_throttle_share", (s and s / window_s for s in throttled))
         for device in self._devices:
             if device.kind == "cpu":
                 cores = device.mean_cores(start_ns, end_ns)
-                memory = device.inside("mem_used_bytes", start_ns, end_ns)
+                memory = device.values_in("mem_used_bytes", start_ns, end_ns)
                 row |= {"cpu_cores_mean": cores} if cores is not None else {}
                 row |= {"mem_used_max_bytes": int(memory.max())} if len(memory) else {}
         return row
@@ -320,7 +322,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if parts and len(known) == len(parts) else None
 
 
-def _both_ways(found: list[DeviceEnergy]) -> dict[str, float | None]:
+def _counter_and_integral(found: list[DeviceEnergy]) -> dict[str, float | None]:
     return {
         "gpu_energy_counter_j": _sum(one.counter_j for one in found),
         "gpu_energy_integral_j": _sum(one.integral_j for one in found),

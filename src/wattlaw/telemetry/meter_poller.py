@@ -9,8 +9,8 @@ from wattlaw.errors import BadInput, WattlawError, one_line
 from wattlaw.store.record import MeterReport
 
 #: A meter that is silent for so long does not answer; so is one that takes longer to open.
-HANGS_S = 10.0
-OPEN_HANGS_S = 30.0
+READ_TIMEOUT_S = 10.0
+OPEN_TIMEOUT_S = 30.0
 
 
 class MeterPoller:
@@ -29,8 +29,8 @@ class MeterPoller:
         self.unavailable: str | None = None
         self.devices: list[Device] = []
         self.next_s: float | None = None  # None: there is nothing to read
-        self.asked_s: float | None = None  # since when an answer is waited for
-        self._limit_s = OPEN_HANGS_S
+        self.waiting_since_s: float | None = None  # since when an answer is waited for
+        self._limit_s = OPEN_TIMEOUT_S
         self._open_meter = open_meter
         self._meter: Meter | None = None
         self._problem: str | None = None
@@ -39,7 +39,7 @@ class MeterPoller:
 
     def open(self) -> None:
         """Open the meter."""
-        self.asked_s = time.monotonic()
+        self.waiting_since_s = time.monotonic()
         try:
             meter = self._open_meter()
             self.devices = meter.devices()
@@ -56,7 +56,7 @@ class MeterPoller:
         except Exception as error:
             self.unavailable = f"cannot be opened: {one_line(error)}"
         finally:
-            self.asked_s, self._limit_s = None, HANGS_S
+            self.waiting_since_s, self._limit_s = None, READ_TIMEOUT_S
 
     def begin(self, first_s: float) -> None:
         """Plan the first reading, at a moment of the monotonic clock."""
@@ -67,14 +67,14 @@ class MeterPoller:
         """Return what the meter says now, and plan the next reading."""
         if self._meter is None or self.next_s is None:
             return []
-        self.asked_s = now_s
+        self.waiting_since_s = now_s
         try:
             found = self._meter.read(last=last)
         except Exception as error:
             self.give_up(one_line(error))
             return []
         finally:
-            self.asked_s = None
+            self.waiting_since_s = None
         if self.next_s is None:  # it was given up before it answered
             return []
         self._late_s += max(0.0, now_s - self.next_s)
@@ -88,18 +88,18 @@ class MeterPoller:
     def close(self) -> None:
         """Let the hardware go."""
         if self._meter is not None and self.next_s is not None:
-            self.asked_s = time.monotonic()
+            self.waiting_since_s = time.monotonic()
             try:
                 self._meter.close()
             except Exception as error:  # the samples are safe; only the goodbye failed
                 self._problem = f"{self.name}: {one_line(error)}"
             finally:
-                self.asked_s = self.next_s = None
+                self.waiting_since_s = self.next_s = None
 
-    def hangs(self) -> bool:
+    def is_hung(self) -> bool:
         """Say whether the meter was asked something long ago and has not answered."""
-        asked_s = self.asked_s
-        return asked_s is not None and time.monotonic() - asked_s > self._limit_s
+        waiting_since_s = self.waiting_since_s
+        return waiting_since_s is not None and time.monotonic() - waiting_since_s > self._limit_s
 
     def give_up(self, why: str) -> None:
         """Read this meter no more, and wait no longer for what it was asked."""

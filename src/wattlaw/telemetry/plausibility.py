@@ -68,18 +68,18 @@ class Bounds:
         return None
 
 
-class Spans:
+class Intervals:
     """Stretches of time for which something holds; ends included."""
 
     def __init__(self, start_ns: Times, end_ns: Times) -> None:
         self._start_ns, self._end_ns = start_ns, end_ns
 
-    def meet(self, start_ns: int, end_ns: int) -> bool:
+    def overlaps(self, start_ns: int, end_ns: int) -> bool:
         """Say whether a window shares time with any of them."""
         return bool(((self._start_ns < end_ns) & (self._end_ns > start_ns)).any())
 
 
-def set_back(t_ns: Times) -> Spans:
+def clock_setbacks(t_ns: Times) -> Intervals:
     """Return the times that occur twice because a clock was set back; readings in file order.
 
     From the reading before to the one after: in between, values are interpolated with wrong ones.
@@ -89,12 +89,12 @@ def set_back(t_ns: Times) -> Spans:
     ordered = np.unique(t_ns)
     before = np.searchsorted(ordered, t_ns[is_back]) - 1
     after = np.searchsorted(ordered, newest[is_back], side="right")
-    return Spans(ordered[np.maximum(before, 0)], ordered[np.minimum(after, len(ordered) - 1)])
+    return Intervals(ordered[np.maximum(before, 0)], ordered[np.minimum(after, len(ordered) - 1)])
 
 
 def stuck(
     power: Series, util: Series, clock: Series, limit_w: float | None, mean_s: float
-) -> Spans:
+) -> Intervals:
     """Return the times in which power stays the same while the load changes.
 
     Parameters
@@ -123,7 +123,7 @@ def stuck(
         if moves:
             found.append(span)
     edges = np.array(found, dtype=np.int64).reshape(-1, 2)
-    return Spans(edges[:, 0], edges[:, 1])
+    return Intervals(edges[:, 0], edges[:, 1])
 
 
 def _spread(series: Series, start_ns: int, end_ns: int, mean_s: float) -> tuple[float, float]:

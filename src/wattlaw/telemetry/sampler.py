@@ -25,11 +25,11 @@ from wattlaw.isolation import own_python
 from wattlaw.store.files import write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import DeviceReport, SamplerReport
-from wattlaw.telemetry.meter_poller import HANGS_S, MeterPoller
+from wattlaw.telemetry.meter_poller import READ_TIMEOUT_S, MeterPoller
 
 FLUSH_S = 1.0
 #: Ends any sampler in good order.
-END = signal.SIGUSR2
+END_SIGNAL = signal.SIGUSR2
 
 
 def command(folder: Path, host: str, target: Target, *, handles_sigterm: bool = True) -> list[str]:
@@ -73,18 +73,18 @@ class Sampler:
     ) -> None:
         self._folder, self._host, self._parent_pid = folder, host, parent_pid
         self._ends_on = ends_on
-        self._readings = [
+        self._pollers = [
             MeterPoller(name, functools.partial(_open, name, target))
             for name in registry.names(GROUP)
         ]
-        self._unopened = list(self._readings)
+        self._unopened = list(self._pollers)
         self._stream: LiveWriter | None = None
         self._rows: list[Sample] = []  # read, not yet written
         self._is_ending = False
         self._samples = 0
         self._seen: set[str] = set()  # devices that have rows
         self._begun_s = self._start_cpu_s = 0.0
-        self._in_charge = threading.get_ident()
+        self._active_thread = threading.get_ident()
         self._ended = threading.Event()
 
     def run(self) -> None:
@@ -97,53 +97,51 @@ class Sampler:
         me = threading.get_ident()
         while self._unopened:
             self._unopened.pop(0).open()
-            if self._in_charge != me:
+            if self._active_thread != me:
                 return
         if not self._begun_s:
             gc.collect()
             gc.freeze()
             self._begun_s, self._start_cpu_s = time.monotonic(), time.process_time()
-            for reading in self._readings:
+            for reading in self._pollers:
                 reading.begin(self._begun_s)  # all together, so that they wake us together
         flush_s = self._begun_s
         while True:
             now_s = time.monotonic()
-            for reading in self._readings:
+            for reading in self._pollers:
                 if reading.next_s is not None and reading.next_s <= now_s:
                     found = reading.read(now_s)
-                    if self._in_charge != me:
+                    if self._active_thread != me:
                         return
                     self._rows += found
             if now_s >= flush_s:
                 self._write()
                 flush_s += FLUSH_S
-            next_s = min(
-                (r.next_s for r in self._readings if r.next_s is not None), default=flush_s
-            )
+            next_s = min((r.next_s for r in self._pollers if r.next_s is not None), default=flush_s)
             # A flush waits for a reading that is due a little later.
             wake_s = next_s if flush_s <= next_s < flush_s + FLUSH_S / 10 else min(next_s, flush_s)
-            if self._told_to_end(wake_s - time.monotonic()):
+            if self._should_end(wake_s - time.monotonic()):
                 break
         self._end(me)
 
     def _end(self, me: int) -> None:
-        for reading in self._readings:
+        for reading in self._pollers:
             found = reading.read(time.monotonic(), last=True)
-            if self._in_charge != me:
+            if self._active_thread != me:
                 return
             self._rows += found
             reading.close()
-            if self._in_charge != me:
+            if self._active_thread != me:
                 return
         self._write()
         if self._stream is not None:
             self._stream.close()
         self._report()
         self._ended.set()
-        if self.hangs():
+        if self.is_hung():
             os._exit(0)  # a thread that a driver holds would never end
 
-    def _told_to_end(self, wait_s: float) -> bool:
+    def _should_end(self, wait_s: float) -> bool:
         """Wait; return whether a signal has come or the parent has gone."""
         if not self._is_ending:  # a meter that hangs at the end must not make us forget it
             told = signal.sigtimedwait(self._ends_on, max(0.0, min(wait_s, FLUSH_S)))
@@ -152,10 +150,10 @@ class Sampler:
 
     def _watch(self) -> None:
         """Take charge when a meter holds the thread that was, and go on without it."""
-        while not self._ended.wait(HANGS_S / 2):
-            hung = [reading for reading in self._readings if reading.hangs()]
+        while not self._ended.wait(READ_TIMEOUT_S / 2):
+            hung = [reading for reading in self._pollers if reading.is_hung()]
             if hung:
-                self._in_charge = threading.get_ident()
+                self._active_thread = threading.get_ident()
                 for reading in hung:
                     reading.give_up("it does not answer")
                     reading.unavailable = None if reading.devices else "it does not answer"
@@ -167,9 +165,9 @@ class Sampler:
                     os._exit(1)  # the thread that held the process together hangs
                 return
 
-    def hangs(self) -> bool:
+    def is_hung(self) -> bool:
         """Say whether a meter still holds a thread."""
-        return any(reading.asked_s is not None for reading in self._readings)
+        return any(reading.waiting_since_s is not None for reading in self._pollers)
 
     def _write(self) -> None:
         if self._stream is None:  # made with its first rows: from then on windows are covered
@@ -189,12 +187,12 @@ class Sampler:
             start_cpu_s=self._start_cpu_s,
             devices=tuple(
                 DeviceReport(**dataclasses.asdict(self._with_failure(device)))
-                for reading in self._readings
+                for reading in self._pollers
                 for device in reading.devices
             ),
-            meters={r.name: r.report() for r in self._readings if r.devices},
-            unavailable={r.name: r.unavailable for r in self._readings if r.unavailable},
-            problems=tuple(problem for r in self._readings for problem in r.problems()),
+            meters={r.name: r.report() for r in self._pollers if r.devices},
+            unavailable={r.name: r.unavailable for r in self._pollers if r.unavailable},
+            problems=tuple(problem for r in self._pollers for problem in r.problems()),
         )
         write_text(report_path(self._folder, self._host), report.model_dump_json())
 
@@ -212,7 +210,7 @@ def _open(name: str, target: Target) -> Meter:
 
 def main() -> None:
     """Run a sampler as its command line says."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, END})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, END_SIGNAL})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     parser = argparse.ArgumentParser(description=__doc__)
@@ -226,7 +224,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=lambda told: tuple(filter(None, told.split(","))))
     options = parser.parse_args()
     target = Target(options.root_pid, options.period_s, options.assume_cpu_w, options.gpus)
-    ends_on = {END} if options.no_sigterm else {END, signal.SIGTERM}
+    ends_on = {END_SIGNAL} if options.no_sigterm else {END_SIGNAL, signal.SIGTERM}
     try:
         Sampler(options.folder, options.host, target, options.parent_pid, ends_on).run()
     except OSError as error:  # such as a full disk; the run's end notes that the sampler was lost

@@ -166,7 +166,7 @@ def _sampling(live: Path, measure: Measure, *, wait: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        process.send_signal(sampler.END)
+        process.send_signal(sampler.END_SIGNAL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_SAMPLER_GRACE_S)
         process.kill()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from wattlaw import processes
-from wattlaw.devices.simulated_boards import SimulatedBoards
+from wattlaw.devices.simulated_gpus import SimulatedGpus
 from wattlaw.errors import NotAvailable, one_line
 from wattlaw.launch.launcher import AttachedLauncher, Ended
 from wattlaw.launch.limits import limits_of
@@ -69,7 +69,7 @@ class SimulatedLauncher(AttachedLauncher):
 
     def _limits_refused(self, spec: RunSpec) -> str | None:
         (board,) = self._machine.told_boards(1)
-        state = SimulatedBoards(self._machine.cluster.gpu, [board]).read(board)
+        state = SimulatedGpus(self._machine.cluster.gpu, [board]).read(board)
         try:
             check_range(state, limits_of(spec.setting))
         except NotAvailable as error:

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from wattlaw import machine as this_machine
-from wattlaw.devices.simulated_boards import NAME, SimulatedBoards
+from wattlaw.devices.simulated_gpus import NAME, SimulatedGpus
 from wattlaw.errors import WattlawError
 from wattlaw.launch.launcher import Ended
 from wattlaw.launch.limits import limits_of
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.launch.simulated.samples import MAX_SAMPLES, Sampling, telemetry_table
 from wattlaw.launch.simulated.windows import PROGRESS, Windows, epochs_table, windows_of
-from wattlaw.limits.requests import Limits, applied, check_range
+from wattlaw.limits.requests import Limits, check_range, report_applied_limits
 from wattlaw.simulator.job import Prediction
 from wattlaw.simulator.predict import predict
 from wattlaw.store.files import write_parquet
@@ -70,7 +70,7 @@ def simulate(machine: Machine, record: RunRecord, path: Path) -> Ended:
 def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
     spec = record.spec
     host, told = machine.host(spec), machine.told_boards(spec.setting.gpus)
-    boards = SimulatedBoards(machine.cluster.gpu, told)
+    boards = SimulatedGpus(machine.cluster.gpu, told)
     with limited(boards, limits_of(spec.setting)) as reports:
         first = reports[0] if reports else None
         job = machine.job(
@@ -101,7 +101,7 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
 
 
 @contextlib.contextmanager
-def limited(boards: SimulatedBoards, limits: Limits) -> Iterator[tuple[LimitReport, ...]]:
+def limited(boards: SimulatedGpus, limits: Limits) -> Iterator[tuple[LimitReport, ...]]:
     """Limit boards while a block lasts, with the checks of real ones; give what was set.
 
     Raises
@@ -120,7 +120,7 @@ def limited(boards: SimulatedBoards, limits: Limits) -> Iterator[tuple[LimitRepo
                 boards.set_power_limit(device, limits.power_limit_w)
             if limits.clock_limit_mhz is not None:
                 boards.lock_clock(device, limits.clock_limit_mhz)
-        yield tuple(applied(state, limits, NAME, boards) for state in before.values())
+        yield tuple(report_applied_limits(state, limits, NAME, boards) for state in before.values())
     finally:
         for device, state in before.items():
             boards.unlock_clock(device)

@@ -22,8 +22,8 @@ from wattlaw.launch.finish import write_limits
 from wattlaw.launch.limits import limits_of, refusal, restore_stale_limits
 from wattlaw.launch.rendezvous import Rendezvous
 from wattlaw.launch.slurm.submitted import read_submitted
-from wattlaw.limits.by_prolog import granted
 from wattlaw.limits.guard import acquire, lock_conflict
+from wattlaw.limits.prolog_limits import verify_prolog_limits
 from wattlaw.store.files import write_text
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -168,7 +168,9 @@ def _limited(setting: Setting, launch: Launch, live: Path, node: str) -> Iterato
     if launch.slurm.limits == "prolog":
         if not limits.are_none:
             boards = visible_gpu_ids()
-            write_limits(live, node, granted(limits, boards, os.environ.get("SLURM_JOB_ID", "")))
+            write_limits(
+                live, node, verify_prolog_limits(limits, boards, os.environ.get("SLURM_JOB_ID", ""))
+            )
         yield
         return
     restore_stale_limits()

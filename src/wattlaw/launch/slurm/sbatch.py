@@ -8,7 +8,7 @@ from wattlaw.errors import BadInput
 from wattlaw.isolation import own_python
 from wattlaw.launch.limits import limits_of
 from wattlaw.launch.slurm.codes import SETUP_FAILED
-from wattlaw.limits.by_prolog import comment_of
+from wattlaw.limits.prolog_limits import limit_comment
 from wattlaw.store.files import write_text
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -83,7 +83,7 @@ def sbatch_words(spec: RunSpec, folder: RunFolder, launch: Launch, name: str) ->
     options = dict(slurm.options)
     limits = limits_of(spec.setting)
     if slurm.limits == "prolog" and not limits.are_none:
-        options["comment"] = f"{comment_of(limits)} {options.get('comment') or ''}".strip()
+        options["comment"] = f"{limit_comment(limits)} {options.get('comment') or ''}".strip()
     for option, value in options.items():
         if value is True:
             words.append(f"--{option}")

@@ -1,4 +1,4 @@
-"""The site's file: which limits jobs may ask for. Only root may be able to write it."""
+"""The site file: which limits jobs may request. Only root may write it."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -7,12 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattlaw.errors import NotAvailable, NotPermitted
 from wattlaw.limits.requests import Limits
-from wattlaw.limits.trust import only_root_writes
+from wattlaw.limits.trust import check_only_root_writes
 from wattlaw.study.document import read_document
 
 
-class Allowed(BaseModel):
-    """The least and the most that may be asked for."""
+class AllowedRange(BaseModel):
+    """The smallest and the largest value that may be requested."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -20,24 +20,24 @@ class Allowed(BaseModel):
     max: float = Field(gt=0)
 
     @model_validator(mode="after")
-    def _is_a_range(self) -> Self:
+    def _check_order(self) -> Self:
         if self.min > self.max:
             raise ValueError(f"min is {self.min:g}, more than max, {self.max:g}")
         return self
 
 
 class SiteFile(BaseModel):
-    """What is allowed here; what is absent is not."""
+    """The limits that a site allows. A limit that is absent is not allowed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    power_w: Allowed | None = None
-    clock_mhz: Allowed | None = None
-    #: The site states that no board's clock is locked beforehand; NVML cannot tell.
+    power_w: AllowedRange | None = None
+    clock_mhz: AllowedRange | None = None
+    #: The site states that no GPU's clock is locked before a job; NVML cannot read a lock.
     prior_clocks: Literal["default"] | None = None
     users: tuple[str, ...] | None = None
     accounts: tuple[str, ...] | None = None
-    #: How long neither slurmd nor the job may be seen before the watchdog gives back.
+    #: The watchdog restores the limits if it sees neither slurmd nor the job for this long.
     grace_s: float = Field(default=60.0, gt=0, le=3600)
 
     @classmethod
@@ -47,34 +47,36 @@ class SiteFile(BaseModel):
         Raises
         ------
         NotAvailable
-            It is not there, or others than root may write it.
+            There is no file, or users other than root may write it.
         BadInput
-            It cannot be understood; the text says where.
+            The file has an error; the message says where.
         """
         if not path.exists():
-            raise NotAvailable(f"{path} is not there: no limit is allowed on this node")
-        only_root_writes(path)
+            raise NotAvailable(f"{path} does not exist: no limit is allowed on this node")
+        check_only_root_writes(path)
         return read_document(path, cls, "site file")
 
     def check(self, limits: Limits) -> None:
-        """Raise ``NotAvailable`` unless the site allows such limits."""
-        for what, asked, allowed, unit in (
+        """Raise ``NotAvailable`` unless the site allows these limits."""
+        for kind, value, allowed, unit in (
             ("power limit", limits.power_limit_w, self.power_w, "W"),
             ("clock limit", limits.clock_limit_mhz, self.clock_mhz, "MHz"),
         ):
-            if asked is None:
+            if value is None:
                 continue
             if allowed is None:
-                raise NotAvailable(f"this site allows jobs no {what}")
-            if not allowed.min <= asked <= allowed.max:
+                raise NotAvailable(f"this site allows jobs no {kind}")
+            if not allowed.min <= value <= allowed.max:
                 span = f"{allowed.min:g} to {allowed.max:g} {unit}"
-                raise NotAvailable(f"a {what} of {asked:g} {unit} is outside the site's {span}")
+                raise NotAvailable(f"a {kind} of {value:g} {unit} is outside the site's {span}")
         if limits.clock_limit_mhz is not None and self.prior_clocks is None:
-            told = "the site has not stated 'prior_clocks: default'"
-            raise NotAvailable(f"no clock limit: {told}, and a lock that is there cannot be read")
+            raise NotAvailable(
+                "no clock limit: the site file does not state 'prior_clocks: default', and an "
+                "existing clock lock cannot be read"
+            )
 
-    def check_person(self, user: str, account: str) -> None:
-        """Raise ``NotPermitted`` unless the user or the account is one of those named, if any."""
+    def check_user(self, user: str, account: str) -> None:
+        """Raise ``NotPermitted`` unless the site file lists the user or the account, or none."""
         if self.users is None and self.accounts is None:
             return
         if user in (self.users or ()) or (account and account in (self.accounts or ())):

@@ -15,7 +15,7 @@ from wattlaw.simulator.cluster import Gpu
 NAME = "simulated"
 
 
-class SimulatedBoards:
+class SimulatedGpus:
     """Limits the power and the clock of boards of one kind.
 
     Parameters

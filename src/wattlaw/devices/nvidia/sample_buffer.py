@@ -1,4 +1,4 @@
-"""The driver's ring buffers of timestamped samples: full resolution for one call a second."""
+"""The driver's ring buffers of timestamped samples: full resolution with one call a second."""
 
 import bisect
 import ctypes
@@ -10,59 +10,60 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from wattlaw.devices.nvidia.driver import checked, known, supported
+from wattlaw.devices.nvidia.driver import query, raise_on_error, valid
 
 #: Times in microseconds since 1970, ascending, and values.
 Series = tuple[tuple[int, ...], tuple[float, ...]]
 
-#: Power is taken from a buffer that is at least as fine as the samples asked for, or as this.
+#: Power comes from a buffer whose spacing is at most the requested sample period, or this.
 FINE_S = 0.1
 #: Utilisation changes slowly; the driver itself averages it over 1/6 s to 1 s.
 FINE_UTIL_S = 1.0
-#: A clock that is further off than this is not the wall clock.
-_OFF_US = 5_000_000
-#: A buffer that holds less cannot be read once a second without loss.
-_SPAN_S = 2.0
+#: A clock that differs by more is not the wall clock.
+_MAX_OFFSET_US = 5_000_000
+#: A buffer that spans less cannot be read once a second without loss.
+_MIN_SPAN_S = 2.0
 #: More samples than any driver keeps of a kind.
-_MOST = 1024
+_MAX_SAMPLES = 1024
 
 
-class Ring:
-    """One kind of samples of one board."""
+class SampleBuffer:
+    """One kind of samples of one GPU."""
 
     def __init__(self, handle: Any, kind: int, scale: float) -> None:
         self._handle, self._kind, self.scale = handle, kind, scale
         is_power = kind == pynvml.NVML_TOTAL_POWER_SAMPLES
-        self._most = 2**31 - 2 if is_power else 100  # mW below any sentinel, or a percentage
+        self._max_value = 2**31 - 2 if is_power else 100  # mW below any sentinel, or a percentage
         self._seen_us = 0
         self._seen, self._type, self._count = ctypes.c_ulonglong(), ctypes.c_uint(), ctypes.c_uint()
-        self._room = ctypes.create_string_buffer(_MOST * _SAMPLE_BYTES)
+        self._memory = ctypes.create_string_buffer(_MAX_SAMPLES * _SAMPLE_BYTES)
         self.spacing_s: float | None = None
         self.span_s = 0.0
 
     @classmethod
-    def found(cls, handle: Any, kind: int, scale: float, finest_needed_s: float) -> "Ring | None":
-        """Return a buffer that is fine enough, long enough and on the wall clock, or None."""
-        ring = cls(handle, kind, scale)
-        times_us, values = ring.new()
+    def open(
+        cls, handle: Any, kind: int, scale: float, max_spacing_s: float
+    ) -> "SampleBuffer | None":
+        """Return a buffer if it is fine enough, long enough and on the wall clock, else None."""
+        buffer = cls(handle, kind, scale)
+        times_us, values = buffer.new()
         if len(times_us) < 3 or (kind == pynvml.NVML_TOTAL_POWER_SAMPLES and not any(values)):
-            return None  # no board that is on draws nothing
+            return None  # no GPU that is on draws nothing
         steps_us = sorted(later - t_us for t_us, later in pairwise(times_us))
-        ring.spacing_s = steps_us[len(steps_us) // 2] * 1e-6
-        ring.span_s = (times_us[-1] - times_us[0]) * 1e-6
-        is_current = abs(time.time_ns() // 1000 - times_us[-1]) < _OFF_US
-        fine = 0 < ring.spacing_s <= finest_needed_s
-        return ring if is_current and fine and ring.span_s >= _SPAN_S else None
+        buffer.spacing_s = steps_us[len(steps_us) // 2] * 1e-6
+        buffer.span_s = (times_us[-1] - times_us[0]) * 1e-6
+        is_current = abs(time.time_ns() // 1000 - times_us[-1]) < _MAX_OFFSET_US
+        fine = 0 < buffer.spacing_s <= max_spacing_s
+        return buffer if is_current and fine and buffer.span_s >= _MIN_SPAN_S else None
 
     def new(self) -> Series:
-        """Return every sample since the call before: times in us since 1970, and values.
+        """Return every sample since the previous call: times in us since 1970, and values.
 
-        A sample that is no newer than the one before it, or has no value, is left out.
-
-        Called straight, with room for the whole buffer: nvidia-ml-py would ask twice and build
-        an object per sample.
+        It omits a sample that has no value or is no newer than the one before it. It calls the
+        driver's library directly, with memory for the full buffer: nvidia-ml-py would call it
+        twice and create an object per sample.
         """
-        self._count.value = _MOST
+        self._count.value = _MAX_SAMPLES
         self._seen.value = self._seen_us
         code = pynvml.nvmlLib.nvmlDeviceGetSamples(
             self._handle,
@@ -70,28 +71,32 @@ class Ring:
             self._seen,
             ctypes.byref(self._type),
             ctypes.byref(self._count),
-            self._room,
+            self._memory,
         )
         layout = _LAYOUTS.get(self._type.value)
-        if supported(checked, code) is None or layout is None or not self._count.value:
+        if query(raise_on_error, code) is None or layout is None or not self._count.value:
             return (), ()
         end = self._count.value * layout.size
-        times_us, values = zip(*layout.iter_unpack(memoryview(self._room)[:end]), strict=True)
-        latest_us = time.time_ns() // 1000 + _OFF_US
-        in_range = min(values) >= 0 and max(values) <= self._most and max(times_us) <= latest_us
+        times_us, values = zip(*layout.iter_unpack(memoryview(self._memory)[:end]), strict=True)
+        latest_us = time.time_ns() // 1000 + _MAX_OFFSET_US
+        in_range = (
+            min(values) >= 0 and max(values) <= self._max_value and max(times_us) <= latest_us
+        )
         if not in_range or [*times_us] != sorted(times_us):
-            times_us, values = self._sound(times_us, values, latest_us)
+            times_us, values = self._valid_samples(times_us, values, latest_us)
         new = bisect.bisect_right(times_us, self._seen_us)
         self._seen_us = max(self._seen_us, times_us[-1]) if times_us else self._seen_us
         return times_us[new:], values[new:]
 
-    def _sound(self, times_us: Sequence[int], values: Sequence[float], latest_us: int) -> Series:
-        """Return the samples that are later than all before them and have a value."""
+    def _valid_samples(
+        self, times_us: Sequence[int], values: Sequence[float], latest_us: int
+    ) -> Series:
+        """Return the samples that have a value and are later than all before them."""
         newest_us, kept = 0, []
         for t_us, value in zip(times_us, values, strict=True):
             if newest_us < t_us <= latest_us:
                 newest_us = t_us
-                if known(value, self._most) is not None:
+                if valid(value, self._max_value) is not None:
                     kept.append((t_us, value))
         return tuple(t_us for t_us, _ in kept), tuple(value for _, value in kept)
 
@@ -115,20 +120,20 @@ class Mean(NamedTuple):
     values: dict[str, float]
 
 
-class Means:
-    """Brings the samples of several buffers to one period: the mean of each column in each.
+class PeriodMeans:
+    """Resamples several buffers to one period: the mean of each column in each period.
 
-    A mean over a period keeps the energy of it, which picking one sample would not. It stands at
-    the mean of the times of its samples.
+    A mean keeps the energy of a period, which picking a single sample would not. Its time is the
+    mean of the times of its samples.
     """
 
     def __init__(self, period_s: float) -> None:
         self._period_us = max(1, round(period_s * 1e6))
-        #: By number of the period and by column: count, sum of times within it, sum of values.
+        #: By period number and column: count, sum of times within the period, sum of values.
         self._open: dict[int, dict[str, tuple[int, int, float]]] = {}
 
     def add(self, column: str, series: Series, scale: float = 1.0) -> None:
-        """Take new samples of a column."""
+        """Add new samples of a column."""
         times_us, values = series
         begin = 0
         while begin < len(times_us):
@@ -143,13 +148,13 @@ class Means:
             )
             begin = end
 
-    def take(self, *, all_of_it: bool = False) -> list[Mean]:
-        """Return the periods that are over, or all there are."""
+    def take(self, *, flush: bool = False) -> list[Mean]:
+        """Return the means of complete periods, with ``flush`` of all."""
         if not self._open:
             return []
         newest = max(self._open)
-        done = sorted(number for number in self._open if all_of_it or number < newest)
-        return [self._mean(number, self._open.pop(number)) for number in done]
+        numbers = sorted(number for number in self._open if flush or number < newest)
+        return [self._mean(number, self._open.pop(number)) for number in numbers]
 
     def _mean(self, number: int, columns: dict[str, tuple[int, int, float]]) -> Mean:
         count, times_us, _ = columns.get("power_w") or next(iter(columns.values()))
