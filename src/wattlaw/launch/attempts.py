@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Place = tuple[int, bool, int]
 
 
-def windows_of_all(
+def merged_windows(
     record: RunRecord, folder: RunFolder, damage: list[str] | None = None
 ) -> tuple["pa.Table", list[int]]:
     """Return a run's windows, and the attempts that they are from, in order.
@@ -45,7 +45,7 @@ def _places(windows: "pa.Table") -> list[Place]:
     return [(row["epoch"], row["phase"] == "evaluate", row["from_step"] or 0) for row in rows]
 
 
-def missing_of(record: RunRecord, windows: "pa.Table") -> str | None:
+def missing_windows(record: RunRecord, windows: "pa.Table") -> str | None:
     """Return which windows a run still lacks, in words; None if it has all.
 
     An epoch's training is there when parts follow each other without a gap from its first step

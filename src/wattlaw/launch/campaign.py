@@ -32,13 +32,13 @@ class Observer(Protocol):
     def started(self, record: RunRecord) -> None:
         """Note that a run of this campaign has begun."""
 
-    def ended(self, record: RunRecord, *, here: bool) -> None:
+    def ended(self, record: RunRecord, *, is_new: bool) -> None:
         """Note a run that is done, failed or skipped; not ``here`` if it was so already."""
 
     def waiting(self, runs: int) -> None:
         """Note that another campaign holds the runs that are left, or the room for them."""
 
-    def noted(self, words: str) -> None:
+    def note(self, message: str) -> None:
         """Note how the launcher says that things stand."""
 
 
@@ -115,12 +115,12 @@ class Campaign:
                             folder.write(self._new(planned, attempts=0), durable=False)
                     continue
             except (BadInput, NotPermitted) as error:
-                self._note(self._damaged(planned, error), here=True)
+                self._note(self._damaged(planned, error), is_new=True)
                 continue
             self._tried[planned.run_id] = record.finished_at
             if record.status == "done":
                 folder.drop_left()
-                self._note(record, here=False)
+                self._note(record, is_new=False)
 
     def _damaged(self, run: PlannedRun, error: WattlawError) -> RunRecord:
         """Return as failed a run whose folder cannot be used; nothing there is changed."""
@@ -155,7 +155,7 @@ class Campaign:
         """Pass on what the launcher says, when it says something new."""
         words = self._launcher.status_message()
         if words and words != self._words:
-            self._observer.noted(words)
+            self._observer.note(words)
         self._words = words
 
     def _take_up(self, waiting: list[PlannedRun]) -> list[PlannedRun]:
@@ -204,7 +204,7 @@ class Campaign:
             old, is_over, is_damaged = self._damaged(run, error), True, True
         if old is not None and is_over:
             _let_go(allocation, lock)
-            self._note(old, here=is_damaged)
+            self._note(old, is_new=is_damaged)
             return True
         if old is not None and attempt is not None:
             _let_go(allocation)
@@ -301,7 +301,7 @@ class Campaign:
             self._end(_result(own, ended), own.folder, own.lock)
         else:  # it is in the store as it is
             own.lock.release()
-            self._note(ended.record, here=True)
+            self._note(ended.record, is_new=True)
 
     def _end(self, record: RunRecord, folder: RunFolder, lock: RunLock) -> None:
         record = record.model_copy(update={"finished_at": now()})
@@ -313,11 +313,11 @@ class Campaign:
             told = "; ".join(filter(None, [record.reason, f"not recorded: {one_line(error)}"]))
             record = _failed(record, told)
         lock.release()
-        self._note(record, here=True)
+        self._note(record, is_new=True)
 
-    def _note(self, record: RunRecord, *, here: bool) -> None:
+    def _note(self, record: RunRecord, *, is_new: bool) -> None:
         self._ended[record.run_id] = record.status
-        self._observer.ended(record, here=here)
+        self._observer.ended(record, is_new=is_new)
 
 
 def _let_go(allocation: Allocation | None, lock: RunLock | None = None) -> None:

@@ -10,12 +10,14 @@ from wattlaw.limits.state_folder import StateFolder
 from wattlaw.study.model import Setting
 
 
-def limits_of(setting: Setting) -> Limits:
+def requested_limits(setting: Setting) -> Limits:
     """Return what a setting asks to be limited."""
     return Limits(setting.power_limit_w, setting.clock_limit_mhz)
 
 
-def refusal(limits: Limits, boards: Sequence[str], *, prior_clocks_are_default: bool) -> str | None:
+def unsupported_limits_reason(
+    limits: Limits, boards: Sequence[str], *, prior_clocks_are_default: bool
+) -> str | None:
     """Return why limits can never be set here, as far as it can be told without trying."""
     if limits.are_none:
         return None

@@ -183,7 +183,7 @@ def _train(folder: RunFolder, attempt: int, line: list[str]) -> int:
         run(get_args_parser().parse_args(line))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         codes = {rank: found.exitcode for rank, found in error.failures.items()}
-        kind, reason = failures.of_ranks(live, codes, error.get_first_failure()[0])
+        kind, reason = failures.reason_of_ranks(live, codes, error.get_first_failure()[0])
         if _COMMAND_RANK in line:
             said = command.first_error(folder.log_path, attempt)
             reason += f": {said}" if said else ""
@@ -200,7 +200,7 @@ def _fail(live: Path, kind: failures.Kind, reason: str) -> int:
         failures.write_failure(live, host_name(), kind, reason)
     except OSError as error:
         _say(f"{reason}; {error}")
-        return DISK_FULL if failures.no_room(error) else 1
+        return DISK_FULL if failures.disk_full_error(error) else 1
     return 1
 
 

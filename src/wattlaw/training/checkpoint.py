@@ -10,7 +10,7 @@ from torch import nn
 
 from wattlaw.errors import BadInput
 from wattlaw.store.files import replacing
-from wattlaw.training.failures import no_room
+from wattlaw.training.failures import disk_full_error
 
 #: What torch raises of a file that is damaged, or of another model.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, EOFError, TypeError, AttributeError)
@@ -146,7 +146,7 @@ def _write(path: Path, state: dict[str, Any]) -> None:
         with replacing(path) as temporary, temporary.open("wb") as file:
             torch.save(state, file)
     except (OSError, RuntimeError) as error:
-        full = no_room(error)
+        full = disk_full_error(error)
         if full is None:
             raise
         raise OSError(full.errno, full.strerror, str(path)) from error

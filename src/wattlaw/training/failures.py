@@ -27,7 +27,7 @@ _FULL = "the disk is full"
 def reason_of(error: BaseException) -> str:
     """Return an error on one line; with what to do where a batch or a file does not fit."""
     words = one_line(error)
-    full = no_room(error)
+    full = disk_full_error(error)
     if full is not None:
         return f"{_FULL}: {one_line(full)[:300]}; make room there, and the run can be started again"
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in words:
@@ -38,7 +38,7 @@ def reason_of(error: BaseException) -> str:
     return words
 
 
-def no_room(error: BaseException | None) -> OSError | None:
+def disk_full_error(error: BaseException | None) -> OSError | None:
     """Return the error that a disk or a quota is full, which another one may come from."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -116,7 +116,7 @@ def _first_error(live: Path) -> str | None:
     return first.reason if first.rank is None else f"rank {first.rank}: {first.reason}"
 
 
-def of_ranks(live: Path, codes: Mapping[int, int], first: int) -> tuple[Kind, str]:
+def reason_of_ranks(live: Path, codes: Mapping[int, int], first: int) -> tuple[Kind, str]:
     """Return why a host's ranks failed.
 
     A kill from outside comes first: what the other ranks say then is a consequence. Otherwise the
@@ -150,7 +150,7 @@ def ended(code: int) -> str:
     return f"ended with exit code {code}"
 
 
-def of_agent(code: int) -> str:
+def reason_of_agent(code: int) -> str:
     """Return in words how a node agent ended that has told nothing, from its exit code."""
     if code == DISK_FULL:
         return f"{_FULL}, so that the node agent could not write why the run failed"

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from wattlaw.training.ranks import moved
+from wattlaw.training.ranks import to_device
 from wattlaw.workloads.workload import Dataset, Workload
 
 #: Two are enough where all samples have one shape; more make a mean where they differ in size.
@@ -38,14 +38,14 @@ def flops_per_sample(workload: Workload, model: nn.Module, dataset: Dataset) -> 
         What it is trained on.
     """
     few, many = min(_ALIKE, len(dataset)), min(_DIFFERENT, len(dataset))
-    on_meta = few if is_stacked(first(dataset, few), few) else many
+    on_meta = few if is_stacked(first_batch(dataset, few), few) else many
     for device, samples in ((torch.device("meta"), on_meta), (torch.device("cpu"), many)):
-        data = first(dataset, samples)
+        data = first_batch(dataset, samples)
         counter = FlopCounterMode(display=False, custom_mapping=TRANSFORMS)
         counted = copy.deepcopy(model).to(device).train()
         try:
             with counter:
-                workload.loss(counted, moved(data, device)).backward()  # type: ignore[no-untyped-call]
+                workload.loss(counted, to_device(data, device)).backward()  # type: ignore[no-untyped-call]
         except Exception as error:  # a model may work on its own device only
             print(f"operations cannot be counted on {device}: {error!r:.300}", file=sys.stderr)
             continue
@@ -53,7 +53,7 @@ def flops_per_sample(workload: Workload, model: nn.Module, dataset: Dataset) -> 
     return None
 
 
-def first(dataset: Dataset, samples: int, *, times: int = 1) -> Any:
+def first_batch(dataset: Dataset, samples: int, *, times: int = 1) -> Any:
     """Return the first samples of a dataset as a batch, each of them so many times."""
     numbers = np.tile(np.arange(samples), times)
     return dataset.batch(numbers, numbers.astype(np.uint64))

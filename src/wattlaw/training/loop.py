@@ -26,7 +26,7 @@ from wattlaw.training.checkpointer import Checkpointer
 from wattlaw.training.environment import WARNS
 from wattlaw.training.precision import Precision
 from wattlaw.training.preemption import PreemptionNotice
-from wattlaw.training.ranks import Ranks, moved
+from wattlaw.training.ranks import Ranks, to_device
 from wattlaw.training.step_clock import StepClock
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.workload import Batch, Shard, Workload
@@ -238,7 +238,7 @@ class Training:
     def _add_gradients(self, batch: Batch, *, first: bool) -> torch.Tensor:
         """Compute a batch's gradients, add them to those of its step; return its mean loss."""
         ranks, last = self._ranks, batch.ends_step
-        data = moved(batch.data, ranks.device, self._format)
+        data = to_device(batch.data, ranks.device, self._format)
         alone = ranks.world == 1 or last
         with contextlib.nullcontext() if alone else self._unsynchronised():
             with self._precision.autocast():
@@ -274,7 +274,7 @@ class Training:
         ranks.barrier()
         start_ns, start_s = time.time_ns(), time.perf_counter()
         for batch in loader.epoch(0):
-            data = moved(batch.data, ranks.device, self._format)
+            data = to_device(batch.data, ranks.device, self._format)
             with self._precision.autocast():
                 found = self._workload.evaluate(self._plain, data)
             for name, value in found.items():

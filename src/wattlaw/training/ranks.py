@@ -95,7 +95,7 @@ def process_group() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def moved(data: Any, device: torch.device, images: torch.memory_format | None = None) -> Any:
+def to_device(data: Any, device: torch.device, images: torch.memory_format | None = None) -> Any:
     """Return tensors, or tuples, lists and dicts of them, on a device.
 
     Parameters
@@ -112,7 +112,7 @@ def moved(data: Any, device: torch.device, images: torch.memory_format | None = 
         return data.to(device, non_blocking=True, memory_format=form)
     if isinstance(data, tuple | list):
         make = getattr(data, "_make", type(data))  # a named tuple is made otherwise
-        return make(moved(item, device, images) for item in data)
+        return make(to_device(item, device, images) for item in data)
     if isinstance(data, dict):
-        return {key: moved(item, device, images) for key, item in data.items()}
+        return {key: to_device(item, device, images) for key, item in data.items()}
     return data

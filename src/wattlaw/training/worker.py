@@ -23,7 +23,7 @@ def main() -> int:
         try:
             failures.write_error(folder.live(attempt), int(os.environ.get("RANK", "0")), error)
         except OSError as untold:
-            if failures.no_room(untold):
+            if failures.disk_full_error(untold):
                 os._exit(DISK_FULL)  # not even what is printed might find room
         raise
     return 0
