@@ -52,7 +52,7 @@ class ScriptedLauncher(AttachedLauncher):
         return None
 
     def allocate(self, spec: RunSpec) -> SlotLease | None:
-        return self._places.claim(["the only one"], 1)
+        return self._places.acquire(["the only one"], 1)
 
     def close(self) -> None: ...
 

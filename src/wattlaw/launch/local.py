@@ -104,11 +104,11 @@ class LocalLauncher(AttachedLauncher):
 
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
         """Take a place among ``max_parallel`` runs, and one for each worker."""
-        run = self._slots.claim([f"run-{i}" for i in range(self._launch.max_parallel)], 1)
+        run = self._slots.acquire([f"run-{i}" for i in range(self._launch.max_parallel)], 1)
         if run is None:
             return None
         names = self._gpus or [f"cpu-{i}" for i in range(self.capacity)]
-        workers = self._slots.claim(names[: self.capacity], spec.setting.gpus)
+        workers = self._slots.acquire(names[: self.capacity], spec.setting.gpus)
         if workers is None:
             run.release()
             return None

@@ -33,7 +33,7 @@ def command_arguments(record: RunRecord) -> list[str]:
     return [filled(word, values) for word in spec.workload.command or ()]
 
 
-def bring_windows(live: Path, start_ns: int, duration_s: float) -> None:
+def write_window_and_facts(live: Path, start_ns: int, duration_s: float) -> None:
     """Write what the agent knows: one window of the whole command if it has marked none itself."""
     host = host_name()
     if not windows_path(live, host).exists():

@@ -20,9 +20,9 @@ from wattlaw.launch.finish import finish
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec
+from wattlaw.training.agent import WORKER
 from wattlaw.training.environment import WARNS
 from wattlaw.training.preemption import steps_between
-from wattlaw.training.signal_forwarding import WORKER
 
 UPDATES = 6  # of an epoch: 1437 samples are 5 x 256 + 157
 LOOKS = UPDATES + 2  # for a warning, in an epoch that is not the last
