@@ -285,17 +285,17 @@ def test_clocks_of_all_attempts_are_in_the_record_which_keeps_what_was_there(tmp
 def test_the_reason_of_a_failure_is_that_of_the_host_that_was_not_its_consequence(tmp_path):
     _, run = written(tmp_path, [[]])
     live = run.live(1)
-    failures.write_failure(live, "a", "asked", "the node agent was ended by SIGTERM")
+    failures.write_failure(live, "a", "terminated", "the node agent was ended by SIGTERM")
     assert failure_reason(run, 1, 1) == "the node agent was ended by SIGTERM"
     failures.write_error(live, 2, BadInput("no such file"))
     assert failure_reason(run, 1, 1) == "rank 2: no such file"
     (live / "error.2.json").unlink()
-    failures.write_failure(live, "b", "told", "rank 2: connection reset")
+    failures.write_failure(live, "b", "error", "rank 2: connection reset")
     assert failure_reason(run, 1, 1) == "rank 2: connection reset"
     failures.write_failure(live, "c", "killed", "rank 3 ended by signal 9 (SIGKILL)")
     assert failure_reason(run, 1, 1) == "rank 3 ended by signal 9 (SIGKILL)"
     failures.write_failure(live, "a", "killed", "another")  # what it said first stays
-    assert json.loads((live / "failure.a.json").read_text())["kind"] == "asked"
+    assert json.loads((live / "failure.a.json").read_text())["kind"] == "terminated"
 
 
 @pytest.mark.parametrize(

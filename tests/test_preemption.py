@@ -86,7 +86,7 @@ def test_a_run_that_is_warned_anywhere_goes_on_to_the_same_result(looks, stops, 
     for attempt, (epoch, update) in enumerate(stops, 1):
         at = {"epoch": epoch, "update": update}
         assert told(folder, attempt, "checkpointed") == at
-        assert told(folder, attempt, "stopped") == at | {"reason": "warned of its end (SIGUSR1)"}
+        assert told(folder, attempt, "stopped") == at | {"reason": "preemption notice (SIGUSR1)"}
     assert told(folder, len(found), "stopped") is None
     rows = [row for rows in found for row in rows]
     assert losses(rows, "evaluate") == losses(whole[0], "evaluate")

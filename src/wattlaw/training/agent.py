@@ -96,7 +96,7 @@ def run_agent(
         with forward_signals():
             code = _run(folder, attempt, workers, rendezvous, clock)
     except Exception as error:
-        code = _fail(live, "told", failures.reason_of(error))
+        code = _fail(live, "error", failures.reason_of(error))
         if not isinstance(error, WattlawError):
             _log(traceback.format_exc())
     finally:
@@ -176,7 +176,7 @@ def _train(folder: RunFolder, attempt: int, line: list[str]) -> int:
         return _fail(live, kind, reason)
     except SignalException as error:
         _log(f"ended by {error.sigval.name}")
-        return _fail(live, "asked", f"the node agent was ended by {error.sigval.name}")
+        return _fail(live, "terminated", f"the node agent was ended by {error.sigval.name}")
     return 0
 
 

@@ -202,7 +202,7 @@ class _Driver:
                 return self._cut(record, live, "warned by Slurm (time limit or preemption)")
             self._finish(record, live)
             return 0
-        if self._told.end or silent or _was_asked(live):
+        if self._told.end or silent or _was_terminated(live):
             heard = f"nothing more was heard of {', '.join(silent)}" if silent else "ended by Slurm"
             others = failures.first_failure(live)
             return self._cut(record, live, f"{heard}; {others}" if others else heard)
@@ -297,10 +297,10 @@ class _Driver:
             time.sleep(_POLL_S)
 
 
-def _was_asked(live: Path) -> bool:
-    """Say whether Slurm has asked a node to end, as it does first when it preempts a job."""
-    kinds = {one.kind for one in failures.read_failures(live)}
-    return any(live.glob("asked.*")) or kinds == {"asked"}
+def _was_terminated(live: Path) -> bool:
+    """Say whether Slurm has terminated a node (SIGTERM), the first step of a preemption."""
+    kinds = {failure.kind for failure in failures.read_failures(live)}
+    return any(live.glob("terminated.*")) or kinds == {"terminated"}
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -41,9 +41,9 @@ def begun_path(live: Path, node: str) -> Path:
     return live / f"node.{node}.json"
 
 
-def asked_path(live: Path, node: str) -> Path:
-    """Return the file by which a node tells that Slurm has asked it to end."""
-    return live / f"asked.{node}"
+def terminated_path(live: Path, node: str) -> Path:
+    """Return the path of the file that a node writes when Slurm has sent it SIGTERM."""
+    return live / f"terminated.{node}"
 
 
 def refused_path(live: Path, node: str) -> Path:
@@ -100,7 +100,7 @@ def main() -> int:
             """Take Slurm's announcement of the end for a warning, and let the driver know."""
             os.kill(os.getpid(), signal.SIGUSR1)
             with contextlib.suppress(OSError):
-                asked_path(live, node).touch()
+                terminated_path(live, node).touch()
 
         signal.signal(signal.SIGTERM, warn)
     write_text(begun_path(live, node), json.dumps({"topology": _switches()}))
