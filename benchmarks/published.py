@@ -45,7 +45,7 @@ class Study:
         simulation = study.launch.simulation.model_copy(update={"hardware": hardware})
         launch = study.launch.model_copy(update={"simulation": simulation})
         specs = [run.spec for run in expand(study) if run.spec.repeat == 0]
-        return cls(Machine.of(launch), specs)
+        return cls(Machine.from_launch(launch), specs)
 
     def times(self, change: Change, **asked: object) -> pd.Series:
         """Return seconds per epoch by GPU count, of the settings that are as asked."""

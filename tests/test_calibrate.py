@@ -15,8 +15,12 @@ from made_jobs import job, profile
 from public_data import ORIGINS, public_csv
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
-from wattlaw.launch.simulated.calibration_data import Known, Readings, readings
-from wattlaw.launch.simulated.simulation_inputs import alike, calibrated_as, workload_key
+from wattlaw.launch.simulated.calibration_data import (
+    CalibrationData,
+    WorkloadSource,
+    calibration_data,
+)
+from wattlaw.launch.simulated.simulation_inputs import calibrated_key, matching_keys, workload_key
 from wattlaw.simulator.calibration import Calibration, Measured, calibrate, calibrated, intervals
 from wattlaw.simulator.calibration_file import read_calibration, text_of
 from wattlaw.simulator.calibration_summary import factors_of, misfit, parameters_of
@@ -179,8 +183,8 @@ def row(**changes: Any) -> dict[str, Any]:
     return given | changes
 
 
-def read(*rows: dict[str, Any], **known: Known) -> Readings:
-    return readings(rows, read_cluster("mit-v100"), known)
+def read(*rows: dict[str, Any], **known: WorkloadSource) -> CalibrationData:
+    return calibration_data(rows, read_cluster("mit-v100"), known)
 
 
 def test_repeats_are_averaged_and_settings_kept_apart() -> None:
@@ -221,7 +225,7 @@ def test_what_cannot_be_used_is_left_out_and_named(changes: dict[str, Any], why:
 def test_options_that_a_workload_does_not_know_tell_workloads_apart() -> None:
     found = read(
         row(), row(options='{"dataset": "cars"}'), row(workload="r", options='{"dataset": "cats"}'),
-        r=Known("resnet50"),
+        r=WorkloadSource("resnet50"),
     )  # fmt: skip
     names = [one.workload for one in found.measured]
     assert names == ["resnet50", "resnet50 [dataset=cars]", "resnet50 [dataset=cats, runs=r]"]
@@ -234,7 +238,7 @@ def test_samples_that_a_store_does_not_tell_are_the_workloads() -> None:
 
 
 def test_figures_of_a_file_need_no_workload() -> None:
-    found = read(row(workload="mine"), mine=Known("plain", profile()))
+    found = read(row(workload="mine"), mine=WorkloadSource("plain", profile()))
     assert found.measured[0].job.profile == profile()
     assert found.measured[0].workload == "plain [runs=mine]"
 
@@ -245,10 +249,10 @@ def test_a_workload_is_found_by_itself_or_as_the_only_one_alike(fitted: list[Cal
 
     key = workload_key(profile(options={"width": 2}))
     assert key == "plain (width=2)"
-    assert calibrated_as(of("plain", key, f"{key} [data=a]"), key) == key
-    assert calibrated_as(of("plain", f"{key} [data=a]"), key) == f"{key} [data=a]"
-    assert calibrated_as(of(f"{key} [data=a]", f"{key} [data=b]"), key) == key
-    assert alike(of(f"{key} [data=a]", f"{key} [data=b]"), "plain") == []
+    assert calibrated_key(of("plain", key, f"{key} [data=a]"), key) == key
+    assert calibrated_key(of("plain", f"{key} [data=a]"), key) == f"{key} [data=a]"
+    assert calibrated_key(of(f"{key} [data=a]", f"{key} [data=b]"), key) == key
+    assert matching_keys(of(f"{key} [data=a]", f"{key} [data=b]"), "plain") == []
 
 
 def test_two_settings_are_too_few() -> None:
@@ -334,7 +338,7 @@ def test_the_other_half_of_the_measurements_is_predicted_within_a_tenth(traces: 
 
 def measured_job(row: dict[str, str]) -> Job:
     """Return the job of a row."""
-    found = readings(
+    found = calibration_data(
         [
             {
                 "workload": row["network"], "options": json.dumps({"dataset": row["dataset"]}),
@@ -347,7 +351,7 @@ def measured_job(row: dict[str, str]) -> Job:
             }
         ],
         read_cluster("v100-pcie-32gb"),
-        {name: Known(own) for name, own in NETS.items()},
+        {name: WorkloadSource(own) for name, own in NETS.items()},
     )  # fmt: skip
     return found.measured[0].job
 

@@ -156,7 +156,7 @@ def test_a_window_without_a_time_is_no_window(tmp_path, value):
 def test_a_damaged_reason_of_a_failure_does_not_hide_the_others(tmp_path, damage):
     DAMAGES[damage](_written(tmp_path / "failure.a.json"))
     assert "failure.a.json" in str(failures.first_failure(tmp_path))
-    failures.write_failure(tmp_path, "b", "told", "the true reason")
+    failures.write_failure(tmp_path, "b", "error", "the true reason")
     assert failures.first_failure(tmp_path) == "the true reason"
 
 

@@ -49,7 +49,7 @@ def run_here(planned, folder, run=None, attempts=1):
     record = RunRecord(
         run_id=run.run_id, study="test", spec=run.spec, seed=0, order_seed=0, attempts=attempts
     )
-    return simulate(Machine.of(planned.study.launch), record, place.path), place
+    return simulate(Machine.from_launch(planned.study.launch), record, place.path), place
 
 
 def test_the_same_seed_gives_the_same_tables_and_another_one_others(tmp_path):
@@ -309,7 +309,7 @@ def test_what_is_done_is_not_done_again(store, capsys):
 def test_that_share_of_attempts_fails_and_the_next_start_tries_them_again(tmp_path):
     planned = plan(tmp_path / "study.yaml", {"simulation": MIT["simulation"] | {"fail_share": 0.3}},
                    repeats=20)  # fmt: skip
-    machine = Machine.of(planned.study.launch)
+    machine = Machine.from_launch(planned.study.launch)
 
     def fails(run, attempts):
         record = RunRecord(run_id=run.run_id, study="t", spec=run.spec, seed=0, order_seed=0,

@@ -13,7 +13,11 @@ from rich.table import Table
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.cli.console import Console
 from wattlaw.errors import BadInput
-from wattlaw.launch.simulated.calibration_data import Known, Readings, readings
+from wattlaw.launch.simulated.calibration_data import (
+    CalibrationData,
+    WorkloadSource,
+    calibration_data,
+)
 from wattlaw.simulator.calibration import Calibration, calibrate
 from wattlaw.simulator.calibration_file import text_of
 from wattlaw.simulator.calibration_summary import Fitted, Misfit, factors_of, misfit, parameters_of
@@ -57,7 +61,7 @@ def calibrate_stores(
             f"--as or --profile: no runs are called {unknown[0]!r:.80}; there are: {there}"
         )
     rows = ({str(name): value for name, value in row.items()} for row in table.to_dict("records"))
-    found = readings(rows, cluster, known)
+    found = calibration_data(rows, cluster, known)
     _tell(found, list(table["hardware"].dropna().unique()), cluster)
     if not found.measured:
         raise BadInput(f"calibrate: none of {len(table)} runs can be used")
@@ -72,17 +76,17 @@ def calibrate_stores(
     return 1 if found.left_out else 0
 
 
-def _known(measured_as: Sequence[str], profile: Sequence[str]) -> dict[str, Known]:
+def _known(measured_as: Sequence[str], profile: Sequence[str]) -> dict[str, WorkloadSource]:
     found = {}
     for text in measured_as:
         name, workload = _pair("--as", text, "WORKLOAD")
-        found[name] = Known(catalogue.entry(workload).name)
+        found[name] = WorkloadSource(catalogue.entry(workload).name)
     for text in profile:
         name, path = _pair("--profile", text, "FILE")
         if name in found:
             raise BadInput(f"{name}: given in --as and in --profile; allowed: once")
         own = catalogue.read_profile(Path(path))
-        found[name] = Known(own.workload, own)
+        found[name] = WorkloadSource(own.workload, own)
     return found
 
 
@@ -93,7 +97,7 @@ def _pair(option: str, text: str, what: str) -> tuple[str, str]:
     return name, value
 
 
-def _tell(found: Readings, labels: Sequence[str], cluster: Cluster) -> None:
+def _tell(found: CalibrationData, labels: Sequence[str], cluster: Cluster) -> None:
     """Say on stderr what is left out, and what is to be known of the rest."""
     lines = [f"left out, {_runs(count)}: {why}" for why, count in found.left_out.items()]
     lines += [f"{_runs(count)}: {note}" for note, count in found.notes.items()]
@@ -116,7 +120,7 @@ def _runs(count: int) -> str:
 
 
 def _as_json(
-    calibration: Calibration, cluster: Cluster, found: Readings, off: Misfit, output: Path
+    calibration: Calibration, cluster: Cluster, found: CalibrationData, off: Misfit, output: Path
 ) -> dict[str, Any]:
     return {
         "file": str(output),

@@ -14,7 +14,7 @@ from wattlaw.devices import inventory
 from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.launch.limits import refusal
+from wattlaw.launch.limits import unsupported_limits_reason
 from wattlaw.launch.selftest import run_checks
 from wattlaw.limits.guard import acquire, lock_conflict
 from wattlaw.limits.requests import Limits
@@ -114,7 +114,9 @@ def limits_set(gpus: Sequence[str], limits: Limits, prior_clocks: str | None) ->
     if prior_clocks not in (None, "default"):
         raise BadInput(f"limits set: --prior-clocks {prior_clocks!a}; allowed: default")
     boards = list(gpus) or visible_gpu_ids()
-    refused = refusal(limits, boards, prior_clocks_are_default=prior_clocks == "default")
+    refused = unsupported_limits_reason(
+        limits, boards, prior_clocks_are_default=prior_clocks == "default"
+    )
     if refused is not None:
         raise NotAvailable(refused)
     held = acquire(boards)

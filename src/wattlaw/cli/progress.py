@@ -53,10 +53,10 @@ class Tally:
         self.count = {"done": 0, "failed": 0, "skipped": 0}
         self._worked = 0
 
-    def ended(self, record: RunRecord, *, here: bool) -> None:
+    def ended(self, record: RunRecord, *, is_new: bool) -> None:
         """Count one run."""
         self.count[record.status] += 1
-        self._worked += here and record.status != "skipped"
+        self._worked += is_new and record.status != "skipped"
         self._last_s = time.monotonic()
 
     @property
@@ -99,10 +99,10 @@ class LiveBar:
         self._running[record.run_id] = title(record)
         self._show_running()
 
-    def ended(self, record: RunRecord, *, here: bool) -> None:
+    def ended(self, record: RunRecord, *, is_new: bool) -> None:
         """Move the bar; print a line for what did not go well."""
-        self._tally.ended(record, here=here)
-        if here and record.status != "done":
+        self._tally.ended(record, is_new=is_new)
+        if is_new and record.status != "done":
             line = f"{record.status}: {title(record)}: {record.reason or ''}"
             self._progress.console.print(collapse_whitespace(line))
         self._running.pop(record.run_id, None)
@@ -113,9 +113,9 @@ class LiveBar:
         """Say what the campaign waits for."""
         self._update(_waiting(runs))
 
-    def noted(self, words: str) -> None:
+    def note(self, message: str) -> None:
         """Say how the launcher says that things stand."""
-        self._update(words)
+        self._update(message)
 
     def _show_running(self) -> None:
         titles = list(self._running.values())
@@ -138,10 +138,10 @@ class PlainLines:
     def started(self, record: RunRecord) -> None:
         """Say nothing: the end will be told."""
 
-    def ended(self, record: RunRecord, *, here: bool) -> None:
+    def ended(self, record: RunRecord, *, is_new: bool) -> None:
         """Print how a run ended, unless it had ended before."""
-        self._tally.ended(record, here=here)
-        if here:
+        self._tally.ended(record, is_new=is_new)
+        if is_new:
             reason = f": {record.reason}" if record.reason else ""
             self._print(f"{record.status}: {title(record)}{reason} ({self._tally.words()})")
 
@@ -151,12 +151,12 @@ class PlainLines:
             self._waiting = runs
             self._print(_waiting(runs))
 
-    def noted(self, words: str) -> None:
+    def note(self, message: str) -> None:
         """Print news at once, and what goes on as before once a minute: a log is read later."""
-        about = words.partition(":")[0]
+        about = message.partition(":")[0]
         if about != self._noted or time.monotonic() > self._next_note_s:
             self._noted, self._next_note_s = about, time.monotonic() + _NOTES_S
-            self._print(words)
+            self._print(message)
 
     def _print(self, line: str) -> None:
         self._console.print(collapse_whitespace(line), soft_wrap=True)

@@ -68,7 +68,7 @@ def run(
         if planned.study.launch.kind == "simulated":
             console.print("Simulated runs take no GPU-hours; on real GPUs it would be:")
         elif kind.queue is not None and left:
-            shown = kind.queue.shown(planned.study.launch, left[0], store)
+            shown = kind.queue.submission_command(planned.study.launch, left[0], store)
             told = f"Each run is a job, such as:\n  {shown}"
             console.print(told, soft_wrap=True)
         known = [record for record in records.values() if record is not None]
@@ -112,7 +112,7 @@ def _show(planned: planning.Planned, statuses: dict[str, str], console: Console)
     console.print(table)
     if len(planned.runs) > _ROWS:
         console.print(f"... and {len(planned.runs) - _ROWS} more")
-    counts = planning.counted(statuses.values())
+    counts = planning.count_statuses(statuses.values())
     told = ", ".join(f"{count} {status}" for status, count in counts.items())
     console.print(f"{len(planned.runs)} runs: {told}. Nothing was run.")
 

@@ -34,12 +34,12 @@ _HOLDS = {
 _LIMITS = {"power_limit_w": "power limit", "clock_limit_mhz": "clock limit"}
 
 
-def show(rows: Sequence[Row], first: Job, made_by: "Calibrated | None") -> None:
+def show(rows: Sequence[Row], first: Job, calibration_label: "Calibrated | None") -> None:
     """Print one setting in words, or several as a table; what they are made of above both."""
     console = Console()
     if len(rows) > 1:  # a number that is cut says something else: better a line that wraps
         console = Console(width=max(console.width, _WIDE))
-    lines = [_about(rows[0], first), _made_by(made_by)]
+    lines = [_about(rows[0], first), _made_by(calibration_label)]
     if len(rows) == 1:
         lines += ["", *_takes(rows[0]), "", *_parts(rows[0])]
     for line in lines:
@@ -60,10 +60,10 @@ def _about(row: Row, first: Job) -> str:
     )
 
 
-def _made_by(made_by: "Calibrated | None") -> str:
-    if made_by is None:
+def _made_by(calibration_label: "Calibrated | None") -> str:
+    if calibration_label is None:
         return "Simulated, uncalibrated: parameters are defaults; how far off they are is not known"
-    found = made_by.calibration
+    found = calibration_label.calibration
     return (
         f"Simulated, calibrated {found.digest} on {found.settings} settings of {found.gpu}; 95 % "
         "intervals in brackets"

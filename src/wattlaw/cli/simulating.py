@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from wattlaw.cli.given import counts, json_object, limits
 from wattlaw.errors import BadInput
 from wattlaw.launch.simulated.simulation_inputs import (
-    alike,
-    calibrated_as,
-    job_of,
+    calibrated_key,
+    matching_keys,
+    simulation_job,
     workload_key,
     workload_spec,
 )
@@ -197,7 +197,7 @@ def _first_job(asked: Asked) -> tuple[Job, Calibrated | None]:
         launch_kind="simulated",
     )
     try:
-        job = job_of(
+        job = simulation_job(
             spec, cluster,
             gpus_per_node=asked.gpus_per_node, profile=profile, samples=asked.samples,
         )  # fmt: skip
@@ -220,9 +220,9 @@ def _key(calibration: "Calibration", key: str, asked: Asked) -> str:
             listed = "; ".join(known)
             raise BadInput(f"--as: given {asked.measured_as!r:.80}; allowed: {listed}")
         return asked.measured_as
-    found = calibrated_as(calibration, key)
+    found = calibrated_key(calibration, key)
     if found not in known:
-        several = alike(calibration, key)
+        several = matching_keys(calibration, key)
         why = (
             f"several of it are of {key}: {'; '.join(several)} (choose with --as)"
             if several

@@ -19,7 +19,7 @@ def status(path: Path, *, as_json: bool) -> int:
     store = Store.existing(path)
     runs, troubles = run_status.run_statuses(store)
     trouble = "; ".join(troubles) or None
-    counts = planning.counted(one.state for one in runs)
+    counts = planning.count_statuses(one.state for one in runs)
     shown = [one for one in runs if one.state not in ("done", "planned")]
     if as_json:
         rows = [

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from wattlaw.devices.meter import Target
-from wattlaw.launch.nested_recording import NestedRecording
-from wattlaw.launch.recording import Recording
+from wattlaw.launch.recording import NestedRecording, Recording
 from wattlaw.launch.summary import summary_line
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store

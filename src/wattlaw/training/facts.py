@@ -1,4 +1,4 @@
-"""What a run found where it ran: hardware, devices, software versions, size of the model."""
+"""Facts about a host of a run: hardware, devices, software versions, size of the model."""
 
 from pathlib import Path
 

@@ -20,9 +20,9 @@ from wattlaw.launch.finish import finish
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec
+from wattlaw.training.agent import WORKER
 from wattlaw.training.environment import WARNS
 from wattlaw.training.preemption import steps_between
-from wattlaw.training.signal_forwarding import WORKER
 
 UPDATES = 6  # of an epoch: 1437 samples are 5 x 256 + 157
 LOOKS = UPDATES + 2  # for a warning, in an epoch that is not the last
@@ -86,7 +86,7 @@ def test_a_run_that_is_warned_anywhere_goes_on_to_the_same_result(looks, stops, 
     for attempt, (epoch, update) in enumerate(stops, 1):
         at = {"epoch": epoch, "update": update}
         assert told(folder, attempt, "checkpointed") == at
-        assert told(folder, attempt, "stopped") == at | {"reason": "warned of its end (SIGUSR1)"}
+        assert told(folder, attempt, "stopped") == at | {"reason": "preemption notice (SIGUSR1)"}
     assert told(folder, len(found), "stopped") is None
     rows = [row for rows in found for row in rows]
     assert losses(rows, "evaluate") == losses(whole[0], "evaluate")

@@ -17,7 +17,7 @@ _PREFIX, _DIGITS, _TAG = "wattlaw", 8, "slurm-tag"
 _TRIES = 20
 
 
-class Submitted(BaseModel):
+class Submission(BaseModel):
     """``job.json`` in a run's folder: written before a job is submitted, and again with its id."""
 
     model_config = ConfigDict(frozen=True)
@@ -27,17 +27,17 @@ class Submitted(BaseModel):
     job_id: str | None = None
 
 
-def path_of(folder: RunFolder) -> Path:
+def submission_path(folder: RunFolder) -> Path:
     """Return where a run's job is told."""
     return folder.path / "job.json"
 
 
-def claim_of(folder: RunFolder) -> Path:
+def claim_path(folder: RunFolder) -> Path:
     """Return the file by which a job makes a run its own."""
     return folder.path / "job-claim"
 
 
-def read_submitted(folder: RunFolder) -> Submitted | None:
+def read_submission(folder: RunFolder) -> Submission | None:
     """Return what is told of a run's job, None where none was ever submitted.
 
     Raises
@@ -45,26 +45,26 @@ def read_submitted(folder: RunFolder) -> Submitted | None:
     BadInput
         The file is there and is damaged.
     """
-    path = path_of(folder)
+    path = submission_path(folder)
     try:
-        return Submitted.model_validate_json(read_text(path))
+        return Submission.model_validate_json(read_text(path))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError, UnicodeDecodeError):
         raise BadInput(f"{path}: cannot be read as a run's job; remove it") from None
 
 
-def write_submitted(folder: RunFolder, told: Submitted) -> None:
+def write_submission(folder: RunFolder, told: Submission) -> None:
     """Tell of a run's job."""
-    write_text(path_of(folder), told.model_dump_json(indent=1) + "\n")
+    write_text(submission_path(folder), told.model_dump_json(indent=1) + "\n")
 
 
-def known_tag(store: Path) -> str | None:
+def existing_tag(store: Path) -> str | None:
     """Return what marks a store's jobs, None where none was ever submitted."""
-    return tag_of(store) if (store / _TAG).exists() else None
+    return store_tag(store) if (store / _TAG).exists() else None
 
 
-def tag_of(store: Path) -> str:
+def store_tag(store: Path) -> str:
     """Return what marks a store's jobs, whatever the path by which a machine reaches it.
 
     It is drawn once and kept in the store.
@@ -88,7 +88,7 @@ def job_name(tag: str, run_id: str) -> str:
     return f"{_PREFIX}-{tag}-{run_id}"
 
 
-def run_of(name: str, tag: str) -> str | None:
+def run_id_of(name: str, tag: str) -> str | None:
     """Return the run that a job is for by its name, None for jobs of others."""
     mine = job_name(tag, "")
     return name.removeprefix(mine) if name.startswith(mine) else None

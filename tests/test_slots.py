@@ -19,7 +19,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from wattlaw.launch.slots import Slots
-claim = Slots(Path(sys.argv[1])).claim(["gpu-0", "gpu-1"], 1)
+claim = Slots(Path(sys.argv[1])).acquire(["gpu-0", "gpu-1"], 1)
 print(claim.names, flush=True)
 time.sleep(600)
 """
@@ -33,27 +33,27 @@ def test_a_place_is_held_by_one_process_and_given_back_when_it_is_killed(tmp_pat
         [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     assert holder.stdout.readline().strip() == "['gpu-0']"
-    claim = places.claim(["gpu-0", "gpu-1"], 1)
+    claim = places.acquire(["gpu-0", "gpu-1"], 1)
     assert claim.names == ["gpu-1"]
-    assert places.claim(["gpu-0", "gpu-1"], 1) is None
+    assert places.acquire(["gpu-0", "gpu-1"], 1) is None
     holder.kill()
     holder.communicate()
-    wait_for(lambda: places.claim(["gpu-0"], 1), "the place of the killed process")
+    wait_for(lambda: places.acquire(["gpu-0"], 1), "the place of the killed process")
     claim.release()
     claim.release()
-    assert places.claim(["gpu-0", "gpu-1"], 2).names == ["gpu-0", "gpu-1"]
+    assert places.acquire(["gpu-0", "gpu-1"], 2).names == ["gpu-0", "gpu-1"]
 
 
 @given(st.lists(st.integers(1, 4), max_size=6))
 def test_of_four_places_no_more_than_four_are_ever_held(tmp_path_factory, counts):
     places = Slots(tmp_path_factory.mktemp("places"))
     names = ["MIG-GPU-1/2/0", "b", "c", "d"]
-    held = [claim for count in counts if (claim := places.claim(names, count))]
+    held = [claim for count in counts if (claim := places.acquire(names, count))]
     taken = [name for claim in held for name in claim.names]
     assert len(taken) == len(set(taken)) <= 4
     for claim in held:
         claim.release()
-    assert len(places.claim(names, 4).names) == 4
+    assert len(places.acquire(names, 4).names) == 4
 
 
 def test_two_launchers_of_one_machine_do_not_run_side_by_side(tmp_path, monkeypatch):
