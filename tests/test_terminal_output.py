@@ -20,7 +20,7 @@ from conftest import environment
 from wattlaw.cli.console import Console
 from wattlaw.cli.main import main
 from wattlaw.cli.progress import PlainLines
-from wattlaw.formatting import clean
+from wattlaw.formatting import replace_invisible
 from wattlaw.store.record import RunRecord
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
@@ -88,7 +88,7 @@ def test_escaped_text_has_no_invisible_character_and_the_rest_is_unchanged(text)
     ]
     if not hidden(text) and not set(text) - set(map(chr, range(0x250))):
         assert shown == text
-    assert hidden(clean(text)) == set()
+    assert hidden(replace_invisible(text)) == set()
 
 
 def test_no_command_prints_control_characters_of_a_store(store, tmp_path, capsys):

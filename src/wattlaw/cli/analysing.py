@@ -95,7 +95,7 @@ def report(
     from wattlaw.report.accounting_window import read_accounting_windows
     from wattlaw.report.layouts import layout
     from wattlaw.report.page import write_report
-    from wattlaw.report.pictures import charts, figure_kinds, write_figures
+    from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
     from wattlaw.store.statistics import read_telemetry
 
     chosen, asked = layout(template), figure_kinds(kinds)
@@ -106,8 +106,8 @@ def report(
         runs, epochs, statistics=used, joint=joint, spans=read_accounting_windows(stores),
         footprint=footprint, reference=chosen.reference, target=finite("--target", target),
     )  # fmt: skip
-    for_page, for_files = tee(charts(findings, chosen.study))
-    write_report(findings, check_claims(findings), output, template, made=for_page)
+    for_page, for_files = tee(make_charts(findings, chosen.study))
+    write_report(findings, check_claims(findings), output, template, charts=for_page)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if figures is not None:
         written = write_figures(for_files, figures, asked)
