@@ -13,9 +13,9 @@ from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.advice.words import ENERGY, TIME, amount, number, setting_words, told
 from wattlaw.analysis.caps.limits import limit_words
 from wattlaw.analysis.metrics import run_metrics
+from wattlaw.api.footprint import footprint_of
+from wattlaw.api.quantities import duration_s, energy_j, finite, share
 from wattlaw.cli.console import Console
-from wattlaw.cli.footprints import footprint_of
-from wattlaw.cli.quantities import duration_s, energy_j, finite, share
 from wattlaw.store.tables import read_stores
 
 _MOST = 20  # options of the front that are shown; the JSON has all

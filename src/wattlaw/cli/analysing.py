@@ -91,8 +91,8 @@ def report(
 ) -> int:
     """Write the page and, if asked, the figures."""
     from wattlaw.analysis.claims import check_claims
-    from wattlaw.cli.footprints import footprint_of
-    from wattlaw.cli.quantities import finite
+    from wattlaw.api.footprint import footprint_of
+    from wattlaw.api.quantities import finite
     from wattlaw.report.accounting_window import read_accounting_windows
     from wattlaw.report.layouts import layout
     from wattlaw.report.page import write_report

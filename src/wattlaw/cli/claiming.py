@@ -10,8 +10,8 @@ from rich.text import Text
 
 from wattlaw.analysis.claims import CONTRADICTED, NOT_DECIDABLE, SUPPORTED, Claim, check_claims
 from wattlaw.analysis.findings import find
+from wattlaw.api.footprint import footprint_of
 from wattlaw.cli.console import Console
-from wattlaw.cli.footprints import footprint_of
 from wattlaw.reference.published import SOURCES
 from wattlaw.store.tables import read_stores
 

@@ -86,7 +86,9 @@ def track_result(
     energy_j = math.fsum(known.values()) if is_usable else None
     reason = row["energy_reason"]
     if energy_j is None and reason is None:
-        reason = "no meter on this machine measures energy"
+        missing = [text for one in record.samplers for text in one.unavailable.items()]
+        reason = "; ".join(f"{meter}: {why}" for meter, why in missing)
+        reason = reason or "the samples of the block have no energy"
     return TrackResult(
         name=record.spec.workload.name,
         duration_s=duration_s,
