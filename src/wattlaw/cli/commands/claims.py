@@ -1,30 +1,33 @@
-"""``claims``: the published findings, tested on the user's own runs."""
+"""``wattlaw claims``: the published findings, tested on the user's own runs."""
 
 import json
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
 from wattlaw.analysis.claims import CONTRADICTED, NOT_DECIDABLE, SUPPORTED, Claim, check_claims
 from wattlaw.analysis.findings import find
-from wattlaw.cli.console import Console
-from wattlaw.cli.footprints import footprint_of
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.footprint import footprint_of
+from wattlaw.cli.common.options import GridOption, JsonOption, PueOption, StoreArguments
 from wattlaw.reference.published import SOURCES
 from wattlaw.store.tables import read_stores
 
+app = typer.Typer()
 _STYLES = {SUPPORTED: "green", CONTRADICTED: "red", NOT_DECIDABLE: "dim"}
 
 
+@app.command()
 def claims(
-    stores: Sequence[Path], *, pue: float | None = None, grid: str | None = None, as_json: bool
+    stores: StoreArguments,
+    pue: PueOption = None,
+    grid: GridOption = None,
+    as_json: JsonOption = False,
 ) -> int:
-    """Print each claim with its verdict and evidence.
-
-    ``pue`` and ``grid`` (g CO2e per kWh, or a region) are what the claim on carbon needs.
-    """
+    """Test the findings of the two studies on your stores: a verdict and the numbers for each."""
     footprint = footprint_of(pue, grid, None, None)
     found = check_claims(find(*read_stores(stores), footprint=footprint))
     if as_json:

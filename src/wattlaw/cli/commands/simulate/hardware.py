@@ -5,7 +5,7 @@ import json
 from rich import box
 from rich.table import Table
 
-from wattlaw.cli.console import Console
+from wattlaw.cli.common.console import Console
 from wattlaw.simulator import library
 
 

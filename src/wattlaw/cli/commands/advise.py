@@ -1,9 +1,10 @@
-"""``advise``: what to run, from the runs of one or more stores."""
+"""``wattlaw advise``: what to run, from the runs of one or more stores."""
 
 import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
+from typing import Annotated
 
+import typer
 from rich import box
 from rich.table import Table
 
@@ -13,31 +14,58 @@ from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.advice.words import ENERGY, TIME, amount, number, setting_words, told
 from wattlaw.analysis.caps.limits import limit_words
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.cli.console import Console
-from wattlaw.cli.footprints import footprint_of
-from wattlaw.cli.quantities import duration_s, energy_j, finite, share
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.footprint import footprint_of
+from wattlaw.cli.common.options import (
+    GpuPriceOption,
+    GridOption,
+    JsonOption,
+    PriceOption,
+    PueOption,
+    StoreArguments,
+)
+from wattlaw.cli.common.quantities import duration_s, energy_j, finite, share
 from wattlaw.store.tables import read_stores
 
+app = typer.Typer()
 _MOST = 20  # options of the front that are shown; the JSON has all
 
 
+@app.command()
 def advise(
-    stores: Sequence[Path],
-    workload: str,
-    *,
-    deadline: str | None = None,
-    max_slowdown: str | None = None,
-    energy_budget: str | None = None,
-    max_gpus: int | None = None,
-    epochs: int | None = None,
-    target: float | None = None,
-    pue: float | None = None,
-    grid: str | None = None,
-    price: str | None = None,
-    price_per_gpu_hour: str | None = None,
-    as_json: bool = False,
+    stores: StoreArguments,
+    workload: Annotated[str, typer.Option("--workload", "-w", help="Which workload.")],
+    deadline: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="The training must end in it: 90min, 6h, 2d."),
+    ] = None,
+    max_slowdown: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="Than the fastest setting: 5% or 0.05."),
+    ] = None,
+    energy_budget: Annotated[
+        str | None,
+        typer.Option(metavar="ENERGY", help="For the training: 50kWh, 3MJ."),
+    ] = None,
+    max_gpus: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="No more GPUs than these."),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(metavar="E", help="Epochs to train; by default as many as the runs."),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(metavar="Q", help="Train until the metric reaches this value instead."),
+    ] = None,
+    pue: PueOption = None,
+    grid: GridOption = None,
+    price: PriceOption = None,
+    price_per_gpu_hour: GpuPriceOption = None,
+    as_json: JsonOption = False,
 ) -> int:
-    """Print what to run: words, the Pareto front as a table, warnings; or all as JSON."""
+    """Say how many GPUs, which cap, clock and batch to use, with what it costs and how sure."""
     deadline_s = None if deadline is None else duration_s("--deadline", deadline)
     slowdown = None if max_slowdown is None else share("--max-slowdown", max_slowdown)
     budget_j = None if energy_budget is None else energy_j("--energy-budget", energy_budget)

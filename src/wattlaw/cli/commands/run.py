@@ -1,14 +1,17 @@
-"""``run`` and ``check``."""
+"""``wattlaw run``."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.table import Table
 
 from wattlaw import registry
-from wattlaw.cli.console import Console
-from wattlaw.cli.progress import observer_for
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import StudyArgument
+from wattlaw.cli.common.progress import observer_for
 from wattlaw.errors import BadInput
 from wattlaw.launch import planning
 from wattlaw.launch.campaign import Campaign, Outcome
@@ -18,71 +21,72 @@ from wattlaw.launch.stop import CANCELLED
 from wattlaw.store.store import Store
 from wattlaw.study.plan import PlannedRun
 
+app = typer.Typer()
 _ROWS = 60
 _IF_THEY_DIFFER = ("power W", "clock MHz", "precision", "fraction")
 
 
-def check(study_file: Path) -> int:
-    """Check a study file."""
-    planned = planning.plan_study(study_file)
-    study = planned.study
-    # Runs share their parts: of hundreds of thousands each part is looked at once.
-    settings = {id(run.spec.setting): run.spec.setting for run in planned.runs}
-    workloads = {id(run.spec.workload): run.spec.workload for run in planned.runs}
-    names = {workload.model_dump_json() for workload in workloads.values()}
-    print(
-        f"{study_file}: ok: {study.name}: {len(planned.runs)} runs of {len(names)} workload(s), "
-        f"{len({*settings.values()})} settings, {study.repeats} repeats"
-    )
-    return 0
-
-
+@app.command()
 def run(
-    study_file: Path,
-    store_path: Path,
-    launch: str | None,
-    simulation: Mapping[str, object],
-    *,
-    dry_run: bool,
-    assume_tflops: float,
+    study: StudyArgument,
+    store: Annotated[Path, typer.Option(help="Where results go.")] = Path("wattlaw-store"),
+    launch: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Launch this way instead.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the runs and what is done; run nothing.")
+    ] = False,
+    assume_tflops: Annotated[
+        float,
+        typer.Option(metavar="T", help="Of each GPU, for the GPU-hours that --dry-run tells."),
+    ] = 10.0,
+    hardware: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Cluster of --launch simulated."),
+    ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Of 'wattlaw calibrate', for --launch simulated."),
+    ] = None,
+    fail_share: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", min=0, max=1, help="Share of attempts that --launch simulated lets fail."
+        ),
+    ] = None,
 ) -> int:
-    """Run a study, or show what it would run.
-
-    ``simulation`` names what replaces the study's ``launch.simulation``; None leaves it.
-    """
+    """Run what a study asks for and the store does not have yet."""
     if not 0 < assume_tflops < float("inf"):
         raise BadInput(f"run: --assume-tflops {assume_tflops:g}; allowed: a number > 0")
+    simulation = {"hardware": hardware, "calibration": calibration, "fail_share": fail_share}
     changes = {key: value for key, value in simulation.items() if value is not None}
-    fail_share = changes.get("fail_share", 0.0)
-    if not isinstance(fail_share, float) or not 0 <= fail_share <= 1:
-        raise BadInput(f"run: --fail-share {fail_share}; allowed: 0 to 1")
-    planned = planning.plan_study(study_file, launch, changes)
-    store = Store(store_path)
+    planned = planning.plan_study(study, launch, changes)
+    home = Store(store)
     kind: type[Launcher] = registry.load(GROUP, planned.study.launch.kind)
     console = Console()
     if dry_run:
-        records = store.records_of({run.run_id for run in planned.runs})
-        statuses = planning.statuses(store, planned.runs, records)
+        records = home.records_of({run.run_id for run in planned.runs})
+        statuses = planning.statuses(home, planned.runs, records)
         _show(planned, statuses, console)
         left = [run for run in planned.runs if statuses[run.run_id] != "done"]
         if planned.study.launch.kind == "simulated":
             console.print("Simulated runs take no GPU-hours; on real GPUs it would be:")
         elif kind.queue is not None and left:
-            shown = kind.queue.shown(planned.study.launch, left[0], store)
+            shown = kind.queue.shown(planned.study.launch, left[0], home)
             told = f"Each run is a job, such as:\n  {shown}"
             console.print(told, soft_wrap=True)
         known = [record for record in records.values() if record is not None]
         for line in _hours(gpu_hours(left, known, assume_tflops * 1e12), assume_tflops):
             console.print(line, soft_wrap=True)
         return 0
-    launcher = kind.open(planned.study.launch, store_path)
-    store.create()
+    launcher = kind.open(planned.study.launch, store)
+    home.create()
     commit = planning.git_commit(Path.cwd())
     with closing(launcher), observer_for(console, len(planned.runs)) as observer:
-        campaign = Campaign(planned.study, planned.runs, store, launcher, observer, commit)
+        campaign = Campaign(planned.study, planned.runs, home, launcher, observer, commit)
         outcome = campaign.run()
     leaves_jobs = launcher.queue is not None and outcome.interrupted_by != CANCELLED
-    _conclude(outcome, store_path, console, leaves_jobs=leaves_jobs)
+    _conclude(outcome, store, console, leaves_jobs=leaves_jobs)
     return 0 if outcome.failed == 0 and outcome.left == 0 else 1
 
 

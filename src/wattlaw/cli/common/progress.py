@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from wattlaw.cli.console import Console
+from wattlaw.cli.common.console import Console
 from wattlaw.launch.campaign import Observer
 from wattlaw.store.record import RunRecord
 from wattlaw.terminal import escaped_output

@@ -1,13 +1,12 @@
-"""``simulate``: what settings would take, before there is anything to run them on."""
+"""The jobs that the options of ``simulate`` describe."""
 
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
-from wattlaw.cli.given import counts, json_object, limits
+from wattlaw.cli.common.parsing import counts, json_object, limits
 from wattlaw.errors import BadInput
 from wattlaw.launch.simulated.simulation_inputs import (
     alike,
@@ -18,8 +17,7 @@ from wattlaw.launch.simulated.simulation_inputs import (
 )
 from wattlaw.simulator.job import Job
 from wattlaw.simulator.library import read_cluster
-from wattlaw.simulator.predict import predict
-from wattlaw.simulator.what_if import Intervals, Target, compared, row_of
+from wattlaw.simulator.what_if import Intervals, Target
 from wattlaw.study.base import MAX_COUNT, Precision
 from wattlaw.study.model import Measure, RunSpec, Setting, Train
 from wattlaw.workloads import catalogue
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 _MOST_SETTINGS = 10_000
 _MOST_SAMPLES = 10**15
 _LEAST_TARGET = 1e-9
-#: As ``store.tables.KINDS``, whose import takes longer than a simulation.
-_KINDS = (".csv", ".parquet", ".jsonl")
 
 
 @dataclass(frozen=True)
@@ -81,46 +77,8 @@ class Calibrated:
         return {name: (one.low, one.high) for name, one in found.items()}
 
 
-def simulate(asked: Asked, output: Path | None, *, raw: bool = False, as_json: bool) -> int:
-    """Print what each setting takes; return 1 if some of them cannot be.
-
-    Raises
-    ------
-    BadInput
-        An option cannot be, or none of the settings can.
-    """
-    _check(asked)
-    if output is not None and output.suffix.lower() not in _KINDS:
-        listed = ", ".join(_KINDS)
-        raise BadInput(f"{output}: unknown ending {output.suffix!r}; allowed: {listed}")
-    target = _target(asked)
-    first, made_by = _first_job(asked)
-    settings = list(_settings(asked, first))
-    rows, refused = [], []
-    for job in settings:
-        try:
-            rows.append(_row(job, asked.epochs, target, made_by))
-        except BadInput as error:
-            refused.append(str(error) if len(settings) == 1 else f"{_named(job)}: {error}")
-    if len(settings) == 1 and refused:
-        raise BadInput(refused[0])
-    for why in refused:
-        print(f"wattlaw: left out: {why}", file=sys.stderr)
-    if not rows:
-        raise BadInput(f"simulate: none of the {len(settings)} settings can be simulated")
-    rows = compared(rows)
-    if output is not None:
-        _write(output, rows, raw=raw)
-    if as_json:
-        print(json.dumps(rows, allow_nan=False))
-    else:
-        from wattlaw.cli.simulated_words import show
-
-        show(rows, first, made_by)
-    return 1 if refused else 0
-
-
-def _check(asked: Asked) -> None:
+def check(asked: Asked) -> None:
+    """Raise ``BadInput`` for an option that is out of range or in conflict with another."""
     allowed = {
         "--samples": (asked.samples, _MOST_SAMPLES),
         "--gpus-per-node": (asked.gpus_per_node, MAX_COUNT),
@@ -148,7 +106,8 @@ def _check(asked: Asked) -> None:
         raise BadInput("--as: given without --calibration; allowed: with it")
 
 
-def _target(asked: Asked) -> Target | None:
+def target(asked: Asked) -> Target | None:
+    """Return the target to train to, None where the options name none."""
     least, critical = asked.target_epochs, asked.critical_batch
     if least is None and critical is None:
         return None
@@ -162,7 +121,7 @@ def _target(asked: Asked) -> Target | None:
     return Target(least, critical)
 
 
-def _first_job(asked: Asked) -> tuple[Job, Calibrated | None]:
+def first_job(asked: Asked) -> tuple[Job, Calibrated | None]:
     """Return what all settings share, as a job of one GPU and one sample, and the calibration."""
     if asked.hardware is None:
         raise BadInput("--hardware: given nothing; allowed: a name of --list-hardware, or a file")
@@ -232,7 +191,7 @@ def _key(calibration: "Calibration", key: str, asked: Asked) -> str:
     return found
 
 
-def _settings(asked: Asked, first: Job) -> Iterator[Job]:
+def jobs(asked: Asked, first: Job) -> Iterator[Job]:
     """Yield a job for each setting, possible or not."""
     gpus = sorted(counts("--gpus", asked.gpus, MAX_COUNT))
     powers = limits("--power-limit", asked.power_limit)
@@ -252,37 +211,3 @@ def _settings(asked: Asked, first: Job) -> Iterator[Job]:
                     power_limit_w=power_w,
                     clock_limit_mhz=clock_mhz,
                 )
-
-
-def _row(
-    job: Job, epochs: int, target: Target | None, made_by: Calibrated | None
-) -> dict[str, Any]:
-    if not job.local_batch:
-        raise BadInput("--global-batch: cannot be divided by so many GPUs; allowed: a multiple")
-    told = None if made_by is None else made_by.intervals(job)
-    row = row_of(predict(job), epochs, target, told)
-    how = "uncalibrated" if made_by is None else f"calibrated {made_by.calibration.digest}"
-    return {"simulated": True, "calibration": how, **row}
-
-
-def _named(job: Job) -> str:
-    words = [f"{job.gpus:,} GPU{'s' * (job.gpus > 1)}"]
-    given = {"W": job.power_limit_w, "MHz": job.clock_limit_mhz}
-    words += [f"{value:g} {unit}" for unit, value in given.items() if value is not None]
-    return ", ".join(words)
-
-
-def _write(output: Path, rows: list[dict[str, Any]], *, raw: bool) -> None:
-    """Write rows as a table; what is nested is JSON in it."""
-    import pyarrow as pa
-
-    from wattlaw.store.tables import write_table
-
-    flat = [
-        {
-            name: json.dumps(value) if isinstance(value, dict | list) else value
-            for name, value in row.items()
-        }
-        for row in rows
-    ]
-    write_table(output, pa.Table.from_pylist(flat), raw=raw)

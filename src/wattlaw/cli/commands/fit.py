@@ -1,36 +1,48 @@
-"""``fit``, ``report`` and ``export``."""
+"""``wattlaw fit``."""
 
 import json
 import sys
 from collections.abc import Sequence
-from itertools import tee
 from pathlib import Path
+from typing import Annotated
 
-import pandas as pd
-import pyarrow as pa
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from wattlaw.analysis.aggregate import aggregate
-from wattlaw.analysis.findings import find
 from wattlaw.analysis.groups import group_label
 from wattlaw.analysis.laws.fits import Fit, Fits, fit_groups
 from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import ENERGY, fit_series, scaling_series
-from wattlaw.cli.console import Console
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import JsonOption
 from wattlaw.errors import BadInput, Refused
-from wattlaw.store.store import Store
-from wattlaw.store.tables import KINDS, read_stores, read_table, write_table
+from wattlaw.store.tables import read_stores, read_table
 from wattlaw.text import collapse_whitespace, shorten
 
-TABLES = ("runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits")
+app = typer.Typer()
 ENERGY_IS = "energy_is"
 _WIDE = 150
 
 
-def fit(source: Sequence[Path], x: str, y: str, by: str | None, *, as_json: bool) -> int:
-    """Fit laws to stores or to a table."""
+@app.command()
+def fit(
+    source: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="STORE|TABLE...", help="Stores, or a .csv, .parquet or .jsonl file."
+        ),
+    ],
+    x: Annotated[str, typer.Option(help="Column of the number of workers.")] = "gpus",
+    y: Annotated[str, typer.Option(help="Column of the time.")] = "epoch_time_s",
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="COLS", help="Columns that tell series apart, with commas."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Fit the power law t = alpha * N^-beta to each series."""
     columns = [name.strip() for name in by.split(",") if name.strip()] if by else []
     for path in source:
         if not path.exists():
@@ -74,86 +86,6 @@ def _fits(source: Sequence[Path], x: str, y: str, by: list[str], *, series: bool
     if series and y in table.columns:
         return fit_series(scaling_series(table), y)
     return fit_groups(table, x, y, [*by, *([ENERGY_IS] if y == ENERGY else [])])
-
-
-def report(
-    stores: Sequence[Path],
-    output: Path,
-    figures: Path | None,
-    *,
-    template: str | None = None,
-    kinds: str = "png,svg",
-    target: float | None = None,
-    pue: float | None = None,
-    grid: str | None = None,
-    price: str | None = None,
-    price_per_gpu_hour: str | None = None,
-) -> int:
-    """Write the page and, if asked, the figures."""
-    from wattlaw.analysis.claims import check_claims
-    from wattlaw.cli.footprints import footprint_of
-    from wattlaw.cli.quantities import finite
-    from wattlaw.report.accounting_window import read_accounting_windows
-    from wattlaw.report.layouts import layout
-    from wattlaw.report.page import write_report
-    from wattlaw.report.pictures import charts, figure_kinds, write_figures
-    from wattlaw.store.statistics import read_telemetry
-
-    chosen, asked = layout(template), figure_kinds(kinds)
-    footprint = footprint_of(pue, grid, price, price_per_gpu_hour)
-    runs, epochs = read_stores(stores)
-    used, joint = read_telemetry(stores, runs)
-    findings = find(
-        runs, epochs, statistics=used, joint=joint, spans=read_accounting_windows(stores),
-        footprint=footprint, reference=chosen.reference, target=finite("--target", target),
-    )  # fmt: skip
-    for_page, for_files = tee(charts(findings, chosen.study))
-    write_report(findings, check_claims(findings), output, template, made=for_page)
-    print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
-    if figures is not None:
-        written = write_figures(for_files, figures, asked)
-        print(f"{figures}: {len(written)} files")
-    return 0
-
-
-def export(store: Path, table: str, output: Path, *, raw: bool = False) -> int:
-    """Write a table to a file; its ending says which kind."""
-    if table not in TABLES:
-        raise BadInput(f"export: given {table!r}; allowed: {', '.join(TABLES)}")
-    kind = output.suffix.lower()
-    if kind not in KINDS:
-        raise BadInput(f"{output}: unknown ending {kind!r}; allowed: {', '.join(KINDS)}")
-    found = Store.existing(store)
-    if table == "fits":
-        fits = fit_series(scaling_series(run_metrics(*read_stores([store]))))
-        rows = pa.Table.from_pandas(_flat(fits), preserve_index=False)
-    elif table == "statistics":
-        from wattlaw.store.statistics import statistics
-
-        rows = pa.Table.from_pandas(statistics(found), preserve_index=False)
-    elif table in ("metrics", "settings"):
-        metrics = run_metrics(*read_stores([store]))
-        frame = metrics if table == "metrics" else aggregate(metrics)
-        rows = pa.Table.from_pandas(frame, preserve_index=False)
-    else:
-        rows = found.arrow(table)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_table(output, rows, raw=raw)
-    print(f"{output}: {len(rows)} rows of {table}")
-    return 0
-
-
-def _flat(fits: Fits) -> pd.DataFrame:
-    """Return a row per series; what is nested in JSON becomes columns such as ``bend.at``."""
-    rows = [
-        {name: value for name, value in row.items() if value is not None or name not in _NESTED}
-        for row in fits.as_json()
-    ]
-    flat = pd.json_normalize(rows)
-    return flat.astype({"n": "Int64"}) if rows else flat
-
-
-_NESTED = ("trusted", "diagnostics", "selected", "breakpoint")
 
 
 def _show(fits: Fits) -> None:

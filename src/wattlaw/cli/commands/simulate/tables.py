@@ -9,11 +9,11 @@ from rich.table import Table
 from wattlaw.analysis.advice.option import Quantity
 from wattlaw.analysis.advice.words import ENERGY, TIME, Units, amount, number, told
 from wattlaw.analysis.caps.limits import limit_words
-from wattlaw.cli.console import Console
+from wattlaw.cli.common.console import Console
 from wattlaw.simulator.job import Job
 
 if TYPE_CHECKING:
-    from wattlaw.cli.simulating import Calibrated
+    from wattlaw.cli.commands.simulate.settings import Calibrated
 
 Row = Mapping[str, Any]
 Column = Callable[[Sequence[Row]], list[str]]
