@@ -9,7 +9,7 @@ from rich.table import Table
 
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import JsonOption
-from wattlaw.cli.common.parsing import json_object
+from wattlaw.cli.common.parsing import parse_json_object
 from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.store.files import write_text
 from wattlaw.study.model import WorkloadSpec
@@ -96,9 +96,9 @@ def workloads_profile(
     ] = None,
 ) -> int:
     """Count what a workload asks of any hardware, for simulations of it."""
-    given = json_object("--options", options)
+    values = parse_json_object("--options", options)
     catalogue.entry(name)  # a name that there is fits a specification
-    spec = catalogue.reduced(WorkloadSpec(name=name, options=given))
+    spec = catalogue.reduced(WorkloadSpec(name=name, options=values))
 
     from wattlaw.training.profiling.profile import measure_profile
 

@@ -1,12 +1,13 @@
-"""The jobs that the options of ``simulate`` describe."""
+"""The simulated jobs that the options of ``simulate`` describe."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any
 
-from wattlaw.cli.common.parsing import counts, json_object, limits
+from wattlaw.cli.common.parsing import parse_counts, parse_json_object, parse_limits
 from wattlaw.errors import BadInput
 from wattlaw.launch.simulated.simulation_inputs import (
     alike,
@@ -17,7 +18,7 @@ from wattlaw.launch.simulated.simulation_inputs import (
 )
 from wattlaw.simulator.job import Job
 from wattlaw.simulator.library import read_cluster
-from wattlaw.simulator.what_if import Intervals, Target
+from wattlaw.simulator.what_if import Intervals
 from wattlaw.study.base import MAX_COUNT, Precision
 from wattlaw.study.model import Measure, RunSpec, Setting, Train
 from wattlaw.workloads import catalogue
@@ -25,35 +26,8 @@ from wattlaw.workloads import catalogue
 if TYPE_CHECKING:
     from wattlaw.simulator.calibration import Calibration
 
-#: Text and JSON tables of more settings than these would tell nobody anything.
+#: A larger sweep makes tables that nobody can read.
 _MOST_SETTINGS = 10_000
-_MOST_SAMPLES = 10**15
-_LEAST_TARGET = 1e-9
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The options of the command, as they are given."""
-
-    workload: str | None
-    hardware: str | None
-    options: str | None
-    profile: Path | None
-    samples: int | None
-    gpus: str
-    gpus_per_node: int | None
-    local_batch: int | None
-    global_batch: int | None
-    power_limit: str | None
-    clock_limit: str | None
-    precision: str
-    dataset_fraction: float
-    epochs: int
-    gradient_accumulation: int
-    target_epochs: float | None
-    critical_batch: float | None
-    calibration: Path | None
-    measured_as: str | None
 
 
 @dataclass(frozen=True)
@@ -63,151 +37,145 @@ class Calibrated:
     calibration: "Calibration"
     key: str
 
+    @property
+    def digest(self) -> str:
+        """The identity of the calibration."""
+        return self.calibration.digest
+
     def applied(self, job: Job) -> Job:
-        """Return a job with its parameters and the workload's factor."""
+        """Return a job with the calibration's parameters and the workload's factor."""
         from wattlaw.simulator.calibration import calibrated
 
         return calibrated(job, self.calibration, self.key)
 
     def intervals(self, job: Job) -> Intervals:
-        """Return 95 % intervals of a job's prediction."""
+        """Return the 95 % intervals of a job's prediction."""
         from wattlaw.simulator.calibration import intervals
 
-        found = intervals(job, self.calibration, self.key)
-        return {name: (one.low, one.high) for name, one in found.items()}
+        by_name = intervals(job, self.calibration, self.key)
+        return {name: (interval.low, interval.high) for name, interval in by_name.items()}
 
 
-def check(asked: Asked) -> None:
-    """Raise ``BadInput`` for an option that is out of range or in conflict with another."""
-    allowed = {
-        "--samples": (asked.samples, _MOST_SAMPLES),
-        "--gpus-per-node": (asked.gpus_per_node, MAX_COUNT),
-        "--local-batch": (asked.local_batch, MAX_COUNT),
-        "--global-batch": (asked.global_batch, MAX_COUNT),
-        "--epochs": (asked.epochs, 100_000),
-        "--gradient-accumulation": (asked.gradient_accumulation, 100_000),
-    }
-    for option, (given, most) in allowed.items():
-        if given is not None and not 1 <= given <= most:
-            raise BadInput(f"{option}: given {given}; allowed: a whole number from 1 to {most:,}")
-    if (asked.local_batch is None) == (asked.global_batch is None):
-        told = "neither" if asked.local_batch is None else "both"
+def job_template(
+    workload: str | None,
+    hardware: str | None,
+    *,
+    options: str | None,
+    profile_path: Path | None,
+    samples: int | None,
+    gpus_per_node: int | None,
+    precision: Precision,
+    dataset_fraction: float,
+    gradient_accumulation: int,
+) -> Job:
+    """Return a job of one GPU and one sample, with what all settings of a sweep share.
+
+    Raises
+    ------
+    BadInput
+        An option is missing, or the options do not describe a job.
+    """
+    if hardware is None:
+        raise BadInput("--hardware is required; see 'wattlaw simulate --list-hardware'")
+    cluster = read_cluster(hardware)
+    if gpus_per_node is not None and gpus_per_node > cluster.node.gpus:
         raise BadInput(
-            f"simulate: given {told} of --local-batch and --global-batch; allowed: one of them"
+            f"--gpus-per-node: {gpus_per_node} is too large; a node of {cluster.name} has "
+            f"{cluster.node.gpus} GPUs"
         )
-    if not 0 < asked.dataset_fraction <= 1:
-        raise BadInput(
-            f"--dataset-fraction: given {asked.dataset_fraction:g}; allowed: a number > 0 and <= 1"
-        )
-    if asked.precision not in get_args(Precision):
-        listed = ", ".join(get_args(Precision))
-        raise BadInput(f"--precision: given {asked.precision!r:.40}; allowed: {listed}")
-    if asked.measured_as is not None and asked.calibration is None:
-        raise BadInput("--as: given without --calibration; allowed: with it")
-
-
-def target(asked: Asked) -> Target | None:
-    """Return the target to train to, None where the options name none."""
-    least, critical = asked.target_epochs, asked.critical_batch
-    if least is None and critical is None:
-        return None
-    if least is None or critical is None:
-        raise BadInput(
-            "simulate: given one of --target-epochs and --critical-batch; allowed: both or neither"
-        )
-    for option, given in (("--target-epochs", least), ("--critical-batch", critical)):
-        if not _LEAST_TARGET <= given <= 1 / _LEAST_TARGET:
-            raise BadInput(f"{option}: given {given:g}; allowed: a number > 0, at most 1e9")
-    return Target(least, critical)
-
-
-def first_job(asked: Asked) -> tuple[Job, Calibrated | None]:
-    """Return what all settings share, as a job of one GPU and one sample, and the calibration."""
-    if asked.hardware is None:
-        raise BadInput("--hardware: given nothing; allowed: a name of --list-hardware, or a file")
-    cluster = read_cluster(asked.hardware)
-    has = cluster.node.gpus
-    if asked.gpus_per_node is not None and asked.gpus_per_node > has:
-        raise BadInput(
-            f"--gpus-per-node: given {asked.gpus_per_node}; allowed: 1 to {has}, as {cluster.name} "
-            "has"
-        )
-    profile = None if asked.profile is None else catalogue.read_profile(asked.profile)
-    name = asked.workload or (profile.workload if profile else None)
+    profile = None if profile_path is None else catalogue.read_profile(profile_path)
+    name = workload or (profile.workload if profile else None)
     if name is None:
-        raise BadInput("--workload: given nothing; allowed: a name of 'wattlaw workloads'")
+        raise BadInput("--workload is required; see 'wattlaw workloads'")
     if profile is not None and name != profile.workload:
-        raise BadInput(f"--workload: given {name!r:.80}; {asked.profile} is of {profile.workload}")
-    if profile is None or asked.samples is None:
-        catalogue.entry(name)  # a name that there is fits a specification
-    options = None if asked.options is None else json_object("--options", asked.options)
-    if options is None and profile is not None:
-        options = profile.options
+        raise BadInput(
+            f"--workload: {name!r:.80} does not match {profile_path}, a profile of "
+            f"{profile.workload}"
+        )
+    if profile is None or samples is None:
+        catalogue.entry(name)  # raises BadInput for an unknown name
+    values: Mapping[str, Any] = {} if profile is None else profile.options
+    if options is not None:
+        values = parse_json_object("--options", options)
     spec = RunSpec(
-        workload=workload_spec(name, options or {}),
-        setting=Setting(
-            gpus=1,
-            precision=asked.precision,  # type: ignore[arg-type]  # it was checked
-            dataset_fraction=asked.dataset_fraction,
-        ),
+        workload=workload_spec(name, values),
+        setting=Setting(gpus=1, precision=precision, dataset_fraction=dataset_fraction),
         repeat=0,
         measure=Measure(),
-        train=Train(gradient_accumulation=asked.gradient_accumulation),
+        train=Train(gradient_accumulation=gradient_accumulation),
         launch_kind="simulated",
     )
     try:
-        job = job_of(
-            spec, cluster,
-            gpus_per_node=asked.gpus_per_node, profile=profile, samples=asked.samples,
-        )  # fmt: skip
+        return job_of(spec, cluster, gpus_per_node=gpus_per_node, profile=profile, samples=samples)
     except BadInput as error:
         raise BadInput(f"simulate: {error}") from None
-    if asked.calibration is None:
-        return job, None
+
+
+def read_calibrated(path: Path, job: Job, measured_as: str | None) -> Calibrated:
+    """Return the calibration of a file, for the workload of a job.
+
+    A warning says so if the calibration has no single factor for this workload.
+
+    Raises
+    ------
+    BadInput
+        The file is not a calibration of the job's GPU, or has no workload ``measured_as``.
+    """
     from wattlaw.simulator.calibration_file import read_calibration
 
-    calibration = read_calibration(asked.calibration, cluster.gpu)
-    made_by = Calibrated(calibration, _key(calibration, workload_key(job.profile), asked))
-    return made_by.applied(job), made_by
-
-
-def _key(calibration: "Calibration", key: str, asked: Asked) -> str:
-    """Return which of a calibration's workloads this is; where it cannot be told, it is said."""
-    known = calibration.work_factors
-    if asked.measured_as is not None:
-        if asked.measured_as not in known:
-            listed = "; ".join(known)
-            raise BadInput(f"--as: given {asked.measured_as!r:.80}; allowed: {listed}")
-        return asked.measured_as
-    found = calibrated_as(calibration, key)
-    if found not in known:
+    calibration = read_calibration(path, job.cluster.gpu)
+    key, known = workload_key(job.profile), calibration.work_factors
+    listed = "; ".join(known)
+    if measured_as is not None:
+        if measured_as not in known:
+            raise BadInput(f"--as: {measured_as!r:.80} is unknown; expected one of: {listed}")
+        return Calibrated(calibration, measured_as)
+    chosen = calibrated_as(calibration, key)
+    if chosen not in known:
         several = alike(calibration, key)
-        why = (
-            f"several of it are of {key}: {'; '.join(several)} (choose with --as)"
+        reason = (
+            f"it has several factors for {key} (choose one with --as): {'; '.join(several)}"
             if several
-            else f"it has not measured {key}, but {'; '.join(known)} (one can be chosen with --as)"
+            else f"it has no factor for {key} (--as uses another one): {listed}"
         )
-        print(f"wattlaw: {asked.calibration}: no factor of work is used: {why}", file=sys.stderr)
-    return found
+        print(f"wattlaw: {path}: no work factor is applied: {reason}", file=sys.stderr)
+    return Calibrated(calibration, chosen)
 
 
-def jobs(asked: Asked, first: Job) -> Iterator[Job]:
-    """Yield a job for each setting, possible or not."""
-    gpus = sorted(counts("--gpus", asked.gpus, MAX_COUNT))
-    powers = limits("--power-limit", asked.power_limit)
-    clocks = limits("--clock-limit", asked.clock_limit)
-    count = len(gpus) * len(powers) * len(clocks)
-    if count > _MOST_SETTINGS:
-        raise BadInput(f"simulate: {count:,} settings; allowed: {_MOST_SETTINGS:,}")
-    for power_w in powers:
-        for clock_mhz in clocks:
-            for number in gpus:
-                # A batch that cannot be divided is 0 each, which no job can have.
-                whole, rest = divmod(asked.global_batch or 0, number)
-                yield replace(
-                    first,
-                    gpus=number,
-                    local_batch=asked.local_batch or (0 if rest else whole),
-                    power_limit_w=power_w,
-                    clock_limit_mhz=clock_mhz,
-                )
+def sweep(
+    template: Job,
+    *,
+    gpus: str,
+    power_limits: str | None,
+    clock_limits: str | None,
+    local_batch: int | None,
+    global_batch: int | None,
+) -> list[Job]:
+    """Return a job for each combination, possible or not.
+
+    A global batch that the GPUs do not divide makes a local batch of 0.
+
+    Raises
+    ------
+    BadInput
+        An option cannot be parsed, or there are too many combinations.
+    """
+    powers = parse_limits("--power-limit", power_limits)
+    clocks = parse_limits("--clock-limit", clock_limits)
+    counts = sorted(parse_counts("--gpus", gpus, MAX_COUNT))
+    number = len(powers) * len(clocks) * len(counts)
+    if number > _MOST_SETTINGS:
+        raise BadInput(f"simulate: {number:,} settings; expected at most {_MOST_SETTINGS:,}")
+    jobs = []
+    for power_limit_w, clock_limit_mhz, count in product(powers, clocks, counts):
+        share, remainder = divmod(global_batch or 0, count)
+        jobs.append(
+            replace(
+                template,
+                gpus=count,
+                local_batch=local_batch or (0 if remainder else share),
+                power_limit_w=power_limit_w,
+                clock_limit_mhz=clock_limit_mhz,
+            )
+        )
+    return jobs
