@@ -12,7 +12,7 @@ from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advice.advice import Advice, advise
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.cli import advising
+from wattlaw.cli.commands import advise as advising
 from wattlaw.errors import BadInput, Refused
 
 DIMENET = {"dimenet": MIT["dimenet"]}

@@ -17,7 +17,7 @@ from conftest import wattlaw
 from wattlaw.analysis.laws.fits import LAW_KEYS, fit_groups
 from wattlaw.analysis.laws.observations import POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import fit_power_law
-from wattlaw.cli.analysing import _flat
+from wattlaw.cli.commands.export import _flat
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 

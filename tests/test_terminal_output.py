@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import environment
-from wattlaw.cli.console import Console
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.progress import PlainLines
 from wattlaw.cli.main import main
-from wattlaw.cli.progress import PlainLines
 from wattlaw.formatting import clean
 from wattlaw.store.record import RunRecord
 from wattlaw.store.rows import read_rows
@@ -175,8 +175,8 @@ def test_a_terminal_gets_our_colours_and_none_from_data(store):
 def test_the_progress_bar_and_what_is_printed_meanwhile_are_escaped(tmp_path):
     code = """
 import sys
-from wattlaw.cli.console import Console
-from wattlaw.cli.progress import observer_for
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.progress import observer_for
 from wattlaw.terminal import escaped_output
 from test_terminal_output import BAD, record
 with escaped_output(), observer_for(Console(), 2) as observer:

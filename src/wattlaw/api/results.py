@@ -351,7 +351,7 @@ class Results:
             return Report(page)
         return Report(page, tuple(write_figures(for_files, Path(figures), file_kinds)))
 
-    def export(self, table: str, path: str | PathLike[str], *, excel_formulas: bool = False) -> int:
+    def export(self, table: str, path: str | PathLike[str], *, raw: bool = False) -> int:
         """Write a table to a CSV, Parquet or JSON-lines file; return its number of rows.
 
         Parameters
@@ -361,7 +361,7 @@ class Results:
             ``fits``.
         path
             The file. Its ending selects the kind.
-        excel_formulas
+        raw
             Write CSV cells that a spreadsheet takes for a formula unchanged.
         """
         output = Path(path)
@@ -377,7 +377,7 @@ class Results:
             frame = self.fit().to_frame() if table == "fits" else getattr(self, table)
             rows = pa.Table.from_pandas(frame, preserve_index=False)
         output.parent.mkdir(parents=True, exist_ok=True)
-        write_table(output, rows, raw=excel_formulas)
+        write_table(output, rows, raw=raw)
         return len(rows)
 
     def to_dict(self) -> dict[str, Any]:

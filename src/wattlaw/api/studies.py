@@ -16,6 +16,7 @@ from wattlaw.launch.gpu_hours import GpuHours, gpu_hours
 from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.launch.stop import CANCELLED
 from wattlaw.store.store import Store
+from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
 
 if TYPE_CHECKING:
@@ -280,7 +281,6 @@ def _silent(_: str) -> None:
 
 
 def _row(run: PlannedRun) -> dict[str, Any]:
+    setting = {name: getattr(run.setting, name) for name in Setting.model_fields}
     workload = run.shared.workload.name
-    return {
-        "run_id": run.run_id, "workload": workload, **run.setting.model_dump(), "repeat": run.repeat
-    }  # fmt: skip
+    return {"run_id": run.run_id, "workload": workload, **setting, "repeat": run.repeat}

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        from wattlaw.cli.commands import app
+        from wattlaw.cli.app import app
 
         result = app(args=arguments, prog_name="wattlaw", standalone_mode=False)
         return result if isinstance(result, int) else 0

@@ -1,20 +1,23 @@
-"""``calibrate``: the simulator's free fractions, fitted to the runs of stores."""
+"""``wattlaw calibrate``: the simulator's free fractions, fitted to the runs of stores."""
 
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich import box
 from rich.table import Table
 
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.cli.console import Console
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import JsonOption, StoreArguments
 from wattlaw.errors import BadInput
 from wattlaw.launch.simulated.calibration_data import Known, Readings, readings
-from wattlaw.simulator.calibration import Calibration, calibrate
+from wattlaw.simulator import calibration as calibrations
+from wattlaw.simulator.calibration import Calibration
 from wattlaw.simulator.calibration_file import text_of
 from wattlaw.simulator.calibration_summary import Fitted, Misfit, factors_of, misfit, parameters_of
 from wattlaw.simulator.cluster import Cluster
@@ -24,25 +27,37 @@ from wattlaw.store.tables import read_stores
 from wattlaw.text import collapse_whitespace
 from wattlaw.workloads import catalogue
 
+app = typer.Typer()
 
-def calibrate_stores(
-    stores: Sequence[Path],
-    hardware: str,
-    output: Path,
-    measured_as: Sequence[str],
-    profile: Sequence[str],
-    *,
-    as_json: bool,
+
+@app.command()
+def calibrate(
+    stores: StoreArguments,
+    hardware: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="What was measured; see simulate.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE")] = Path(
+        "calibration.json"
+    ),
+    measured_as: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--as",
+            metavar="NAME=WORKLOAD",
+            help="Which workload the runs called NAME are; may be repeated.",
+        ),
+    ] = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE",
+            help="WorkloadProfile of the runs called NAME, from a file; may be repeated.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
 ) -> int:
-    """Fit, write the file, and print what was found; return 1 if runs were left out.
-
-    Raises
-    ------
-    BadInput
-        An option cannot be, or no run can be used.
-    Refused
-        Too few settings can be used.
-    """
+    """Fit the simulator's free fractions to measured runs, with what stays uncertain."""
+    measured_as, profile = measured_as or [], profile or []
     cluster = read_cluster(hardware)
     if not output.absolute().parent.is_dir():
         raise BadInput(f"{output}: its folder is not there")
@@ -62,7 +77,7 @@ def calibrate_stores(
     if not found.measured:
         raise BadInput(f"calibrate: none of {len(table)} runs can be used")
     names = ", ".join(path.name for path in stores)
-    calibration = calibrate(found.measured, f"{found.runs} runs of {names}")
+    calibration = calibrations.calibrate(found.measured, f"{found.runs} runs of {names}")
     write_text(output, text_of(calibration))
     off = misfit(calibration, found.measured)
     if as_json:

@@ -1,20 +1,30 @@
-"""``workloads``: what can be trained, small data for it, and what it asks of hardware."""
+"""``wattlaw workloads``: what can be trained, small data for it, its demand on hardware."""
 
 import json
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.table import Table
 
-from wattlaw.cli.console import Console
-from wattlaw.errors import BadInput
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import JsonOption
+from wattlaw.cli.common.parsing import parse_json_object
 from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.store.files import write_text
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 
+app = typer.Typer()
+workloads_app = typer.Typer(invoke_without_command=True)
+app.add_typer(workloads_app, name="workloads")
 
-def workloads(*, as_json: bool) -> int:
+
+@workloads_app.callback()
+def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
     """List what can be trained."""
+    if context.invoked_subcommand is not None:
+        return 0
     entries = catalogue.entries()
     if as_json:
         rows = [
@@ -44,8 +54,11 @@ def workloads(*, as_json: bool) -> int:
     return 0
 
 
-def show(name: str) -> int:
-    """Show the options of one workload."""
+@workloads_app.command("show")
+def workloads_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload.")],
+) -> int:
+    """Show the options of a workload, with what is allowed."""
     entry = catalogue.entry(name)
     console = Console()
     console.print(f"{entry.name}: {entry.summary}")
@@ -58,8 +71,14 @@ def show(name: str) -> int:
     return 0
 
 
-def make_data(name: str, folder: Path, size: int, seed: int) -> int:
-    """Write a small data set."""
+@workloads_app.command("make-data")
+def workloads_make_data(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload that reads files.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    size: Annotated[int, typer.Option(help="Training samples (of weather: time steps).")],
+    seed: Annotated[int, typer.Option(help="What the data are drawn from.")] = 0,
+) -> int:
+    """Write a small made-up data set in the real format of a workload's files."""
     catalogue.make_data(name, folder, size, seed)
     files = [path for path in folder.rglob("*") if path.is_file()]
     total = sum(path.stat().st_size for path in files)
@@ -67,19 +86,19 @@ def make_data(name: str, folder: Path, size: int, seed: int) -> int:
     return 0
 
 
-def profile(name: str, options: str, out: Path | None) -> int:
-    """Count what a workload asks of any hardware; print it as JSON or write it to a file."""
-    try:
-        given = json.loads(options)
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
-        raise BadInput(
-            f"--options: given {options!r:.80}; allowed: a JSON object such as "
-            "'{\"image_size\": 160}'"
-        )
+@workloads_app.command("profile")
+def workloads_profile(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload.")],
+    options: Annotated[str, typer.Option(metavar="JSON", help="Its options, as an object.")] = "{}",
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Write them here; else they are printed."),
+    ] = None,
+) -> int:
+    """Count what a workload asks of any hardware, for simulations of it."""
+    values = parse_json_object("--options", options)
     catalogue.entry(name)  # a name that there is fits a specification
-    spec = catalogue.reduced(WorkloadSpec(name=name, options=given))
+    spec = catalogue.reduced(WorkloadSpec(name=name, options=values))
 
     from wattlaw.training.profiling.profile import measure_profile
 

@@ -1,18 +1,18 @@
-"""``simulate --list-hardware``: what can be simulated without a file of one's own."""
+"""``wattlaw simulate --list-hardware``: the hardware that the package knows."""
 
 import json
 
 from rich import box
 from rich.table import Table
 
-from wattlaw.cli.console import Console
+from wattlaw.cli.common.console import Console
 from wattlaw.simulator import library
 
 
 def show(hardware: str | None, *, as_json: bool) -> int:
-    """List all known hardware, or every number of one with its source."""
+    """List the known hardware, or the parameters of a cluster with their sources."""
     if hardware is not None:
-        return _show_one(hardware, as_json=as_json)
+        return _show_parameters(hardware, as_json=as_json)
     names = [*library.names(), *library.gpu_names()]
     rows = []
     for name in names:
@@ -21,7 +21,7 @@ def show(hardware: str | None, *, as_json: bool) -> int:
         rows.append(
             {
                 "name": name,
-                "what": cluster.name if name in library.names() else f"one {gpu.name}",
+                "description": cluster.name if name in library.names() else f"one {gpu.name}",
                 "gpu": gpu.name,
                 "nodes": cluster.nodes,
                 "gpus_per_node": node.gpus,
@@ -36,12 +36,12 @@ def show(hardware: str | None, *, as_json: bool) -> int:
         print(json.dumps(rows))
         return 0
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("name", "what", "GPUs per node", "cap W", "clock MHz", "precisions"):
+    for column in ("name", "description", "GPUs per node", "cap W", "clock MHz", "precisions"):
         table.add_column(column, overflow="fold", no_wrap=column == "name")
     for row in rows:
         table.add_row(
             str(row["name"]),
-            str(row["what"]),
+            str(row["description"]),
             f"{row['gpus_per_node']} x {row['nodes']} nodes",
             f"{row['min_limit_w']:g}-{row['max_w']:g}",
             f"{row['min_clock_mhz']:g}-{row['max_clock_mhz']:g}",
@@ -49,23 +49,21 @@ def show(hardware: str | None, *, as_json: bool) -> int:
         )
     console = Console()
     console.print(table)
-    console.print(
-        "Numbers and sources of one: wattlaw simulate --list-hardware --hardware NAME",
-    )
+    console.print("Parameters and sources: wattlaw simulate --list-hardware --hardware NAME")
     return 0
 
 
-def _show_one(hardware: str, *, as_json: bool) -> int:
+def _show_parameters(hardware: str, *, as_json: bool) -> int:
     cluster = library.read_cluster(hardware)
     entries = library.describe(cluster)
     if as_json:
-        print(json.dumps([one._asdict() for one in entries]))
+        print(json.dumps([entry._asdict() for entry in entries]))
         return 0
     table = Table(title=cluster.name, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("number")
+    table.add_column("parameter")
     table.add_column("value", justify="right")
     table.add_column("source", overflow="fold")
-    for one in entries:
-        table.add_row(one.key, f"{one.value:g} {one.unit}".strip(), one.source)
+    for entry in entries:
+        table.add_row(entry.key, f"{entry.value:g} {entry.unit}".strip(), entry.source)
     Console().print(table)
     return 0

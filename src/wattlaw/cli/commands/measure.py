@@ -1,13 +1,15 @@
-"""``measure``."""
+"""``wattlaw measure``."""
 
 import json
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.table import Table
 
-from wattlaw.cli.console import Console
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import ClockOption, PowerOption, PriorClocksOption
 from wattlaw.errors import BadInput
 from wattlaw.launch import command as measured
 from wattlaw.launch.summary import PhaseSummary, phases_of
@@ -16,20 +18,33 @@ from wattlaw.store.files import write_text
 from wattlaw.store.record import RunRecord
 from wattlaw.text import quote
 
+app = typer.Typer()
 _LONGEST = 200
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
 def measure(
-    command: Sequence[str],
-    store: Path,
-    *,
-    limits: Limits,
-    prior_clocks: str | None,
-    sample_hz: float,
-    assume_cpu_w: float | None,
-    json_to: Path | None,
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as it is.")
+    ],
+    store: Annotated[
+        Path, typer.Option("-o", "--store", metavar="DIR", help="Where the run is stored.")
+    ] = Path("wattlaw-store"),
+    power_limit: PowerOption = None,
+    clock_limit: ClockOption = None,
+    prior_clocks: PriorClocksOption = None,
+    sample_hz: Annotated[float, typer.Option(help="Samples per second.")] = 10.0,
+    assume_cpu_w: Annotated[
+        float | None,
+        typer.Option(metavar="W", help="Watts per busy core, for an estimate."),
+    ] = None,
+    json_to: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Also write the summary as JSON."),
+    ] = None,
 ) -> int:
-    """Measure a command; its exit code is ours. The summary goes to stderr, the rest is its own."""
+    """Measure time, energy and use of any command; its exit code is ours."""
+    limits = Limits(power_limit, clock_limit)
     if prior_clocks not in (None, "default"):
         raise BadInput(f"measure: --prior-clocks {prior_clocks!a}; allowed: default")
     if not 0 < sample_hz <= 1000:

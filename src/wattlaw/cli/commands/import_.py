@@ -1,8 +1,11 @@
-"""``import``: measurements made elsewhere become runs of a store."""
+"""``wattlaw import``: measurements made elsewhere become runs of a store."""
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from wattlaw.errors import BadInput
 from wattlaw.store.fields import parse_map
@@ -12,26 +15,39 @@ from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
 from wattlaw.text import quote
 
+app = typer.Typer()
 #: More bad rows than these are counted, not told one by one.
 _TOLD = 1000
 
 
-def import_table(
-    table: Path,
-    mapping: str,
-    store: Path,
-    *,
-    workload: str | None,
-    hardware: str | None,
-    study: str | None,
+@app.command("import")
+def import_(
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="A .csv, .parquet or .jsonl file.")
+    ],
+    mapping: Annotated[
+        str,
+        typer.Option(
+            "--map",
+            metavar="FIELD=COLUMN,...",
+            help="Which column is what; field=@value for what is the same in all rows.",
+        ),
+    ],
+    store: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("wattlaw-store"),
+    workload: Annotated[
+        str | None,
+        typer.Option(help="Name of what was trained, if no column tells it."),
+    ] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(help="Where it was measured, if no column tells it."),
+    ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(help="Name of the study; by default the file's name."),
+    ] = None,
 ) -> int:
-    """Import a table; return 0, or 1 if some rows were kept out.
-
-    Raises
-    ------
-    BadInput
-        The mapping does not fit the table, or no row can be a run.
-    """
+    """Turn measurements made elsewhere into runs of a store."""
     fields = parse_map(mapping, {"workload": workload, "hardware": hardware})
     name = slug(table.stem) or "imported" if study is None else study
     if slug(name) != name or not name:
