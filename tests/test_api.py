@@ -350,9 +350,10 @@ def test_the_cells_of_the_notebook_run_and_show_something(tmp_path, monkeypatch)
             assert cell["outputs"] == []
             code = ast.parse("".join(cell["source"]))
             last = code.body.pop() if isinstance(code.body[-1], ast.Expr) else None
-            exec(compile(code, "notebook", "exec"), names)
+            exec(compile(code, "notebook", "exec"), names)  # noqa: S102
             if last is not None:
-                value = eval(compile(ast.Expression(last.value), "notebook", "eval"), names)
+                expression = compile(ast.Expression(last.value), "notebook", "eval")
+                value = eval(expression, names)  # noqa: S307
                 shown.append(type(value).__name__)
     assert shown == [
         "NoneType", "DataFrame", "RunOutcome", "Results", "DataFrame", "Fits", "Advice",
