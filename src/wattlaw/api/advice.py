@@ -57,7 +57,9 @@ class Advice(analysis.Advice):
         options = list(self.pareto[:_MOST])
         if self.recommended is not None and self.recommended not in options:
             options.append(self.recommended)
-        texts = {name: [cell(one) for one in options] for name, cell in _columns(self).items()}
+        texts = {
+            name: [cell(option) for option in options] for name, cell in _columns(self).items()
+        }
         shown = {
             name: column
             for name, column in texts.items()
@@ -70,7 +72,9 @@ class Advice(analysis.Advice):
     @property
     def title(self) -> str:
         """The title of the table of options."""
-        spent = "energy" if any(one.energy_j for one in self.pareto) else f"{self.worker}-hours"
+        spent = (
+            "energy" if any(option.energy_j for option in self.pareto) else f"{self.worker}-hours"
+        )
         return f"Pareto front of time and {spent} (* recommended)"
 
     @property
@@ -177,18 +181,20 @@ def _columns(advice: Advice) -> dict[str, Callable[[Option], str]]:
 
     return {
         "gpus": gpus,
-        "cap": lambda one: limit_words("power_limit_w", one.setting["power_limit_w"]),
-        "clock": lambda one: limit_words("clock_limit_mhz", one.setting["clock_limit_mhz"]),
-        "batch": lambda one: str(one.setting["global_batch"] or "-"),
-        "precision": lambda one: str(one.setting["precision"] or "-"),
-        "hardware": lambda one: str(one.setting["hardware"] or "-"),
-        "time": lambda one: compact(told(one.train_time_s, TIME)),
-        "energy": lambda one: (
-            compact(told(one.train_energy_j, ENERGY)) if one.train_energy_j else "-"
+        "cap": lambda option: limit_words("power_limit_w", option.setting["power_limit_w"]),
+        "clock": lambda option: limit_words("clock_limit_mhz", option.setting["clock_limit_mhz"]),
+        "batch": lambda option: str(option.setting["global_batch"] or "-"),
+        "precision": lambda option: str(option.setting["precision"] or "-"),
+        "hardware": lambda option: str(option.setting["hardware"] or "-"),
+        "time": lambda option: compact(told(option.train_time_s, TIME)),
+        "energy": lambda option: (
+            compact(told(option.train_energy_j, ENERGY)) if option.train_energy_j else "-"
         ),
         "cost": mean("cost"),
         "kg CO2e": mean("co2_kg"),
-        "known by": lambda one: (
-            f"{one.repeats} run{'s' * (one.repeats > 1)}" if one.measured else f"law ({one.law})"
+        "known by": lambda option: (
+            f"{option.repeats} run{'s' * (option.repeats > 1)}"
+            if option.measured
+            else f"law ({option.law})"
         ),
     }

@@ -293,7 +293,7 @@ class Results:
         from wattlaw.report.figures import GALLERY
         from wattlaw.report.pictures import chart_of
 
-        by_name = {one.name: one for one in GALLERY}
+        by_name = {known.name: known for known in GALLERY}
         if figure not in by_name:
             raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(by_name)}")
         chart = chart_of(by_name[figure], self._findings(None, reference, target))

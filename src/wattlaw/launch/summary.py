@@ -76,8 +76,8 @@ def track_result(
 
     samples = pq.read_table(folder.telemetry_path)
     block = pa.table({"host": [host], "start_ns": [start_ns], "duration_s": [duration_s]})
-    facts = {(one.host, device.id): device.facts for one in record.samplers
-             for device in one.devices}  # fmt: skip
+    facts = {(report.host, device.id): device.facts for report in record.samplers
+             for device in report.devices}  # fmt: skip
     (row,) = energy_of_windows(block, samples, facts).to_pylist()
     energies_j = {part: row[f"{part}_energy_j"] for part in _ENERGIES}
     known = {part: value for part, value in energies_j.items() if value is not None}
@@ -86,7 +86,7 @@ def track_result(
     energy_j = math.fsum(known.values()) if is_usable else None
     reason = row["energy_reason"]
     if energy_j is None and reason is None:
-        missing = [text for one in record.samplers for text in one.unavailable.items()]
+        missing = [item for report in record.samplers for item in report.unavailable.items()]
         reason = "; ".join(f"{meter}: {why}" for meter, why in missing)
         reason = reason or "the samples of the block have no energy"
     return TrackResult(
