@@ -49,7 +49,9 @@ def test_help_names_every_command_and_imports_neither_torch_nor_pandas():
 
 
 def test_the_front_end_of_a_run_never_imports_torch():
-    modules = loaded_by("import wattlaw.cli.running, wattlaw.launch.local, wattlaw.launch.finish")
+    modules = loaded_by(
+        "import wattlaw.cli.commands.run, wattlaw.launch.local, wattlaw.launch.finish"
+    )
     assert "torch" not in modules
     assert "pandas" not in modules
 

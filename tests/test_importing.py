@@ -15,9 +15,10 @@ from conftest import wattlaw
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import scaling_series
-from wattlaw.cli.analysing import export, fit
-from wattlaw.cli.importing import import_table
-from wattlaw.cli.stores import status
+from wattlaw.cli.commands.export import export
+from wattlaw.cli.commands.fit import fit
+from wattlaw.cli.commands.import_ import import_ as import_table
+from wattlaw.cli.commands.status import status
 from wattlaw.errors import BadInput
 from wattlaw.store.fields import FIELDS, parse_map
 from wattlaw.store.importing import parse_runs

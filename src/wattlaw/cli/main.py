@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        from wattlaw.cli.commands import app
+        from wattlaw.cli.app import app
 
         _refuse_empty(sys.argv[1:] if arguments is None else arguments)
         result = app(args=arguments, prog_name="wattlaw", standalone_mode=False)

@@ -1,0 +1,194 @@
+"""``wattlaw calibrate``: the simulator's free fractions, fitted to the runs of stores."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from wattlaw.analysis.metrics import run_metrics
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import JsonOption, StoreArguments
+from wattlaw.errors import BadInput
+from wattlaw.launch.simulated.calibration_data import (
+    CalibrationData,
+    WorkloadSource,
+    calibration_data,
+)
+from wattlaw.simulator import calibration as calibrations
+from wattlaw.simulator.calibration import Calibration
+from wattlaw.simulator.calibration_file import text_of
+from wattlaw.simulator.calibration_summary import Fitted, Misfit, factors_of, misfit, parameters_of
+from wattlaw.simulator.cluster import Cluster
+from wattlaw.simulator.library import read_cluster
+from wattlaw.store.files import write_text
+from wattlaw.store.tables import read_stores
+from wattlaw.text import collapse_whitespace
+from wattlaw.workloads import catalogue
+
+app = typer.Typer()
+
+
+@app.command()
+def calibrate(
+    stores: StoreArguments,
+    hardware: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="What was measured; see simulate.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE")] = Path(
+        "calibration.json"
+    ),
+    measured_as: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--as",
+            metavar="NAME=WORKLOAD",
+            help="Which workload the runs called NAME are; may be repeated.",
+        ),
+    ] = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE",
+            help="WorkloadProfile of the runs called NAME, from a file; may be repeated.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Fit the simulator's free fractions to measured runs, with what stays uncertain."""
+    measured_as, profile = measured_as or [], profile or []
+    cluster = read_cluster(hardware)
+    if not output.absolute().parent.is_dir():
+        raise BadInput(f"{output}: its folder is not there")
+    if output.is_dir():
+        raise BadInput(f"{output}: is a folder; allowed: a file")
+    known = _known(measured_as, profile)
+    table = run_metrics(*read_stores(stores))
+    unknown = sorted({*known} - {*table["workload"]})
+    if unknown:
+        there = ", ".join(sorted({*table["workload"]})) or "none"
+        raise BadInput(
+            f"--as or --profile: no runs are called {unknown[0]!r:.80}; there are: {there}"
+        )
+    rows = ({str(name): value for name, value in row.items()} for row in table.to_dict("records"))
+    found = calibration_data(rows, cluster, known)
+    _tell(found, list(table["hardware"].dropna().unique()), cluster)
+    if not found.measured:
+        raise BadInput(f"calibrate: none of {len(table)} runs can be used")
+    names = ", ".join(path.name for path in stores)
+    calibration = calibrations.calibrate(found.measured, f"{found.runs} runs of {names}")
+    write_text(output, text_of(calibration))
+    off = misfit(calibration, found.measured)
+    if as_json:
+        print(json.dumps(_as_json(calibration, cluster, found, off, output), allow_nan=False))
+    else:
+        _show(calibration, cluster, off, output)
+    return 1 if found.left_out else 0
+
+
+def _known(measured_as: Sequence[str], profile: Sequence[str]) -> dict[str, WorkloadSource]:
+    found = {}
+    for text in measured_as:
+        name, workload = _pair("--as", text, "WORKLOAD")
+        found[name] = WorkloadSource(catalogue.entry(workload).name)
+    for text in profile:
+        name, path = _pair("--profile", text, "FILE")
+        if name in found:
+            raise BadInput(f"{name}: given in --as and in --profile; allowed: once")
+        own = catalogue.read_profile(Path(path))
+        found[name] = WorkloadSource(own.workload, own)
+    return found
+
+
+def _pair(option: str, text: str, what: str) -> tuple[str, str]:
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not (name and equals and value):
+        raise BadInput(f"{option}: given {text!r:.80}; allowed: NAME={what}")
+    return name, value
+
+
+def _tell(found: CalibrationData, labels: Sequence[str], cluster: Cluster) -> None:
+    """Say on stderr what is left out, and what is to be known of the rest."""
+    lines = [f"left out, {_runs(count)}: {why}" for why, count in found.left_out.items()]
+    lines += [f"{_runs(count)}: {note}" for note, count in found.notes.items()]
+    if len(labels) > 1:
+        lines.append(f"the runs are of hardware {', '.join(map(str, labels))}: taken as one")
+    elif len(labels) and not _is_like(str(labels[0]), cluster.gpu.name):
+        lines.append(f"the runs' hardware is called {labels[0]}; it is taken as {cluster.gpu.name}")
+    for line in lines:
+        print(f"wattlaw: {collapse_whitespace(line)}", file=sys.stderr)
+
+
+def _is_like(label: str, board: str) -> bool:
+    """Say whether a free text names a board: a word with a digit, such as V100, is in both."""
+    words = [word for word in board.lower().split() if any(char.isdigit() for char in word)]
+    return any(word in label.lower() for word in words)
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' * (count > 1)}"
+
+
+def _as_json(
+    calibration: Calibration, cluster: Cluster, found: CalibrationData, off: Misfit, output: Path
+) -> dict[str, Any]:
+    return {
+        "file": str(output),
+        "digest": calibration.digest,
+        "gpu": calibration.gpu,
+        "runs": found.runs,
+        "settings": calibration.settings,
+        "parameters": [asdict(one) for one in parameters_of(calibration, cluster.gpu)],
+        "work_factors": [asdict(one) for one in factors_of(calibration)],
+        "time_sigma": calibration.time_sigma,
+        "power_sigma": calibration.power_sigma,
+        "median_time_error": off.time,
+        "median_power_error": off.power,
+        "median_energy_error": off.energy,
+        "left_out": [{"why": why, "runs": count} for why, count in found.left_out.items()],
+        "notes": [{"note": note, "runs": count} for note, count in found.notes.items()],
+    }
+
+
+def _show(calibration: Calibration, cluster: Cluster, off: Misfit, output: Path) -> None:
+    console = Console()
+    words = [
+        f"{output}: calibration {calibration.digest} of {calibration.gpu}, from "
+        f"{calibration.made_from} in {calibration.settings} settings",
+        f"Residuals: time {_percent(calibration.time_sigma)} (standard deviation), "
+        f"{_percent(off.time)} (median)"
+        + (
+            f"; power {_percent(calibration.power_sigma)}, {_percent(off.power)}; energy "
+            f"{_percent(off.energy)} (median)"
+            if calibration.power_sigma is not None
+            else "; no power was measured"
+        )
+        + ". They are of the settings that were fitted to.",
+    ]
+    for line in words:
+        console.print(line)
+    console.print(_table("parameter", parameters_of(calibration, cluster.gpu), told=True))
+    console.print(_table("work of a sample over the profile'", factors_of(calibration)))
+
+
+def _table(what: str, rows: Sequence[Fitted], *, told: bool = False) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column(what, overflow="fold")
+    for column in ("default", "fitted", "95 % interval"):
+        table.add_column(column, justify="right")
+    if told:
+        table.add_column("told by the runs")
+    for one in rows:
+        cells = [one.name, f"{one.default:.3g}", f"{one.value:.3g}"]
+        cells.append(f"{one.low:.3g} to {one.high:.3g}")
+        table.add_row(*cells, *(["yes" if one.is_told else "no"] if told else []))
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"

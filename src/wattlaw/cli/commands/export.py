@@ -1,0 +1,29 @@
+"""``wattlaw export``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattlaw.api import results
+from wattlaw.cli.common.options import RawOption, StoreArgument
+
+app = typer.Typer()
+
+
+@app.command()
+def export(
+    store: StoreArgument,
+    table: Annotated[
+        str,
+        typer.Argument(metavar="TABLE", help="Which; see docs/command-line.md."),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="A .csv, .parquet or .jsonl file.")
+    ],
+    raw: RawOption = False,
+) -> int:
+    """Write a table of a store to a file."""
+    rows = results.open(store).export(table, output, raw=raw)
+    print(f"{output}: {rows} rows of {table}")
+    return 0

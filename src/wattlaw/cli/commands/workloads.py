@@ -1,0 +1,124 @@
+"""``wattlaw workloads``: what can be trained, small data for it, its demand on hardware."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import JsonOption
+from wattlaw.cli.common.parsing import parse_json_object
+from wattlaw.simulator.profile import WorkloadProfile
+from wattlaw.store.files import write_text
+from wattlaw.study.model import WorkloadSpec
+from wattlaw.workloads import catalogue
+
+app = typer.Typer()
+workloads_app = typer.Typer(invoke_without_command=True)
+app.add_typer(workloads_app, name="workloads")
+
+
+@workloads_app.callback()
+def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
+    """List what can be trained."""
+    if context.invoked_subcommand is not None:
+        return 0
+    entries = catalogue.entries()
+    if as_json:
+        rows = [
+            {
+                "name": entry.name,
+                "parameters": entry.parameters,
+                "metric": entry.metric,
+                "better": entry.better,
+                "summary": entry.summary,
+                "options": {
+                    name: {"default": field.default, "allowed": field.description}
+                    for name, field in entry.options.model_fields.items()
+                },
+            }
+            for entry in entries
+        ]
+        print(json.dumps(rows))
+        return 0
+    table = Table()
+    for column in ("name", "parameters", "metric", "what"):
+        table.add_column(column, justify="right" if column == "parameters" else "left")
+    for entry in entries:
+        table.add_row(entry.name, f"{entry.parameters:,}", entry.metric, entry.summary)
+    console = Console()
+    console.print(table)
+    console.print("Options of one: wattlaw workloads show NAME")
+    return 0
+
+
+@workloads_app.command("show")
+def workloads_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload.")],
+) -> int:
+    """Show the options of a workload, with what is allowed."""
+    entry = catalogue.entry(name)
+    console = Console()
+    console.print(f"{entry.name}: {entry.summary}")
+    table = Table()
+    for column in ("option", "default", "allowed"):
+        table.add_column(column, overflow="fold")
+    for option, field in entry.options.model_fields.items():
+        table.add_row(option, json.dumps(field.default), field.description or "")
+    console.print(table)
+    return 0
+
+
+@workloads_app.command("make-data")
+def workloads_make_data(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload that reads files.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    size: Annotated[int, typer.Option(help="Training samples (of weather: time steps).")],
+    seed: Annotated[int, typer.Option(help="What the data are drawn from.")] = 0,
+) -> int:
+    """Write a small made-up data set in the real format of a workload's files."""
+    catalogue.make_data(name, folder, size, seed)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    total = sum(path.stat().st_size for path in files)
+    print(f"{folder}: {len(files)} files, {total:,} bytes, made for {name} from seed {seed}")
+    return 0
+
+
+@workloads_app.command("profile")
+def workloads_profile(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload.")],
+    options: Annotated[str, typer.Option(metavar="JSON", help="Its options, as an object.")] = "{}",
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Write them here; else they are printed."),
+    ] = None,
+) -> int:
+    """Count what a workload asks of any hardware, for simulations of it."""
+    values = parse_json_object("--options", options)
+    catalogue.entry(name)  # a name that there is fits a specification
+    spec = catalogue.reduced(WorkloadSpec(name=name, options=values))
+
+    from wattlaw.training.profiling.profile import measure_profile
+
+    counted = measure_profile(spec)
+    text = _text(counted)
+    if out is None:
+        print(text, end="")
+        return 0
+    write_text(out, text)
+    kernels = sum(row.count for row in counted.kernels)
+    print(
+        f"{out}: {name}, {counted.parameters:,} parameters, {kernels:,.0f} kernels per step, "
+        f"{counted.flops_per_sample:.4g} operations per sample"
+    )
+    return 0
+
+
+def _text(profile: WorkloadProfile) -> str:
+    """Return profile as JSON with a line for each key, and one for each row of kernels."""
+    data = profile.model_dump(mode="json")
+    rows = ",\n".join(f"    {json.dumps(row)}" for row in data.pop("kernels"))
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
+    return "{\n" + ",\n".join([*lines, f'  "kernels": [\n{rows}\n  ]']) + "\n}\n"
