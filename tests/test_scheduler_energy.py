@@ -207,7 +207,7 @@ def text_of(findings: Findings, name: str) -> str:
 def test_the_page_tells_both_energies_with_their_scope(tmp_path):
     store = slurm_store(tmp_path / "store", {"a": SITE, "b": changed(energy_j=6000.0)})
     findings = found_in(store)
-    write_report(findings, (), tmp_path / "page.html", made=())
+    write_report(findings, (), tmp_path / "page.html", charts=())
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert 'id="table-scheduler_energy"' in page
     for words in (
