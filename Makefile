@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 quickstart: setup
-	$(BIN)/wattlaw run examples/quickstart.yaml --store quickstart/store
+	$(BIN)/wattlaw run src/wattlaw/examples/quickstart.yaml --store quickstart/store
 	$(BIN)/wattlaw report quickstart/store -o quickstart/report.html
 	@echo "Open quickstart/report.html in a browser."
 

@@ -4,7 +4,13 @@ from typing import Annotated
 
 import typer
 
-from wattlaw.cli import machine_commands, result_commands, simulation_commands, study_commands
+from wattlaw.cli import (
+    examples,
+    machine_commands,
+    result_commands,
+    simulation_commands,
+    study_commands,
+)
 
 app = typer.Typer(
     name="wattlaw",
@@ -13,7 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _part in (study_commands, result_commands, simulation_commands, machine_commands):
+for _part in (study_commands, examples, result_commands, simulation_commands, machine_commands):
     app.add_typer(_part.app)
 
 
