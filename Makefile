@@ -4,7 +4,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.wattlaw-installed
 PEERS := .venv-peers
 
 SLURM_PACKAGES := slurm-wlm munge
@@ -12,17 +11,22 @@ SLURM_PACKAGES := slurm-wlm munge
 .PHONY: setup quickstart test test-slurm soak lint format bench bench-overhead bench-throughput \
   bench-analysis bench-simulator bench-gpu clean
 
-setup: $(STAMP)
+# What is installed into .venv, a stamp for each. A change of the dependencies makes them anew.
+EXTRAS_train := train
+EXTRAS_all := all,dev
+EXTRAS_docs := docs
 
-# Rebuilt when the dependencies change; otherwise this costs nothing.
-$(STAMP): pyproject.toml constraints.txt
+setup: $(VENV)/.installed-all
+
+$(VENV)/.installed-%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "wattlaw needs Python >= 3.11; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,dev]'
-	@touch $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	@touch $@
 
-quickstart: setup
+# Installs only what it needs, unless everything is installed.
+quickstart: $(firstword $(wildcard $(VENV)/.installed-all) $(VENV)/.installed-train)
 	$(BIN)/wattlaw run src/wattlaw/examples/quickstart.yaml --store quickstart/store
 	$(BIN)/wattlaw report quickstart/store -o quickstart/report.html
 	@echo "Open quickstart/report.html in a browser."

@@ -17,6 +17,7 @@ from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.launch.stopping import CANCELLED
 from wattlaw.store.store import Store
 from wattlaw.study.plan import PlannedRun
+from wattlaw.workloads import catalogue
 
 _ROWS = 60
 _IF_THEY_DIFFER = ("power W", "clock MHz", "precision", "fraction")
@@ -75,6 +76,9 @@ def run(
         for line in _hours(gpu_hours(left, known, assume_tflops * 1e12), assume_tflops):
             console.print(line, soft_wrap=True)
         return 0
+    if planned.study.launch.kind == "local":  # others train elsewhere, or not at all
+        for workload in planned.study.workloads:
+            catalogue.check_installed(workload)
     launcher = kind.open(planned.study.launch, store_path)
     store.create()
     commit = planning.git_commit(Path.cwd())

@@ -80,6 +80,7 @@ def figures(name: str, options: str, out: Path | None) -> int:
         )
     catalogue.entry(name)  # a name that there is fits a specification
     spec = catalogue.reduced(WorkloadSpec(name=name, options=given))
+    catalogue.check_installed(spec)
 
     from wattlaw.training.figures import count_figures
 

@@ -1,4 +1,4 @@
-"""The node agent: one per host and run. It holds the sampler and torchrun's elastic agent.
+"""The node agent: one per host and run. It starts the sampler and the ranks.
 
 ``python -m wattlaw.training.agent RUN_FOLDER ATTEMPT --workers N --parent-pid PID``. Options that
 it does not know go to torchrun: how the agents of several nodes meet.
@@ -6,6 +6,7 @@ it does not know go to torchrun: how the agents of several nodes meet.
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from wattlaw import processes
 from wattlaw.devices.meter import Target
-from wattlaw.errors import BadInput, WattlawError
+from wattlaw.errors import BadInput, NotAvailable, WattlawError
 from wattlaw.isolation import isolate, own_python
 from wattlaw.store.files import write_text
 from wattlaw.store.record import RunRecord
@@ -27,6 +28,7 @@ from wattlaw.telemetry import sampler
 from wattlaw.training import command, failures
 from wattlaw.training.clocks import Clocks, Endpoint
 from wattlaw.training.handover import AGENT_PID, ATTEMPT, DISK_FULL, RUN_FOLDER, WARNS, host_name
+from wattlaw.training.rank_processes import EndedBySignal, run_ranks, run_torchrun
 from wattlaw.training.relay import WORKER, passing_on
 
 #: A sampler notices after 15 s at most that a driver hangs.
@@ -117,8 +119,7 @@ def _run(
     record, live = _awaited(folder, attempt), folder.live(attempt)
     live.mkdir(parents=True, exist_ok=True)
     is_command = record.spec.workload.command is not None
-    line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers)]
-    line += ["--no-python", *own_python("-u", "-m")]
+    line = own_python("-u", "-m")
     with _sampling(live, record.spec.measure, wait=is_command), Clocks(clock, live) as clocks:
         if is_command:
             os.environ[RUN_FOLDER] = str(folder.path.resolve())
@@ -126,11 +127,20 @@ def _run(
             line += [_COMMAND_RANK, *command.words_of(record)]
         else:
             line += [WORKER, str(folder.path), str(attempt)]
-        with processes.beginning():
-            import torch.distributed.run  # noqa: F401 - seconds that are no part of a command
+        uses_torchrun = not is_command or "--nnodes" in rendezvous
+        if uses_torchrun:
+            line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers),
+                    "--no-python", *line]  # fmt: skip
+            _import_torchrun()
         clocks.compare("begin")
         start_ns, start_s = time.time_ns(), time.perf_counter()
-        code = _train(folder, attempt, line)
+        try:
+            failed = run_torchrun(line) if uses_torchrun else run_ranks(line, workers)
+        except EndedBySignal as error:
+            _say(f"ended by {error}")
+            code = _fail(live, "asked", f"the node agent was ended by {error}")
+        else:
+            code = _report(folder, attempt, failed, is_command=is_command) if failed else 0
         if is_command:
             command.bring_windows(live, start_ns, time.perf_counter() - start_s)
         if code == 0:
@@ -172,26 +182,31 @@ def _sampling(live: Path, measure: Measure, *, wait: bool) -> Iterator[None]:
         process.kill()
 
 
-def _train(folder: RunFolder, attempt: int, line: list[str]) -> int:
-    """Run the workers of a torchrun command line; 0 when all of them ended well."""
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import get_args_parser, run
+def _import_torchrun() -> None:
+    """Import torchrun before a run begins, since that takes seconds.
 
+    Raises
+    ------
+    NotAvailable
+        torch is not installed.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise NotAvailable(
+            "torch is not installed; the ranks of a workload, and of a command on several nodes, "
+            'need it; try: pip install "wattlaw[train]"'
+        )
+    with processes.beginning():
+        import torch.distributed.run  # noqa: F401
+
+
+def _report(folder: RunFolder, attempt: int, failed: dict[int, int], *, is_command: bool) -> int:
+    """Write why ranks failed; return the agent's exit code. The first rank failed first."""
     live = folder.live(attempt)
-    try:
-        run(get_args_parser().parse_args(line))  # type: ignore[no-untyped-call]
-    except ChildFailedError as error:
-        codes = {rank: found.exitcode for rank, found in error.failures.items()}
-        kind, reason = failures.of_ranks(live, codes, error.get_first_failure()[0])
-        if _COMMAND_RANK in line:
-            said = command.first_error(folder.log_path, attempt)
-            reason += f": {said}" if said else ""
-        return _fail(live, kind, reason)
-    except SignalException as error:
-        _say(f"ended by {error.sigval.name}")
-        return _fail(live, "asked", f"the node agent was ended by {error.sigval.name}")
-    return 0
+    kind, reason = failures.of_ranks(live, failed, next(iter(failed)))
+    if is_command:
+        said = command.first_error(folder.log_path, attempt)
+        reason += f": {said}" if said else ""
+    return _fail(live, kind, reason)
 
 
 def _fail(live: Path, kind: failures.Kind, reason: str) -> int:
