@@ -1,5 +1,7 @@
 # make quickstart   set up if needed, run a small real study, write quickstart/report.html
 # make test         set up if needed, run the tests
+# make docs         build the documentation site
+# make dist         build the sdist and the wheel, and try the wheel
 # make test-slurm   install Slurm if needed (root), run the tests on a cluster of four nodes
 PYTHON ?= python3
 VENV := .venv
@@ -8,13 +10,14 @@ PEERS := .venv-peers
 
 SLURM_PACKAGES := slurm-wlm munge
 
-.PHONY: setup quickstart test test-slurm soak lint format bench bench-overhead bench-throughput \
+.PHONY: setup quickstart test test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput \
   bench-analysis bench-simulator bench-gpu clean
 
 # What is installed into .venv, a stamp for each. A change of the dependencies makes them anew.
 EXTRAS_train := train
 EXTRAS_all := all,dev
 EXTRAS_docs := docs
+EXTRAS_dist := dist
 
 setup: $(VENV)/.installed-all
 
@@ -43,6 +46,22 @@ test-slurm: setup
 	    --no-install-recommends $(SLURM_PACKAGES); } >/dev/null || \
 	  { echo "make test-slurm needs root and Debian's packages: $(SLURM_PACKAGES)" >&2; exit 1; }
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/slurm
+
+# The tests with a coverage report: a table here, pages in build/coverage.
+coverage: setup
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
+	  --cov --cov-report=term --cov-report=html:build/coverage
+
+# The documentation site, into build/docs.
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict --quiet
+
+# The sdist and the wheel, into dist; the wheel is tried in a fresh environment without torch.
+dist: $(VENV)/.installed-dist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python tools/try_wheel.py dist/*.whl
 
 # Tries to break wattlaw for SOAK_MINUTES (60), from SOAK_SEED (1): docs/soak.md.
 soak: setup
@@ -93,4 +112,4 @@ bench-gpu: setup
 	$(BIN)/python benchmarks/gpu.py
 
 clean:
-	rm -rf $(VENV) $(PEERS) quickstart build *.egg-info src/*.egg-info
+	rm -rf $(VENV) $(PEERS) quickstart build dist *.egg-info src/*.egg-info
