@@ -54,7 +54,7 @@ coverage: setup
 
 # The documentation site, into build/docs.
 docs: $(VENV)/.installed-docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The sdist and the wheel, into dist; the wheel is tried in a fresh environment without torch.
 dist: $(VENV)/.installed-dist
