@@ -18,6 +18,7 @@ from wattlaw.launch.stop import CANCELLED
 from wattlaw.store.store import Store
 from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
+from wattlaw.workloads import catalogue
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -261,6 +262,9 @@ def run(
         study = load_study(study)
     plan, path = study.plan, Path(store)
     results = Store(path)
+    if study.launcher == "local":  # others train elsewhere, or not at all
+        for workload in plan.study.workloads:
+            catalogue.check_installed(workload)
     launcher = _launcher(study).open(plan.study.launch, path)
     results.create()
     if progress is None or callable(progress):

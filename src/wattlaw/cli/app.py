@@ -14,6 +14,7 @@ COMMANDS = {
     "cancel": "End the runs of a store that are under way, in the queue of Slurm too.",
     "measure": "Measure time, energy and use of any command; its exit code is ours.",
     "workloads": "List what can be trained.",
+    "examples": "List the example studies, and copy one.",
     "fit": "Fit the power law t = alpha * N^-beta to each series.",
     "report": "Write one HTML page, readable with no network, of what the stores say.",
     "claims": "Test the findings of the two studies on your stores.",

@@ -49,7 +49,7 @@ class LocalLauncher(AttachedLauncher):
     launch
         Settings of the study.
     gpus
-        The GPUs that torch can use, by UUID.
+        The GPUs that torch can use, or all visible ones where torch is not installed, by UUID.
     boards
         The NVIDIA boards that are ours, by UUID. Where torch cannot use them, a run is metered,
         and limited if it asks for it, with all of them.
@@ -70,11 +70,11 @@ class LocalLauncher(AttachedLauncher):
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - any store is as good
-        """Count the GPUs; raises ``NotAvailable`` when torch is not there or cannot be used."""
-        if importlib.util.find_spec("torch") is None:
-            raise NotAvailable("torch is not installed; try: pip install 'wattlaw[train]'")
+        """Count the GPUs; raises ``NotAvailable`` when torch is installed and cannot be used."""
         restore_stale_limits()
         boards = visible_gpu_ids()
+        if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
+            return cls(launch, boards, boards)
         return cls(launch, _gpus() if boards or _has_driver() else [], boards)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The node agent: one process per host and run, with the sampler and torchrun's elastic agent.
+"""The node agent: one process per host and run. It starts the sampler and the ranks.
 
 ``python -m wattlaw.training.agent RUN_FOLDER ATTEMPT --workers N --parent-pid PID``. Unknown
 options are passed to torchrun: they configure the rendezvous of several nodes.
@@ -6,6 +6,7 @@ options are passed to torchrun: they configure the rendezvous of several nodes.
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ import psutil
 
 from wattlaw import processes
 from wattlaw.devices.meter import Target
-from wattlaw.errors import BadInput, WattlawError
+from wattlaw.errors import BadInput, NotAvailable, WattlawError
 from wattlaw.isolation import isolate, own_python
 from wattlaw.store.files import write_text
 from wattlaw.store.record import RunRecord
@@ -30,6 +31,7 @@ from wattlaw.telemetry.sampler_process import SamplerProcess
 from wattlaw.training import command, failures
 from wattlaw.training.clocks import Clocks, Endpoint
 from wattlaw.training.environment import AGENT_PID, ATTEMPT, DISK_FULL, RUN_FOLDER, WARNS, host_name
+from wattlaw.training.rank_processes import EndedBySignal, run_ranks, run_torchrun
 
 #: How long a shared file system may take to show what another host has written.
 _LATE_S = 60.0
@@ -117,8 +119,7 @@ def _run(
     record, live = _wait_for_record(folder, attempt), folder.live(attempt)
     live.mkdir(parents=True, exist_ok=True)
     is_command = record.spec.workload.command is not None
-    line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers)]
-    line += ["--no-python", *own_python("-u", "-m")]
+    line = own_python("-u", "-m")
     with _sampler(live, record.spec.measure) as sampler, Clocks(clock, live) as clocks:
         if is_command:
             os.environ[RUN_FOLDER] = str(folder.path.resolve())
@@ -127,11 +128,20 @@ def _run(
             sampler.wait_until_ready()  # the command may be one window from its start
         else:
             line += [WORKER, str(folder.path), str(attempt)]
-        with processes.beginning():
-            import torch.distributed.run  # noqa: F401 - takes seconds before the command's window
+        uses_torchrun = not is_command or "--nnodes" in rendezvous
+        if uses_torchrun:
+            line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers),
+                    "--no-python", *line]  # fmt: skip
+            _import_torchrun()
         clocks.compare("begin")
         start_ns, start_s = time.time_ns(), time.perf_counter()
-        code = _train(folder, attempt, line)
+        try:
+            failed = run_torchrun(line) if uses_torchrun else run_ranks(line, workers)
+        except EndedBySignal as error:
+            _log(f"ended by {error}")
+            code = _fail(live, "terminated", f"the node agent was ended by {error}")
+        else:
+            code = _report(folder, attempt, failed, is_command=is_command) if failed else 0
         if is_command:
             command.write_window_and_facts(live, start_ns, time.perf_counter() - start_s)
         if code == 0:
@@ -158,26 +168,31 @@ def _sampler(live: Path, measure: Measure) -> SamplerProcess:
     return SamplerProcess(live, host_name(), target, handles_sigterm=WARNS not in os.environ)
 
 
-def _train(folder: RunFolder, attempt: int, line: list[str]) -> int:
-    """Run the workers of a torchrun command line; return 0 if all of them succeeded."""
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import get_args_parser, run
+def _import_torchrun() -> None:
+    """Import torchrun before a run begins, since that takes seconds.
 
+    Raises
+    ------
+    NotAvailable
+        torch is not installed.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise NotAvailable(
+            "torch is not installed; the ranks of a workload, and of a command on several nodes, "
+            'need it; try: pip install "wattlaw[train]"'
+        )
+    with processes.beginning():
+        import torch.distributed.run  # noqa: F401
+
+
+def _report(folder: RunFolder, attempt: int, failed: dict[int, int], *, is_command: bool) -> int:
+    """Write why ranks failed; return the agent's exit code. The first rank failed first."""
     live = folder.live(attempt)
-    try:
-        run(get_args_parser().parse_args(line))  # type: ignore[no-untyped-call]
-    except ChildFailedError as error:
-        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        kind, reason = failures.reason_of_ranks(live, codes, error.get_first_failure()[0])
-        if _COMMAND_RANK in line:
-            first_error = command.first_error(folder.log_path, attempt)
-            reason += f": {first_error}" if first_error else ""
-        return _fail(live, kind, reason)
-    except SignalException as error:
-        _log(f"ended by {error.sigval.name}")
-        return _fail(live, "terminated", f"the node agent was ended by {error.sigval.name}")
-    return 0
+    kind, reason = failures.reason_of_ranks(live, failed, next(iter(failed)))
+    if is_command:
+        first_error = command.first_error(folder.log_path, attempt)
+        reason += f": {first_error}" if first_error else ""
+    return _fail(live, kind, reason)
 
 
 def _fail(live: Path, kind: failures.Kind, reason: str) -> int:

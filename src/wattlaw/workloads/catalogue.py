@@ -1,6 +1,6 @@
 """The workloads there are, by name, and their options checked before anything runs."""
 
-import importlib
+import importlib.util
 import math
 import shutil
 from functools import cache
@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from wattlaw import registry
-from wattlaw.errors import BadInput, one_line
+from wattlaw.errors import BadInput, NotAvailable, one_line
 from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.model import Study, WorkloadSpec
 from wattlaw.text import quote
@@ -170,12 +170,39 @@ def make_data(name: str, folder: Path, size: int, seed: int) -> None:
         raise BadInput(f"workloads make-data: --size {size}; allowed: a whole number >= 1")
     if not 0 <= seed < 2**32:  # of more, torch takes the last 32 bits
         raise BadInput(f"workloads make-data: --seed {seed}; allowed: 0 to 2^32 - 1")
+    check_installed(WorkloadSpec(name=name))
     module, _, function = where.partition(":")
     getattr(importlib.import_module(module), function)(folder, size, seed)
 
 
+def check_installed(spec: WorkloadSpec) -> None:
+    """Check that the packages of a workload are installed; a command needs none.
+
+    Raises
+    ------
+    NotAvailable
+        Some are missing: one line names them and how to install them.
+    """
+    if spec.command is not None:
+        return
+    needed = entry(spec.name)
+    missing = [name for name in needed.modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise NotAvailable(
+            f"{needed.name} needs {', '.join(missing)}, which cannot be imported; try: "
+            f'pip install "wattlaw[{needed.extra}]"'
+        )
+
+
 def build(spec: WorkloadSpec) -> Workload:
-    """Return the workload that a run trains; imports what it needs, torch first of all."""
+    """Return the workload that a run trains; imports what it needs, torch first of all.
+
+    Raises
+    ------
+    NotAvailable
+        A package that it needs is not installed.
+    """
+    check_installed(spec)
     module, _, name = entry(spec.name).factory.partition(":")
     factory: Any = getattr(importlib.import_module(module), name)
     workload: Workload = factory(validated(spec))

@@ -99,6 +99,7 @@ def workloads_profile(
     values = parse_json_object("--options", options)
     catalogue.entry(name)  # a name that there is fits a specification
     spec = catalogue.reduced(WorkloadSpec(name=name, options=values))
+    catalogue.check_installed(spec)
 
     from wattlaw.training.profiling.profile import measure_profile
 

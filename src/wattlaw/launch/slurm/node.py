@@ -94,7 +94,7 @@ def main() -> int:
         return os.EX_NOINPUT
     is_command = record.spec.workload.command is not None
     live.mkdir(parents=True, exist_ok=True)  # another node's may not be seen here yet
-    if not is_command:  # a command gets its SIGTERM from torchrun, and may heed it
+    if not is_command:  # a command gets its SIGTERM from the agent, and may act on it
 
         def warn(*_: object) -> None:
             """Take Slurm's announcement of the end for a warning, and let the driver know."""
