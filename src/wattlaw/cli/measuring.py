@@ -9,10 +9,10 @@ from rich.table import Table
 
 from wattlaw.cli.console import Console
 from wattlaw.errors import BadInput
+from wattlaw.files import write_text
 from wattlaw.launch import command as measured
 from wattlaw.launch.summary import PhaseSummary, phases_of
 from wattlaw.limits.requests import Limits
-from wattlaw.store.files import write_text
 from wattlaw.store.record import RunRecord
 from wattlaw.text import quote
 

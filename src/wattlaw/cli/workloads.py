@@ -7,8 +7,8 @@ from rich.table import Table
 
 from wattlaw.cli.console import Console
 from wattlaw.errors import BadInput
+from wattlaw.files import write_text
 from wattlaw.simulator.profile import WorkloadProfile
-from wattlaw.store.files import write_text
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 

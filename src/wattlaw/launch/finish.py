@@ -10,9 +10,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import one_line
+from wattlaw.files import read_text, write_text
 from wattlaw.launch.attempts import missing_of, windows_of_all
 from wattlaw.limits.restore import SAME_W
-from wattlaw.store.files import read_text, write_text
 from wattlaw.store.record import ClockReport, Facts, LimitReport, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.telemetry.sampler import report_path

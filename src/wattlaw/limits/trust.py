@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.files import open_regular
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 #: Neither a link, a pipe nor a terminal in place of a file has an effect when it is opened.
@@ -40,32 +41,25 @@ def only_root_writes(path: Path, *, or_sticky: bool = False) -> None:
 
 
 def read_small(path: Path, most_bytes: int) -> tuple[bytes, os.stat_result] | None:
-    """Return what a regular file holds, and its status; None where there is no file.
+    """Return the content of a regular file and its status; None where there is no file.
 
     Raises
     ------
     BadInput
-        It is a link, a pipe, a folder or anything else than a file, it is too large, or it cannot
-        be read.
+        It is a link, a pipe, a folder or another special file, it is too large, or it cannot be
+        read.
     """
     try:
-        handle = os.open(path, SAFELY)
+        with open_regular(path, follow_links=False) as file:
+            status = os.fstat(file.fileno())
+            content = file.read(most_bytes + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise BadInput(f"{path}: not a regular file")
-        content = os.read(handle, most_bytes + 1) if found.st_size <= most_bytes else None
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
-    finally:
-        os.close(handle)
-    if content is None or len(content) > most_bytes:
+    if len(content) > most_bytes:
         raise BadInput(f"{path}: larger than {most_bytes} bytes")
-    return content, found
+    return content, status
 
 
 def user_name(uid: int) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from wattlaw import __version__
 from wattlaw.analysis.claims.verdicts import Claim
 from wattlaw.analysis.findings import Findings
+from wattlaw.files import write_text
 from wattlaw.report.blocks import Section
 from wattlaw.report.layouts import Content, Layout, layout, sections
 from wattlaw.report.narrative.summary import Sentence, summary
@@ -18,7 +19,6 @@ from wattlaw.report.pictures import Chart, Picture, charts, pictures
 from wattlaw.report.tables.claims import STUDIES
 from wattlaw.report.tables.table import Table
 from wattlaw.report.templating import environment
-from wattlaw.store.files import write_text
 
 
 def write_report(

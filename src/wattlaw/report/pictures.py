@@ -22,12 +22,12 @@ from altair.utils.schemapi import debug_mode
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
+from wattlaw.files import replacing
 from wattlaw.formatting import clean, sentence
 from wattlaw.report.drawing import Drawing
 from wattlaw.report.figures import GALLERY
 from wattlaw.report.figures.figure import Figure
 from wattlaw.report.templating import environment
-from wattlaw.store.files import replacing
 
 KINDS = ("png", "svg", "html")
 #: Bytes of a figure's address in the page.

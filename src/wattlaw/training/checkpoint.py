@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from wattlaw.errors import BadInput
-from wattlaw.store.files import replacing
+from wattlaw.files import replacing
 from wattlaw.training.failures import no_room
 
 #: What torch raises of a file that is damaged, or of another model.

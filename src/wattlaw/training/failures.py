@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from wattlaw.errors import one_line
-from wattlaw.store.files import read_text, write_text
+from wattlaw.files import read_text, write_text
 from wattlaw.training.environment import DISK_FULL
 
 #: How sure a host can be that its reason is no consequence of another's, from most to least.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from wattlaw import crash
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
+from wattlaw.files import read_text, write_text
 from wattlaw.isolation import isolate
 from wattlaw.launch.attempts import missing_of, windows_of_all
 from wattlaw.launch.finish import failure_of, finish
@@ -23,7 +24,6 @@ from wattlaw.launch.slurm import commands, node
 from wattlaw.launch.slurm.codes import INTERRUPTED, NO_FOLDER
 from wattlaw.launch.slurm.interruption import interrupted
 from wattlaw.launch.slurm.submitted import Submitted, claim_of, read_submitted
-from wattlaw.store.files import read_text, write_text
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.training import failures

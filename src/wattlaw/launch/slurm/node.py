@@ -17,6 +17,7 @@ from pathlib import Path
 from wattlaw import crash, processes
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
+from wattlaw.files import write_text
 from wattlaw.isolation import isolate, own_python
 from wattlaw.launch.finish import write_limits
 from wattlaw.launch.limits import limits_of, refusal, restore_stale_limits
@@ -24,7 +25,6 @@ from wattlaw.launch.rendezvous import Rendezvous
 from wattlaw.launch.slurm.submitted import read_submitted
 from wattlaw.limits.by_prolog import granted
 from wattlaw.limits.guard import acquire, lock_conflict
-from wattlaw.store.files import write_text
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Setting

@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict
 from wattlaw.devices.limiter import Limiter
 from wattlaw.devices.nvidia.limiter import NvidiaLimiter
 from wattlaw.errors import NotAvailable
+from wattlaw.files import write_text
 from wattlaw.limits.restore import recover, restore
 from wattlaw.limits.site.job import Job, Place, tell
 from wattlaw.limits.state_folder import SavedState, StateFolder
 from wattlaw.limits.trust import only_root_writes
-from wattlaw.store.files import write_text
 from wattlaw.store.record import LimitReport
 
 #: A prolog and an epilog of two jobs, or a watchdog, hold a board for as long as the driver takes.
