@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.meter import Device, Sample, Target
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted
-from wattlaw.store.files import write_text
+from wattlaw.files import write_text
 
 VARIABLE = "WATTLAW_SIMULATED"
 _MODEL = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)

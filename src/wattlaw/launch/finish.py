@@ -10,9 +10,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import one_line
+from wattlaw.files import read_text, write_text
 from wattlaw.launch.attempts import merged_windows, missing_windows
 from wattlaw.limits.restore import LIMIT_TOLERANCE_W
-from wattlaw.store.files import read_text, write_text
 from wattlaw.store.record import ClockReport, Facts, LimitReport, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.telemetry.sampler import report_path

@@ -14,6 +14,7 @@ from typing import Self
 from wattlaw import processes
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import NotAvailable
+from wattlaw.files import naming, open_regular
 from wattlaw.isolation import own_environment, own_python
 from wattlaw.launch.finish import failure_reason, write_limits
 from wattlaw.launch.launcher import AttachedLauncher, Ended
@@ -21,7 +22,6 @@ from wattlaw.launch.limits import requested_limits, restore_stale_limits, unsupp
 from wattlaw.launch.rendezvous import Rendezvous
 from wattlaw.launch.slots import SlotLease, Slots
 from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
-from wattlaw.store.files import naming, open_regular
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Self
 from wattlaw import crash, machine
 from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput
+from wattlaw.files import open_regular, write_text
 from wattlaw.isolation import own_environment, own_python
-from wattlaw.store.files import open_regular, write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock

@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.files import open_regular
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 #: With these flags, opening a link, a pipe or a terminal in place of a file has no effect.
@@ -46,25 +47,18 @@ def read_small_file(path: Path, max_bytes: int) -> tuple[bytes, os.stat_result] 
     Raises
     ------
     BadInput
-        It is a link, a pipe, a folder or anything else than a file, it is too large, or it cannot
-        be read.
+        It is a link, a pipe, a folder or another special file, it is too large, or it cannot be
+        read.
     """
     try:
-        handle = os.open(path, SAFE_OPEN_FLAGS)
+        with open_regular(path, follow_links=False) as file:
+            status = os.fstat(file.fileno())
+            content = file.read(max_bytes + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise BadInput(f"{path}: not a regular file")
-        content = os.read(handle, max_bytes + 1) if status.st_size <= max_bytes else None
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
-    finally:
-        os.close(handle)
-    if content is None or len(content) > max_bytes:
+    if len(content) > max_bytes:
         raise BadInput(f"{path}: larger than {max_bytes} bytes")
     return content, status
 

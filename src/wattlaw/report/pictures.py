@@ -21,12 +21,12 @@ from altair.utils.schemapi import debug_mode
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
+from wattlaw.files import replacing
 from wattlaw.formatting import replace_invisible, sentence
 from wattlaw.report.drawing import Drawing
 from wattlaw.report.figures import GALLERY
 from wattlaw.report.figures.figure import Figure
 from wattlaw.report.templating import environment
-from wattlaw.store.files import replacing
 
 KINDS = ("png", "svg", "html")
 #: Largest size of an SVG's address in the page.

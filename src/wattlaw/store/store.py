@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
-from wattlaw.store.files import abandoned, is_old, read_text, remove_abandoned, write_text
+from wattlaw.files import abandoned, is_old, read_text, remove_abandoned, write_text
 from wattlaw.store.parquet import read_together
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from wattlaw.errors import BadInput, NotPermitted
-from wattlaw.store.files import read_text, write_text
+from wattlaw.files import read_text, write_text
 from wattlaw.text import quote
 
 #: Increased by every change after which older records or tables cannot be read as they are.

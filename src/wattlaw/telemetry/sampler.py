@@ -21,8 +21,8 @@ from pathlib import Path
 from wattlaw import crash, registry
 from wattlaw.devices.meter import GROUP, Device, Meter, Sample, Target
 from wattlaw.errors import one_line
+from wattlaw.files import write_text
 from wattlaw.isolation import own_python
-from wattlaw.store.files import write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import DeviceReport, SamplerReport
 from wattlaw.telemetry.meter_poller import READ_TIMEOUT_S, MeterPoller

@@ -22,8 +22,8 @@ import psutil
 from wattlaw import processes
 from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput, NotAvailable, WattlawError
+from wattlaw.files import write_text
 from wattlaw.isolation import isolate, own_python
-from wattlaw.store.files import write_text
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Measure

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from wattlaw.errors import BadInput
-from wattlaw.store.files import replacing
+from wattlaw.files import replacing
 from wattlaw.text import collapse_whitespace
 from wattlaw.training.failures import disk_full_error
 

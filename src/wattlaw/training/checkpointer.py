@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from wattlaw.errors import BadInput
-from wattlaw.store.files import write_text
+from wattlaw.files import write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.training import checkpoint
 from wattlaw.training.checkpoint import Progress, RandomState, Stateful

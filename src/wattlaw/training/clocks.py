@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-from wattlaw.store.files import write_text
+from wattlaw.files import write_text
 from wattlaw.store.record import ClockReport
 from wattlaw.text import collapse_whitespace
 from wattlaw.training.environment import host_name

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from wattlaw import machine
-from wattlaw.store.files import read_end, write_text
+from wattlaw.files import read_end, write_text
 from wattlaw.store.record import Facts, RunRecord
 from wattlaw.study.rules import filled
 from wattlaw.telemetry.windows import open_windows, windows_path, write_window

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from wattlaw import machine
-from wattlaw.store.files import write_text
+from wattlaw.files import write_text
 from wattlaw.store.record import Facts
 from wattlaw.training.ranks import Ranks
 

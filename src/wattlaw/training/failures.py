@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from pydantic import BaseModel
 
 from wattlaw.errors import one_line
-from wattlaw.store.files import read_text, write_text
+from wattlaw.files import read_text, write_text
 from wattlaw.training.environment import DISK_FULL
 
 #: How a host's part ended, from the most to the least likely to be the first failure: a rank was

@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from wattlaw import registry
-from wattlaw.errors import BadInput, NotAvailable, one_line
+from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.files import read_input
 from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.model import Study, WorkloadSpec
 from wattlaw.text import quote
@@ -21,7 +22,7 @@ GROUP = "wattlaw.workloads"
 
 #: WorkloadProfile are those of a workload whose operations per sample differ by no larger share.
 _SAME_WORK = 1e-3
-_LARGEST_FILE = 5_000_000  # bytes
+_MAX_FILE_BYTES = 5_000_000
 
 
 def entries() -> list[Entry]:
@@ -124,17 +125,7 @@ def read_profile(path: Path) -> WorkloadProfile:
         It cannot be read, or is not such a file: one line with the key and what is wrong there.
     """
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise BadInput(f"{path}: not a plain file")
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_FILE + 1)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or one_line(error)
-        raise BadInput(f"{path}: cannot be read: {why}") from None
-    if len(text) > _LARGEST_FILE:
-        raise BadInput(f"{path}: more than {_LARGEST_FILE:,} bytes; not a valid file of profile")
-    try:
-        return WorkloadProfile.model_validate_json(text)
+        return WorkloadProfile.model_validate_json(read_input(path, _MAX_FILE_BYTES))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])

@@ -15,6 +15,7 @@ from wattlaw.analysis.metrics import run_metrics
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import JsonOption, StoreArguments
 from wattlaw.errors import BadInput
+from wattlaw.files import write_text
 from wattlaw.launch.simulated.calibration_data import (
     CalibrationData,
     WorkloadSource,
@@ -26,7 +27,6 @@ from wattlaw.simulator.calibration_file import text_of
 from wattlaw.simulator.calibration_summary import Fitted, Misfit, factors_of, misfit, parameters_of
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.library import read_cluster
-from wattlaw.store.files import write_text
 from wattlaw.store.tables import read_stores
 from wattlaw.text import collapse_whitespace
 from wattlaw.workloads import catalogue

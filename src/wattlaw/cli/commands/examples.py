@@ -32,7 +32,7 @@ def examples_copy(
     """Write the files of an example into a folder."""
     from wattlaw.errors import BadInput
     from wattlaw.examples import example
-    from wattlaw.store.files import replacing
+    from wattlaw.files import replacing
 
     chosen = example(name)
     paths = [folder / file for file in chosen.files]

@@ -11,10 +11,10 @@ from rich.table import Table
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import ClockOption, PowerOption, PriorClocksOption
 from wattlaw.errors import BadInput
+from wattlaw.files import write_text
 from wattlaw.launch import command as measured
 from wattlaw.launch.summary import PhaseSummary, phase_summaries
 from wattlaw.limits.requests import Limits
-from wattlaw.store.files import write_text
 from wattlaw.store.record import RunRecord
 from wattlaw.text import quote
 

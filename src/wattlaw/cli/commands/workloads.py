@@ -10,8 +10,8 @@ from rich.table import Table
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import JsonOption
 from wattlaw.cli.common.parsing import parse_json_object
+from wattlaw.files import write_text
 from wattlaw.simulator.profile import WorkloadProfile
-from wattlaw.store.files import write_text
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 

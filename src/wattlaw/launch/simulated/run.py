@@ -10,6 +10,7 @@ import numpy as np
 from wattlaw import machine as this_machine
 from wattlaw.devices.simulated_gpus import NAME, SimulatedGpus
 from wattlaw.errors import WattlawError
+from wattlaw.files import write_parquet
 from wattlaw.launch.launcher import Ended
 from wattlaw.launch.limits import requested_limits
 from wattlaw.launch.simulated.machine import Machine
@@ -18,7 +19,6 @@ from wattlaw.launch.simulated.windows import PROGRESS, Windows, epochs_table, wi
 from wattlaw.limits.requests import Limits, check_range, report_applied_limits
 from wattlaw.simulator.job import Prediction
 from wattlaw.simulator.predict import predict
-from wattlaw.store.files import write_parquet
 from wattlaw.store.record import (
     DeviceReport,
     Facts,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.files import locked, open_regular
 from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.attempt import SlurmAttempt
@@ -28,7 +29,6 @@ from wattlaw.launch.slurm.submission import (
     submission_path,
     write_submission,
 )
-from wattlaw.store.files import locked, open_regular
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store

@@ -17,6 +17,7 @@ from pathlib import Path
 from wattlaw import crash, processes
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
+from wattlaw.files import write_text
 from wattlaw.isolation import isolate, own_python
 from wattlaw.launch.finish import write_limits
 from wattlaw.launch.limits import requested_limits, restore_stale_limits, unsupported_limits_reason
@@ -24,7 +25,6 @@ from wattlaw.launch.rendezvous import Rendezvous
 from wattlaw.launch.slurm.submission import read_submission
 from wattlaw.limits.guard import acquire, lock_conflict
 from wattlaw.limits.prolog_limits import verify_prolog_limits
-from wattlaw.store.files import write_text
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Setting

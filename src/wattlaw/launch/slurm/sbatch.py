@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 from wattlaw.errors import BadInput
+from wattlaw.files import write_text
 from wattlaw.isolation import own_python
 from wattlaw.launch.limits import requested_limits
 from wattlaw.launch.slurm.codes import SETUP_FAILED
 from wattlaw.limits.prolog_limits import limit_comment
-from wattlaw.store.files import write_text
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from wattlaw.errors import BadInput, one_line
-from wattlaw.store.files import read_text, write_text
+from wattlaw.files import read_text, write_text
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 

@@ -10,12 +10,12 @@ from pydantic import BaseModel, ConfigDict
 from wattlaw.devices.limiter import Limiter
 from wattlaw.devices.nvidia.limiter import NvidiaLimiter
 from wattlaw.errors import NotAvailable
+from wattlaw.files import write_text
 from wattlaw.limits.restore import recover, restore
 from wattlaw.limits.saved_state import SavedState
 from wattlaw.limits.site.job import NodeJob, SitePaths, log
 from wattlaw.limits.state_folder import StateFolder
 from wattlaw.limits.trust import check_only_root_writes
-from wattlaw.store.files import write_text
 from wattlaw.store.record import LimitReport
 
 #: Another prolog, epilog or watchdog locks a GPU for as long as the driver takes.

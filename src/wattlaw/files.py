@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Safe file access: atomic writes, reads that never block, locks, removal of abandoned files."""
 
 import contextlib
 import errno
@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from wattlaw.errors import BadInput
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: No JSON file of a store comes near this size.
+#: Far larger than any JSON file of a store.
 MAX_TEXT_BYTES = 64 * 2**20
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 #: ``.NAME.`` and what tempfile.mkstemp adds.
@@ -24,12 +26,12 @@ _DAY_S = 86_400.0
 
 
 def read_bytes(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
-    """Return the content of a regular file; a pipe or a device is never waited for.
+    """Return the content of a regular file. A pipe or a device is an error, not a wait.
 
     Raises
     ------
     OSError
-        Naming ``path``: it is missing, not a regular file, or larger than ``most_bytes``.
+        ``path`` is missing, not a regular file, or larger than ``most_bytes``. The error names it.
     """
     with naming(path), open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > most_bytes:
@@ -37,16 +39,33 @@ def read_bytes(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
         return file.read()
 
 
-def open_regular(path: Path, *, append: bool = False) -> BinaryIO:
-    """Open a regular file to read it, or to append to it, made if need be.
+def read_input(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a file that the user names, as ``read_bytes`` does.
+
+    Raises
+    ------
+    BadInput
+        It cannot be read; the text names the file and the reason.
+    """
+    try:
+        return read_bytes(path, most_bytes)
+    except (OSError, ValueError) as error:  # ValueError: no file can have this name
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"{path}: cannot be read: {why}") from None
+
+
+def open_regular(path: Path, *, append: bool = False, follow_links: bool = True) -> BinaryIO:
+    """Open a regular file for reading, or for appending; the latter creates it.
 
     Raises
     ------
     OSError
-        Naming ``path``: it is something else, such as a pipe, which is not waited for.
+        ``path`` is not a regular file, such as a pipe, or a link where ``follow_links`` is false.
+        The error names it.
     """
     how = os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
-    handle = os.open(path, how | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    how |= 0 if follow_links else os.O_NOFOLLOW
+    handle = os.open(path, how | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
     mode = os.fstat(handle).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(handle, "ab" if append else "rb")
@@ -57,7 +76,7 @@ def open_regular(path: Path, *, append: bool = False) -> BinaryIO:
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a text file as ``read_bytes`` does.
+    """Return the content of a text file, read as ``read_bytes`` does.
 
     Raises
     ------
@@ -70,12 +89,12 @@ def read_text(path: Path) -> str:
 
 
 def read_end(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> str:
-    """Return the end of a log, whatever bytes are in it.
+    """Return the end of a log; bytes that are not UTF-8 are replaced.
 
     Raises
     ------
     OSError
-        As ``read_bytes``; a file is never too large.
+        As ``read_bytes``, except that no file is too large.
     """
     with naming(path), open_regular(path) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
@@ -84,9 +103,9 @@ def read_end(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> str:
 
 @contextlib.contextmanager
 def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Have errors of the system name ``path`` where they name no file, or only a temporary one.
+    """Add ``path`` to system errors that name no file, or only the temporary one.
 
-    Python names no file when a write fails, as on a full disk.
+    Python names no file when a write fails, for example on a full disk.
     """
     try:
         yield
@@ -98,9 +117,9 @@ def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 
 def locked(file: BinaryIO | int, how: int = fcntl.LOCK_EX) -> bool:
-    """Lock an open file (flock); return False if another process has it.
+    """Lock an open file (flock); return False if another process holds a lock on it.
 
-    On a file system without locks everybody gets what they ask for.
+    On a file system without locks the result is always True.
     """
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
@@ -114,15 +133,15 @@ def locked(file: BinaryIO | int, how: int = fcntl.LOCK_EX) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """Give a temporary path beside ``path``; put it in place when the block ends well.
+    """Yield a temporary path that replaces ``path`` when the block ends without an error.
 
-    Readers see the old file or the new one, never a part. ``durable`` also waits for the disk.
-    A link is followed; what is no plain file, such as a pipe, is written to as it is.
+    Readers see the old file or the new one, never a part of it. ``durable`` also waits for the
+    disk. A link is followed. A special file, such as a pipe, is written to directly.
 
     Raises
     ------
     OSError
-        Naming ``path``: it is a folder, its folder is not there, the disk is full.
+        ``path`` is a folder, its folder is missing, or the disk is full. The error names ``path``.
     """
     path = Path(os.path.realpath(path))
     if path.is_dir():
@@ -150,19 +169,19 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def _locked_temporary(path: Path) -> tuple[int, Path]:
-    """Return a new temporary file beside ``path``, locked as long as this process lives."""
+    """Return a new temporary file in the folder of ``path``, locked while this process lives."""
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         if locked(handle) and os.fstat(handle).st_nlink:
             return handle, Path(name)
-        os.close(handle)  # another process took it for an abandoned one just now
+        os.close(handle)  # another process just removed it as abandoned
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files that killed writers have left in a folder.
+    """Remove the temporary files of killed writers from a folder.
 
-    A writer holds a lock (flock) on its temporary file, which the kernel, or an NFS server, drops
-    when the writer dies. Where there are no locks, a file is removed a day after its last change.
+    A writer holds a lock (flock) on its temporary file. The kernel, or an NFS server, drops it
+    when the writer dies. Without locks, a file is removed a day after its last change.
     """
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
@@ -174,7 +193,7 @@ def remove_abandoned(folder: Path) -> None:
 
 @contextlib.contextmanager
 def abandoned(path: Path) -> Iterator[bool]:
-    """Say whether a regular file is there that no living process has locked; lock it meanwhile."""
+    """Lock a regular file that no living process has locked; yield whether that succeeded."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -200,7 +219,7 @@ def _is_abandoned(handle: int) -> bool:
 
 
 def is_old(path: Path) -> bool:
-    """Say whether something is there that nobody has changed for a day."""
+    """Say whether a path exists and has not changed for a day."""
     try:
         return _is_old(path.lstat())
     except OSError:
@@ -212,13 +231,13 @@ def _is_old(status: os.stat_result) -> bool:
 
 
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """Write a whole text file atomically."""
+    """Write a text file atomically."""
     with replacing(path, durable=durable) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_parquet(path: Path, table: "pa.Table", *, durable: bool = True) -> None:
-    """Write a whole Parquet file atomically."""
+    """Write a Parquet file atomically."""
     import pyarrow.parquet as pq
 
     with replacing(path, durable=durable) as temporary:
