@@ -275,7 +275,10 @@ def test_simulated_devices_draw_what_their_load_says_and_say_that_they_are_simul
         ("[", "Invalid JSON"),
         ('[{"id": "a", "idle_w": 1}]', "0.max_w: Field required"),
         ('[{"id": "a", "idle_w": 1, "max_w": 2, "watts": 3}]', "0.watts: Extra inputs"),
-        ('[{"id": "a", "idle_w": 1, "max_w": 2}, {"id": "a", "idle_w": 1, "max_w": 2}]', "one id"),
+        (
+            '[{"id": "a", "idle_w": 1, "max_w": 2}, {"id": "a", "idle_w": 1, "max_w": 2}]',
+            "same id",
+        ),
         ('[{"id": "a", "idle_w": NaN, "max_w": 2}]', "0.idle_w"),
     ],
 )

@@ -186,7 +186,7 @@ def test_a_process_that_is_gone_stops_having_rows_and_yields_no_zero(tmp_path, l
 
 
 def test_a_root_process_that_never_was_is_said_to_be_missing():
-    with pytest.raises(NotAvailable, match="not there"):
+    with pytest.raises(NotAvailable, match="does not exist"):
         HostMeter.open(Target(2**22 - 1))
 
 

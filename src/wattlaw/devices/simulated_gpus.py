@@ -1,7 +1,6 @@
-"""The boards of one simulated run, that can be limited as real ones: ranges, reading back.
+"""The GPUs of a simulated run. They can be limited as real ones, with ranges and reading back.
 
-Their limits are kept in memory and are gone with the run, so nothing is left to be given back
-when a process dies.
+Their limits are in memory and end with the run, so there is nothing to restore if a process dies.
 """
 
 from collections.abc import Iterable
@@ -11,17 +10,17 @@ from wattlaw.devices.limiter import LimitState
 from wattlaw.errors import NotAvailable
 from wattlaw.simulator.cluster import Gpu
 
-#: What reports of limits call this limiter, as the one for single simulated devices.
+#: The name of this limiter in reports of limits, as of the one for single simulated devices.
 NAME = "simulated"
 
 
 class SimulatedGpus:
-    """Limits the power and the clock of boards of one kind.
+    """Limits the power and the clock of GPUs of one kind.
 
     Parameters
     ----------
     gpu
-        What each of them is.
+        The model of the GPUs.
     devices
         Their ids.
     """
@@ -33,16 +32,16 @@ class SimulatedGpus:
 
     @classmethod
     def open(cls) -> Self:
-        """Refuse: these boards belong to a run; raises ``NotAvailable``."""
-        raise NotAvailable("the boards of a simulated cluster are there within its runs only")
+        """Raise ``NotAvailable``: these GPUs belong to a simulated run."""
+        raise NotAvailable("the GPUs of a simulated cluster exist only within its runs")
 
     def devices(self) -> list[str]:
-        """Return the ids of the boards."""
+        """Return the ids of the GPUs."""
         return list(self._power_w)
 
     def read(self, device: str) -> LimitState:
-        """Return how a board stands."""
-        gpu, limit_w = self._gpu, self._known(device)
+        """Return the limits and ranges of a GPU."""
+        gpu, limit_w = self._gpu, self._limit_w(device)
         return LimitState(
             device,
             f"{gpu.name}, simulated",
@@ -56,35 +55,37 @@ class SimulatedGpus:
         )
 
     def set_power_limit(self, device: str, watts: float) -> None:
-        """Set the power limit of a board; raises ``NotAvailable`` where it has no such limit."""
-        self._known(device)
+        """Set the power limit of a GPU; raises ``NotAvailable`` if it is out of range."""
+        self._limit_w(device)
         self._check(device, watts, self._gpu.min_limit_w, self._gpu.max_w, "W")
         self._power_w[device] = watts
 
     def lock_clock(self, device: str, mhz: float) -> None:
-        """LimitLease the clock of a board; raises ``NotAvailable`` where it has no such clock."""
-        self._known(device)
+        """Lock the clock of a GPU; raises ``NotAvailable`` if it is out of range."""
+        self._limit_w(device)
         self._check(device, mhz, self._gpu.min_clock_mhz, self._gpu.max_clock_mhz, "MHz")
         self._clock_mhz[device] = mhz
 
     def unlock_clock(self, device: str) -> None:
-        """Let the clock of a board go again."""
-        self._known(device)
+        """Unlock the clock of a GPU."""
+        self._limit_w(device)
         self._clock_mhz.pop(device, None)
 
     def clock_lock_mhz(self, device: str) -> float | None:
-        """Return at which clock a board is held, which no real one tells."""
+        """Return the frequency of a clock lock, which a real GPU does not report."""
         return self._clock_mhz.get(device)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: there is nothing to close."""
 
-    def _known(self, device: str) -> float:
+    def _limit_w(self, device: str) -> float:
         if device not in self._power_w:
-            raise NotAvailable(f"{device}: is no board of this run")
+            raise NotAvailable(f"{device}: is no GPU of this run")
         return self._power_w[device]
 
-    def _check(self, device: str, given: float, low: float, high: float, unit: str) -> None:
-        if not low <= given <= high:
-            told = f"{given:g} {unit} is outside {low:g} to {high:g} {unit} of {self._gpu.name}"
-            raise NotAvailable(f"{device}: {told}")
+    def _check(self, device: str, value: float, low: float, high: float, unit: str) -> None:
+        if not low <= value <= high:
+            raise NotAvailable(
+                f"{device}: {value:g} {unit} is outside {low:g} to {high:g} {unit} "
+                f"of {self._gpu.name}"
+            )
