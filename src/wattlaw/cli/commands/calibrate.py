@@ -34,29 +34,32 @@ app = typer.Typer()
 def calibrate(
     stores: StoreArguments,
     hardware: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="What was measured; see simulate.")
+        str,
+        typer.Option(
+            metavar="NAME|FILE", help="Measured hardware; see 'wattlaw simulate --list-hardware'."
+        ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE")] = Path(
-        "calibration.json"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")
+    ] = Path("calibration.json"),
     measured_as: Annotated[
         list[str] | None,
         typer.Option(
             "--as",
             metavar="NAME=WORKLOAD",
-            help="Which workload the runs called NAME are; may be repeated.",
+            help="Workload of the runs named NAME. Can be repeated.",
         ),
     ] = None,
     profile: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=FILE",
-            help="WorkloadProfile of the runs called NAME, from a file; may be repeated.",
+            help="Workload profile of the runs named NAME. Can be repeated.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Fit the simulator's free fractions to measured runs, with what stays uncertain."""
+    """Fit the simulator's parameters to measured runs."""
     measured_as, profile = measured_as or [], profile or []
     cluster = read_cluster(hardware)
     if not output.absolute().parent.is_dir():

@@ -14,7 +14,7 @@ app = typer.Typer()
 
 @app.command()
 def cancel(store: StoreArgument) -> int:
-    """End the runs of a store that are under way, in the queue of Slurm too."""
+    """Cancel the active runs of a store, including queued Slurm jobs."""
     ended = cancel_store(Store.existing(store))
     none = "no job was cancelled" if ended.troubles else "no job was in the queue"
     jobs = f"{ended.jobs} job(s) cancelled" if ended.jobs else none

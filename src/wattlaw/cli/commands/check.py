@@ -10,7 +10,7 @@ app = typer.Typer()
 
 @app.command()
 def check(study: StudyArgument) -> int:
-    """Check a study file and say how many runs it asks for."""
+    """Validate a study file and count its runs."""
     planned = planning.plan_study(study)
     asked = planned.study
     # Runs share their parts: of hundreds of thousands each part is looked at once.

@@ -27,7 +27,7 @@ def claims(
     grid: GridOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Test the findings of the two studies on your stores: a verdict and the numbers for each."""
+    """Test published findings on your own runs."""
     footprint = footprint_of(pue, grid, None, None)
     found = check_claims(find(*read_stores(stores), footprint=footprint))
     if as_json:

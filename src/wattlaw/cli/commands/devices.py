@@ -16,7 +16,7 @@ app = typer.Typer()
 
 @app.command()
 def devices(as_json: JsonOption = False) -> int:
-    """List what this machine can measure and limit, and why not."""
+    """List the devices that can be measured and limited."""
     meters, limiters = inventory.list_meters(), inventory.list_limiters()
     if as_json:
         told = {

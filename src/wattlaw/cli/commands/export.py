@@ -1,7 +1,7 @@
 """``wattlaw export``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pandas as pd
 import pyarrow as pa
@@ -18,27 +18,22 @@ from wattlaw.store.store import Store
 from wattlaw.store.tables import KINDS, read_stores, write_table
 
 app = typer.Typer()
-TABLES = ("runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits")
+Table = Literal["runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits"]
 
 
 @app.command()
 def export(
     store: StoreArgument,
-    table: Annotated[
-        str,
-        typer.Argument(metavar="TABLE", help="Which; see docs/command-line.md."),
-    ],
+    table: Annotated[Table, typer.Argument(help="Table to write.")],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="A .csv, .parquet or .jsonl file.")
     ],
     raw: RawOption = False,
 ) -> int:
     """Write a table of a store to a file."""
-    if table not in TABLES:
-        raise BadInput(f"export: given {table!r}; allowed: {', '.join(TABLES)}")
     kind = output.suffix.lower()
     if kind not in KINDS:
-        raise BadInput(f"{output}: unknown ending {kind!r}; allowed: {', '.join(KINDS)}")
+        raise BadInput(f"{output}: unknown file type {kind!r}; expected {', '.join(KINDS)}")
     found = Store.existing(store)
     if table == "fits":
         fits = fit_series(scaling_series(run_metrics(*read_stores([store]))))

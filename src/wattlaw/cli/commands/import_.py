@@ -30,24 +30,24 @@ def import_(
         typer.Option(
             "--map",
             metavar="FIELD=COLUMN,...",
-            help="Which column is what; field=@value for what is the same in all rows.",
+            help="Column of each field; FIELD=@VALUE sets a value for all rows.",
         ),
     ],
-    store: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("wattlaw-store"),
+    store: Annotated[Path, typer.Option(help="Results folder.")] = Path("wattlaw-store"),
     workload: Annotated[
         str | None,
-        typer.Option(help="Name of what was trained, if no column tells it."),
+        typer.Option(help="Name of the workload, if no column contains it."),
     ] = None,
     hardware: Annotated[
         str | None,
-        typer.Option(help="Where it was measured, if no column tells it."),
+        typer.Option(help="Name of the hardware, if no column contains it."),
     ] = None,
     study: Annotated[
         str | None,
-        typer.Option(help="Name of the study; by default the file's name."),
+        typer.Option(help="Name of the study. Default: name of the file."),
     ] = None,
 ) -> int:
-    """Turn measurements made elsewhere into runs of a store."""
+    """Import measurements from a table into a store."""
     fields = parse_map(mapping, {"workload": workload, "hardware": hardware})
     name = slug(table.stem) or "imported" if study is None else study
     if slug(name) != name or not name:

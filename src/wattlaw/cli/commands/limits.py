@@ -23,13 +23,13 @@ from wattlaw.limits.site.scripts import write_site_files
 from wattlaw.limits.state_folder import SavedState, StateFolder
 
 app = typer.Typer()
-limits_app = typer.Typer(help="Power and clock limits: show, set, restore.")
+limits_app = typer.Typer(help="Show, set and restore power limits and clock locks.")
 app.add_typer(limits_app, name="limits")
 
 
 @limits_app.command("show")
 def limits_show(as_json: JsonOption = False) -> int:
-    """Show the limits of each device, and what is to be given back."""
+    """Show the limits of each device, and the original limits to restore."""
     states = {s.device: s for found in inventory.list_limiters() for s in found.devices}
     folder = StateFolder()
     saved: dict[str, SavedState] = {}
@@ -81,15 +81,13 @@ def limits_set(
     prior_clocks: PriorClocksOption = None,
     gpu: Annotated[
         list[str] | None,
-        typer.Option(metavar="UUID", help="Which GPU; may be repeated. By default all visible."),
+        typer.Option(metavar="UUID", help="GPU to limit. Can be repeated. Default: all visible."),
     ] = None,
 ) -> int:
-    """Limit GPUs until 'limits restore'."""
+    """Set limits that stay until 'wattlaw limits restore'."""
     limits = Limits(power_limit, clock_limit)
     if limits.are_none:
-        raise BadInput("limits set: give --power-limit or --clock-limit")
-    if prior_clocks not in (None, "default"):
-        raise BadInput(f"limits set: --prior-clocks {prior_clocks!a}; allowed: default")
+        raise BadInput("limits set: --power-limit or --clock-limit is required")
     boards = gpu or visible_gpu_ids()
     refused = refusal(limits, boards, prior_clocks_are_default=prior_clocks == "default")
     if refused is not None:
@@ -116,7 +114,7 @@ def limits_set(
 
 @limits_app.command("restore")
 def limits_restore() -> int:
-    """Give back the limits that were there before wattlaw changed them."""
+    """Restore the original limits."""
     found, survey = restore_stale(StateFolder(), also_kept=True)
     if not found:
         print("Nothing is to be given back.")
@@ -142,12 +140,15 @@ def _held(saved: SavedState | None, holder: str | None) -> str:
 
 @limits_app.command("site-files")
 def limits_site_files(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for them.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to create.")],
     python: Annotated[
-        str, typer.Option(metavar="PATH", help="The nodes' Python that has wattlaw; root's.")
+        str,
+        typer.Option(
+            metavar="PATH", help="Python on the nodes with wattlaw installed, owned by root."
+        ),
     ] = sys.executable,
 ) -> int:
-    """Write what a site installs so that Slurm jobs can be given caps (docs/slurm-admin.md)."""
+    """Write the Slurm prolog and epilog that let jobs set limits."""
     for path in write_site_files(folder, python):
         print(path)
     return 0

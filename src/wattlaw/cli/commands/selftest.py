@@ -17,7 +17,10 @@ app = typer.Typer()
 
 @app.command()
 def selftest(as_json: JsonOption = False) -> int:
-    """Check the overhead and accuracy of measurements on this machine."""
+    """Check the overhead and accuracy of measurements.
+
+    The checks take about 40 s.
+    """
     console = Console(stderr=True)
     message = "measuring the sampler and a training loop: about 40 s"
     with console.status(message), escaped_output():

@@ -16,7 +16,7 @@ app = typer.Typer()
 
 @app.command()
 def status(store: StoreArgument, as_json: JsonOption = False) -> int:
-    """Show how the runs of a store stand."""
+    """Show the status of each run."""
     home = Store.existing(store)
     runs, troubles = run_status.run_statuses(home)
     trouble = "; ".join(troubles) or None

@@ -22,7 +22,7 @@ app.add_typer(workloads_app, name="workloads")
 
 @workloads_app.callback()
 def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
-    """List what can be trained."""
+    """List the workloads."""
     if context.invoked_subcommand is not None:
         return 0
     entries = catalogue.entries()
@@ -56,9 +56,9 @@ def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
 
 @workloads_app.command("show")
 def workloads_show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Workload.")],
 ) -> int:
-    """Show the options of a workload, with what is allowed."""
+    """Show the options of a workload."""
     entry = catalogue.entry(name)
     console = Console()
     console.print(f"{entry.name}: {entry.summary}")
@@ -73,12 +73,12 @@ def workloads_show(
 
 @workloads_app.command("make-data")
 def workloads_make_data(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload that reads files.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
-    size: Annotated[int, typer.Option(help="Training samples (of weather: time steps).")],
-    seed: Annotated[int, typer.Option(help="What the data are drawn from.")] = 0,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Workload that reads files.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder.")],
+    size: Annotated[int, typer.Option(min=1, help="Training samples (weather: time steps).")],
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")] = 0,
 ) -> int:
-    """Write a small made-up data set in the real format of a workload's files."""
+    """Write a small synthetic data set in the file format of a workload."""
     catalogue.make_data(name, folder, size, seed)
     files = [path for path in folder.rglob("*") if path.is_file()]
     total = sum(path.stat().st_size for path in files)
@@ -88,14 +88,16 @@ def workloads_make_data(
 
 @workloads_app.command("profile")
 def workloads_profile(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload.")],
-    options: Annotated[str, typer.Option(metavar="JSON", help="Its options, as an object.")] = "{}",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Workload.")],
+    options: Annotated[
+        str, typer.Option(metavar="JSON", help="Options of the workload, a JSON object.")
+    ] = "{}",
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FILE", help="Write them here; else they are printed."),
+        typer.Option("-o", "--out", metavar="FILE", help="File to write. Default: print."),
     ] = None,
 ) -> int:
-    """Count what a workload asks of any hardware, for simulations of it."""
+    """Write the profile of a workload for the simulator."""
     values = parse_json_object("--options", options)
     catalogue.entry(name)  # a name that there is fits a specification
     spec = catalogue.reduced(WorkloadSpec(name=name, options=values))
