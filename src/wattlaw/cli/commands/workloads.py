@@ -1,4 +1,4 @@
-"""``wattlaw workloads``: what can be trained, small data for it, its demand on hardware."""
+"""``wattlaw workloads``: list, options, synthetic data and profiles of the workloads."""
 
 import json
 from pathlib import Path
@@ -44,13 +44,13 @@ def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
         print(json.dumps(rows))
         return 0
     table = Table()
-    for column in ("name", "parameters", "metric", "what"):
+    for column in ("name", "parameters", "metric", "description"):
         table.add_column(column, justify="right" if column == "parameters" else "left")
     for entry in entries:
         table.add_row(entry.name, f"{entry.parameters:,}", entry.metric, entry.summary)
     console = Console()
     console.print(table)
-    console.print("Options of one: wattlaw workloads show NAME")
+    console.print("Options: wattlaw workloads show NAME")
     return 0
 
 
@@ -82,7 +82,7 @@ def workloads_make_data(
     catalogue.make_data(name, folder, size, seed)
     files = [path for path in folder.rglob("*") if path.is_file()]
     total = sum(path.stat().st_size for path in files)
-    print(f"{folder}: {len(files)} files, {total:,} bytes, made for {name} from seed {seed}")
+    print(f"{folder}: {len(files)} files, {total:,} bytes, synthetic data for {name}, seed {seed}")
     return 0
 
 
@@ -92,34 +92,34 @@ def workloads_profile(
     options: Annotated[
         str, typer.Option(metavar="JSON", help="Options of the workload, a JSON object.")
     ] = "{}",
-    out: Annotated[
+    output: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FILE", help="File to write. Default: print."),
+        typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: print."),
     ] = None,
 ) -> int:
     """Write the profile of a workload for the simulator."""
     values = parse_json_object("--options", options)
-    catalogue.entry(name)  # a name that there is fits a specification
+    catalogue.entry(name)  # raises BadInput for an unknown name
     spec = catalogue.reduced(WorkloadSpec(name=name, options=values))
 
     from wattlaw.training.profiling.profile import measure_profile
 
-    counted = measure_profile(spec)
-    text = _text(counted)
-    if out is None:
+    profile = measure_profile(spec)
+    text = _text(profile)
+    if output is None:
         print(text, end="")
         return 0
-    write_text(out, text)
-    kernels = sum(row.count for row in counted.kernels)
+    write_text(output, text)
+    kernels = sum(row.count for row in profile.kernels)
     print(
-        f"{out}: {name}, {counted.parameters:,} parameters, {kernels:,.0f} kernels per step, "
-        f"{counted.flops_per_sample:.4g} operations per sample"
+        f"{output}: {name}, {profile.parameters:,} parameters, {kernels:,.0f} kernels per step, "
+        f"{profile.flops_per_sample:.4g} operations per sample"
     )
     return 0
 
 
 def _text(profile: WorkloadProfile) -> str:
-    """Return profile as JSON with a line for each key, and one for each row of kernels."""
+    """Return a profile as JSON with a line for each key and each row of kernels."""
     data = profile.model_dump(mode="json")
     rows = ",\n".join(f"    {json.dumps(row)}" for row in data.pop("kernels"))
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
