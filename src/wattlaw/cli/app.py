@@ -1,4 +1,4 @@
-"""The application: every command by name. A command's module is imported when the command runs."""
+"""The application. It imports the module of a command only to run that command."""
 
 from importlib import import_module
 from typing import Annotated, Any
@@ -6,26 +6,26 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-#: Each command with its help. ``wattlaw --help`` shows these lines without importing a command.
+#: The commands with their help, so that ``wattlaw --help`` imports no command.
 COMMANDS = {
-    "run": "Run what a study asks for and the store does not have yet.",
-    "check": "Check a study file and say how many runs it asks for.",
-    "status": "Show the status of each run of a store.",
-    "cancel": "End the runs of a store that are under way, in the queue of Slurm too.",
-    "measure": "Measure time, energy and use of any command; its exit code is ours.",
-    "workloads": "List what can be trained.",
+    "run": "Run the missing runs of a study.",
+    "check": "Validate a study file and count its runs.",
+    "status": "Show the status of each run.",
+    "cancel": "Cancel the active runs of a store, including queued Slurm jobs.",
+    "measure": "Measure the time, energy and utilization of a command.",
+    "workloads": "List the workloads.",
     "examples": "List the example studies, and copy one.",
-    "fit": "Fit the power law t = alpha * N^-beta to each series.",
-    "report": "Write one HTML page, readable with no network, of what the stores say.",
-    "claims": "Test the findings of the two studies on your stores.",
-    "advise": "Say how many GPUs, which cap, clock and batch to use.",
-    "import": "Turn measurements made elsewhere into runs of a store.",
+    "fit": "Fit scaling laws to stores or to a table.",
+    "report": "Write an HTML report that works offline.",
+    "claims": "Test published findings on your own runs.",
+    "advise": "Recommend a GPU count, power limit, clock and batch size.",
+    "import": "Import measurements from a table into a store.",
     "export": "Write a table of a store to a file.",
     "simulate": "Predict time, energy and power without the hardware.",
-    "calibrate": "Fit the simulator's free fractions to measured runs.",
-    "devices": "List what this machine can measure and limit, and why not.",
-    "selftest": "Check the overhead and accuracy of measurements on this machine.",
-    "limits": "Power and clock limits: show, set, restore.",
+    "calibrate": "Fit the simulator's parameters to measured runs.",
+    "devices": "List the devices that can be measured and limited.",
+    "selftest": "Check the overhead and accuracy of measurements.",
+    "limits": "Show, set and restore power limits and clock locks.",
 }
 _MODULES = {"import": "import_"}
 
@@ -51,7 +51,7 @@ class LazyGroup(TyperGroup):
 app = typer.Typer(
     name="wattlaw",
     cls=LazyGroup,
-    help="Measure how a training job's time and energy scale, fit the laws, say what to run.",
+    help="Measure how the time and energy of neural network training scale, and choose settings.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

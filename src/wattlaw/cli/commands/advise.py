@@ -28,31 +28,33 @@ def advise(
     stores: StoreArguments,
     workload: Annotated[
         str | None,
-        typer.Option("--workload", "-w", help="Not needed if the stores have a single workload."),
+        typer.Option("--workload", "-w", help="Optional if the stores have a single workload."),
     ] = None,
     deadline: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="The training must end in it: 90min, 6h, 2d."),
+        typer.Option(metavar="TIME", help="Maximum training time: 90min, 6h, 2d."),
     ] = None,
     max_slowdown: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="Than the fastest setting: 5% or 0.05."),
+        typer.Option(
+            metavar="SHARE", help="Maximum slowdown relative to the fastest setting: 5% or 0.05."
+        ),
     ] = None,
     energy_budget: Annotated[
         str | None,
-        typer.Option(metavar="ENERGY", help="For the training: 50kWh, 3MJ."),
+        typer.Option(metavar="ENERGY", help="Maximum energy of the training: 50kWh, 3MJ."),
     ] = None,
     max_gpus: Annotated[
         int | None,
-        typer.Option(metavar="N", help="No more GPUs than these."),
+        typer.Option(metavar="N", help="Maximum number of GPUs."),
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option(metavar="E", help="Epochs to train; by default as many as the runs."),
+        typer.Option(metavar="E", help="Epochs to train. Default: those of the runs."),
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(metavar="Q", help="Train until the metric reaches this value instead."),
+        typer.Option(metavar="Q", help="Train until the metric reaches this value."),
     ] = None,
     pue: PueOption = None,
     grid: GridOption = None,
@@ -60,7 +62,7 @@ def advise(
     price_per_gpu_hour: GpuPriceOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Say how many GPUs, which cap, clock and batch to use, with what it costs and how sure."""
+    """Recommend a GPU count, power limit, clock and batch size."""
     advice = results.open(*stores).advise(
         workload, deadline=deadline, max_slowdown=max_slowdown, energy_budget=energy_budget,
         max_gpus=max_gpus, epochs=epochs, target=target, pue=pue, grid=grid, price=price,

@@ -1,4 +1,4 @@
-"""``wattlaw calibrate``: the simulator's free fractions, fitted to the runs of stores."""
+"""``wattlaw calibrate``: the simulator's parameters, fitted to the runs of stores."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ from wattlaw.simulator.calibration_summary import Fitted, Misfit, factors_of, mi
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.library import read_cluster
 from wattlaw.store.tables import read_stores
-from wattlaw.text import collapse_whitespace
+from wattlaw.text import collapse_whitespace, join_names
 from wattlaw.workloads import catalogue
 
 app = typer.Typer()
@@ -38,155 +38,157 @@ app = typer.Typer()
 def calibrate(
     stores: StoreArguments,
     hardware: Annotated[
-        str, typer.Option(metavar="NAME|FILE", help="What was measured; see simulate.")
+        str,
+        typer.Option(
+            metavar="NAME|FILE", help="Measured hardware; see 'wattlaw simulate --list-hardware'."
+        ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE")] = Path(
-        "calibration.json"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")
+    ] = Path("calibration.json"),
     measured_as: Annotated[
         list[str] | None,
         typer.Option(
             "--as",
             metavar="NAME=WORKLOAD",
-            help="Which workload the runs called NAME are; may be repeated.",
+            help="Workload of the runs named NAME. Can be repeated.",
         ),
     ] = None,
     profile: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=FILE",
-            help="WorkloadProfile of the runs called NAME, from a file; may be repeated.",
+            help="Workload profile of the runs named NAME. Can be repeated.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Fit the simulator's free fractions to measured runs, with what stays uncertain."""
-    measured_as, profile = measured_as or [], profile or []
+    """Fit the simulator's parameters to measured runs."""
     cluster = read_cluster(hardware)
     if not output.absolute().parent.is_dir():
-        raise BadInput(f"{output}: its folder is not there")
+        raise BadInput(f"{output}: the folder does not exist")
     if output.is_dir():
-        raise BadInput(f"{output}: is a folder; allowed: a file")
-    known = _known(measured_as, profile)
+        raise BadInput(f"{output}: is a folder; expected a file name")
+    workloads = _workloads(measured_as or [], profile or [])
     table = run_metrics(*read_stores(stores))
-    unknown = sorted({*known} - {*table["workload"]})
+    unknown = sorted({*workloads} - {*table["workload"]})
     if unknown:
-        there = ", ".join(sorted({*table["workload"]})) or "none"
         raise BadInput(
-            f"--as or --profile: no runs are called {unknown[0]!r:.80}; there are: {there}"
+            f"--as or --profile: the stores have no runs named {unknown[0]!r:.80}; their runs are "
+            f"named {join_names(sorted({*table['workload']}))}"
         )
     rows = ({str(name): value for name, value in row.items()} for row in table.to_dict("records"))
-    found = calibration_data(rows, cluster, known)
-    _tell(found, list(table["hardware"].dropna().unique()), cluster)
-    if not found.measured:
+    data = calibration_data(rows, cluster, workloads)
+    _print_notes(data, list(table["hardware"].dropna().unique()), cluster)
+    if not data.measured:
         raise BadInput(f"calibrate: none of {len(table)} runs can be used")
     names = ", ".join(path.name for path in stores)
-    calibration = calibrations.calibrate(found.measured, f"{found.runs} runs of {names}")
+    calibration = calibrations.calibrate(data.measured, f"{data.runs} runs of {names}")
     write_text(output, text_of(calibration))
-    off = misfit(calibration, found.measured)
+    errors = misfit(calibration, data.measured)
     if as_json:
-        print(json.dumps(_as_json(calibration, cluster, found, off, output), allow_nan=False))
+        print(json.dumps(_to_dict(calibration, cluster, data, errors, output), allow_nan=False))
     else:
-        _show(calibration, cluster, off, output)
-    return 1 if found.left_out else 0
+        _show(calibration, cluster, errors, output)
+    return 1 if data.left_out else 0
 
 
-def _known(measured_as: Sequence[str], profile: Sequence[str]) -> dict[str, WorkloadSource]:
-    found = {}
+def _workloads(measured_as: Sequence[str], profiles: Sequence[str]) -> dict[str, WorkloadSource]:
+    """Return the workload of the runs of each name that the options mention."""
+    workloads = {}
     for text in measured_as:
         name, workload = _pair("--as", text, "WORKLOAD")
-        found[name] = WorkloadSource(catalogue.entry(workload).name)
-    for text in profile:
+        workloads[name] = WorkloadSource(catalogue.entry(workload).name)
+    for text in profiles:
         name, path = _pair("--profile", text, "FILE")
-        if name in found:
-            raise BadInput(f"{name}: given in --as and in --profile; allowed: once")
-        own = catalogue.read_profile(Path(path))
-        found[name] = WorkloadSource(own.workload, own)
-    return found
+        if name in workloads:
+            raise BadInput(f"{name}: is in --as and in --profile; expected in one of them")
+        profile = catalogue.read_profile(Path(path))
+        workloads[name] = WorkloadSource(profile.workload, profile)
+    return workloads
 
 
 def _pair(option: str, text: str, what: str) -> tuple[str, str]:
     name, equals, value = (part.strip() for part in text.partition("="))
     if not (name and equals and value):
-        raise BadInput(f"{option}: given {text!r:.80}; allowed: NAME={what}")
+        raise BadInput(f"{option}: {text!r:.80} is not valid; expected NAME={what}")
     return name, value
 
 
-def _tell(found: CalibrationData, labels: Sequence[str], cluster: Cluster) -> None:
-    """Say on stderr what is left out, and what is to be known of the rest."""
-    lines = [f"left out, {_runs(count)}: {why}" for why, count in found.left_out.items()]
-    lines += [f"{_runs(count)}: {note}" for note, count in found.notes.items()]
+def _print_notes(data: CalibrationData, labels: Sequence[str], cluster: Cluster) -> None:
+    """Print on standard error the runs that are skipped, and notes on the others."""
+    lines = [f"skipped {_runs(count)}: {why}" for why, count in data.left_out.items()]
+    lines += [f"{_runs(count)}: {note}" for note, count in data.notes.items()]
     if len(labels) > 1:
-        lines.append(f"the runs are of hardware {', '.join(map(str, labels))}: taken as one")
-    elif len(labels) and not _is_like(str(labels[0]), cluster.gpu.name):
-        lines.append(f"the runs' hardware is called {labels[0]}; it is taken as {cluster.gpu.name}")
+        listed = ", ".join(map(str, labels))
+        lines.append(f"the runs have several hardware names, treated as the same: {listed}")
+    elif len(labels) and not _names_board(str(labels[0]), cluster.gpu.name):
+        lines.append(f"the runs' hardware is {labels[0]!r}, treated as {cluster.gpu.name}")
     for line in lines:
         print(f"wattlaw: {collapse_whitespace(line)}", file=sys.stderr)
 
 
-def _is_like(label: str, board: str) -> bool:
-    """Say whether a free text names a board: a word with a digit, such as V100, is in both."""
-    words = [word for word in board.lower().split() if any(char.isdigit() for char in word)]
-    return any(word in label.lower() for word in words)
+def _names_board(label: str, board: str) -> bool:
+    """Return whether a label contains a part of a board's name with a digit, such as V100."""
+    parts = [part for part in board.lower().split() if any(char.isdigit() for char in part)]
+    return any(part in label.lower() for part in parts)
 
 
 def _runs(count: int) -> str:
     return f"{count} run{'s' * (count > 1)}"
 
 
-def _as_json(
-    calibration: Calibration, cluster: Cluster, found: CalibrationData, off: Misfit, output: Path
+def _to_dict(
+    calibration: Calibration, cluster: Cluster, data: CalibrationData, errors: Misfit, output: Path
 ) -> dict[str, Any]:
     return {
         "file": str(output),
         "digest": calibration.digest,
         "gpu": calibration.gpu,
-        "runs": found.runs,
+        "runs": data.runs,
         "settings": calibration.settings,
-        "parameters": [asdict(one) for one in parameters_of(calibration, cluster.gpu)],
-        "work_factors": [asdict(one) for one in factors_of(calibration)],
+        "parameters": [asdict(fitted) for fitted in parameters_of(calibration, cluster.gpu)],
+        "work_factors": [asdict(fitted) for fitted in factors_of(calibration)],
         "time_sigma": calibration.time_sigma,
         "power_sigma": calibration.power_sigma,
-        "median_time_error": off.time,
-        "median_power_error": off.power,
-        "median_energy_error": off.energy,
-        "left_out": [{"why": why, "runs": count} for why, count in found.left_out.items()],
-        "notes": [{"note": note, "runs": count} for note, count in found.notes.items()],
+        "median_time_error": errors.time,
+        "median_power_error": errors.power,
+        "median_energy_error": errors.energy,
+        "left_out": [{"why": why, "runs": count} for why, count in data.left_out.items()],
+        "notes": [{"note": note, "runs": count} for note, count in data.notes.items()],
     }
 
 
-def _show(calibration: Calibration, cluster: Cluster, off: Misfit, output: Path) -> None:
+def _show(calibration: Calibration, cluster: Cluster, errors: Misfit, output: Path) -> None:
     console = Console()
-    words = [
+    lines = [
         f"{output}: calibration {calibration.digest} of {calibration.gpu}, from "
-        f"{calibration.made_from} in {calibration.settings} settings",
-        f"Residuals: time {_percent(calibration.time_sigma)} (standard deviation), "
-        f"{_percent(off.time)} (median)"
-        + (
-            f"; power {_percent(calibration.power_sigma)}, {_percent(off.power)}; energy "
-            f"{_percent(off.energy)} (median)"
-            if calibration.power_sigma is not None
-            else "; no power was measured"
-        )
-        + ". They are of the settings that were fitted to.",
+        f"{calibration.made_from} in {calibration.settings} settings.",
+        "Residuals of the fitted settings (standard deviation, median):",
+        f"  time    {_percent(calibration.time_sigma)}, {_percent(errors.time)}",
+        f"  power   {_percent(calibration.power_sigma)}, {_percent(errors.power)}"
+        if calibration.power_sigma is not None
+        else "  power   not measured",
+        f"  energy  {_percent(errors.energy)} (median)",
     ]
-    for line in words:
+    for line in lines:
         console.print(line)
-    console.print(_table("parameter", parameters_of(calibration, cluster.gpu), told=True))
-    console.print(_table("work of a sample over the profile'", factors_of(calibration)))
+    parameters = parameters_of(calibration, cluster.gpu)
+    console.print(_table("parameter", parameters, show_source=True))
+    console.print(_table("work per sample / profile", factors_of(calibration)))
 
 
-def _table(what: str, rows: Sequence[Fitted], *, told: bool = False) -> Table:
+def _table(title: str, rows: Sequence[Fitted], *, show_source: bool = False) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
-    table.add_column(what, overflow="fold")
+    table.add_column(title, overflow="fold")
     for column in ("default", "fitted", "95 % interval"):
         table.add_column(column, justify="right")
-    if told:
-        table.add_column("told by the runs")
-    for one in rows:
-        cells = [one.name, f"{one.default:.3g}", f"{one.value:.3g}"]
-        cells.append(f"{one.low:.3g} to {one.high:.3g}")
-        table.add_row(*cells, *(["yes" if one.is_told else "no"] if told else []))
+    if show_source:
+        table.add_column("determined by the runs")
+    for row in rows:
+        cells = [row.name, f"{row.default:.3g}", f"{row.value:.3g}"]
+        cells.append(f"{row.low:.3g} to {row.high:.3g}")
+        table.add_row(*cells, *(["yes" if row.is_told else "no"] if show_source else []))
     return table
 
 

@@ -14,18 +14,22 @@ app = typer.Typer()
 
 @app.command()
 def cancel(store: StoreArgument) -> int:
-    """End the runs of a store that are under way, in the queue of Slurm too."""
-    ended = cancel_store(Store.existing(store))
-    none = "no job was cancelled" if ended.troubles else "no job was in the queue"
-    jobs = f"{ended.jobs} job(s) cancelled" if ended.jobs else none
-    noted = f"{ended.runs} run(s) noted as interrupted"
-    if ended.jobs > ended.runs:
-        noted += ", the others by the 'wattlaw run' that watches them"
-    print(f"{store}: {jobs}; {noted}. The same 'wattlaw run' takes them up again.")
-    if ended.left:
-        print(f"{ended.left} are still ending; look with 'wattlaw status {store}'", file=sys.stderr)
-    for trouble in ended.troubles:
-        print(f"wattlaw: a queue is not emptied: {trouble}", file=sys.stderr)
-    if ended.troubles:
+    """Cancel the active runs of a store, including queued Slurm jobs."""
+    cancelled = cancel_store(Store.existing(store))
+    if cancelled.jobs:
+        jobs = f"{cancelled.jobs} job(s) cancelled"
+    else:
+        jobs = "no job was cancelled" if cancelled.troubles else "no job was in the queue"
+    runs = f"{cancelled.runs} run(s) marked as interrupted"
+    if cancelled.jobs > cancelled.runs:
+        runs += "; the active 'wattlaw run' marks the others"
+    print(f"{store}: {jobs}; {runs}. The same 'wattlaw run' resumes them.")
+    if cancelled.left:
+        print(
+            f"{cancelled.left} still active; check with 'wattlaw status {store}'", file=sys.stderr
+        )
+    for error in cancelled.troubles:
+        print(f"wattlaw: cannot cancel the jobs of a queue: {error}", file=sys.stderr)
+    if cancelled.troubles:
         return NotAvailable.exit_code
-    return 1 if ended.left else 0
+    return 1 if cancelled.left else 0

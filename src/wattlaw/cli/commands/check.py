@@ -10,15 +10,14 @@ app = typer.Typer()
 
 @app.command()
 def check(study: StudyArgument) -> int:
-    """Check a study file and say how many runs it asks for."""
+    """Validate a study file and count its runs."""
     planned = planning.plan_study(study)
-    asked = planned.study
-    # Runs share their parts: of hundreds of thousands each part is looked at once.
+    # Runs share their settings and workloads: of 100,000 runs each object is hashed once.
     settings = {id(run.spec.setting): run.spec.setting for run in planned.runs}
     workloads = {id(run.spec.workload): run.spec.workload for run in planned.runs}
     names = {workload.model_dump_json() for workload in workloads.values()}
     print(
-        f"{study}: ok: {asked.name}: {len(planned.runs)} runs of {len(names)} workload(s), "
-        f"{len({*settings.values()})} settings, {asked.repeats} repeats"
+        f"{study}: ok: {planned.study.name}: {len(planned.runs)} runs, {len(names)} workloads, "
+        f"{len({*settings.values()})} settings, {planned.study.repeats} repeats"
     )
     return 0

@@ -25,7 +25,7 @@ def claims(
     grid: GridOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Test the findings of the two studies on your stores: a verdict and the numbers for each."""
+    """Test published findings on your own runs."""
     tested = results.open(*stores).claims(pue=pue, grid=grid)
     if as_json:
         print(json.dumps(tested.to_dict()["claims"], allow_nan=False))

@@ -16,17 +16,17 @@ app = typer.Typer()
 
 @app.command()
 def devices(as_json: JsonOption = False) -> int:
-    """List what this machine can measure and limit, and why not."""
+    """List the devices that can be measured and limited."""
     meters, limiters = inventory.list_meters(), inventory.list_limiters()
     if as_json:
-        told = {
+        rows = {
             "meters": [dataclasses.asdict(meter) for meter in meters],
             "limiters": [dataclasses.asdict(limiter) for limiter in limiters],
         }
-        print(json.dumps(told))
+        print(json.dumps(rows))
         return 0
     console = Console()
-    table = titled_table("Measured", "meter", "kind", "device")
+    table = titled_table("Meters", "meter", "kind", "device")
     for meter in meters:
         for device in meter.devices:
             facts = "\n".join(
@@ -34,12 +34,12 @@ def devices(as_json: JsonOption = False) -> int:
                 for name, value in device.facts.items()
                 if value not in (None, False)
             )
-            about = f"{device.id}\n{device.name}\n{facts}".strip()
-            table.add_row(meter.name, device.kind, about)
+            description = f"{device.id}\n{device.name}\n{facts}".strip()
+            table.add_row(meter.name, device.kind, description)
         for reason in filter(None, [meter.reason, *meter.problems]):
             table.add_row(meter.name, "-", reason)
     console.print(table)
-    table = titled_table("Limited (as root, or by sudo)", "limiter", "device")
+    table = titled_table("Limiters (require root or sudo)", "limiter", "device")
     for limiter in limiters:
         for state in limiter.devices:
             table.add_row(limiter.name, f"{state.device}\n{_ranges(state)}")
@@ -50,9 +50,8 @@ def devices(as_json: JsonOption = False) -> int:
 
 
 def _ranges(state: LimitState) -> str:
-    now = f"{state.name}: {value_or_dash(state.power_limit_w)} W"
-    watts, clocks = (
-        range_or_dash(state.min_w, state.max_w),
-        range_or_dash(state.min_mhz, state.max_mhz),
+    return (
+        f"{state.name}: {value_or_dash(state.power_limit_w)} W of "
+        f"{range_or_dash(state.min_w, state.max_w)} W; clocks "
+        f"{range_or_dash(state.min_mhz, state.max_mhz)} MHz"
     )
-    return f"{now} of {watts} W; clocks {clocks} MHz"

@@ -29,18 +29,21 @@ def fit(
     source: Annotated[
         list[Path],
         typer.Argument(
-            metavar="STORE|TABLE...", help="Stores, or a .csv, .parquet or .jsonl file."
+            metavar="STORE|TABLE...", help="Results folders, or one .csv, .parquet or .jsonl file."
         ),
     ],
-    x: Annotated[str, typer.Option(help="Column of the number of workers.")] = "gpus",
-    y: Annotated[str, typer.Option(help="Column of the time.")] = "epoch_time_s",
+    x: Annotated[str, typer.Option(help="Column with the number of workers.")] = "gpus",
+    y: Annotated[str, typer.Option(help="Column to fit, such as the time.")] = "epoch_time_s",
     by: Annotated[
         str | None,
-        typer.Option(metavar="COLS", help="Columns that tell series apart, with commas."),
+        typer.Option(metavar="COLS", help="Columns that identify a series, separated by commas."),
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Fit the power law t = alpha * N^-beta to each series."""
+    """Fit scaling laws to stores or to a table.
+
+    Each series gets the power law t = alpha * N^-beta, and a comparison with other laws.
+    """
     columns = [name.strip() for name in by.split(",") if name.strip()] if by else []
     for path in source:
         if not path.exists():

@@ -1,4 +1,4 @@
-"""``wattlaw import``: measurements made elsewhere become runs of a store."""
+"""``wattlaw import``: a table of measurements becomes runs of a store."""
 
 import sys
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from wattlaw.store.store import Store
 from wattlaw.text import quote
 
 app = typer.Typer()
-#: More bad rows than these are counted, not told one by one.
-_TOLD = 1000
+#: At most so many invalid rows are printed; the others are counted.
+_MOST_ROWS = 1000
 
 
 @app.command("import")
@@ -30,58 +30,59 @@ def import_(
         typer.Option(
             "--map",
             metavar="FIELD=COLUMN,...",
-            help="Which column is what; field=@value for what is the same in all rows.",
+            help="Column of each field; FIELD=@VALUE sets a value for all rows.",
         ),
     ],
-    store: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("wattlaw-store"),
+    store: Annotated[Path, typer.Option(help="Results folder.")] = Path("wattlaw-store"),
     workload: Annotated[
         str | None,
-        typer.Option(help="Name of what was trained, if no column tells it."),
+        typer.Option(help="Name of the workload, if no column contains it."),
     ] = None,
     hardware: Annotated[
         str | None,
-        typer.Option(help="Where it was measured, if no column tells it."),
+        typer.Option(help="Name of the hardware, if no column contains it."),
     ] = None,
     study: Annotated[
         str | None,
-        typer.Option(help="Name of the study; by default the file's name."),
+        typer.Option(help="Name of the study. Default: name of the file."),
     ] = None,
 ) -> int:
-    """Turn measurements made elsewhere into runs of a store."""
+    """Import measurements from a table into a store."""
     fields = parse_map(mapping, {"workload": workload, "hardware": hardware})
     name = slug(table.stem) or "imported" if study is None else study
     if slug(name) != name or not name:
         raise BadInput(
-            f"--study {quote(name)}: allowed: letters, digits, '.', '_' and '-', at most 100"
+            f"--study: {quote(name)} is not valid; expected at most 100 letters, digits, '.', '_' "
+            "and '-'"
         )
-    found = read_rows(table, {*fields.columns.values()})
-    fields = fields.checked(found.columns)
+    rows = read_rows(table, {*fields.columns.values()})
+    fields = fields.checked(rows.columns)
     source = "".join(c if c.isprintable() else "?" for c in table.name)
-    runs, refused = parse_runs(found.rows, fields, source, name)
+    runs, invalid = parse_runs(rows.rows, fields, source, name)
     if not runs:
-        _tell(table, found.place, refused)
-        raise BadInput(f"{table}: none of its {len(found.rows)} rows can be imported")
-    home = Store(store)
-    home.create()
-    written = write_runs(home, runs)
-    refused += written.refused
-    _tell(table, found.place, refused)
+        _print_invalid(table, rows.place, invalid)
+        raise BadInput(f"{table}: none of its {len(rows.rows)} rows can be imported")
+    target = Store(store)
+    target.create()
+    written = write_runs(target, runs)
+    invalid += written.refused
+    _print_invalid(table, rows.place, invalid)
     if written.others:
         print(
             f"wattlaw: {store} has {written.others} other runs imported from a file of this name; "
-            "if the mapping has changed since, they may tell of the same measurements",
+            "if the mapping has changed, they may be the same measurements",
             file=sys.stderr,
         )
     print(
-        f"{table}: {written.added} runs added to {store}, {written.unchanged} were there already, "
-        f"{len(refused)} rows kept out"
+        f"{table}: {written.added} runs added to {store}, {written.unchanged} already "
+        f"there, {len(invalid)} rows skipped"
     )
-    return 1 if refused else 0
+    return 1 if invalid else 0
 
 
-def _tell(table: Path, place: str, refused: Sequence[Refused]) -> None:
-    """Say on stderr which rows are kept out, and why."""
-    for one in sorted(refused, key=lambda row: row.line)[:_TOLD]:
-        print(f"wattlaw: {table}: {place} {one.line}: {one.why}", file=sys.stderr)
-    if len(refused) > _TOLD:
-        print(f"wattlaw: {table}: and {len(refused) - _TOLD:,} rows more", file=sys.stderr)
+def _print_invalid(table: Path, place: str, rows: Sequence[Refused]) -> None:
+    """Print on standard error which rows are skipped, and why."""
+    for row in sorted(rows, key=lambda row: row.line)[:_MOST_ROWS]:
+        print(f"wattlaw: {table}: {place} {row.line}: {row.why}", file=sys.stderr)
+    if len(rows) > _MOST_ROWS:
+        print(f"wattlaw: {table}: {len(rows) - _MOST_ROWS:,} more rows skipped", file=sys.stderr)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import ClockOption, PowerOption, PriorClocksOption
+from wattlaw.cli.common.parsing import positive
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
 from wattlaw.launch import command as measured
@@ -24,42 +25,36 @@ _LONGEST = 200
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def measure(
-    command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as it is.")
-    ],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Command to run.")],
     store: Annotated[
-        Path, typer.Option("-o", "--store", metavar="DIR", help="Where the run is stored.")
+        Path, typer.Option("-o", "--store", metavar="DIR", help="Results folder.")
     ] = Path("wattlaw-store"),
     power_limit: PowerOption = None,
     clock_limit: ClockOption = None,
     prior_clocks: PriorClocksOption = None,
-    sample_hz: Annotated[float, typer.Option(help="Samples per second.")] = 10.0,
+    sample_hz: Annotated[
+        float, typer.Option(max=1000, callback=positive, help="Samples per second.")
+    ] = 10.0,
     assume_cpu_w: Annotated[
         float | None,
-        typer.Option(metavar="W", help="Watts per busy core, for an estimate."),
+        typer.Option(
+            metavar="W", callback=positive, help="Power per busy CPU core, for an estimate."
+        ),
     ] = None,
     json_to: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Also write the summary as JSON."),
+        typer.Option("--json", metavar="FILE", help="Also write the summary to a JSON file."),
     ] = None,
 ) -> int:
-    """Measure time, energy and use of any command; its exit code is ours."""
+    """Measure the time, energy and utilization of a command.
+
+    The exit code is that of the command.
+    """
     limits = Limits(power_limit, clock_limit)
-    if prior_clocks not in (None, "default"):
-        raise BadInput(f"measure: --prior-clocks {prior_clocks!a}; allowed: default")
-    if not 0 < sample_hz <= 1000:
-        raise BadInput(f"measure: --sample-hz {sample_hz:g}; allowed: > 0 and <= 1000")
-    for name, value in (
-        ("--assume-cpu-w", assume_cpu_w),
-        ("--power-limit", limits.power_limit_w),
-        ("--clock-limit", limits.clock_limit_mhz),
-    ):
-        if value is not None and not 0 < value < float("inf"):
-            raise BadInput(f"measure: {name} {value:g}; allowed: a number > 0")
     if json_to is not None and str(json_to).startswith("-"):
-        raise BadInput(f"measure: --json: given {quote(str(json_to))}; allowed: a file")
+        raise BadInput(f"measure: --json: {quote(str(json_to))} is not a file name")
     if json_to is not None and not json_to.absolute().parent.is_dir():
-        raise BadInput(f"measure: --json {json_to}: its folder is not there")
+        raise BadInput(f"measure: --json {json_to}: the folder does not exist")
     done = measured.measure(
         command,
         store,

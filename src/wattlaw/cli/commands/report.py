@@ -20,28 +20,30 @@ app = typer.Typer()
 @app.command()
 def report(
     stores: StoreArguments,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The page.")] = Path("report.html"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")] = Path(
+        "report.html"
+    ),
     figures: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Also write each figure as a file."),
+        typer.Option(metavar="DIR", help="Also write the figures to this folder."),
     ] = None,
     kinds: Annotated[
-        str, typer.Option(metavar="KINDS", help="Of the figures' files: png, svg, html.")
+        str, typer.Option(metavar="KINDS", help="File types of the figures: png, svg, html.")
     ] = "png,svg",
     template: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Keep to one study's layout: mit-2022 or kit-2025."),
+        typer.Option(metavar="NAME", help="Layout of a published study: mit-2022 or kit-2025."),
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(metavar="Q", help="Also tell what reaching this quality takes."),
+        typer.Option(metavar="Q", help="Also report time and energy to this value of the metric."),
     ] = None,
     pue: PueOption = None,
     grid: GridOption = None,
     price: PriceOption = None,
     price_per_gpu_hour: GpuPriceOption = None,
 ) -> int:
-    """Write one HTML page, readable with no network, of what the stores say."""
+    """Write an HTML report that works offline."""
     written = results.open(*stores).report(
         output, figures=figures, kinds=kinds, template=template, target=target, pue=pue, grid=grid,
         price=price, price_per_gpu_hour=price_per_gpu_hour,

@@ -11,6 +11,7 @@ from wattlaw.api import studies
 from wattlaw.api.studies import Preview, RunOutcome
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import StudyArgument
+from wattlaw.cli.common.parsing import positive
 from wattlaw.cli.common.progress import observer_for
 from wattlaw.launch.gpu_hours import GpuHours
 
@@ -30,33 +31,37 @@ _OPTIONAL = ("power_limit_w", "clock_limit_mhz", "precision", "dataset_fraction"
 @app.command()
 def run(
     study: StudyArgument,
-    store: Annotated[Path, typer.Option(help="Where results go.")] = Path("wattlaw-store"),
+    store: Annotated[Path, typer.Option(help="Results folder.")] = Path("wattlaw-store"),
     launch: Annotated[
-        str | None, typer.Option(metavar="KIND", help="Launch this way instead.")
+        str | None, typer.Option(metavar="KIND", help="Launcher to use instead of the study's.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the runs and what is done; run nothing.")
+        bool, typer.Option("--dry-run", help="Show the runs and their status, run nothing.")
     ] = False,
     assume_tflops: Annotated[
         float,
-        typer.Option(metavar="T", help="Of each GPU, for the GPU-hours that --dry-run tells."),
+        typer.Option(
+            metavar="T",
+            callback=positive,
+            help="Assumed speed per GPU for the GPU-hours of --dry-run.",
+        ),
     ] = 10.0,
     hardware: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE", help="Cluster of --launch simulated."),
+        typer.Option(metavar="NAME|FILE", help="Cluster for --launch simulated."),
     ] = None,
     calibration: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Of 'wattlaw calibrate', for --launch simulated."),
+        typer.Option(metavar="FILE", help="File from 'wattlaw calibrate', for --launch simulated."),
     ] = None,
     fail_share: Annotated[
         float | None,
         typer.Option(
-            metavar="X", min=0, max=1, help="Share of attempts that --launch simulated lets fail."
+            metavar="X", min=0, max=1, help="Share of attempts that fail with --launch simulated."
         ),
     ] = None,
 ) -> int:
-    """Run what a study asks for and the store does not have yet."""
+    """Run the missing runs of a study."""
     loaded = studies.load_study(
         study, launch=launch, hardware=hardware, calibration=calibration, fail_share=fail_share
     )

@@ -17,10 +17,12 @@ app = typer.Typer()
 
 @app.command()
 def selftest(as_json: JsonOption = False) -> int:
-    """Check the overhead and accuracy of measurements on this machine."""
+    """Check the overhead and accuracy of measurements.
+
+    The checks take about 40 s.
+    """
     console = Console(stderr=True)
-    message = "measuring the sampler and a training loop: about 40 s"
-    with console.status(message), escaped_output():
+    with console.status("measuring the sampler and a training loop (about 40 s)"), escaped_output():
         checks = run_checks()
     if as_json:
         print(json.dumps([dataclasses.asdict(check) for check in checks]))
@@ -28,10 +30,10 @@ def selftest(as_json: JsonOption = False) -> int:
     table = Table("check", "value", "allowed", "verdict")
     colours = {"ok": "green", "poor": "red"}
     for check in checks:
-        about = f"{check.check}, {check.device}" if check.device else check.check
+        name = f"{check.check}, {check.device}" if check.device else check.check
         note = Text(f"\n{check.note}" if check.note else "", "dim")
         table.add_row(
-            Text(about) + note,
+            Text(name) + note,
             "-" if check.value is None else f"{check.value:.3g} {check.unit}",
             "-" if check.allowed is None else f"<= {check.allowed:g}",
             Text(check.verdict, colours.get(check.verdict, "yellow")),

@@ -16,41 +16,40 @@ app = typer.Typer()
 
 @app.command()
 def status(store: StoreArgument, as_json: JsonOption = False) -> int:
-    """Show how the runs of a store stand."""
-    home = Store.existing(store)
-    runs, troubles = run_status.run_statuses(home)
-    trouble = "; ".join(troubles) or None
-    counts = planning.count_statuses(one.state for one in runs)
-    shown = [one for one in runs if one.state not in ("done", "planned")]
+    """Show the status of each run."""
+    opened = Store.existing(store)
+    runs, errors = run_status.run_statuses(opened)
+    scheduler_error = "; ".join(errors) or None
+    counts = planning.count_statuses(run.state for run in runs)
+    unfinished = [run for run in runs if run.state not in ("done", "planned")]
     if as_json:
         rows = [
             {
-                "run_id": one.run_id,
-                "status": one.state,
-                "reason": one.reason,
-                "job": {"id": one.job.id, "state": one.job.state, "reason": one.job.reason}
-                if one.job
+                "run_id": run.run_id,
+                "status": run.state,
+                "reason": run.reason,
+                "job": {"id": run.job.id, "state": run.job.state, "reason": run.job.reason}
+                if run.job
                 else None,
-                "log": str(home.folder(one.run_id).log_path),
+                "log": str(opened.folder(run.run_id).log_path),
             }
-            for one in shown
+            for run in unfinished
         ]
-        told = {"store": str(store), "runs": len(runs), "counts": counts, "not_done": rows}
-        print(json.dumps(told | {"scheduler": trouble}))
+        summary = {"store": str(store), "runs": len(runs), "counts": counts, "not_done": rows}
+        print(json.dumps(summary | {"scheduler": scheduler_error}))
         return 0
     console = Console()
-    words = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"
-    console.print(f"{store}: {len(runs)} runs: {words}")
-    if trouble is not None:
-        why = f"The queue is not known: {trouble}"
-        console.print(why, soft_wrap=True)
-    if shown:
+    listed = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"
+    console.print(f"{store}: {len(runs)} runs: {listed}")
+    if scheduler_error is not None:
+        console.print(f"The state of the queue is unknown: {scheduler_error}", soft_wrap=True)
+    if unfinished:
         table = Table()
         for column in ("status", "run", "reason"):
             table.add_column(column, overflow="fold")
-        for one in shown:
-            name = title(one.record) if one.record is not None else one.run_id
-            table.add_row(one.state, name, one.reason or "-")
+        for run in unfinished:
+            name = title(run.record) if run.record is not None else run.run_id
+            table.add_row(run.state, name, run.reason or "-")
         console.print(table)
         console.print(f"Logs: {store}/runs/<run id>/log.txt")
     return 0

@@ -1,4 +1,4 @@
-"""``wattlaw workloads``: what can be trained, small data for it, its demand on hardware."""
+"""``wattlaw workloads``: list, options, synthetic data and profiles of the workloads."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ app.add_typer(workloads_app, name="workloads")
 
 @workloads_app.callback()
 def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
-    """List what can be trained."""
+    """List the workloads."""
     if context.invoked_subcommand is not None:
         return 0
     entries = catalogue.entries()
@@ -44,21 +44,21 @@ def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
         print(json.dumps(rows))
         return 0
     table = Table()
-    for column in ("name", "parameters", "metric", "what"):
+    for column in ("name", "parameters", "metric", "description"):
         table.add_column(column, justify="right" if column == "parameters" else "left")
     for entry in entries:
         table.add_row(entry.name, f"{entry.parameters:,}", entry.metric, entry.summary)
     console = Console()
     console.print(table)
-    console.print("Options of one: wattlaw workloads show NAME")
+    console.print("Options: wattlaw workloads show NAME")
     return 0
 
 
 @workloads_app.command("show")
 def workloads_show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Workload.")],
 ) -> int:
-    """Show the options of a workload, with what is allowed."""
+    """Show the options of a workload."""
     entry = catalogue.entry(name)
     console = Console()
     console.print(f"{entry.name}: {entry.summary}")
@@ -73,52 +73,54 @@ def workloads_show(
 
 @workloads_app.command("make-data")
 def workloads_make_data(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload that reads files.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
-    size: Annotated[int, typer.Option(help="Training samples (of weather: time steps).")],
-    seed: Annotated[int, typer.Option(help="What the data are drawn from.")] = 0,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Workload that reads files.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder.")],
+    size: Annotated[int, typer.Option(min=1, help="Training samples (weather: time steps).")],
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")] = 0,
 ) -> int:
-    """Write a small made-up data set in the real format of a workload's files."""
+    """Write a small synthetic data set in the file format of a workload."""
     catalogue.make_data(name, folder, size, seed)
     files = [path for path in folder.rglob("*") if path.is_file()]
     total = sum(path.stat().st_size for path in files)
-    print(f"{folder}: {len(files)} files, {total:,} bytes, made for {name} from seed {seed}")
+    print(f"{folder}: {len(files)} files, {total:,} bytes, synthetic data for {name}, seed {seed}")
     return 0
 
 
 @workloads_app.command("profile")
 def workloads_profile(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A workload.")],
-    options: Annotated[str, typer.Option(metavar="JSON", help="Its options, as an object.")] = "{}",
-    out: Annotated[
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Workload.")],
+    options: Annotated[
+        str, typer.Option(metavar="JSON", help="Options of the workload, a JSON object.")
+    ] = "{}",
+    output: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FILE", help="Write them here; else they are printed."),
+        typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: print."),
     ] = None,
 ) -> int:
-    """Count what a workload asks of any hardware, for simulations of it."""
+    """Write the profile of a workload for the simulator."""
     values = parse_json_object("--options", options)
-    catalogue.entry(name)  # a name that there is fits a specification
+    catalogue.entry(name)  # raises BadInput for an unknown name
     spec = catalogue.reduced(WorkloadSpec(name=name, options=values))
     catalogue.check_installed(spec)
 
     from wattlaw.training.profiling.profile import measure_profile
 
-    counted = measure_profile(spec)
-    text = _text(counted)
-    if out is None:
+    profile = measure_profile(spec)
+    text = _text(profile)
+    if output is None:
         print(text, end="")
         return 0
-    write_text(out, text)
-    kernels = sum(row.count for row in counted.kernels)
+    write_text(output, text)
+    kernels = sum(row.count for row in profile.kernels)
     print(
-        f"{out}: {name}, {counted.parameters:,} parameters, {kernels:,.0f} kernels per step, "
-        f"{counted.flops_per_sample:.4g} operations per sample"
+        f"{output}: {name}, {profile.parameters:,} parameters, {kernels:,.0f} kernels per step, "
+        f"{profile.flops_per_sample:.4g} operations per sample"
     )
     return 0
 
 
 def _text(profile: WorkloadProfile) -> str:
-    """Return profile as JSON with a line for each key, and one for each row of kernels."""
+    """Return a profile as JSON with a line for each key and each row of kernels."""
     data = profile.model_dump(mode="json")
     rows = ",\n".join(f"    {json.dumps(row)}" for row in data.pop("kernels"))
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
