@@ -12,6 +12,7 @@ from wattlaw.devices.limiter import GROUP, Limiter
 from wattlaw.devices.nvidia.limiter import UNLOCK_OPTIONS, set_power_options, sudo_lets
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.limits.saved import Saved, SaveFolder, Survey
+from wattlaw.store.files import remove_abandoned
 
 State = Literal["given back", "in use", "kept", "elsewhere", "not given back", "another user's"]
 
@@ -140,6 +141,7 @@ def recover_all(folder: SaveFolder, *, also_kept: bool = False) -> list[Left]:
 def recover_each(folder: SaveFolder, *, also_kept: bool = False) -> tuple[list[Left], Survey]:
     """Do as ``recover_all``; return also what cannot be understood."""
     survey = folder.survey()
+    remove_abandoned(folder.path)  # what killed writers have left
     if not survey.states:
         return [], survey
     left = []

@@ -15,7 +15,6 @@ import re
 import secrets
 import socket
 import stat
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -35,6 +34,7 @@ from pydantic import (
 
 from wattlaw.errors import BadInput, NotAvailable, shown
 from wattlaw.limits.trust import SAFELY, only_root_writes, read_small, user_name
+from wattlaw.store.files import locked_temporary
 
 VARIABLE = "WATTLAW_LIMITS_DIR"
 _FOLDER = "/var/tmp/wattlaw-limits"  # noqa: S108 - it must be one for all users
@@ -282,16 +282,16 @@ class SaveFolder:
 
     def _write(self, path: Path, text: str) -> None:
         # Made beside it and put in its place: a link that somebody put there is not followed.
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=self.path)
+        handle, temporary = locked_temporary(path)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fchmod(handle, 0o644)  # whatever the umask: others read it, and only read it
                 os.fsync(handle)
-            Path(temporary).replace(path)
+                temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
