@@ -26,7 +26,7 @@ from wattlaw.launch.slurm.submitted import job_name, known_tag, run_of, tag_of
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
-from wattlaw.study.launching import ALLOWED, Launch, Slurm, seconds_of
+from wattlaw.study.launching import ALLOWED, Launch, Slurm, parse_time_limit
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 
 POLICY = (
@@ -237,7 +237,7 @@ def test_a_mistake_in_the_study_is_one_line_with_the_key(write_study, slurm, exp
     ],
 )
 def test_a_time_limit_is_read_as_slurm_reads_it(time, expected_s):
-    assert seconds_of(time) == expected_s
+    assert parse_time_limit(time) == expected_s
 
 
 def test_a_study_without_gpus_per_node_is_refused():

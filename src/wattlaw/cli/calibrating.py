@@ -16,8 +16,14 @@ from wattlaw.errors import BadInput
 from wattlaw.files import write_text
 from wattlaw.launch.simulated.calibration_data import Known, Readings, readings
 from wattlaw.simulator.calibration import Calibration, calibrate
-from wattlaw.simulator.calibration_file import text_of
-from wattlaw.simulator.calibration_summary import Fitted, Misfit, factors_of, misfit, parameters_of
+from wattlaw.simulator.calibration_file import calibration_json
+from wattlaw.simulator.calibration_summary import (
+    FitErrors,
+    FittedParameter,
+    fit_errors,
+    fitted_parameters,
+    fitted_work_factors,
+)
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.library import read_cluster
 from wattlaw.store.tables import read_stores
@@ -63,8 +69,8 @@ def calibrate_stores(
         raise BadInput(f"calibrate: none of {len(table)} runs can be used")
     names = ", ".join(path.name for path in stores)
     calibration = calibrate(found.measured, f"{found.runs} runs of {names}")
-    write_text(output, text_of(calibration))
-    off = misfit(calibration, found.measured)
+    write_text(output, calibration_json(calibration))
+    off = fit_errors(calibration, found.measured)
     if as_json:
         print(json.dumps(_as_json(calibration, cluster, found, off, output), allow_nan=False))
     else:
@@ -116,7 +122,7 @@ def _runs(count: int) -> str:
 
 
 def _as_json(
-    calibration: Calibration, cluster: Cluster, found: Readings, off: Misfit, output: Path
+    calibration: Calibration, cluster: Cluster, found: Readings, off: FitErrors, output: Path
 ) -> dict[str, Any]:
     return {
         "file": str(output),
@@ -124,8 +130,8 @@ def _as_json(
         "gpu": calibration.gpu,
         "runs": found.runs,
         "settings": calibration.settings,
-        "parameters": [asdict(one) for one in parameters_of(calibration, cluster.gpu)],
-        "work_factors": [asdict(one) for one in factors_of(calibration)],
+        "parameters": [asdict(one) for one in fitted_parameters(calibration, cluster.gpu)],
+        "work_factors": [asdict(one) for one in fitted_work_factors(calibration)],
         "time_sigma": calibration.time_sigma,
         "power_sigma": calibration.power_sigma,
         "median_time_error": off.time,
@@ -136,7 +142,7 @@ def _as_json(
     }
 
 
-def _show(calibration: Calibration, cluster: Cluster, off: Misfit, output: Path) -> None:
+def _show(calibration: Calibration, cluster: Cluster, off: FitErrors, output: Path) -> None:
     console = Console()
     words = [
         f"{output}: calibration {calibration.digest} of {calibration.gpu}, from "
@@ -153,11 +159,11 @@ def _show(calibration: Calibration, cluster: Cluster, off: Misfit, output: Path)
     ]
     for line in words:
         console.print(line)
-    console.print(_table("parameter", parameters_of(calibration, cluster.gpu), told=True))
-    console.print(_table("work of a sample over the profile'", factors_of(calibration)))
+    console.print(_table("parameter", fitted_parameters(calibration, cluster.gpu), told=True))
+    console.print(_table("work of a sample over the profile'", fitted_work_factors(calibration)))
 
 
-def _table(what: str, rows: Sequence[Fitted], *, told: bool = False) -> Table:
+def _table(what: str, rows: Sequence[FittedParameter], *, told: bool = False) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column(what, overflow="fold")
     for column in ("default", "fitted", "95 % interval"):
@@ -167,7 +173,7 @@ def _table(what: str, rows: Sequence[Fitted], *, told: bool = False) -> Table:
     for one in rows:
         cells = [one.name, f"{one.default:.3g}", f"{one.value:.3g}"]
         cells.append(f"{one.low:.3g} to {one.high:.3g}")
-        table.add_row(*cells, *(["yes" if one.is_told else "no"] if told else []))
+        table.add_row(*cells, *(["yes" if one.is_identified else "no"] if told else []))
     return table
 
 

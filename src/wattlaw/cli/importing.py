@@ -6,8 +6,8 @@ from pathlib import Path
 
 from wattlaw.errors import BadInput
 from wattlaw.store.fields import parse_map
-from wattlaw.store.imported import write_runs
-from wattlaw.store.importing import Refused, parse_runs, slug
+from wattlaw.store.import_writer import write_runs
+from wattlaw.store.importing import RejectedRow, parse_runs, slug
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
 from wattlaw.text import quote
@@ -39,7 +39,7 @@ def import_table(
             f"--study {quote(name)}: allowed: letters, digits, '.', '_' and '-', at most 100"
         )
     found = read_rows(table, {*fields.columns.values()})
-    fields = fields.checked(found.columns)
+    fields.require_columns(found.columns)
     source = "".join(c if c.isprintable() else "?" for c in table.name)
     runs, refused = parse_runs(found.rows, fields, source, name)
     if not runs:
@@ -48,12 +48,12 @@ def import_table(
     home = Store(store)
     home.create()
     written = write_runs(home, runs)
-    refused += written.refused
+    refused += written.rejected
     _tell(table, found.place, refused)
-    if written.others:
+    if written.other_runs:
         print(
-            f"wattlaw: {store} has {written.others} other runs imported from a file of this name; "
-            "if the mapping has changed since, they may tell of the same measurements",
+            f"wattlaw: {store} has {written.other_runs} other runs imported from a file of this "
+            "name; if the mapping has changed since, they may be the same measurements",
             file=sys.stderr,
         )
     print(
@@ -63,9 +63,9 @@ def import_table(
     return 1 if refused else 0
 
 
-def _tell(table: Path, place: str, refused: Sequence[Refused]) -> None:
+def _tell(table: Path, place: str, refused: Sequence[RejectedRow]) -> None:
     """Say on stderr which rows are kept out, and why."""
     for one in sorted(refused, key=lambda row: row.line)[:_TOLD]:
-        print(f"wattlaw: {table}: {place} {one.line}: {one.why}", file=sys.stderr)
+        print(f"wattlaw: {table}: {place} {one.line}: {one.reason}", file=sys.stderr)
     if len(refused) > _TOLD:
         print(f"wattlaw: {table}: and {len(refused) - _TOLD:,} rows more", file=sys.stderr)

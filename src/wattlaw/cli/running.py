@@ -61,7 +61,7 @@ def run(
     kind: type[Launcher] = registry.load(GROUP, planned.study.launch.kind)
     console = Console()
     if dry_run:
-        records = store.records_of({run.run_id for run in planned.runs})
+        records = store.records_by_id({run.run_id for run in planned.runs})
         statuses = planning.statuses(store, planned.runs, records)
         _show(planned, statuses, console)
         left = [run for run in planned.runs if statuses[run.run_id] != "done"]

@@ -10,7 +10,7 @@ from wattlaw.analysis.advice.option import Quantity
 from wattlaw.analysis.advice.words import ENERGY, TIME, Units, amount, number, told
 from wattlaw.analysis.caps.limits import limit_words
 from wattlaw.cli.console import Console
-from wattlaw.simulator.job import Job
+from wattlaw.simulator.job import SimulatedJob
 
 if TYPE_CHECKING:
     from wattlaw.cli.simulating import Calibrated
@@ -34,7 +34,7 @@ _HOLDS = {
 _LIMITS = {"power_limit_w": "power limit", "clock_limit_mhz": "clock limit"}
 
 
-def show(rows: Sequence[Row], first: Job, made_by: "Calibrated | None") -> None:
+def show(rows: Sequence[Row], first: SimulatedJob, made_by: "Calibrated | None") -> None:
     """Print one setting in words, or several as a table; what they are made of above both."""
     console = Console()
     if len(rows) > 1:  # a number that is cut says something else: better a line that wraps
@@ -50,7 +50,7 @@ def show(rows: Sequence[Row], first: Job, made_by: "Calibrated | None") -> None:
         console.print(f"Warning: {warning}")
 
 
-def _about(row: Row, first: Job) -> str:
+def _about(row: Row, first: SimulatedJob) -> str:
     share = row["dataset_fraction"]
     samples = f"{first.samples * share:,.0f} samples per epoch"
     return (

@@ -16,10 +16,10 @@ from wattlaw.launch.simulated.simulation_inputs import (
     workload_key,
     workload_spec,
 )
-from wattlaw.simulator.job import Job
+from wattlaw.simulator.job import SimulatedJob
 from wattlaw.simulator.library import read_cluster
 from wattlaw.simulator.predict import predict
-from wattlaw.simulator.what_if import Intervals, Target, compared, row_of
+from wattlaw.simulator.what_if import Intervals, Target, add_scaling, prediction_row
 from wattlaw.study.base import MAX_COUNT, Precision
 from wattlaw.study.model import Measure, RunSpec, Setting, Train
 from wattlaw.workloads import catalogue
@@ -67,17 +67,17 @@ class Calibrated:
     calibration: "Calibration"
     key: str
 
-    def applied(self, job: Job) -> Job:
+    def applied(self, job: SimulatedJob) -> SimulatedJob:
         """Return a job with its parameters and the workload's factor."""
-        from wattlaw.simulator.calibration import calibrated
+        from wattlaw.simulator.calibration import apply_calibration
 
-        return calibrated(job, self.calibration, self.key)
+        return apply_calibration(job, self.calibration, self.key)
 
-    def intervals(self, job: Job) -> Intervals:
+    def intervals(self, job: SimulatedJob) -> Intervals:
         """Return 95 % intervals of a job's prediction."""
-        from wattlaw.simulator.calibration import intervals
+        from wattlaw.simulator.calibration import prediction_intervals
 
-        found = intervals(job, self.calibration, self.key)
+        found = prediction_intervals(job, self.calibration, self.key)
         return {name: (one.low, one.high) for name, one in found.items()}
 
 
@@ -108,7 +108,7 @@ def simulate(asked: Asked, output: Path | None, *, raw: bool = False, as_json: b
         print(f"wattlaw: left out: {why}", file=sys.stderr)
     if not rows:
         raise BadInput(f"simulate: none of the {len(settings)} settings can be simulated")
-    rows = compared(rows)
+    rows = add_scaling(rows)
     if output is not None:
         _write(output, rows, raw=raw)
     if as_json:
@@ -162,7 +162,7 @@ def _target(asked: Asked) -> Target | None:
     return Target(least, critical)
 
 
-def _first_job(asked: Asked) -> tuple[Job, Calibrated | None]:
+def _first_job(asked: Asked) -> tuple[SimulatedJob, Calibrated | None]:
     """Return what all settings share, as a job of one GPU and one sample, and the calibration."""
     if asked.hardware is None:
         raise BadInput("--hardware: given nothing; allowed: a name of --list-hardware, or a file")
@@ -232,7 +232,7 @@ def _key(calibration: "Calibration", key: str, asked: Asked) -> str:
     return found
 
 
-def _settings(asked: Asked, first: Job) -> Iterator[Job]:
+def _settings(asked: Asked, first: SimulatedJob) -> Iterator[SimulatedJob]:
     """Yield a job for each setting, possible or not."""
     gpus = sorted(counts("--gpus", asked.gpus, MAX_COUNT))
     powers = limits("--power-limit", asked.power_limit)
@@ -255,17 +255,17 @@ def _settings(asked: Asked, first: Job) -> Iterator[Job]:
 
 
 def _row(
-    job: Job, epochs: int, target: Target | None, made_by: Calibrated | None
+    job: SimulatedJob, epochs: int, target: Target | None, made_by: Calibrated | None
 ) -> dict[str, Any]:
     if not job.local_batch:
         raise BadInput("--global-batch: cannot be divided by so many GPUs; allowed: a multiple")
     told = None if made_by is None else made_by.intervals(job)
-    row = row_of(predict(job), epochs, target, told)
+    row = prediction_row(predict(job), epochs, target, told)
     how = "uncalibrated" if made_by is None else f"calibrated {made_by.calibration.digest}"
     return {"simulated": True, "calibration": how, **row}
 
 
-def _named(job: Job) -> str:
+def _named(job: SimulatedJob) -> str:
     words = [f"{job.gpus:,} GPU{'s' * (job.gpus > 1)}"]
     given = {"W": job.power_limit_w, "MHz": job.clock_limit_mhz}
     words += [f"{value:g} {unit}" for unit, value in given.items() if value is not None]

@@ -119,7 +119,7 @@ class Campaign:
                 continue
             self._tried[planned.run_id] = record.finished_at
             if record.status == "done":
-                folder.drop_left()
+                folder.remove_stale_live_files()
                 self._note(record, here=False)
 
     def _damaged(self, run: PlannedRun, error: WattlawError) -> RunRecord:
@@ -308,7 +308,7 @@ class Campaign:
         try:
             folder.write(record, durable=self._launcher.is_durable)
             if record.status == "done":
-                folder.drop_live()
+                folder.remove_live_files()
         except OSError as error:  # a full disk; it is told all the same, and shows as interrupted
             told = "; ".join(filter(None, [record.reason, f"not recorded: {one_line(error)}"]))
             record = _failed(record, told)

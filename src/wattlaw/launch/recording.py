@@ -13,7 +13,7 @@ from wattlaw import crash, machine
 from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput
 from wattlaw.files import open_regular, write_text
-from wattlaw.isolation import own_environment, own_python
+from wattlaw.isolation import isolated_environment, isolated_python
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
@@ -95,7 +95,7 @@ class Recording:
         with open_regular(self.folder.log_path, append=True) as log:
             self._sampler = subprocess.Popen(
                 line,
-                env=own_environment(),
+                env=isolated_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -120,8 +120,8 @@ class Recording:
     def end_at_exit(self, reason: str) -> None:
         """Do so while the interpreter shuts down, when libraries cannot be imported any more."""
         self._end_live()
-        line = own_python("-m", "wattlaw.launch.recording", str(self.folder.path), reason)
-        subprocess.run(line, env=own_environment(), check=False, stdin=subprocess.DEVNULL)
+        line = isolated_python("-m", "wattlaw.launch.recording", str(self.folder.path), reason)
+        subprocess.run(line, env=isolated_environment(), check=False, stdin=subprocess.DEVNULL)
         self._lock.release()
 
     def abandon(self) -> None:
@@ -165,7 +165,7 @@ def finalize_recording(
     told = {"finished_at": now(), "notes": (*record.notes, *notes)}
     record = record.model_copy(update=told)
     folder.write(record)
-    folder.drop_live()
+    folder.remove_live_files()
     return record
 
 

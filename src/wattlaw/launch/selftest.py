@@ -15,7 +15,7 @@ from pathlib import Path
 
 from wattlaw.devices.meter import Target
 from wattlaw.errors import NotAvailable
-from wattlaw.isolation import own_environment
+from wattlaw.isolation import isolated_environment
 from wattlaw.store.live import read_live
 from wattlaw.store.record import DeviceReport, SamplerReport
 from wattlaw.telemetry import sampler
@@ -75,7 +75,7 @@ def run_checks(watch_s: float = 15.0, pairs: int = 40) -> list[Check]:
 def _sampling(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     line = sampler.command(folder, socket.gethostname(), Target(os.getpid(), 1 / _SAMPLE_HZ))
     process = subprocess.Popen(
-        line, env=own_environment(), stdin=subprocess.DEVNULL, start_new_session=True
+        line, env=isolated_environment(), stdin=subprocess.DEVNULL, start_new_session=True
     )
     stream = sampler.stream_path(folder, socket.gethostname())
     try:

@@ -17,7 +17,7 @@ from typing import Self
 
 from wattlaw.devices.limiter import Limiter, LimitState
 from wattlaw.errors import NotAvailable, NotPermitted, WattlawError, one_line
-from wattlaw.isolation import own_environment, own_python
+from wattlaw.isolation import isolated_environment, isolated_python
 from wattlaw.limits.requests import Limits, applied, check_range
 from wattlaw.limits.restore import limiters, recover, restore, that_have
 from wattlaw.limits.state_folder import SavedState, StateFolder, boot_id
@@ -231,11 +231,11 @@ class _Watchdog:
     def __init__(
         self, folder: StateFolder, token: str, devices: Sequence[str], locks: Sequence[int]
     ) -> None:
-        line = own_python("-m", "wattlaw.limits.watchdog")
+        line = isolated_python("-m", "wattlaw.limits.watchdog")
         line += [str(folder.path.resolve()), token, str(os.getpid()), *devices]
         process = subprocess.Popen(
             line,
-            env=own_environment(),
+            env=isolated_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=tuple(locks),

@@ -21,7 +21,7 @@ from scipy.optimize import least_squares
 
 from wattlaw.errors import Refused
 from wattlaw.simulator.cluster import Gpu
-from wattlaw.simulator.job import Job, Prediction
+from wattlaw.simulator.job import Prediction, SimulatedJob
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
 from wattlaw.study.base import Model
@@ -56,10 +56,10 @@ Sigma = Annotated[float, Field(gt=0, le=10)]
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSetting:
     """One measured setting. ``workload`` says which runs share a factor of their work."""
 
-    job: Job
+    job: SimulatedJob
     workload: str
     epoch_time_s: float
     gpu_power_w: float | None = None  # mean of one GPU over the training window
@@ -95,7 +95,7 @@ class Interval:
     high: float
 
 
-def calibrate(measured: Sequence[Measured], made_from: str = "") -> Calibration:
+def calibrate(measured: Sequence[MeasuredSetting], made_from: str = "") -> Calibration:
     """Return the calibration of one kind of board to measured runs.
 
     Raises
@@ -134,13 +134,15 @@ def calibrate(measured: Sequence[Measured], made_from: str = "") -> Calibration:
     )
 
 
-def calibrated(job: Job, calibration: Calibration, workload: str) -> Job:
+def apply_calibration(job: SimulatedJob, calibration: Calibration, workload: str) -> SimulatedJob:
     """Return a job with a calibration's parameters, and its workload's factor where it has one."""
     factor = calibration.work_factors.get(workload, 1.0)
     return replace(job, parameters=calibration.parameters, work_factor=factor)
 
 
-def intervals(job: Job, calibration: Calibration, workload: str) -> Mapping[str, Interval]:
+def prediction_intervals(
+    job: SimulatedJob, calibration: Calibration, workload: str
+) -> Mapping[str, Interval]:
     """Return 95 % intervals of ``epoch_time_s`` and, calibrated, ``gpu_power_w``, ``gpu_energy_j``.
 
     By the delta method: Var(ln y) = g' C g + sigma^2, with g the gradient of ln y by the
@@ -189,13 +191,13 @@ def _spread_of(factors: Mapping[str, float]) -> float:
     return sqrt((sum(one**2 for one in logs) + PRIOR**2) / (len(logs) + 1))
 
 
-def _logs(job: Job, packed: Floats) -> Floats:
+def _logs(job: SimulatedJob, packed: Floats) -> Floats:
     """Return ln of time, power and energy of a job with packed parameters and factor."""
     found = _predicted(job, packed[:-1], float(packed[-1])).train
     return np.log([found.duration_s, found.gpu_power_w, found.gpu_energy_j])
 
 
-def _predicted(job: Job, packed: Floats, log_factor: float) -> Prediction:
+def _predicted(job: SimulatedJob, packed: Floats, log_factor: float) -> Prediction:
     parameters = _unpacked(packed, job.parameters)
     return predict(replace(job, parameters=parameters, work_factor=exp(log_factor)))
 
@@ -234,7 +236,7 @@ class _Scatter:
 class _Fit:
     """Residuals of measured runs, and of parameters from their defaults."""
 
-    def __init__(self, measured: Sequence[Measured]) -> None:
+    def __init__(self, measured: Sequence[MeasuredSetting]) -> None:
         self._measured = measured
         self.workloads = tuple(dict.fromkeys(one.workload for one in measured))
         self.names = (*NAMES, *(f"work:{name}" for name in self.workloads))

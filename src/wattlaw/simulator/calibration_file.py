@@ -14,7 +14,7 @@ _WORK = "work:"
 _MAX_COVARIANCE = 1e300  # eigenvalues of larger ones overflow
 
 
-def text_of(calibration: Calibration) -> str:
+def calibration_json(calibration: Calibration) -> str:
     """Return a calibration as the text of its file, a line for each key and row."""
     data = calibration.model_dump(mode="json")
     rows = ",\n".join(f"    {json.dumps(row)}" for row in data.pop("covariance"))

@@ -11,8 +11,8 @@ from wattlaw.simulator.calibration import (
     PRIOR,
     SHARES,
     Calibration,
-    Measured,
-    calibrated,
+    MeasuredSetting,
+    apply_calibration,
     quantile,
 )
 from wattlaw.simulator.cluster import Gpu
@@ -24,7 +24,7 @@ _TOLD = 0.5
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedParameter:
     """A parameter, or the factor of a workload's work, with its 95 % interval."""
 
     name: str
@@ -32,11 +32,11 @@ class Fitted:
     value: float
     low: float
     high: float
-    is_told: bool  # by the runs; else it is about its default
+    is_identified: bool  # by the runs; else it is about its default
 
 
 @dataclass(frozen=True)
-class Misfit:
+class FitErrors:
     """Medians of |predicted / measured - 1| over the settings that were fitted to."""
 
     settings: int
@@ -45,7 +45,7 @@ class Misfit:
     energy: float | None  # of GPUs, power times time
 
 
-def parameters_of(calibration: Calibration, gpu: Gpu) -> list[Fitted]:
+def fitted_parameters(calibration: Calibration, gpu: Gpu) -> list[FittedParameter]:
     """Return the free fractions; those that the board's file gives have that as their default."""
     of_board = {
         "least_voltage": gpu.least_voltage,
@@ -60,33 +60,33 @@ def parameters_of(calibration: Calibration, gpu: Gpu) -> list[Fitted]:
         off = quantile(calibration) * deviation
         low, high = _interval(value, off, is_share=name in SHARES)
         told = deviation < _TOLD * PRIOR
-        found.append(Fitted(name, defaults[name], value, low, high, told))
+        found.append(FittedParameter(name, defaults[name], value, low, high, told))
     return found
 
 
-def factors_of(calibration: Calibration) -> list[Fitted]:
+def fitted_work_factors(calibration: Calibration) -> list[FittedParameter]:
     """Return the workloads' factors: work of a sample over that of the profile."""
     found = []
     for place, (name, factor) in enumerate(calibration.work_factors.items(), len(NAMES)):
         deviation = sqrt(max(0.0, calibration.covariance[place][place]))
         low, high = _interval(factor, quantile(calibration) * deviation, is_share=False)
         told = deviation < _TOLD * FACTOR_PRIOR
-        found.append(Fitted(name, 1.0, factor, low, high, told))
+        found.append(FittedParameter(name, 1.0, factor, low, high, told))
     return found
 
 
-def misfit(calibration: Calibration, measured: Sequence[Measured]) -> Misfit:
+def fit_errors(calibration: Calibration, measured: Sequence[MeasuredSetting]) -> FitErrors:
     """Return how far predictions are from what they were fitted to."""
     times, powers, energies = [], [], []
     for one in measured:
-        train = predict(calibrated(one.job, calibration, one.workload)).train
+        train = predict(apply_calibration(one.job, calibration, one.workload)).train
         times.append(abs(train.duration_s / one.epoch_time_s - 1))
         if one.gpu_power_w is not None:
             ratio = train.gpu_power_w / one.gpu_power_w
             powers.append(abs(ratio - 1))
             energies.append(abs(ratio * train.duration_s / one.epoch_time_s - 1))
     has_power = bool(powers)
-    return Misfit(
+    return FitErrors(
         len(measured),
         median(times),
         median(powers) if has_power else None,

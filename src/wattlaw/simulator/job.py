@@ -9,7 +9,7 @@ from wattlaw.study.base import Precision
 
 
 @dataclass(frozen=True)
-class Job:
+class SimulatedJob:
     """One setting of one workload on one cluster.
 
     ``samples`` and ``evaluation_samples`` are those of the whole data set; of the training
@@ -92,7 +92,7 @@ class Window:
 class Prediction:
     """What one epoch of a job takes. Energies are simulated, never measured."""
 
-    job: Job
+    job: SimulatedJob
     split: Split
     phases: tuple[Phase, ...]
     roofline_s: float  # least time of a step: peaks of the hardware, nothing else

@@ -55,7 +55,7 @@ class Busy:
     memory_share: Floats  # likewise of the memory
 
 
-def load_of(
+def kernel_load(
     profile: WorkloadProfile, phases: Collection[str], samples: float, precision: Precision
 ) -> Load:
     """Return the kernels of some phases for a micro-batch of so many samples."""

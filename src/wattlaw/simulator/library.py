@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from wattlaw.errors import BadInput
 from wattlaw.simulator.cluster import Cluster, Described, Gpu
 from wattlaw.study.document import read_document
-from wattlaw.study.rules import Misfit
+from wattlaw.study.rules import LocatedError
 
 _FILES = Path(__file__).parent / "hardware"
 _WHAT = "hardware file"
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
     source: str
 
 
-def names() -> list[str]:
+def cluster_names() -> list[str]:
     """Return the clusters that ship with the package."""
     return _stems("clusters")
 
@@ -41,8 +41,8 @@ def read_cluster(name_or_path: str) -> Cluster:
     Parameters
     ----------
     name_or_path
-        The name of a cluster (see ``names``); that of a board (see ``gpu_names``), which gives one
-        node with that board alone in an assumed machine; or the path of a YAML file.
+        The name of a cluster (see ``cluster_names``); the name of a board (see ``gpu_names``) for
+        one node with one such board in an assumed machine; or the path of a YAML file.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def read_cluster(name_or_path: str) -> Cluster:
         There is none of this name, or the file is not valid: one line with the file, the line,
         the dotted key, what was given and what is allowed.
     """
-    if name_or_path in names():
+    if name_or_path in cluster_names():
         return _shipped(name_or_path)
     if name_or_path in gpu_names():
         return _one_board(name_or_path)
@@ -59,8 +59,9 @@ def read_cluster(name_or_path: str) -> Cluster:
         return read_document(path, Cluster, _WHAT, _with_board)
     given = "".join(char if char.isprintable() else "?" for char in name_or_path)
     raise BadInput(
-        f'no hardware is called "{given[:100]}"; allowed: a cluster ({", ".join(names())}), '
-        f"one board ({', '.join(gpu_names())}), or the path of a YAML file"
+        f'no hardware is called "{given[:100]}"; allowed: a cluster '
+        f"({', '.join(cluster_names())}), one board ({', '.join(gpu_names())}), or the path of a "
+        "YAML file"
     )
 
 
@@ -99,7 +100,7 @@ def _with_board(data: dict[str, Any]) -> dict[str, Any]:
         return data
     name = node["gpu"]
     if name not in gpu_names():
-        raise Misfit(
+        raise LocatedError(
             f'given "{name[:100]}"; allowed: one of {", ".join(gpu_names())}, or a mapping that '
             "describes a board",
             *("node", "gpu"),

@@ -15,7 +15,7 @@ from wattlaw.errors import BadInput
 from wattlaw.simulator import kernels
 from wattlaw.simulator.communication import Route, communication
 from wattlaw.simulator.data_loading import first_input_s, input_s, loader_processes
-from wattlaw.simulator.job import Job, Phase, Prediction, Split, Window
+from wattlaw.simulator.job import Phase, Prediction, SimulatedJob, Split, Window
 from wattlaw.simulator.kernels import Load
 from wattlaw.simulator.power import Board, Point, with_curve
 from wattlaw.simulator.spread import deviation_of_maximum, slowest_over_mean, step_cv
@@ -34,7 +34,7 @@ class _Update:
     phases: tuple[Phase, ...]
 
 
-def predict(job: Job) -> Prediction:
+def predict(job: SimulatedJob) -> Prediction:
     """Return time, power and utilisation of a job's mean epoch.
 
     Raises
@@ -76,7 +76,7 @@ def predict(job: Job) -> Prediction:
     )
 
 
-def _check(job: Job) -> None:
+def _check(job: SimulatedJob) -> None:
     gpu = job.cluster.gpu
     kernels.peak_flops(gpu, job.precision)
     for key, given, low, high in (
@@ -87,7 +87,7 @@ def _check(job: Job) -> None:
             raise BadInput(f"{key}: given {given:g}; allowed on {gpu.name}: {low:g} to {high:g}")
 
 
-def _warnings(job: Job) -> tuple[str, ...]:
+def _warnings(job: SimulatedJob) -> tuple[str, ...]:
     found = []
     if job.nodes > job.cluster.nodes:
         found.append(
@@ -106,7 +106,7 @@ def _warnings(job: Job) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _memory_gb(job: Job) -> float:
+def _memory_gb(job: SimulatedJob) -> float:
     """Return roughly what a rank needs: parameters four times over, and activations.
 
     Gradients and two moments of the optimiser are as large as the parameters, in float32. What the
@@ -118,22 +118,22 @@ def _memory_gb(job: Job) -> float:
     return (state + kept) / 1e9
 
 
-def _board(job: Job) -> Board:
+def _board(job: SimulatedJob) -> Board:
     gpu = with_curve(job.cluster.gpu, job.parameters)
     return Board(gpu, job.precision, job.parameters, job.power_limit_w, job.clock_limit_mhz)
 
 
-def _micro(job: Job, local: float) -> tuple[int, float]:
+def _micro(job: SimulatedJob, local: float) -> tuple[int, float]:
     """Return the number of micro-batches of a rank's share of a step, and their samples."""
     pieces = min(job.gradient_accumulation, ceil(local))
     return pieces, local / pieces
 
 
-def _loads(job: Job, local: float) -> tuple[Load, Load]:
+def _loads(job: SimulatedJob, local: float) -> tuple[Load, Load]:
     """Return the kernels of one step on one rank, and those of the last backward pass."""
     pieces, samples = _micro(job, local)
     passes = _load(job, ("forward", "backward"), samples)
-    update = kernels.load_of(job.profile, ("update",), 0.0, job.precision)
+    update = kernels.kernel_load(job.profile, ("update",), 0.0, job.precision)
     both = Load(
         np.concatenate([passes.count * pieces, update.count]),
         np.concatenate([passes.flops, update.flops]),
@@ -142,21 +142,21 @@ def _loads(job: Job, local: float) -> tuple[Load, Load]:
     return both, _load(job, ("backward",), samples)
 
 
-def _load(job: Job, phases: tuple[str, ...], samples: float) -> Load:
+def _load(job: SimulatedJob, phases: tuple[str, ...], samples: float) -> Load:
     """Return kernels for so many samples, each of which is ``work_factor`` times the profile'."""
-    return kernels.load_of(job.profile, phases, samples * job.work_factor, job.precision)
+    return kernels.kernel_load(job.profile, phases, samples * job.work_factor, job.precision)
 
 
-def _roofline_s(job: Job, local: float) -> float:
+def _roofline_s(job: SimulatedJob, local: float) -> float:
     return kernels.roofline_s(_loads(job, local)[0], job.cluster.gpu, job.precision)
 
 
-def _host_s(job: Job, load: Load) -> float:
+def _host_s(job: SimulatedJob, load: Load) -> float:
     own = job.parameters
     return load.launches * own.launch_us * 1e-6 + own.step_ms * 1e-3
 
 
-def _update(job: Job, local: float) -> _Update:
+def _update(job: SimulatedJob, local: float) -> _Update:
     """Return a step of which each rank computes ``local`` samples."""
     own, gpu = job.parameters, job.cluster.gpu
     load, backward = _loads(job, local)
@@ -180,7 +180,7 @@ def _update(job: Job, local: float) -> _Update:
     )  # fmt: skip
 
 
-def _forward(job: Job, local: float) -> _Update:
+def _forward(job: SimulatedJob, local: float) -> _Update:
     """Return the forward pass of an evaluation; ranks do not wait for each other."""
     load = _load(job, _FORWARD, local)
     board = _board(job)
@@ -189,7 +189,7 @@ def _forward(job: Job, local: float) -> _Update:
 
 
 def _put_together(
-    job: Job,
+    job: SimulatedJob,
     local: float,
     point: Point,
     board: Board,
@@ -224,7 +224,7 @@ def _put_together(
     return _Update(split, point, phases)
 
 
-def _bottleneck(job: Job, update: _Update) -> str:
+def _bottleneck(job: SimulatedJob, update: _Update) -> str:
     """Return what would have to be quicker for steps to be quicker.
 
     Loader processes and the host work beside the kernels: whichever is waited for holds all.
@@ -243,19 +243,19 @@ def _bottleneck(job: Job, update: _Update) -> str:
     return "launch" if split.launch_s > 0 and not is_paused else "compute"
 
 
-def _step_cv(job: Job, computing_share: float) -> float:
+def _step_cv(job: SimulatedJob, computing_share: float) -> float:
     """Return standard deviation over mean of steps: each takes as long as the slowest rank."""
     of_rank = step_cv(job.parameters, job.profile.work_cv, job.local_batch)
     return computing_share * of_rank * deviation_of_maximum(job.gpus)
 
 
-def _edges_s(job: Job) -> float:
+def _edges_s(job: SimulatedJob) -> float:
     """Return what an epoch takes besides its steps: barriers, and its order on every rank."""
     own = job.parameters
     return own.epoch_ms * 1e-3 + own.order_ns * 1e-9 * job.samples
 
 
-def _evaluation(job: Job, awake_w: float) -> Window:
+def _evaluation(job: SimulatedJob, awake_w: float) -> Window:
     local = min(float(job.local_batch), job.evaluation_samples / job.gpus)
     passes = job.evaluation_samples / (local * job.gpus)
     whole = ceil(passes - 1e-9)
@@ -265,7 +265,7 @@ def _evaluation(job: Job, awake_w: float) -> Window:
 
 
 def _window(
-    job: Job,
+    job: SimulatedJob,
     steps: list[tuple[int, _Update]],
     startup_s: float,
     awake_w: float,

@@ -26,7 +26,7 @@ class Target:
         return epochs_to_target(global_batch, self.critical_batch, self.least_epochs)
 
 
-def row_of(
+def prediction_row(
     found: Prediction,
     epochs: int = 1,
     target: Target | None = None,
@@ -110,7 +110,7 @@ def row_of(
     }
 
 
-def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def add_scaling(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return rows with how they scale, in series of equal limits, GPUs ascending.
 
     ``speedup`` is T(n) / T(N) of an epoch with n the least count of the series, and

@@ -82,7 +82,7 @@ def read_live(
     import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
-    from wattlaw.store.schema import faults_of
+    from wattlaw.store.schema import find_faults
 
     whole = read_bytes(path, MAX_BYTES)
     end = whole.rfind(b"\n") + 1
@@ -118,7 +118,7 @@ def read_live(
     table = pa.table(columns, schema=schema)
     lines = len(table) if lines is None else lines
     checked = table if host is not None else table.drop_columns(["host"])
-    for _, is_bad in faults_of(checked, ("start_ns", "duration_s")):
+    for _, is_bad in find_faults(checked, ("start_ns", "duration_s")):
         bad = is_bad if bad is None else pc.or_(bad, is_bad)
     table = table if bad is None else table.filter(pc.invert(bad))
     if len(table) < lines and damage is not None:

@@ -93,7 +93,7 @@ class RunFolder:
         """
         if record is None:
             return "planned"
-        if record.status == "running" and not record.site and not RunLock(self).is_held():
+        if record.status == "running" and not record.site and not RunLock(self).is_locked():
             return "interrupted"
         return record.status
 
@@ -151,14 +151,14 @@ class RunFolder:
         for attempt in (self.path / "live").glob("*"):
             remove_abandoned(attempt)
 
-    def drop_left(self) -> None:
+    def remove_stale_live_files(self) -> None:
         """Drop the live files of a done run that was killed before it could, unless it lives."""
         if (self.path / "live").exists():
             with RunLock(self) as lock:
                 if lock.acquire():
-                    self.drop_live()
+                    self.remove_live_files()
 
-    def drop_live(self) -> None:
+    def remove_live_files(self) -> None:
         """Remove the live files, and the checkpoint, once the finished tables are there."""
         shutil.rmtree(self.path / "live", ignore_errors=True)
         self.checkpoint_path.unlink(missing_ok=True)
@@ -198,7 +198,7 @@ class RunLock:
             self._file.close()
             self._file = None
 
-    def is_held(self) -> bool:
+    def is_locked(self) -> bool:
         """Say whether some process holds the claim now, without taking it."""
         try:
             file = open_regular(self._path)

@@ -88,7 +88,7 @@ WINDOWS = _schema(
 )
 
 #: What the device samples add to a window.
-ENERGY = _schema(
+WINDOW_ENERGY = _schema(
     gpu_energy_j=_FLOAT,
     gpu_energy_counter_j=_FLOAT,
     gpu_energy_integral_j=_FLOAT,
@@ -135,7 +135,7 @@ SAMPLES = _schema(
 )
 
 _ID = _schema(run_id=_TEXT)
-EPOCHS = pa.schema([*_ID, *WINDOWS, *ENERGY])
+EPOCHS = pa.schema([*_ID, *WINDOWS, *WINDOW_ENERGY])
 TELEMETRY = pa.schema([*_ID, *SAMPLES])
 TABLES = {"runs": RUNS, "epochs": EPOCHS, "telemetry": TELEMETRY}
 
@@ -151,7 +151,7 @@ _VOCABULARY = {
 _MOST_S, _MOST_NS = 4e9, 2**62
 
 
-def faults_of(table: pa.Table, also_required: Collection[str] = ()) -> list[tuple[str, pa.Array]]:
+def find_faults(table: pa.Table, also_required: Collection[str] = ()) -> list[tuple[str, pa.Array]]:
     """Return what no table of a store can hold: a sentence for each fault, and its rows as a mask.
 
     Parameters

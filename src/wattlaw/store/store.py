@@ -117,7 +117,7 @@ class Store:
         found = (folder.read() for folder in self.folders())
         return [record for record in found if record is not None]
 
-    def records_of(self, run_ids: Collection[str]) -> dict[str, RunRecord | None]:
+    def records_by_id(self, run_ids: Collection[str]) -> dict[str, RunRecord | None]:
         """Return the records that are there of some runs, by run id.
 
         A record that cannot be read is None. Where no store is there are none.
@@ -137,7 +137,7 @@ class Store:
                     found |= {name: record} if record is not None else {}
         return found
 
-    def undamaged(self) -> list[RunRecord]:
+    def readable_records(self) -> list[RunRecord]:
         """Return the records of all runs that have one which can be read."""
         found = []
         for folder in self.folders():
@@ -235,13 +235,13 @@ def read_validated(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from wattlaw.store.schema import faults_of
+    from wattlaw.store.schema import find_faults
 
     table = read_all(paths, schema)
-    if faults_of(table):
+    if find_faults(table):
         for path in paths:
             with _naming(path):
-                for words, is_bad in faults_of(_read(path, schema)):
+                for words, is_bad in find_faults(_read(path, schema)):
                     row = pc.index(is_bad, value=True).as_py() + 1
                     raise pa.ArrowInvalid(f"row {row}: {words}")
     return table

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from wattlaw.errors import BadInput
 from wattlaw.files import read_input
-from wattlaw.study.rules import Misfit
+from wattlaw.study.rules import LocatedError
 from wattlaw.text import quote
 
 MAX_BYTES = 250_000
@@ -73,7 +73,7 @@ def read_document(
     what
         What such a file is called, in messages: ``study file``.
     prepare
-        Changes plain data before they are validated; it may raise ``Misfit``.
+        Changes plain data before they are validated; it may raise ``LocatedError``.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def _read(
     try:
         data = prepare(data)
         return model.model_validate_json(json.dumps(data))
-    except Misfit as error:
+    except LocatedError as error:
         raise BadInput(f"{_place(path, root, error.place)}: {error}") from None
     except ValidationError as error:
         problems = _innermost(error.errors(include_url=False))
@@ -239,7 +239,7 @@ def _innermost(problems: list[ErrorDetails]) -> list[ErrorDetails]:
 def _location(details: ErrorDetails) -> Location:
     """Return where the first thing stands that is wrong, which may lie within what was checked."""
     error = details.get("ctx", {}).get("error")
-    place = (*details["loc"], *error.place) if isinstance(error, Misfit) else details["loc"]
+    place = (*details["loc"], *error.place) if isinstance(error, LocatedError) else details["loc"]
     return tuple(part for part in place if part != "[key]")  # pydantic's word for a mapping's key
 
 

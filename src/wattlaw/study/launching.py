@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from wattlaw.study.base import Model, Name, Word
-from wattlaw.study.rules import Misfit
+from wattlaw.study.rules import LocatedError
 from wattlaw.text import quote
 
 #: Options of sbatch that a study may give. Others say what a run is, on which its results depend;
@@ -81,10 +81,10 @@ class Simulation(Model):
 
 
 #: How much earlier than asked for Slurm may send its warning (sbatch(1), --signal).
-SLURMS_LATITUDE_S = 60
+SLURM_EARLY_SIGNAL_S = 60
 
 
-def seconds_of(time: str) -> int:
+def parse_time_limit(time: str) -> int:
     """Return the seconds of a time limit as Slurm reads it (sbatch(1), --time).
 
     With days: ``days-hours[:minutes[:seconds]]``; without: ``minutes[:seconds]`` or
@@ -177,25 +177,25 @@ class Slurm(Model):
         for name, value in given.items():
             if name not in ALLOWED:
                 own = f" (set launch.slurm.{name})" if name in ("time", "gres") else ""
-                raise Misfit(f"cannot be set here{own}; allowed: {', '.join(ALLOWED)}", name)
+                raise LocatedError(f"cannot be set here{own}; allowed: {', '.join(ALLOWED)}", name)
             if (allowed := _fault(name, value)) is not None:
-                raise Misfit(f"given {quote(value)}; allowed: {allowed}", name)
+                raise LocatedError(f"given {quote(value)}; allowed: {allowed}", name)
         return given
 
     @field_validator("python")
     @classmethod
     def _python_is_printable(cls, given: str | None) -> str | None:
         if given is not None and not given.isprintable():
-            raise Misfit(f"given {quote(given)}; allowed: printable characters, or null")
+            raise LocatedError(f"given {quote(given)}; allowed: printable characters, or null")
         return given
 
     @model_validator(mode="after")
     def _there_is_time_to_warn(self) -> Self:
-        least_s = self.warn_s + SLURMS_LATITUDE_S
-        if self.time is not None and seconds_of(self.time) < least_s:
-            raise Misfit(
-                f"given {self.time}, {seconds_of(self.time)} s; allowed: at least warn_s and "
-                f"{SLURMS_LATITUDE_S} s, {least_s} s, since Slurm may warn so much earlier",
+        least_s = self.warn_s + SLURM_EARLY_SIGNAL_S
+        if self.time is not None and parse_time_limit(self.time) < least_s:
+            raise LocatedError(
+                f"given {self.time}, {parse_time_limit(self.time)} s; allowed: at least warn_s and "
+                f"{SLURM_EARLY_SIGNAL_S} s, {least_s} s, since Slurm may warn so much earlier",
                 "time",
             )
         return self
@@ -205,9 +205,11 @@ class Slurm(Model):
     def _lines_are_lines(cls, given: tuple[str, ...]) -> tuple[str, ...]:
         for place, line in enumerate(given):
             if "\n" in line or "\r" in line:
-                raise Misfit("given several lines; allowed: one line in each item", place)
+                raise LocatedError("given several lines; allowed: one line in each item", place)
             if not line.replace("\t", " ").isprintable():
-                raise Misfit(f"given {quote(line)}; allowed: printable characters and tabs", place)
+                raise LocatedError(
+                    f"given {quote(line)}; allowed: printable characters and tabs", place
+                )
         return given
 
 

@@ -13,7 +13,14 @@ from pydantic import Field, JsonValue, PlainValidator, model_validator
 
 from wattlaw.study.base import MAX_COUNT, Count, Fraction, Model, Name, Positive, Precision, Word
 from wattlaw.study.launching import Launch
-from wattlaw.study.rules import FRACTIONS, PLACEHOLDERS, Misfit, filled, fraction, fraction_of
+from wattlaw.study.rules import (
+    FRACTIONS,
+    PLACEHOLDERS,
+    LocatedError,
+    evaluate_fraction,
+    parse_fraction,
+    substitute,
+)
 from wattlaw.text import join_names, quote
 
 _COUNTS = "a list of whole numbers >= 1"
@@ -57,9 +64,9 @@ class WorkloadSpec(Model):
             raise ValueError("given command and options; allowed: options are for workloads only")
         for index, word in enumerate(self.command or ()):
             try:
-                filled(word, dict.fromkeys(PLACEHOLDERS))
+                substitute(word, dict.fromkeys(PLACEHOLDERS))
             except ValueError as error:
-                raise Misfit(str(error), "command", index) from None
+                raise LocatedError(str(error), "command", index) from None
         return self
 
 
@@ -78,7 +85,7 @@ class Sweep(Model):
     precision: tuple[Precision, ...] = Field(
         default=("fp32",), min_length=1, description="a list of: fp32, tf32, bf16, fp16"
     )
-    dataset_fraction: tuple[Annotated[Any, PlainValidator(fraction)], ...] = Field(
+    dataset_fraction: tuple[Annotated[Any, PlainValidator(parse_fraction)], ...] = Field(
         default=(1.0,), min_length=1, description=FRACTIONS
     )
     workloads: tuple[Name, ...] | None = Field(
@@ -116,8 +123,8 @@ class Sweep(Model):
         extremes = (min(self.gpus), max(self.gpus))
         for index, rule in enumerate(self.dataset_fraction):
             for workers in extremes:
-                if fraction_of(rule, workers) > 1:
-                    raise Misfit(
+                if evaluate_fraction(rule, workers) > 1:
+                    raise LocatedError(
                         f"given {rule}, with {workers} gpus more than 1; allowed: {FRACTIONS}",
                         "dataset_fraction",
                         index,
@@ -250,13 +257,13 @@ class Study(Model):
         for index, sweep in enumerate(self.sweeps):
             for place, name in enumerate(sweep.workloads or ()):
                 if name not in names:
-                    raise Misfit(
+                    raise LocatedError(
                         f"given {quote(name)}; allowed: {join_names(sorted(names))}",
                         *("sweeps", index, "workloads", place),
                     )
             covered.update(sweep.workloads or ())
             if sweep.epochs is not None and sweep.epochs <= self.measure.warmup_epochs:
-                raise Misfit(
+                raise LocatedError(
                     f"given {sweep.epochs}, of which measure.warmup_epochs are "
                     f"{self.measure.warmup_epochs}; allowed: more than those",
                     *("sweeps", index, "epochs"),
@@ -264,7 +271,7 @@ class Study(Model):
         are_all_covered = any(sweep.workloads is None for sweep in self.sweeps)
         for index, workload in enumerate(self.workloads):
             if not are_all_covered and workload.name not in covered:
-                raise Misfit(
+                raise LocatedError(
                     f"no sweep is for {workload.name}; allowed: at least one for each workload",
                     *("workloads", index),
                 )

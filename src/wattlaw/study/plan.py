@@ -13,7 +13,7 @@ from typing import NamedTuple
 from wattlaw.errors import BadInput
 from wattlaw.study.identity import around_setting, digest, encoded
 from wattlaw.study.model import Measure, RunSpec, Setting, Study, Sweep, Train, WorkloadSpec
-from wattlaw.study.rules import fraction_of
+from wattlaw.study.rules import evaluate_fraction
 
 MAX_RUNS = 200_000
 
@@ -159,5 +159,5 @@ def _settings(sweep: Sweep) -> Iterator[Setting]:
             power_limit_w=power,
             clock_limit_mhz=clock,
             precision=precision,
-            dataset_fraction=fraction_of(fraction, gpus),
+            dataset_fraction=evaluate_fraction(fraction, gpus),
         )

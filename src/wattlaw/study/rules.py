@@ -9,7 +9,7 @@ _RULE = re.compile(r"gpus/(?P<below>[1-9][0-9]{0,6})|(?P<above>[1-9][0-9]{0,6})/
 FRACTIONS = "a list of numbers > 0 and <= 1, or of rules such as gpus/256 or 1/gpus"
 
 
-class Misfit(ValueError):
+class LocatedError(ValueError):
     """Parts of a study that do not fit together, and the place within what was checked."""
 
     def __init__(self, message: str, *place: str | int) -> None:
@@ -17,7 +17,7 @@ class Misfit(ValueError):
         self.place = place
 
 
-def fraction(given: Any) -> float | str:
+def parse_fraction(given: Any) -> float | str:
     """Return a share of the data set, or the rule that makes one from the number of GPUs.
 
     Raises
@@ -32,7 +32,7 @@ def fraction(given: Any) -> float | str:
     raise PydanticCustomError("fraction", FRACTIONS)
 
 
-def fraction_of(rule: float | str, gpus: int) -> float:
+def evaluate_fraction(rule: float | str, gpus: int) -> float:
     """Return the share of the data set that a rule means with so many GPUs."""
     if isinstance(rule, float):
         return rule
@@ -48,7 +48,7 @@ PLACEHOLDERS = (
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
-def filled(word: str, values: dict[str, object]) -> str:
+def substitute(word: str, values: dict[str, object]) -> str:
     """Return a word of a command with the values of a run; ``{{`` and ``}}`` are braces.
 
     Raises

@@ -19,7 +19,7 @@ from wattlaw import processes
 from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput, WattlawError
 from wattlaw.files import write_text
-from wattlaw.isolation import isolate, own_python
+from wattlaw.isolation import isolate, isolated_python
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Measure
@@ -118,7 +118,7 @@ def _run(
     live.mkdir(parents=True, exist_ok=True)
     is_command = record.spec.workload.command is not None
     line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers)]
-    line += ["--no-python", *own_python("-u", "-m")]
+    line += ["--no-python", *isolated_python("-u", "-m")]
     with _sampling(live, record.spec.measure, wait=is_command), Clocks(clock, live) as clocks:
         if is_command:
             os.environ[RUN_FOLDER] = str(folder.path.resolve())
@@ -126,7 +126,7 @@ def _run(
             line += [_COMMAND_RANK, *command.command_arguments(record)]
         else:
             line += [WORKER, str(folder.path), str(attempt)]
-        with processes.beginning():
+        with processes.collector_paused():
             import torch.distributed.run  # noqa: F401 - seconds that are no part of a command
         clocks.compare("begin")
         start_ns, start_s = time.time_ns(), time.perf_counter()
