@@ -334,18 +334,18 @@ def test_the_table_of_another_run_is_not_taken_for_this_ones(store):
     path = store.folder(ID).epochs_path
     foreign = pq.read_table(path).to_pylist()
     pq.write_table(pa.Table.from_pylist([r | {"run_id": "e" * 16} for r in foreign], EPOCHS), path)
-    with pytest.raises(BadInput, match=f"it holds run '{'e' * 16}', not {ID}"):
+    with pytest.raises(BadInput, match=f"it is of run '{'e' * 16}', not {ID}"):
         store.arrow("epochs")
 
 
 def test_a_folder_that_is_no_store_is_said_to_be_none(tmp_path):
-    with pytest.raises(BadInput, match="no store"):
+    with pytest.raises(BadInput, match="not a store"):
         Store.existing(tmp_path)
 
 
 def test_a_store_cannot_be_made_where_a_file_stands(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot hold a store"):
+    with pytest.raises(BadInput, match="cannot be a store"):
         Store(tmp_path / "file").create()
 
 

@@ -43,13 +43,13 @@ def import_table(
     source = "".join(c if c.isprintable() else "?" for c in table.name)
     runs, refused = parse_runs(found.rows, fields, source, name)
     if not runs:
-        _tell(table, found.place, refused)
+        _tell(table, found.unit, refused)
         raise BadInput(f"{table}: none of its {len(found.rows)} rows can be imported")
     home = Store(store)
     home.create()
     written = write_runs(home, runs)
     refused += written.rejected
-    _tell(table, found.place, refused)
+    _tell(table, found.unit, refused)
     if written.other_runs:
         print(
             f"wattlaw: {store} has {written.other_runs} other runs imported from a file of this "
