@@ -213,7 +213,7 @@ def test_an_option_is_refused_or_is_one_word_for_sbatch(tmp_path_factory, option
         ({"time": "02:00:00\n"}, "slurm.time"),
         ({"setup": ["echo \x1b[31m"]}, "slurm.setup[0]: given"),
         ({"python": "python\nid"}, "slurm.python: given"),
-        ({"time": "00:02:00"}, "slurm.time: given 00:02:00, 120 s; allowed: at least warn_s"),
+        ({"time": "00:02:00"}, "slurm.time: given 00:02:00, 120 s; allowed: at least 180 s"),
         ({"setup": ["a\nb"]}, "slurm.setup[0]: given several lines"),
         ({"max_queued": 0}, "slurm.max_queued"),
         ({"poll_s": 0.1}, "slurm.poll_s"),
