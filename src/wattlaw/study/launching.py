@@ -194,7 +194,7 @@ class Slurm(Model):
         if self.time is not None and parse_time_limit(self.time) < least_s:
             raise LocatedError(
                 f"given {self.time}, {parse_time_limit(self.time)} s; allowed: at least "
-                f"{least_s} s, warn_s and the {SLURM_EARLY_SIGNAL_S} s by which Slurm may signal early",
+                f"{least_s} s, since Slurm may signal {SLURM_EARLY_SIGNAL_S} s before warn_s",
                 "time",
             )
         return self
