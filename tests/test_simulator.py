@@ -62,7 +62,7 @@ def predicted(of: SimulatedJob) -> Prediction | None:
     try:
         return predict(of)
     except BadInput as error:
-        assert "allowed: one or more for each" in str(error)
+        assert "allowed: a sample for each GPU" in str(error)
         return None
 
 
