@@ -253,9 +253,9 @@ def put(where: str, value: object) -> dict[str, Any]:
         ("node.gpu", "b300", 'node.gpu: given "b300"; allowed: one of a100-sxm-40gb'),
         ("node.gpu", "../gpus/v100-pcie-32gb", "node.gpu: given"),
         ("node", "dgx-h100", 'node: given "dgx-h100"; allowed: a mapping'),
-        ("network.sources", {}, "network: sources: nothing about bandwidth_gb_s, latency_us"),
+        ("network.sources", {}, "network: sources: none for bandwidth_gb_s, latency_us"),
         ("network.sources.latency_us", " ", "network.sources.latency_us: given"),
-        ("network.sources.speed", "x", "network: sources: no number is called speed; allowed:"),
+        ("network.sources.speed", "x", "network: sources: no number is named speed; allowed:"),
         ("network.name", "", 'network.name: given ""; allowed: text of 1 to 100'),
     ],
 )
@@ -379,7 +379,7 @@ def test_any_bytes_are_refused_in_one_line(
 
 
 def test_models_refuse_a_number_without_source_also_in_code() -> None:
-    with pytest.raises(ValueError, match="nothing about latency_us"):
+    with pytest.raises(ValueError, match="none for latency_us"):
         Link(name="x", bandwidth_gb_s=1, latency_us=1, sources={"bandwidth_gb_s": "assumed: x"})
 
 

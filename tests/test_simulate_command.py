@@ -123,7 +123,7 @@ def test_settings_that_cannot_be_are_named_and_the_others_kept(capsys):
         (("--dataset-fraction", "2"), "--dataset-fraction: given 2; allowed"),
         (("--epochs", "0"), "--epochs: given 0; allowed"),
         (("--global-batch", "64"), "given both of --local-batch and --global-batch"),
-        (("--hardware", "abacus"), 'no hardware is called "abacus"; allowed'),
+        (("--hardware", "abacus"), 'no hardware is named "abacus"; allowed'),
         (("--workload", "abacus"), "abacus"),
         (("--options", "{"), "--options: given '{'; allowed: a JSON object"),
         (("--options", '{"depth": 3}'), "resnet50.options.depth: unknown key; allowed"),

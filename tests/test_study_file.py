@@ -94,7 +94,7 @@ CHANGES = {
     "an open brace": (NET, "{command: [python, '{\"a\": 1']}", "{{ is a brace"),
     "a closing brace": (NET, "{command: [python, 'a}']}", "workloads[0].command[1]"),
     "a command with options": (NET, "{command: [python], options: {lr: 1}}", "given command and"),
-    "a command of an odd name": (NET, "{command: [python], name: a b}", "or one for a command"),
+    "a command of an odd name": (NET, "{command: [python], name: a b}", "or of a command"),
     "neither name nor command": (NET, "{command: null}", "workloads[0].name: given nothing"),
     "an unknown sweep key": ("power_limit_w", "power_cap", "unknown key"),
     "an unknown key": ("repeats", "repeat", "unknown key; allowed: name"),
