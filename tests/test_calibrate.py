@@ -86,8 +86,8 @@ def test_known_parameters_lie_within_their_intervals(fitted: list[Calibration]) 
     assert np.mean(inside) >= 0.9
     for calibration in fitted:
         by_name = {one.name: one for one in fitted_parameters(calibration, BOARD)}
-        assert by_name["power_busy"].is_told
-        assert not by_name["compute_tensor"].is_told  # nothing ran on it
+        assert by_name["power_busy"].is_identified
+        assert not by_name["compute_tensor"].is_identified  # nothing ran on it
         assert by_name["compute_tensor"].value == pytest.approx(0.45)
         (factor,) = fitted_work_factors(calibration)
         assert factor.low <= 1 <= factor.high
