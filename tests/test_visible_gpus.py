@@ -187,7 +187,7 @@ def test_no_text_in_the_environment_is_an_error_and_no_board_counts_twice(
         assert not is_ordered
         assert count == 3
         return
-    assert len(set(found.gpus)) == len(found.boards)
+    assert len(set(found.gpus)) == len(found.gpus)
     assert {*found.gpus} <= {*BOARDS[:count]}
 
 
