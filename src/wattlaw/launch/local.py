@@ -164,7 +164,7 @@ class LocalLauncher(AttachedLauncher):
         line = own_python("-m", "wattlaw.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
-        line += rendezvous.words
+        line += rendezvous.arguments
         with naming(folder.log_path), open_regular(folder.log_path, append=True) as log:
             head = f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n"
             log.write(head.encode())
