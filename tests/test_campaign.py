@@ -147,7 +147,7 @@ def test_a_failing_rank_is_quoted_and_costs_no_other_run(tmp_path, write_study):
     assert found["broken", 2].reason == "rank 1: ValueError: sample 7 is broken"
     assert found["digits-cnn", 2].status == "done"
     assert {found[name, 64].status for name in ("broken", "digits-cnn")} == {"skipped"}
-    assert "this machine holds 4" in found["digits-cnn", 64].reason
+    assert "this machine has 4" in found["digits-cnn", 64].reason
     assert "wattlaw status" in ended.stdout
 
 

@@ -143,8 +143,8 @@ def test_other_launchers_take_a_launch_as_it_is():
         ({}, ["--fail-share", "nan"], "run: --fail-share nan; allowed: 0 to 1"),
         ({}, ["--hardware", "nowhere/x.yaml"], "nowhere/x.yaml: cannot be read"),
         ({}, ["--calibration", "nowhere/c.json"], "nowhere/c.json"),
-        ({"kind": "local"}, ["--hardware", "mit-v100"], "run: given --hardware with the launcher"),
-        ({"kind": "local"}, ["--fail-share", "0"], "run: given --fail-share with the launcher"),
+        ({"kind": "local"}, ["--hardware", "mit-v100"], "run: --hardware requires the launcher"),
+        ({"kind": "local"}, ["--fail-share", "0"], "run: --fail-share requires the launcher"),
     ],
 )
 def test_what_cannot_be_simulated_at_all_is_told_in_one_line(

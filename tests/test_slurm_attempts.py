@@ -223,7 +223,7 @@ def test_without_accounting_a_job_that_vanished_is_left_to_the_next_start(queue)
     command(queue.bin, "sacct", "Slurm accounting storage is disabled", code=1)
     queue.tell()
     ended = [queue.look(attempt) for _ in range(3)][-1]
-    assert "left the queue without a word" in ended.reason
+    assert "disappeared from the queue" in ended.reason
     assert ended.record.interrupted
 
 
