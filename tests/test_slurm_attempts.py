@@ -78,7 +78,7 @@ def queue(tmp_path, monkeypatch):
     ("state", "code", "expected"),
     [
         ("CANCELLED", 0, "job 7 was cancelled"),
-        ("OUT_OF_MEMORY", 0, "job 7: ran out of its nodes' memory"),
+        ("OUT_OF_MEMORY", 0, "job 7: ran out of memory on its nodes"),
         ("TIMEOUT", 0, "job 7: reached its time limit before a checkpoint was made"),
         ("FAILED", NO_FOLDER, "it must be on a file system that login node and compute nodes"),
         ("FAILED", DISK_FULL, "job 7: the disk is full"),
@@ -231,7 +231,7 @@ def test_while_slurm_does_not_answer_nothing_is_concluded_or_submitted(queue):
     attempt = queue.submitted()
     command(queue.bin, "squeue", "slurm_load_jobs error: Unable to contact slurm controller", 1)
     assert queue.look(attempt) is None
-    assert "does not answer" in queue.launcher.status_message()
+    assert "does not respond" in queue.launcher.status_message()
     assert queue.launcher.allocate(queue.folder.read().spec) is None
     queue.tell("CANCELLED")
     assert "cancelled" in queue.look(attempt).reason
