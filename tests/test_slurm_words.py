@@ -110,7 +110,7 @@ def test_a_cap_goes_to_the_prolog_only_where_the_study_says_so(tmp_path):
 def test_workers_that_cannot_be_spread_evenly_are_refused():
     launcher_refuses = SlurmLauncher.unsupported_reason
     told = launcher_refuses(None, spec_of(gpus=7, nodes=2))  # type: ignore[arg-type]
-    assert told == "7 gpus on 2 nodes; allowed: as many on each (launch.gpus_per_node)"
+    assert told == "7 gpus on 2 nodes; allowed: the same number on each node (launch.gpus_per_node)"
     assert launcher_refuses(None, spec_of()) is None  # type: ignore[arg-type]
 
 

@@ -15,5 +15,5 @@ REASONS = {
     SETUP_FAILED: "a line of launch.slurm.setup failed",
     NO_FOLDER: "the store does not exist on the job's first node; it must be on a file system that "
     "login node and compute nodes share",
-    DISK_FULL: "the disk or a quota is full; free some space and start the run again",
+    DISK_FULL: "the disk is full, or a quota is exceeded; free some space and start the run again",
 }
