@@ -201,7 +201,7 @@ def test_a_time_limit_after_a_checkpoint_is_a_loss_like_others(queue):
     attempt = queue.submitted()
     live = queue.folder.live(1)
     live.mkdir(parents=True)
-    (live / "checkpointed.json").write_text(json.dumps({"epoch": 1, "update": 0}))
+    (live / "checkpointed.json").write_text(json.dumps({"epoch": 1, "step": 0}))
     queue.set_job("TIMEOUT", INTERRUPTED)
     assert queue.poll(attempt) is None
     assert queue.folder.read().interruptions[0].has_progress

@@ -145,8 +145,8 @@ class SlurmAttempt:
         name = f"job {job.id}"
         if job.state == "CANCELLED":
             by_store = self._is_cancelled()
-            reason = _CANCELLED if by_store else f"{name} was cancelled"
-            return self._failed(record, reason, interrupted=by_store)
+            cancelled = _CANCELLED if by_store else f"{name} was cancelled"
+            return self._failed(record, cancelled, interrupted=by_store)
         if job.state in _LOST_STATES or (was_interrupted and job.state not in _TIMEOUT_STATES):
             state = "interrupted" if was_interrupted else job.state
             return self._continue_in_new_job(record, f"{name}: {state}")
