@@ -204,7 +204,7 @@ class _Driver:
         lost = [name for name in self._nodes if name not in codes]
         if not lost and not any(codes.values()):
             if (live / "stopped.json").exists():
-                notice = "preemption notice from Slurm (time limit or preemption)"
+                notice = "preemption notice from Slurm (SIGUSR1)"
                 return self._interrupt(record, live, notice)
             self._finish(record, live)
             return 0
