@@ -42,7 +42,7 @@ def environment(**more: str) -> dict[str, str]:
 def alone(folder: RunFolder, attempt: int) -> tuple[list[str], dict[str, str]]:
     """Return options and environment with which the ranks of one node meet; until we end."""
     rendezvous = Rendezvous(folder.live(attempt).resolve())
-    return rendezvous.words, rendezvous.environment
+    return rendezvous.arguments, rendezvous.environment
 
 
 def agent(

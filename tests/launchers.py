@@ -1,4 +1,4 @@
-"""A launcher whose attempts end as a test says, without training: the seam's other side."""
+"""A launcher with scripted attempts, without training."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from wattlaw.telemetry.windows import open_windows, write_window
 
 
 class Silent:
-    """An observer that says nothing."""
+    """An observer that does nothing."""
 
     def started(self, record: object) -> None: ...
     def ended(self, record: object, *, is_new: bool) -> None: ...
@@ -24,39 +24,39 @@ class Silent:
 
 
 class ScriptedAttempt:
-    def __init__(self, poll: Callable[[], Ended | None], claim: SlotLease) -> None:
-        self._poll, self._claim, self.stopped = poll, claim, False
+    def __init__(self, poll: Callable[[], Ended | None], lease: SlotLease) -> None:
+        self._poll, self._lease, self.stopped = poll, lease, False
 
     def poll(self) -> Ended | None:
         ended = self._poll()
         if ended is not None:
-            self._claim.release()
+            self._lease.release()
         return ended
 
     def stop(self) -> None:
         self.stopped = True
-        self._claim.release()
+        self._lease.release()
 
 
 class ScriptedLauncher(AttachedLauncher):
-    """Every attempt writes all its windows; ``poll`` of a run's repeat says how it goes on."""
+    """Every attempt writes all its windows; ``poll`` of a run's repeat is scripted."""
 
     is_durable = True
 
     def __init__(self, folder: Path, **polls: Callable[[], Ended | None]) -> None:
         self.polls = polls
         self.attempts: list[ScriptedAttempt] = []
-        self._places = Slots(folder)
+        self._slots = Slots(folder)
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         return None
 
     def allocate(self, spec: RunSpec) -> SlotLease | None:
-        return self._places.acquire(["the only one"], 1)
+        return self._slots.acquire(["only"], 1)
 
     def close(self) -> None: ...
 
-    def start(self, record: RunRecord, folder: RunFolder, claim: SlotLease) -> ScriptedAttempt:
+    def start(self, record: RunRecord, folder: RunFolder, lease: SlotLease) -> ScriptedAttempt:
         measure = record.spec.measure
         row = {"start_ns": 1, "duration_s": 1.0, "samples": 10, "steps": 1, "loss": 1.0}
         with open_windows(folder.live(record.attempts), "here") as windows:
@@ -65,12 +65,12 @@ class ScriptedLauncher(AttachedLauncher):
                     row |= {"epoch": epoch, "phase": phase, "warmup": epoch == 0}
                     write_window(windows, "here", **row)
         poll = self.polls.get(f"repeat_{record.spec.repeat}", Ended)
-        self.attempts.append(ScriptedAttempt(poll, claim))
+        self.attempts.append(ScriptedAttempt(poll, lease))
         return self.attempts[-1]
 
 
-def walk(study: Study, store: Path, launcher: object) -> Outcome:
-    """Walk a study's plan in this process."""
-    here = Store(store)
-    here.create()
-    return Campaign(study, expand(study), here, launcher, Silent()).run()
+def execute(study: Study, store: Path, launcher: object) -> Outcome:
+    """Execute a study's plan in this process."""
+    opened = Store(store)
+    opened.create()
+    return Campaign(study, expand(study), opened, launcher, Silent()).run()

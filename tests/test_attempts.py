@@ -258,11 +258,11 @@ def test_every_part_must_be_there_on_every_host(parts, missing, tmp_path):
 
 def test_an_attempt_that_stopped_for_a_warning_is_not_the_runs_end(tmp_path):
     record, run = written(tmp_path, [[Part(0, 0, 4), evaluated(0)]], epochs=1)
-    told = {"epoch": 0, "update": 4, "reason": "warned"}
+    told = {"epoch": 0, "step": 4, "reason": "warned"}
     (run.live(1) / "stopped.json").write_text(json.dumps(told))
     record = finish(record, run)
     assert record.status == "failed"
-    assert record.reason.startswith("stopped after update 4 of epoch 0: warned")
+    assert record.reason.startswith("stopped after step 4 of epoch 0: warned")
 
 
 def test_clocks_of_all_attempts_are_in_the_record_which_keeps_what_was_there(tmp_path):
@@ -303,7 +303,7 @@ def test_the_reason_of_a_failure_is_that_of_the_host_that_was_not_its_consequenc
     [
         (-9, "the node agent was ended by signal 9 (SIGKILL); see "),
         (3, "the node agent ended with exit code 3; see "),
-        (DISK_FULL, "the disk is full, so that the node agent could not write why the run failed"),
+        (DISK_FULL, "the disk is full; the node agent could not write why the run failed"),
     ],
 )
 def test_an_agent_that_has_told_nothing_is_told_of_by_its_code(code, words, tmp_path):

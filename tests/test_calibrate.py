@@ -215,7 +215,7 @@ def test_an_energy_that_was_not_measured_gives_no_power(source: str) -> None:
     ("changes", "why"),
     [
         ({"workload": "abacus"}, "--as abacus=WORKLOAD"),
-        ({"local_batch": float("nan")}, "local batch is not known"),
+        ({"local_batch": float("nan")}, "local batch is unknown"),
         ({"precision": "bf16"}, "given bf16; allowed on NVIDIA V100"),
         ({"power_limit_w": 300.0}, "power_limit_w: given 300; allowed"),
         ({"options": '{"command": ["python"]}'}, "a command has no profile"),
@@ -242,7 +242,7 @@ def test_options_that_a_workload_does_not_know_tell_workloads_apart() -> None:
 def test_samples_that_a_store_does_not_tell_are_the_workloads() -> None:
     found = read(row(samples_per_epoch=float("nan")))
     assert found.measured[0].job.samples == 1_281_167
-    assert any("taken to be the workload's" in note for note in found.notes)
+    assert any("the workload's are assumed" in note for note in found.notes)
 
 
 def test_figures_of_a_file_need_no_workload() -> None:

@@ -22,7 +22,7 @@ from conftest import (
     wait_for,
     wattlaw,
 )
-from launchers import ScriptedLauncher, walk
+from launchers import ScriptedLauncher, execute
 from wattlaw.errors import NotAvailable
 from wattlaw.launch.launcher import Ended
 from wattlaw.store.store import Store
@@ -92,7 +92,7 @@ def test_a_killed_sampler_costs_the_run_its_telemetry_only_and_is_told(tmp_path,
     assert campaign.returncode == 0, output
     (record,) = records(store).values()
     assert record.status == "done"
-    assert any("sampler" in note and "lost" in note for note in record.notes)
+    assert any("sampler" in note and "without a report" in note for note in record.notes)
     epochs = Store(store).pandas("epochs")
     last = epochs[epochs.epoch == epochs.epoch.max()]
     assert set(last.energy_verdict) == {"unavailable"}
@@ -147,7 +147,7 @@ def test_a_failing_rank_is_quoted_and_costs_no_other_run(tmp_path, write_study):
     assert found["broken", 2].reason == "rank 1: ValueError: sample 7 is broken"
     assert found["digits-cnn", 2].status == "done"
     assert {found[name, 64].status for name in ("broken", "digits-cnn")} == {"skipped"}
-    assert "this machine holds 4" in found["digits-cnn", 64].reason
+    assert "this machine has 4" in found["digits-cnn", 64].reason
     assert "wattlaw status" in ended.stdout
 
 
@@ -242,7 +242,7 @@ def test_a_launcher_that_raises_fails_that_run_and_the_others_go_on(tmp_path, st
         raise NotAvailable("the queue is gone")
 
     launcher = ScriptedLauncher(tmp_path, repeat_0=breaks)
-    outcome = walk(study, tmp_path / "store", launcher)
+    outcome = execute(study, tmp_path / "store", launcher)
     assert (outcome.done, outcome.failed) == (1, 1)
     assert "the queue is gone" in by_repeat(tmp_path / "store")[0].reason
     assert launcher.attempts[0].stopped
@@ -260,11 +260,11 @@ def test_one_campaigns_interrupted_run_is_taken_by_another_that_walks_the_same_s
 
         first = ScriptedLauncher(tmp_path / "elsewhere", repeat_1=stop)
         (tmp_path / "elsewhere").mkdir()
-        assert walk(study, store, first).interrupted_by == "SIGTERM"
+        assert execute(study, store, first).interrupted_by == "SIGTERM"
         assert by_repeat(store)[1].status == "failed"
         return Ended()
 
-    outcome = walk(study, store, ScriptedLauncher(tmp_path, repeat_0=interrupted_meanwhile))
+    outcome = execute(study, store, ScriptedLauncher(tmp_path, repeat_0=interrupted_meanwhile))
     assert outcome.failed == 0
     assert outcome.done == 2
 
@@ -273,13 +273,13 @@ def test_a_run_whose_launcher_died_before_its_folder_was_made_is_done_by_the_nex
     tmp_path, study
 ):
     store = Store(tmp_path / "store")
-    walk(study, store.path, ScriptedLauncher(tmp_path))
+    execute(study, store.path, ScriptedLauncher(tmp_path))
     (record, _) = store.records()
     folder = store.folder(record.run_id)
     folder.write(record.model_copy(update={"status": "running", "attempts": 5}))
     (status,) = set(store.pandas("runs").loc[lambda runs: runs.run_id == record.run_id, "status"])
     assert status == "interrupted"
-    assert walk(study, store.path, ScriptedLauncher(tmp_path)).done == 2
+    assert execute(study, store.path, ScriptedLauncher(tmp_path)).done == 2
     assert folder.read().attempts == 6
 
 
@@ -298,7 +298,7 @@ def test_a_hangup_that_is_ignored_as_under_nohup_stays_ignored(tmp_path, study):
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        outcome = walk(study, tmp_path / "store", ScriptedLauncher(tmp_path, repeat_0=hang_up))
+        outcome = execute(study, tmp_path / "store", ScriptedLauncher(tmp_path, repeat_0=hang_up))
     finally:
         signal.signal(signal.SIGHUP, before)
     assert (outcome.done, outcome.interrupted_by) == (2, None)

@@ -216,7 +216,7 @@ def test_what_outlived_its_watchdog_too_is_given_back_by_the_next(start: Start, 
     else:  # even of a command that limits nothing
         with place.measured("--", "true") as process:
             assert process.wait(20) == 0
-            assert f"gave back the limits of {place.devices[0]}" in process.stderr.read()
+            assert f"restored the limits of {place.devices[0]}" in process.stderr.read()
     assert place.limits_w == [217.5]
 
 

@@ -24,8 +24,8 @@ from wattlaw.training.agent import WORKER
 from wattlaw.training.environment import WARNS
 from wattlaw.training.preemption import steps_between
 
-UPDATES = 6  # of an epoch: 1437 samples are 5 x 256 + 157
-LOOKS = UPDATES + 2  # for a warning, in an epoch that is not the last
+STEPS = 6  # of an epoch: 1437 samples are 5 x 256 + 157
+LOOKS = STEPS + 2  # for a warning, in an epoch that is not the last
 
 
 def model_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -59,8 +59,8 @@ def plugin() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
-    folder = tmp_path_factory.mktemp("whole") / "run"
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
     return trained(digits(), folder), folder
 
 
@@ -68,46 +68,48 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]
     ("looks", "stops"),
     [
         ([1], [(0, 1)]),
-        ([UPDATES - 1], [(0, UPDATES - 1)]),
-        ([UPDATES], [(0, UPDATES)]),  # the training of the epoch is done, its evaluation is not
-        ([UPDATES + 1], [(0, UPDATES)]),
+        ([STEPS - 1], [(0, STEPS - 1)]),
+        ([STEPS], [(0, STEPS)]),  # the training of the epoch is done, its evaluation is not
+        ([STEPS + 1], [(0, STEPS)]),
         ([LOOKS], [(1, 0)]),
         ([LOOKS + 4, 1, 3], [(1, 4), (1, 5), (2, 0)]),
-        ([LOOKS + UPDATES, 2], [(1, UPDATES), (2, 0)]),
-        ([2 * LOOKS + UPDATES + 1], [(2, UPDATES)]),
+        ([LOOKS + STEPS, 2], [(1, STEPS), (2, 0)]),
+        ([2 * LOOKS + STEPS + 1], [(2, STEPS)]),
     ],
 )
-def test_a_run_that_is_warned_anywhere_goes_on_to_the_same_result(looks, stops, whole, tmp_path):
+def test_a_run_that_is_warned_anywhere_goes_on_to_the_same_result(
+    looks, stops, uninterrupted, tmp_path
+):
     folder = RunFolder(tmp_path / "run")
     found = []
     for attempt, look in enumerate([*looks, None], 1):
         found.append(trained(digits(), folder.path, attempt, warned_at=look))
-    assert are_equal(model_of(folder.path), model_of(whole[1]))
-    for attempt, (epoch, update) in enumerate(stops, 1):
-        at = {"epoch": epoch, "update": update}
+    assert are_equal(model_of(folder.path), model_of(uninterrupted[1]))
+    for attempt, (epoch, step) in enumerate(stops, 1):
+        at = {"epoch": epoch, "step": step}
         assert told(folder, attempt, "checkpointed") == at
         assert told(folder, attempt, "stopped") == at | {"reason": "preemption notice (SIGUSR1)"}
     assert told(folder, len(found), "stopped") is None
     rows = [row for rows in found for row in rows]
-    assert losses(rows, "evaluate") == losses(whole[0], "evaluate")
-    for epoch, row in enumerate(one for one in whole[0] if one["phase"] == "train"):
+    assert losses(rows, "evaluate") == losses(uninterrupted[0], "evaluate")
+    for epoch, row in enumerate(one for one in uninterrupted[0] if one["phase"] == "train"):
         parts = [one for one in rows if one["phase"] == "train" and one["epoch"] == epoch]
         assert sum(part["samples"] for part in parts) == row["samples"]
-        assert sum(part["steps"] for part in parts) == UPDATES
+        assert sum(part["steps"] for part in parts) == STEPS
         mean = sum(part["loss"] * part["samples"] for part in parts) / row["samples"]
         assert mean == pytest.approx(row["loss"], rel=1e-12)
 
 
-def test_windows_of_a_cut_epoch_and_the_first_after_it_are_marked(whole, tmp_path):
+def test_windows_of_a_cut_epoch_and_the_first_after_it_are_marked(uninterrupted, tmp_path):
     marks = ("epoch", "phase", "interrupted", "from_step", "steps")
 
     def marked(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         return [tuple(row[name] for name in marks) for row in rows]
 
-    assert {row["interrupted"] for row in whole[0]} == {False}
-    assert {row["from_step"] for row in whole[0]} == {0}
+    assert {row["interrupted"] for row in uninterrupted[0]} == {False}
+    assert {row["from_step"] for row in uninterrupted[0]} == {0}
     assert marked(trained(digits(), tmp_path, 1, warned_at=4)) == [(0, "train", True, 0, 4)]
-    assert marked(trained(digits(), tmp_path, 2, warned_at=UPDATES - 4)) == [
+    assert marked(trained(digits(), tmp_path, 2, warned_at=STEPS - 4)) == [
         (0, "train", True, 4, 2),
     ]
     assert marked(trained(digits(), tmp_path, 3, warned_at=2)) == [
@@ -124,10 +126,10 @@ def test_windows_of_a_cut_epoch_and_the_first_after_it_are_marked(whole, tmp_pat
 @pytest.mark.parametrize("changes", [{"gradient_accumulation": 3}, {"loader_workers": 2}])
 def test_a_cut_epoch_goes_on_whatever_brings_its_batches(changes, tmp_path):
     spec = digits(2, **changes)
-    trained(spec, tmp_path / "whole")
+    trained(spec, tmp_path / "uninterrupted")
     trained(spec, tmp_path / "cut", 1, warned_at=3)
     trained(spec, tmp_path / "cut", 2)
-    assert are_equal(model_of(tmp_path / "cut"), model_of(tmp_path / "whole"))
+    assert are_equal(model_of(tmp_path / "cut"), model_of(tmp_path / "uninterrupted"))
 
 
 def test_running_statistics_of_ranks_are_averaged_before_a_checkpoint(tmp_path):
@@ -136,10 +138,10 @@ def test_running_statistics_of_ranks_are_averaged_before_a_checkpoint(tmp_path):
         "evaluation_samples": 16,
     }  # fmt: skip
     spec = spec_of("resnet50", options, gpus=2, epochs=1, save_model=True)
-    trained(spec, tmp_path / "whole")
+    trained(spec, tmp_path / "uninterrupted")
     trained(spec, tmp_path / "cut", 1, warned_at=3)
     trained(spec, tmp_path / "cut", 2)
-    one, other = model_of(tmp_path / "cut"), model_of(tmp_path / "whole")
+    one, other = model_of(tmp_path / "cut"), model_of(tmp_path / "uninterrupted")
     statistics = [name for name in one if "running" in name]
     assert statistics
     for name in statistics:  # a mean of means is the mean but for its last digits
@@ -217,8 +219,8 @@ def test_real_ranks_warned_in_the_middle_of_an_epoch_stop_and_go_on(run: Run, tm
     assert time.monotonic() - sent_s < 15
     stopped = run.told("stopped")
     assert stopped["epoch"] == 1
-    assert 0 < stopped["update"] < 60
-    assert run.told("checkpointed") == {"epoch": 1, "update": stopped["update"]}
+    assert 0 < stopped["step"] < 60
+    assert run.told("checkpointed") == {"epoch": 1, "step": stopped["step"]}
     assert run.told(f"ended.{HERE}") == {"code": 0}
     failed = finish(run.record, run.folder)
     assert failed.status == "failed"
@@ -228,7 +230,7 @@ def test_real_ranks_warned_in_the_middle_of_an_epoch_stop_and_go_on(run: Run, tm
     assert not run.workers()  # they will be warned when they are there
     second.send_signal(signal.SIGUSR1)
     assert run.end() == 0
-    assert run.told("stopped")["update"] == stopped["update"] + 1
+    assert run.told("stopped")["step"] == stopped["step"] + 1
     run.begin()
     assert run.end() == 0, run.folder.log_path.read_text()
     done = finish(run.record, run.folder)
@@ -247,7 +249,7 @@ def test_without_the_variable_a_warning_changes_nothing(run: Run):
     first = run.begin(0.01)
     wait_for(lambda: len(run.workers()) == 2, "the ranks")
     first.send_signal(signal.SIGUSR1)
-    for worker in run.workers():  # as Slurm may signal a whole tree
+    for worker in run.workers():  # as Slurm may signal a uninterrupted tree
         worker.send_signal(signal.SIGUSR1)
     run.sampler().send_signal(signal.SIGUSR1)
     assert run.end() == 0

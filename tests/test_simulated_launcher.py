@@ -133,8 +133,8 @@ def test_other_launchers_take_a_launch_as_it_is():
 @pytest.mark.parametrize(
     ("launch", "options", "expected"),
     [
-        ({"simulation": {}}, [], "launch.simulation.hardware: given nothing; allowed: one of dgx"),
-        ({"simulation": {"hardware": "x"}}, [], 'no hardware is named "x"; allowed: a cluster'),
+        ({"simulation": {}}, [], "launch.simulation.hardware (or --hardware) is required"),
+        ({"simulation": {"hardware": "x"}}, [], 'no hardware is called "x"; allowed: a cluster'),
         ({"gpus_per_node": 3}, [], "launch.gpus_per_node: given 3; allowed: 1 to 2"),
         ({"simulation": {"fail_share": 1.5}}, [], "given 1.5; allowed: the share of attempts"),
         ({"simulation": {"critical_batch": 5}}, [], "allowed: both or neither"),
@@ -143,8 +143,8 @@ def test_other_launchers_take_a_launch_as_it_is():
         ({}, ["--fail-share", "nan"], "run: --fail-share nan; allowed: 0 to 1"),
         ({}, ["--hardware", "nowhere/x.yaml"], "nowhere/x.yaml: cannot be read"),
         ({}, ["--calibration", "nowhere/c.json"], "nowhere/c.json"),
-        ({"kind": "local"}, ["--hardware", "mit-v100"], "run: given --hardware with the launcher"),
-        ({"kind": "local"}, ["--fail-share", "0"], "run: given --fail-share with the launcher"),
+        ({"kind": "local"}, ["--hardware", "mit-v100"], "run: --hardware requires the launcher"),
+        ({"kind": "local"}, ["--fail-share", "0"], "run: --fail-share requires the launcher"),
     ],
 )
 def test_what_cannot_be_simulated_at_all_is_told_in_one_line(
@@ -394,6 +394,6 @@ def test_a_helper_that_is_killed_costs_the_runs_under_way_and_is_replaced(write_
     assert campaign.returncode == 1, output
     found = records(store).values()
     failed = [one for one in found if one.status == "failed"]
-    assert {one.reason for one in failed} == {"a process that simulates was ended from outside"}
+    assert {one.reason for one in failed} == {"a simulating process was killed"}
     assert 0 < len(failed) <= 100
     assert sum(one.status == "done" for one in found) == 240 - len(failed)

@@ -1,6 +1,6 @@
-"""What is concluded of a run from the queue, where its job has not told its end itself.
+"""The status of runs whose jobs have ended without recording it.
 
-`squeue`, `sacct` and `sbatch` are small programs here that say what a test wants; tests/slurm has
+`squeue`, `sacct` and `sbatch` are small programs here with scripted output; tests/slurm has
 the real ones.
 """
 
@@ -28,21 +28,21 @@ SITE = Site(scheduler="slurm", job_id="7", nodes=("node1", "node2"))
 
 
 class Queue:
-    """A launcher on a store, and a queue that says what it is told to."""
+    """A launcher on a store, and a scripted queue."""
 
     def __init__(self, folder, **slurm):
         self.bin, self.store = folder / "bin", Store(folder / "store")
         self.bin.mkdir()
         self.store.create()
         self.folder = self.store.folder(RUN)
-        self.tell()
+        self.set_job()
         command(self.bin, "sbatch", "7")
         command(self.bin, "scancel", "")
         self.launch = launch_of(poll_s=1, **({"settle_s": 0} | slurm))
         self.launcher = SlurmLauncher.open(self.launch, self.store.path)
 
-    def tell(self, state=None, code=0, reason="None", job="7", signal=0):
-        """Have squeue tell the run's job, or none."""
+    def set_job(self, state=None, code=0, reason="None", job="7", signal=0):
+        """Set the job that squeue prints, or none."""
         text = ""
         if state is not None:
             name = job_name(store_tag(self.store.path), RUN)
@@ -58,8 +58,8 @@ class Queue:
         self.folder.write(record.model_copy(update=told))
         return attempt
 
-    def look(self, attempt):
-        """Let time pass until the next question, and return what the attempt says of it."""
+    def poll(self, attempt):
+        """Make the next poll of the queue due, and poll the attempt."""
         self.launcher._poller._next_s = 0.0
         return attempt.poll()
 
@@ -78,21 +78,21 @@ def queue(tmp_path, monkeypatch):
     ("state", "code", "expected"),
     [
         ("CANCELLED", 0, "job 7 was cancelled"),
-        ("OUT_OF_MEMORY", 0, "job 7: ran out of its nodes' memory"),
-        ("TIMEOUT", 0, "job 7: reached its time limit before a checkpoint was made"),
+        ("OUT_OF_MEMORY", 0, "job 7: ran out of memory on its nodes"),
+        ("TIMEOUT", 0, "job 7: reached its time limit"),
         ("FAILED", NO_FOLDER, "it must be on a file system that login node and compute nodes"),
         ("FAILED", DISK_FULL, "job 7: the disk is full"),
         ("FAILED", 1, "job 7: ended FAILED with exit code 1; the last words (log: "),
         ("COMPLETED", 0, "job 7: ended COMPLETED with exit code 0; the last words (log: "),
     ],
 )
-def test_a_job_that_ended_without_a_word_fails_its_run_with_what_slurm_says(
+def test_a_job_that_ended_without_recording_it_fails_its_run_with_what_slurm_says(
     queue, state, code, expected
 ):
     attempt = queue.submitted()
     queue.folder.log_path.write_text("first\nthe last  words\n\n")
-    queue.tell(state, code)
-    ended = queue.look(attempt)
+    queue.set_job(state, code)
+    ended = queue.poll(attempt)
     assert expected in ended.reason
     assert queue.folder.read() == ended.record
     assert (ended.record.status, ended.record.interrupted) == ("failed", False)
@@ -101,15 +101,15 @@ def test_a_job_that_ended_without_a_word_fails_its_run_with_what_slurm_says(
 
 def test_a_job_whose_log_is_not_here_hints_at_the_file_system(queue):
     attempt = queue.submitted()
-    queue.tell("FAILED", 15)
-    assert "must be on a file system that login node and compute" in queue.look(attempt).reason
+    queue.set_job("FAILED", 15)
+    assert "must be on a file system that login node and compute" in queue.poll(attempt).reason
 
 
 def test_a_job_cancelled_with_its_store_says_so(queue):
     attempt = queue.submitted()
     queue.store.cancel()
-    queue.tell("CANCELLED")
-    ended = queue.look(attempt)
+    queue.set_job("CANCELLED")
+    ended = queue.poll(attempt)
     assert (ended.reason, ended.record.interrupted) == ("cancelled by 'wattlaw cancel'", True)
 
 
@@ -127,33 +127,33 @@ def test_refusals_one_after_the_other_end_the_campaign(queue):
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED"])
 def test_a_job_that_has_not_ended_is_left_alone(queue, state):
     attempt = queue.submitted()
-    queue.tell(state)
-    assert queue.look(attempt) is None
-    assert queue.look(attempt) is None
+    queue.set_job(state)
+    assert queue.poll(attempt) is None
+    assert queue.poll(attempt) is None
     assert queue.folder.read().status == "running"
 
 
 @pytest.mark.parametrize("status", ["done", "failed", "skipped"])
 def test_what_the_job_has_told_itself_counts_whatever_slurm_says(queue, status):
     attempt = queue.submitted(status=status, reason="its own", finished_at=now())
-    queue.tell("FAILED", 1)
-    assert queue.look(attempt).record.reason == "its own"
+    queue.set_job("FAILED", 1)
+    assert queue.poll(attempt).record.reason == "its own"
 
 
 def test_what_a_job_wrote_at_its_end_is_waited_for_on_a_slow_file_system(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     queue = Queue(tmp_path, settle_s=1.5)
     attempt = queue.submitted()
-    queue.tell("COMPLETED")
-    assert queue.look(attempt) is None
+    queue.set_job("COMPLETED")
+    assert queue.poll(attempt) is None
     done = queue.folder.read().model_copy(update={"status": "done"})
     queue.folder.write(done)  # only now it is seen here
-    assert queue.look(attempt).record.status == "done"
+    assert queue.poll(attempt).record.status == "done"
     late = queue.submitted()
-    queue.tell("COMPLETED")
-    assert queue.look(late) is None
+    queue.set_job("COMPLETED")
+    assert queue.poll(late) is None
     time.sleep(1.6)
-    assert "COMPLETED" in queue.look(late).reason
+    assert "COMPLETED" in queue.poll(late).reason
 
 
 @pytest.mark.parametrize(
@@ -167,32 +167,32 @@ def test_what_a_job_wrote_at_its_end_is_waited_for_on_a_slow_file_system(tmp_pat
 )
 def test_a_lost_job_is_submitted_again_and_the_loss_recorded(queue, state, code, by):
     attempt = queue.submitted()
-    queue.tell(state, code, signal=by)
-    assert queue.look(attempt) is None
+    queue.set_job(state, code, signal=by)
+    assert queue.poll(attempt) is None
     assert queue.times("sbatch") == 2
     record = queue.folder.read()
     assert record.status == "planned"
     (cut,) = record.interruptions
     assert (cut.attempt, cut.job_id, cut.nodes) == (1, "7", ("node1", "node2"))
-    assert queue.look(attempt) is None  # the new job is not in the queue's old answer
+    assert queue.poll(attempt) is None  # the new job is not in the queue's old answer
 
 
 def test_a_loss_that_the_job_has_told_is_not_told_twice(queue):
     attempt = queue.submitted(status="planned")
-    queue.tell("FAILED", INTERRUPTED)
-    assert queue.look(attempt) is None
+    queue.set_job("FAILED", INTERRUPTED)
+    assert queue.poll(attempt) is None
     assert queue.times("sbatch") == 2
     assert queue.folder.read().interruptions == ()
 
 
 def test_losses_without_any_progress_come_to_an_end(queue):
     attempt = queue.submitted()
-    queue.tell("NODE_FAIL")
+    queue.set_job("NODE_FAIL")
     for number in range(2, MOST_IDLE + 1):
-        assert queue.look(attempt) is None
+        assert queue.poll(attempt) is None
         record = queue.folder.read().model_copy(update={"status": "running", "attempts": number})
         queue.folder.write(record)
-    ended = queue.look(attempt)
+    ended = queue.poll(attempt)
     assert "in a row without a checkpoint" in ended.reason
     assert queue.times("sbatch") == MOST_IDLE
 
@@ -201,40 +201,40 @@ def test_a_time_limit_after_a_checkpoint_is_a_loss_like_others(queue):
     attempt = queue.submitted()
     live = queue.folder.live(1)
     live.mkdir(parents=True)
-    (live / "checkpointed.json").write_text(json.dumps({"epoch": 1, "update": 0}))
-    queue.tell("TIMEOUT", INTERRUPTED)
-    assert queue.look(attempt) is None
+    (live / "checkpointed.json").write_text(json.dumps({"epoch": 1, "step": 0}))
+    queue.set_job("TIMEOUT", INTERRUPTED)
+    assert queue.poll(attempt) is None
     assert queue.folder.read().interruptions[0].has_progress
 
 
 def test_a_job_that_left_the_queue_is_explained_by_the_accounting_with_one_question(queue):
     attempt = queue.submitted()
     command(queue.bin, "sacct", "7|CANCELLED by 1000|0:15||1|2")
-    queue.tell()
-    assert queue.look(attempt) is None
+    queue.set_job()
+    assert queue.poll(attempt) is None
     before = queue.times("squeue")
-    assert queue.look(attempt) is None
+    assert queue.poll(attempt) is None
     assert (queue.times("sacct"), queue.times("squeue")) == (1, before)
-    assert queue.look(attempt).reason == "job 7 was cancelled"
+    assert queue.poll(attempt).reason == "job 7 was cancelled"
 
 
 def test_without_accounting_a_job_that_vanished_is_left_to_the_next_start(queue):
     attempt = queue.submitted()
     command(queue.bin, "sacct", "Slurm accounting storage is disabled", code=1)
-    queue.tell()
-    ended = [queue.look(attempt) for _ in range(3)][-1]
-    assert "left the queue without a word" in ended.reason
+    queue.set_job()
+    ended = [queue.poll(attempt) for _ in range(3)][-1]
+    assert "disappeared from the queue" in ended.reason
     assert ended.record.interrupted
 
 
 def test_while_slurm_does_not_answer_nothing_is_concluded_or_submitted(queue):
     attempt = queue.submitted()
     command(queue.bin, "squeue", "slurm_load_jobs error: Unable to contact slurm controller", 1)
-    assert queue.look(attempt) is None
-    assert "does not answer" in queue.launcher.status_message()
+    assert queue.poll(attempt) is None
+    assert "does not respond" in queue.launcher.status_message()
     assert queue.launcher.allocate(queue.folder.read().spec) is None
-    queue.tell("CANCELLED")
-    assert "cancelled" in queue.look(attempt).reason
+    queue.set_job("CANCELLED")
+    assert "cancelled" in queue.poll(attempt).reason
 
 
 def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen(queue):
@@ -245,21 +245,21 @@ def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen
         queue.launcher.start(record, queue.folder, queue.launcher.allocate(record.spec))
     assert queue.launcher.allocate(record.spec) is None
     assert read_submission(queue.folder).job_id is None
-    queue.tell("PENDING", job="9")  # it had been taken all the same
+    queue.set_job("PENDING", job="9")  # it had been taken all the same
     queue.launcher._poller._next_s = 0.0
     assert RUN in queue.launcher.detached_run_ids()
     attempt = queue.launcher.reattach(record, queue.folder)
-    assert queue.look(attempt) is None
-    queue.tell("CANCELLED", job="9")
-    assert queue.look(attempt).reason == "job 9 was cancelled"
+    assert queue.poll(attempt) is None
+    queue.set_job("CANCELLED", job="9")
+    assert queue.poll(attempt).reason == "job 9 was cancelled"
 
 
 def test_an_accounting_that_is_down_keeps_nobody_from_the_queue(queue):
     attempt = queue.submitted()
     command(queue.bin, "sacct", "slurmdbd: Connection refused", code=1)
-    queue.tell()
+    queue.set_job()
     for _ in range(5):
-        assert queue.look(attempt) is None
+        assert queue.poll(attempt) is None
     assert queue.times("sacct") == 2
     assert queue.times("squeue") >= 4
     assert queue.launcher.allocate(queue.folder.read().spec) is not None
@@ -269,11 +269,11 @@ def test_an_accounting_that_is_down_keeps_nobody_from_the_queue(queue):
 def test_a_record_that_cannot_be_read_for_a_moment_harms_no_job(queue):
     attempt = queue.submitted()
     whole = queue.folder.record_path.read_text()
-    queue.tell("COMPLETED")
+    queue.set_job("COMPLETED")
     queue.folder.record_path.write_text("{")
-    assert queue.look(attempt) is None
+    assert queue.poll(attempt) is None
     queue.folder.record_path.write_text(whole.replace('"running"', '"done"'))
-    assert queue.look(attempt).record.status == "done"
+    assert queue.poll(attempt).record.status == "done"
     assert queue.times("scancel") == 0
 
 
@@ -285,11 +285,11 @@ def test_a_lost_job_waits_for_room_like_any_other(tmp_path, monkeypatch):
     other = queue_line("8", "RUNNING", "0", name, "None")
     lost = queue_line("7", "NODE_FAIL", "0", job_name(store_tag(queue.store.path), RUN), "None")
     command(queue.bin, "squeue", f"{lost}\n{other}")
-    assert queue.look(attempt) is None
-    assert queue.look(attempt) is None
+    assert queue.poll(attempt) is None
+    assert queue.poll(attempt) is None
     assert queue.times("sbatch") == 1
-    queue.tell("NODE_FAIL")
-    assert queue.look(attempt) is None
+    queue.set_job("NODE_FAIL")
+    assert queue.poll(attempt) is None
     assert queue.times("sbatch") == 2
     assert len(queue.folder.read().interruptions) == 1
 
@@ -297,32 +297,32 @@ def test_a_lost_job_waits_for_room_like_any_other(tmp_path, monkeypatch):
 def test_a_second_submission_without_an_answer_is_found_by_its_name(queue):
     attempt = queue.submitted()
     command(queue.bin, "sbatch", "Socket timed out on send/recv operation", code=1)
-    queue.tell("NODE_FAIL")
-    assert queue.look(attempt) is None
+    queue.set_job("NODE_FAIL")
+    assert queue.poll(attempt) is None
     before = queue.times("sbatch")
-    queue.tell("RUNNING", job="8")
-    assert queue.look(attempt) is None
-    assert queue.look(attempt) is None
+    queue.set_job("RUNNING", job="8")
+    assert queue.poll(attempt) is None
+    assert queue.poll(attempt) is None
     assert queue.times("sbatch") == before
-    queue.tell("CANCELLED", job="8")
-    assert queue.look(attempt).reason == "job 8 was cancelled"
+    queue.set_job("CANCELLED", job="8")
+    assert queue.poll(attempt).reason == "job 8 was cancelled"
 
 
 def test_a_cut_that_the_job_has_told_is_believed_when_its_job_is_forgotten(queue):
     cut = Interruption(attempt=1, at=now(), reason="warned", job_id="7", has_progress=True)
     attempt = queue.submitted(status="planned", interruptions=(cut,))
     command(queue.bin, "sacct", "Slurm accounting storage is disabled", code=1)
-    queue.tell()
+    queue.set_job()
     for _ in range(3):
-        assert queue.look(attempt) is None
+        assert queue.poll(attempt) is None
     assert queue.times("sbatch") == 2
 
 
 def test_the_job_of_an_earlier_try_says_nothing_of_this_one(queue):
     attempt = queue.submitted()
-    queue.tell("CANCELLED", job="3")
+    queue.set_job("CANCELLED", job="3")
     command(queue.bin, "sacct", "7|RUNNING|0:0||1|")
-    assert queue.look(attempt) is None
+    assert queue.poll(attempt) is None
 
 
 def test_only_one_campaign_at_a_time_submits_for_a_store(queue):

@@ -110,7 +110,7 @@ def test_a_cap_goes_to_the_prolog_only_where_the_study_says_so(tmp_path):
 def test_workers_that_cannot_be_spread_evenly_are_refused():
     launcher_refuses = SlurmLauncher.unsupported_reason
     told = launcher_refuses(None, spec_of(gpus=7, nodes=2))  # type: ignore[arg-type]
-    assert told == "7 gpus on 2 nodes; allowed: as many on each (launch.gpus_per_node)"
+    assert told == "7 gpus on 2 nodes; allowed: the same number on each node (launch.gpus_per_node)"
     assert launcher_refuses(None, spec_of()) is None  # type: ignore[arg-type]
 
 
@@ -241,7 +241,7 @@ def test_a_time_limit_is_read_as_slurm_reads_it(time, expected_s):
 
 
 def test_a_study_without_gpus_per_node_is_refused():
-    with pytest.raises(BadInput, match=r"launch\.gpus_per_node: not given"):
+    with pytest.raises(BadInput, match=r"launch\.gpus_per_node is required"):
         SlurmLauncher.resolve(Launch(kind="slurm"))
 
 
@@ -250,7 +250,7 @@ def test_without_slurm_a_run_ends_with_one_line_and_exit_code_3(write_study, tmp
     path = write_study(launch={"kind": "slurm", "gpus_per_node": 1})
     told = wattlaw("run", path, "--store", tmp_path / "store")
     assert told.returncode == 3
-    assert "Slurm's commands (squeue, sbatch) are not here; start this on a login" in told.stderr
+    assert "Slurm's commands (squeue, sbatch) are not installed here" in told.stderr
     assert not (tmp_path / "store").exists()
     assert len(told.stderr.strip().splitlines()) == 1
 
@@ -410,7 +410,7 @@ def test_the_accountings_energy_is_noted_with_source_scope_and_time_by_one_quest
     first, second, _ = store.records()
     assert first.site.energy_j == 7200.0
     assert first.site.energy_source == "sacct ConsumedEnergyRaw"
-    assert "whole" in first.site.energy_scope
+    assert "all nodes" in first.site.energy_scope
     assert first.site.energy_start_at == datetime.fromtimestamp(1000, UTC)
     assert second.site.energy_j is None  # 0 is what a site without meters tells
 

@@ -95,7 +95,7 @@ def test_numbers_of_numpy_and_torch_are_numbers_and_what_is_none_is_the_callers_
     with wattlaw.track("loop", store=tmp_path, quiet=True) as run, run.window("a"):
         run.log(samples=np.int64(64), loss=torch.tensor(0.5), metric=np.float32(0.25))
         for wrong in ({"loss": "low"}, {"samples": torch.ones(2)}, {"metric": [1]}):
-            with pytest.raises(ValueError, match=r"^tell: .*; allowed: a number$"):
+            with pytest.raises(ValueError, match=r"^log: .*; allowed: a number$"):
                 run.log(**wrong)
         run.log(steps=float("3"), loss=None)
     (window,) = windows(tmp_path)

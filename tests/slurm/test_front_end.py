@@ -68,7 +68,7 @@ def test_a_scheduler_that_does_not_answer_is_waited_for(cluster: Cluster, desk: 
         cluster.start_controller()
         desk.pauses(0)
         output = finished(front)
-    assert "does not answer" in output
+    assert "does not respond" in output
     record = desk.record()
     assert (record.status, record.attempts) == ("done", 1)
 

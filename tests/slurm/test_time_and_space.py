@@ -20,7 +20,7 @@ def test_a_time_limit_makes_a_checkpoint_and_the_run_goes_on(cluster: Cluster, d
     assert record.attempts >= 2, output  # more where a loaded machine is still getting ready
     cut = record.interruptions[0]
     assert cut.has_progress
-    assert "warned" in cut.reason
+    assert "preemption notice" in cut.reason
     assert {one.job_id for one in record.interruptions} == {record.site.job_id}  # it went back
     assert desk.submissions() == before + 1
 

@@ -150,7 +150,7 @@ def live_runs(dice: random.Random, seed: str, templates: Path) -> Case:
         name = dice.choice(names)
         source = templates / live / name
         given = (
-            source.read_bytes() if source.exists() else b'{"reason": "x", "epoch": 1, "update": 2}'
+            source.read_bytes() if source.exists() else b'{"reason": "x", "epoch": 1, "step": 2}'
         )
         if name.startswith("windows") or name == "stopped.json":
             is_whole = False

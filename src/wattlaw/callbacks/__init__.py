@@ -1,1 +1,1 @@
-"""Callbacks that mark the windows of other people's training loops."""
+"""Callbacks that record the windows of other libraries' training loops."""

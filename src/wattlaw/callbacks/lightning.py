@@ -11,23 +11,23 @@ from wattlaw.launch.tracking import EVALUATE, TRAIN, Track, track
 
 
 class WattlawCallback(Callback):  # type: ignore[misc]
-    """Records the fit as a run: each epoch's training and validation are windows of their own.
+    """Records the fit as a run: each epoch's training and validation are separate windows.
 
     Parameters
     ----------
     name
-        What the run is called in the store.
+        The name of the run in the store.
     warmup_epochs
-        How many epochs at the start are warm-up, which analyses leave out.
+        The number of first epochs that are warm-up, which analyses exclude.
     **options
-        Those of :func:`wattlaw.track`, such as ``store``.
+        Arguments of :func:`wattlaw.track`, such as ``store``.
     """
 
     def __init__(self, name: str | None = None, *, warmup_epochs: int = 0, **options: Any) -> None:
         super().__init__()
         self._name, self._warmup_epochs, self._options = name, warmup_epochs, options
         self._track: Track | None = None
-        #: The last run that was recorded, after the fit.
+        #: The record of the last run, after the fit.
         self.record: Any = None
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - their names

@@ -8,16 +8,16 @@ from wattlaw.launch.tracking import EVALUATE, TRAIN, Track, track
 
 
 class WattlawCallback(TrainerCallback):  # type: ignore[misc]
-    """Records the training as a run: each epoch's training and evaluation are windows of their own.
+    """Records the training as a run: each epoch's training and evaluation are separate windows.
 
     Parameters
     ----------
     name
-        What the run is called in the store.
+        The name of the run in the store.
     warmup_epochs
-        How many epochs at the start are warm-up, which analyses leave out.
+        The number of first epochs that are warm-up, which analyses exclude.
     **options
-        Those of :func:`wattlaw.track`, such as ``store``.
+        Arguments of :func:`wattlaw.track`, such as ``store``.
     """
 
     def __init__(self, name: str | None = None, *, warmup_epochs: int = 0, **options: Any) -> None:
@@ -25,13 +25,13 @@ class WattlawCallback(TrainerCallback):  # type: ignore[misc]
         self._track: Track | None = None
         self._epoch = 0
         self._is_evaluating = False
-        #: The last run that was recorded, after the training.
+        #: The record of the last run, after the training.
         self.record: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Begin the run; one that an exception ended before is over."""
+        """Begin the run, and end an earlier one that an exception has left open."""
         if self._track is not None:
-            self._track.__exit__(RuntimeError, "the training before did not end", None)
+            self._track.__exit__(RuntimeError, "the earlier training did not end", None)
         self._track, self._epoch = None, 0
         if state.is_local_process_zero:
             self._track = track(self._name, **self._options).__enter__()
@@ -66,7 +66,7 @@ class WattlawCallback(TrainerCallback):  # type: ignore[misc]
             self.record, self._track = self._track.record, None
 
     def _evaluate_if(self, control: Any) -> None:
-        """Begin an evaluation where the flow asks for one: the Trainer tells only of its end."""
+        """Begin the evaluation that the control flow requests; the Trainer reports only its end."""
         if self._track is not None and control.should_evaluate and not self._is_evaluating:
             self._track.enter(EVALUATE, epoch=self._epoch)
             self._is_evaluating = True

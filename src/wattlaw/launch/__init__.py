@@ -1,1 +1,1 @@
-"""Where runs happen, and the campaign that walks a plan."""
+"""Launchers, and the campaign that executes a plan."""

@@ -1,4 +1,4 @@
-"""The end of what a store has under way, wherever that is."""
+"""Cancellation of all active runs of a store, in this machine's campaigns and in queues."""
 
 import time
 from collections.abc import Collection
@@ -11,14 +11,14 @@ from wattlaw.store.record import now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 
-_WAIT_S, _LOOK_S = 60.0, 1.0
+_TIMEOUT_S, _POLL_S = 60.0, 1.0
 
 
 @dataclass(frozen=True)
 class Cancelled:
-    """What was ended: jobs, and runs that are noted as interrupted; what is left all the same.
+    """How many jobs and runs were cancelled, and how many are left.
 
-    ``troubles`` tell which load_queues could not be emptied; the runs there are as they were.
+    ``troubles`` are the errors of queues that could not be emptied; their runs are unchanged.
     """
 
     jobs: int
@@ -27,95 +27,93 @@ class Cancelled:
     troubles: tuple[str, ...]
 
 
-class _Ending:
-    """The end of a store's jobs in one queue."""
+class _QueueCancellation:
+    """The cancellation of a store's jobs in one queue."""
 
     def __init__(self, store: Store, queue: Queue) -> None:
         self.queue, self._store = queue, store
-        self.asked: set[str] = set()
+        self.cancelled: set[str] = set()
         self.left = 0
-        self.trouble: str | None = None
+        self.error: str | None = None
 
-    def look(self) -> None:
-        """Have all jobs end that were not told to yet, and count those that are there."""
-        if self.trouble is not None:
+    def poll(self) -> None:
+        """Cancel all new jobs, and count the jobs that are left."""
+        if self.error is not None:
             return
         try:
             jobs = self.queue.jobs(self._store)
-            new = {job.id for job in jobs.values()} - self.asked
+            new = {job.id for job in jobs.values()} - self.cancelled
             if new:
                 self.queue.cancel(new)
         except WattlawError as error:
-            self.trouble, self.left = str(error), 0
+            self.error, self.left = str(error), 0
         else:
-            self.asked |= new
+            self.cancelled |= new
             self.left = len(jobs)
 
 
 def cancel(store: Store) -> Cancelled:
-    """End every run of a store that is under way, and have campaigns start no more.
+    """Cancel every active run of a store, and stop its campaigns.
 
     Raises
     ------
     wattlaw.errors.BadInput
-        What a run's folder tells cannot be read; jobs and the other runs are ended all the same.
+        The record of a run is damaged; jobs and the other runs are cancelled first.
     """
-    store.cancel()  # first, so that no campaign submits what was just cancelled
-    end_s = time.monotonic() + _WAIT_S
-    found, troubles = load_queues()
-    endings = [_Ending(store, queue) for queue in found]
+    store.cancel()  # first, so that no campaign submits a cancelled run again
+    end_s = time.monotonic() + _TIMEOUT_S
+    queues, troubles = load_queues()
+    cancellations = [_QueueCancellation(store, queue) for queue in queues]
     while True:
-        for ending in endings:
-            ending.look()
-        left = sum(ending.left for ending in endings)
+        for cancellation in cancellations:
+            cancellation.poll()
+        left = sum(cancellation.left for cancellation in cancellations)
         if not left or time.monotonic() > end_s:
             break
-        time.sleep(_LOOK_S)
-    emptied = [ending.queue for ending in endings if ending.trouble is None]
-    noted, (held, damaged) = 0, _under_way(store, emptied)
-    while held and time.monotonic() < end_s:
-        noted += sum(_note(folder) for folder in held)
-        held, damaged = _under_way(store, emptied)
-        time.sleep(_LOOK_S if held else 0)
+        time.sleep(_POLL_S)
+    emptied = [each.queue for each in cancellations if each.error is None]
+    cancelled, (active, damaged) = 0, _active_runs(store, emptied)
+    while active and time.monotonic() < end_s:
+        cancelled += sum(_record_cancellation(folder) for folder in active)
+        active, damaged = _active_runs(store, emptied)
+        time.sleep(_POLL_S if active else 0)
     if damaged:
         raise damaged[0]
-    troubles += [ending.trouble for ending in endings if ending.trouble is not None]
-    jobs = sum(len(ending.asked) for ending in endings)
-    return Cancelled(jobs, noted, left + len(held), tuple(troubles))
+    troubles += [each.error for each in cancellations if each.error is not None]
+    jobs = sum(len(each.cancelled) for each in cancellations)
+    return Cancelled(jobs, cancelled, left + len(active), tuple(troubles))
 
 
-def _under_way(
+def _active_runs(
     store: Store, emptied: Collection[Queue]
 ) -> tuple[list[RunFolder], list[WattlawError]]:
-    """Return the runs that a campaign or a job has begun and nobody has concluded.
-
-    Why the others cannot be read comes second.
-    """
-    found: list[RunFolder] = []
-    damaged: list[WattlawError] = []
+    """Return the runs that a campaign or a job has started and not ended, and read errors."""
+    active: list[RunFolder] = []
+    errors: list[WattlawError] = []
     for folder in store.folders():
         try:
-            found += [folder] if _is_under_way(folder, emptied) else []
+            active += [folder] if _is_active(folder, emptied) else []
         except WattlawError as error:
-            damaged.append(error)
-    return found, damaged
+            errors.append(error)
+    return active, errors
 
 
-def _is_under_way(folder: RunFolder, emptied: Collection[Queue]) -> bool:
+def _is_active(folder: RunFolder, emptied: Collection[Queue]) -> bool:
     record = folder.read()
     if record is None or record.status not in ("planned", "running"):
         return False
     return RunLock(folder).is_locked() or any(queue.was_submitted(folder) for queue in emptied)
 
 
-def _note(folder: RunFolder) -> bool:
-    """Note that a run was cancelled, unless a campaign that still lives has it: that notes it."""
+def _record_cancellation(folder: RunFolder) -> bool:
+    """Record that a run was cancelled, unless an active campaign has its lock and does so."""
     with RunLock(folder) as lock:
         if not lock.acquire():
             return False
         record = folder.read()
         if record is None or record.status not in ("planned", "running"):
             return False
-        told = {"status": "failed", "reason": "cancelled by 'wattlaw cancel'", "interrupted": True}
-        folder.write(record.model_copy(update=told | {"finished_at": now()}))
+        reason = "cancelled by 'wattlaw cancel'"
+        changes = {"status": "failed", "reason": reason, "interrupted": True, "finished_at": now()}
+        folder.write(record.model_copy(update=changes))
         return True

@@ -1,4 +1,4 @@
-"""Measures a command as it is: its time, its energy, its use of the machine."""
+"""Measures any command: its time, its energy, its use of the machine."""
 
 import os
 import shutil
@@ -25,11 +25,9 @@ from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 
 WORKLOAD, KIND, PHASE = "command", "measure", "command"
-#: What a shell says of a command that a signal ended.
-_SIGNALLED = 128
-#: What a shell says of a command that is there and cannot be run.
-_CANNOT_RUN = 126
-_PASSED_ON = (
+#: Exit codes of a shell: for a command that was ended by a signal, and one that cannot be executed.
+_SIGNALLED, _CANNOT_RUN = 128, 126
+_FORWARDED = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -41,7 +39,7 @@ _PASSED_ON = (
 
 @dataclass(frozen=True)
 class MeasuredCommand:
-    """How a measured command went."""
+    """The exit code and the run of a measured command."""
 
     exit_code: int
     record: RunRecord
@@ -57,19 +55,21 @@ def measure(
     sample_hz: float = 10.0,
     assume_cpu_w: float | None = None,
 ) -> MeasuredCommand:
-    """Run a command to its end with a sampler beside it, and store it as a run.
+    """Run a command to its end with a sampler, and store it as a run.
 
-    It gets our input and output and its exit code is ours; signals that we get, it gets.
+    The command has the input and output of this process, and gets its signals.
 
     Raises
     ------
     BadInput
-        There is no such command.
+        The command does not exist.
     wattlaw.errors.NotAvailable
         The store cannot be written, or the limits cannot be set; the command was not started.
     """
-    if not command or shutil.which(command[0]) is None:
-        raise BadInput(f"measure: no such command: {command[0] if command else 'none was given'!a}")
+    if not command:
+        raise BadInput("measure: a command is required")
+    if shutil.which(command[0]) is None:
+        raise BadInput(f"measure: no such command: {command[0]!a}")
     restore_stale_limits()
     boards = visible_gpu_ids()
     refused = unsupported_limits_reason(
@@ -95,28 +95,28 @@ def measure(
         launch_kind=KIND,
     )
     recording = Recording(Store(store), spec, Target(os.getpid(), 1 / sample_hz, assume_cpu_w))
-    held = None if limits.are_none else acquire(boards)
-    if held is None and not limits.are_none:
+    lease = None if limits.are_none else acquire(boards)
+    if lease is None and not limits.are_none:
         raise NotAvailable(lock_conflict(boards))
     try:
-        applied = held.apply(limits) if held is not None else ()
+        applied = lease.apply(limits) if lease is not None else ()
         recording.begin()
         write_limits(recording.live, recording.host, applied)
         start_ns, start_s = time.time_ns(), time.perf_counter()
         code = _run(command)
         duration_s = time.perf_counter() - start_s
     finally:
-        trouble = _released(held)
+        notes = _release(lease)
     recording.window(epoch=0, phase=PHASE, warmup=False, start_ns=start_ns, duration_s=duration_s)
-    record = recording.end(_reason(code), notes=trouble)
+    record = recording.end(_reason(code), notes=notes)
     return MeasuredCommand(code if code >= 0 else _SIGNALLED - code, record, recording.folder)
 
 
-def _released(held: LimitLease | None) -> tuple[str, ...]:
-    """Give back; what could not be is told at once, and noted in the run."""
+def _release(lease: LimitLease | None) -> tuple[str, ...]:
+    """Restore the limits; print an error and return it as a note."""
     try:
-        if held is not None:
-            held.release()
+        if lease is not None:
+            lease.release()
     except NotAvailable as error:
         print(f"wattlaw: {error}", file=sys.stderr)
         return (str(error),)
@@ -124,20 +124,20 @@ def _released(held: LimitLease | None) -> tuple[str, ...]:
 
 
 def _run(command: Sequence[str]) -> int:
-    """Run a command in our place: what we are sent, it is sent. Returns its code as Popen does."""
+    """Run a command and forward signals to it; return its code in Popen's convention."""
     sys.stdout.flush()
     sys.stderr.flush()
     process: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 
-    def pass_on(number: int, _: object) -> None:
+    def forward(number: int, _: object) -> None:
         if process is None:
             early.append(number)
         elif process.poll() is None and not _came_from_terminal(number):
             process.send_signal(number)
 
-    ignored = {n for n in _PASSED_ON if signal.getsignal(n) is signal.SIG_IGN}
-    before = {n: signal.signal(n, pass_on) for n in _PASSED_ON if n not in ignored}
+    handled = [n for n in _FORWARDED if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {n: signal.signal(n, forward) for n in handled}
     try:
         try:
             process = subprocess.Popen(list(command), env=user_environment())
@@ -153,7 +153,7 @@ def _run(command: Sequence[str]) -> int:
 
 
 def _came_from_terminal(number: int) -> bool:
-    """Say whether a key of the terminal sent a signal: then the command has got it already."""
+    """Say whether a key of the terminal sent a signal, which the command then gets directly."""
     if number not in (signal.SIGINT, signal.SIGQUIT):
         return False
     try:
@@ -169,7 +169,7 @@ def _came_from_terminal(number: int) -> bool:
 
 
 def _text(word: str) -> str:
-    """Return a word of a command line as text, whatever bytes it was given as."""
+    """Return a word of a command line as text; other bytes become escapes."""
     return os.fsencode(word).decode("utf-8", "backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""How many GPU-hours a plan takes: from runs that a store has, else from counted operations."""
+"""The GPU-hours of a plan, estimated from the runs of a store or from counted operations."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class GpuHours:
-    """An estimate, in parts by where it is from, and how many runs each part is of."""
+    """An estimate by source: measured repeats and counted operations, with the runs of each."""
 
     measured: float
     measured_runs: int
@@ -29,38 +29,37 @@ def gpu_hours(
 ) -> GpuHours:
     """Estimate the GPU-hours of runs.
 
-    A run of which the store has a repeat takes as long as that did, mean over the repeats. For
-    others the operations of training are divided by a rate: gpus x time = samples x FLOPs per
-    sample / rate. That is computation alone: start, evaluation, input and gradient communication
-    are not in it, which is why it is a lower bound at the rate that is assumed.
+    A run takes as long as the mean of its repeats in the store. Without repeats the operations of
+    training are divided by a rate: gpus x time = samples x FLOPs per sample / rate. This is a lower
+    bound at that rate, because it excludes start, evaluation, input and communication.
 
     Parameters
     ----------
     runs
-        What is planned.
+        The planned runs.
     done
-        Records of the store.
+        The records of the store.
     flops_per_gpu_s
-        Operations that a GPU is assumed to achieve per second.
+        The assumed operations of a GPU per second.
     """
     times: dict[str, list[float]] = defaultdict(list)
     for record in done:
-        whole = record.status == "done" and record.attempts <= 1  # else only the last is timed
-        whole = whole and record.spec.launch_kind != "simulated"  # whose clock is its simulator's
-        if whole and record.started_at and record.finished_at:
-            took = record.finished_at - record.started_at
-            times[_setting(record.spec)].append(took.total_seconds())
-    works: dict[int, Work | None] = {}  # asked once each: a plan has thousands of runs
+        is_timed = record.status == "done" and record.attempts <= 1  # else only the last attempt is
+        is_timed = is_timed and record.spec.launch_kind != "simulated"  # on the simulator's clock
+        if is_timed and record.started_at and record.finished_at:
+            duration = record.finished_at - record.started_at
+            times[_setting(record.spec)].append(duration.total_seconds())
+    works: dict[int, Work | None] = {}  # cached: a plan has thousands of runs
     measured = counted = 0.0
     measured_runs = counted_runs = unknown = 0
     for run in runs:
         spec = run.spec
-        took_s = times.get(_setting(spec)) if times else None
+        repeats_s = times.get(_setting(spec)) if times else None
         if id(spec.workload) not in works:
             works[id(spec.workload)] = catalogue.work(spec.workload)
         work = works[id(spec.workload)]
-        if took_s:
-            measured += spec.setting.gpus * sum(took_s) / len(took_s) / _HOUR_S
+        if repeats_s:
+            measured += spec.setting.gpus * sum(repeats_s) / len(repeats_s) / _HOUR_S
             measured_runs += 1
         elif work is not None:
             samples = work.samples * spec.setting.dataset_fraction * spec.measure.epochs

@@ -1,4 +1,4 @@
-"""The launcher ``local``: runs as child processes of this one, on this machine."""
+"""The launcher ``local``: runs are child processes of this process."""
 
 import importlib.util
 import os
@@ -37,22 +37,22 @@ _PROBE_TIMEOUT_S = 120
 
 
 class LocalLauncher(AttachedLauncher):
-    """Gives each worker a GPU of its own or, where there is none, a share of the cores.
+    """Gives each worker its own GPU or, on a machine without GPUs, a share of the cores.
 
-    Without GPUs a machine holds as many workers as it has cores, and every worker gets
-    ``cores / gpus_per_node`` threads whatever the number of workers of its run, so that runs of
-    one and of several workers compare fairly. All launchers of a user on this machine share its
-    places, so that no more than ``max_parallel`` runs go side by side, of whatever study.
+    Without GPUs a machine has as many workers as cores, and every worker gets
+    ``cores / gpus_per_node`` threads, so that runs with one and with several workers are
+    comparable. All launchers of a user on this machine share its slots, so that at most
+    ``max_parallel`` runs of all studies are active.
 
     Parameters
     ----------
     launch
-        Settings of the study.
+        The launch settings of the study.
     gpus
         The GPUs that torch can use, or all visible ones where torch is not installed, by UUID.
     boards
-        The NVIDIA boards that are ours, by UUID. Where torch cannot use them, a run is metered,
-        and limited if it asks for it, with all of them.
+        The visible NVIDIA boards, by UUID. If torch cannot use them, a run is metered and limited
+        on all of them.
     """
 
     is_durable = True
@@ -61,16 +61,16 @@ class LocalLauncher(AttachedLauncher):
         self._launch = launch
         self._gpus, self._boards = gpus, boards
         self._slots = Slots.of_this_user()
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
 
     @classmethod
     def resolve(cls, launch: Launch) -> Launch:
-        """Return it as it is: what is here is found out by each run."""
+        """Return the launch unchanged: each run records its own hardware."""
         return launch
 
     @classmethod
-    def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - any store is as good
-        """Count the GPUs; raises ``NotAvailable`` when torch is installed and cannot be used."""
+    def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - every store works
+        """Count the GPUs; raise ``NotAvailable`` if torch is installed and cannot be used."""
         restore_stale_limits()
         boards = visible_gpu_ids()
         if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
@@ -79,10 +79,10 @@ class LocalLauncher(AttachedLauncher):
 
     @cached_property
     def capacity(self) -> int:
-        """Return how many workers this machine holds at once."""
-        found = len(self._gpus) or processes.cores()
-        asked = self._launch.gpus_per_node
-        return min(asked, found) if asked and self._gpus else asked or found
+        """Return the largest number of workers at one time."""
+        available = len(self._gpus) or processes.cores()
+        requested = self._launch.gpus_per_node
+        return min(requested, available) if requested and self._gpus else requested or available
 
     @cached_property
     def threads(self) -> int:
@@ -91,11 +91,11 @@ class LocalLauncher(AttachedLauncher):
         return self._launch.threads_per_worker or max(1, share)
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
-        """Return why this machine can never do a run, or None."""
+        """Return why this machine can never execute a run, or None."""
         setting = spec.setting
         if setting.gpus > self.capacity:
-            what = "GPUs" if self._gpus else "workers (launch.gpus_per_node, or its cores)"
-            return f"needs {setting.gpus} workers; this machine holds {self.capacity} {what}"
+            unit = "GPUs" if self._gpus else "workers (launch.gpus_per_node, or its cores)"
+            return f"needs {setting.gpus} workers; this machine has {self.capacity} {unit}"
         return unsupported_limits_reason(
             requested_limits(setting),
             self._boards,
@@ -103,7 +103,7 @@ class LocalLauncher(AttachedLauncher):
         )
 
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
-        """Take a place among ``max_parallel`` runs, and one for each worker."""
+        """Acquire one of ``max_parallel`` slots for the run, and a slot for each worker."""
         run = self._slots.acquire([f"run-{i}" for i in range(self._launch.max_parallel)], 1)
         if run is None:
             return None
@@ -118,35 +118,35 @@ class LocalLauncher(AttachedLauncher):
             try:
                 allocation.lease = acquire(boards)
             except NotAvailable as error:
-                allocation.refusal = error
+                allocation.error = error
                 return allocation
             if allocation.lease is None:
-                self._tell_once(f"waiting: {lock_conflict(boards)}")
+                self._print_once(f"waiting: {lock_conflict(boards)}")
                 allocation.release()
                 return None
         return allocation
 
-    def _tell_once(self, line: str) -> None:
-        if line not in self._told:
-            self._told.add(line)
+    def _print_once(self, line: str) -> None:
+        if line not in self._printed:
+            self._printed.add(line)
             print(f"wattlaw: {line}", file=sys.stderr)
 
     def close(self) -> None:
-        """Nothing is held beside the attempts."""
+        """Do nothing: only attempts have resources."""
 
     def start(
         self, record: RunRecord, folder: RunFolder, allocation: "LocalAllocation"
     ) -> "LocalAttempt":
-        """Start a run's node agent in a session, and so a process group, of its own.
+        """Start a run's node agent in its own session, and so in its own process group.
 
         Raises
         ------
         NotAvailable
-            Its limits cannot be set.
+            The run's limits cannot be set.
         """
         workers = record.spec.setting.gpus
-        if allocation.refusal is not None:
-            raise allocation.refusal
+        if allocation.error is not None:
+            raise allocation.error
         if allocation.lease is not None:
             applied = allocation.lease.apply(requested_limits(record.spec.setting))
             write_limits(folder.live(record.attempts), socket.gethostname(), applied)
@@ -164,7 +164,7 @@ class LocalLauncher(AttachedLauncher):
         line = isolated_python("-m", "wattlaw.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
-        line += rendezvous.words
+        line += rendezvous.arguments
         with naming(folder.log_path), open_regular(folder.log_path, append=True) as log:
             head = f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n"
             log.write(head.encode())
@@ -182,24 +182,24 @@ class LocalLauncher(AttachedLauncher):
 
 @dataclass
 class LocalAllocation:
-    """What one run occupies."""
+    """The resources of one run."""
 
     run: SlotLease
     workers: SlotLease
     lease: LimitLease | None = None
     rendezvous: Rendezvous | None = None
-    #: Why the boards could not be held, so that the run is skipped.
-    refusal: NotAvailable | None = None
-    #: What could not be given back.
-    trouble: str | None = None
+    #: Why limits cannot be set on the boards, so that the run is skipped.
+    error: NotAvailable | None = None
+    #: Why limits could not be restored.
+    restore_error: str | None = None
 
     def release(self) -> None:
-        """Give it back, limits first."""
+        """Restore the limits, then release the slots."""
         try:
             if self.lease is not None:
                 self.lease.release()
         except NotAvailable as error:
-            self.trouble = str(error)
+            self.restore_error = str(error)
             print(f"wattlaw: {error}", file=sys.stderr)
         finally:
             self.lease = None
@@ -221,35 +221,35 @@ class LocalAttempt:
         timeout_s: float | None,
     ) -> None:
         self._process, self._record, self._folder = process, record, folder
-        self._room = allocation
+        self._allocation = allocation
         self._timeout_s = timeout_s
         self._begun_s = time.monotonic()
         self._ended: Ended | None = None
 
     def poll(self) -> Ended | None:
-        """Return how the attempt ended; an attempt over its time is stopped here."""
+        """Return how the attempt ended; stop an attempt that exceeds its time limit."""
         if self._ended is None:
             code = self._process.poll()
             limit = self._timeout_s
             if code is not None:
                 reason = failure_reason(self._folder, self._record.attempts, code) if code else None
-                self._room.release()
-                trouble = (self._room.trouble,) if self._room.trouble else ()
-                self._ended = Ended(reason, trouble)
+                self._allocation.release()
+                error = self._allocation.restore_error
+                self._ended = Ended(reason, (error,) if error else ())
             elif limit is not None and time.monotonic() - self._begun_s > limit:
                 self.stop()
                 self._ended = Ended(f"time limit of {limit:g} s reached (launch.timeout_s)")
         return self._ended
 
     def stop(self) -> None:
-        """End the agent with all its descendants: asked first, then killed."""
+        """Terminate the agent with all its descendants, and kill them after 5 s."""
         if self._ended is None:
             try:
                 processes.terminate(processes.process_tree(self._process.pid), _GRACE_S)
                 self._process.wait()
             finally:
                 self._ended = Ended("stopped")
-                self._room.release()
+                self._allocation.release()
 
 
 def _has_driver() -> bool:
@@ -257,13 +257,12 @@ def _has_driver() -> bool:
 
 
 def _gpus() -> list[str]:
-    """Return the GPUs that torch may use, by UUID, which means the same board to everybody.
+    """Return the GPUs that torch can use, by UUID, which is the same in every process.
 
-    torch is asked in a process of its own, so that this one stays small, and only where there is
-    an NVIDIA driver, because asking takes seconds.
+    A child process imports torch, so that this one stays small.
     """
     try:
-        found = subprocess.run(
+        probe = subprocess.run(
             isolated_python("-c", _PROBE),
             env=isolated_environment(),
             capture_output=True,
@@ -273,7 +272,7 @@ def _gpus() -> list[str]:
             check=True,
         )
     except (subprocess.SubprocessError, OSError) as error:
-        words = str(getattr(error, "stderr", None) or error).strip().splitlines()
-        raise NotAvailable(f"torch cannot be used here: {words[-1]}") from None
-    told = [words.split() for words in found.stdout.splitlines()]
-    return [f"GPU-{words[1]}" for words in told if len(words) == 2 and words[0] == "GPU"]
+        lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        raise NotAvailable(f"torch cannot be used here: {lines[-1]}") from None
+    rows = [line.split() for line in probe.stdout.splitlines()]
+    return [f"GPU-{row[1]}" for row in rows if len(row) == 2 and row[0] == "GPU"]

@@ -1,4 +1,4 @@
-"""From a study file to a checked plan, and how much of it a store already has."""
+"""Plans of study files, and how much of a plan a store already has."""
 
 import subprocess
 from collections import Counter
@@ -19,7 +19,7 @@ from wattlaw.workloads import catalogue
 
 @dataclass(frozen=True)
 class Planned:
-    """A study that can be run, and its runs in order."""
+    """A checked study and its runs in order."""
 
     study: Study
     runs: list[PlannedRun]
@@ -42,7 +42,7 @@ def plan_study(
     Raises
     ------
     BadInput
-        With one line that names the file, the key and what is allowed.
+        The study is invalid; the message names the file, the key and what is allowed.
     """
     study = read_study(path)
     if launch_kind is not None:
@@ -51,7 +51,7 @@ def plan_study(
     if study.launch.kind not in registry.names(GROUP):
         allowed = ", ".join(registry.names(GROUP))
         where = "--launch" if launch_kind else f"{path}: launch.kind"
-        raise BadInput(f"{where}: given {study.launch.kind!r}; allowed: {allowed}")
+        raise BadInput(f"{where}: unknown launcher {study.launch.kind!r}; allowed: {allowed}")
     study = _with_simulation(study, simulation or {})
     launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
     try:
@@ -68,40 +68,38 @@ def _with_simulation(study: Study, changes: Mapping[str, object]) -> Study:
         return study
     if launch.kind != "simulated":
         option = next(iter(changes)).replace("_", "-")
-        raise BadInput(
-            f"run: given --{option} with the launcher {launch.kind}; allowed: with simulated"
-        )
-    told = launch.simulation.model_copy(update=changes)
-    return study.model_copy(update={"launch": launch.model_copy(update={"simulation": told})})
+        raise BadInput(f"run: --{option} requires the launcher simulated, not {launch.kind}")
+    simulation = launch.simulation.model_copy(update=changes)
+    return study.model_copy(update={"launch": launch.model_copy(update={"simulation": simulation})})
 
 
 def statuses(
     store: Store, runs: Iterable[PlannedRun], records: Mapping[str, RunRecord | None]
 ) -> dict[str, str]:
-    """Return the status of each run of a plan, given what its store has of them."""
-    found = {run.run_id: "planned" for run in runs}
-    return found | {
+    """Return the status of each run of a plan, by the records of its store."""
+    planned = {run.run_id: "planned" for run in runs}
+    return planned | {
         run_id: "damaged" if record is None else store.folder(run_id).status(record)
         for run_id, record in records.items()
     }
 
 
 def count_statuses(statuses: Iterable[str]) -> dict[str, int]:
-    """Return how many runs have each status, in the order in which a run goes through them."""
+    """Return how many runs have each status, in the order of this table."""
     order = ("done", "failed", "skipped", "interrupted", "running", "queued", "planned", "damaged")
     count = Counter(statuses)
     return {status: count[status] for status in order if count[status]}
 
 
 def git_commit(directory: Path) -> str | None:
-    """Return the commit of the user's code, with ``-dirty`` when it was changed since, or None."""
-    # A repository can name a program as its monitor, which --dirty would start.
+    """Return the commit of the user's code, with ``-dirty`` if it was changed since, or None."""
+    # --dirty would start the program that a repository names as its file system monitor.
     line = ["git", "-c", "core.fsmonitor=false", "-C", str(directory)]
     line += ["describe", "--always", "--abbrev=40", "--dirty", "--exclude", "*"]
     try:
-        found = subprocess.run(
+        described = subprocess.run(
             line, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return described.stdout.strip() or None

@@ -1,4 +1,4 @@
-"""The seam for schedulers: what waits and goes on without us, seen and ended from anywhere."""
+"""The interface of schedulers: their jobs can be listed and cancelled without a campaign."""
 
 from collections.abc import Collection, Mapping
 from typing import Protocol
@@ -10,56 +10,56 @@ from wattlaw.study.plan import PlannedRun
 
 
 class Job(Protocol):
-    """What a scheduler holds for one run."""
+    """A scheduler's job of one run."""
 
     @property
     def id(self) -> str:
-        """Return what the scheduler calls it."""
+        """Return the scheduler's id of the job."""
 
     @property
     def state(self) -> str:
-        """Return its state in the scheduler's word."""
+        """Return the scheduler's name of the job's state."""
 
     @property
     def reason(self) -> str:
-        """Return why it waits, in the scheduler's word; "" or "None" where there is none."""
+        """Return the scheduler's reason why the job waits; "" or "None" if there is none."""
 
     @property
     def is_queued(self) -> bool:
-        """Say whether it waits for its nodes."""
+        """Say whether the job waits for its nodes."""
 
 
 class Queue(Protocol):
-    """The ``queue`` of a launcher whose attempts live on without us."""
+    """The ``queue`` of a launcher whose attempts outlive the campaign."""
 
     def jobs(self, store: Store) -> Mapping[str, Job]:
-        """Return the jobs of a store that have not ended, by run; one question at most.
+        """Return the jobs of a store that have not ended, by run, with one command at most.
 
-        A store that never had jobs there asks nobody.
+        For a store that never had jobs no command is run.
 
         Raises
         ------
         wattlaw.errors.WattlawError
-            There may be jobs, and the scheduler does not answer here.
+            There may be jobs, but the scheduler does not respond.
         """
 
     def cancel(self, job_ids: Collection[str]) -> None:
-        """End jobs; those that have ended already are no error.
+        """Cancel jobs; ended jobs are ignored.
 
         Raises
         ------
         wattlaw.errors.WattlawError
-            The scheduler does not answer, or does not let this user.
+            The scheduler does not respond, or does not permit it.
         """
 
     def was_submitted(self, folder: RunFolder) -> bool:
-        """Say whether a run was ever given to the scheduler.
+        """Say whether a run was ever submitted to the scheduler.
 
         Raises
         ------
         wattlaw.errors.BadInput
-            What tells it cannot be read.
+            The file of the submission is damaged.
         """
 
     def submission_command(self, launch: Launch, run: PlannedRun, store: Store) -> str:
-        """Return how a run would be submitted, for people to look at."""
+        """Return the command that would submit a run, for display."""

@@ -1,4 +1,4 @@
-"""How the processes of a run that stays on one machine find each other."""
+"""The rendezvous of the processes of a run on one machine."""
 
 import os
 import sys
@@ -8,26 +8,25 @@ from wattlaw.training.environment import RENDEZVOUS_FILE
 
 
 class Rendezvous:
-    """Files through which the processes of a run on one machine find each other.
+    """Rendezvous files for torchrun and its ranks.
 
-    torch's TCP store would listen on every interface of the machine. The files are in memory where
-    the system has that: torch waits for ever when a disk becomes full under its file store.
-    They are there until ``close``, or until this process ends.
+    Files are used because torch's TCP store listens on every interface of the machine. On Linux
+    they are in memory, because torch waits for ever if the disk of its file store is full. They
+    exist until ``close``, or until this process ends.
 
     Parameters
     ----------
     folder
-        Of this run alone, on a file system of this machine or one that locks files; used where
-        there are no files in memory.
+        A folder of this run only, on a file system that locks files; not used on Linux.
     """
 
     def __init__(self, folder: Path) -> None:
         self._handles: list[int] = []
-        #: Words for torchrun.
-        self.words = ["--local-addr", "127.0.0.1", "--rdzv-backend", "c10d"]
-        self.words += ["--rdzv-conf", "store_type=file"]
-        self.words += ["--rdzv-endpoint", self._file(folder / "agents")]
-        #: Variables for torchrun and its ranks.
+        #: Options of torchrun.
+        self.arguments = ["--local-addr", "127.0.0.1", "--rdzv-backend", "c10d"]
+        self.arguments += ["--rdzv-conf", "store_type=file"]
+        self.arguments += ["--rdzv-endpoint", self._file(folder / "agents")]
+        #: Environment variables for torchrun and its ranks.
         self.environment = {
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
             RENDEZVOUS_FILE: self._file(folder / "ranks"),
@@ -41,6 +40,6 @@ class Rendezvous:
         return f"/proc/{os.getpid()}/fd/{handle}"
 
     def close(self) -> None:
-        """Remove the files in memory; more than once is harmless."""
+        """Remove the files in memory; repeated calls do nothing."""
         while self._handles:
             os.close(self._handles.pop())

@@ -1,4 +1,4 @@
-"""How the runs of a store stand now: by their records and, where there are jobs, by the queue."""
+"""The status of the runs of a store, from their records and from the queues of their jobs."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ from wattlaw.store.store import Store
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run: its state in a word, its record, and its job if it has one in the queue.
+    """One run: its state, its record, and its job if it is in a queue.
 
-    A run that cannot be read is ``damaged``: ``damage`` says why, and it has no record.
+    A run that cannot be read has the state ``damaged``, the reason in ``damage``, and no record.
     """
 
     run_id: str
@@ -25,7 +25,7 @@ class RunStatus:
 
     @property
     def reason(self) -> str | None:
-        """Return why it is so, in words."""
+        """Return the reason of the state as a message."""
         if self.job is not None:
             why = f" ({self.job.reason})" if self.job.reason not in ("", "None") else ""
             return f"job {self.job.id}: {self.job.state}{why}"
@@ -33,15 +33,13 @@ class RunStatus:
             return self.damage
         site = self.record.site
         if self.state == "running" and site is not None:
-            return (
-                f"job {site.job_id} is not in the queue; 'wattlaw run' finds out what became of it"
-            )
+            return f"job {site.job_id} is not in the queue; run 'wattlaw run' to update its status"
         return self.record.reason
 
 
 def load_queues() -> tuple[list[Queue], list[str]]:
-    """Return the load_queues of all launchers here, and why a launcher cannot be loaded."""
-    found: list[Queue] = []
+    """Return the queues of all launchers, and the errors of launchers that cannot be loaded."""
+    queues: list[Queue] = []
     troubles = []
     for name in registry.names(GROUP):
         try:
@@ -50,20 +48,20 @@ def load_queues() -> tuple[list[Queue], list[str]]:
             troubles.append(str(error))
             continue
         if launcher.queue is not None:
-            found.append(launcher.queue)
-    return found, troubles
+            queues.append(launcher.queue)
+    return queues, troubles
 
 
 def run_statuses(store: Store) -> tuple[list[RunStatus], list[str]]:
-    """Return how each run of a store stands, in order of run id, and why a queue is not known."""
+    """Return the status of each run of a store, in order of run id, and the errors of queues."""
     jobs: dict[str, Job] = {}
-    asked, troubles = load_queues()
-    for queue in asked:  # before the records: a job that ends meanwhile has told so there
+    queues, troubles = load_queues()
+    for queue in queues:  # before the records: a job that ends in between has updated its record
         try:
             jobs |= queue.jobs(store)
-        except WattlawError as error:  # the records say much all the same
+        except WattlawError as error:  # the records are still useful
             troubles.append(str(error))
-    found = []
+    statuses = []
     for folder in store.folders():
         job = jobs.get(folder.run_id)
         try:
@@ -75,11 +73,11 @@ def run_statuses(store: Store) -> tuple[list[RunStatus], list[str]]:
                 folder.finished("telemetry")
             state = folder.status(record)
         except (WattlawError, OSError) as error:
-            found.append(RunStatus(folder.run_id, "damaged", None, job, one_line(error)))
+            statuses.append(RunStatus(folder.run_id, "damaged", None, job, one_line(error)))
             continue
         if record.status in ("done", "failed", "skipped"):
-            job = None  # it has told its end already
+            job = None  # the run has ended
         if job is not None:
             state = "queued" if job.is_queued else "running"
-        found.append(RunStatus(folder.run_id, state, record, job))
-    return found, troubles
+        statuses.append(RunStatus(folder.run_id, state, record, job))
+    return statuses, troubles

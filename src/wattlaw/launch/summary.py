@@ -1,4 +1,4 @@
-"""What a recorded run came to, for people: its windows by name, with time and energy."""
+"""A summary of a recorded run: its windows by name, with time and energy."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -104,12 +104,12 @@ def track_result(
 
 @dataclass(frozen=True)
 class PhaseSummary:
-    """All windows of one name together; None where something was not measured in one of them."""
+    """All windows of one name; a value is None if it was not measured in one of them."""
 
     phase: str
     windows: int
     duration_s: float
-    energy_j: dict[str, float]  # of gpu, cpu, dram: those that every window has
+    energy_j: dict[str, float]  # gpu, cpu, dram, each if every window has it
     energy_source: str
     energy_verdict: str
     reasons: tuple[str, ...]
@@ -120,7 +120,7 @@ class PhaseSummary:
 
     @property
     def total_j(self) -> float | None:
-        """Return the sum of what was measured."""
+        """Return the sum of the measured parts."""
         return sum(self.energy_j.values()) if self.energy_j else None
 
 
@@ -172,16 +172,14 @@ def _mean(rows: list[dict[str, object]], column: str) -> float | None:
 
 
 def summary_line(record: RunRecord, folder: RunFolder) -> str:
-    """Return a run in one line."""
-    told = []
+    """Return a summary of a run in one line."""
+    parts = []
     for phase in phase_summaries(folder):
         energy = "energy not available"
         if phase.total_j is not None:
-            parts = "+".join(phase.energy_j)
-            energy = (
-                f"{phase.total_j:.4g} J ({parts}, {phase.energy_source}, {phase.energy_verdict})"
-            )
-        told.append(f"{phase.phase} x{phase.windows}: {phase.duration_s:.3f} s, {energy}")
+            source = f"{'+'.join(phase.energy_j)}, {phase.energy_source}, {phase.energy_verdict}"
+            energy = f"{phase.total_j:.4g} J ({source})"
+        parts.append(f"{phase.phase} x{phase.windows}: {phase.duration_s:.3f} s, {energy}")
     return (
-        f"wattlaw: {record.spec.workload.name}: {'; '.join(told) or 'no windows'} -> {folder.path}"
+        f"wattlaw: {record.spec.workload.name}: {'; '.join(parts) or 'no windows'} -> {folder.path}"
     )

@@ -1,4 +1,4 @@
-"""``wattlaw.track``: marks the windows of any training loop while a sampler runs beside it."""
+"""``wattlaw.track``: records the windows of any training loop, with a sampler."""
 
 import atexit
 import os
@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -27,39 +27,39 @@ T = TypeVar("T")
 
 KIND = "track"
 TRAIN, EVALUATE = "train", "evaluate"
-#: What is left of a training window after an evaluation is kept if it is longer, or was told of.
+#: The rest of a training window after an evaluation is stored if it is longer, or has values.
 _SHORTEST_S = 1e-3
 
 
 @dataclass
-class _Open:
-    """A window that has begun."""
+class _OpenWindow:
+    """A window that has not ended."""
 
     name: str
     epoch: int | None
     warmup: bool
     start_ns: int
     start_s: float
-    told: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
 
 
 class Track:
-    """Marks windows of a run; made by :func:`track`, used in a ``with`` statement.
+    """Records windows of a run; created by :func:`track` for a ``with`` statement.
 
-    Nothing that goes wrong with measuring ever stops the program that is measured: it is told as a
-    warning, once, and the marks do nothing from then on. Of several ranks on a host only the first
-    records, so that no device is counted twice.
+    A measurement error does not stop the program: it causes one warning, and nothing is recorded
+    from then on. Of several ranks on a host only the first records, so that no device is counted
+    twice.
     """
 
     def __init__(
         self, name: str, recording: Recording | NestedRecording | None, *, quiet: bool
     ) -> None:
         self._recording, self._quiet = recording, quiet
-        self._pid = os.getpid()  # a process that was forked off is not the one that records
-        self._open: list[_Open] = []
+        self._pid = os.getpid()  # a forked child must not record
+        self._open: list[_OpenWindow] = []
         self._has_windows = False
         self._start_ns, self._start_s = 0, 0.0
-        #: The stored run, after the end.
+        #: The stored run, after the ``with`` statement.
         self.record: RunRecord | None = None
         #: Time and energy of the block. Its values are None until the block has ended.
         self.result = TrackResult(name, reason=_WHY_NONE[type(recording)])
@@ -81,26 +81,26 @@ class Track:
             self.leave()
         duration_s = _now()[1] - self._start_s
         if isinstance(self._recording, Recording) and not self._has_windows:
-            self._write(_Open(TRAIN, 0, False, self._start_ns, self._start_s),
+            self._write(_OpenWindow(TRAIN, 0, False, self._start_ns, self._start_s),
                         self._start_s + duration_s)  # fmt: skip
         self._end(None if kind is None else f"{kind.__name__}: {error}", duration_s)
 
     def _at_exit(self) -> None:
-        """Bring home a run whose end the program never told, as a trainer that has failed."""
+        """Store the run of a program that exits inside the ``with`` statement."""
         if self._recording is not None and os.getpid() == self._pid:
             self._recording.end_at_exit("the program ended before the run did")
             self._recording = None
 
     def epochs(self, epochs: Iterable[T], *, warmup: int | None = None) -> Iterator[T]:
-        """Yield what ``epochs`` yields, each turn a training window.
+        """Yield the items of ``epochs``; each iteration is a training window.
 
         Parameters
         ----------
         epochs
-            Such as ``range(10)``; turns are numbered from 0.
+            Such as ``range(10)``; iterations are numbered from 0.
         warmup
-            How many turns at the start are warm-up, which analyses leave out. By default what the
-            study says of which this program is a run, else none.
+            The number of first epochs that are warm-up, which analyses exclude. By default the
+            value of the study if this program is one of its runs, else 0.
         """
         if warmup is None:
             warmup = self._recording.warmup_epochs if self._recording is not None else 0
@@ -109,17 +109,17 @@ class Track:
                 yield item
 
     def evaluation(self, epoch: int | None = None) -> Any:
-        """Return a context that is a window of evaluation, never part of a training window."""
+        """Return a context for an evaluation window, which is not part of a training window."""
         return self.window(EVALUATE, epoch=epoch)
 
     @contextmanager
     def window(
         self, name: str, *, epoch: int | None = None, warmup: bool = False
     ) -> Iterator[None]:
-        """Mark what happens inside as a window.
+        """Record the block as a window.
 
-        A window inside another is called ``outer/inner``, and is part of the outer one too; only
-        ``evaluate`` interrupts a training window, which goes on after it.
+        A window inside another one is named ``outer/inner`` and is part of the outer one.
+        Only ``evaluate`` interrupts a training window, which continues after it.
         """
         self.enter(name, epoch=epoch, warmup=warmup)
         try:
@@ -128,7 +128,7 @@ class Track:
             self.leave()
 
     def enter(self, name: str, *, epoch: int | None = None, warmup: bool = False) -> None:
-        """Begin a window, for loops that no ``with`` fits around."""
+        """Begin a window, where a ``with`` statement is not possible."""
         if not name or not name.isprintable() or "/" in name:
             raise ValueError(f"window: {name!r}; allowed: a printable name without '/'")
         if self._recording is None:
@@ -141,7 +141,7 @@ class Track:
                 self._write(outer, _now()[1])
             else:
                 name = f"{outer.name}/{name}"
-        self._open.append(_Open(name, epoch, warmup, *_now()))
+        self._open.append(_OpenWindow(name, epoch, warmup, *_now()))
 
     def leave(self) -> None:
         """End the window that was entered last."""
@@ -152,7 +152,7 @@ class Track:
         outer = self._open[-1] if self._open else None
         if outer is not None and inner.name == EVALUATE and outer.name == TRAIN:
             outer.start_ns, outer.start_s = end_ns, end_s
-        elif inner.name == TRAIN and not inner.told and end_s - inner.start_s < _SHORTEST_S:
+        elif inner.name == TRAIN and not inner.values and end_s - inner.start_s < _SHORTEST_S:
             return
         self._write(inner, end_s)
 
@@ -164,34 +164,34 @@ class Track:
         loss: float | None = None,
         metric: float | None = None,
     ) -> None:
-        """Tell what the window that was entered last has computed, to be stored with it.
+        """Store values with the window that was entered last.
 
         Parameters
         ----------
         samples
-            Samples that the processes of this host have seen in it.
+            Samples that the processes of this host have processed in the window.
         steps
-            Optimiser steps.
+            Optimizer steps.
         loss, metric
-            Means over its samples: numbers, or tensors of one.
+            Means over the samples of the window: numbers, or tensors with one element.
 
         Raises
         ------
         ValueError
-            Something else than a number.
+            A value is not a number.
         """
-        told = {
+        values = {
             "samples": _number("samples", samples, int),
             "steps": _number("steps", steps, int),
             "loss": _number("loss", loss, float),
             "metric": _number("metric", metric, float),
         }
         if self._open:
-            self._open[-1].told |= {
-                name: value for name, value in told.items() if value is not None
+            self._open[-1].values |= {
+                name: value for name, value in values.items() if value is not None
             }
 
-    def _write(self, window: _Open, end_s: float) -> None:
+    def _write(self, window: _OpenWindow, end_s: float) -> None:
         if self._recording is None:
             return
         self._has_windows = True
@@ -202,9 +202,9 @@ class Track:
                 warmup=window.warmup,
                 start_ns=window.start_ns,
                 duration_s=end_s - window.start_s,
-                **window.told,
+                **window.values,
             )
-            window.told = {}
+            window.values = {}
         except OSError as error:
             self._stop(error)
 
@@ -225,11 +225,17 @@ class Track:
         atexit.unregister(self._at_exit)
 
     def _stop(self, error: Exception) -> None:
-        warnings.warn(f"wattlaw: nothing is recorded any more: {error}", stacklevel=3)
-        self.result = replace(self.result, reason=f"the recording failed: {error}")
+        warnings.warn(f"wattlaw: recording has stopped: {error}", stacklevel=3)
         if self._recording is not None:
             self._recording.abandon()
         self._recording = None
+
+
+_WHY_NONE: dict[type, str] = {
+    Recording: "the block has not ended",
+    NestedRecording: "the 'wattlaw run' that started this program measures it",
+    type(None): "another process of this host measures",
+}
 
 
 def track(
@@ -243,7 +249,7 @@ def track(
     assume_cpu_w: float | None = None,
     quiet: bool = False,
 ) -> Track:
-    """Record the time and energy of a part of a program.
+    """Record the time and energy of a part of a program, in windows.
 
     Mark epochs and evaluations so that analyses can tell them apart. A block without marks is
     stored as one training window.
@@ -264,28 +270,20 @@ def track(
     Parameters
     ----------
     name
-        What the run is called in the store; by default the name of the program.
+        The name of the run in the store; by default the name of the program.
     store
-        The folder of results, made if need be.
-    gpus
-        The number of GPUs, or of workers without GPUs; by default what the launcher (torchrun,
-        Slurm, MPI) says, else 1.
-    global_batch
-        Samples in an optimizer step, over all GPUs. ``gpus`` must divide it.
-    options
-        Other settings of the training, such as ``{"image_size": 160}``. Runs that differ in them
-        are different settings.
+        The folder of results, which is created if necessary.
     sample_hz
         Samples per second.
     assume_cpu_w
-        Watts per busy core for an estimate where nothing measures the processors.
+        Watts per busy core, for an estimate if nothing measures the processors.
     quiet
-        Print nothing at the end.
+        Print no summary at the end.
 
     Raises
     ------
     ValueError
-        An argument that cannot be used, such as a name with a blank in it.
+        An argument is invalid, such as a name with a blank.
     """
     name = name or Path(sys.argv[0] or "python").stem or "python"
     if not is_first_of_host():
@@ -309,18 +307,13 @@ def track(
             launch_kind=KIND,
         )
     except ValueError as error:
-        told = str(error).splitlines()
-        raise ValueError(f"wattlaw.track: {' '.join(told[1:3]) or error}") from None
+        lines = str(error).splitlines()
+        raise ValueError(f"wattlaw.track: {' '.join(lines[1:3]) or error}") from None
     target = Target(os.getpid(), 1 / sample_hz, assume_cpu_w)
     return Track(name, Recording(Store(Path(store)), spec, target), quiet=quiet)
 
 
-_WHY_NONE: dict[type, str] = {
-    Recording: "the block has not ended",
-    NestedRecording: "the 'wattlaw run' that started this program measures it",
-    type(None): "another process of this host measures",
-}
-#: Where launchers tell a process its number on its host, and how many there are in all.
+#: Environment variables of launchers for the local rank, and for the number of all ranks.
 _LOCAL_RANKS = (
     "LOCAL_RANK",
     "SLURM_LOCALID",
@@ -333,31 +326,31 @@ _LOCAL_RANKS = (
 _WORLDS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
-def _number(name: str, given: Any, kind: type[T]) -> T | None:
-    """Return what was told as a plain number, or None where nothing was."""
+def _number(name: str, value: Any, kind: type[T]) -> T | None:
+    """Return a value as a plain number, or None for None."""
     try:
-        return None if given is None else kind(given)  # type: ignore[call-arg]
+        return None if value is None else kind(value)  # type: ignore[call-arg]
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise ValueError(f"tell: {name}: {given!r:.80}; allowed: a number") from None
+        raise ValueError(f"log: {name}: {value!r:.80}; allowed: a number") from None
 
 
 def is_first_of_host() -> bool:
-    """Say whether this process is the first of its job on this host, as its launcher tells it."""
+    """Say whether this process is the first of its job on this host."""
     return not _first_number(_LOCAL_RANKS)
 
 
 def _first_number(variables: Iterable[str]) -> int | None:
-    """Return the first of some environment variables that is a whole number below 10,000,000."""
-    told = (os.environ.get(name, "") for name in variables)
-    return next((int(text) for text in told if re.fullmatch("[0-9]{1,7}", text)), None)
+    """Return the first of some environment variables that is an integer below 10,000,000."""
+    values = (os.environ.get(name, "") for name in variables)
+    return next((int(text) for text in values if re.fullmatch("[0-9]{1,7}", text)), None)
 
 
 def _now() -> tuple[int, float]:
-    """Return the moment on both clocks, after the GPU has done what it was given."""
+    """Return the time on both clocks, after the GPU has finished its work."""
     torch = sys.modules.get("torch")
     try:
         if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.synchronize()
-    except Exception as error:  # the program will meet it itself, or, as in a capture, need not
+    except Exception as error:  # such as during the capture of a CUDA graph
         warnings.warn(f"wattlaw: could not wait for the GPU: {error}", stacklevel=2)
     return time.time_ns(), time.perf_counter()

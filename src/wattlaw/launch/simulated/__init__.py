@@ -1,4 +1,4 @@
-"""The launcher ``simulated``: runs on a cluster on paper, in the same store as measured ones."""
+"""The launcher ``simulated``: runs on a simulated cluster, in the same store as measured runs."""
 
 from wattlaw.launch.simulated.launcher import SimulatedLauncher
 

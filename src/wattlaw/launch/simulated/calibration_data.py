@@ -1,4 +1,4 @@
-"""From rows of runs to what a calibration is fitted to: one measured setting for all repeats."""
+"""The data of a calibration, from rows of runs: one measured setting for all its repeats."""
 
 import json
 import math
@@ -18,8 +18,8 @@ from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
 from wattlaw.workloads import catalogue
 
 Row = Mapping[str, Any]
-#: Energies of which a power can be had; the others were not read from a device.
-_MEASURED = ("counter", "integral")
+#: Sources of energy that were read from a device.
+_MEASURED = {"counter", "integral"}
 _SETTING = (
     "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "precision",
     "dataset_fraction",
@@ -30,7 +30,7 @@ _SAME = ("workload", "options", "train", "hardware", "launcher", "nodes", *_SETT
 
 @dataclass(frozen=True)
 class WorkloadSource:
-    """Which workload the runs of a name are, and profile of them that come from a file."""
+    """The workload of the runs with a name, and its profile if that comes from a file."""
 
     workload: str
     profile: WorkloadProfile | None = None
@@ -38,119 +38,117 @@ class WorkloadSource:
 
 @dataclass
 class CalibrationData:
-    """What a store says to a calibration, and what of it cannot be used."""
+    """The measured settings for a calibration, and the runs that cannot be used."""
 
     measured: list[MeasuredSetting] = field(default_factory=list)
     runs: int = 0  # in ``measured``
     left_out: dict[str, int] = field(default_factory=dict)  # runs by reason
-    notes: dict[str, int] = field(default_factory=dict)  # runs by what is to be known of them
+    notes: dict[str, int] = field(default_factory=dict)  # runs by note
 
 
 def calibration_data(
-    rows: Iterable[Row], cluster: Cluster, known: Mapping[str, WorkloadSource]
+    rows: Iterable[Row], cluster: Cluster, sources: Mapping[str, WorkloadSource]
 ) -> CalibrationData:
     """Return the measured settings of runs.
 
     Parameters
     ----------
     rows
-        One for each run: ``workload, options, train, hardware, launcher, nodes``, the setting,
-        ``epoch_time_s, samples_per_epoch, power_per_gpu_w, energy_source``, as the analysis makes
-        them. What is missing is None or NaN.
+        One row per run: ``workload, options, train, hardware, launcher, nodes``, the setting,
+        ``epoch_time_s, samples_per_epoch, power_per_gpu_w, energy_source``, as in the analysis.
+        A missing value is None or NaN.
     cluster
-        What they ran on.
-    known
-        By the runs' name, which workload they are, where it is not that of the same name.
+        The cluster of the runs.
+    sources
+        The workloads of runs whose name is not that of their workload, by the runs' name.
 
     Notes
     -----
-    Times and powers are means over repeats. The data set is that of the run where the row tells
-    its samples, else the workload's. Power is used where it was read from a device.
+    Times and powers are means over repeats. The number of samples is that of the row, else the
+    workload's. Power is used if it was read from a device.
     """
     repeats: dict[Hashable, list[Row]] = defaultdict(list)
     for row in rows:
         repeats[tuple(_plain(row.get(name)) for name in _SAME)].append(row)
-    found = CalibrationData()
-    for own in repeats.values():
+    data = CalibrationData()
+    for setting_rows in repeats.values():
         notes: list[str] = []
         try:
-            one = _measured(own, cluster, known, notes)
+            measured = _measured(setting_rows, cluster, sources, notes)
         except BadInput as error:
-            _add(found.left_out, str(error), len(own))
+            _add(data.left_out, str(error), len(setting_rows))
             continue
         for note in notes:
-            _add(found.notes, note, len(own))
-        found.measured.append(one)
-        found.runs += len(own)
-    return found
+            _add(data.notes, note, len(setting_rows))
+        data.measured.append(measured)
+        data.runs += len(setting_rows)
+    return data
 
 
-def _add(counted: dict[str, int], words: str, runs: int) -> None:
-    counted[words] = counted.get(words, 0) + runs
+def _add(counts: dict[str, int], message: str, runs: int) -> None:
+    counts[message] = counts.get(message, 0) + runs
 
 
 def _measured(
-    rows: list[Row], cluster: Cluster, known: Mapping[str, WorkloadSource], notes: list[str]
+    rows: list[Row], cluster: Cluster, sources: Mapping[str, WorkloadSource], notes: list[str]
 ) -> MeasuredSetting:
     row = rows[0]
     name = str(row["workload"])
-    own = known.get(name, WorkloadSource(name))
-    workload, labels = _workload(row, name, own)
+    source = sources.get(name, WorkloadSource(name))
+    workload, labels = _workload(row, name, source)
     spec = _spec(row, workload)
     samples = _mean(rows, "samples_per_epoch")
     if samples is None:
-        notes.append(f"{name}: samples per epoch are taken to be the workload's")
+        notes.append(f"{name}: samples per epoch are unknown; the workload's are assumed")
     per_node = -(-spec.setting.gpus // max(1, int(row["nodes"] or 1)))
     if per_node > cluster.node.gpus:
-        notes.append(f"more GPUs per node than {cluster.name} has; its nodes are taken to be full")
+        notes.append(f"more GPUs per node than {cluster.name} has; full nodes are assumed")
     job = simulation_job(
         spec,
         cluster,
-        profile=own.profile,
+        profile=source.profile,
         gpus_per_node=per_node if per_node < cluster.node.gpus else None,
         samples=None if samples is None else round(samples / spec.setting.dataset_fraction),
     )
-    predict(job)  # it raises BadInput where the hardware cannot do that
+    predict(job)  # raises BadInput if the hardware does not support the setting
     time_s = _mean(rows, "epoch_time_s")
     if time_s is None or time_s <= 0:
         raise BadInput(f"{name}: no time of an epoch")
     power_w = _mean(rows, "power_per_gpu_w")
-    sources = {str(one["energy_source"]) for one in rows}
-    if power_w is not None and not sources <= {*_MEASURED}:
-        told = ", ".join(sorted(sources - {*_MEASURED}))
-        notes.append(f"{name}: energy is {told}, not measured: only times are used")
+    other_sources = {str(repeat["energy_source"]) for repeat in rows} - _MEASURED
+    if power_w is not None and other_sources:
+        kind = ", ".join(sorted(other_sources))
+        notes.append(f"{name}: energy is {kind}, not measured: only times are used")
         power_w = None
     if str(row["launcher"]) == "simulated":
-        notes.append(f"{name}: the runs are simulated, and tell nothing of real hardware")
+        notes.append(f"{name}: the runs are simulated and say nothing about real hardware")
     return MeasuredSetting(job, workload_key(job.profile, labels), time_s, power_w)
 
 
-def _workload(row: Row, name: str, own: WorkloadSource) -> tuple[WorkloadSpec, dict[str, Any]]:
-    """Return the workload with the options that it knows, and the others as labels."""
+def _workload(row: Row, name: str, source: WorkloadSource) -> tuple[WorkloadSpec, dict[str, Any]]:
+    """Return the workload with its own options, and the other options as labels."""
     options = json.loads(row["options"] or "{}")
     if "command" in options:
-        raise BadInput(f"{name}: a command has no profile (--profile {name}=FILE gives some)")
-    labels = {"runs": name} if name != own.workload else {}
+        raise BadInput(f"{name}: a command has no profile (set one with --profile {name}=FILE)")
+    labels = {"runs": name} if name != source.workload else {}
     labels |= {key: value for key, value in options.items() if key != "workload"}
-    if own.profile is not None:
-        of_figures = own.profile.options
-        labels = {key: value for key, value in labels.items() if of_figures.get(key) != value}
-        return workload_spec(own.workload, of_figures), labels
+    if source.profile is not None:
+        profiled = source.profile.options
+        labels = {key: value for key, value in labels.items() if profiled.get(key) != value}
+        return workload_spec(source.workload, profiled), labels
     try:
-        entry = catalogue.entry(own.workload)
+        entry = catalogue.entry(source.workload)
     except BadInput:
-        raise BadInput(
-            f"{name}: no such workload (--as {name}=WORKLOAD says which it is)"
-        ) from None
+        raise BadInput(f"{name}: unknown workload (name it with --as {name}=WORKLOAD)") from None
     fields = entry.options.model_fields
-    spec = workload_spec(own.workload, {key: options[key] for key in options if key in fields})
+    spec = workload_spec(source.workload, {key: options[key] for key in options if key in fields})
     return spec, {key: value for key, value in labels.items() if key not in fields}
 
 
 def _spec(row: Row, workload: WorkloadSpec) -> RunSpec:
     setting = {name: _plain(row.get(name)) for name in _SETTING}
     if setting["local_batch"] is None:
-        raise BadInput(f"{workload.name}: the local batch is not known")
+        raise BadInput(f"{workload.name}: the local batch is unknown")
     for name in ("gpus", "global_batch", "local_batch"):
         setting[name] = int(setting[name])
     return RunSpec(
@@ -164,11 +162,11 @@ def _spec(row: Row, workload: WorkloadSpec) -> RunSpec:
 
 
 def _mean(rows: list[Row], name: str) -> float | None:
-    """Return the mean over repeats, or None where one of them does not tell."""
+    """Return the mean over repeats, or None if a repeat has no value."""
     values = [_plain(row.get(name)) for row in rows]
     return None if any(value is None for value in values) else fmean(values)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a table, None for one that is missing."""
+    """Return a value of a table, None for a missing one."""
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""The launcher ``simulated``: hands runs to a few processes that simulate them."""
+"""The launcher ``simulated``: a pool of processes simulates the runs."""
 
 import os
 import signal
@@ -22,27 +22,27 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
 
-#: Runs under way at once, for each process: enough that none waits for the next one, few enough
-#: that a Ctrl-C interrupts few.
+#: Active runs per process: enough to keep all processes busy, few enough that a Ctrl-C interrupts
+#: few runs.
 _IN_FLIGHT = 6
-#: A Ctrl-C goes to all processes of a terminal; this one says what becomes of the others.
-_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: The terminal sends Ctrl-C to all processes; the pool's processes leave it to this one.
+_HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SimulatedLauncher(AttachedLauncher):
-    """Simulates each run within one of as many processes as there are cores.
+    """Simulates runs in as many processes as there are cores.
 
-    Runs take no place on this machine: nothing that is measured could be disturbed but by load.
+    Runs take no slots of this machine, because nothing is measured.
     """
 
-    is_durable = False  # it is quicker to simulate again than to wait for the disk
+    is_durable = False  # simulating again is quicker than waiting for the disk
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._claims: set[Allocation] = set()
+        self._allocated: set[Allocation] = set()
         self._most = _IN_FLIGHT * processes.cores()
         self._pool: ProcessPoolExecutor | None = None
-        self._refusals: dict[str, str | None] = {}
+        self._unsupported: dict[str, str | None] = {}
 
     @classmethod
     def resolve(cls, launch: Launch) -> Launch:
@@ -51,25 +51,25 @@ class SimulatedLauncher(AttachedLauncher):
         Raises
         ------
         BadInput
-            No hardware is named, what is named cannot be read, or its nodes have fewer GPUs.
+            The hardware is missing or cannot be read, or its nodes have too few GPUs.
         """
         machine = Machine.from_launch(launch)
-        told = {"hardware": machine.label, "gpus_per_node": machine.gpus_per_node}
-        return launch.model_copy(update=told)
+        resolved = {"hardware": machine.label, "gpus_per_node": machine.gpus_per_node}
+        return launch.model_copy(update=resolved)
 
     @classmethod
-    def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - any store is as good
-        """Read the hardware; raises ``BadInput`` as ``prepared`` does."""
+    def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - every store works
+        """Read the hardware; raise ``BadInput`` as ``resolve`` does."""
         return cls(Machine.from_launch(launch))
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be simulated, or None."""
         kind = f"{spec.workload.model_dump_json()} {spec.setting.precision}"
-        if kind not in self._refusals:
-            self._refusals[kind] = self._machine.unsupported_reason(spec)
-        return self._refusals[kind] or self._limits_refused(spec)
+        if kind not in self._unsupported:
+            self._unsupported[kind] = self._machine.unsupported_reason(spec)
+        return self._unsupported[kind] or self._unsupported_limits(spec)
 
-    def _limits_refused(self, spec: RunSpec) -> str | None:
+    def _unsupported_limits(self, spec: RunSpec) -> str | None:
         (board,) = self._machine.reported_boards(1)
         state = SimulatedGpus(self._machine.cluster.gpu, [board]).read(board)
         try:
@@ -78,16 +78,16 @@ class SimulatedLauncher(AttachedLauncher):
             return str(error)
         return None
 
-    def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - each takes the same room
-        """Take one of a few places in the queue."""
-        return Allocation(self._claims) if len(self._claims) < self._most else None
+    def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - all runs are alike
+        """Return an allocation while few runs are active."""
+        return Allocation(self._allocated) if len(self._allocated) < self._most else None
 
     def start(
         self, record: RunRecord, folder: RunFolder, allocation: "Allocation"
     ) -> "SimulatedAttempt":
-        """Hand a run to the processes; they are started when they are needed."""
+        """Submit a run to the pool, which is started when it is needed."""
         resource_tracker.ensure_running()  # it unblocks signals when it starts
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)  # children inherit it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)  # children inherit it
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")  # children import it: not a user's script
         try:
@@ -97,9 +97,10 @@ class SimulatedLauncher(AttachedLauncher):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def close(self) -> None:
-        """End the processes and wait for it: a pool left to the interpreter's end may fail.
+        """End the processes and wait for them.
 
-        Its thread and the interpreter then close one pipe at the same time (Python 3.11).
+        At the interpreter's end, the pool's thread and the interpreter may both close a pipe, and
+        fail (Python 3.11).
         """
         if self._pool is not None and self._pool._broken:
             _end_all(self._pool)
@@ -111,79 +112,79 @@ class SimulatedLauncher(AttachedLauncher):
         task = (record, folder.path.resolve())
         if self._pool is not None:
             try:
-                return self._pool.submit(_simulated, *task)
-            except BrokenProcessPool:  # a process was killed; its runs have failed
+                return self._pool.submit(_simulate, *task)
+            except BrokenProcessPool:  # a process was killed
                 _end_all(self._pool)
         self._pool = ProcessPoolExecutor(
             processes.cores(),
             get_context("spawn"),
-            initializer=_begin,
+            initializer=_initialize,
             initargs=(os.getpid(), self._machine),
         )
-        return self._pool.submit(_simulated, *task)
+        return self._pool.submit(_simulate, *task)
 
 
 class Allocation:
-    """A place in the queue of a launcher."""
+    """The permission to simulate a run, in the launcher's set of them."""
 
-    def __init__(self, taken: "set[Allocation]") -> None:
-        self._taken = taken
-        taken.add(self)
+    def __init__(self, allocated: "set[Allocation]") -> None:
+        self._allocated = allocated
+        allocated.add(self)
 
     def release(self) -> None:
-        """Give it back; more than once is harmless."""
-        self._taken.discard(self)
+        """Remove the allocation from the set; repeated calls do nothing."""
+        self._allocated.discard(self)
 
 
 class SimulatedAttempt:
-    """A run in the queue, under way in a process, or ended."""
+    """A run that is queued in the pool, active in a process, or ended."""
 
     def __init__(self, future: "Future[Ended]", allocation: Allocation) -> None:
-        self._future, self._claim = future, allocation
+        self._future, self._allocation = future, allocation
 
     def poll(self) -> Ended | None:
-        """Return how it ended, or None."""
+        """Return how the run ended, or None."""
         if not self._future.done():
             return None
-        self._claim.release()
+        self._allocation.release()
         try:
             return self._future.result()
         except CancelledError:
             return Ended("stopped")
         except BrokenProcessPool:
-            return Ended("a process that simulates was ended from outside")
+            return Ended("a simulating process was killed")
         except Exception as error:
             return Ended(f"could not be simulated: {one_line(error)}")
 
     def stop(self) -> None:
-        """Take it out of the queue; one that is under way takes a moment more."""
+        """Remove a queued run from the pool, or wait until an active run has ended."""
         if not self._future.cancel():
             wait([self._future])
-        self._claim.release()
+        self._allocation.release()
 
 
 def _end_all(pool: ProcessPoolExecutor) -> None:
-    """End a broken pool. It asks its other processes to end by a signal that they do not heed."""
-    for one in list((pool._processes or {}).values()):
-        one.kill()
+    """End a broken pool, whose processes ignore the signal by which it would end them."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
     pool.shutdown()
 
 
-_machine: list[Machine] = []  # of a process that simulates
+_machine: list[Machine] = []  # of a process of the pool
 
 
-def _begin(parent_pid: int, machine: Machine) -> None:
-    """Get a process ready: it ends with its parent, and simulates on one core."""
+def _initialize(parent_pid: int, machine: Machine) -> None:
+    """Initialize a process of the pool: it ends with its parent, and uses one core."""
     import pyarrow as pa
 
     processes.end_with_parent(parent_pid)
-    for one in _OURS:
-        signal.signal(one, signal.SIG_IGN)
+    for number in _HANDLED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     pa.set_cpu_count(1)
     _machine[:] = [machine]
 
 
-def _simulated(record: RunRecord, path: Path) -> Ended:
+def _simulate(record: RunRecord, path: Path) -> Ended:
     from wattlaw.launch.simulated.run import simulate
 
     return simulate(_machine[0], record, path)

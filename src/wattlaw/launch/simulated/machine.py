@@ -1,4 +1,4 @@
-"""What the runs of a study are simulated on: a cluster, its parameters, and its label."""
+"""The simulated machine of a study: a cluster, its parameters, and its label."""
 
 import hashlib
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from wattlaw.simulator.calibration import Calibration
 
 KIND = "simulated"
-#: So many boards of a run are told of: more of the same would say nothing new.
-_TOLD_BOARDS = 4
+#: The most boards of a run that have telemetry.
+_REPORTED_BOARDS = 4
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A cluster on paper. It is handed to the processes that simulate."""
+    """A simulated cluster, which is passed to the processes of the pool."""
 
     cluster: Cluster
     gpus_per_node: int
     simulation: Simulation
     calibration: "Calibration | None"
-    #: Name of the hardware and what else changes numbers; part of runs' identity.
+    #: The name of the hardware and all that changes its numbers; part of a run's identity.
     label: str
 
     @classmethod
@@ -39,38 +39,38 @@ class Machine:
         Raises
         ------
         BadInput
-            No hardware is named, what is named cannot be read, or its nodes have fewer GPUs than
-            the study asks for.
+            The hardware is missing or cannot be read, or its nodes have fewer GPUs than the study
+            needs.
         """
-        asked = launch.simulation
-        if asked.hardware is None:
+        simulation = launch.simulation
+        if simulation.hardware is None:
             raise BadInput(
-                "launch.simulation.hardware: given nothing; allowed: one of "
-                f"{', '.join((*library.cluster_names(), *library.gpu_names()))}, or a file (or --hardware)"
+                "launch.simulation.hardware (or --hardware) is required; allowed: a file, or one "
+                f"of {', '.join((*library.cluster_names(), *library.gpu_names()))}"
             )
         try:
-            cluster = library.read_cluster(asked.hardware)
+            cluster = library.read_cluster(simulation.hardware)
         except BadInput as error:
             raise BadInput(f"launch.simulation.hardware (or --hardware): {error}") from None
-        has = cluster.node.gpus
-        if launch.gpus_per_node is not None and launch.gpus_per_node > has:
+        available = cluster.node.gpus
+        if launch.gpus_per_node is not None and launch.gpus_per_node > available:
             raise BadInput(
-                f"launch.gpus_per_node: given {launch.gpus_per_node}; allowed: 1 to {has}, the "
-                f"GPUs of a node of {cluster.name}"
+                f"launch.gpus_per_node: {launch.gpus_per_node} is too large; allowed: 1 to "
+                f"{available}, the GPUs of a node of {cluster.name}"
             )
-        calibration = _calibration(asked, cluster)
+        calibration = _calibration(simulation, cluster)
         return cls(
             cluster,
-            launch.gpus_per_node or has,
-            asked,
+            launch.gpus_per_node or available,
+            simulation,
             calibration,
-            _label(cluster, asked, calibration),
+            _label(cluster, simulation, calibration),
         )
 
     def job(
         self, spec: RunSpec, power_limit_w: float | None, clock_limit_mhz: float | None
     ) -> SimulatedJob:
-        """Return what the simulator is asked of a run, with the limits that are enforced.
+        """Return the simulator's job of a run, with the enforced limits.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class Machine:
         )
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
-        """Return why a run can never be simulated here, limits apart, or None."""
+        """Return why a run can never be simulated, apart from its limits, or None."""
         if spec.workload.command is not None:
             return "a command cannot be simulated; workloads can"
         gpu, precision = self.cluster.gpu, spec.setting.precision
@@ -100,28 +100,28 @@ class Machine:
         return None
 
     def host(self, spec: RunSpec) -> str:
-        """Return the name under which all nodes of a run are one host."""
+        """Return a host name for all nodes of a run together."""
         return "sim0001" if spec.nodes == 1 else f"sim[0001-{spec.nodes:04d}]"
 
     def reported_boards(self, gpus: int) -> list[str]:
-        """Return the boards of a run that are told of: the first, the last, two in between."""
-        told, per_node = min(gpus, _TOLD_BOARDS), self.gpus_per_node
-        which = [round(i * (gpus - 1) / max(1, told - 1)) for i in range(told)]
-        return [f"SIM-{one // per_node + 1:04d}-{one % per_node}" for one in which]
+        """Return the boards of a run with telemetry: the first, the last, two in between."""
+        count, per_node = min(gpus, _REPORTED_BOARDS), self.gpus_per_node
+        numbers = [round(i * (gpus - 1) / max(1, count - 1)) for i in range(count)]
+        return [f"SIM-{number // per_node + 1:04d}-{number % per_node}" for number in numbers]
 
     @property
     def calibration_label(self) -> str:
-        """Return whose parameters the simulator has, in a word or two."""
+        """Return whether the simulator is calibrated, and with which calibration."""
         return _calibration_label(self.calibration)
 
 
-def _calibration(asked: Simulation, cluster: Cluster) -> "Calibration | None":
-    if asked.calibration is None:
+def _calibration(simulation: Simulation, cluster: Cluster) -> "Calibration | None":
+    if simulation.calibration is None:
         return None
     from wattlaw.simulator.calibration_file import read_calibration
 
     try:
-        return read_calibration(Path(asked.calibration), cluster.gpu)
+        return read_calibration(Path(simulation.calibration), cluster.gpu)
     except BadInput as error:
         raise BadInput(f"launch.simulation.calibration (or --calibration): {error}") from None
 
@@ -130,17 +130,18 @@ def _calibration_label(calibration: "Calibration | None") -> str:
     return "uncalibrated" if calibration is None else f"calibrated {calibration.digest}"
 
 
-def _label(cluster: Cluster, asked: Simulation, calibration: "Calibration | None") -> str:
-    """Return the hardware's name, with all of a simulation that changes its numbers.
+def _label(cluster: Cluster, simulation: Simulation, calibration: "Calibration | None") -> str:
+    """Return the hardware's name with all settings that change its numbers.
 
-    A file of the user's own may change while its name stays: its contents are in the label.
+    For a user's file the label has a digest of its contents, which may change.
     """
-    name, told = str(asked.hardware), ["simulated", _calibration_label(calibration)]
+    name, details = str(simulation.hardware), ["simulated", _calibration_label(calibration)]
     if name not in (*library.cluster_names(), *library.gpu_names()):
         digest = hashlib.sha256(cluster.model_dump_json().encode()).hexdigest()[:8]
         name = f"{Path(name).stem[:80]} {digest}"
-    if asked.seed:
-        told.append(f"seed {asked.seed}")
-    if asked.critical_batch is not None:
-        told.append(f"critical batch {asked.critical_batch:g}, {asked.epochs_to_target:g} epochs")
-    return f"{name} ({', '.join(told)})"
+    if simulation.seed:
+        details.append(f"seed {simulation.seed}")
+    if simulation.critical_batch is not None:
+        epochs = f"{simulation.epochs_to_target:g} epochs"
+        details.append(f"critical batch {simulation.critical_batch:g}, {epochs}")
+    return f"{name} ({', '.join(details)})"

@@ -1,4 +1,4 @@
-"""One simulated run from its record to its tables: limits, prediction, windows, samples."""
+"""The simulation of a run: limits, prediction, windows, samples."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,26 +32,26 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
 
 FAILURE = "simulated failure (launch.simulation.fail_share)"
-#: Drawn for different things of one run.
+#: Streams of random numbers of a run.
 _WINDOWS, _SAMPLES, _FAILS = range(3)
 
 
 def simulate(machine: Machine, record: RunRecord, path: Path) -> Ended:
-    """Simulate an attempt at a run, and put its tables, its record and its log in their place.
+    """Simulate an attempt at a run, and write its tables, its record and its log.
 
     Parameters
     ----------
     machine
-        What it is simulated on.
+        The simulated machine.
     record
-        The run as it is under way.
+        The running run.
     path
-        Its folder.
+        The folder of the run.
 
     Returns
     -------
     Ended
-        With the record as done, or why there is none.
+        It has the record of a done run, or the reason of a failure.
     """
     folder, share = RunFolder(path), machine.simulation.fail_share
     if share and _draw(machine, record, _FAILS, record.attempts).random() < share:
@@ -69,40 +69,40 @@ def simulate(machine: Machine, record: RunRecord, path: Path) -> Ended:
 
 def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
     spec = record.spec
-    host, told = machine.host(spec), machine.reported_boards(spec.setting.gpus)
-    boards = SimulatedGpus(machine.cluster.gpu, told)
+    host, device_ids = machine.host(spec), machine.reported_boards(spec.setting.gpus)
+    boards = SimulatedGpus(machine.cluster.gpu, device_ids)
     with limited(boards, requested_limits(spec.setting)) as reports:
         first = reports[0] if reports else None
         job = machine.job(
             spec,
             first.power_limit_enforced_w if first and first.power_limit_w is not None else None,
-            boards.clock_lock_mhz(told[0]),
+            boards.clock_lock_mhz(device_ids[0]),
         )
         prediction = predict(job)
     windows = windows_of(prediction, spec.measure, _draw(machine, record, _WINDOWS))
     draw = _draw(machine, record, _SAMPLES)
-    sampling = Sampling.of(windows, spec.measure.sample_hz, len(told), draw)
-    telemetry = telemetry_table(windows, sampling, record.run_id, host, told, draw)
+    sampling = Sampling.of(windows, spec.measure.sample_hz, len(device_ids), draw)
+    telemetry = telemetry_table(windows, sampling, record.run_id, host, device_ids, draw)
     epochs = epochs_table(windows, record.run_id, host, spec.measure, machine.simulation)
     write_parquet(folder.telemetry_path, telemetry, durable=False)
     write_parquet(folder.epochs_path, epochs, durable=False)
-    _log(folder, record, _words(machine, prediction, windows))
+    _log(folder, record, _log_lines(machine, prediction, windows))
     return record.model_copy(
         update={
             "status": "done",
             "finished_at": now(),
             "reason": None,
             "notes": (*record.notes, *_notes(machine, spec, sampling), *prediction.warnings),
-            "facts": _facts(machine, spec, prediction, host, told),
-            "samplers": (_sampler(machine, sampling, host, told),),
-            "limits": tuple(one.model_copy(update={"host": host}) for one in reports),
+            "facts": _facts(machine, spec, prediction, host, device_ids),
+            "samplers": (_sampler(machine, sampling, host, device_ids),),
+            "limits": tuple(report.model_copy(update={"host": host}) for report in reports),
         }
     )
 
 
 @contextlib.contextmanager
 def limited(boards: SimulatedGpus, limits: Limits) -> Iterator[tuple[LimitReport, ...]]:
-    """Limit boards while a block lasts, with the checks of real ones; give what was set.
+    """Limit boards for the duration of a block, with the checks of real boards; yield reports.
 
     Raises
     ------
@@ -129,13 +129,13 @@ def limited(boards: SimulatedGpus, limits: Limits) -> Iterator[tuple[LimitReport
 
 
 def _draw(machine: Machine, record: RunRecord, what: int, *more: int) -> np.random.Generator:
-    """Return the numbers of a run: the same for the same seed and the same run, wherever."""
+    """Return the random generator of a run, which depends on its seed and its id only."""
     entropy = (machine.simulation.seed, int(record.run_id, 16), record.spec.repeat)
     return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=(what, *more)))
 
 
 def _notes(machine: Machine, spec: RunSpec, sampling: Sampling) -> Iterator[str]:
-    # The same words for all runs, so that a report counts them; numbers are in ``samplers``.
+    # The same text for all runs, so that a report can count them; numbers are in ``samplers``.
     yield f"simulated, {machine.calibration_label}: nothing was measured"
     gpus = spec.setting.gpus
     if sampling.is_thinned or len(machine.reported_boards(gpus)) < gpus:
@@ -146,13 +146,13 @@ def _notes(machine: Machine, spec: RunSpec, sampling: Sampling) -> Iterator[str]
 
 
 def _facts(
-    machine: Machine, spec: RunSpec, prediction: Prediction, host: str, told: Sequence[str]
+    machine: Machine, spec: RunSpec, prediction: Prediction, host: str, device_ids: Sequence[str]
 ) -> Facts:
     profile = prediction.job.profile
     return Facts(
         hosts=(host,),
         hardware=spec.hardware,
-        device_ids=tuple(told),
+        device_ids=tuple(device_ids),
         parameters=profile.parameters,
         gradient_bytes=profile.gradient_bytes,
         flops_per_sample=profile.flops_per_sample,
@@ -167,18 +167,20 @@ def _software() -> dict[str, str]:
     return this_machine.software(("wattlaw", "numpy"))
 
 
-def _sampler(machine: Machine, sampling: Sampling, host: str, told: Sequence[str]) -> SamplerReport:
-    """Return what would be the sampler's report; it took no time, as there was none to sample."""
+def _sampler(
+    machine: Machine, sampling: Sampling, host: str, device_ids: Sequence[str]
+) -> SamplerReport:
+    """Return the report of a sampler that took no time."""
     name = f"{machine.cluster.gpu.name}, simulated"
     return SamplerReport(
         host=host,
-        samples=sampling.kept * len(told),
+        samples=sampling.kept * len(device_ids),
         duration_s=0.0,
         cpu_s=0.0,
         start_cpu_s=0.0,
         devices=tuple(
-            DeviceReport(id=one, kind="gpu", name=name, facts={"power": "simulated"})
-            for one in told
+            DeviceReport(id=device_id, kind="gpu", name=name, facts={"power": "simulated"})
+            for device_id in device_ids
         ),
         meters={
             "simulated": MeterReport(
@@ -191,16 +193,16 @@ def _sampler(machine: Machine, sampling: Sampling, host: str, told: Sequence[str
     )
 
 
-def _words(machine: Machine, prediction: Prediction, windows: Windows) -> Iterator[str]:
+def _log_lines(machine: Machine, prediction: Prediction, windows: Windows) -> Iterator[str]:
     split, train = prediction.split, prediction.train
     yield f"on {machine.label}: nothing was measured"
     yield (
         f"a step takes {split.step_s:.4g} s: {split.compute_s:.4g} s of kernels, "
-        f"{split.launch_s:.4g} s for the host, {split.communication_s:.4g} s of exchange, "
-        f"{split.slowest_s:.4g} s for the slowest rank, {split.input_s:.4g} s for samples"
+        f"{split.launch_s:.4g} s of launches, {split.communication_s:.4g} s of communication, "
+        f"{split.slowest_s:.4g} s for the slowest rank, {split.input_s:.4g} s of input"
     )
     yield f"an epoch takes {train.duration_s:.5g} s; each GPU draws {train.gpu_power_w:.4g} W"
-    yield f"the whole run takes {windows.end_s:.5g} s of simulated time"
+    yield f"the run takes {windows.end_s:.5g} s of simulated time"
     yield from prediction.warnings
 
 

@@ -1,7 +1,7 @@
-"""The telemetry of a simulated run: samples of some of its boards, some of all there would be.
+"""The telemetry of a simulated run: a part of the samples of some of its boards.
 
-They are thinned by strata: the run's readings are cut into equal stretches, and of each one
-reading is drawn. So every window has its share, and no rhythm of the run meets one of ours.
+Samples are drawn by stratified sampling: the readings of a run are divided into equal parts, and
+one reading is drawn from each. Every window has its share, without aliasing.
 """
 
 from collections.abc import Sequence
@@ -27,29 +27,29 @@ MAX_SAMPLES = 2000
 
 @dataclass(frozen=True)
 class Sampling:
-    """When the boards of a run are read: every ``1 / sample_hz`` from ``first_s`` to its end."""
+    """The times at which boards are read: every ``1 / sample_hz`` from ``first_s`` to the end."""
 
     sample_hz: float
     first_s: float
-    readings: int  # that there would be of each board
+    readings: int  # of each board, before thinning
     kept: int
 
     @classmethod
     def of(
         cls, windows: Windows, sample_hz: float, boards: int, draw: np.random.Generator
     ) -> "Sampling":
-        """Return when so many boards are read; the first reading is as likely at any moment."""
+        """Return the times for a number of boards; the first reading has a random phase."""
         first_s = float(draw.random()) / sample_hz
         readings = max(0, ceil((windows.end_s - first_s) * sample_hz))
         return cls(sample_hz, first_s, readings, min(readings, MAX_SAMPLES // boards))
 
     @property
     def is_thinned(self) -> bool:
-        """Say whether readings are left out."""
+        """Say whether readings are dropped."""
         return self.kept < self.readings
 
     def drawn_s(self, draw: np.random.Generator) -> Floats:
-        """Return when a board is read that is kept, shape (kept,): one out of each stretch."""
+        """Return the times of the kept readings of a board, shape (kept,)."""
         edges = np.linspace(0, self.readings, self.kept + 1).astype(np.int64)
         chosen = edges[:-1] + (draw.random(self.kept) * np.diff(edges)).astype(np.int64)
         moments: Floats = self.first_s + chosen / self.sample_hz
@@ -66,30 +66,30 @@ def telemetry_table(
 ) -> "pa.Table":
     """Return the rows of ``telemetry``, board by board in order of time.
 
-    Every board is used alike; each has moments of its own.
+    All boards have the same load; each is read at its own times.
     """
     from wattlaw.store.schema import TELEMETRY
 
-    found = windows.prediction
+    prediction = windows.prediction
     t_s = np.concatenate([sampling.drawn_s(draw) for _ in devices])
     window = np.searchsorted(windows.start_s, t_s, side="right") - 1
     training = windows.is_training[window]
-    cycle = cycle_of(found)
+    cycle = cycle_of(prediction)
     into_s = t_s - windows.start_s[window]
     starting = into_s < cycle.start_share * windows.duration_s[window]
     moments = draw.random(len(t_s)) * cycle.step_s
-    evaluation = found.evaluation or found.train
+    evaluation = prediction.evaluation or prediction.train
 
-    def told(values: Floats, over_s: float, start: float, evaluating: float) -> Floats:
-        updating = cycle.averaged(values, moments, over_s)
-        said: Floats = np.where(training, np.where(starting, start, updating), evaluating)
-        return said
+    def by_phase(values: Floats, over_s: float, start: float, evaluating: float) -> Floats:
+        stepping = cycle.averaged(values, moments, over_s)
+        readings: Floats = np.where(training, np.where(starting, start, stepping), evaluating)
+        return readings
 
-    power_w = told(cycle.power_w, POWER_AVERAGE_S, cycle.start_w, evaluation.gpu_power_w)
-    limit_w = found.job.power_limit_w or found.job.cluster.gpu.max_w
+    power_w = by_phase(cycle.power_w, POWER_AVERAGE_S, cycle.start_w, evaluation.gpu_power_w)
+    limit_w = prediction.job.power_limit_w or prediction.job.cluster.gpu.max_w
     count = len(t_s)
-    sm_util = told(cycle.sm_util, UTIL_AVERAGE_S, 0.0, evaluation.sm_util)
-    mem_util = told(cycle.mem_util, UTIL_AVERAGE_S, 0.0, evaluation.mem_util)
+    sm_util = by_phase(cycle.sm_util, UTIL_AVERAGE_S, 0.0, evaluation.sm_util)
+    mem_util = by_phase(cycle.mem_util, UTIL_AVERAGE_S, 0.0, evaluation.mem_util)
     columns = {
         "run_id": text(run_id, count),
         "host": text(host, count),
@@ -101,6 +101,6 @@ def telemetry_table(
         "power_limit_w": numbers(np.full(count, limit_w)),
         "sm_util": numbers(sm_util),
         "mem_util": numbers(mem_util),
-        "sm_clock_mhz": numbers(np.full(count, found.clock_mhz), training),
+        "sm_clock_mhz": numbers(np.full(count, prediction.clock_mhz), training),
     }
     return table(columns, count, TELEMETRY)

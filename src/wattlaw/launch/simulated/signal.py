@@ -1,8 +1,8 @@
-"""What a board's sensors say of a step that repeats: averages over a moment past.
+"""Sensor readings of a repeating step: moving averages.
 
-Utilisation is the share of the last sixth of a second (NVML: a sample period is between 1/6 s and
-1 s, ``nvmlDeviceGetUtilizationRates``); power is taken as averaged over a tenth (assumed: boards
-refresh it every 10 to 100 ms). A moment of a step is as likely as any other.
+Utilisation is the average over the last sixth of a second (NVML: a sample period is between 1/6 s
+and 1 s, ``nvmlDeviceGetUtilizationRates``). Power is the average over a tenth of a second (assumed:
+boards refresh it every 10 to 100 ms). Readings have a uniformly random phase.
 """
 
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ Floats = npt.NDArray[np.float64]
 
 UTIL_AVERAGE_S = 1 / 6
 POWER_AVERAGE_S = 0.1
-#: Moments of a step by which its variation is known.
+#: Moments of a step from which its variation is computed.
 _MOMENTS = 512
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """A step as a sensor sees it: pieces in which nothing changes; arrays of shape (pieces,)."""
+    """The signal of a step, piecewise constant; arrays of shape (pieces,)."""
 
     duration_s: Floats
     power_w: Floats
     sm_util: Floats
     mem_util: Floats
-    #: Share of the window before the first step, in which boards wait for samples.
+    #: The share of the window before the first step, in which boards wait for samples.
     start_share: float
     start_w: float
 
@@ -40,45 +40,43 @@ class Cycle:
         return float(self.duration_s.sum())
 
     def averaged(self, values: Floats, moments: Floats, over_s: float) -> Floats:
-        """Return the mean of ``values`` over ``over_s`` seconds from each of some moments."""
+        """Return the mean of ``values`` over ``over_s`` seconds after each of ``moments``."""
         ends_s = np.concatenate([[0.0], np.cumsum(self.duration_s)])
         sums = np.concatenate([[0.0], np.cumsum(self.duration_s * values)])
 
-        def summed(t_s: Floats) -> Floats:
-            whole, part = np.divmod(t_s, ends_s[-1])
-            total: Floats = whole * sums[-1] + np.interp(part, ends_s, sums)
+        def integral(t_s: Floats) -> Floats:
+            steps, rest = np.divmod(t_s, ends_s[-1])
+            total: Floats = steps * sums[-1] + np.interp(rest, ends_s, sums)
             return total
 
-        found: Floats = (summed(moments + over_s) - summed(moments)) / over_s
-        return found
+        means: Floats = (integral(moments + over_s) - integral(moments)) / over_s
+        return means
 
     @cached_property
     def sm_util_cv(self) -> float | None:
-        """Return standard deviation over mean of a window's samples; None without any use."""
+        """Return the coefficient of variation of SM utilisation in a window; None if it is 0."""
         return self._cv(self.sm_util)
 
     @cached_property
     def mem_util_cv(self) -> float | None:
-        """Return the same of the memory's utilisation."""
+        """Return the same for memory utilisation."""
         return self._cv(self.mem_util)
 
     def _cv(self, values: Floats) -> float | None:
         moments = (np.arange(_MOMENTS) + 0.5) / _MOMENTS * self.step_s
-        told = self.averaged(values, moments, UTIL_AVERAGE_S)
+        readings = self.averaged(values, moments, UTIL_AVERAGE_S)
         training = 1 - self.start_share
-        mean = float(told.mean()) * training
-        square = float((told**2).mean()) * training
+        mean = float(readings.mean()) * training
+        square = float((readings**2).mean()) * training
         return sqrt(max(0.0, square - mean**2)) / mean if mean > 0 else None
 
 
 def cycle_of(prediction: Prediction) -> Cycle:
-    """Return the step of a prediction, and how its training window begins.
+    """Return the step of a prediction, and the begin of its training window.
 
-    The power of the beginning is what is left of the window's energy.
+    The power at the begin is such that the window has the predicted energy.
     """
-    pieces = np.array(
-        [(one.duration_s, one.power_w, one.sm_util, one.mem_util) for one in prediction.phases]
-    )
+    pieces = np.array([(p.duration_s, p.power_w, p.sm_util, p.mem_util) for p in prediction.phases])
     duration_s, power_w, sm_util, mem_util = pieces[pieces[:, 0] > 0].T
     train, job = prediction.train, prediction.job
     share = min(1.0, prediction.startup_s / train.duration_s)

@@ -1,4 +1,4 @@
-"""What the simulator is asked of a run: the workload's profile, its data and the run's setting."""
+"""The simulator's job of a run: the workload's profile, its data and the run's setting."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -29,40 +29,40 @@ def simulation_job(
     profile: WorkloadProfile | None = None,
     samples: int | None = None,
 ) -> SimulatedJob:
-    """Return the job of a run, with the limits that its setting asks for.
+    """Return the simulator's job of a run, with the limits of its setting.
 
     Parameters
     ----------
     spec
-        The run. Where its setting tells no batch, one sample for each GPU is taken.
+        The run. Without a local batch, one sample per GPU is assumed.
     cluster
-        What it runs on.
+        The cluster.
     calibration
-        Its parameters, and its factor of this workload, take the place of the defaults.
+        Replaces the default parameters and the workload's factor.
     gpus_per_node
         Fewer than a node has; None for all of them.
     profile
-        Those of a file, in the place of the stored ones.
+        Replaces the stored profile.
     samples
-        Of the whole data set, in the place of those that the workload's options tell.
+        The samples of the full data set; replaces the number by the workload's options.
 
     Raises
     ------
     BadInput
-        It is a command, its options cannot be, no profile are stored for them, or the number of
-        samples of its data is not known.
+        The run is a command, its options are invalid, no profile is stored for them, or the number
+        of samples is unknown.
     """
     workload = spec.workload
     if workload.command is not None:
         raise BadInput(f"{workload.name}: a command has no profile; allowed: a workload")
-    of_others = profile is not None and samples is not None  # it may be no workload known here
-    known = workload.model_dump_json()
-    work = None if of_others else _work(known)
+    is_external = profile is not None and samples is not None  # may be an unregistered workload
+    text = workload.model_dump_json()
+    work = None if is_external else _work(text)
     if profile is None:
-        profile = _profile(known)
+        profile = _profile(text)
     if samples is None:
         if work is None:
-            raise BadInput(f"{workload.name}: the number of samples of its data set is not known")
+            raise BadInput(f"{workload.name}: the number of samples of its data set is unknown")
         samples = work.samples
     setting, train = spec.setting, spec.train
     job = SimulatedJob(
@@ -90,7 +90,7 @@ def simulation_job(
 
 @cache
 def _profile(workload: str) -> WorkloadProfile:
-    """Return the profile of a workload, given as JSON: thousands of runs ask for the same."""
+    """Return the profile of a workload in JSON; cached, because thousands of runs share it."""
     return catalogue.profile(WorkloadSpec.model_validate_json(workload))
 
 
@@ -100,7 +100,7 @@ def _work(workload: str) -> Work | None:
 
 
 def workload_spec(name: str, options: Mapping[str, Any]) -> WorkloadSpec:
-    """Return a workload; raises ``BadInput`` where none can have such a name."""
+    """Return a workload; raise ``BadInput`` if its name is invalid."""
     try:
         return WorkloadSpec(name=name, options=dict(options))
     except ValidationError:
@@ -110,42 +110,37 @@ def workload_spec(name: str, options: Mapping[str, Any]) -> WorkloadSpec:
 
 
 def workload_key(profile: WorkloadProfile, labels: Mapping[str, object] | None = None) -> str:
-    """Return the name under which runs share a factor of their work.
+    """Return the key of the factor that runs of a workload share in a calibration.
 
     Parameters
     ----------
     profile
-        Their workload, and the options that give it its size.
+        The profile of the workload, with the options of its size.
     labels
-        What else tells apart what was measured, such as the data set of an imported table.
+        Other differences between runs, such as the data set of an imported table.
 
     Returns
     -------
     str
         ``workload (option=value, ...) [label=value, ...]``.
     """
-    own = profile.workload + (f" ({_words(profile.options)})" if profile.options else "")
-    return f"{own}{_LABELS}{_words(labels)}]" if labels else own
+    key = profile.workload + (f" ({_join(profile.options)})" if profile.options else "")
+    return f"{key}{_LABELS}{_join(labels)}]" if labels else key
 
 
 def calibrated_key(calibration: "Calibration", key: str) -> str:
-    """Return which of a calibration's workloads one is: itself, or the only one but for labels.
-
-    Where there is none, or several that were measured with other data, the key comes back.
-    """
-    known = matching_keys(calibration, key)
-    return known[0] if len(known) == 1 else key
+    """Return the calibration's key that matches a key; the key itself if not exactly one does."""
+    matches = matching_keys(calibration, key)
+    return matches[0] if len(matches) == 1 else key
 
 
 def matching_keys(calibration: "Calibration", key: str) -> list[str]:
-    """Return a calibration's workloads that differ from a key in labels alone, or are the key."""
+    """Return the key if a calibration has it, else the keys that differ only in labels."""
     factors = calibration.work_factors
-    return [key] if key in factors else [one for one in factors if _without_labels(one) == key]
+    if key in factors:
+        return [key]
+    return [factor for factor in factors if factor.partition(_LABELS)[0] == key]
 
 
-def _without_labels(key: str) -> str:
-    return key.partition(_LABELS)[0]
-
-
-def _words(values: Mapping[str, object]) -> str:
+def _join(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(values.items()))

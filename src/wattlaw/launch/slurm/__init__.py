@@ -1,4 +1,4 @@
-"""Runs as jobs of Slurm: from here they are submitted and watched, there they drive themselves."""
+"""The launcher ``slurm``: it submits runs as jobs and watches them; each job drives its own run."""
 
 from wattlaw.launch.slurm.launcher import SlurmLauncher
 

@@ -1,4 +1,4 @@
-"""One run in the hands of Slurm, seen from outside: its job, or the next one after a loss."""
+"""An attempt as a job of Slurm, seen from outside; a lost job is submitted again."""
 
 import signal
 import time
@@ -14,41 +14,42 @@ from wattlaw.launch.slurm.interruption import has_progress, interrupted
 from wattlaw.launch.slurm.poller import QueuePoller
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
+from wattlaw.text import collapse_whitespace
 
-_GONE_S, _LOOK_S = 60.0, 1.0
-#: States in which something else than the run has ended a job.
-_LOST = {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"}
-_TIMES_UP = ("TIMEOUT", "DEADLINE")
-_WHYS = {
-    "TIMEOUT": "reached its time limit before a checkpoint was made; give it more "
-    "(launch.slurm.time), or more warning (warn_s)",
-    "OUT_OF_MEMORY": "ran out of its nodes' memory; ask for more (launch.slurm.options: mem)",
+_CANCEL_TIMEOUT_S, _CANCEL_POLL_S = 60.0, 1.0
+#: States of a job that was ended by something else than the run.
+_LOST_STATES = {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"}
+_TIMEOUT_STATES = ("TIMEOUT", "DEADLINE")
+_STATE_REASONS = {
+    "TIMEOUT": "reached its time limit before it saved a checkpoint; increase "
+    "launch.slurm.time or launch.slurm.warn_s",
+    "OUT_OF_MEMORY": "ran out of memory on its nodes; request more (launch.slurm.options: mem)",
 }
 _CANCELLED = "cancelled by 'wattlaw cancel'"
 _LAST_LINES, _LONGEST = 50, 200
-_OVER = ("done", "failed", "skipped")
+_ENDED_STATUSES = ("done", "failed", "skipped")
 
 
 class SlurmAttempt:
-    """A run whose job is in the queue, runs, or has ended.
+    """A run whose job is queued, running, or has ended.
 
-    The job itself writes the run's record. Here is only concluded what it could not: that it was
-    cancelled, that it was lost.
+    The job writes the run's record. This class writes it only for a job that could not: one that
+    was cancelled or lost.
 
     Parameters
     ----------
     record, folder
         The run.
     job_id
-        Its job; None if that is still to be found out by its name.
-    watch
-        What Slurm says of all jobs.
+        The job's id; None if only its name is known.
+    poller
+        Polls Slurm for all jobs of the store.
     settle_s
-        Seconds after which a file written on one node is seen on another.
+        Seconds after which a file that is written on one node is visible on another.
     submit
-        Submits it again.
+        Submits the run again.
     is_cancelled
-        Says whether somebody has cancelled the store's runs since this campaign began.
+        Returns whether the store was cancelled since this campaign began.
     """
 
     def __init__(
@@ -56,118 +57,115 @@ class SlurmAttempt:
         record: RunRecord,
         folder: RunFolder,
         job_id: str | None,
-        watch: QueuePoller,
+        poller: QueuePoller,
         settle_s: float,
         submit: Callable[[RunRecord, RunFolder], str],
         is_cancelled: Callable[[], bool],
     ) -> None:
-        self._run_id, self._folder, self._poller = record.run_id, folder, watch
+        self._run_id, self._folder, self._poller = record.run_id, folder, poller
         self._job_id, self._settle_s, self._submit = job_id, settle_s, submit
         self._is_cancelled = is_cancelled
-        self._seen = watch.number
+        self._seen = poller.number
         self._over_since_s: float | None = None
-        self._again: RunRecord | None = None  # to be submitted when there is room
+        self._resubmission: RunRecord | None = None  # waits for resources
         self._ended: Ended | None = None
 
     def poll(self) -> Ended | None:
-        """Return how the run ended, as far as the last look at the queue tells it.
-
-        Now and then it asks Slurm, which takes a moment.
-        """
-        self._poller.look()
+        """Return how the run ended, as of the last poll of the queue; polls it if that is due."""
+        self._poller.poll()
         if self._ended is None and self._poller.number > self._seen and self._poller.is_fresh:
             self._seen = self._poller.number
             try:
-                record = self._conclude()
-            except (WattlawError, OSError):  # a file system that stumbles; the job goes on
+                record = self._advance()
+            except (WattlawError, OSError):  # a temporary failure of the file system
                 return None
             self._ended = Ended(record.reason, record=record) if record is not None else None
         return self._ended
 
     def stop(self) -> None:
-        """Cancel the job, and wait until Slurm has ended it; its record says that we did."""
+        """Cancel the job, wait until Slurm has ended it, and record the cancellation."""
         record = self._folder.read()
         if self._ended is not None or record is None:
             return
-        if record.status not in _OVER:
-            if self._job_id is not None and self._again is None:
+        if record.status not in _ENDED_STATUSES:
+            if self._job_id is not None and self._resubmission is None:
                 self._cancel(self._job_id)
-            record = self._folder.read() or record  # it may have come to its end
-        if record.status not in _OVER:
-            told = {"status": "failed", "reason": _CANCELLED}
-            record = self._write(record, interrupted=True, **told)
+            record = self._folder.read() or record  # the run may have ended meanwhile
+        if record.status not in _ENDED_STATUSES:
+            record = self._failed(record, _CANCELLED, interrupted=True)
         self._ended = Ended(record.reason, record=record)
 
     def _cancel(self, job_id: str) -> None:
         try:
             commands.cancel([job_id])
-            end_s = time.monotonic() + _GONE_S
+            end_s = time.monotonic() + _CANCEL_TIMEOUT_S
             while time.monotonic() < end_s:
-                found = [job for job in commands.queue() if job.id == job_id]
-                if all(job.is_over for job in found):
+                if all(job.is_over for job in commands.queue() if job.id == job_id):
                     return
-                time.sleep(_LOOK_S)
+                time.sleep(_CANCEL_POLL_S)
         except (Unreachable, NotAvailable):
-            return  # it is told to the user by the command that cancels
+            return  # 'wattlaw cancel' reports it
 
-    def _conclude(self) -> RunRecord | None:
-        """Return the run's record if it has ended; otherwise see to it that it goes on."""
+    def _advance(self) -> RunRecord | None:
+        """Return the run's record if it has ended; submit a lost run again."""
         job = self._poller.job(self._run_id)
         if job is not None and not job.is_over:
-            self._job_id, self._over_since_s, self._again = job.id, None, None
+            self._job_id, self._over_since_s, self._resubmission = job.id, None, None
             return None
-        if self._again is not None:
-            return self._resubmit(self._again)
+        if self._resubmission is not None:
+            return self._resubmit(self._resubmission)
         if job is not None and self._job_id not in (None, job.id):
-            job = None  # one of an earlier try
+            job = None  # a job of an earlier attempt
         record = self._folder.read()
-        if record is None or record.status in _OVER:
+        if record is None or record.status in _ENDED_STATUSES:
             return record
-        if job is None and self._job_id is not None and self._job_id not in self._poller.asked:
+        if job is None and self._job_id is not None and self._job_id not in self._poller.explained:
             self._poller.explain(self._job_id)
             return None
         if not self._has_settled():
             return None
         if job is None and self._job_id in self._poller.accounts:
-            known = self._poller.accounts[self._job_id]
-            code, by = known.exit_code, known.signal
-            job = Job(known.id, known.state, "", exit_code=code, signal=by)
-        return self._without_word(record, job)
+            account = self._poller.accounts[self._job_id]
+            code, number = account.exit_code, account.signal
+            job = Job(account.id, account.state, "", exit_code=code, signal=number)
+        return self._handle_unrecorded_end(record, job)
 
     def _has_settled(self) -> bool:
-        """Say whether what the job wrote at its end would be seen by now."""
+        """Say whether files that the job wrote at its end would be visible by now."""
         now_s = time.monotonic()
         self._over_since_s = self._over_since_s or now_s
         return now_s - self._over_since_s >= self._settle_s
 
-    def _without_word(self, record: RunRecord, job: Job | None) -> RunRecord | None:
-        """Conclude on a job that has ended and has not told how."""
+    def _handle_unrecorded_end(self, record: RunRecord, job: Job | None) -> RunRecord | None:
+        """Record the end of a job that has ended without recording it, or submit it again."""
         if job is None:
-            return self._vanished(record)
-        # A warning may come before the driver listens, where the time limit is short.
-        was_cut = job.exit_code == INTERRUPTED or job.signal == signal.SIGUSR1
+            return self._handle_disappeared(record)
+        # With a short time limit, SIGUSR1 may come before the driver handles it.
+        was_interrupted = job.exit_code == INTERRUPTED or job.signal == signal.SIGUSR1
         name = f"job {job.id}"
         if job.state == "CANCELLED":
-            ours = self._is_cancelled()
-            told = _CANCELLED if ours else f"{name} was cancelled"
-            return self._failed(record, told, interrupted=ours)
-        if job.state in _LOST or (was_cut and job.state not in _TIMES_UP):
-            return self._lost(record, f"{name}: {'interrupted' if was_cut else job.state}")
-        if job.state in _TIMES_UP and has_progress(self._folder, record.attempts):
-            return self._lost(record, f"{name}: time limit reached")
-        why = _WHYS.get(job.state) or REASONS.get(job.exit_code or 0)
-        why = why or f"ended {job.state} with exit code {job.exit_code}"
-        return self._failed(record, f"{name}: {why}; {self._last_said()}")
+            by_store = self._is_cancelled()
+            cancelled = _CANCELLED if by_store else f"{name} was cancelled"
+            return self._failed(record, cancelled, interrupted=by_store)
+        if job.state in _LOST_STATES or (was_interrupted and job.state not in _TIMEOUT_STATES):
+            state = "interrupted" if was_interrupted else job.state
+            return self._continue_in_new_job(record, f"{name}: {state}")
+        if job.state in _TIMEOUT_STATES and has_progress(self._folder, record.attempts):
+            return self._continue_in_new_job(record, f"{name}: time limit reached")
+        reason = _STATE_REASONS.get(job.state) or REASONS.get(job.exit_code or 0)
+        reason = reason or f"ended {job.state} with exit code {job.exit_code}"
+        return self._failed(record, f"{name}: {reason}; {self._last_log_line()}")
 
-    def _vanished(self, record: RunRecord) -> RunRecord | None:
-        """Conclude on a job that nobody knows any more."""
-        if self._has_told_to_go_on(record):
-            return self._resubmit(record)
-        told = f"job {self._job_id} has left the queue without a word, and no accounting tells why"
-        return self._failed(record, told, interrupted=True)
+    def _handle_disappeared(self, record: RunRecord) -> RunRecord | None:
+        """Record the end of a job that neither queue nor accounting knows, or submit it again."""
+        last = record.interruptions[-1] if record.interruptions else None
+        if record.status == "planned" and last and last.job_id == self._job_id:
+            return self._resubmit(record)  # the job recorded its interruption
+        reason = f"job {self._job_id} disappeared from the queue; no accounting record found"
+        return self._failed(record, reason, interrupted=True)
 
-    def _last_said(self) -> str:
-        """Return the last line of the run's log, where there is one."""
+    def _last_log_line(self) -> str:
+        """Return the last line of the run's log."""
         try:
             lines = read_end(self._folder.log_path).split("\n")
         except OSError:
@@ -175,19 +173,14 @@ class SlurmAttempt:
                 f"there is no {self._folder.log_path}: the store must be on a file system that "
                 "login node and compute nodes share"
             )
-        said = [" ".join(line.split()) for line in lines[-_LAST_LINES:] if line.strip()]
-        last = said[-1][:_LONGEST] if said else "nothing was said"
+        printed = [collapse_whitespace(line) for line in lines[-_LAST_LINES:] if line.strip()]
+        last = printed[-1][:_LONGEST] if printed else "the log is empty"
         return f"{last} (log: {self._folder.log_path})"
 
-    def _has_told_to_go_on(self, record: RunRecord) -> bool:
-        """Say whether the job itself has told that it was cut, and could not be put back."""
-        last = record.interruptions[-1] if record.interruptions else None
-        return record.status == "planned" and bool(last and last.job_id == self._job_id)
-
-    def _lost(self, record: RunRecord, why: str) -> RunRecord | None:
-        """Have a run that was cut go on in another job."""
+    def _continue_in_new_job(self, record: RunRecord, reason: str) -> RunRecord | None:
+        """Submit an interrupted run again, unless it has failed too often."""
         if record.status == "running":
-            record = interrupted(record, self._folder, why)
+            record = interrupted(record, self._folder, reason)
             self._folder.write(record)
             if record.status == "failed":
                 return record
@@ -195,24 +188,22 @@ class SlurmAttempt:
 
     def _resubmit(self, record: RunRecord) -> RunRecord | None:
         try:
-            self._job_id, self._again = self._submit(record, self._folder), None
+            self._job_id, self._resubmission = self._submit(record, self._folder), None
         except ResourcesBusy:
-            self._again = record
-        except Unreachable:  # it may have been taken; then the queue shows it by its name
-            self._again, self._job_id = record, None
+            self._resubmission = record
+        except Unreachable:  # if Slurm has accepted the job, the queue will show its name
+            self._resubmission, self._job_id = record, None
         except NotAvailable as error:
             return self._failed(record, f"could not be submitted again: {one_line(error)}")
         self._seen, self._over_since_s = self._poller.number, None
         return None
 
     def _failed(self, record: RunRecord, reason: str, *, interrupted: bool = False) -> RunRecord:
-        return self._write(record, status="failed", reason=reason, interrupted=interrupted)
-
-    def _write(self, record: RunRecord, **changes: object) -> RunRecord:
-        after = record.model_copy(update=changes | {"finished_at": now()})
+        changes = {"status": "failed", "reason": reason, "interrupted": interrupted}
+        record = record.model_copy(update=changes | {"finished_at": now()})
         try:
-            self._folder.write(after)
-        except OSError as error:  # it is told all the same
-            told = f"{after.reason} (not recorded: {one_line(error)})"
-            return after.model_copy(update={"reason": told})
-        return after
+            self._folder.write(record)
+        except OSError as error:  # the campaign reports the run in any case
+            reason = f"{reason} (not recorded: {one_line(error)})"
+            return record.model_copy(update={"reason": reason})
+        return record

@@ -1,19 +1,19 @@
-"""Exit codes by which a job's driver tells what it may not be able to write (sysexits.h)."""
+"""Exit codes of a job's driver, for reasons that it may not be able to write (sysexits.h)."""
 
 import os
 
 from wattlaw.training.environment import DISK_FULL
 
-#: The store is not there on the node.
+#: The store does not exist on the node.
 NO_FOLDER = os.EX_NOINPUT
-#: A line of the user's setup ended with an error.
+#: A line of ``launch.slurm.setup`` failed.
 SETUP_FAILED = os.EX_CONFIG
-#: Something else than the run ended it, and Slurm did not put the job back into the queue.
+#: The run was interrupted, and Slurm did not requeue the job.
 INTERRUPTED = os.EX_TEMPFAIL
 
 REASONS = {
     SETUP_FAILED: "a line of launch.slurm.setup failed",
-    NO_FOLDER: "the store is not there on the job's first node; it must be on a file system that "
+    NO_FOLDER: "the store does not exist on the job's first node; it must be on a file system that "
     "login node and compute nodes share",
-    DISK_FULL: "the disk is full, or a quota is; make room there, and the run can be started again",
+    DISK_FULL: "the disk is full, or a quota is exceeded; free some space and start the run again",
 }

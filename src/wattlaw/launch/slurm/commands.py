@@ -1,4 +1,4 @@
-"""Slurm's own commands, called with lists of words; what they print as data.
+"""Calls of Slurm's commands, and parsers of their output.
 
 Formats: manual pages squeue(1), sbatch(1), sacct(1) of Slurm 22.05.
 """
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from wattlaw.errors import NotAvailable, WattlawError
 from wattlaw.isolation import user_environment
 from wattlaw.launch.launcher import ResourcesBusy
+from wattlaw.text import collapse_whitespace
 
-_ANSWERS_S = 90
-#: What commands say of a controller that is not there now, or too busy.
-_NO_CONTACT = (
+_TIMEOUT_S = 90
+#: Error messages for a controller that is down or too busy.
+_UNREACHABLE = (
     "unable to contact slurm controller",
     "socket timed out",
     "communication connection failure",
@@ -25,9 +26,9 @@ _NO_CONTACT = (
     "resource temporarily unavailable",
     "munge",
 )
-#: What sbatch says where a user has as many jobs as one may have.
-_LIMIT_OF_JOBS = ("submitjob", "too many jobs")
-#: The states of a job that is over, with what it left on its nodes.
+#: Error messages of sbatch for a user who has reached the limit of jobs.
+_JOB_LIMIT = ("submitjob", "too many jobs")
+#: The states of a job that has ended and left its nodes.
 FINAL = frozenset(
     {
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
@@ -37,17 +38,17 @@ FINAL = frozenset(
 _COLUMNS = {"JobID": 20, "State": 24, "exit_code": 12, "Name": 64, "Reason": 60}
 _ACCOUNTS = ("JobIDRaw", "State", "ExitCode", "ConsumedEnergyRaw", "Start", "End")
 
-#: Larger values are Slurm's marks of an unknown one (NO_VAL64) or damage. The time is of year 9999.
+#: Larger values mean unknown (NO_VAL64) or are damaged. The time is in the year 9999.
 _MAX_ENERGY_J, _MAX_TIME_S = 1e18, 253_402_300_799.0
 
 
 class Unreachable(WattlawError):
-    """Slurm's controller does not answer; it may later."""
+    """Slurm's controller does not respond; it may later."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job as the queue tells it."""
+    """One job of the queue."""
 
     id: str
     state: str
@@ -58,18 +59,18 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Say whether it has ended for good."""
+        """Say whether the job has ended."""
         return self.state in FINAL
 
     @property
     def is_queued(self) -> bool:
-        """Say whether it waits for its nodes."""
+        """Say whether the job waits for its nodes."""
         return self.state == "PENDING"
 
 
 @dataclass(frozen=True)
 class Account:
-    """One job, or step of one, as the accounting tells it."""
+    """One job, or step of a job, of the accounting."""
 
     id: str
     state: str
@@ -80,76 +81,77 @@ class Account:
     end_s: float | None
 
 
-def submit(words: Sequence[str]) -> str:
+def submit(arguments: Sequence[str]) -> str:
     """Submit a job and return its id.
 
     Raises
     ------
     ResourcesBusy
-        The site lets a user have only so many jobs, and they are there.
+        The user has reached the site's limit of jobs.
     Unreachable
-        The controller does not answer; the job may be in the queue all the same.
+        The controller does not respond; the job may be in the queue.
     NotAvailable
-        The site refuses the job, or there is no Slurm here.
+        The site refuses the job, or Slurm is not installed here.
     """
-    answer = _run(["sbatch", "--parsable", *words])
-    job_id = answer.strip().rpartition("\n")[2].split(";")[0].strip()
+    output = _run(["sbatch", "--parsable", *arguments])
+    job_id = output.strip().rpartition("\n")[2].split(";")[0].strip()
     if not job_id:
         raise Unreachable("sbatch printed no job id; 'squeue --me' shows whether the job is queued")
     return job_id
 
 
 def queue() -> list[Job]:
-    """Return this user's jobs, those that ended lately (``MinJobAge``) too; one question for all.
+    """Return all jobs of this user, including those that have just ended (``MinJobAge``).
 
     Raises
     ------
     Unreachable
-        The controller does not answer.
+        The controller does not respond.
     NotAvailable
-        There is no Slurm here.
+        Slurm is not installed here.
     """
     columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS.items())
-    told = _run(["squeue", "--me", "--noheader", "--states=all", f"--Format={columns}"])
-    return parse_jobs(told)
+    output = _run(["squeue", "--me", "--noheader", "--states=all", f"--Format={columns}"])
+    return parse_jobs(output)
 
 
-def parse_jobs(told: str) -> list[Job]:
-    """Return the jobs in what ``squeue`` printed, in columns of fixed width."""
-    found = []
-    for line in told.splitlines():
-        values, place = {}, 0
+def parse_jobs(output: str) -> list[Job]:
+    """Return the jobs in the output of ``squeue``, in columns of fixed width."""
+    jobs = []
+    for line in output.splitlines():
+        values, start = {}, 0
         for name, width in _COLUMNS.items():
-            values[name] = line[place : place + width].strip()
-            place += width
+            values[name] = line[start : start + width].strip()
+            start += width
         if values["JobID"]:
-            found.append(
+            exit_code, number = _parse_exit(values["exit_code"])
+            jobs.append(
                 Job(
                     id=values["JobID"],
                     state=values["State"],
                     name=values["Name"],
                     reason=values["Reason"],
-                    exit_code=_ended(values["exit_code"])[0],
-                    signal=_ended(values["exit_code"])[1],
+                    exit_code=exit_code,
+                    signal=number,
                 )
             )
-    return found
+    return jobs
 
 
 def cancel(job_ids: Sequence[str]) -> None:
-    """Cancel jobs; those that have ended already are no error.
+    """Cancel jobs; ended jobs are ignored.
 
     Raises
     ------
     Unreachable
-        The controller does not answer.
+        The controller does not respond.
     """
     if job_ids:
         _run(["scancel", "--quiet", *job_ids])
 
 
 def requeue(job_id: str) -> bool:
-    """Put a job back into the queue, from inside of it; return whether Slurm does it."""
+    """Requeue a job, from inside of it; return whether Slurm does so."""
     try:
         _run(["scontrol", "requeue", job_id])
     except WattlawError:
@@ -158,45 +160,46 @@ def requeue(job_id: str) -> bool:
 
 
 def accounts(job_ids: Sequence[str]) -> list[Account]:
-    """Return what the accounting knows of jobs and their steps; nothing where there is none.
+    """Return the accounts of jobs and their steps; none if the site has no accounting.
 
     Raises
     ------
     Unreachable
-        The accounting does not answer.
+        The accounting does not respond.
     """
     if not job_ids:
         return []
     line = ["sacct", "--noheader", "--parsable2", f"--format={','.join(_ACCOUNTS)}"]
     try:
         return parse_accounts(_run([*line, f"--jobs={','.join(job_ids)}"]))
-    except NotAvailable:  # accounting is switched off at this site, or has no command here
+    except NotAvailable:  # the site has no accounting, or no command for it here
         return []
 
 
-def parse_accounts(told: str) -> list[Account]:
-    """Return the rows that ``sacct --parsable2`` printed, times in seconds since 1970."""
-    found = []
-    for line in told.splitlines():
-        words = line.split("|")
-        if len(words) == len(_ACCOUNTS) and words[0]:
-            job_id, state, code, energy, start, end = words
-            found.append(
+def parse_accounts(output: str) -> list[Account]:
+    """Return the rows of ``sacct --parsable2``; times are in seconds since 1970."""
+    accounts = []
+    for line in output.splitlines():
+        fields = line.split("|")
+        if len(fields) == len(_ACCOUNTS) and fields[0]:
+            job_id, state, code, energy, start, end = fields
+            exit_code, number = _parse_exit(code)
+            accounts.append(
                 Account(
                     id=job_id,
                     state=state.split()[0] if state else "",  # as "CANCELLED by 1000"
-                    exit_code=_ended(code)[0],
-                    signal=_ended(code)[1],
-                    energy_j=_number(energy, _MAX_ENERGY_J) or None,  # 0: a site without meters
-                    start_s=_number(start, _MAX_TIME_S),
-                    end_s=_number(end, _MAX_TIME_S),
+                    exit_code=exit_code,
+                    signal=number,
+                    energy_j=_parse_number(energy, _MAX_ENERGY_J) or None,  # 0: no meters
+                    start_s=_parse_number(start, _MAX_TIME_S),
+                    end_s=_parse_number(end, _MAX_TIME_S),
                 )
             )
-    return found
+    return accounts
 
 
 def hostnames(node_list: str) -> tuple[str, ...]:
-    """Return the nodes that a list such as ``node[1-2,7]`` names; no question to the controller."""
+    """Return the nodes of a list such as ``node[1-2,7]``; does not call the controller."""
     try:
         return tuple(_run(["scontrol", "show", "hostnames", node_list]).split())
     except WattlawError:
@@ -204,7 +207,7 @@ def hostnames(node_list: str) -> tuple[str, ...]:
 
 
 def version() -> str | None:
-    """Return Slurm's version as its commands tell it."""
+    """Return Slurm's version."""
     try:
         return _run(["srun", "--version"]).split()[-1]
     except (WattlawError, IndexError):
@@ -212,9 +215,9 @@ def version() -> str | None:
 
 
 def _run(line: list[str]) -> str:
-    """Run a command and return what it printed.
+    """Run a command and return its output.
 
-    Variables of a job that we may be in ourselves would be taken for options of a new one.
+    Inside a job, sbatch would take the job's own variables for options; they are removed.
     """
     inherited = {
         name: value
@@ -227,39 +230,38 @@ def _run(line: list[str]) -> str:
             capture_output=True,
             encoding="utf-8",
             errors="replace",
-            timeout=_ANSWERS_S,
+            timeout=_TIMEOUT_S,
             check=False,
             env=inherited | {"SLURM_TIME_FORMAT": "%s"},
         )
     except FileNotFoundError:
-        raise NotAvailable(f"{line[0]}: not there; Slurm's commands are needed here") from None
+        raise NotAvailable(f"{line[0]}: command not found; Slurm is needed here") from None
     except subprocess.TimeoutExpired:
-        raise Unreachable(f"{line[0]}: no answer within {_ANSWERS_S} s") from None
+        raise Unreachable(f"{line[0]}: no response within {_TIMEOUT_S} s") from None
     if done.returncode == 0:
         return done.stdout
-    lines = [one.removeprefix(f"{line[0]}: ") for one in done.stderr.splitlines()]
-    said = "; ".join(dict.fromkeys(" ".join(one.split()) for one in lines if one.strip()))
-    words = said.replace("error: ", "")[:500] or f"exit code {done.returncode}"
-    told = words.lower()
-    if any(sign in told for sign in _NO_CONTACT):
-        raise Unreachable(f"{line[0]}: {words}")
-    if any(sign in told for sign in _LIMIT_OF_JOBS):
-        raise ResourcesBusy(f"{line[0]}: {words}")
-    raise NotAvailable(f"{line[0]}: {words}")
+    errors = [error.removeprefix(f"{line[0]}: ") for error in done.stderr.splitlines()]
+    errors = list(dict.fromkeys(collapse_whitespace(error) for error in errors if error.strip()))
+    message = "; ".join(errors).replace("error: ", "")[:500] or f"exit code {done.returncode}"
+    if any(text in message.lower() for text in _UNREACHABLE):
+        raise Unreachable(f"{line[0]}: {message}")
+    if any(text in message.lower() for text in _JOB_LIMIT):
+        raise ResourcesBusy(f"{line[0]}: {message}")
+    raise NotAvailable(f"{line[0]}: {message}")
 
 
-def _ended(told: str) -> tuple[int | None, int | None]:
-    """Return exit code and signal: sacct tells them as ``1:0``, squeue as wait(2) does."""
-    code, colon, number = told.partition(":")
+def _parse_exit(text: str) -> tuple[int | None, int | None]:
+    """Return exit code and signal from sacct's format ``1:0`` or from squeue's wait(2) status."""
+    code, colon, number = text.partition(":")
     if not re.fullmatch("[0-9]{1,9}", code) or (colon and not re.fullmatch("[0-9]{1,9}", number)):
         return None, None
     return (int(code), int(number)) if colon else (int(code) >> 8, int(code) & 0x7F)
 
 
-def _number(told: str, largest: float) -> float | None:
-    """Return a number that sacct printed; None where it is none, negative, or too large."""
+def _parse_number(text: str, largest: float) -> float | None:
+    """Return a number; None if the text is not a number, negative, or too large."""
     try:
-        number = float(told)
+        number = float(text)
     except ValueError:
         return None
     return number if 0 <= number <= largest else None

@@ -1,7 +1,8 @@
 """The driver of a job: ``python -m wattlaw.launch.slurm.driver RUN_FOLDER``, on the first node.
 
-It numbers the attempt, starts a node agent on each node, and brings the run home, so that nobody
-else need be there. Slurm's warning of the time limit (SIGUSR1) becomes a checkpoint and a requeue.
+It numbers the attempt, starts a node agent on each node, and stores the run. No campaign needs to
+be active meanwhile. On Slurm's preemption notice (SIGUSR1) the run saves a checkpoint, and the
+job is requeued.
 """
 
 import contextlib
@@ -30,28 +31,28 @@ from wattlaw.training import failures
 from wattlaw.training.environment import DISK_FULL
 from wattlaw.training.failures import disk_full_error, reason_of
 
-#: Once a node's agent has ended, the others have this long.
-_TOGETHER_S = 60
+#: How long nodes may continue after one node's agent has ended.
+_SRUN_WAIT_S = 60
 _POLL_S = 0.5
 _GRACE_S = 20.0
 
 
-class _Told:
-    """What Slurm has told this process: ``warned`` of the time limit, or to ``end`` now."""
+class _Signals:
+    """Signals that Slurm has sent: SIGUSR1 gives ``notice``, SIGTERM gives ``terminate``."""
 
     def __init__(self) -> None:
-        self.warned, self.end = "WATTLAW_WARNED" in os.environ, False  # see the batch script
-        signal.signal(signal.SIGUSR1, self._note)
-        signal.signal(signal.SIGTERM, self._note)
+        self.notice, self.terminate = "WATTLAW_WARNED" in os.environ, False  # see the batch script
+        signal.signal(signal.SIGUSR1, self._receive)
+        signal.signal(signal.SIGTERM, self._receive)
 
-    def _note(self, number: int, _: object) -> None:
-        self.warned |= number == signal.SIGUSR1
-        self.end |= number == signal.SIGTERM
+    def _receive(self, number: int, _: object) -> None:
+        self.notice |= number == signal.SIGUSR1
+        self.terminate |= number == signal.SIGTERM
 
 
 def main() -> int:
-    """Drive a run's attempt to its end; the exit code is one of ``codes``."""
-    told = _Told()
+    """Drive an attempt to its end; the exit code is one of ``codes``."""
+    signals = _Signals()
     isolate()
     folder = RunFolder(Path(sys.argv[1]))
     job_id = os.environ.get("SLURM_JOB_ID", "")
@@ -59,12 +60,13 @@ def main() -> int:
         submitted = read_submission(folder)
         record = folder.read()
         if submitted is None or record is None:
-            print(f"wattlaw: {folder.path}: not there on {socket.gethostname()}", file=sys.stderr)
+            message = f"{folder.path}: does not exist on {socket.gethostname()}"
+            print(f"wattlaw: {message}", file=sys.stderr)
             return NO_FOLDER
-        if record.status in ("done", "failed", "skipped") or not _is_ours(folder, job_id):
+        if record.status in ("done", "failed", "skipped") or not _claim(folder, job_id):
             print("wattlaw: another job has this run, or it has ended", file=sys.stderr)
             return 0
-        return _Driver(folder, submitted, told).drive(record)
+        return _Driver(folder, submitted, signals).drive(record)
     except OSError as error:
         print(f"wattlaw: {one_line(error)}", file=sys.stderr)
         return DISK_FULL if disk_full_error(error) else 1
@@ -73,8 +75,8 @@ def main() -> int:
         return error.exit_code
 
 
-def _is_ours(folder: RunFolder, job_id: str) -> bool:
-    """Take the run for this job; False if another job has it."""
+def _claim(folder: RunFolder, job_id: str) -> bool:
+    """Claim the run for this job; return False if another job has it."""
     path = claim_path(folder)
     with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
         file.write(job_id)
@@ -84,16 +86,18 @@ def _is_ours(folder: RunFolder, job_id: str) -> bool:
 class _Driver:
     """One attempt of a job."""
 
-    def __init__(self, folder: RunFolder, submitted: Submission, told: _Told) -> None:
-        self._folder, self._submitted, self._told = folder, submitted, told
-        self._slurm = submitted.launch.slurm
+    def __init__(self, folder: RunFolder, submission: Submission, signals: _Signals) -> None:
+        self._folder, self._submission, self._signals = folder, submission, signals
+        self._slurm = submission.launch.slurm
         self._nodes = commands.hostnames(os.environ.get("SLURM_JOB_NODELIST", ""))
         self._begun_s = time.monotonic()
 
     def drive(self, old: RunRecord) -> int:
         if len(self._nodes) != old.spec.nodes:
-            told = f"{len(self._nodes)} nodes of this job are known, {old.spec.nodes} are needed"
-            raise NotAvailable(f"{told}: 'scontrol show hostnames' did not tell them")
+            raise NotAvailable(
+                f"'scontrol show hostnames' names {len(self._nodes)} nodes of this job; "
+                f"{old.spec.nodes} are needed"
+            )
         record = self._begin(old)
         if record.status == "failed":
             self._folder.write(record)
@@ -102,22 +106,22 @@ class _Driver:
         self._folder.write(record)
         live.mkdir(parents=True, exist_ok=True)
         print(f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC", flush=True)
-        code, stopped_for = self._run(record, live)
+        code, stop_reason = self._run(record, live)
         try:
-            return self._conclude(record, live, code, stopped_for)
+            return self._conclude(record, live, code, stop_reason)
         except OSError as error:
             if not disk_full_error(error):
                 raise
-            with contextlib.suppress(OSError):  # a record is small; there may be room for it
+            with contextlib.suppress(OSError):  # a record is small and may still fit
                 self._end(record, "failed", reason_of(error))
             return DISK_FULL
 
     def _begin(self, old: RunRecord) -> RunRecord:
-        """Return the record of this attempt; one before it that has told no end was cut."""
+        """Return the record of this attempt; an earlier one without an end was interrupted."""
         record = old
         if old.status == "running":
-            why = _read(self._folder.live(old.attempts) / "cut.json", "the job was put back")
-            record = interrupted(old, self._folder, why)
+            path = self._folder.live(old.attempts) / "interrupted.json"
+            record = interrupted(old, self._folder, _read_reason(path, "the job was requeued"))
             if record.status == "failed":
                 return record
         return record.model_copy(
@@ -143,103 +147,107 @@ class _Driver:
             account=environ.get("SLURM_JOB_ACCOUNT"),
             qos=environ.get("SLURM_JOB_QOS"),
             nodes=self._nodes,
-            submitted_at=self._submitted.at,
+            submitted_at=self._submission.at,
         )
 
     def _run(self, record: RunRecord, live: Path) -> tuple[int, str | None]:
-        """Run a node agent on each node; return the step's code, and why we ended it if we did."""
+        """Run a node agent on each node; return srun's code, and why it was stopped if it was."""
         process = subprocess.Popen(self._srun(record), stdin=subprocess.DEVNULL)
-        limit_s = self._submitted.launch.timeout_s
-        why: str | None = None
-        has_passed_on = False
+        limit_s = self._submission.launch.timeout_s
+        reason: str | None = None
+        is_forwarded = False
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return process.wait(_POLL_S), why
-            if self._told.warned and not has_passed_on and self._may_be_warned(record, live):
+                return process.wait(_POLL_S), reason
+            if self._signals.notice and not is_forwarded and self._can_forward(record, live):
                 process.send_signal(signal.SIGUSR1)
-                has_passed_on = True
-            if why is not None:
+                is_forwarded = True
+            if reason is not None:
                 continue
             if limit_s is not None and time.monotonic() - self._begun_s > limit_s:
-                why = f"time limit of {limit_s:g} s reached (launch.timeout_s)"
+                reason = f"time limit of {limit_s:g} s reached (launch.timeout_s)"
             elif any(live.glob("refused.*.json")):
-                why = "refused"
-            if why is not None:
-                _end(process)
+                reason = "refused"
+            if reason is not None:
+                _terminate(process)
 
     def _srun(self, record: RunRecord) -> list[str]:
         spec = record.spec
         workers = spec.setting.gpus // spec.nodes
-        words = ["srun", f"--nodes={spec.nodes}", f"--ntasks={spec.nodes}", "--ntasks-per-node=1"]
-        words += ["--mpi=none", "--kill-on-bad-exit=0", f"--wait={_TOGETHER_S}"]
+        line = ["srun", f"--nodes={spec.nodes}", f"--ntasks={spec.nodes}", "--ntasks-per-node=1"]
+        line += ["--mpi=none", "--kill-on-bad-exit=0", f"--wait={_SRUN_WAIT_S}"]
         if self._slurm.cpus_per_worker is not None:
-            words.append(f"--cpus-per-task={self._slurm.cpus_per_worker * workers}")
+            line.append(f"--cpus-per-task={self._slurm.cpus_per_worker * workers}")
         address, suffix = socket.gethostname(), self._slurm.host_suffix
         if suffix:
             address = address.partition(".")[0] + suffix
-        line = node.line(self._folder, record.attempts, workers, spec.nodes, address, _free_ports())
-        return [*words, *line]
+        ports = _free_ports()
+        return line + node.line(self._folder, record.attempts, workers, spec.nodes, address, ports)
 
-    def _may_be_warned(self, record: RunRecord, live: Path) -> bool:
-        """Say whether all nodes listen; a command would die of a signal that it does not know."""
+    def _can_forward(self, record: RunRecord, live: Path) -> bool:
+        """Say whether all nodes handle SIGUSR1; a user's command may not."""
         if record.spec.workload.command is not None:
             return False
         return all(node.begun_path(live, name).exists() for name in self._nodes)
 
-    def _conclude(self, record: RunRecord, live: Path, code: int, why: str | None) -> int:
-        """Bring an attempt home, or tell what became of it.
+    def _conclude(self, record: RunRecord, live: Path, code: int, reason: str | None) -> int:
+        """Store an attempt, or record its failure or interruption; return the exit code.
 
-        srun may end with 0 although its tasks were killed: only what the nodes tell counts.
+        srun may return 0 although its tasks were killed, so that only the nodes' files count.
         """
-        refused = [_read(path, "") for path in sorted(live.glob("refused.*.json"))]
-        if refused or why is not None:
-            self._end(record, "skipped" if refused else "failed", "; ".join(refused) or why or "")
+        refusals = [_read_reason(path, "") for path in sorted(live.glob("refused.*.json"))]
+        if refusals or reason is not None:
+            status = "skipped" if refusals else "failed"
+            self._end(record, status, "; ".join(refusals) or reason or "")
             return 0
-        ends = self._ends(live)
-        silent = [name for name in self._nodes if name not in ends]
-        if not silent and not any(ends.values()):
+        codes = self._node_codes(live)
+        lost = [name for name in self._nodes if name not in codes]
+        if not lost and not any(codes.values()):
             if (live / "stopped.json").exists():
-                return self._cut(record, live, "warned by Slurm (time limit or preemption)")
+                notice = "preemption notice from Slurm (SIGUSR1)"
+                return self._interrupt(record, live, notice)
             self._finish(record, live)
             return 0
-        if self._told.end or silent or _was_terminated(live):
-            heard = f"nothing more was heard of {', '.join(silent)}" if silent else "ended by Slurm"
-            others = failures.first_failure(live)
-            return self._cut(record, live, f"{heard}; {others}" if others else heard)
+        if self._signals.terminate or lost or _was_terminated(live):
+            cause = f"lost contact with {', '.join(lost)}" if lost else "ended by Slurm"
+            failure = failures.first_failure(live)
+            return self._interrupt(record, live, f"{cause}; {failure}" if failure else cause)
         self._end(record, "failed", failure_reason(self._folder, record.attempts, code))
         return 0
 
-    def _ends(self, live: Path) -> dict[str, int]:
-        """Return the codes of the nodes that have told their end.
+    def _node_codes(self, live: Path) -> dict[str, int]:
+        """Return the exit codes of the nodes that have ended.
 
-        A slow file system is waited for, unless Slurm does not leave us the time.
+        Waits for a slow file system, unless Slurm has sent SIGTERM.
         """
         end_s = time.monotonic() + self._slurm.settle_s
         while True:
-            found = {}
+            codes = {}
             for name in self._nodes:
                 with contextlib.suppress(OSError, ValueError, KeyError):
                     text = (live / f"ended.{name}.json").read_text(encoding="utf-8")
-                    found[name] = int(json.loads(text)["code"])
-            if len(found) == len(self._nodes) or time.monotonic() > end_s or self._told.end:
-                return found
-            list(live.iterdir())  # has a network file system look again
+                    codes[name] = int(json.loads(text)["code"])
+            is_complete = len(codes) == len(self._nodes)
+            if is_complete or time.monotonic() > end_s or self._signals.terminate:
+                return codes
+            list(live.iterdir())  # makes a network file system refresh
             time.sleep(_POLL_S)
 
-    def _cut(self, record: RunRecord, live: Path, why: str) -> int:
-        """Leave an attempt that something else has ended to the next one.
+    def _interrupt(self, record: RunRecord, live: Path, reason: str) -> int:
+        """Record an interruption and requeue the job; return the exit code.
 
-        Told to end, we do not know why, and leave the record: Slurm's state of the job says it.
+        After SIGTERM the reason is unknown. The record stays, and Slurm's state of the job decides.
         """
-        if self._told.end:
-            write_text(live / "cut.json", json.dumps({"reason": f"{why}; asked to end (SIGTERM)"}))
+        if self._signals.terminate:
+            reason = f"{reason}; terminated (SIGTERM)"
+            write_text(live / "interrupted.json", json.dumps({"reason": reason}))
             return INTERRUPTED
-        after = interrupted(record, self._folder, why)
+        after = interrupted(record, self._folder, reason)
         self._write(after)
         if after.status == "failed":
             return 0
         if commands.requeue(os.environ.get("SLURM_JOB_ID", "")):
-            time.sleep(_GRACE_S)  # Slurm ends us
+            time.sleep(_GRACE_S)  # until Slurm ends this process
         return INTERRUPTED
 
     def _finish(self, record: RunRecord, live: Path) -> None:
@@ -249,7 +257,7 @@ class _Driver:
             after = finish(record, self._folder)
         except OSError:
             raise
-        except Exception as error:  # told as the run's end, not as the driver's
+        except Exception as error:  # the run fails, not the driver
             self._end(record, "failed", f"could not be finished: {one_line(error)}")
             return
         site = (record.site or self._site()).model_copy(update={"topology": self._topology(live)})
@@ -259,31 +267,31 @@ class _Driver:
             self._folder.remove_live_files()
 
     def _topology(self, live: Path) -> dict[str, str]:
-        told: dict[str, str] = {}
+        topology: dict[str, str] = {}
         for name in self._nodes:
             with contextlib.suppress(OSError, ValueError):
                 text = node.begun_path(live, name).read_text(encoding="utf-8")
                 switches = json.loads(text).get("topology")
-                told |= {name: str(switches)} if switches else {}
-        return told
+                topology |= {name: str(switches)} if switches else {}
+        return topology
 
     def _end(self, record: RunRecord, status: str, reason: str) -> None:
-        told = {"status": status, "reason": reason, "finished_at": now()}
-        self._write(record.model_copy(update=told))
+        changes = {"status": status, "reason": reason, "finished_at": now()}
+        self._write(record.model_copy(update=changes))
 
     def _write(self, record: RunRecord) -> None:
         """Replace the record, unless a later attempt has begun.
 
-        Where a node's daemon was lost, Slurm may start a job again while the old one still runs.
+        After the loss of a node's daemon, Slurm may restart a job while the old one is active.
         """
         self._check_is_last(record)
         self._folder.write(record)
 
     def _check_is_last(self, record: RunRecord) -> None:
-        there = self._folder.read()
-        if there is not None and there.attempts != record.attempts:
+        stored = self._folder.read()
+        if stored is not None and stored.attempts != record.attempts:
             raise BadInput(
-                f"attempt {record.attempts}: {there.attempts} has begun; nothing is told"
+                f"attempt {record.attempts}: attempt {stored.attempts} has begun; nothing is stored"
             )
 
     def _await_windows(self, record: RunRecord, live: Path) -> None:
@@ -293,7 +301,7 @@ class _Driver:
             windows, _ = merged_windows(record, self._folder)
             if missing_windows(record, windows) is None:
                 return
-            list(live.iterdir())  # has a network file system look again
+            list(live.iterdir())  # makes a network file system refresh
             time.sleep(_POLL_S)
 
 
@@ -303,8 +311,8 @@ def _was_terminated(live: Path) -> bool:
     return any(live.glob("terminated.*")) or kinds == {"terminated"}
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a step: its agents are asked, and after a while made to."""
+def _terminate(process: "subprocess.Popen[bytes]") -> None:
+    """Terminate a step, and kill it after 20 s."""
     process.terminate()
     try:
         process.wait(_GRACE_S)
@@ -312,19 +320,19 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.kill()
 
 
-def _read(path: Path, otherwise: str) -> str:
+def _read_reason(path: Path, default: str) -> str:
     try:
         return str(json.loads(path.read_text(encoding="utf-8"))["reason"])
     except (OSError, ValueError, KeyError):
-        return otherwise
+        return default
 
 
 def _free_ports() -> tuple[int, int]:
-    """Return two ports that are free on this node now."""
-    with socket.socket() as one, socket.socket() as other:
-        for each in (one, other):
+    """Return two ports of this node that are free now."""
+    with socket.socket() as first, socket.socket() as second:
+        for each in (first, second):
             each.bind(("", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+        return first.getsockname()[1], second.getsockname()[1]
 
 
 if __name__ == "__main__":

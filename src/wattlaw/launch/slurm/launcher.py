@@ -1,7 +1,7 @@
-"""The launcher ``slurm``: one job per run, few in the queue at a time, none lost or doubled.
+"""The launcher ``slurm``: one job per run, with a limit on the jobs in the queue.
 
-Jobs bring their runs home themselves, so this process may end at any moment; the next one, also
-on another login node, finds the jobs by their names and by what the runs' folders tell.
+Jobs store their runs themselves, so this process may end at any moment. A later one, also on
+another login node, recognises the jobs by their names and by the files in the runs' folders.
 """
 
 import contextlib
@@ -35,12 +35,12 @@ from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
 
-#: After so many refusals in a row it is the study that must be mended.
+#: After this many refused jobs in a row no more jobs are submitted.
 _MOST_REFUSALS = 3
 
 
 class SlurmLauncher:
-    """Submits runs of one store as jobs, and watches them with one question for all.
+    """Submits the runs of one store as jobs, and polls Slurm for all of them together.
 
     Parameters
     ----------
@@ -59,40 +59,43 @@ class SlurmLauncher:
         self._poller = QueuePoller(self._tag, launch.slurm.poll_s)
         self._turn: BinaryIO | None = None
         self._turn_tried_at = 0
-        #: Submitted since the queue was last seen, and whether it takes more now.
+        #: Jobs submitted since the last poll of the queue, and whether Slurm refuses more now.
         self._submitted_at, self._submitted, self._is_full = 0, 0, False
         self._watched: set[str] = set()
-        self._doubtful: dict[str, int] = {}
+        #: Runs whose submission was not confirmed, with the number of the last poll before it.
+        self._unconfirmed: dict[str, int] = {}
         self._cancelled_before = Store(store).cancelled_at()
         self._refused_in_a_row = 0
 
     @classmethod
     def resolve(cls, launch: Launch) -> Launch:
-        """Return it as it is, once it says how many GPUs a node has.
+        """Return the launch unchanged.
 
         Raises
         ------
         BadInput
-            It does not.
+            ``gpus_per_node`` is missing.
         """
         if launch.gpus_per_node is None:
             raise BadInput(
-                "launch.gpus_per_node: not given; needed with slurm: how many workers (GPUs) a "
-                "node takes"
+                "launch.gpus_per_node is required with slurm: the number of workers (GPUs) of a "
+                "node"
             )
         return launch
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:
-        """See the queue; raises ``NotAvailable`` where there is no Slurm, or it does not answer."""
+        """Read the queue; raise ``NotAvailable`` if Slurm is not installed or does not respond."""
         if shutil.which("squeue") is None:
-            told = "Slurm's commands (squeue, sbatch) are not here; start this on a login node"
-            raise NotAvailable(f"{told} of the cluster, or with --launch local")
+            raise NotAvailable(
+                "Slurm's commands (squeue, sbatch) are not installed here; start this on a login "
+                "node of the cluster, or with --launch local"
+            )
         Store(store).create()
         launcher = cls(launch, store)
-        launcher._poller.look()
+        launcher._poller.poll()
         if not launcher._poller.is_fresh:
-            raise NotAvailable(f"{launcher._poller.trouble}; is this a login node of the cluster?")
+            raise NotAvailable(f"{launcher._poller.error}; is this a login node of the cluster?")
         return launcher
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
@@ -104,19 +107,21 @@ class SlurmLauncher:
         return None
 
     def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - each takes one job's room
-        """Take room for a job while fewer than ``max_queued`` are in the queue.
+        """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
 
-        One campaign at a time submits for a store: several could not count together.
+        One campaign at a time submits jobs for a store, so that this limit holds.
 
         Raises
         ------
         NotAvailable
-            The site has refused one job after the other; the rest are not tried.
+            The site has refused several jobs in a row.
         """
         if self._refused_in_a_row >= _MOST_REFUSALS:
-            told = f"sbatch has refused {_MOST_REFUSALS} jobs in a row, the others were not tried"
-            raise NotAvailable(f"{told}; see 'wattlaw status {self._store}', mend launch.slurm")
-        self._poller.look()
+            raise NotAvailable(
+                f"sbatch has refused {_MOST_REFUSALS} jobs in a row, the others were not tried; "
+                f"see 'wattlaw status {self._store}' and correct launch.slurm"
+            )
+        self._poller.poll()
         if self._poller.number != self._submitted_at:
             self._submitted_at, self._submitted, self._is_full = self._poller.number, 0, False
         if not self._poller.is_fresh or self._is_full or not self._has_turn():
@@ -130,17 +135,17 @@ class SlurmLauncher:
         Raises
         ------
         BadInput
-            The site refuses it.
+            The site refuses the job.
         ResourcesBusy
-            Slurm does not answer, or takes no more jobs of this user now.
+            Slurm does not respond, or accepts no more jobs of this user now.
         """
         allocation.release()
-        if self._doubtful.get(record.run_id) == self._poller.number:
-            raise ResourcesBusy("whether it was submitted is not known until Slurm answers again")
+        if self._unconfirmed.get(record.run_id) == self._poller.number:
+            raise ResourcesBusy("the submission is not confirmed until Slurm responds again")
         try:
             job_id = self.submit(record, folder)
         except Unreachable as error:
-            self._doubtful[record.run_id] = self._poller.number
+            self._unconfirmed[record.run_id] = self._poller.number
             self._is_full = True
             raise ResourcesBusy(str(error)) from None
         except ResourcesBusy:
@@ -153,45 +158,45 @@ class SlurmLauncher:
         return self._attempt(record, folder, job_id)
 
     def submit(self, record: RunRecord, folder: RunFolder) -> str:
-        """Submit the job of a run, whatever was before, and return its id.
+        """Submit the job of a run, in place of any earlier one, and return its id.
 
         Raises
         ------
         NotAvailable, ResourcesBusy, Unreachable
             As ``commands.submit``.
         """
-        told = Submission(launch=self._launch, at=now())
-        write_submission(folder, told)
+        submission = Submission(launch=self._launch, at=now())
+        write_submission(folder, submission)
         write_script(folder, self._launch)
         claim_path(folder).unlink(missing_ok=True)
         name = job_name(self._tag, record.run_id)
         job_id = commands.submit(sbatch_arguments(record.spec, folder, self._launch, name))
         self._submitted += 1
-        write_submission(folder, told.model_copy(update={"job_id": job_id}))
+        write_submission(folder, submission.model_copy(update={"job_id": job_id}))
         return job_id
 
     def detached_run_ids(self) -> Collection[str]:
-        """Return the runs whose jobs are in the queue and that we do not watch."""
-        self._poller.look()
+        """Return the runs whose jobs are in the queue and are not watched."""
+        self._poller.poll()
         return self._poller.active().keys() - self._watched
 
     def reattach(self, record: RunRecord, folder: RunFolder) -> SlurmAttempt | None:
-        """Return the attempt of a run that was submitted and has told no end."""
+        """Return the attempt of a run that was submitted and has not ended."""
         if record.status in ("done", "failed", "skipped"):
-            submission_path(folder).unlink(missing_ok=True)  # of a job that is over
+            submission_path(folder).unlink(missing_ok=True)  # of an ended job
             return None
-        told = read_submission(folder)
+        submission = read_submission(folder)
         job = self._poller.job(record.run_id)
-        if told is None or (told.job_id is None and job is None):
-            return None  # it was about to be submitted, and never was
-        return self._attempt(record, folder, told.job_id or (job.id if job else None))
+        if submission is None or (submission.job_id is None and job is None):
+            return None  # an earlier campaign ended before it had submitted the job
+        return self._attempt(record, folder, submission.job_id or (job.id if job else None))
 
     def status_message(self) -> str | None:
-        """Return how the jobs stand."""
+        """Return the number of jobs by state."""
         return self._poller.status_message()
 
     def close(self) -> None:
-        """Let other campaigns submit; ask once for the energy that the site has measured."""
+        """Let other campaigns submit jobs, and record the scheduler energy of done runs."""
         with contextlib.suppress(Unreachable, NotAvailable):
             record_energies(Store(self._store))
         if self._turn is not None:
@@ -216,7 +221,7 @@ class SlurmLauncher:
         return self.submit(record, folder)
 
     def _has_turn(self) -> bool:
-        """Say whether this campaign is the one that submits for the store."""
+        """Say whether this campaign is the one that submits jobs for the store."""
         if self._turn is None and self._turn_tried_at != self._poller.number:
             self._turn_tried_at = self._poller.number
             file = open_regular(self._store / "slurm-turn", append=True)
@@ -228,7 +233,7 @@ class SlurmLauncher:
 
 
 class Allocation:
-    """Room for one job, counted by the launcher when it is submitted."""
+    """The permission to submit one job; the launcher counts submitted jobs."""
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""

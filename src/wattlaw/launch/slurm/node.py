@@ -1,7 +1,7 @@
-"""One node of a run: ``srun`` starts it once on each node of the job.
+"""One node of a run: ``srun`` starts this module once on each node of the job.
 
-It limits the job's own GPUs, or sees that the site's prolog has; then it is the node agent.
-SIGUSR1 and SIGTERM, with which Slurm announces the end, have the ranks make a checkpoint.
+It limits the job's GPUs, or checks that the site's prolog has, and then runs the node agent. On
+SIGUSR1 and SIGTERM, with which Slurm announces the end, the ranks save a checkpoint.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from wattlaw.training.agent import run_agent
 from wattlaw.training.clocks import Endpoint
 from wattlaw.training.environment import HOST, WARNS
 
-#: Signals that torchrun ends workers at once for, but for SIGTERM, which announces the end here.
+#: Signals on which torchrun ends its workers at once. SIGTERM is not one of them: it is a notice.
 _TORCHRUNS_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
 
 
 def begun_path(live: Path, node: str) -> Path:
-    """Return where a node tells that it has begun, and where it is."""
+    """Return the path of the file that a node writes when it begins, with its switches."""
     return live / f"node.{node}.json"
 
 
@@ -47,7 +47,7 @@ def terminated_path(live: Path, node: str) -> Path:
 
 
 def refused_path(live: Path, node: str) -> Path:
-    """Return where a node tells why the run cannot be had there."""
+    """Return the path of the file with the reason why a node cannot execute the run."""
     return live / f"refused.{node}.json"
 
 
@@ -59,20 +59,20 @@ def line(
     Parameters
     ----------
     folder, attempt
-        Of the run.
+        The run and the number of the attempt.
     workers, nodes
-        Ranks of each node, and how many nodes there are.
+        The number of ranks of each node, and of nodes.
     address, ports
-        Where the first node is reached: for torchrun, and for comparing clocks.
+        The address of the first node, and its ports for torchrun and for comparing clocks.
     """
     module = "wattlaw.launch.slurm.node"
-    words = isolated_python("-m", module, str(folder.path.resolve()), str(attempt))
-    words += ["--workers", str(workers), "--nodes", str(nodes), "--address", address]
-    return [*words, "--port", str(ports[0]), "--clock-port", str(ports[1])]
+    command = isolated_python("-m", module, str(folder.path.resolve()), str(attempt))
+    command += ["--workers", str(workers), "--nodes", str(nodes), "--address", address]
+    return [*command, "--port", str(ports[0]), "--clock-port", str(ports[1])]
 
 
 def main() -> int:
-    """Run this node's part."""
+    """Run this node's part of an attempt."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("attempt", type=int)
@@ -86,50 +86,50 @@ def main() -> int:
     node = os.environ[HOST] = os.environ.get("SLURMD_NODENAME") or f"node{number}"
     live = folder.live(options.attempt)
     processes.end_with_parent(os.getppid())
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # it waits for the agent
-    told = read_submission(folder)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # until the agent handles it
+    submission = read_submission(folder)
     record = folder.read()
-    if told is None or record is None:
-        print(f"wattlaw: {folder.path}: not there on {node}", file=sys.stderr)
+    if submission is None or record is None:
+        print(f"wattlaw: {folder.path}: does not exist on {node}", file=sys.stderr)
         return os.EX_NOINPUT
     is_command = record.spec.workload.command is not None
-    live.mkdir(parents=True, exist_ok=True)  # another node's may not be seen here yet
-    if not is_command:  # a command gets its SIGTERM from the agent, and may act on it
+    live.mkdir(parents=True, exist_ok=True)  # a folder of another node may not be visible yet
+    if not is_command:  # torchrun forwards SIGTERM to a command
 
-        def warn(*_: object) -> None:
-            """Take Slurm's announcement of the end for a warning, and let the driver know."""
+        def notify(*_: object) -> None:
+            """Treat Slurm's SIGTERM as a preemption notice, and record it for the driver."""
             os.kill(os.getpid(), signal.SIGUSR1)
             with contextlib.suppress(OSError):
                 terminated_path(live, node).touch()
 
-        signal.signal(signal.SIGTERM, warn)
+        signal.signal(signal.SIGTERM, notify)
     write_text(begun_path(live, node), json.dumps({"topology": _switches()}))
-    _prepare(told.launch, options.workers)
+    _set_environment(submission.launch, options.workers)
     try:
         with (
-            _limited(record.spec.setting, told.launch, live, node),
-            _meeting(options, number) as (rendezvous, clock),
+            _limited(record.spec.setting, submission.launch, live, node),
+            _rendezvous(options, number) as (rendezvous, clock),
         ):
             if not is_command:
                 rendezvous += ["--signals-to-handle", _TORCHRUNS_SIGNALS]
             return run_agent(folder, options.attempt, options.workers, rendezvous, clock=clock)
     except NotAvailable as error:
-        why = f"{node}: {one_line(error)}"
-        if told.launch.slurm.limits == "own" and isinstance(error, NotPermitted):
-            why += "; where the site's prolog can do it, say so (launch.slurm.limits: prolog)"
-        write_text(refused_path(live, node), json.dumps({"reason": why}))
+        reason = f"{node}: {one_line(error)}"
+        if submission.launch.slurm.limits == "own" and isinstance(error, NotPermitted):
+            reason += "; if the site's prolog sets limits, set launch.slurm.limits to prolog"
+        write_text(refused_path(live, node), json.dumps({"reason": reason}))
         return os.EX_UNAVAILABLE
 
 
-def _prepare(launch: Launch, workers: int) -> None:
-    """Set what workers find in their environment.
+def _set_environment(launch: Launch, workers: int) -> None:
+    """Set the environment of the workers.
 
-    Threads are a worker's share of the cores: of the job's, where the site gives it some, or else
-    of the node's, as if it were full. So runs of one and of several workers compare fairly.
+    Threads are a worker's share of the cores of the job, or of a full node if the site does not
+    assign cores, so that runs with one and with several workers are comparable.
     """
     cores = processes.cores()
-    is_given = cores < (os.cpu_count() or 1)
-    share = cores // (workers if is_given else launch.gpus_per_node or workers)
+    is_assigned = cores < (os.cpu_count() or 1)
+    share = cores // (workers if is_assigned else launch.gpus_per_node or workers)
     threads = str(launch.threads_per_worker or launch.slurm.cpus_per_worker or max(1, share))
     os.environ |= {
         "OMP_NUM_THREADS": threads,
@@ -140,29 +140,29 @@ def _prepare(launch: Launch, workers: int) -> None:
 
 
 @contextlib.contextmanager
-def _meeting(
+def _rendezvous(
     options: argparse.Namespace, number: int
 ) -> Iterator[tuple[list[str], Endpoint | None]]:
-    """Give torchrun's words, and where clocks are compared: on the first node, which has rank 0."""
+    """Yield torchrun's options, and the endpoint of the clocks, which is on the first node."""
     if options.nodes > 1:
-        words = ["--nnodes", str(options.nodes), "--node-rank", str(number)]
-        words += ["--master-addr", options.address, "--master-port", str(options.port)]
-        yield words, Endpoint(options.address, options.clock_port, number, options.nodes)
+        arguments = ["--nnodes", str(options.nodes), "--node-rank", str(number)]
+        arguments += ["--master-addr", options.address, "--master-port", str(options.port)]
+        yield arguments, Endpoint(options.address, options.clock_port, number, options.nodes)
         return
     with tempfile.TemporaryDirectory(prefix="wattlaw-") as folder:
         rendezvous = Rendezvous(Path(folder))
         os.environ |= rendezvous.environment
-        yield rendezvous.words, None
+        yield rendezvous.arguments, None
 
 
 @contextlib.contextmanager
 def _limited(setting: Setting, launch: Launch, live: Path, node: str) -> Iterator[None]:
-    """Have the job's own GPUs limited as a setting asks.
+    """Set the limits of a setting on the job's GPUs for the duration of a block.
 
     Raises
     ------
     NotAvailable
-        They are not, and the text says why.
+        The limits cannot be set.
     """
     limits = requested_limits(setting)
     if launch.slurm.limits == "prolog":
@@ -178,21 +178,21 @@ def _limited(setting: Setting, launch: Launch, live: Path, node: str) -> Iterato
         yield
         return
     boards = visible_gpu_ids()
-    why = unsupported_limits_reason(
+    reason = unsupported_limits_reason(
         limits, boards, prior_clocks_are_default=launch.prior_clocks == "default"
     )
-    if why is not None:
-        raise NotAvailable(why)
-    held = acquire(boards)
-    if held is None:
+    if reason is not None:
+        raise NotAvailable(reason)
+    lease = acquire(boards)
+    if lease is None:
         raise NotAvailable(lock_conflict(boards))
-    with held:
-        write_limits(live, node, held.apply(limits))
+    with lease:
+        write_limits(live, node, lease.apply(limits))
         yield
 
 
 def _switches() -> str | None:
-    """Return the switches above this node, from the root, where Slurm knows them."""
+    """Return the switches above this node, from the root, if Slurm knows them."""
     address = os.environ.get("SLURM_TOPOLOGY_ADDR", "")
     pattern = os.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
     return address if "switch" in pattern else None

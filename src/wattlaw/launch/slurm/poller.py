@@ -1,4 +1,4 @@
-"""One look at the queue for all jobs of a store, as seldom as the study allows."""
+"""Polling of Slurm's queue for all jobs of a store, at most once per ``launch.slurm.poll_s``."""
 
 import contextlib
 import time
@@ -10,67 +10,65 @@ from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
 from wattlaw.launch.slurm.submission import run_id_of
 
-_LONGEST_PAUSE_S = 600.0
+_LONGEST_INTERVAL_S = 600.0
 
 
 class QueuePoller:
-    """What Slurm said last of the jobs of one store.
+    """The last known state of the jobs of one store.
 
-    It asks one question at a time, and at most one per ``poll_s``: for the queue or, after jobs
-    that have left it unexplained, for their accounts. Where Slurm does not answer, nothing is
-    concluded, and the pauses grow.
+    It runs at most one Slurm command per ``poll_s``: for the queue, or for the accounts of jobs
+    that have disappeared from it. While Slurm does not respond, the intervals grow.
 
     Parameters
     ----------
     tag
-        Of the store.
+        The store's tag in the names of its jobs.
     poll_s
-        Seconds between questions.
+        Seconds between two commands.
     """
 
     def __init__(self, tag: str, poll_s: float) -> None:
         self._tag, self._poll_s = tag, poll_s
-        #: How often the queue has been seen.
+        #: How often the queue has been read.
         self.number = 0
         self._jobs: dict[str, Job] = {}
-        self._next_s, self._pause_s = 0.0, poll_s
+        self._next_s, self._interval_s = 0.0, poll_s
         self._failures = 0
-        #: Why the last question was not answered.
-        self.trouble: str | None = None
+        #: The error of the last poll, None if it succeeded.
+        self.error: str | None = None
         self._unexplained: set[str] = set()
-        self._asks_accounts = False
+        self._polls_accounts = False
         self.accounts: dict[str, Account] = {}
-        #: Jobs whose accounts have been asked for, whatever came.
-        self.asked: set[str] = set()
+        #: Jobs whose accounts have been requested, with or without a result.
+        self.explained: set[str] = set()
 
-    def look(self) -> None:
-        """Ask Slurm, if it is time."""
+    def poll(self) -> None:
+        """Run a Slurm command if it is due."""
         if time.monotonic() < self._next_s:
             return
-        self._asks_accounts = bool(self._unexplained) and not self._asks_accounts
-        if self._asks_accounts:  # they may be down by themselves: the next question is the queue
+        self._polls_accounts = bool(self._unexplained) and not self._polls_accounts
+        if self._polls_accounts:  # accounting may be down on its own: alternate with the queue
             with contextlib.suppress(Unreachable):
-                self._explain()
+                self._read_accounts()
             self._next_s = time.monotonic() + self._poll_s
             return
         try:
-            self._take(commands.queue())
-            self._failures, self.trouble = 0, None
+            self._update_jobs(commands.queue())
+            self._failures, self.error = 0, None
         except (Unreachable, NotAvailable) as error:
             self._failures += 1
-            self.trouble = str(error)
-        longest_s = max(_LONGEST_PAUSE_S, self._poll_s)
-        self._pause_s = min(self._poll_s * 2 ** min(self._failures, 20), longest_s)
-        self._next_s = time.monotonic() + self._pause_s
+            self.error = str(error)
+        longest_s = max(_LONGEST_INTERVAL_S, self._poll_s)
+        self._interval_s = min(self._poll_s * 2 ** min(self._failures, 20), longest_s)
+        self._next_s = time.monotonic() + self._interval_s
 
-    def _explain(self) -> None:
-        asked = sorted(self._unexplained)
-        found = commands.accounts(asked)
-        self.accounts |= {one.id: one for one in found}
-        self.asked |= set(asked)
+    def _read_accounts(self) -> None:
+        job_ids = sorted(self._unexplained)
+        self.accounts |= {account.id: account for account in commands.accounts(job_ids)}
+        self.explained |= set(job_ids)
         self._unexplained.clear()
 
-    def _take(self, jobs: Iterable[Job]) -> None:
+    def _update_jobs(self, jobs: Iterable[Job]) -> None:
         self._jobs = {}
         for job in jobs:
             run_id = run_id_of(job.name, self._tag)
@@ -82,41 +80,41 @@ class QueuePoller:
         self.number += 1
 
     def explain(self, job_id: str) -> None:
-        """Have the next question be for a job's account."""
+        """Request the account of a job with the next poll."""
         self._unexplained.add(job_id)
 
     def job(self, run_id: str) -> Job | None:
-        """Return a run's job as it was seen last; one that lives rather than one that ended."""
+        """Return the last known state of a run's job; an active job precedes an ended one."""
         return self._jobs.get(run_id)
 
     @property
     def is_fresh(self) -> bool:
-        """Say whether the last question was answered."""
-        return self.number > 0 and self.trouble is None
+        """Say whether the last poll succeeded."""
+        return self.number > 0 and self.error is None
 
     def active(self) -> dict[str, Job]:
         """Return the jobs that have not ended, by run."""
         return {run_id: job for run_id, job in self._jobs.items() if not job.is_over}
 
     def status_message(self) -> str | None:
-        """Return how the jobs stand, or that Slurm does not say."""
-        if self.trouble is not None:
-            return f"Slurm does not answer: asking every {self._pause_s:.0f} s ({self.trouble})"
+        """Return the number of jobs by state, or the error of the last poll."""
+        if self.error is not None:
+            return f"Slurm does not respond: polling every {self._interval_s:.0f} s ({self.error})"
         return queue_message(self.active().values())
 
 
 def _rank(job: Job) -> tuple[bool, int, str]:
-    """Order the jobs of one run: one that lives comes first, then the latest."""
+    """Return a sort key for the jobs of one run: active jobs rank highest, then later ones."""
     return (not job.is_over, len(job.id), job.id)
 
 
 def queue_message(jobs: Iterable[Job]) -> str | None:
-    """Return how many jobs are in which state, and why those wait that do."""
+    """Return the number of jobs by state, and the most frequent reason for waiting."""
     listed = list(jobs)
     if not listed:
         return None
     states = Counter(job.state.lower() for job in listed)
     reasons = Counter(job.reason for job in listed if job.is_queued and job.reason != "None")
-    told = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    why = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
-    return f"Slurm: {told}{why}"
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
+    return f"Slurm: {counts}{reason}"

@@ -1,4 +1,4 @@
-"""Slurm's queue, looked at by those who do not watch it."""
+"""Slurm's queue, for commands other than the campaign."""
 
 from collections.abc import Collection
 
@@ -13,17 +13,19 @@ from wattlaw.study.plan import PlannedRun
 
 
 class SlurmQueue:
-    """The seam ``launch.queue.Queue``, by ``squeue`` and ``scancel``."""
+    """Implements ``launch.queue.Queue`` with ``squeue`` and ``scancel``."""
 
     def jobs(self, store: Store) -> dict[str, Job]:
-        """Return the jobs of a store that have not ended; one that never had any asks nobody.
+        """Return the jobs of a store that have not ended.
+
+        Slurm is not called for a store that never had jobs.
 
         Raises
         ------
         wattlaw.errors.NotAvailable
-            There is no Slurm here.
+            Slurm is not installed here.
         wattlaw.launch.slurm.commands.Unreachable
-            Its controller does not answer.
+            Slurm's controller does not respond.
         """
         tag = existing_tag(store.path)
         if tag is None:
@@ -47,7 +49,7 @@ class SlurmQueue:
         Raises
         ------
         wattlaw.errors.BadInput
-            The file that tells it is damaged.
+            The file of the submission is damaged.
         """
         return read_submission(folder) is not None
 

@@ -1,4 +1,4 @@
-"""What is asked of Slurm for a run: the words of ``sbatch``, and the batch script."""
+"""The arguments of ``sbatch`` for a run, and its batch script."""
 
 import shlex
 import sys
@@ -38,67 +38,68 @@ fi
 
 
 def workers_per_node(spec: RunSpec) -> int:
-    """Return how many workers each node of a run has.
+    """Return the number of workers of each node.
 
     Raises
     ------
     BadInput
-        They cannot be spread evenly.
+        The workers cannot be distributed evenly.
     """
     gpus, nodes = spec.setting.gpus, spec.nodes
     if gpus % nodes:
         raise BadInput(
-            f"{gpus} gpus on {nodes} nodes; allowed: as many on each (launch.gpus_per_node)"
+            f"{gpus} gpus on {nodes} nodes; allowed: the same number on each node "
+            "(launch.gpus_per_node)"
         )
     return gpus // nodes
 
 
 def sbatch_arguments(spec: RunSpec, folder: RunFolder, launch: Launch, name: str) -> list[str]:
-    """Return the words after ``sbatch`` for a run: options, script, and the script's own words.
+    """Return the arguments of ``sbatch`` for a run: options, script, and the script's arguments.
 
     Parameters
     ----------
     spec, folder
         The run.
     launch
-        What its study says of jobs.
+        The launch settings of its study.
     name
-        Of the job.
+        The name of the job.
 
     Raises
     ------
     BadInput
-        The run cannot be spread over nodes.
+        The workers cannot be distributed evenly over the nodes.
     """
     slurm, workers = launch.slurm, workers_per_node(spec)
-    words = [f"--job-name={name}", f"--nodes={spec.nodes}", "--ntasks-per-node=1", "--requeue"]
-    words += [f"--signal=B:USR1@{slurm.warn_s}", "--open-mode=append", f"--chdir={Path.cwd()}"]
-    words += [f"--output={_literally(folder.log_path.resolve())}"]
+    arguments = [f"--job-name={name}", f"--nodes={spec.nodes}", "--ntasks-per-node=1", "--requeue"]
+    arguments += [f"--signal=B:USR1@{slurm.warn_s}", "--open-mode=append", f"--chdir={Path.cwd()}"]
+    arguments += [f"--output={_escape(folder.log_path.resolve())}"]
     if slurm.gres is not None:
-        words.append(f"--gres={slurm.gres}:{workers}")
+        arguments.append(f"--gres={slurm.gres}:{workers}")
     if slurm.cpus_per_worker is not None:
-        words.append(f"--cpus-per-task={slurm.cpus_per_worker * workers}")
+        arguments.append(f"--cpus-per-task={slurm.cpus_per_worker * workers}")
     if slurm.time is not None:
-        words.append(f"--time={slurm.time}")
+        arguments.append(f"--time={slurm.time}")
     options = dict(slurm.options)
     limits = requested_limits(spec.setting)
     if slurm.limits == "prolog" and not limits.are_none:
         options["comment"] = f"{limit_comment(limits)} {options.get('comment') or ''}".strip()
     for option, value in options.items():
         if value is True:
-            words.append(f"--{option}")
+            arguments.append(f"--{option}")
         elif value is not False:
-            words.append(f"--{option}={value}")
+            arguments.append(f"--{option}={value}")
     driver = ["-m", "wattlaw.launch.slurm.driver"]
-    words.append(str(folder.path.resolve() / "job.sh"))
-    words += isolated_python(*driver, python=slurm.python or sys.executable)
-    return [*words, str(folder.path.resolve())]
+    arguments.append(str(folder.path.resolve() / "job.sh"))
+    arguments += isolated_python(*driver, python=slurm.python or sys.executable)
+    return [*arguments, str(folder.path.resolve())]
 
 
 def write_script(folder: RunFolder, launch: Launch) -> None:
-    """Write a run's batch script: the user's own lines, then whatever words it is given.
+    """Write a run's batch script: the lines of ``launch.slurm.setup``, then its arguments.
 
-    A line that fails ends it: what was measured in another environment would look like a result.
+    A line that fails ends the job, so that nothing is measured in a wrong environment.
     """
     setup = "".join(
         _LINE.format(line=line, place=place, failed=SETUP_FAILED)
@@ -107,11 +108,11 @@ def write_script(folder: RunFolder, launch: Launch) -> None:
     write_text(folder.path / "job.sh", _SCRIPT.format(setup=setup))
 
 
-def shell_line(words: list[str]) -> str:
-    """Return the command as one would type it, for people to look at."""
-    return shlex.join(["sbatch", *words])
+def shell_line(arguments: list[str]) -> str:
+    """Return the command with shell quotes, for display."""
+    return shlex.join(["sbatch", *arguments])
 
 
-def _literally(path: Path) -> str:
-    """Return a path in which Slurm replaces nothing."""
+def _escape(path: Path) -> str:
+    """Return a path without Slurm's replacement symbols."""
     return str(path).replace("%", "%%")

@@ -1,4 +1,4 @@
-"""What a run's folder tells of its job, and how a job is known for a store's."""
+"""A run's submission, as a file in its folder, and the names of a store's jobs."""
 
 import contextlib
 import secrets
@@ -28,22 +28,22 @@ class Submission(BaseModel):
 
 
 def submission_path(folder: RunFolder) -> Path:
-    """Return where a run's job is told."""
+    """Return the path of a run's submission."""
     return folder.path / "job.json"
 
 
 def claim_path(folder: RunFolder) -> Path:
-    """Return the file by which a job makes a run its own."""
+    """Return the file that names the job to which a run belongs."""
     return folder.path / "job-claim"
 
 
 def read_submission(folder: RunFolder) -> Submission | None:
-    """Return what is told of a run's job, None where none was ever submitted.
+    """Return a run's submission, None if it was never submitted.
 
     Raises
     ------
     BadInput
-        The file is there and is damaged.
+        The file is damaged.
     """
     path = submission_path(folder)
     try:
@@ -54,20 +54,20 @@ def read_submission(folder: RunFolder) -> Submission | None:
         raise BadInput(f"{path}: cannot be read as a run's job; remove it") from None
 
 
-def write_submission(folder: RunFolder, told: Submission) -> None:
-    """Tell of a run's job."""
-    write_text(submission_path(folder), told.model_dump_json(indent=1) + "\n")
+def write_submission(folder: RunFolder, submission: Submission) -> None:
+    """Write a run's submission."""
+    write_text(submission_path(folder), submission.model_dump_json(indent=1) + "\n")
 
 
 def existing_tag(store: Path) -> str | None:
-    """Return what marks a store's jobs, None where none was ever submitted."""
+    """Return the tag in the names of a store's jobs, None if it never had a job."""
     return store_tag(store) if (store / _TAG).exists() else None
 
 
 def store_tag(store: Path) -> str:
-    """Return what marks a store's jobs, whatever the path by which a machine reaches it.
+    """Return the tag in the names of a store's jobs.
 
-    It is drawn once and kept in the store.
+    It is drawn once and kept in the store, because machines may reach a store by different paths.
     """
     path = store / _TAG
     with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
@@ -79,7 +79,7 @@ def store_tag(store: Path) -> str:
             raise BadInput(f"{path}: cannot be read: {one_line(error)}") from None
         if len(tag) == _DIGITS:
             return tag
-        time.sleep(0.1)  # another process is just writing it
+        time.sleep(0.1)  # another process is writing it
     raise BadInput(f"{path}: no tag of {_DIGITS} digits; remove the file if no job is in the queue")
 
 
@@ -89,6 +89,6 @@ def job_name(tag: str, run_id: str) -> str:
 
 
 def run_id_of(name: str, tag: str) -> str | None:
-    """Return the run that a job is for by its name, None for jobs of others."""
-    mine = job_name(tag, "")
-    return name.removeprefix(mine) if name.startswith(mine) else None
+    """Return the run id in the name of a store's job, None for other jobs."""
+    prefix = job_name(tag, "")
+    return name.removeprefix(prefix) if name.startswith(prefix) else None

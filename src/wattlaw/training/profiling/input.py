@@ -1,7 +1,7 @@
-"""What samples take before they are on a GPU: bytes in storage, seconds of a core.
+"""The cost of input: bytes in storage and seconds of a core per sample.
 
-The bundled workloads train on made samples by default. What their real data take is measured
-with made files that are as large as the real ones; the rest is said where it is used.
+The bundled workloads train on synthetic samples by default. The cost of their real data is measured
+with synthetic files of the same size.
 """
 
 import math
@@ -20,37 +20,38 @@ from wattlaw.training.flops import first_batch
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.workload import Dataset, Workload
 
-#: Files with training samples of ImageNet 2012: ILSVRC2012_img_train.tar has so many bytes (the
-#: usual "138 GB" are 2^30 bytes each), for so many JPEGs.
+#: Bytes (138 x 2^30) and JPEGs of ImageNet 2012's training data, ILSVRC2012_img_train.tar.
 _IMAGENET_BYTES, _IMAGENET_IMAGES = 147_897_477_120, 1_281_167
-#: ImageNet's images are about so large on average; at this quality made ones take as many bytes.
+#: The mean size of ImageNet's images, and the JPEG quality at which synthetic ones have as many
+#: bytes.
 _HEIGHT, _WIDTH, _QUALITY = 375, 500, 90
 _IMAGES, _MOLECULES, _SEQUENCES, _TIMES = 32, 1024, 512, 6
-_PASSES, _MOST = 5, 512  # times that samples are read, and how many of them
+_PASSES, _MOST = 5, 512  # how often samples are read, and how many of them
 
 
 class InputCost(NamedTuple):
-    """What a sample takes, and in words how that is known."""
+    """The cost of a sample, and a description of how it was measured."""
 
     stored_bytes_per_sample: float
     cpu_s_per_sample: float
     reads_files: bool  # of the dataset: whether loader processes make its samples
-    words: str
+    method: str
 
 
 def measure_input(spec: WorkloadSpec, workload: Workload, dataset: Dataset) -> InputCost:
-    """Return what a sample of a workload's real data takes, measured here on one core.
+    """Return the cost of a sample of a workload's real data, measured on one core.
 
-    Of a bundled workload with its made samples: of files as large as the real ones, made for it.
-    Of others: of the data they have, a sample's share of the files in the option ``data``. Files
-    are read again and again, so from memory: time that storage takes is not in it.
+    A bundled workload with synthetic samples is measured with synthetic files of the real size.
+    Other workloads are measured with their own data; stored bytes are a sample's share of the
+    files in the option ``data``. Files are read repeatedly and so from memory, without the time of
+    the storage.
 
     Parameters
     ----------
     spec
         The workload.
     workload, dataset
-        Built from it: what is trained, and what it is trained on.
+        The built workload and its training data.
     """
     package = catalogue.entry(spec.name).factory.partition(":")[0].rpartition(".")[0]
     if package in _REAL and "data" not in spec.options:
@@ -64,8 +65,8 @@ def measure_input(spec: WorkloadSpec, workload: Workload, dataset: Dataset) -> I
         return _measured(dataset, 64, share, f"{len(files)} files of {samples} samples")
     if not dataset.reads_files:
         return _measured(dataset, 64, 0.0, "samples in memory; nothing is read per epoch")
-    words = "read as it is; in storage assumed to be as large as its tensors"
-    return _measured(dataset, 64, tensor_bytes(first_batch(dataset, 1)), words)
+    method = "read unchanged; assumed to be stored in as many bytes as its tensors"
+    return _measured(dataset, 64, tensor_bytes(first_batch(dataset, 1)), method)
 
 
 def _photographs(spec: WorkloadSpec, folder: Path) -> InputCost:
@@ -88,9 +89,9 @@ def _photographs(spec: WorkloadSpec, folder: Path) -> InputCost:
         dataset,
         _IMAGES,
         _IMAGENET_BYTES / _IMAGENET_IMAGES,
-        f"made JPEGs of {_WIDTH} x {_HEIGHT} pixels and {np.mean(sizes):,.0f} bytes, decoded, cut "
-        f"and mirrored; stored: ImageNet's ILSVRC2012_img_train.tar, {_IMAGENET_BYTES:,} bytes of "
-        f"{_IMAGENET_IMAGES:,} JPEGs",
+        f"synthetic JPEGs of {_WIDTH} x {_HEIGHT} pixels and {np.mean(sizes):,.0f} bytes, "
+        f"decoded, cropped and mirrored; stored: ImageNet's ILSVRC2012_img_train.tar, "
+        f"{_IMAGENET_BYTES:,} bytes of {_IMAGENET_IMAGES:,} JPEGs",
     )
 
 
@@ -102,7 +103,7 @@ def _molecules(spec: WorkloadSpec, folder: Path) -> InputCost:
         dataset,
         128,
         size / _MOLECULES,
-        "batches of 128 cut from memory, with their graphs; stored: a made file like QM9's, "
+        "batches of 128 cut from memory, with their graphs; stored: a synthetic file like QM9's, "
         f"{size:,} bytes of {_MOLECULES:,} molecules",
     )
 
@@ -120,8 +121,8 @@ def _text(spec: WorkloadSpec, folder: Path) -> InputCost:
         dataset,
         64,
         tokens * width,
-        f"made text, masked in batches of 64; stored: {tokens} tokens of {width} bytes, as the "
-        "cache of tokenised WikiText-103 has them",
+        f"synthetic text, masked in batches of 64; stored: {tokens} tokens of {width} bytes, as "
+        "the cache of tokenised WikiText-103 has them",
     )
 
 
@@ -148,7 +149,7 @@ def _fields(spec: WorkloadSpec, folder: Path) -> InputCost:
         dataset,
         1,
         states * 4 * math.prod(shape),
-        f"a made HDF5 file, read and standardised; stored: {states} time steps of "
+        f"a synthetic HDF5 file, read and standardised; stored: {states} time steps of "
         f"{' x '.join(map(str, shape))} float32 as ERA5 has them (each is read for "
         f"{states} samples)",
     )
@@ -160,43 +161,43 @@ _REAL: dict[str, Callable[[WorkloadSpec, Path], InputCost]] = {
     "wattlaw.workloads.language": _text,
     "wattlaw.workloads.weather": _fields,
 }
-#: Options of made samples, which do not go with files.
-_OF_MADE = ("train_samples", "evaluation_samples")
+#: Options of synthetic samples, which are invalid with files.
+_SYNTHETIC_ONLY = ("train_samples", "evaluation_samples")
 
 
 def _of_files(spec: WorkloadSpec, **options: str) -> Dataset:
     kept: dict[str, Any] = {
-        name: value for name, value in spec.options.items() if name not in _OF_MADE
+        name: value for name, value in spec.options.items() if name not in _SYNTHETIC_ONLY
     }
     files = WorkloadSpec(name=spec.name, options=kept | options)
     return catalogue.build(files).training_data()
 
 
 def _measured(
-    dataset: Dataset, batch: int, stored_bytes_per_sample: float, words: str
+    dataset: Dataset, batch: int, stored_bytes_per_sample: float, method: str
 ) -> InputCost:
-    """Return an input with a sample's seconds of one core.
+    """Return the cost of a sample, with the CPU time of the quickest of some passes.
 
-    Those of the quickest of a few passes, after a first one: others had less of a shared machine.
+    The first pass is a warm-up; slower passes had less of a shared machine.
     """
     samples = min(len(dataset), _MOST)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    took = []
+    times_s = []
     try:
         for _ in range(_PASSES + 1):
             start_s = time.process_time()
             for begin in range(0, samples, batch):
                 indices = np.arange(begin, min(begin + batch, samples))
                 dataset.batch(indices, indices.astype(np.uint64))
-            took.append(time.process_time() - start_s)
+            times_s.append(time.process_time() - start_s)
     finally:
         torch.set_num_threads(threads)
-    cpu_s = min(took[1:]) / samples
-    return InputCost(stored_bytes_per_sample, cpu_s, dataset.reads_files, words)
+    cpu_s = min(times_s[1:]) / samples
+    return InputCost(stored_bytes_per_sample, cpu_s, dataset.reads_files, method)
 
 
 def tensor_bytes(data: Any) -> float:
     """Return the bytes of the tensors of a batch."""
     leaves = pytree.tree_leaves(data)
-    return float(sum(one.nbytes for one in leaves if isinstance(one, torch.Tensor)))
+    return float(sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor)))

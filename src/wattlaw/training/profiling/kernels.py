@@ -1,4 +1,4 @@
-"""Which kernels a GPU would launch for what PyTorch computes, and what each of them moves."""
+"""The kernels that a GPU would launch for PyTorch's operations, with the bytes that each moves."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -16,12 +16,13 @@ from wattlaw.training.flops import TRANSFORMS
 
 _aten = torch.ops.aten
 
-#: They take memory or give a number to the host; no kernel runs. Views are told by their schemas.
+#: Operations without a kernel: they allocate memory or copy a number to the host. Views are
+#: recognised by their schemas.
 _NONE = {
     _aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided,
     _aten._unsafe_view, _aten.lift_fresh, _aten._local_scalar_dense,
 }  # fmt: skip
-#: What of an operation's inputs is looked at for its shape only, or written over.
+#: The input of an operation whose values are not read: only its shape, or it is overwritten.
 _UNREAD = {
     _aten.zeros_like: "self", _aten.ones_like: "self", _aten.full_like: "self",
     _aten.new_zeros: "self", _aten.new_ones: "self", _aten.new_full: "self",
@@ -29,26 +30,26 @@ _UNREAD = {
     _aten.normal_: "self", _aten.uniform_: "self", _aten.nll_loss_backward: "self",
     _aten.max_pool2d_with_indices_backward: "self", _aten.avg_pool2d_backward: "self",
 }  # fmt: skip
-#: Of their first input they read as many elements as they put out.
+#: Operations that read as many elements of their first input as they write.
 _PICKING = {
     _aten.embedding, _aten.index_select, _aten.gather, _aten.index, _aten.nll_loss_forward,
 }  # fmt: skip
-#: Kernels of operations that need several: zeros and then a copy; a copy and then a sum; gradients
-#: of the input and of the weights; sorted indices (of about eight kernels) before they are summed.
+#: Operations with several kernels: zeros and a copy; a copy and a sum; gradients of the input and
+#: of the weights; about eight kernels that sort indices, and a sum.
 _SEVERAL = {
     _aten.select_backward: 2, _aten.slice_backward: 2, _aten.embedding_dense_backward: 2,
     _aten.index_add: 2, _aten.scatter_add: 2, _aten.native_layer_norm_backward: 2,
     _aten.index_put: 8,
 }  # fmt: skip
-#: What one launch of a multi-tensor kernel takes: so many tensors by the number of lists that it
-#: works on, and chunks (PyTorch, aten/src/ATen/native/cuda/MultiTensorApply.cuh).
+#: The most tensors of one launch of a multi-tensor kernel, by the number of its lists, and the most
+#: chunks (PyTorch, aten/src/ATen/native/cuda/MultiTensorApply.cuh).
 _TENSORS_OF_A_LAUNCH = (110, 64, 48, 36, 30)
 _CHUNKS_OF_A_LAUNCH, _CHUNK = 320, 65_536
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel: its operations (as ``training.flops`` counts them), the bytes it moves."""
+    """One kernel: its operations (as in ``training.flops``) and the bytes that it moves."""
 
     name: str
     flops: float
@@ -56,16 +57,16 @@ class Kernel:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the kernels of what is computed on one device while it is active.
+    """Records the kernels of one device while it is active.
 
-    A kernel reads its inputs and writes its outputs once; of an expanded tensor only what is
-    stored. A number takes 4 bytes if it is a float of any width (8 if complex), else its own size.
-    Work on tensors of other devices is the host's and not recorded.
+    A kernel reads its inputs and writes its outputs once; of an expanded tensor only the stored
+    elements count. A float of any width takes 4 bytes (8 if complex), other types their own size.
+    Operations on tensors of other devices are not recorded.
 
     Parameters
     ----------
     device
-        Where the model is; ``meta`` computes shapes only.
+        The device of the model; ``meta`` computes shapes only.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -85,58 +86,57 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         packet, returns = func.overloadpacket, func._schema.returns
         if func.namespace != "aten" or packet in _NONE:
             return False
-        views = [one.alias_info is not None and not one.alias_info.is_write for one in returns]
+        is_view = [out.alias_info is not None and not out.alias_info.is_write for out in returns]
         tensors = _tensors(values)
         return (
-            not (views and all(views))
-            and any(one.device == self._device for one in tensors)
-            and any(one.numel() for one in tensors)
+            not (is_view and all(is_view))
+            and any(tensor.device == self._device for tensor in tensors)
+            and any(tensor.numel() for tensor in tensors)
         )
 
     def _kernels(self, func: Any, args: Any, kwargs: Any, out: Any) -> Iterable[Kernel]:
         packet = func.overloadpacket
         if packet == _aten.convolution_backward:
             return self._of_convolution_backward(func, args, out)
-        whole = self._operations(packet, args, kwargs, out)
+        flops = self._operations(packet, args, kwargs, out)
         moved = _moved_bytes(func, args, kwargs, out)
         name = packet.__name__
         if packet == _aten.convolution and args[2] is not None:  # cuDNN, then the bias is added
             bias = 2 * _bytes(out) + _bytes(args[2])
-            without = moved - _bytes(args[2])
-            return [Kernel(name, whole, without), Kernel("add_", 0.0, bias)]
+            return [Kernel(name, flops, moved - _bytes(args[2])), Kernel("add_", 0.0, bias)]
         count = _SEVERAL.get(packet, 1)
         if packet in TRANSFORMS:  # one pass for each dimension
             count, moved = len(args[1]), moved * len(args[1])
         elif name.startswith("_foreach_"):
             count = _launches(args, out)
-        return [Kernel(name, whole / count, moved / count)] * count
+        return [Kernel(name, flops / count, moved / count)] * count
 
     def _of_convolution_backward(self, func: Any, args: Any, out: Any) -> Iterator[Kernel]:
-        """Yield one kernel for each gradient that is asked for."""
+        """Yield one kernel for each gradient that is computed."""
         packet, (grad_out, images, weight) = func.overloadpacket, args[:3]
         sources = ((grad_out, weight), (grad_out, images), (grad_out,))
-        for number, wanted in enumerate(args[10]):
-            if wanted:
-                mask = [place == number for place in range(3)]
+        for number, is_computed in enumerate(args[10]):
+            if is_computed:
+                mask = [index == number for index in range(3)]
                 flops = self._operations(packet, (*args[:10], mask), {}, out)
                 moved = sum(map(_bytes, sources[number])) + _bytes(out[number])
                 yield Kernel(packet.__name__, flops, moved)
 
     def _operations(self, packet: Any, args: Any, kwargs: Any, out: Any) -> float:
         if packet == _aten._scaled_dot_product_efficient_attention_backward:
-            # Each product of the forward pass has two gradients. What a fused kernel computes
-            # again, torch's formula counts too; here operations are those of training.flops.
-            query, key, value = (one.shape for one in args[1:4])
+            # Each product of the forward pass has two gradients. torch's formula also counts what
+            # a fused kernel recomputes; training.flops does not.
+            query, key, value = (tensor.shape for tensor in args[1:4])
             return float(2 * sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
         formula = self._flops.get(packet)
         return float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
 
 
 class AsOnGpu(TorchFunctionMode):
-    """Computes attention and dropout by the fused operations that PyTorch takes on a GPU.
+    """Computes attention and dropout with the fused operations that PyTorch uses on a GPU.
 
-    On ``meta`` and CPU it would take several plain ones instead; the fused ones know shapes on
-    ``meta`` and numbers on GPUs only.
+    On ``meta`` and CPU, PyTorch would use several simple operations. The fused ones compute shapes
+    on ``meta``.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -178,12 +178,12 @@ def _dropout(
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    return [one for one in pytree.tree_leaves(values) if isinstance(one, torch.Tensor)]
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _bytes(value: Any) -> float:
-    """Return the bytes of all tensors in a value: what is stored, not what it is expanded to."""
-    return float(sum(_elements(one) * _width(one.dtype) for one in _tensors(value)))
+    """Return the stored bytes of all tensors in a value; expanded elements do not count."""
+    return float(sum(_elements(tensor) * _width(tensor.dtype) for tensor in _tensors(value)))
 
 
 def _elements(tensor: torch.Tensor) -> int:
@@ -217,8 +217,8 @@ def _moved_bytes(func: Any, args: Any, kwargs: Any, out: Any) -> float:
 
 
 def _launches(args: Any, out: Any) -> int:
-    """Return how many launches a multi-tensor operation takes; it cuts long lists."""
-    lists = [one for one in (*args, out) if isinstance(one, list | tuple) and _tensors(one)]
+    """Return the number of launches of a multi-tensor operation, which splits long lists."""
+    lists = [value for value in (*args, out) if isinstance(value, list | tuple) and _tensors(value)]
     tensors = _TENSORS_OF_A_LAUNCH[min(len(lists), len(_TENSORS_OF_A_LAUNCH)) - 1]
-    chunks = sum(-(-one.numel() // _CHUNK) for one in _tensors(lists[0]))
+    chunks = sum(-(-tensor.numel() // _CHUNK) for tensor in _tensors(lists[0]))
     return max(-(-len(lists[0]) // tensors), -(-chunks // _CHUNKS_OF_A_LAUNCH))
