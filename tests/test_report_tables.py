@@ -225,7 +225,8 @@ def test_without_runs_there_are_no_tables():
     empty = find(study()[0].iloc[:0], study()[1].iloc[:0])
     makers = (
         published.exponents, published.speedups, scaling.exponents, scaling.speedups,
-        measured.settings, measured.efficiency, measured.utilisation, energy.factors, energy.forms, energy.drifts,
+        measured.settings, measured.efficiency, measured.utilisation, energy.factors,
+        energy.forms, energy.drifts,
         limits.effects, limits.comparisons, limits.best, batch.verdicts, batch.means,
         advice.recommended, advice.front, carbon.totals, data_quality.verdicts,
         data_quality.not_done, environment.models,

@@ -92,19 +92,23 @@ GALLERY: tuple[Figure, ...] = (
         "Energy per GPU-hour as a mean power: all counted energy, divided by the GPUs",
     ),
     Figure(
-        "effects_by_cap", "Speed and energy by power cap", "caps", _MIT, partial(limits.effects, **_CAP),
+        "effects_by_cap", "Speed and energy by power cap", "caps", _MIT,
+        partial(limits.effects, **_CAP),
         "At the smallest and at the largest count of workers that were run under caps",
     ),
     Figure(
-        "effects_by_clock", "Speed and energy by SM clock", "caps", _MIT, partial(limits.effects, **_CLOCK),
+        "effects_by_clock", "Speed and energy by SM clock", "caps", _MIT,
+        partial(limits.effects, **_CLOCK),
         "At the smallest and at the largest count of workers that were run at locked clocks",
     ),
     Figure(
-        "exponents_by_cap", "Exponent by power cap", "caps", _MIT, partial(limits.exponents, **_CAP),
+        "exponents_by_cap", "Exponent by power cap", "caps", _MIT,
+        partial(limits.exponents, **_CAP),
         "Above each panel: the verdict of the tests of a difference and of equivalence",
     ),
     Figure(
-        "exponents_by_clock", "Exponent by SM clock", "caps", _MIT, partial(limits.exponents, **_CLOCK),
+        "exponents_by_clock", "Exponent by SM clock", "caps", _MIT,
+        partial(limits.exponents, **_CLOCK),
         "Above each panel: the verdict of the tests of a difference and of equivalence",
     ),
     Figure(
