@@ -28,7 +28,7 @@ from wattlaw.report.theme import line_styles
 OUTPUT = Path(__file__).parent / "output" / "figures"
 EVIL = "</script><img src=x onerror=alert(1)>"
 LONG = "a-workload-whose-name-says-everything-that-its-author-ever-wanted-to-say-about-it " * 3
-#: Pictures of the two studies, as FACTS section 1 lists them.
+#: The figures of the two published studies.
 MIT = {
     "joint", "utilisation", "variation_by_cap", "energy_speed", "effects_by_cap",
     "effects_by_clock", "epoch_time", "epoch_time_by_cap", "epoch_time_by_clock",

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import environment
-from wattlaw.cli.console import Console
+from wattlaw.api.progress import LineProgress
+from wattlaw.cli.common.console import Console
 from wattlaw.cli.main import main
-from wattlaw.cli.progress import PlainLines
 from wattlaw.formatting import replace_invisible
 from wattlaw.store.record import RunRecord
 from wattlaw.store.rows import read_rows
@@ -117,10 +117,10 @@ def test_markup_and_emoji_codes_of_data_are_shown_as_they_are(store, capsys):
 
 
 def test_a_line_break_in_data_makes_no_line_of_its_own(tmp_path, capsys):
-    observer = PlainLines(Console(), 1)
+    observer = LineProgress(Console().print, 1)
     one = record("a" * 16, "failed").model_copy(update={"reason": "first\nwattlaw: forged"})
-    observer.ended(one, here=True)
-    observer.noted("queue\nwattlaw: forged")
+    observer.ended(one, is_new=True)
+    observer.note("queue\nwattlaw: forged")
     table = tmp_path / "t.csv"
     table.write_text('n,t,w\n1,2,"a\nwattlaw: forged"\n', encoding="utf-8")
     assert main(["fit", str(table), "--x", "n", "--y", "t", "--by", "w"]) == 2
@@ -175,16 +175,16 @@ def test_a_terminal_gets_our_colours_and_none_from_data(store):
 def test_the_progress_bar_and_what_is_printed_meanwhile_are_escaped(tmp_path):
     code = """
 import sys
-from wattlaw.cli.console import Console
-from wattlaw.cli.progress import observer_for
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.progress import observer_for
 from wattlaw.terminal import escaped_output
 from test_terminal_output import BAD, record
 with escaped_output(), observer_for(Console(), 2) as observer:
     observer.started(record("a" * 16, "running"))
-    observer.noted(BAD)
+    observer.note(BAD)
     print(BAD)
     print(BAD, file=sys.stderr)
-    observer.ended(record("a" * 16, "failed"), here=True)
+    observer.ended(record("a" * 16, "failed"), is_new=True)
 """
     script = tmp_path / "show.py"
     script.write_text(code)

@@ -25,7 +25,7 @@ class Finder:
             exec(compile(os.environ["INJECTED"], "injected", "exec"), {})
 sys.meta_path.insert(0, Finder())
 """
-WORKLOADS = "wattlaw.cli.workloads"
+WORKLOADS = "wattlaw.cli.commands.workloads"
 SECRET = "hunter2-of-the-environment"  # noqa: S105
 
 

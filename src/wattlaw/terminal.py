@@ -1,7 +1,7 @@
 """Standard output and standard error: text from data cannot control the terminal.
 
 ``escaped_output`` replaces both streams, so every ``print``, log line and warning is escaped in one
-place. ``wattlaw.cli.console`` escapes what it lays out itself and adds colours after that.
+place. ``wattlaw.cli.common.console`` escapes what it lays out itself and adds colours after that.
 """
 
 import contextlib

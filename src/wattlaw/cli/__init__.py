@@ -1,1 +1,1 @@
-"""Commands: parse arguments, call one function, print. Nothing else."""
+"""The command line: ``app`` lists the commands, ``commands`` has one module for each."""

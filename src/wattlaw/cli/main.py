@@ -1,4 +1,4 @@
-"""The command ``wattlaw``: runs a command, and turns any error into one line on stderr.
+"""The entry point: runs a command and prints any error as one line on standard error.
 
 Only the standard library is imported before errors and Ctrl-C are caught.
 """
@@ -8,18 +8,18 @@ import signal
 import sys
 from collections.abc import Sequence
 
-#: What a shell says of a command that Ctrl-C ended; it may come before anything is imported.
+#: The exit code of shells for a command that Ctrl-C ended.
 INTERRUPTED = 130
-_MAX_LINE = 2000  # characters of a message
+_MAX_CHARACTERS = 2000  # of a message
 _UNTIL_EXIT: list[contextlib.ExitStack] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit code. Errors are one line on stderr, never a traceback."""
+    """Run a command and return its exit code. An error prints one line, never a traceback."""
     try:
         from wattlaw.isolation import isolate
 
-        if arguments is None:  # this process is the command, not a program that calls it
+        if arguments is None:  # this is the process of the command, not a caller of this function
             isolate()
         from wattlaw import crash, terminal
 
@@ -33,53 +33,73 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 code = code or 1
             except OSError as error:
                 code = code or 2
-                _say(f"{error.filename}: {error.strerror}")
+                _print_error(f"{error.filename}: {error.strerror}")
             if arguments is None:  # a thread may still fail while the process ends
                 _UNTIL_EXIT.append(stack.pop_all())
             return code or (crash.EXIT_CODE if crashes else 0)
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
-        # Ctrl-C while the interpreter ends
+        # for a Ctrl-C while the interpreter ends
         if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        from wattlaw.cli.commands import app
+        from wattlaw.cli.app import app
 
+        _refuse_empty(sys.argv[1:] if arguments is None else arguments)
         result = app(args=arguments, prog_name="wattlaw", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
         code, text = INTERRUPTED, "interrupted"
-    except SystemExit as error:  # of typer and rich: nobody reads the output any more
+    except SystemExit as error:  # from typer and rich: the reader of the output is gone
         return error.code if isinstance(error.code, int) else 1
     except BrokenPipeError as error:
         if error.filename is not None:
             return 1
         code, text = 2, str(error)
     except BaseException as error:
-        code, text = _told(error)
-    _say(text)
+        code, text = _describe(error)
+    _print_error(text)
     return code
 
 
-def _say(text: str) -> None:
-    """Print one line on standard error, where there is one."""
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Refuse an empty argument: an empty path is the current folder, where nobody wants files.
+
+    The arguments of a command that is measured are its own.
+    """
+    own = list(arguments)
+    if "--" in own:
+        own = own[: own.index("--")]
+    elif own[:1] == ["measure"]:
+        return
+    for number, argument in enumerate(own, 1):
+        name, equals, value = argument.partition("=")
+        if not argument or (name.startswith("--") and equals and not value):
+            from wattlaw.errors import BadInput
+
+            which = f"{name} is" if name else f"argument {number} is"
+            raise BadInput(f"{which} empty; is a variable of the shell not set?")
+
+
+def _print_error(text: str) -> None:
+    """Print one line on standard error, if there is one."""
     with contextlib.suppress(OSError):
         line = " ".join(text.split())
-        if len(line) > _MAX_LINE:  # the start says where, the end what is allowed
-            line = f"{line[: _MAX_LINE - 505]} ... {line[-500:]}"
+        if len(line) > _MAX_CHARACTERS:  # the start has the place, the end what is expected
+            line = f"{line[: _MAX_CHARACTERS - 505]} ... {line[-500:]}"
         print(f"wattlaw: {line}", file=sys.stderr, flush=True)
 
 
-def _told(error: BaseException) -> tuple[int, str]:
-    """Return the exit code and the line of an error."""
+def _describe(error: BaseException) -> tuple[int, str]:
+    """Return the exit code and the message of an error."""
     from wattlaw import crash
     from wattlaw.errors import WattlawError
 
-    usage = sys.modules.get("typer.exceptions")  # missing where typer cannot be imported
+    usage = sys.modules.get("typer.exceptions")  # None if typer cannot be imported
     if isinstance(error, WattlawError):
         code, text = error.exit_code, str(error)
     elif isinstance(error, PermissionError):
@@ -93,12 +113,13 @@ def _told(error: BaseException) -> tuple[int, str]:
             "a UTF-8 locale such as LC_ALL=C.UTF-8"
         )
     elif usage is not None and isinstance(error, usage.Abort):
-        if isinstance(error.__cause__, EOFError):  # typer takes it for the end of an input
+        if isinstance(error.__cause__, EOFError):  # typer takes it for the end of the input
             code, text = crash.EXIT_CODE, crash.report(error.__cause__)
         else:
             code, text = 1, "interrupted"
     elif usage is not None and isinstance(error, usage.TyperException):
         code, text = 2, getattr(error, "format_message", error.__str__)()
+        text = text.replace(": Value error, ", ": ")  # pydantic's, not the user's
     else:
         code, text = crash.EXIT_CODE, crash.report(error)
     return code, text

@@ -11,13 +11,13 @@ from pathlib import Path
 from wattlaw import __version__
 from wattlaw.analysis.claims.verdicts import Claim
 from wattlaw.analysis.findings import Findings
+from wattlaw.files import write_text
 from wattlaw.reference.published import SOURCES
 from wattlaw.report.blocks import Section
 from wattlaw.report.layouts import Content, Layout, layout, sections
 from wattlaw.report.pictures import Chart, draw_charts, make_charts
 from wattlaw.report.summary import Sentence, summarise
 from wattlaw.report.templating import environment
-from wattlaw.store.files import write_text
 
 
 def write_report(

@@ -21,12 +21,12 @@ from altair.utils.schemapi import debug_mode
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
+from wattlaw.files import replacing
 from wattlaw.formatting import replace_invisible, sentence
 from wattlaw.report.drawing import Drawing
 from wattlaw.report.figures import GALLERY
 from wattlaw.report.figures.figure import Figure
 from wattlaw.report.templating import environment
-from wattlaw.store.files import replacing
 
 KINDS = ("png", "svg", "html")
 #: Largest size of an SVG's address in the page.
@@ -63,14 +63,22 @@ def make_charts(findings: Findings, study: str | None = None) -> Iterator[Chart]
     """Yield the figures (of a study, or all) that the findings have data for."""
     for figure in GALLERY:
         if study is None or study in figure.studies:
-            with debug_mode(False):  # checking each part takes a fifth of the time; tests do it
-                chart = figure.chart(findings)
+            chart = chart_of(figure, findings)
             if chart is not None:
-                spec = _replace_invisible(chart.to_dict(validate=False))
-                if findings.facts.get("Launcher") == "simulated":
-                    # A figure may be seen without its page.
-                    spec["title"]["subtitle"].append("simulated: nothing was measured")
-                yield Chart(figure, spec)
+                yield chart
+
+
+def chart_of(figure: Figure, findings: Findings) -> Chart | None:
+    """Return a figure of the findings; None where they have no data for it."""
+    with debug_mode(False):  # checking each part takes a fifth of the time; tests do it
+        chart = figure.chart(findings)
+    if chart is None:
+        return None
+    spec = _replace_invisible(chart.to_dict(validate=False))
+    if findings.facts.get("Launcher") == "simulated":
+        # A figure may be seen without its page.
+        spec["title"]["subtitle"].append("simulated: nothing was measured")
+    return Chart(figure, spec)
 
 
 def draw_charts(charts: Iterable[Chart]) -> tuple[Picture, ...]:

@@ -2,17 +2,19 @@
 
 import os
 import signal
+import sys
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, resource_tracker
 from pathlib import Path
+from types import ModuleType
 from typing import Self
 
 from wattlaw import processes
-from wattlaw.devices.simulated_boards import SimulatedBoards
+from wattlaw.devices.simulated_gpus import SimulatedGpus
 from wattlaw.errors import NotAvailable, one_line
 from wattlaw.launch.launcher import AttachedLauncher, Ended
-from wattlaw.launch.limits import limits_of
+from wattlaw.launch.limits import requested_limits
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.limits.requests import check_range
 from wattlaw.store.record import RunRecord
@@ -51,14 +53,14 @@ class SimulatedLauncher(AttachedLauncher):
         BadInput
             No hardware is named, what is named cannot be read, or its nodes have fewer GPUs.
         """
-        machine = Machine.of(launch)
+        machine = Machine.from_launch(launch)
         told = {"hardware": machine.label, "gpus_per_node": machine.gpus_per_node}
         return launch.model_copy(update=told)
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - any store is as good
         """Read the hardware; raises ``BadInput`` as ``prepared`` does."""
-        return cls(Machine.of(launch))
+        return cls(Machine.from_launch(launch))
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be simulated, or None."""
@@ -68,10 +70,10 @@ class SimulatedLauncher(AttachedLauncher):
         return self._refusals[kind] or self._limits_refused(spec)
 
     def _limits_refused(self, spec: RunSpec) -> str | None:
-        (board,) = self._machine.told_boards(1)
-        state = SimulatedBoards(self._machine.cluster.gpu, [board]).read(board)
+        (board,) = self._machine.reported_boards(1)
+        state = SimulatedGpus(self._machine.cluster.gpu, [board]).read(board)
         try:
-            check_range(state, limits_of(spec.setting))
+            check_range(state, requested_limits(spec.setting))
         except NotAvailable as error:
             return str(error)
         return None
@@ -86,9 +88,12 @@ class SimulatedLauncher(AttachedLauncher):
         """Hand a run to the processes; they are started when they are needed."""
         resource_tracker.ensure_running()  # it unblocks signals when it starts
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)  # children inherit it
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")  # children import it: not a user's script
         try:
             return SimulatedAttempt(self._submit(record, folder), allocation)
         finally:
+            sys.modules["__main__"] = main
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def close(self) -> None:

@@ -94,12 +94,12 @@ def alternatives(findings: Findings) -> alt.ConcatChart | None:
 
 
 def _differs(fit: Fit) -> bool:
-    other = fit.selection is not None and fit.selection.best.name != "power"
+    other = fit.selection is not None and fit.selection.best.law != "power"
     return fit.law is not None and (other or fit.breakpoint is not None)
 
 
 def _law_name(fit: Fit) -> str:
-    name = "power" if fit.selection is None else fit.selection.best.name
+    name = "power" if fit.selection is None else fit.selection.best.law
     return _NAMES.get(name, name)
 
 

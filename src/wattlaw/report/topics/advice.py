@@ -222,7 +222,7 @@ def _known_by(row: _Row) -> str:
 
 
 def _footprint(row: _Row, name: str) -> str:
-    quantity: Any = row.option.footprint(row.advice.footprint, name)
+    quantity: Any = getattr(row.option, name)
     if quantity is None:
         return MISSING
     currency = row.advice.footprint.currency if row.advice.footprint else None

@@ -41,7 +41,7 @@ def by_workload(claims: Sequence[Claim]) -> Table | None:
         text_column("verdict", lambda row: row[1].verdict),
         text_column("evidence", lambda row: row[1].evidence),
     ]
-    rows = [(claim, part) for claim in claims for part in claim.parts]
+    rows = [(claim, part) for claim in claims for part in claim.workloads]
     return build_table("claims_by_workload", "Claims by workload", columns, rows, command=_COMMAND)
 
 

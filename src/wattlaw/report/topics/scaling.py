@@ -68,10 +68,10 @@ def alternatives(findings: Findings) -> Table | None:
     """Return the selected law of each series and its prediction error at the largest count."""
     columns = [
         text_column("series", series_label),
-        text_column("selected law", lambda fit: fit.selection.best.name),
+        text_column("selected law", lambda fit: fit.selection.best.law),
         text_column("parameters", lambda fit: _parameters(fit.selection.best)),
-        Column("weight", lambda fit: number(_of_law(fit, fit.selection.best.name, "weight"), 2)),
-        Column("holdout error", lambda fit: _holdout_error(fit, fit.selection.best.name)),
+        Column("weight", lambda fit: number(_of_law(fit, fit.selection.best.law, "weight"), 2)),
+        Column("holdout error", lambda fit: _holdout_error(fit, fit.selection.best.law)),
         Column("power law's holdout error", lambda fit: _holdout_error(fit, "power")),
         text_column("reason", lambda fit: fit.selection.reason),
     ]
@@ -264,7 +264,7 @@ def gpu_range(law: PowerLaw) -> str:
 
 
 def _residual_warnings(fit: Fit) -> str:
-    text = fit.law.diagnostics.words.removeprefix("residuals: ") if fit.law else ""
+    text = fit.law.diagnostics.sentence.removeprefix("residuals: ") if fit.law else ""
     return MISSING if "nothing speaks against" in text or "too few runs" in text else text
 
 

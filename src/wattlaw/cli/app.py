@@ -1,0 +1,78 @@
+"""The application. It imports the module of a command only to run that command."""
+
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+#: The commands with their help, so that ``wattlaw --help`` imports no command.
+COMMANDS = {
+    "run": "Run the missing runs of a study.",
+    "check": "Validate a study file and count its runs.",
+    "status": "Show the status of each run.",
+    "cancel": "Cancel the active runs of a store, including queued Slurm jobs.",
+    "measure": "Measure the time, energy and utilization of a command.",
+    "workloads": "List the workloads.",
+    "examples": "List the example studies, and copy one.",
+    "fit": "Fit scaling laws to stores or to a table.",
+    "report": "Write an HTML report that works offline.",
+    "claims": "Test published findings on your own runs.",
+    "advise": "Recommend a GPU count, power limit, clock and batch size.",
+    "import": "Import measurements from a table into a store.",
+    "export": "Write a table of a store to a file.",
+    "simulate": "Predict time, energy and power without the hardware.",
+    "calibrate": "Fit the simulator's parameters to measured runs.",
+    "devices": "List the devices that can be measured and limited.",
+    "selftest": "Check the overhead and accuracy of measurements.",
+    "limits": "Show, set and restore power limits and clock locks.",
+}
+_MODULES = {"import": "import_"}
+
+
+class LazyGroup(TyperGroup):
+    """A group that imports the module of a command only to run that command."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's
+        """Return a command, or None where there is none of this name."""
+        if cmd_name not in self.commands:
+            return None
+        module = import_module(f"wattlaw.cli.commands.{_MODULES.get(cmd_name, cmd_name)}")
+        loader = typer.Typer(add_completion=False, rich_markup_mode=None)
+        loader.add_typer(module.app)
+        return typer.main.get_group(loader).commands[cmd_name]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's
+        """Write the commands' help without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+app = typer.Typer(
+    name="wattlaw",
+    cls=LazyGroup,
+    help="Measure how the time and energy of neural network training scale, and choose settings.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _placeholder() -> None: ...
+
+
+for _name, _help in COMMANDS.items():
+    app.command(_name, help=_help)(_placeholder)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from wattlaw import __version__
+
+        print(f"wattlaw {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())

@@ -1,0 +1,196 @@
+"""``wattlaw calibrate``: the simulator's parameters, fitted to the runs of stores."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from wattlaw.analysis.metrics import run_metrics
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import JsonOption, StoreArguments
+from wattlaw.errors import BadInput
+from wattlaw.files import write_text
+from wattlaw.launch.simulated.calibration_data import (
+    CalibrationData,
+    WorkloadSource,
+    calibration_data,
+)
+from wattlaw.simulator import calibration as calibrations
+from wattlaw.simulator.calibration import Calibration
+from wattlaw.simulator.calibration_file import text_of
+from wattlaw.simulator.calibration_summary import Fitted, Misfit, factors_of, misfit, parameters_of
+from wattlaw.simulator.cluster import Cluster
+from wattlaw.simulator.library import read_cluster
+from wattlaw.store.tables import read_stores
+from wattlaw.text import collapse_whitespace, join_names
+from wattlaw.workloads import catalogue
+
+app = typer.Typer()
+
+
+@app.command()
+def calibrate(
+    stores: StoreArguments,
+    hardware: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FILE", help="Measured hardware; see 'wattlaw simulate --list-hardware'."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")
+    ] = Path("calibration.json"),
+    measured_as: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--as",
+            metavar="NAME=WORKLOAD",
+            help="Workload of the runs named NAME. Can be repeated.",
+        ),
+    ] = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=FILE",
+            help="Workload profile of the runs named NAME. Can be repeated.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Fit the simulator's parameters to measured runs."""
+    cluster = read_cluster(hardware)
+    if not output.absolute().parent.is_dir():
+        raise BadInput(f"{output}: the folder does not exist")
+    if output.is_dir():
+        raise BadInput(f"{output}: is a folder; expected a file name")
+    workloads = _workloads(measured_as or [], profile or [])
+    table = run_metrics(*read_stores(stores))
+    unknown = sorted({*workloads} - {*table["workload"]})
+    if unknown:
+        raise BadInput(
+            f"--as or --profile: the stores have no runs named {unknown[0]!r:.80}; their runs are "
+            f"named {join_names(sorted({*table['workload']}))}"
+        )
+    rows = ({str(name): value for name, value in row.items()} for row in table.to_dict("records"))
+    data = calibration_data(rows, cluster, workloads)
+    _print_notes(data, list(table["hardware"].dropna().unique()), cluster)
+    if not data.measured:
+        raise BadInput(f"calibrate: none of {len(table)} runs can be used")
+    names = ", ".join(path.name for path in stores)
+    calibration = calibrations.calibrate(data.measured, f"{data.runs} runs of {names}")
+    write_text(output, text_of(calibration))
+    errors = misfit(calibration, data.measured)
+    if as_json:
+        print(json.dumps(_to_dict(calibration, cluster, data, errors, output), allow_nan=False))
+    else:
+        _show(calibration, cluster, errors, output)
+    return 1 if data.left_out else 0
+
+
+def _workloads(measured_as: Sequence[str], profiles: Sequence[str]) -> dict[str, WorkloadSource]:
+    """Return the workload of the runs of each name that the options mention."""
+    workloads = {}
+    for text in measured_as:
+        name, workload = _pair("--as", text, "WORKLOAD")
+        workloads[name] = WorkloadSource(catalogue.entry(workload).name)
+    for text in profiles:
+        name, path = _pair("--profile", text, "FILE")
+        if name in workloads:
+            raise BadInput(f"{name}: is in --as and in --profile; expected in one of them")
+        profile = catalogue.read_profile(Path(path))
+        workloads[name] = WorkloadSource(profile.workload, profile)
+    return workloads
+
+
+def _pair(option: str, text: str, what: str) -> tuple[str, str]:
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not (name and equals and value):
+        raise BadInput(f"{option}: {text!r:.80} is not valid; expected NAME={what}")
+    return name, value
+
+
+def _print_notes(data: CalibrationData, labels: Sequence[str], cluster: Cluster) -> None:
+    """Print on standard error the runs that are skipped, and notes on the others."""
+    lines = [f"skipped {_runs(count)}: {why}" for why, count in data.left_out.items()]
+    lines += [f"{_runs(count)}: {note}" for note, count in data.notes.items()]
+    if len(labels) > 1:
+        listed = ", ".join(map(str, labels))
+        lines.append(f"the runs have several hardware names, treated as the same: {listed}")
+    elif len(labels) and not _names_board(str(labels[0]), cluster.gpu.name):
+        lines.append(f"the runs' hardware is {labels[0]!r}, treated as {cluster.gpu.name}")
+    for line in lines:
+        print(f"wattlaw: {collapse_whitespace(line)}", file=sys.stderr)
+
+
+def _names_board(label: str, board: str) -> bool:
+    """Return whether a label contains a part of a board's name with a digit, such as V100."""
+    parts = [part for part in board.lower().split() if any(char.isdigit() for char in part)]
+    return any(part in label.lower() for part in parts)
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' * (count > 1)}"
+
+
+def _to_dict(
+    calibration: Calibration, cluster: Cluster, data: CalibrationData, errors: Misfit, output: Path
+) -> dict[str, Any]:
+    return {
+        "file": str(output),
+        "digest": calibration.digest,
+        "gpu": calibration.gpu,
+        "runs": data.runs,
+        "settings": calibration.settings,
+        "parameters": [asdict(fitted) for fitted in parameters_of(calibration, cluster.gpu)],
+        "work_factors": [asdict(fitted) for fitted in factors_of(calibration)],
+        "time_sigma": calibration.time_sigma,
+        "power_sigma": calibration.power_sigma,
+        "median_time_error": errors.time,
+        "median_power_error": errors.power,
+        "median_energy_error": errors.energy,
+        "left_out": [{"why": why, "runs": count} for why, count in data.left_out.items()],
+        "notes": [{"note": note, "runs": count} for note, count in data.notes.items()],
+    }
+
+
+def _show(calibration: Calibration, cluster: Cluster, errors: Misfit, output: Path) -> None:
+    console = Console()
+    lines = [
+        f"{output}: calibration {calibration.digest} of {calibration.gpu}, from "
+        f"{calibration.made_from} in {calibration.settings} settings.",
+        "Residuals of the fitted settings (standard deviation, median):",
+        f"  time    {_percent(calibration.time_sigma)}, {_percent(errors.time)}",
+        f"  power   {_percent(calibration.power_sigma)}, {_percent(errors.power)}"
+        if calibration.power_sigma is not None
+        else "  power   not measured",
+        f"  energy  {_percent(errors.energy)} (median)",
+    ]
+    for line in lines:
+        console.print(line)
+    parameters = parameters_of(calibration, cluster.gpu)
+    console.print(_table("parameter", parameters, show_source=True))
+    console.print(_table("work per sample / profile", factors_of(calibration)))
+
+
+def _table(title: str, rows: Sequence[Fitted], *, show_source: bool = False) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column(title, overflow="fold")
+    for column in ("default", "fitted", "95 % interval"):
+        table.add_column(column, justify="right")
+    if show_source:
+        table.add_column("determined by the runs")
+    for row in rows:
+        cells = [row.name, f"{row.default:.3g}", f"{row.value:.3g}"]
+        cells.append(f"{row.low:.3g} to {row.high:.3g}")
+        table.add_row(*cells, *(["yes" if row.is_told else "no"] if show_source else []))
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"

@@ -1,0 +1,88 @@
+"""``wattlaw import``: a table of measurements becomes runs of a store."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattlaw.errors import BadInput
+from wattlaw.store.fields import parse_map
+from wattlaw.store.imported import write_runs
+from wattlaw.store.importing import Refused, parse_runs, slug
+from wattlaw.store.rows import read_rows
+from wattlaw.store.store import Store
+from wattlaw.text import quote
+
+app = typer.Typer()
+#: At most so many invalid rows are printed; the others are counted.
+_MOST_ROWS = 1000
+
+
+@app.command("import")
+def import_(
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="A .csv, .parquet or .jsonl file.")
+    ],
+    mapping: Annotated[
+        str,
+        typer.Option(
+            "--map",
+            metavar="FIELD=COLUMN,...",
+            help="Column of each field; FIELD=@VALUE sets a value for all rows.",
+        ),
+    ],
+    store: Annotated[Path, typer.Option(help="Results folder.")] = Path("wattlaw-store"),
+    workload: Annotated[
+        str | None,
+        typer.Option(help="Name of the workload, if no column contains it."),
+    ] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(help="Name of the hardware, if no column contains it."),
+    ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(help="Name of the study. Default: name of the file."),
+    ] = None,
+) -> int:
+    """Import measurements from a table into a store."""
+    fields = parse_map(mapping, {"workload": workload, "hardware": hardware})
+    name = slug(table.stem) or "imported" if study is None else study
+    if slug(name) != name or not name:
+        raise BadInput(
+            f"--study: {quote(name)} is not valid; expected at most 100 letters, digits, '.', '_' "
+            "and '-'"
+        )
+    rows = read_rows(table, {*fields.columns.values()})
+    fields = fields.checked(rows.columns)
+    source = "".join(c if c.isprintable() else "?" for c in table.name)
+    runs, invalid = parse_runs(rows.rows, fields, source, name)
+    if not runs:
+        _print_invalid(table, rows.place, invalid)
+        raise BadInput(f"{table}: none of its {len(rows.rows)} rows can be imported")
+    target = Store(store)
+    target.create()
+    written = write_runs(target, runs)
+    invalid += written.refused
+    _print_invalid(table, rows.place, invalid)
+    if written.others:
+        print(
+            f"wattlaw: {store} has {written.others} other runs imported from a file of this name; "
+            "if the mapping has changed, they may be the same measurements",
+            file=sys.stderr,
+        )
+    print(
+        f"{table}: {written.added} runs added to {store}, {written.unchanged} already "
+        f"there, {len(invalid)} rows skipped"
+    )
+    return 1 if invalid else 0
+
+
+def _print_invalid(table: Path, place: str, rows: Sequence[Refused]) -> None:
+    """Print on standard error which rows are skipped, and why."""
+    for row in sorted(rows, key=lambda row: row.line)[:_MOST_ROWS]:
+        print(f"wattlaw: {table}: {place} {row.line}: {row.why}", file=sys.stderr)
+    if len(rows) > _MOST_ROWS:
+        print(f"wattlaw: {table}: {len(rows) - _MOST_ROWS:,} more rows skipped", file=sys.stderr)

@@ -1,0 +1,166 @@
+"""``wattlaw limits``: show, set and restore power limits and clock locks."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.formatting import range_or_dash, titled_table, value_or_dash
+from wattlaw.cli.common.options import ClockOption, JsonOption, PowerOption, PriorClocksOption
+from wattlaw.devices import inventory
+from wattlaw.devices.limiter import LimitState
+from wattlaw.devices.nvidia.driver import visible_gpu_ids
+from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.launch.limits import unsupported_limits_reason
+from wattlaw.limits.guard import acquire, lock_conflict
+from wattlaw.limits.requests import Limits
+from wattlaw.limits.restore import restore_stale
+from wattlaw.limits.saved_state import SavedState
+from wattlaw.limits.site.scripts import write_site_files
+from wattlaw.limits.state_folder import StateFolder
+
+app = typer.Typer()
+limits_app = typer.Typer(help="Show, set and restore power limits and clock locks.")
+app.add_typer(limits_app, name="limits")
+
+
+@limits_app.command("show")
+def limits_show(as_json: JsonOption = False) -> int:
+    """Show the limits of each device, and the original limits to restore."""
+    states = {s.device: s for limiter in inventory.list_limiters() for s in limiter.devices}
+    folder = StateFolder()
+    saved: dict[str, SavedState] = {}
+    try:
+        survey = folder.survey()
+        for line in (*survey.damaged, *survey.ignored):
+            print(f"wattlaw: {line}", file=sys.stderr)
+        for state in sorted(survey.states, key=lambda state: not state.is_foreign):
+            if state.device in states or not state.is_foreign:
+                saved[state.device] = state
+    except NotAvailable as error:  # show the limits anyway
+        print(f"wattlaw: {error}", file=sys.stderr)
+    devices = list(dict.fromkeys([*states, *saved]))
+    users = {d: folder.lock_owner(d) or "unknown" for d in devices if folder.is_locked_anywhere(d)}
+    rows = [
+        {
+            **dataclasses.asdict(states.get(device) or LimitState(device, "not available")),
+            "is_in_use": device in users,
+            "in_use_by": users.get(device),
+            "to_restore": saved[device].model_dump(mode="json") if device in saved else None,
+        }
+        for device in devices
+    ]
+    if as_json:
+        print(json.dumps(rows))
+        return 0
+    if not rows:
+        print("No device on this machine can be limited. 'wattlaw devices' shows the reasons.")
+        return 0
+    table = titled_table(
+        "Power limits in W", "device", "limit", "enforced", "default", "range", "use"
+    )
+    for row in rows:
+        device = str(row["device"])
+        table.add_row(
+            device,
+            value_or_dash(row["power_limit_w"]),
+            value_or_dash(row["enforced_w"]),
+            value_or_dash(row["default_w"]),
+            range_or_dash(row["min_w"], row["max_w"]),
+            _use(saved.get(device), users.get(device)),
+        )
+    Console().print(table)
+    return 0
+
+
+@limits_app.command("set")
+def limits_set(
+    power_limit: PowerOption = None,
+    clock_limit: ClockOption = None,
+    prior_clocks: PriorClocksOption = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(metavar="UUID", help="GPU to limit. Can be repeated. Default: all visible."),
+    ] = None,
+) -> int:
+    """Set limits that stay until 'wattlaw limits restore'."""
+    limits = Limits(power_limit, clock_limit)
+    if limits.are_none:
+        raise BadInput("limits set: --power-limit or --clock-limit is required")
+    boards = gpu or visible_gpu_ids()
+    reason = unsupported_limits_reason(
+        limits, boards, prior_clocks_are_default=prior_clocks == "default"
+    )
+    if reason is not None:
+        raise NotAvailable(reason)
+    lease = acquire(boards)
+    if lease is None:
+        raise NotAvailable(lock_conflict(boards))
+    with lease:
+        for report in lease.apply(limits, kept=True):
+            parts = []
+            if report.power_limit_w is not None:
+                enforced = value_or_dash(report.power_limit_enforced_w)
+                before = value_or_dash(report.power_limit_before_w)
+                parts.append(f"{enforced} W (before: {before} W)")
+            if report.clock_limit_mhz is not None:
+                parts.append(f"clock locked at {report.clock_limit_mhz:g} MHz")
+            print(f"{report.device}: {', '.join(parts)}, until 'wattlaw limits restore'")
+    for limiter in inventory.list_limiters():
+        for state in limiter.devices:
+            if limiter.name == "nvidia" and state.device in boards and state.is_persistent is False:
+                print(
+                    f"wattlaw: {state.device}: persistence mode is off; the limit is lost when no "
+                    "process uses the GPU",
+                    file=sys.stderr,
+                )
+    return 0
+
+
+@limits_app.command("restore")
+def limits_restore() -> int:
+    """Restore the original limits."""
+    results, survey = restore_stale(StateFolder(), include_kept=True)
+    if not results:
+        print("There are no limits to restore.")
+    for result in results:
+        saved = result.saved
+        user = f" (by {saved.user}, pid {saved.owner_pid})" if result.state == "in use" else ""
+        reason = f": {result.reason}" if result.reason else ""
+        print(f"{saved.device}: {result.state}{user}{reason}")
+    for line in survey.ignored:
+        print(f"wattlaw: {line}", file=sys.stderr)
+    if survey.damaged:
+        raise BadInput("; ".join(survey.damaged))
+    failed = any(result.state == "not restored" for result in results)
+    return NotAvailable.exit_code if failed else 0
+
+
+@limits_app.command("site-files")
+def limits_site_files(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to create.")],
+    python: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH", help="Python on the nodes with wattlaw installed, owned by root."
+        ),
+    ] = sys.executable,
+) -> int:
+    """Write the Slurm prolog and epilog that let jobs set limits."""
+    for path in write_site_files(folder, python):
+        print(path)
+    return 0
+
+
+def _use(saved: SavedState | None, user: str | None) -> str:
+    """Return who uses or limited a device, for a table."""
+    if saved is None:
+        return f"in use by {user}" if user else "-"
+    owner = f"{saved.user}, pid {saved.owner_pid}; before: {value_or_dash(saved.power_limit_w)} W"
+    if saved.kept:
+        return f"set by {owner}"
+    return f"in use by {owner}" if user else f"left by {owner}; run 'wattlaw limits restore'"

@@ -1,0 +1,150 @@
+"""``wattlaw measure``."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import ClockOption, PowerOption, PriorClocksOption
+from wattlaw.cli.common.parsing import positive
+from wattlaw.errors import BadInput
+from wattlaw.files import write_text
+from wattlaw.launch import command as measured
+from wattlaw.launch.summary import PhaseSummary, phase_summaries
+from wattlaw.limits.requests import Limits
+from wattlaw.store.record import RunRecord
+from wattlaw.text import quote
+
+app = typer.Typer()
+_LONGEST = 200
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def measure(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Command to run.")],
+    store: Annotated[
+        Path, typer.Option("-o", "--store", metavar="DIR", help="Results folder.")
+    ] = Path("wattlaw-store"),
+    power_limit: PowerOption = None,
+    clock_limit: ClockOption = None,
+    prior_clocks: PriorClocksOption = None,
+    sample_hz: Annotated[
+        float, typer.Option(max=1000, callback=positive, help="Samples per second.")
+    ] = 10.0,
+    assume_cpu_w: Annotated[
+        float | None,
+        typer.Option(
+            metavar="W", callback=positive, help="Power per busy CPU core, for an estimate."
+        ),
+    ] = None,
+    json_to: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Also write the summary to a JSON file."),
+    ] = None,
+) -> int:
+    """Measure the time, energy and utilization of a command.
+
+    The exit code is that of the command.
+    """
+    limits = Limits(power_limit, clock_limit)
+    if json_to is not None and str(json_to).startswith("-"):
+        raise BadInput(f"measure: --json: {quote(str(json_to))} is not a file name")
+    if json_to is not None and not json_to.absolute().parent.is_dir():
+        raise BadInput(f"measure: --json {json_to}: the folder does not exist")
+    done = measured.measure(
+        command,
+        store,
+        limits=limits,
+        prior_clocks_are_default=prior_clocks == "default",
+        sample_hz=sample_hz,
+        assume_cpu_w=assume_cpu_w,
+    )
+    phases = phase_summaries(done.folder)
+    _show(done, phases[0])
+    if json_to is not None:
+        told = {"run": str(done.folder.path), "exit_code": done.exit_code, **_as_json(phases[0])}
+        write_text(json_to, json.dumps(told) + "\n", durable=False)
+    return done.exit_code
+
+
+def _show(done: measured.MeasuredCommand, phase: PhaseSummary) -> None:
+    console = Console(stderr=True)
+    table = Table(title="wattlaw measure", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in _lines(done, phase):
+        table.add_row(name, value)
+    console.print(table)
+
+
+def _lines(done: measured.MeasuredCommand, phase: PhaseSummary) -> list[tuple[str, str]]:
+    record = done.record
+    lines = [
+        ("command", _command(record)),
+        ("time", f"{phase.duration_s:.3f} s"),
+    ]
+    for part, joules in phase.energy_j.items():
+        lines.append(
+            (f"energy, {part}", f"{joules:,.1f} J, mean {joules / phase.duration_s:,.1f} W")
+        )
+    if phase.energy_j:
+        counted = " and ".join(phase.energy_j)
+        lines.append(
+            ("energy is", f"{phase.energy_source}, {phase.energy_verdict}; counts {counted} only")
+        )
+    else:
+        lines.append(("energy", "not available"))
+    lines += [("", reason) for reason in phase.reasons]
+    for name, value, unit in (
+        ("SM busy", phase.sm_util, "%"),
+        ("GPU memory busy", phase.mem_util, "%"),
+        ("busy cores", phase.cpu_cores, ""),
+    ):
+        if value is not None:
+            told = f"{value:.1%}" if unit else f"{value:.2f}"
+            lines.append((name, told))
+    if phase.mem_used_max_bytes is not None:
+        lines.append(("memory, at most", f"{phase.mem_used_max_bytes / 2**20:,.0f} MiB"))
+    for limit in record.limits:
+        enforced = limit.power_limit_enforced_w
+        if limit.power_limit_w is not None and enforced is not None:
+            lines.append(
+                (
+                    "limited",
+                    f"{limit.device}: power limit {enforced:g} W (asked {limit.power_limit_w:g})",
+                )
+            )
+    for report in record.samplers:
+        lines += [("not there", f"{name}: {why}") for name, why in report.unavailable.items()]
+        share = report.cpu_s / report.duration_s if report.duration_s else 0.0
+        lines.append(("sampler", f"{share:.2%} of a core"))
+    lines += [("note", note) for note in record.notes]
+    if record.reason:
+        lines.append(("command ended", record.reason))
+    return [*lines, ("run", str(done.folder.path))]
+
+
+def _command(record: RunRecord) -> str:
+    told = record.spec.workload.options["command"]
+    words = " ".join(shlex.join(map(str, told if isinstance(told, list) else [told])).split())
+    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
+
+
+def _as_json(phase: PhaseSummary) -> dict[str, object]:
+    energies: dict[str, object] = {
+        f"{part}_energy_j": phase.energy_j.get(part) for part in ("gpu", "cpu", "dram")
+    }
+    return {
+        "duration_s": phase.duration_s,
+        **energies,
+        "energy_source": phase.energy_source,
+        "energy_verdict": phase.energy_verdict,
+        "sm_util": phase.sm_util,
+        "mem_util": phase.mem_util,
+        "cpu_cores": phase.cpu_cores,
+        "mem_used_max_bytes": phase.mem_used_max_bytes,
+    }

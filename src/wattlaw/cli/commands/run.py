@@ -1,0 +1,146 @@
+"""``wattlaw run``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+from rich.table import Table
+
+from wattlaw.api import studies
+from wattlaw.api.studies import Preview, RunOutcome
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import StudyArgument
+from wattlaw.cli.common.parsing import positive
+from wattlaw.cli.common.progress import observer_for
+from wattlaw.launch.gpu_hours import GpuHours
+
+app = typer.Typer()
+_ROWS = 60
+#: The columns of the table of runs, with their headings.
+_HEADINGS = {
+    "run_id": "run", "workload": "workload", "gpus": "gpus", "global_batch": "global batch",
+    "local_batch": "local batch", "power_limit_w": "power W", "clock_limit_mhz": "clock MHz",
+    "precision": "precision", "dataset_fraction": "fraction", "repeat": "repeat",
+    "status": "status",
+}  # fmt: skip
+#: Columns that are left out where all runs have the same value: a terminal is narrow.
+_OPTIONAL = ("power_limit_w", "clock_limit_mhz", "precision", "dataset_fraction")
+
+
+@app.command()
+def run(
+    study: StudyArgument,
+    store: Annotated[Path, typer.Option(help="Results folder.")] = Path("wattlaw-store"),
+    launch: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Launcher to use instead of the study's.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the runs and their status, run nothing.")
+    ] = False,
+    assume_tflops: Annotated[
+        float,
+        typer.Option(
+            metavar="T",
+            callback=positive,
+            help="Assumed speed per GPU for the GPU-hours of --dry-run.",
+        ),
+    ] = 10.0,
+    hardware: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Cluster for --launch simulated."),
+    ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="File from 'wattlaw calibrate', for --launch simulated."),
+    ] = None,
+    fail_share: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", min=0, max=1, help="Share of attempts that fail with --launch simulated."
+        ),
+    ] = None,
+) -> int:
+    """Run the missing runs of a study."""
+    loaded = studies.load_study(
+        study, launch=launch, hardware=hardware, calibration=calibration, fail_share=fail_share
+    )
+    console = Console()
+    if dry_run:
+        _show(loaded.preview(store, assume_tflops), assume_tflops, console)
+        return 0
+    with observer_for(console, len(loaded)) as observer:
+        outcome = studies.run(loaded, store, progress=observer)
+    _conclude(outcome, console)
+    return 0 if outcome.failed == 0 and outcome.left == 0 else 1
+
+
+def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
+    runs = preview.to_frame()
+    same = [name for name in _OPTIONAL if runs[name].nunique(dropna=False) == 1]
+    table = Table(title=f"{preview.study.name}: the runs in their order", title_justify="left")
+    columns = [name for name in _HEADINGS if name not in same]
+    for name in columns:
+        is_text = name in ("run_id", "workload", "status")
+        table.add_column(_HEADINGS[name], justify="left" if is_text else "right", no_wrap=is_text)
+    for row in runs[columns].head(_ROWS).itertuples(index=False):
+        table.add_row(*(_cell(value) for value in row))
+    console.print(table)
+    if len(runs) > _ROWS:
+        console.print(f"... and {len(runs) - _ROWS} more")
+    counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
+    console.print(f"{len(runs)} runs: {counts}. Nothing was run.")
+    if preview.study.launcher == "simulated":
+        console.print("Simulated runs take no GPU-hours; on real GPUs it would be:")
+    elif preview.job is not None:
+        console.print(f"Each run is a job, such as:\n  {preview.job}", soft_wrap=True)
+    for line in _hours(preview.gpu_hours, assume_tflops):
+        console.print(line, soft_wrap=True)
+
+
+def _cell(value: Any) -> str:
+    return str(value) if isinstance(value, str | int) else "-" if pd.isna(value) else f"{value:g}"
+
+
+def _hours(hours: GpuHours, assume_tflops: float) -> list[str]:
+    """Return the GPU-hours of the runs that are not done, a line per source of the estimate."""
+    lines = []
+    if hours.measured_runs:
+        lines.append(
+            f"GPU-hours left: {_short(hours.measured)} for {hours.measured_runs} runs, "
+            "by the repeats in this store"
+        )
+    if hours.counted_runs:
+        lines.append(
+            f"GPU-hours left: {_short(hours.counted)} for {hours.counted_runs} runs, estimated: "
+            f"training's operations at {assume_tflops:g} TFLOP/s per GPU (--assume-tflops); "
+            "evaluation, input and gradient communication come on top"
+        )
+    if hours.unknown_runs:
+        lines.append(
+            f"GPU-hours left: not known for {hours.unknown_runs} runs until one of each setting "
+            "is done"
+        )
+    return lines
+
+
+def _short(hours: float) -> str:
+    """Return a number with three digits, or with all digits before the point."""
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
+
+
+def _conclude(outcome: RunOutcome, console: Console) -> None:
+    store, reason = outcome.store, outcome.interrupted_by
+    text = f"{outcome.done} done, {outcome.failed} failed, {outcome.skipped} skipped"
+    if outcome.left:
+        text += f", {outcome.left} left"
+    if outcome.has_jobs:
+        text += (
+            f" (stopped by {reason}; the jobs continue. The same command watches them again; "
+            f"'wattlaw cancel {store}' ends them)"
+        )
+    elif reason:
+        text += f" (stopped by {reason}; the same command continues from here)"
+    elif outcome.failed:
+        text += f" (reasons: wattlaw status {store}; the same command tries them again)"
+    console.print(f"{text}. Results are in {store}", soft_wrap=True)

@@ -1,0 +1,127 @@
+"""``wattlaw workloads``: list, options, synthetic data and profiles of the workloads."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import JsonOption
+from wattlaw.cli.common.parsing import parse_json_object
+from wattlaw.files import write_text
+from wattlaw.simulator.profile import WorkloadProfile
+from wattlaw.study.model import WorkloadSpec
+from wattlaw.workloads import catalogue
+
+app = typer.Typer()
+workloads_app = typer.Typer(invoke_without_command=True)
+app.add_typer(workloads_app, name="workloads")
+
+
+@workloads_app.callback()
+def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
+    """List the workloads."""
+    if context.invoked_subcommand is not None:
+        return 0
+    entries = catalogue.entries()
+    if as_json:
+        rows = [
+            {
+                "name": entry.name,
+                "parameters": entry.parameters,
+                "metric": entry.metric,
+                "better": entry.better,
+                "summary": entry.summary,
+                "options": {
+                    name: {"default": field.default, "allowed": field.description}
+                    for name, field in entry.options.model_fields.items()
+                },
+            }
+            for entry in entries
+        ]
+        print(json.dumps(rows))
+        return 0
+    table = Table()
+    for column in ("name", "parameters", "metric", "description"):
+        table.add_column(column, justify="right" if column == "parameters" else "left")
+    for entry in entries:
+        table.add_row(entry.name, f"{entry.parameters:,}", entry.metric, entry.summary)
+    console = Console()
+    console.print(table)
+    console.print("Options: wattlaw workloads show NAME")
+    return 0
+
+
+@workloads_app.command("show")
+def workloads_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Workload.")],
+) -> int:
+    """Show the options of a workload."""
+    entry = catalogue.entry(name)
+    console = Console()
+    console.print(f"{entry.name}: {entry.summary}")
+    table = Table()
+    for column in ("option", "default", "allowed"):
+        table.add_column(column, overflow="fold")
+    for option, field in entry.options.model_fields.items():
+        table.add_row(option, json.dumps(field.default), field.description or "")
+    console.print(table)
+    return 0
+
+
+@workloads_app.command("make-data")
+def workloads_make_data(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Workload that reads files.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder.")],
+    size: Annotated[int, typer.Option(min=1, help="Training samples (weather: time steps).")],
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")] = 0,
+) -> int:
+    """Write a small synthetic data set in the file format of a workload."""
+    catalogue.make_data(name, folder, size, seed)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    total = sum(path.stat().st_size for path in files)
+    print(f"{folder}: {len(files)} files, {total:,} bytes, synthetic data for {name}, seed {seed}")
+    return 0
+
+
+@workloads_app.command("profile")
+def workloads_profile(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Workload.")],
+    options: Annotated[
+        str, typer.Option(metavar="JSON", help="Options of the workload, a JSON object.")
+    ] = "{}",
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: print."),
+    ] = None,
+) -> int:
+    """Write the profile of a workload for the simulator."""
+    values = parse_json_object("--options", options)
+    catalogue.entry(name)  # raises BadInput for an unknown name
+    spec = catalogue.reduced(WorkloadSpec(name=name, options=values))
+    catalogue.check_installed(spec)
+
+    from wattlaw.training.profiling.profile import measure_profile
+
+    profile = measure_profile(spec)
+    text = _text(profile)
+    if output is None:
+        print(text, end="")
+        return 0
+    write_text(output, text)
+    kernels = sum(row.count for row in profile.kernels)
+    print(
+        f"{output}: {name}, {profile.parameters:,} parameters, {kernels:,.0f} kernels per step, "
+        f"{profile.flops_per_sample:.4g} operations per sample"
+    )
+    return 0
+
+
+def _text(profile: WorkloadProfile) -> str:
+    """Return a profile as JSON with a line for each key and each row of kernels."""
+    data = profile.model_dump(mode="json")
+    rows = ",\n".join(f"    {json.dumps(row)}" for row in data.pop("kernels"))
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
+    return "{\n" + ",\n".join([*lines, f'  "kernels": [\n{rows}\n  ]']) + "\n}\n"
