@@ -14,14 +14,13 @@ from wattlaw.formatting import (
     TIME_UNITS,
     Units,
     choose_unit,
-    energy,
-    estimate,
+    duration_text,
+    energy_text,
+    estimate_text,
     limit_label,
     number,
     percent,
-    plural,
     sentence,
-    time,
 )
 from wattlaw.report.topics.measured import worker_noun
 from wattlaw.report.topics.table import Column, Table, build_table, text_column
@@ -109,10 +108,10 @@ def advice_sentences(findings: Findings) -> Iterator[str]:
         if option is None:
             yield f"{advice.workload}: nothing is recommended. {advice.reason}"
             continue
-        text = f"{advice.workload}: {_setting(findings, advice.worker, option)}: "
-        text += time(option.epoch_time_s)
+        text = f"{advice.workload}: {option.label(advice.worker, findings.differing)}: "
+        text += duration_text(option.epoch_time_s)
         if option.energy_j is not None:
-            text += f" and {energy(option.energy_j)}"
+            text += f" and {energy_text(option.energy_j)}"
         text += " per epoch" + (" (measured once)" if option.repeats == 1 else "")
         variants = any(warning.startswith(_VARIANTS) for warning in advice.warnings)
         yield f"{text}.{' Runs of other variants of this job were left out.' if variants else ''}"
@@ -143,21 +142,6 @@ def merge_equal(texts: Sequence[tuple[str, str]], count: int) -> list[str]:
     ]
 
 
-def _setting(findings: Findings, worker: str, option: Option) -> str:
-    """Return an option's setting without what is the same in all runs."""
-    setting, differing = option.setting, findings.differing
-    parts = [plural(option.gpus, worker)]
-    parts += [limit_label(kind, setting[kind]) for kind in LIMITS if kind in differing]
-    if setting["local_batch"] is not None:
-        parts.append(f"batch {setting['local_batch']} each ({setting['global_batch']} in all)")
-    parts += [
-        str(setting[name])
-        for name in ("precision", "hardware")
-        if name in differing and setting[name]
-    ]
-    return ", ".join(parts)
-
-
 def _columns(findings: Findings, rows: Sequence[_Row]) -> list[Column]:
     differing = [name for name in ("hardware", "precision") if name in findings.differing]
     options = [row.option for row in rows]
@@ -172,7 +156,7 @@ def _columns(findings: Findings, rows: Sequence[_Row]) -> list[Column]:
         Column("batch", _batch),
         _amounts("epoch time", options, "epoch_time_s", TIME_UNITS),
         _amounts("epoch energy", options, "energy_j", ENERGY_UNITS),
-        Column("epochs", lambda row: estimate(row.option.epochs)),
+        Column("epochs", lambda row: estimate_text(row.option.epochs)),
         _amounts("training time", options, "train_time_s", TIME_UNITS),
         _amounts("training energy", options, "train_energy_j", ENERGY_UNITS),
         *([] if has_footprint else [hours]),
@@ -196,7 +180,7 @@ def _amounts(heading: str, options: Sequence[Option], name: str, units: Units) -
         of_training = quantity is not None and name.startswith("train_")
         if of_training and epochs.low in (None, epochs.high):
             quantity = Quantity(quantity.mean)
-        return estimate(quantity, size=size)
+        return estimate_text(quantity, size=size)
 
     return Column(f"{heading} ({unit})", cell)
 
