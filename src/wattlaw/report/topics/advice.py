@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from wattlaw.analysis.advice.advice import Advice
+from wattlaw.analysis.advice.doubling import Doubling
 from wattlaw.analysis.advice.option import Option, Quantity
 from wattlaw.analysis.caps.limits import LIMITS, Limit
 from wattlaw.analysis.findings import Findings
@@ -33,6 +34,12 @@ _VARIANTS = "The runs are of "
 class _Row(NamedTuple):
     advice: Advice
     option: Option
+
+
+class _Doubled(NamedTuple):
+    advice: Advice
+    option: Option  # with twice the GPUs
+    doubling: Doubling
 
 
 def recommended(findings: Findings) -> Table | None:
@@ -66,20 +73,17 @@ def front(findings: Findings) -> Table | None:
 def doublings(findings: Findings) -> Table | None:
     """Return the effect of twice the recommended GPUs on time and energy."""
     pairs = [(advice, advice.next_doubling) for advice in findings.advice if advice.next_doubling]
-    rows = [(_Row(advice, doubling.option), doubling) for advice, doubling in pairs]
+    rows = [_Doubled(advice, doubling.option, doubling) for advice, doubling in pairs]
     options = [doubling.option for _, doubling in pairs]
-    amounts = [
+    columns = [
+        text_column("workload", lambda row: row.advice.workload),
+        Column("from N", lambda row: number(row.doubling.of.gpus)),
+        Column("to N", lambda row: number(row.option.gpus)),
+        Column("time", lambda row: percent(row.doubling.time_ratio)),
+        Column("energy", lambda row: percent(row.doubling.energy_ratio)),
         _amounts("training time", options, "train_time_s", TIME_UNITS),
         _amounts("training energy", options, "train_energy_j", ENERGY_UNITS),
-    ]
-    columns = [
-        text_column("workload", lambda row: row[0].advice.workload),
-        Column("from N", lambda row: number(row[1].of.gpus)),
-        Column("to N", lambda row: number(row[1].option.gpus)),
-        Column("time", lambda row: percent(row[1].time_ratio)),
-        Column("energy", lambda row: percent(row[1].energy_ratio)),
-        *(Column(amount.heading, lambda row, cell=amount.cell: cell(row[0])) for amount in amounts),
-        text_column("known by", lambda row: _known_by(row[0])),
+        text_column("known by", _known_by),
     ]
     return build_table(
         "doublings",
@@ -174,7 +178,7 @@ def _amounts(heading: str, options: Sequence[Option], name: str, units: Units) -
     quantities = [getattr(option, name) for option in options]
     size, unit = choose_unit([q.mean for q in quantities if q is not None], units)
 
-    def cell(row: _Row) -> str:
+    def cell(row: _Row | _Doubled) -> str:
         quantity = getattr(row.option, name)
         epochs = row.option.epochs
         of_training = quantity is not None and name.startswith("train_")
@@ -198,7 +202,7 @@ def _limit_column(kind: Limit) -> Column:
     return text_column(LIMIT_NAMES[kind], lambda row: limit_label(kind, row.option.setting[kind]))
 
 
-def _known_by(row: _Row) -> str:
+def _known_by(row: _Row | _Doubled) -> str:
     option = row.option
     if option.measured:
         return "measured" if option.repeats != 1 else "measured once"
