@@ -179,7 +179,7 @@ def test_the_checks_of_texts_find_what_they_look_for():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_axis_of_numbers_says_its_unit_in_brackets(kind):
+def test_every_axis_of_numbers_has_its_unit_in_brackets(kind):
     for figure in drawn(kind):
         for part in walk(spec(kind, figure)):
             for name in ("x", "y"):
@@ -250,7 +250,7 @@ def _luminance(colour: str) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def test_what_does_not_fit_is_said_and_not_squeezed_in():
+def test_panels_that_do_not_fit_are_counted():
     figure = next(one for one in GALLERY if one.name == "epoch_time")
     chart = spec("crowded", figure)
     assert len(chart["concat"]) == MAX_PANELS
@@ -283,13 +283,13 @@ def test_a_store_with_nothing_done_has_no_figure_but_that_of_its_runs():
     assert there == {"data_quality"}
 
 
-def test_energies_that_count_different_things_have_no_common_line():
+def test_energies_that_count_different_things_are_different_lines():
     runs, epochs = study()
     other, others = study(source="counter")
     for table in (other, others):
         table["run_id"] = "x" + table["run_id"]
     both = find(pd.concat([runs, other]), pd.concat([epochs, others]))
     figure = next(one for one in GALLERY if one.name == "energy")
-    told = json.dumps(figure.chart(both).to_dict()["concat"])
-    assert "cpu, counter" in told
-    assert "cpu, estimated" in told
+    text = json.dumps(figure.chart(both).to_dict()["concat"])
+    assert "cpu, counter" in text
+    assert "cpu, estimated" in text

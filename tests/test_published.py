@@ -48,7 +48,7 @@ def test_workloads_are_those_that_are_registered() -> None:
 
 
 def test_an_unknown_study_or_quantity_is_named() -> None:
-    with pytest.raises(BadInput, match="given 'mit'; allowed: mit-2022, kit-2025"):
+    with pytest.raises(BadInput, match="study 'mit'; allowed: mit-2022, kit-2025"):
         published("mit")
-    with pytest.raises(BadInput, match="quantity: given 'r2'"):
+    with pytest.raises(BadInput, match="quantity 'r2'"):
         published(quantity="r2")

@@ -79,7 +79,7 @@ def mit_page() -> str:
 @pytest.fixture
 def some(monkeypatch) -> tuple[Figure, ...]:
     """Leave a few figures in the gallery, as all take a while to draw."""
-    few = tuple(one for one in GALLERY if one.name in ("energy", "efficiency", "speedup"))
+    few = tuple(figure for figure in GALLERY if figure.name in ("energy", "efficiency", "speedup"))
     monkeypatch.setattr("wattlaw.report.pictures.GALLERY", few)
     return few
 
@@ -118,7 +118,7 @@ def test_contents_lead_to_every_section_in_the_order_of_the_page():
     assert len(ids) == len(set(ids))
 
 
-def test_it_can_be_read_by_a_machine_that_reads_aloud():
+def test_a_screen_reader_can_read_it():
     parsed = Page(mit_page())
     assert parsed.of("html") == [{"lang": "en"}]
     assert all(one.get("scope") in ("col", "row") for one in parsed.of("th"))
@@ -135,7 +135,7 @@ def test_figures_and_tables_are_numbered_in_their_order():
         assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
 
 
-def test_it_says_when_from_what_and_with_which_version_it_was_written():
+def test_it_has_its_date_runs_and_version():
     text = mit_page()
     assert re.search(rf"Written \d{{4}}-\d\d-\d\d \d\d:\d\d UTC by wattlaw {__version__}", text)
     assert "from 50 runs" in text
@@ -220,7 +220,7 @@ def test_a_store_with_little_in_it_still_gets_a_page(runs, epochs):
 
 
 @pytest.mark.usefixtures("some")
-def test_runs_that_are_not_done_are_told_with_their_reasons():
+def test_runs_that_are_not_done_are_listed_with_their_reasons():
     runs, epochs = study()
     broken = frames(
         [run_row(f"bad{i}", status="failed", reason="rank 1: out of luck") for i in range(200)], []
@@ -232,7 +232,7 @@ def test_runs_that_are_not_done_are_told_with_their_reasons():
 
 
 @pytest.mark.usefixtures("some")
-def test_an_estimate_is_called_an_estimate_and_nothing_is_called_zero():
+def test_an_estimate_is_marked_and_a_missing_energy_is_not_zero():
     text = written(find(*study()))
     assert "Estimated means busy cores" in text
     assert text.count("cpu, estimated") > 9

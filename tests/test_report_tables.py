@@ -53,7 +53,7 @@ def column(table: Table | None, heading: str) -> list[str]:
     return [row[at].replace("\u00a0", " ") for row in table.rows]
 
 
-def test_exponents_stand_beside_the_published_ones_of_the_same_workload():
+def test_exponents_are_next_to_the_published_ones_of_the_same_workload():
     table = published.exponents(mit_findings())
     ours = {
         row.group["workload"]: row.law
@@ -83,7 +83,7 @@ def test_exponents_by_cap_have_a_column_per_cap_and_published_rows_below_ours():
     assert clocks.headings[2:-1] == ("free clock", "1380 MHz", "735 MHz", "135 MHz")
 
 
-def test_a_workload_that_nobody_published_has_no_published_value():
+def test_a_workload_without_published_values_has_no_published_column():
     runs, epochs = study()
     table = published.exponents(find(runs, epochs))
     assert "published β" not in table.headings
@@ -101,7 +101,7 @@ def test_windows_that_an_interruption_left_out_are_counted_in_the_note():
     assert "Left out: 2 training windows" in note
 
 
-def test_energy_factors_are_told_by_model_and_hardware():
+def test_energy_factors_are_by_model_and_hardware():
     table = energy.factors(kit_findings())
     assert column(table, "hardware") == ["A100", "H100"]
     for cell, watts in zip(column(table, "factor (W per GPU)"), (300 + 80, 480 + 80), strict=True):
@@ -122,7 +122,7 @@ def test_energy_laws_of_different_caps_have_a_column_of_caps_and_say_if_proporti
     assert {answer for cap, answer in said if cap == "200 W"} == {"no"}
 
 
-def test_titles_promise_no_published_values_where_there_are_none():
+def test_titles_mention_published_values_only_if_there_are_some():
     findings = find(*study())
     assert "published" not in published.exponents(findings).title
     assert "published" not in published.exponents(findings).note
@@ -130,7 +130,7 @@ def test_titles_promise_no_published_values_where_there_are_none():
     assert "published" in published.exponents(mit_findings()).title
 
 
-def test_a_column_of_amounts_has_one_unit_the_one_of_its_median():
+def test_a_column_of_amounts_has_the_unit_of_its_median():
     units = (("h", 3600.0, 5400.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0))
     assert formatting.choose_unit([1.0, 600.0, None, 9000.0], units) == (60.0, "min")
     assert formatting.choose_unit([], units) == (1.0, "s")
@@ -139,7 +139,7 @@ def test_a_column_of_amounts_has_one_unit_the_one_of_its_median():
     assert "worker-hours" in headings
 
 
-def test_what_limits_do_is_told_with_the_test_of_equality():
+def test_the_effect_of_limits_has_the_test_of_equivalence():
     table = limits.comparisons(mit_findings())
     assert set(column(table, "verdict")) <= {"same beta", "different beta", "cannot tell"}
     assert len(table.rows) == 6
@@ -162,13 +162,13 @@ def test_tables_of_settings_name_caps_and_batches_and_cut_rows_are_counted():
     assert not table.is_open
 
 
-def test_utilisation_and_its_variation_are_told_by_setting():
+def test_utilisation_and_its_variation_are_by_setting():
     table = measured.utilisation(mit_findings())
     assert {"SM utilisation", "memory utilisation", "CV of SM utilisation"} <= set(table.headings)
     assert measured.utilisation(find(*study())) is None
 
 
-def test_batches_are_judged_and_targets_are_told_where_one_is_asked_for():
+def test_batches_have_verdicts_and_a_target_has_its_table():
     table = batch.verdicts(kit_findings())
     assert "falls" in column(table, "verdict")
     reached = batch.targets(kit_findings())
@@ -176,7 +176,7 @@ def test_batches_are_judged_and_targets_are_told_where_one_is_asked_for():
     assert batch.targets(mit_findings()) is None
 
 
-def test_advice_tells_interval_and_whether_it_was_measured():
+def test_advice_has_intervals_and_says_whether_it_was_measured():
     table = advice.recommended(mit_findings())
     assert len(table.rows) == 3
     assert set(column(table, "known by")) == {"measured"}
@@ -204,14 +204,14 @@ def test_claims_have_their_evidence():
     assert claims.by_workload(found) is not None
 
 
-def test_what_energies_are_is_counted():
+def test_energies_are_counted_by_source_and_verdict():
     table = data_quality.verdicts(find(*study()))
     assert table.rows == (("board", "cpu", "estimated", "ok", "27", "100\u00a0%"),)
     assert data_quality.not_done(find(*study())) is None
     assert data_quality.repeats(find(*study())).rows == (("digits-cnn", "3", "9"),)
 
 
-def test_laws_bends_and_alternatives_are_told_for_each_series():
+def test_each_series_has_its_law_breakpoint_and_alternatives():
     findings = mit_findings()
     assert len(scaling.exponents(findings).rows) == len(findings.fits.laws)
     assert set(column(scaling.exponents(findings), "interval from")) <= {"runs", "counts"}
@@ -225,7 +225,8 @@ def test_without_runs_there_are_no_tables():
     empty = find(study()[0].iloc[:0], study()[1].iloc[:0])
     makers = (
         published.exponents, published.speedups, scaling.exponents, scaling.speedups,
-        measured.settings, measured.efficiency, measured.utilisation, energy.factors, energy.forms, energy.drifts,
+        measured.settings, measured.efficiency, measured.utilisation, energy.factors,
+        energy.forms, energy.drifts,
         limits.effects, limits.comparisons, limits.best, batch.verdicts, batch.means,
         advice.recommended, advice.front, carbon.totals, data_quality.verdicts,
         data_quality.not_done, environment.models,
@@ -249,7 +250,7 @@ def test_a_number_as_text_is_the_number_to_so_many_digits(value, digits):
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("text", "expected"),
     [
         (formatting.number(None), "–"),
         (formatting.number(0.0), "0"),
@@ -270,14 +271,24 @@ def test_a_number_as_text_is_the_number_to_so_many_digits(value, digits):
         (formatting.printable("x" * 10, 4), "xxx…"),
         (formatting.replace_invisible("a\x00b\ud800"), "a\ufffdb\ufffd"),
         (formatting.plural(1, "run"), "1 run"),
+        (formatting.number(999.7), "1,000"),
+        (formatting.duration_text(18720.0), "5.2 h"),
+        (formatting.energy_text(3.6e6), "1 kWh"),
+        (formatting.estimate_text(None), "–"),
+        (formatting.limit_label("power_limit_w", 200.0), "200 W"),
+        (formatting.limit_label("clock_limit_mhz", None), "free clock"),
+        (formatting.setting_label("local_batch", 256.0), "local batch 256"),
+        (formatting.setting_label("options", '{"width": 3}'), "width 3"),
+        (formatting.setting_label("threads_per_worker", float("nan")), ""),
+        (formatting.group_label({"workload": "mlp", "power_limit_w": None}), "mlp"),
         (formatting.choose_unit([5e6, 3e6, None], formatting.JOULE_UNITS)[1], "MJ"),
     ],
 )
-def test_numbers_as_people_read_them(told, expected):
-    assert told == expected
+def test_numbers_as_text(text, expected):
+    assert text == expected
 
 
-def test_a_footprint_without_energy_tells_no_cost():
+def test_a_footprint_without_energy_has_no_cost():
     findings = replace(find(*study(source="none")), footprint=Footprint(pue=1.1))
     assert carbon.totals(findings) is not None
 
@@ -294,7 +305,7 @@ def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
     assert data_quality.reasons(find(*study())) is None
 
 
-def test_methods_tell_efficiency_where_the_data_set_grows():
+def test_methods_define_efficiency_where_the_data_set_grows():
     (method,) = [one for one in METHODS if one.name.startswith("Speedup")]
     assert "grows with N" in method.formula
     assert "parallel efficiency is T(R)/T(N)" in method.text

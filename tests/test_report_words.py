@@ -41,14 +41,14 @@ def test_topics_come_in_the_order_of_their_importance():
     ]  # fmt: skip
 
 
-def test_the_recommendation_carries_its_interval_and_a_shared_reason_is_told_once():
+def test_a_recommendation_has_its_interval_and_a_common_reason_appears_once():
     text = text_of(mit_findings(), "What to run")
     assert "resnet50: 128 GPUs, 200 W, free clock, batch 256 each (32768 in all): " in text
     assert re.search(r"\d s \(\d+\.?\d* to \d+\.?\d*\) and 0\.\d+ kWh", text)
     assert text.count("least energy-delay product") == 1
 
 
-def test_a_law_is_told_with_interval_range_runs_and_speedup():
+def test_a_law_has_its_interval_range_runs_and_speedup():
     findings = mit_findings()
     text = text_of(findings, "Scaling")
     found = re.search(
@@ -68,13 +68,13 @@ def test_a_law_is_never_quoted_beyond_its_range():
     assert "Beyond the measured range a law is a guess" in text_of(mit_findings(), "Scaling")
 
 
-def test_where_a_curve_leaves_its_power_law_is_said():
+def test_a_breakpoint_is_in_the_summary():
     text = text_of(mit_findings(), "Breakpoints")
     assert "schnet, local batch 128: the curve flattens beyond 64" in text
     assert "resnet50" not in text
 
 
-def test_what_caps_cost_and_save_is_told_over_all_workloads():
+def test_the_effect_of_caps_is_summarised_over_all_workloads():
     text = text_of(mit_findings(), "Caps and clocks")
     assert "Exponent β under each power cap: the same within 0.05 in 2 of 2 series" in text
     found = re.search(
@@ -85,20 +85,20 @@ def test_what_caps_cost_and_save_is_told_over_all_workloads():
     assert "200 W in 14 of 14 settings" in text
 
 
-def test_energy_says_what_is_counted_and_its_factor():
+def test_energy_has_its_scope_and_its_factor():
     text = text_of(mit_findings(), "Energy")
     assert text.startswith("Energies count: gpu, counter.")
     law = mit_findings().energy_laws.set_index("workload").loc["resnet50"]
     assert f"resnet50 on V100-32GB: {law['factor_w']:.3g} (" in text
 
 
-def test_the_batch_beyond_which_quality_falls_is_said():
+def test_the_batch_beyond_which_quality_falls_is_in_the_summary():
     text = text_of(kit_findings(), "Batch size")
     assert "resnet50, A100, dataset fraction 1: top1 falls beyond global batch 512" in text
     assert "No fall of quality is seen in" in text
 
 
-def test_claims_are_tallied_and_those_contradicted_are_named():
+def test_claims_are_counted_and_contradicted_ones_are_named():
     findings = mit_findings()
     claims = check_claims(findings)
     text = text_of(findings, "Published claims", claims)
@@ -111,7 +111,7 @@ def test_claims_are_tallied_and_those_contradicted_are_named():
         assert (claim.claim.rstrip(".") in text) == named
 
 
-def test_nothing_is_told_that_was_not_measured():
+def test_the_summary_has_no_value_that_was_not_measured():
     text = " ".join(one.text for one in summarise(find(*study(source="none"))))
     assert "Energy was not measured" in text
     assert "kWh" not in text
@@ -119,7 +119,7 @@ def test_nothing_is_told_that_was_not_measured():
     assert "nan" not in text.lower()
 
 
-def test_a_gain_that_cannot_be_told_from_none_is_said_to_be_that():
+def test_an_exponent_that_may_be_zero_shows_no_speedup():
     assert "no speedup is shown" in text_of(find(*study(beta=0.0)), "Scaling")
 
 
@@ -128,7 +128,7 @@ def test_two_counts_of_workers_give_no_law():
     assert "No scaling law is fitted: it needs at least three worker counts" in text
 
 
-def test_no_done_run_means_that_nothing_is_concluded():
+def test_without_a_done_run_there_is_no_result():
     (only,) = summarise(find(*frames([run_row("a", status="planned")], [])))
     assert "no result yet" in only.text
 
@@ -141,14 +141,14 @@ def test_no_done_run_means_that_nothing_is_concluded():
         ({"launcher": "simulated"}, "Some runs are simulated"),
     ],
 )
-def test_what_is_to_be_doubted_is_said(change, words):
+def test_caveats_are_in_the_summary(change, words):
     runs, epochs = study()
     for name, value in change.items():
         runs[name] = [value if i < 3 else one for i, one in enumerate(runs[name])]
     assert words in text_of(find(runs, epochs), "Caveats")
 
 
-def test_settings_that_were_run_once_and_energies_in_doubt_are_counted():
+def test_settings_that_were_run_once_and_suspect_energies_are_counted():
     runs, epochs = study()
     epochs.loc[epochs["run_id"] == runs["run_id"][0], "energy_verdict"] = "suspect"
     once = runs["repeat"] == 0
@@ -158,7 +158,7 @@ def test_settings_that_were_run_once_and_energies_in_doubt_are_counted():
     assert "count different things" in text
 
 
-def test_the_stored_reasons_of_doubt_are_told_and_no_others():
+def test_the_summary_has_the_stored_reasons_for_suspect_energies_only():
     runs, epochs = study()
     of_run = epochs["run_id"] == runs["run_id"][0]
     epochs.loc[of_run, "energy_verdict"] = "suspect"
@@ -168,7 +168,7 @@ def test_the_stored_reasons_of_doubt_are_told_and_no_others():
     assert "disagree" not in text
 
 
-def test_at_most_three_laws_of_energy_are_told_each_with_its_cap_and_a_range_of_the_rest():
+def test_three_energy_laws_are_quoted_with_their_cap_and_the_rest_as_a_range():
     findings = mit_findings()
     law = findings.energy_laws.iloc[:1]
     many = pd.concat([law.assign(power_limit_w=100.0 + i, factor_w=90.0 + i) for i in range(6)])
@@ -178,7 +178,7 @@ def test_at_most_three_laws_of_energy_are_told_each_with_its_cap_and_a_range_of_
     assert "3 more (of other workloads, hardware, caps or clocks): between 93 W and 95 W" in text
 
 
-def test_a_recommendation_names_whose_it_is_and_that_it_was_measured_once():
+def test_a_recommendation_that_was_measured_once_is_marked():
     runs, epochs = study()
     once = runs["repeat"] == 0
     findings = find(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])])
@@ -187,7 +187,7 @@ def test_a_recommendation_names_whose_it_is_and_that_it_was_measured_once():
     assert "This setting has the least" in text
 
 
-def test_no_topic_has_more_than_it_can_hold():
+def test_a_topic_has_a_limited_number_of_sentences():
     made = mit(
         models={f"model{i:02}": MIT["resnet50"] for i in range(MAX_SENTENCES + 4)},
         counts=(2, 4, 8), caps=Caps({}, {}, {135.0: 6.0}, {135.0: 0.3}), clocks=False, repeats=2,
@@ -196,7 +196,7 @@ def test_no_topic_has_more_than_it_can_hold():
     assert sentences.value_counts().max() == MAX_SENTENCES + 1
 
 
-def test_a_text_shared_by_all_stands_alone_and_one_of_some_names_them():
+def test_a_text_of_all_has_no_names_and_a_text_of_some_names_them():
     assert merge_equal([("a", "x"), ("b", "x"), ("b", "y")], 2) == ["x", "b: y"]
     assert merge_equal([("a", "x")], 1) == ["x"]
 

@@ -87,7 +87,7 @@ def with_interval(value: Any, low: Any, high: Any, digits: int = 3) -> str:
     return number(value, digits) + ("" if bounds == MISSING else f" ({bounds})")
 
 
-def estimate(value: Estimate | float | None, unit: str = "", size: float = 1.0) -> str:
+def estimate_text(value: Estimate | float | None, unit: str = "", size: float = 1.0) -> str:
     """Return ``5.2 h (4.9 to 5.5)``, or ``5.2 h`` where the interval is missing or has no width.
 
     ``size`` is that of the unit, by which the value is divided.
@@ -105,12 +105,12 @@ def estimate(value: Estimate | float | None, unit: str = "", size: float = 1.0) 
     return f"{text} ({interval(low / size, high / size)})"
 
 
-def time(value_s: Estimate | float | None) -> str:
+def duration_text(value_s: Estimate | float | None) -> str:
     """Return a time in seconds as ``5.2 h (4.9 to 5.5)``, in the unit that suits it."""
     return _in_best_unit(value_s, TIME_UNITS)
 
 
-def energy(value_j: Estimate | float | None) -> str:
+def energy_text(value_j: Estimate | float | None) -> str:
     """Return an energy in joules as ``1.2 kWh (1.1 to 1.3)``, in the unit that suits it."""
     return _in_best_unit(value_j, ENERGY_UNITS)
 
@@ -119,7 +119,7 @@ def _in_best_unit(value: Estimate | float | None, units: Units) -> str:
     if value is None:
         return MISSING
     size, unit = choose_unit([value if isinstance(value, int | float) else value.mean], units)
-    return estimate(value, unit, size)
+    return estimate_text(value, unit, size)
 
 
 def choose_unit(values: Iterable[Any], units: Units) -> tuple[float, str]:

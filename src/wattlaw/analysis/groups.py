@@ -1,7 +1,7 @@
-"""Rows that belong together, and how a group is called in words."""
+"""Groups of rows, and the options in which they differ."""
 
 import json
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from datetime import date
 from typing import Any
 
@@ -22,33 +22,6 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[Group, pd.D
         yield {name: _value(value) for name, value in zip(by, values, strict=True)}, rows
 
 
-def group_label(group: Mapping[str, Any]) -> str:
-    """Return a group in words, the workload in front: ``resnet50, local batch 256, 200 W``."""
-    words = [setting_words(name, value) for name, value in group.items() if value is not None]
-    return ", ".join(word for word in words if word)
-
-
-def setting_words(name: str, value: Any) -> str:
-    """Return one setting in words; empty where there is none.
-
-    ``value`` of ``options`` and ``train`` is JSON, of which ``differing_options`` keeps what
-    differs; here its keys are told one by one.
-    """
-    if value is None or (not isinstance(value, (str, list, dict)) and pd.isna(value)):
-        return ""
-    if name in _UNITS:
-        return f"{value:g} {_UNITS[name]}"
-    if name in _BARE:
-        return str(value)
-    if name in JSON_COLUMNS:
-        return _told(value)
-    whole = isinstance(value, float) and value.is_integer()
-    shown = str(int(value)) if whole else f"{value:g}" if isinstance(value, float) else str(value)
-    return f"{name.replace('_', ' ')} {shown}"
-
-
-_UNITS = {"power_limit_w": "W", "clock_limit_mhz": "MHz", "threads_per_worker": "threads"}
-_BARE = ("workload", "hardware", "precision", "energy_is")
 #: Columns that hold JSON objects of settings.
 JSON_COLUMNS = ("options", "train")
 
@@ -79,15 +52,6 @@ def _object(text: Any) -> dict[str, Any] | None:
     except (TypeError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _told(text: Any) -> str:
-    found = _object(text)
-    if found is None:
-        return str(text)
-    if list(found) == ["command"] and isinstance(found["command"], list):
-        return " ".join(map(str, found["command"]))
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found.items())
 
 
 def _value(value: Any) -> Any:

@@ -11,8 +11,9 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, group_label
+from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
 from wattlaw.analysis.laws.fits import Fits, fit_groups
+from wattlaw.formatting import group_label
 
 RULES = ("global_batch", "local_batch")
 ENERGY = "energy_per_epoch_j"

@@ -9,9 +9,8 @@ import pandas as pd
 from wattlaw.analysis.advice import advice as analysis
 from wattlaw.analysis.advice.doubling import Doubling
 from wattlaw.analysis.advice.option import Option
-from wattlaw.analysis.advice.words import ENERGY, TIME, amount, number, setting_words, told
-from wattlaw.analysis.caps.limits import limit_words
 from wattlaw.api.display import as_dict, as_html
+from wattlaw.formatting import duration_text, energy_text, estimate_text, limit_label, number
 
 _MOST = 20  # options that a text table shows; the frame has all
 _SETTINGS = ("cap", "clock", "batch", "precision", "hardware")
@@ -84,11 +83,11 @@ class Advice(analysis.Advice):
         if option is None:
             lines = [f"Nothing to recommend for {self.workload}: {self.reason}"]
             if self.nearest is not None:
-                lines.append(f"Nearest: {setting_words(self.nearest, self.worker)}.")
+                lines.append(f"Nearest: {self.nearest.label(self.worker)}.")
                 lines.append(self._cost_line(self.nearest))
         else:
             lines = [
-                f"Run {self.workload} on {setting_words(option, self.worker)}.",
+                f"Run {self.workload} on {option.label(self.worker)}.",
                 self._cost_line(option),
                 self.reason,
                 self._doubling_line(self.next_doubling),
@@ -109,15 +108,15 @@ class Advice(analysis.Advice):
     def _cost_line(self, option: Option) -> str:
         """Return time, energy, GPU-hours, cost and carbon of all epochs."""
         plural = option.epochs.mean != 1
-        amounts = [told(option.train_time_s, TIME)]
+        amounts = [duration_text(option.train_time_s)]
         if option.train_energy_j is not None:
-            amounts.append(told(option.train_energy_j, ENERGY))
-        amounts.append(amount(option.gpu_hours, f"{self.worker}-hours"))
+            amounts.append(energy_text(option.train_energy_j))
+        amounts.append(estimate_text(option.gpu_hours, f"{self.worker}-hours"))
         currency = (self.footprint.currency if self.footprint else None) or ""
         for name, unit in (("cost", currency), ("co2_kg", "kg CO2e")):
             quantity = getattr(option, name)
             if quantity is not None:
-                amounts.append(amount(quantity, unit))
+                amounts.append(estimate_text(quantity, unit))
         interval = "95 % intervals in brackets" if option.train_time_s.interval else "no intervals"
         source = self._source
         if not option.measured:
@@ -140,13 +139,13 @@ class Advice(analysis.Advice):
             f"Twice as many {self.worker}s ({option.gpus}, same {doubling.rule.replace('_', ' ')}, "
             f"{self._source if option.measured else 'by the law'}) take "
             f"{doubling.time_ratio:.2f} times the time "
-            f"({told(abs(saved_s), TIME)} {'less' if saved_s >= 0 else 'more'})"
+            f"({duration_text(abs(saved_s))} {'less' if saved_s >= 0 else 'more'})"
         )
         if doubling.energy_ratio is not None and option.train_energy_j and base.train_energy_j:
             extra_j = option.train_energy_j.mean - base.train_energy_j.mean
             text += (
                 f" and {doubling.energy_ratio:.2f} times the energy "
-                f"({told(abs(extra_j), ENERGY)} {'more' if extra_j >= 0 else 'less'})"
+                f"({energy_text(abs(extra_j))} {'more' if extra_j >= 0 else 'less'})"
             )
         hours = option.gpu_hours.mean - base.gpu_hours.mean
         return f"{text}, {hours:+,.3g} {self.worker}-hours."
@@ -181,14 +180,14 @@ def _columns(advice: Advice) -> dict[str, Callable[[Option], str]]:
 
     return {
         "gpus": gpus,
-        "cap": lambda option: limit_words("power_limit_w", option.setting["power_limit_w"]),
-        "clock": lambda option: limit_words("clock_limit_mhz", option.setting["clock_limit_mhz"]),
+        "cap": lambda option: limit_label("power_limit_w", option.setting["power_limit_w"]),
+        "clock": lambda option: limit_label("clock_limit_mhz", option.setting["clock_limit_mhz"]),
         "batch": lambda option: str(option.setting["global_batch"] or "-"),
         "precision": lambda option: str(option.setting["precision"] or "-"),
         "hardware": lambda option: str(option.setting["hardware"] or "-"),
-        "time": lambda option: compact(told(option.train_time_s, TIME)),
+        "time": lambda option: compact(duration_text(option.train_time_s)),
         "energy": lambda option: (
-            compact(told(option.train_energy_j, ENERGY)) if option.train_energy_j else "-"
+            compact(energy_text(option.train_energy_j)) if option.train_energy_j else "-"
         ),
         "cost": mean("cost"),
         "kg CO2e": mean("co2_kg"),

@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.groups import group_label
 from wattlaw.analysis.laws import fits as analysis
 from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.api.display import as_dict, as_html
+from wattlaw.formatting import group_label
 
 #: Parts of a fit that are objects in the JSON and several columns of the table.
 _NESTED = ("trusted", "diagnostics", "selected", "breakpoint")

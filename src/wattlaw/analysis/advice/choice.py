@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from wattlaw.analysis.advice.option import Option, Quantity
-from wattlaw.analysis.advice.words import ENERGY, TIME, told
 from wattlaw.errors import BadInput
+from wattlaw.formatting import duration_text, energy_text
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,9 @@ def _kept(constraints: Constraints, worker: str) -> list[str]:
     """Return what is kept, in words that go on after "nothing" or "each"."""
     words = []
     if constraints.deadline_s is not None:
-        words.append(f"meets the deadline of {told(constraints.deadline_s, TIME)}")
+        words.append(f"meets the deadline of {duration_text(constraints.deadline_s)}")
     if constraints.energy_budget_j is not None:
-        words.append(f"keeps within {told(constraints.energy_budget_j, ENERGY)}")
+        words.append(f"keeps within {energy_text(constraints.energy_budget_j)}")
     if constraints.max_slowdown is not None:
         words.append(f"is at most {100 * constraints.max_slowdown:g} % slower than the fastest")
     if constraints.max_gpus is not None:

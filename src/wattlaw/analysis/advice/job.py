@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from wattlaw.analysis.groups import differing_options, group_label
+from wattlaw.analysis.groups import differing_options
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.errors import Refused
+from wattlaw.formatting import group_label
 
 TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"
 #: What makes two runs different jobs, whose epochs do not compare.

@@ -1,13 +1,15 @@
 """A setting that could be run, with what it takes: measured, or predicted by a law."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.metrics import HOUR_S
 from wattlaw.analysis.result import Result, plain
+from wattlaw.formatting import limit_label, plural
 
 #: Settings of an option in its JSON; workload, options and training loop are the job's.
 SETTING = (
@@ -95,6 +97,21 @@ class Option(Result):
     def gpu_hours(self) -> Quantity:
         """Return GPUs x hours of all epochs."""
         return self.train_time_s.times(self.gpus / HOUR_S)
+
+    def label(
+        self, worker: str, names: Collection[str] = (*LIMITS, "precision", "hardware")
+    ) -> str:
+        """Return ``16 GPUs, 200 W, free clock, batch 64 each (1024 in all), fp32``.
+
+        Besides GPUs and batch, it has the settings of ``names``.
+        """
+        setting = self.setting
+        parts = [plural(self.gpus, worker)]
+        parts += [limit_label(name, setting[name]) for name in LIMITS if name in names]
+        if setting["local_batch"] is not None:
+            parts.append(f"batch {setting['local_batch']} each ({setting['global_batch']} in all)")
+        others = [setting[name] for name in ("precision", "hardware") if name in names]
+        return ", ".join([*parts, *(str(value) for value in others if value)])
 
     def same_as(self, other: "Option", *but: str) -> bool:
         """Say whether all settings but these are those of another option."""

@@ -7,13 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import (
-    Limit,
-    at_limit,
-    distinct_limits,
-    limit_words,
-    with_several,
-)
+from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, with_several
 from wattlaw.analysis.caps.rules import LeastEnergyWithin, Rule
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.levels import ERROR
@@ -21,6 +15,7 @@ from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.pooled import Pooled, geometric_mean, pool
 from wattlaw.analysis.result import Result
 from wattlaw.errors import BadInput, Refused
+from wattlaw.formatting import limit_label
 
 BEST, NO_REPEATS, UNKNOWN = "best", "no repeats", "cannot tell"
 ALIKE = "repeats are all the same"
@@ -225,14 +220,14 @@ def _rivals(
 def _why(
     verdict: str, table: pd.DataFrame, chosen: int, rule: Rule, kind: Limit, *, sure: bool
 ) -> str:
-    name = limit_words(kind, table["limit"].iloc[chosen])
+    name = limit_label(kind, table["limit"].iloc[chosen])
     words = f"{name} has the {rule.words} of {len(table)} limits"
     if verdict in (NO_REPEATS, ALIKE):
         return f"{words}; {verdict}: the data cannot tell how sure that is."
     if verdict == BEST:
         return f"{words}; no other may be better by more than {100 * TOLERANCE:g} %."
     doubts = []
-    rivals = [limit_words(kind, value) for value in table.loc[table["rival"], "limit"]]
+    rivals = [limit_label(kind, value) for value in table.loc[table["rival"], "limit"]]
     if rivals:
         doubts.append(f"{', '.join(rivals)} may be better by more than {100 * TOLERANCE:g} %")
     if not sure and rule.slowdown is not None:

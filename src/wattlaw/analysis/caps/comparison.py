@@ -16,19 +16,14 @@ import pandas as pd
 import statsmodels.api as sm
 from scipy import stats
 
-from wattlaw.analysis.caps.limits import (
-    Limit,
-    at_limit,
-    distinct_limits,
-    limit_words,
-    varied_alone,
-)
+from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varied_alone
 from wattlaw.analysis.goodness import exceeds
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL, ROUNDING
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.analysis.levels import ERROR, LEVEL
 from wattlaw.analysis.result import Result
 from wattlaw.errors import BadInput, Refused
+from wattlaw.formatting import limit_label
 
 MARGIN = 0.05
 RUNS = "runs"
@@ -167,7 +162,7 @@ def _telling_rows(
         if counts >= MIN_DISTINCT:
             kept.append(one)
         else:
-            left_out.append(f"{limit_words(limit, value)}: {counts} GPU counts")
+            left_out.append(f"{limit_label(limit, value)}: {counts} GPU counts")
     if len(kept) < 2:
         said = f" ({', '.join(left_out)})" if left_out else ""
         raise Refused(
@@ -265,10 +260,10 @@ def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit, margin: float) ->
     others = frame.iloc[1:]
     row = others.iloc[int(others["beta_difference"].abs().argmax())]
     most = (
-        f"at most {row['beta_difference']:+.3f} ({limit_words(limit, row['limit'])}; 90 % interval "
+        f"at most {row['beta_difference']:+.3f} ({limit_label(limit, row['limit'])}; 90 % interval "
         f"{row['beta_difference_low']:+.3f} to {row['beta_difference_high']:+.3f})"
     )
-    against = limit_words(limit, frame["limit"].iloc[0])
+    against = limit_label(limit, frame["limit"].iloc[0])
     if verdict == SAME:
         return f"The exponent is the same as {against} within {margin:g}: it differs by {most}."
     if verdict == DIFFERENT:

@@ -7,17 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import (
-    Limit,
-    at_limit,
-    distinct_limits,
-    limit_words,
-    with_several,
-)
+from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, with_several
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.speedup import ratios
 from wattlaw.errors import BadInput
+from wattlaw.formatting import limit_label
 
 TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"
 _OF_SERIES = ("family", "rule", "batch")
@@ -112,7 +107,7 @@ def _energies_are(rows: pd.DataFrame) -> list[str]:
 def _logs(rows: pd.DataFrame, column: str, limit: Limit) -> Floats:
     found = rows[column].dropna()
     if (found <= 0).any():
-        where = limit_words(limit, rows[limit].iloc[0])
+        where = limit_label(limit, rows[limit].iloc[0])
         raise BadInput(f"{column} at {where} is {found.min():g}; allowed: above 0")
     logs: Floats = np.log(found.to_numpy(float))
     return logs

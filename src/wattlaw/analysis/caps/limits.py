@@ -8,20 +8,11 @@ import pandas as pd
 
 Limit = Literal["power_limit_w", "clock_limit_mhz"]
 LIMITS: tuple[Limit, ...] = ("power_limit_w", "clock_limit_mhz")
-UNITS = {"power_limit_w": "W", "clock_limit_mhz": "MHz"}
-FREE = {"power_limit_w": "uncapped", "clock_limit_mhz": "free clock"}
 
 
 def other_limit(limit: Limit) -> Limit:
     """Return the limit that has to be held while ``limit`` is varied."""
     return "clock_limit_mhz" if limit == "power_limit_w" else "power_limit_w"
-
-
-def limit_words(limit: Limit, value: float | None) -> str:
-    """Return ``200 W``, ``735 MHz`` or, of a missing value, ``uncapped``, ``free clock``."""
-    if value is None or pd.isna(value):
-        return FREE[limit]
-    return f"{value:g} {UNITS[limit]}"
 
 
 def varied_alone(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pandas as pd
 import statsmodels.api as sm
 from scipy import special
 
-from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, limit_words, varied_alone
+from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varied_alone
 from wattlaw.analysis.claims.verdicts import Effect
 from wattlaw.analysis.goodness import exceeds
 from wattlaw.analysis.laws import observations as seen
@@ -17,6 +17,7 @@ from wattlaw.analysis.levels import LEVEL
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.pooled import pool
 from wattlaw.errors import Refused
+from wattlaw.formatting import limit_label
 
 TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"
 _WORDS = {
@@ -166,8 +167,8 @@ def with_and_without(rows: pd.DataFrame, limit: Limit, value: float | None = Non
     limits = distinct_limits(alone[limit])
     reference, at = limits[0], limits[-1] if value is None else value
     if at not in limits or at == reference:
-        asked = "a lower limit" if value is None else limit_words(limit, value)
-        told = ", ".join(limit_words(limit, one) for one in limits)
+        asked = "a lower limit" if value is None else limit_label(limit, value)
+        told = ", ".join(limit_label(limit, one) for one in limits)
         raise Refused(f"no runs with {asked} beside a higher one or none (there: {told})")
     kinds = [at_limit(alone, limit, one).assign(limited=one == at) for one in (reference, at)]
     return pd.concat(kinds, ignore_index=True)

@@ -8,10 +8,11 @@ import pandas as pd
 
 from wattlaw.analysis.caps.limits import LIMITS, Limit, varied_alone, without_limits
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, group_label, groups
+from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, groups
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.series import FIXED
 from wattlaw.errors import Refused
+from wattlaw.formatting import group_label
 
 _JOB = tuple(name for name in FIXED if name not in (*LIMITS, "dataset_fraction"))
 _RUNS = [

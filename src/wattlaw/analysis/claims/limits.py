@@ -7,7 +7,7 @@ from functools import partial
 import pandas as pd
 
 from wattlaw.analysis.caps.comparison import SAME, compare_limits
-from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, limit_words
+from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits
 from wattlaw.analysis.claims.cases import Checks, on_family, on_runs
 from wattlaw.analysis.claims.effects import (
     ENERGY,
@@ -32,6 +32,7 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.result import plain
 from wattlaw.errors import Refused
+from wattlaw.formatting import limit_label
 
 #: Exponents that differ by less are equal; the margin of ``compare_limits``.
 MARGIN = 0.05
@@ -70,7 +71,7 @@ def _alpha_not_beta(
         values, betas = found.limits["limit"], found.limits["beta"]
         # Exact data have no test; what is not within the margin then differs.
         against = 0.0 if found.difference_p is None else found.difference_p
-        told = {limit_words(limit, one): float(b) for one, b in zip(values, betas, strict=True)}
+        told = {limit_label(limit, one): float(b) for one, b in zip(values, betas, strict=True)}
         yield Tested(
             found.sentence.rstrip("."), found.verdict == SAME, against,
             {
@@ -80,7 +81,7 @@ def _alpha_not_beta(
         )  # fmt: skip
         lowest = distinct_limits(rows[limit])[-1]
         yield Within(
-            "alpha_ratio", f"time under {limit_words(limit, lowest)} over that without",
+            "alpha_ratio", f"time under {limit_label(limit, lowest)} over that without",
             under_limit(with_and_without(rows, limit), TIME, limit), math.log(1 + MOVED),
             show=ratio, shape="{:.3f}",
         )  # fmt: skip
@@ -200,7 +201,7 @@ def slow_down_shrinks(findings: Findings) -> Claim:
         slower = contrast(both, TIME, "cell", few)
         if slower.bounds(ERROR)[1] < math.log(1 + SHRINKS):
             raise Refused(
-                f"{limit_words('power_limit_w', limits[-1])} does not slow {shared[0]} GPUs"
+                f"{limit_label('power_limit_w', limits[-1])} does not slow {shared[0]} GPUs"
             )
         change = contrast(both, TIME, "cell", few | {-MANY_GPUS: -1.0, MANY_GPUS: 1.0})
         yield Within(

@@ -10,13 +10,13 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from wattlaw.analysis.groups import group_label
 from wattlaw.api import fits as tables
 from wattlaw.api import results as stores
 from wattlaw.api.fits import Fits
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import JsonOption
 from wattlaw.errors import BadInput, Refused
+from wattlaw.formatting import group_label
 from wattlaw.text import collapse_whitespace, shorten
 
 app = typer.Typer()

@@ -20,8 +20,8 @@ from wattlaw.report.figures.figure import Figure
 
 _MIT, _KIT, _OURS = frozenset({"mit-2022"}), frozenset({"kit-2025"}), frozenset[str]()
 _BOTH = _MIT | _KIT
-_CAP: dict[str, Limit] = {"limit": "power_limit_w"}
-_CLOCK: dict[str, Limit] = {"limit": "clock_limit_mhz"}
+_CAP: Limit = "power_limit_w"
+_CLOCK: Limit = "clock_limit_mhz"
 
 GALLERY: tuple[Figure, ...] = (
     Figure(
@@ -38,12 +38,12 @@ GALLERY: tuple[Figure, ...] = (
     ),
     Figure(
         "epoch_time_by_cap", "Seconds per epoch by power cap", "scaling", _MIT,
-        partial(scaling.epoch_time_by_limit, **_CAP),
+        partial(scaling.epoch_time_by_limit, limit=_CAP),
         "By power cap: a cap that moves alpha shifts a line, one that moves beta tilts it",
     ),
     Figure(
         "epoch_time_by_clock", "Seconds per epoch by SM clock", "scaling", _MIT,
-        partial(scaling.epoch_time_by_limit, **_CLOCK), "By locked SM clock",
+        partial(scaling.epoch_time_by_limit, limit=_CLOCK), "By locked SM clock",
     ),
     Figure(
         "speedup", "Speedup", "scaling", _BOTH, scaling.speedup,
@@ -92,19 +92,23 @@ GALLERY: tuple[Figure, ...] = (
         "Energy per GPU-hour as a mean power: all counted energy, divided by the GPUs",
     ),
     Figure(
-        "effects_by_cap", "Speed and energy by power cap", "caps", _MIT, partial(limits.effects, **_CAP),
+        "effects_by_cap", "Speed and energy by power cap", "caps", _MIT,
+        partial(limits.effects, limit=_CAP),
         "At the smallest and at the largest count of workers that were run under caps",
     ),
     Figure(
-        "effects_by_clock", "Speed and energy by SM clock", "caps", _MIT, partial(limits.effects, **_CLOCK),
+        "effects_by_clock", "Speed and energy by SM clock", "caps", _MIT,
+        partial(limits.effects, limit=_CLOCK),
         "At the smallest and at the largest count of workers that were run at locked clocks",
     ),
     Figure(
-        "exponents_by_cap", "Exponent by power cap", "caps", _MIT, partial(limits.exponents, **_CAP),
+        "exponents_by_cap", "Exponent by power cap", "caps", _MIT,
+        partial(limits.exponents, limit=_CAP),
         "Above each panel: the verdict of the tests of a difference and of equivalence",
     ),
     Figure(
-        "exponents_by_clock", "Exponent by SM clock", "caps", _MIT, partial(limits.exponents, **_CLOCK),
+        "exponents_by_clock", "Exponent by SM clock", "caps", _MIT,
+        partial(limits.exponents, limit=_CLOCK),
         "Above each panel: the verdict of the tests of a difference and of equivalence",
     ),
     Figure(
@@ -123,12 +127,12 @@ GALLERY: tuple[Figure, ...] = (
     ),
     Figure(
         "variation_by_cap", "Variation of utilisation by power cap", "utilisation", _MIT,
-        partial(utilisation.variation_by_limit, **_CAP),
+        partial(utilisation.variation_by_limit, limit=_CAP),
         "By power cap: the larger, the less evenly the GPUs are used",
     ),
     Figure(
         "variation_by_clock", "Variation of utilisation by SM clock", "utilisation", _MIT,
-        partial(utilisation.variation_by_limit, **_CLOCK), "By locked SM clock",
+        partial(utilisation.variation_by_limit, limit=_CLOCK), "By locked SM clock",
     ),
     Figure(
         "strong_scaling", "Strong scaling: constant global batch", "batch", _KIT,

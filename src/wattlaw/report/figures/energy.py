@@ -68,8 +68,8 @@ def energy_parts(findings: Findings) -> alt.ConcatChart | None:
     rows = rows[rows["energy_is"].str.startswith("gpu+")]
     if rows.empty:
         return None
-    by = (*PANEL_COLUMNS, "rule", "batch", "energy_is")
-    facets = facet(_longest_series(rows), by, (), one_panel=False)
+    panel_by = (*PANEL_COLUMNS, "rule", "batch", "energy_is")
+    facets = facet(_longest_series(rows), panel_by, (), one_panel=False)
     rows = facets.rows
     size, unit = choose_unit(rows["energy_per_epoch_j"], JOULE_UNITS)
     others = rows["energy_is"].str.split(",").str[0].str.removeprefix("gpu+").str.upper()

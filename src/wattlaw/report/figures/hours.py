@@ -128,8 +128,8 @@ def _elasticities(findings: Findings) -> list[str]:
         return []
     terms = findings.factor_model.terms.set_index("term")
     return [
-        f"elasticity with {rate} "
-        + with_interval(*terms.loc[f"log_{rate}", ["estimate", "low", "high"]], 2)
+        f"elasticity with {rate} {with_interval(term['estimate'], term['low'], term['high'], 2)}"
         for rate in ("samples", "steps")
         if f"log_{rate}" in terms.index
+        for term in [terms.loc[f"log_{rate}"]]
     ]

@@ -50,7 +50,7 @@ def with_column(channel: Channel, column: str) -> Channel:
 def points(
     table: pd.DataFrame, x: alt.X, y: alt.Y, styles: Styles, tooltip: Mapping[str, str],
     size: int = POINT,
-) -> alt.Chart:  # fmt: skip
+) -> Any:  # fmt: skip
     """Return points in the styles of their ``line``; ``tooltip`` has a title for each column."""
     tooltips = [alt.Tooltip(column, title=title) for column, title in tooltip.items()]
     base = alt.Chart(compact(table, column_of(x), column_of(y), "line", *tooltip))
@@ -73,7 +73,7 @@ def error_bars(
     return [base.encode(y=with_column(y, low), y2=f"{high}:Q", x=x)]
 
 
-def line(table: pd.DataFrame, x: alt.X, y: alt.Y, styles: Styles, width: float = 1.6) -> alt.Chart:
+def line(table: pd.DataFrame, x: alt.X, y: alt.Y, styles: Styles, width: float = 1.6) -> Any:
     """Return a line for each ``line`` of the table."""
     base = alt.Chart(compact(table, column_of(x), column_of(y), "line"))
     base = base.mark_line(strokeWidth=width).encode(strokeDash=styles["strokeDash"])
@@ -83,7 +83,7 @@ def line(table: pd.DataFrame, x: alt.X, y: alt.Y, styles: Styles, width: float =
 def band(
     table: pd.DataFrame, x: alt.X, y: alt.Y, styles: Styles, low: str = "low", high: str = "high",
     opacity: float = 0.2,
-) -> alt.Chart:  # fmt: skip
+) -> Any:  # fmt: skip
     """Return the area between ``low`` and ``high`` for each ``line`` of the table."""
     base = alt.Chart(compact(table, column_of(x), low, high, "line"))
     base = base.mark_area(opacity=opacity, clip=True).encode(**_by_line(styles))
@@ -107,7 +107,7 @@ def curve(
     return [*bars, *lines, points(table, x, y, styles, tooltip)]
 
 
-def reference_line(value: float, channel: str = "y", color: str = FAINT) -> alt.Chart:
+def reference_line(value: float, channel: str = "y", color: str = FAINT) -> Any:
     """Return a thin dashed line across a panel at a value of ``x`` or ``y``."""
     rule = alt.Chart(pd.DataFrame({channel: [value]}))
     rule = rule.mark_rule(strokeDash=[4, 4], color=color, strokeWidth=1.2)

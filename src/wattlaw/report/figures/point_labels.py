@@ -97,9 +97,11 @@ def _overlap(box: Box, other: Box) -> bool:
 
 def _pixels(channel: alt.X | alt.Y, values: pd.Series, size: int) -> "np.ndarray[Any, Any]":
     """Return the position of each value along its axis."""
-    scale: Any = channel.to_dict()["scale"]
+    spec: Any = channel.to_dict()
+    scale = spec["scale"]
     low, high = np.array(scale["domain"], dtype=float)
     positions: np.ndarray[Any, Any] = values.to_numpy(float)
     if scale.get("type") == "log":
         low, high, positions = np.log(low), np.log(high), np.log(positions)
-    return size * (positions - low) / (high - low)
+    shares: np.ndarray[Any, Any] = (positions - low) / (high - low)
+    return size * shares

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from wattlaw.analysis.advice.advice import Advice
+from wattlaw.analysis.advice.doubling import Doubling
 from wattlaw.analysis.advice.option import Option, Quantity
 from wattlaw.analysis.caps.limits import LIMITS, Limit
 from wattlaw.analysis.findings import Findings
@@ -14,14 +15,13 @@ from wattlaw.formatting import (
     TIME_UNITS,
     Units,
     choose_unit,
-    energy,
-    estimate,
+    duration_text,
+    energy_text,
+    estimate_text,
     limit_label,
     number,
     percent,
-    plural,
     sentence,
-    time,
 )
 from wattlaw.report.topics.measured import worker_noun
 from wattlaw.report.topics.table import Column, Table, build_table, text_column
@@ -34,6 +34,12 @@ _VARIANTS = "The runs are of "
 class _Row(NamedTuple):
     advice: Advice
     option: Option
+
+
+class _Doubled(NamedTuple):
+    advice: Advice
+    option: Option  # with twice the GPUs
+    doubling: Doubling
 
 
 def recommended(findings: Findings) -> Table | None:
@@ -67,20 +73,17 @@ def front(findings: Findings) -> Table | None:
 def doublings(findings: Findings) -> Table | None:
     """Return the effect of twice the recommended GPUs on time and energy."""
     pairs = [(advice, advice.next_doubling) for advice in findings.advice if advice.next_doubling]
-    rows = [(_Row(advice, doubling.option), doubling) for advice, doubling in pairs]
+    rows = [_Doubled(advice, doubling.option, doubling) for advice, doubling in pairs]
     options = [doubling.option for _, doubling in pairs]
-    amounts = [
+    columns = [
+        text_column("workload", lambda row: row.advice.workload),
+        Column("from N", lambda row: number(row.doubling.of.gpus)),
+        Column("to N", lambda row: number(row.option.gpus)),
+        Column("time", lambda row: percent(row.doubling.time_ratio)),
+        Column("energy", lambda row: percent(row.doubling.energy_ratio)),
         _amounts("training time", options, "train_time_s", TIME_UNITS),
         _amounts("training energy", options, "train_energy_j", ENERGY_UNITS),
-    ]
-    columns = [
-        text_column("workload", lambda row: row[0].advice.workload),
-        Column("from N", lambda row: number(row[1].of.gpus)),
-        Column("to N", lambda row: number(row[1].option.gpus)),
-        Column("time", lambda row: percent(row[1].time_ratio)),
-        Column("energy", lambda row: percent(row[1].energy_ratio)),
-        *(Column(amount.heading, lambda row, cell=amount.cell: cell(row[0])) for amount in amounts),
-        text_column("known by", lambda row: _known_by(row[0])),
+        text_column("known by", _known_by),
     ]
     return build_table(
         "doublings",
@@ -109,10 +112,10 @@ def advice_sentences(findings: Findings) -> Iterator[str]:
         if option is None:
             yield f"{advice.workload}: nothing is recommended. {advice.reason}"
             continue
-        text = f"{advice.workload}: {_setting(findings, advice.worker, option)}: "
-        text += time(option.epoch_time_s)
+        text = f"{advice.workload}: {option.label(advice.worker, findings.differing)}: "
+        text += duration_text(option.epoch_time_s)
         if option.energy_j is not None:
-            text += f" and {energy(option.energy_j)}"
+            text += f" and {energy_text(option.energy_j)}"
         text += " per epoch" + (" (measured once)" if option.repeats == 1 else "")
         variants = any(warning.startswith(_VARIANTS) for warning in advice.warnings)
         yield f"{text}.{' Runs of other variants of this job were left out.' if variants else ''}"
@@ -143,21 +146,6 @@ def merge_equal(texts: Sequence[tuple[str, str]], count: int) -> list[str]:
     ]
 
 
-def _setting(findings: Findings, worker: str, option: Option) -> str:
-    """Return an option's setting without what is the same in all runs."""
-    setting, differing = option.setting, findings.differing
-    parts = [plural(option.gpus, worker)]
-    parts += [limit_label(kind, setting[kind]) for kind in LIMITS if kind in differing]
-    if setting["local_batch"] is not None:
-        parts.append(f"batch {setting['local_batch']} each ({setting['global_batch']} in all)")
-    parts += [
-        str(setting[name])
-        for name in ("precision", "hardware")
-        if name in differing and setting[name]
-    ]
-    return ", ".join(parts)
-
-
 def _columns(findings: Findings, rows: Sequence[_Row]) -> list[Column]:
     differing = [name for name in ("hardware", "precision") if name in findings.differing]
     options = [row.option for row in rows]
@@ -172,7 +160,7 @@ def _columns(findings: Findings, rows: Sequence[_Row]) -> list[Column]:
         Column("batch", _batch),
         _amounts("epoch time", options, "epoch_time_s", TIME_UNITS),
         _amounts("epoch energy", options, "energy_j", ENERGY_UNITS),
-        Column("epochs", lambda row: estimate(row.option.epochs)),
+        Column("epochs", lambda row: estimate_text(row.option.epochs)),
         _amounts("training time", options, "train_time_s", TIME_UNITS),
         _amounts("training energy", options, "train_energy_j", ENERGY_UNITS),
         *([] if has_footprint else [hours]),
@@ -190,13 +178,13 @@ def _amounts(heading: str, options: Sequence[Option], name: str, units: Units) -
     quantities = [getattr(option, name) for option in options]
     size, unit = choose_unit([q.mean for q in quantities if q is not None], units)
 
-    def cell(row: _Row) -> str:
+    def cell(row: _Row | _Doubled) -> str:
         quantity = getattr(row.option, name)
         epochs = row.option.epochs
         of_training = quantity is not None and name.startswith("train_")
         if of_training and epochs.low in (None, epochs.high):
             quantity = Quantity(quantity.mean)
-        return estimate(quantity, size=size)
+        return estimate_text(quantity, size=size)
 
     return Column(f"{heading} ({unit})", cell)
 
@@ -214,7 +202,7 @@ def _limit_column(kind: Limit) -> Column:
     return text_column(LIMIT_NAMES[kind], lambda row: limit_label(kind, row.option.setting[kind]))
 
 
-def _known_by(row: _Row) -> str:
+def _known_by(row: _Row | _Doubled) -> str:
     option = row.option
     if option.measured:
         return "measured" if option.repeats != 1 else "measured once"

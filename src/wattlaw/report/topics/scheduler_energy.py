@@ -69,18 +69,14 @@ def energies(findings: Findings) -> Table | None:
     )
 
 
-def _setting_row(runs: pd.DataFrame) -> dict[str, Any]:
+def _setting_row(runs: pd.DataFrame) -> dict[Any, Any]:
     """Return the means of a setting's runs, and the median and range of their ratios."""
     ratios = runs["ratio"].dropna()
     n, median, low, high = spread(ratios)[:4] if len(ratios) else (0, None, None, None)
-    return {
-        **runs.iloc[0].to_dict(),
-        "n": len(runs),
-        **runs[["ours_j", "site_energy_j", "covered"]].astype(float).mean().to_dict(),
-        "ratio": median,
-        "ratio_low": low if n > 1 else None,
-        "ratio_high": high if n > 1 else None,
-    }
+    row: dict[Any, Any] = runs.iloc[0].to_dict()
+    row |= runs[["ours_j", "site_energy_j", "covered"]].astype(float).mean().to_dict()
+    ends = (low, high) if n > 1 else (None, None)
+    return row | {"n": len(runs), "ratio": median, "ratio_low": ends[0], "ratio_high": ends[1]}
 
 
 def agreement_sentences(findings: Findings) -> Iterator[str]:

@@ -7,11 +7,20 @@ from rich import box
 from rich.table import Table
 
 from wattlaw.analysis.advice.option import Quantity
-from wattlaw.analysis.advice.words import ENERGY, TIME, Units, amount, number, told
-from wattlaw.analysis.caps.limits import limit_words
 from wattlaw.cli.commands.simulate.settings import Calibrated
 from wattlaw.cli.common.console import Console
-from wattlaw.formatting import plural
+from wattlaw.formatting import (
+    ENERGY_UNITS,
+    TIME_UNITS,
+    Units,
+    choose_unit,
+    duration_text,
+    energy_text,
+    estimate_text,
+    limit_label,
+    number,
+    plural,
+)
 from wattlaw.simulator.job import SimulatedJob
 
 Row = Mapping[str, Any]
@@ -71,30 +80,30 @@ def _description(row: Row) -> list[str]:
     lines = [
         f"{plural(row['gpus'], 'GPU')} on {plural(row['nodes'], 'node')}, local batch "
         f"{row['local_batch']:,}, global batch {row['global_batch']:,}, "
-        f"{limit_words('power_limit_w', row['power_limit_w'])}, "
-        f"{limit_words('clock_limit_mhz', row['clock_limit_mhz'])}",
-        f"One epoch takes {told(_quantity(row, 'epoch_time_s'), TIME)} "
+        f"{limit_label('power_limit_w', row['power_limit_w'])}, "
+        f"{limit_label('clock_limit_mhz', row['clock_limit_mhz'])}",
+        f"One epoch takes {duration_text(_quantity(row, 'epoch_time_s'))} "
         f"({number(row['samples_per_s'])} samples/s). It uses "
-        f"{told(_quantity(row, 'gpu_energy_per_epoch_j'), ENERGY)} on GPUs, "
-        f"{told(row['cpu_energy_per_epoch_j'], ENERGY)} on CPUs and "
-        f"{told(row['dram_energy_per_epoch_j'], ENERGY)} on DRAM.",
-        f"Training ({plural(row['epochs'], 'epoch')}): {told(row['train_time_s'], TIME)}, "
-        f"{told(row['energy_j'], ENERGY)} in total, {told(row['gpu_energy_j'], ENERGY)} on GPUs, "
+        f"{energy_text(_quantity(row, 'gpu_energy_per_epoch_j'))} on GPUs, "
+        f"{energy_text(row['cpu_energy_per_epoch_j'])} on CPUs and "
+        f"{energy_text(row['dram_energy_per_epoch_j'])} on DRAM.",
+        f"Training ({plural(row['epochs'], 'epoch')}): {duration_text(row['train_time_s'])}, "
+        f"{energy_text(row['energy_j'])} in total, {energy_text(row['gpu_energy_j'])} on GPUs, "
         f"{number(row['gpu_hours'])} GPU-hours.",
-        f"Each GPU draws {amount(_quantity(row, 'power_per_gpu_w'), 'W')} at "
+        f"Each GPU draws {estimate_text(_quantity(row, 'power_per_gpu_w'), 'W')} at "
         f"{row['sm_clock_mhz']:,.0f} MHz. Utilization: SMs {100 * row['sm_util']:.0f} %, "
         f"memory {100 * row['mem_util']:.0f} %.",
         f"Bottleneck: {_bottleneck(row)}.",
     ]
     if row["eval_time_s"] is not None:
         lines.append(
-            f"Each evaluation adds {told(row['eval_time_s'], TIME)} and "
-            f"{told(row['eval_gpu_energy_j'], ENERGY)} on GPUs."
+            f"Each evaluation adds {duration_text(row['eval_time_s'])} and "
+            f"{energy_text(row['eval_gpu_energy_j'])} on GPUs."
         )
     if row["epochs_to_target"] is not None:
         lines.append(
             f"To the target: {number(row['epochs_to_target'])} epochs, "
-            f"{told(row['time_to_target_s'], TIME)}, {told(row['energy_to_target_j'], ENERGY)}."
+            f"{duration_text(row['time_to_target_s'])}, {energy_text(row['energy_to_target_j'])}."
         )
     return lines
 
@@ -117,12 +126,12 @@ def _step_parts(row: Row) -> list[str]:
         bar = "#" * round(_BAR_WIDTH * share)
         lines.append(f"  {label:<{_LABEL_WIDTH}} {_ms(row[part]):>9} {100 * share:5.1f} %  {bar}")
     if row["startup_s"]:
-        lines.append(f"Each epoch starts with {told(row['startup_s'], TIME)} of startup.")
+        lines.append(f"Each epoch starts with {duration_text(row['startup_s'])} of startup.")
     return lines
 
 
 def _ms(seconds: float) -> str:
-    return f"{number(1e3 * seconds)} ms" if seconds < 10 else told(seconds, TIME)
+    return f"{number(1e3 * seconds)} ms" if seconds < 10 else duration_text(seconds)
 
 
 def _sweep(rows: Sequence[Row]) -> Table:
@@ -149,15 +158,12 @@ def _in_unit(name: str, units: Units, unit_from: str = "") -> Column:
     """Return a column of amounts in the unit that fits its median, or that of ``unit_from``."""
 
     def cells(rows: Sequence[Row]) -> list[str]:
-        values = sorted(row[unit_from or name] for row in rows if row[name] is not None)
-        if not values:
-            return ["-"] * len(rows)
-        median = values[len(values) // 2]
-        unit, size, _ = next(unit for unit in units if median >= unit[2])
+        values = [row[unit_from or name] for row in rows if row[name] is not None]
+        size, unit = choose_unit(values, units)
         return [
             "-"
             if row[name] is None
-            else told(_quantity(row, name), ((unit, size, 0.0),)).replace(" to ", "-")
+            else estimate_text(_quantity(row, name), unit, size).replace(" to ", "-")
             for row in rows
         ]
 
@@ -172,17 +178,17 @@ def _number(name: str, form: str) -> Column:
 _NO_VALUE = {"-", "uncapped", "free clock"}
 _COLUMNS: Mapping[str, Column] = {
     "GPUs": _number("gpus", ","),
-    "cap": _each(lambda row: limit_words("power_limit_w", row["power_limit_w"])),
-    "clock": _each(lambda row: limit_words("clock_limit_mhz", row["clock_limit_mhz"])),
+    "cap": _each(lambda row: limit_label("power_limit_w", row["power_limit_w"])),
+    "clock": _each(lambda row: limit_label("clock_limit_mhz", row["clock_limit_mhz"])),
     "batch": _number("global_batch", ","),
-    "epoch": _in_unit("epoch_time_s", TIME),
+    "epoch": _in_unit("epoch_time_s", TIME_UNITS),
     "speedup": _number("speedup", ".4g"),
     "efficiency": _number("parallel_efficiency", ".2g"),
     "beta": _number("beta", ".3f"),
     "W per GPU": _each(lambda row: number(row["power_per_gpu_w"])),
-    "GPU energy": _in_unit("gpu_energy_per_epoch_j", ENERGY, unit_from="energy_per_epoch_j"),
-    "total energy": _in_unit("energy_per_epoch_j", ENERGY),
-    "time to target": _in_unit("time_to_target_s", TIME),
-    "energy to target": _in_unit("energy_to_target_j", ENERGY),
+    "GPU energy": _in_unit("gpu_energy_per_epoch_j", ENERGY_UNITS, unit_from="energy_per_epoch_j"),
+    "total energy": _in_unit("energy_per_epoch_j", ENERGY_UNITS),
+    "time to target": _in_unit("time_to_target_s", TIME_UNITS),
+    "energy to target": _in_unit("energy_to_target_j", ENERGY_UNITS),
     "bottleneck": _each(_bottleneck),
 }
