@@ -12,7 +12,8 @@ from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advice.advice import Advice, advise
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.cli.commands import advise as advising
+from wattlaw.api import results
+from wattlaw.cli.commands.advise import advise as advise_command
 from wattlaw.errors import BadInput, Refused
 
 DIMENET = {"dimenet": MIT["dimenet"]}
@@ -394,12 +395,14 @@ def test_a_constraint_that_nothing_can_keep_is_bad_input(made, asked):
 
 @pytest.fixture
 def store(made, monkeypatch):
-    """Let the command read the study instead of files."""
-    monkeypatch.setattr(advising, "read_stores", lambda paths: (made.runs, made.epochs))
+    """Let the command read the study instead of files; return a path to give to it."""
+    monkeypatch.setattr(results.Store, "existing", lambda path: path)
+    monkeypatch.setattr(results, "read_stores", lambda paths: (made.runs, made.epochs))
+    return Path("store")
 
 
 def test_the_command_prints_json_that_is_the_advice(made, store, capsys):
-    code = advising.advise([], "dimenet", deadline="30min", epochs=3, grid="400", as_json=True)
+    code = advise_command([store], "dimenet", deadline="30min", epochs=3, grid="400", as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert code == 0
     assert told == advice(
@@ -413,7 +416,7 @@ def test_the_command_prints_json_that_is_the_advice(made, store, capsys):
 
 def test_the_command_says_it_in_words_first(store, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    assert advising.advise([], "dimenet", max_slowdown="5%", price="0.2", grid="de") == 0
+    assert advise_command([store], "dimenet", max_slowdown="5%", price="0.2", grid="de") == 0
     text = capsys.readouterr().out
     first = text.splitlines()[0]
     assert first.startswith("Run dimenet on 128 GPUs, 200 W, free clock, batch 128 each")
@@ -424,7 +427,7 @@ def test_the_command_says_it_in_words_first(store, capsys, monkeypatch):
 
 
 def test_the_command_names_an_answer_that_is_none(store, capsys):
-    assert advising.advise([], "dimenet", deadline="1s", max_gpus=2) == 0
+    assert advise_command([store], "dimenet", deadline="1s", max_gpus=2) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "Nothing to recommend for dimenet: Nothing meets the deadline of 1 s" in text
     assert "Nearest: 2 GPUs" in text
@@ -432,9 +435,9 @@ def test_the_command_names_an_answer_that_is_none(store, capsys):
 
 @pytest.mark.parametrize(
     ("asked", "words"),
-    [({"deadline": "6"}, "--deadline"), ({"max_slowdown": "5"}, "--max-slowdown"),
-     ({"energy_budget": "50"}, "--energy-budget"), ({"grid": "atlantis"}, "--grid")],
+    [({"deadline": "6"}, "deadline: "), ({"max_slowdown": "5"}, "max_slowdown: "),
+     ({"energy_budget": "50"}, "energy_budget: "), ({"grid": "atlantis"}, "grid: ")],
 )  # fmt: skip
 def test_the_command_names_an_option_that_it_cannot_read(store, asked, words):
     with pytest.raises(BadInput, match=words):
-        advising.advise([], "dimenet", **asked)
+        advise_command([store], "dimenet", **asked)

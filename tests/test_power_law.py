@@ -17,7 +17,7 @@ from conftest import wattlaw
 from wattlaw.analysis.laws.fits import LAW_KEYS, fit_groups
 from wattlaw.analysis.laws.observations import POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import fit_power_law
-from wattlaw.cli.commands.export import _flat
+from wattlaw.api.fits import fit
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 
@@ -346,9 +346,9 @@ def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys
     shown = capsys.readouterr()
     lines = {words[1]: " ".join(words) for one in shown.out.splitlines() if (words := one.split())
              and words[0] == "s"}  # fmt: skip
-    assert lines["straight"].endswith("2-424 power none seen")
+    assert lines["straight"].endswith("2-424 power none")
     assert "at 64: 0." in lines["schnet"]
-    assert lines["few"].endswith("1-4 power cannot tell")
+    assert lines["few"].endswith("1-4 power not testable")
     assert "no law for s two: 2 distinct" in shown.err
     assert main([*line, "--json"]) == 0
     rows = {row["group"]["s"]: row for row in json.loads(capsys.readouterr().out)}
@@ -359,11 +359,11 @@ def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys
 
 def test_fits_are_exported_flat(tmp_path):
     table = pd.DataFrame({"s": [1, 1, 1, 2, 2], "n": [1, 2, 4, 1, 2], "t": [4.0, 2.1, 1, 2, 1]})
-    flat = _flat(fit_groups(table, "n", "t", ["s"]))
+    flat = fit(table, "n", "t", by="s").to_frame()
     assert {"group.s", "trusted.beta_ci", "selected.law", "reason"} <= {*flat.columns}
     assert not {"trusted", "selected", "diagnostics"} & {*flat.columns}
     assert flat["n"].tolist() == [3, pd.NA]
-    assert _flat(fit_groups(table.iloc[:0], "n", "t", ["s"])).empty
+    assert fit(table.iloc[:0], "n", "t", by="s").to_frame().empty
     assert len(pa.Table.from_pandas(flat)) == 2
 
 

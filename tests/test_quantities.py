@@ -2,7 +2,7 @@
 
 import pytest
 
-from wattlaw.cli.common.quantities import duration_s, energy_j, finite, share
+from wattlaw.api.quantities import duration_s, energy_j, finite, share
 from wattlaw.errors import BadInput
 
 

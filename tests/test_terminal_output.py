@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import environment
+from wattlaw.api.progress import LineProgress
 from wattlaw.cli.common.console import Console
-from wattlaw.cli.common.progress import PlainLines
 from wattlaw.cli.main import main
 from wattlaw.formatting import clean
 from wattlaw.store.record import RunRecord
@@ -117,7 +117,7 @@ def test_markup_and_emoji_codes_of_data_are_shown_as_they_are(store, capsys):
 
 
 def test_a_line_break_in_data_makes_no_line_of_its_own(tmp_path, capsys):
-    observer = PlainLines(Console(), 1)
+    observer = LineProgress(Console().print, 1)
     one = record("a" * 16, "failed").model_copy(update={"reason": "first\nwattlaw: forged"})
     observer.ended(one, here=True)
     observer.noted("queue\nwattlaw: forged")

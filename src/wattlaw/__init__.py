@@ -1,23 +1,39 @@
-"""Measure how training time and energy scale, find the laws behind it, say what to run."""
+"""Measure how training time and energy scale, fit laws to the measurements, recommend settings."""
 
 TYPE_CHECKING = False  # for `python -m wattlaw`, `typing` may still be a file of the working folder
 if TYPE_CHECKING:
+    from wattlaw.api.fits import fit
+    from wattlaw.api.results import open
+    from wattlaw.api.studies import load_study, run
     from wattlaw.launch.tracking import Track, track
 
     __version__: str
 
-__all__ = ["Track", "__version__", "track"]
+__all__ = ["Track", "__version__", "fit", "load_study", "open", "run", "track"]
+
+_MODULES = {
+    "Track": "launch.tracking",
+    "fit": "api.fits",
+    "load_study": "api.studies",
+    "open": "api.results",
+    "run": "api.studies",
+    "track": "launch.tracking",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Import what is asked for when it is asked for: ``import wattlaw`` stays quick."""
-    if name in ("Track", "track"):
-        from wattlaw.launch import tracking
+    """Import a name when it is first used, so that ``import wattlaw`` is quick."""
+    if name in _MODULES:
+        from importlib import import_module
 
-        return getattr(tracking, name)
+        return getattr(import_module(f"wattlaw.{_MODULES[name]}"), name)
     if name == "__version__":
         return _version()
     raise AttributeError(f"module 'wattlaw' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def _version() -> str:

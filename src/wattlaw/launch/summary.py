@@ -1,12 +1,105 @@
 """What a recorded run came to, for people: its windows by name, with time and energy."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from wattlaw.store.record import VERDICTS, RunRecord
 from wattlaw.store.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _ENERGIES = ("gpu", "cpu", "dram")
+
+
+@dataclass(frozen=True)
+class TrackResult:
+    """Time and energy of a tracked block. A value that is not known is None.
+
+    Parameters
+    ----------
+    name
+        The name of the run.
+    duration_s
+        Time from the start to the end of the block.
+    energy_j
+        Energy of the outermost scope that was measured: all parts of the machine that have a
+        meter, together. None where a part of it was not measured.
+    energy_scope
+        The parts that ``energy_j`` counts, such as ``gpu+cpu+dram``.
+    energy_source
+        How it is known: ``counter``, ``integral``, ``simulated``, ``estimated`` or ``none``.
+    power_mean_w
+        ``energy_j / duration_s``.
+    verdict
+        The quality of the energy: ``ok``, ``suspect``, ``partial``, ``implausible`` or
+        ``unavailable``.
+    reason
+        Why a value is missing or suspect; None where nothing is.
+    run_id
+        The id of the run in the store.
+    """
+
+    name: str
+    duration_s: float | None = None
+    energy_j: float | None = None
+    energy_scope: str | None = None
+    energy_source: str = "none"
+    power_mean_w: float | None = None
+    verdict: str = "unavailable"
+    reason: str | None = None
+    run_id: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain Python."""
+        return asdict(self)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the fields as a table of one row."""
+        import pandas as pd
+
+        return pd.DataFrame([self.to_dict()])
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False, na_rep="-"))
+
+
+def track_result(
+    record: RunRecord, folder: RunFolder, host: str, start_ns: int, duration_s: float
+) -> TrackResult:
+    """Return the time and energy of a block of a finished run, from its samples."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from wattlaw.telemetry.energy import energy_of_windows
+
+    samples = pq.read_table(folder.telemetry_path)
+    block = pa.table({"host": [host], "start_ns": [start_ns], "duration_s": [duration_s]})
+    facts = {(report.host, device.id): device.facts for report in record.samplers
+             for device in report.devices}  # fmt: skip
+    (row,) = energy_of_windows(block, samples, facts).to_pylist()
+    energies_j = {part: row[f"{part}_energy_j"] for part in _ENERGIES}
+    known = {part: value for part, value in energies_j.items() if value is not None}
+    verdict = row["energy_verdict"]
+    is_usable = bool(known) and VERDICTS.index(verdict) < VERDICTS.index("partial")
+    energy_j = math.fsum(known.values()) if is_usable else None
+    reason = row["energy_reason"]
+    if energy_j is None and reason is None:
+        missing = [item for report in record.samplers for item in report.unavailable.items()]
+        reason = "; ".join(f"{meter}: {why}" for meter, why in missing)
+        reason = reason or "the samples of the block have no energy"
+    return TrackResult(
+        name=record.spec.workload.name,
+        duration_s=duration_s,
+        energy_j=energy_j,
+        energy_scope="+".join(known) if is_usable else None,
+        energy_source=row["energy_source"],
+        power_mean_w=energy_j / duration_s if energy_j is not None and duration_s > 0 else None,
+        verdict=verdict,
+        reason=reason,
+        run_id=record.run_id,
+    )
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,18 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
+
+from pydantic import JsonValue
 
 from wattlaw.devices.meter import Target
 from wattlaw.launch.nested_recording import NestedRecording
 from wattlaw.launch.recording import Recording
-from wattlaw.launch.summary import summary_line
+from wattlaw.launch.summary import TrackResult, summary_line, track_result
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
@@ -50,12 +52,18 @@ class Track:
     records, so that no device is counted twice.
     """
 
-    def __init__(self, recording: Recording | NestedRecording | None, *, quiet: bool) -> None:
+    def __init__(
+        self, name: str, recording: Recording | NestedRecording | None, *, quiet: bool
+    ) -> None:
         self._recording, self._quiet = recording, quiet
         self._pid = os.getpid()  # a process that was forked off is not the one that records
         self._open: list[_Open] = []
+        self._has_windows = False
+        self._start_ns, self._start_s = 0, 0.0
         #: The stored run, after the end.
         self.record: RunRecord | None = None
+        #: Time and energy of the block. Its values are None until the block has ended.
+        self.result = TrackResult(name, reason=_WHY_NONE[type(recording)])
 
     def __enter__(self) -> Self:
         if self._recording is not None:
@@ -64,6 +72,7 @@ class Track:
                 atexit.register(self._at_exit)
             except Exception as error:  # measuring must not stop the measured
                 self._stop(error)
+        self._start_ns, self._start_s = _now()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
@@ -71,7 +80,11 @@ class Track:
             return
         while self._open:
             self.leave()
-        self._end(None if kind is None else f"{kind.__name__}: {error}")
+        duration_s = _now()[1] - self._start_s
+        if isinstance(self._recording, Recording) and not self._has_windows:
+            self._write(_Open(TRAIN, 0, False, self._start_ns, self._start_s),
+                        self._start_s + duration_s)  # fmt: skip
+        self._end(None if kind is None else f"{kind.__name__}: {error}", duration_s)
 
     def _at_exit(self) -> None:
         """Bring home a run whose end the program never told, as a trainer that has failed."""
@@ -126,7 +139,7 @@ class Track:
             epoch = outer.epoch if epoch is None else epoch
             warmup = warmup or outer.warmup
             if name == EVALUATE and outer.name == TRAIN:
-                self._write(outer, *_now())
+                self._write(outer, _now()[1])
             else:
                 name = f"{outer.name}/{name}"
         self._open.append(_Open(name, epoch, warmup, *_now()))
@@ -142,7 +155,7 @@ class Track:
             outer.start_ns, outer.start_s = end_ns, end_s
         elif inner.name == TRAIN and not inner.told and end_s - inner.start_s < _SHORTEST_S:
             return
-        self._write(inner, end_ns, end_s)
+        self._write(inner, end_s)
 
     def log(
         self,
@@ -179,9 +192,10 @@ class Track:
                 name: value for name, value in told.items() if value is not None
             }
 
-    def _write(self, window: _Open, _: int, end_s: float) -> None:
+    def _write(self, window: _Open, end_s: float) -> None:
         if self._recording is None:
             return
+        self._has_windows = True
         try:
             self._recording.window(
                 epoch=window.epoch,
@@ -195,14 +209,17 @@ class Track:
         except OSError as error:
             self._stop(error)
 
-    def _end(self, reason: str | None) -> None:
+    def _end(self, reason: str | None, duration_s: float) -> None:
         if self._recording is None:
             return
         try:
             self.record = self._recording.end(reason)
-            if self.record is not None and not self._quiet:
-                line = summary_line(self.record, self._recording.folder)
-                print(escape_invisible(line), file=sys.stderr)
+            if self.record is not None and isinstance(self._recording, Recording):
+                folder, host = self._recording.folder, self._recording.host
+                self.result = track_result(self.record, folder, host, self._start_ns, duration_s)
+                if not self._quiet:
+                    line = summary_line(self.record, folder)
+                    print(escape_invisible(line), file=sys.stderr)
         except Exception as error:  # measuring must not stop the measured
             self._stop(error)
         self._recording = None
@@ -210,6 +227,7 @@ class Track:
 
     def _stop(self, error: Exception) -> None:
         warnings.warn(f"wattlaw: nothing is recorded any more: {error}", stacklevel=3)
+        self.result = replace(self.result, reason=f"the recording failed: {error}")
         if self._recording is not None:
             self._recording.abandon()
         self._recording = None
@@ -219,19 +237,30 @@ def track(
     name: str | None = None,
     store: str | Path = "wattlaw-store",
     *,
+    gpus: int | None = None,
+    global_batch: int | None = None,
+    options: Mapping[str, JsonValue] | None = None,
     sample_hz: float = 10.0,
     assume_cpu_w: float | None = None,
     quiet: bool = False,
 ) -> Track:
-    """Record the time and energy of a part of a program, in windows that it marks.
+    """Record the time and energy of a part of a program.
 
-    ::
+    Mark epochs and evaluations so that analyses can tell them apart. A block without marks is
+    stored as one training window.
 
-        with wattlaw.track("my-training", store="results") as run:
-            for epoch in run.epochs(range(10)):
-                train()
-                with run.evaluation():
-                    evaluate()
+    Examples
+    --------
+    >>> import time
+    >>> with wattlaw.track("my-training", store="tracked", global_batch=64, quiet=True) as run:
+    ...     for epoch in run.epochs(range(2)):
+    ...         time.sleep(0.05)  # train here
+    ...         with run.evaluation():
+    ...             time.sleep(0.05)  # evaluate here
+    >>> run.result.duration_s > 0.2
+    True
+    >>> run.result.verdict in ("ok", "suspect", "partial", "implausible", "unavailable")
+    True
 
     Parameters
     ----------
@@ -239,6 +268,14 @@ def track(
         What the run is called in the store; by default the name of the program.
     store
         The folder of results, made if need be.
+    gpus
+        The number of GPUs, or of workers without GPUs; by default what the launcher (torchrun,
+        Slurm, MPI) says, else 1.
+    global_batch
+        Samples in an optimizer step, over all GPUs. ``gpus`` must divide it.
+    options
+        Other settings of the training, such as ``{"image_size": 160}``. Runs that differ in them
+        are different settings.
     sample_hz
         Samples per second.
     assume_cpu_w
@@ -253,13 +290,19 @@ def track(
     """
     name = name or Path(sys.argv[0] or "python").stem or "python"
     if not is_first_of_host():
-        return Track(None, quiet=True)
+        return Track(name, None, quiet=True)
     if RUN_FOLDER in os.environ:
-        return Track(NestedRecording.of_environment(), quiet=True)
+        return Track(name, NestedRecording.of_environment(), quiet=True)
+    gpus = (_first_number(_WORLDS) or 1) if gpus is None else gpus
+    if global_batch is not None and gpus > 0 and global_batch % gpus:
+        raise ValueError(
+            f"wattlaw.track: global_batch: {global_batch} with {gpus} gpus; allowed: a multiple"
+        )
+    local_batch = None if global_batch is None else global_batch // max(gpus, 1)
     try:
         spec = RunSpec(
-            workload=WorkloadSpec(name=name),
-            setting=Setting(gpus=_first_number(_WORLDS) or 1),
+            workload=WorkloadSpec(name=name, options=dict(options or {})),
+            setting=Setting(gpus=gpus, global_batch=global_batch, local_batch=local_batch),
             repeat=0,
             measure=Measure(
                 epochs=1, warmup_epochs=0, sample_hz=sample_hz, assume_cpu_w=assume_cpu_w
@@ -270,9 +313,14 @@ def track(
         told = str(error).splitlines()
         raise ValueError(f"wattlaw.track: {' '.join(told[1:3]) or error}") from None
     target = Target(os.getpid(), 1 / sample_hz, assume_cpu_w)
-    return Track(Recording(Store(Path(store)), spec, target), quiet=quiet)
+    return Track(name, Recording(Store(Path(store)), spec, target), quiet=quiet)
 
 
+_WHY_NONE: dict[type, str] = {
+    Recording: "the block has not ended",
+    NestedRecording: "the 'wattlaw run' that started this program measures it",
+    type(None): "another process of this host measures",
+}
 #: Where launchers tell a process its number on its host, and how many there are in all.
 _LOCAL_RANKS = (
     "LOCAL_RANK",

@@ -64,13 +64,21 @@ def charts(findings: Findings, study: str | None = None) -> Iterator[Chart]:
     """Make the figures (of a study, or all) that the findings have something to show for."""
     for figure in GALLERY:
         if study is None or study in figure.studies:
-            with debug_mode(False):  # checks every part by itself, a fifth of the time; tests do
-                chart = figure.make(findings)
+            chart = chart_of(figure, findings)
             if chart is not None:
-                spec = _cleaned(chart.to_dict(validate=False))
-                if findings.facts.get("Launcher") == "simulated":
-                    spec["title"] = _said_simulated(spec.get("title", ""))
-                yield Chart(figure, spec)
+                yield chart
+
+
+def chart_of(figure: Figure, findings: Findings) -> Chart | None:
+    """Return a figure of the findings; None where they have nothing to show."""
+    with debug_mode(False):  # checks every part by itself, a fifth of the time; tests do
+        chart = figure.make(findings)
+    if chart is None:
+        return None
+    spec = _cleaned(chart.to_dict(validate=False))
+    if findings.facts.get("Launcher") == "simulated":
+        spec["title"] = _said_simulated(spec.get("title", ""))
+    return Chart(figure, spec)
 
 
 def _said_simulated(title: Any) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def read_profile(path: Path) -> WorkloadProfile:
 @cache
 def _stored(name: str) -> tuple[WorkloadProfile, ...]:
     """Return the profile of a workload that come with this package."""
-    files = sorted(resources.files("wattlaw.workloads").joinpath("profile").iterdir(), key=str)
+    files = sorted(resources.files("wattlaw.workloads").joinpath("profiles").iterdir(), key=str)
     texts = [file.read_text("utf-8") for file in files if file.name.startswith(name)]
     found = [WorkloadProfile.model_validate_json(text) for text in texts]
     return tuple(one for one in found if one.workload == name)

@@ -1,21 +1,15 @@
 """``wattlaw advise``: what to run, from the runs of one or more stores."""
 
 import json
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 from rich import box
 from rich.table import Table
 
-from wattlaw.analysis.advice import advice
-from wattlaw.analysis.advice.doubling import Doubling
-from wattlaw.analysis.advice.option import Option
-from wattlaw.analysis.advice.words import ENERGY, TIME, amount, number, setting_words, told
-from wattlaw.analysis.caps.limits import limit_words
-from wattlaw.analysis.metrics import run_metrics
+from wattlaw.api import results
+from wattlaw.api.advice import Advice
 from wattlaw.cli.common.console import Console
-from wattlaw.cli.common.footprint import footprint_of
 from wattlaw.cli.common.options import (
     GpuPriceOption,
     GridOption,
@@ -24,17 +18,18 @@ from wattlaw.cli.common.options import (
     PueOption,
     StoreArguments,
 )
-from wattlaw.cli.common.quantities import duration_s, energy_j, finite, share
-from wattlaw.store.tables import read_stores
 
 app = typer.Typer()
-_MOST = 20  # options of the front that are shown; the JSON has all
+_LEFT = ("precision", "hardware", "known by")
 
 
 @app.command()
 def advise(
     stores: StoreArguments,
-    workload: Annotated[str, typer.Option("--workload", "-w", help="Workload to advise on.")],
+    workload: Annotated[
+        str | None,
+        typer.Option("--workload", "-w", help="Workload. Required if the stores have several."),
+    ] = None,
     deadline: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Maximum training time: 90min, 6h, 2d."),
@@ -68,163 +63,31 @@ def advise(
     as_json: JsonOption = False,
 ) -> int:
     """Recommend a GPU count, power limit, clock and batch size."""
-    deadline_s = None if deadline is None else duration_s("--deadline", deadline)
-    slowdown = None if max_slowdown is None else share("--max-slowdown", max_slowdown)
-    budget_j = None if energy_budget is None else energy_j("--energy-budget", energy_budget)
-    footprint = footprint_of(pue, grid, price, price_per_gpu_hour)
-    runs, windows = read_stores(stores)
-    found = advice.advise(
-        run_metrics(runs, windows), windows, workload, deadline_s=deadline_s,
-        max_slowdown=slowdown, energy_budget_j=budget_j, max_gpus=max_gpus,
-        epochs_to_train=epochs, target=finite("--target", target), footprint=footprint,
+    advice = results.open(*stores).advise(
+        workload, deadline=deadline, max_slowdown=max_slowdown, energy_budget=energy_budget,
+        max_gpus=max_gpus, epochs=epochs, target=target, pue=pue, grid=grid, price=price,
+        price_per_gpu_hour=price_per_gpu_hour,
     )  # fmt: skip
     if as_json:
-        print(json.dumps(found.as_json(), allow_nan=False))
+        print(json.dumps(advice.to_dict(), allow_nan=False))
         return 0
     console = Console()
-    for line in _words(found):
+    for line in advice.summary:
         console.print(line)
-    if found.pareto:
-        console.print(_front(found))
-    for warning in found.warnings:
+    if advice.pareto:
+        console.print(_front(advice))
+    for warning in advice.warnings:
         console.print(f"Warning: {warning}")
     return 0
 
 
-def _words(found: advice.Advice) -> list[str]:
-    option = found.recommended
-    if option is None:
-        lines = [f"Nothing to recommend for {found.workload}: {found.reason}"]
-        if found.nearest is not None:
-            lines.append(f"Nearest: {setting_words(found.nearest, found.worker)}.")
-            lines.append(_takes(found, found.nearest))
-        return [*lines, f"Counted: {found.counted}."]
-    return [
-        f"Run {found.workload} on {setting_words(option, found.worker)}.",
-        _takes(found, option),
-        found.reason,
-        _doubling(found.next_doubling, found),
-        f"Counted: {found.counted}.",
-    ]
-
-
-def _takes(found: advice.Advice, option: Option) -> str:
-    many = option.epochs.mean != 1
-    words = [told(option.train_time_s, TIME)]
-    if option.train_energy_j is not None:
-        words.append(told(option.train_energy_j, ENERGY))
-    words.append(amount(option.gpu_hours, f"{found.worker}-hours"))
-    words += [text for text in _spent(found, option).values() if text]
-    interval = "95 % intervals in brackets" if option.train_time_s.interval else "no intervals"
-    by = _by(found)
-    how = by if option.measured else f"not {by}: by the law ({option.law})"
-    return (
-        f"{option.epochs.mean:.4g} epoch{'s' * many} take{'s' * (not many)} {', '.join(words)} "
-        f"({interval}; {how})."
-    )
-
-
-def _by(found: advice.Advice) -> str:
-    return "simulated" if found.simulated else "measured"
-
-
-def _spent(found: advice.Advice, option: Option) -> dict[str, str]:
-    """Return cost and carbon of an option in words; empty where not known."""
-    currency = (found.footprint.currency if found.footprint else None) or ""
-    said = {"cost": currency, "co2_kg": "kg CO2e"}
-    amounts = {name: option.footprint(found.footprint, name) for name in said}
-    return {
-        name: "" if spent is None else amount(spent, said[name]) for name, spent in amounts.items()
-    }
-
-
-def _doubling(doubling: Doubling | None, found: advice.Advice) -> str:
-    if doubling is None:
-        return (
-            f"What twice as many {found.worker}s would give is not known: not measured, and no law "
-            "reaches so far."
-        )
-    option, base = doubling.option, doubling.of
-    saved = base.train_time_s.mean - option.train_time_s.mean
-    words = (
-        f"Twice as many {found.worker}s ({option.gpus}, same {doubling.rule.replace('_', ' ')}, "
-        f"{_by(found) if option.measured else 'by the law'}) take {doubling.time_ratio:.2f} times "
-        f"the time ({told(abs(saved), TIME)} {'less' if saved >= 0 else 'more'})"
-    )
-    if doubling.energy_ratio is not None and option.train_energy_j and base.train_energy_j:
-        more = option.train_energy_j.mean - base.train_energy_j.mean
-        words += (
-            f" and {doubling.energy_ratio:.2f} times the energy ({told(abs(more), ENERGY)} "
-            f"{'more' if more >= 0 else 'less'})"
-        )
-    hours = option.gpu_hours.mean - base.gpu_hours.mean
-    return f"{words}, {hours:+,.3g} {found.worker}-hours."
-
-
-def _front(found: advice.Advice) -> Table:
-    """Return the front; settings that are the same throughout are left to the words above."""
-    options = list(found.pareto[:_MOST])
-    if found.recommended is not None and found.recommended not in options:
-        options.append(found.recommended)
-    spent = "energy" if any(one.energy_j for one in options) else f"{found.worker}-hours"
-    table = Table(
-        title=f"Pareto front of time and {spent} (* recommended)",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
-    texts = {name: [cell(one) for one in options] for name, cell in _columns(found).items()}
-    told_by = {
-        name: column
-        for name, column in texts.items()
-        if name in _ALWAYS or len({*column}) > 1 or (name not in _SETTINGS and {*column} != {"-"})
-    }
-    for name in told_by:
+def _front(advice: Advice) -> Table:
+    table = Table(title=advice.title, title_justify="left", box=box.SIMPLE_HEAD)
+    options = advice.to_text_frame()
+    for name in options:
         table.add_column(name, justify="left" if name in _LEFT else "right")
-    table.columns[0].header = f"{found.worker}s"
-    for row in zip(*told_by.values(), strict=True):
+    for row in options.itertuples(index=False):
         table.add_row(*row)
-    if len(found.pareto) > _MOST:
-        table.caption = f"{len(found.pareto) - _MOST} slower ones are in the JSON"
+    if len(advice.pareto) > len(options):
+        table.caption = f"{len(advice.pareto) - len(options)} slower options are in the JSON"
     return table
-
-
-_SETTINGS = ("cap", "clock", "batch", "precision", "hardware")
-_ALWAYS = ("gpus", "batch", "time", "known by")
-_LEFT = ("precision", "hardware", "known by")
-
-
-def _tight(words: str) -> str:
-    return words.replace(" to ", "–")
-
-
-def _columns(found: advice.Advice) -> dict[str, Callable[[Option], str]]:
-    """Return what each column says of an option; ``-`` for nothing."""
-    factors = found.footprint
-
-    def gpus(one: Option) -> str:
-        return f"{one.gpus} *" if one == found.recommended else str(one.gpus)
-
-    def mean(name: str) -> Callable[[Option], str]:
-        def cell(one: Option) -> str:
-            quantity = one.footprint(factors, name)
-            return "-" if quantity is None else number(quantity.mean)
-
-        return cell
-
-    return {
-        "gpus": gpus,
-        "cap": lambda one: limit_words("power_limit_w", one.setting["power_limit_w"]),
-        "clock": lambda one: limit_words("clock_limit_mhz", one.setting["clock_limit_mhz"]),
-        "batch": lambda one: str(one.setting["global_batch"] or "-"),
-        "precision": lambda one: str(one.setting["precision"] or "-"),
-        "hardware": lambda one: str(one.setting["hardware"] or "-"),
-        "time": lambda one: _tight(told(one.train_time_s, TIME)),
-        "energy": lambda one: (
-            _tight(told(one.train_energy_j, ENERGY)) if one.train_energy_j else "-"
-        ),
-        "cost": mean("cost"),
-        "kg CO2e": mean("co2_kg"),
-        "known by": lambda one: (
-            f"{one.repeats} run{'s' * (one.repeats > 1)}" if one.measured else f"law ({one.law})"
-        ),
-    }

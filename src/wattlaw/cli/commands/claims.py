@@ -2,19 +2,17 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from wattlaw.analysis.claims import CONTRADICTED, NOT_DECIDABLE, SUPPORTED, Claim, check_claims
-from wattlaw.analysis.findings import find
+from wattlaw.analysis.claims import CONTRADICTED, NOT_DECIDABLE, SUPPORTED
+from wattlaw.api import results
+from wattlaw.api.claims import Claims
 from wattlaw.cli.common.console import Console
-from wattlaw.cli.common.footprint import footprint_of
 from wattlaw.cli.common.options import GridOption, JsonOption, PueOption, StoreArguments
 from wattlaw.reference.published import SOURCES
-from wattlaw.store.tables import read_stores
 
 app = typer.Typer()
 _STYLES = {SUPPORTED: "green", CONTRADICTED: "red", NOT_DECIDABLE: "dim"}
@@ -28,19 +26,18 @@ def claims(
     as_json: JsonOption = False,
 ) -> int:
     """Test published findings on your own runs."""
-    footprint = footprint_of(pue, grid, None, None)
-    found = check_claims(find(*read_stores(stores), footprint=footprint))
+    tested = results.open(*stores).claims(pue=pue, grid=grid)
     if as_json:
-        print(json.dumps([claim.as_json() for claim in found], allow_nan=False))
+        print(json.dumps(tested.to_dict()["claims"], allow_nan=False))
     else:
-        _show(found)
+        _show(tested)
     return 0
 
 
-def _show(found: Sequence[Claim]) -> None:
+def _show(claims: Claims) -> None:
     console = Console()
     for study, source in SOURCES.items():
-        of_study = [claim for claim in found if claim.study == study]
+        of_study = [claim for claim in claims if claim.study == study]
         table = Table(title=f"{study}: {source.citation}", title_justify="left")
         table.add_column("claim", ratio=2, overflow="fold")
         table.add_column("verdict", min_width=len(NOT_DECIDABLE), overflow="fold")
@@ -50,6 +47,6 @@ def _show(found: Sequence[Claim]) -> None:
             table.add_row(claim.claim, verdict, claim.evidence)
         console.print(table)
         counts = Counter(claim.verdict for claim in of_study)
-        words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _STYLES)
-        console.print(f"{len(of_study)} claims: {words}\n")
+        shown = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _STYLES)
+        console.print(f"{len(of_study)} claims: {shown}\n")
     console.print("Criteria: docs/claims.md, or --json.")

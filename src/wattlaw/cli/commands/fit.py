@@ -11,19 +11,17 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from wattlaw.analysis.groups import group_label
-from wattlaw.analysis.laws.fits import Fit, Fits, fit_groups
-from wattlaw.analysis.laws.power_law import PowerLaw
-from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.series import ENERGY, fit_series, scaling_series
+from wattlaw.api import fits as tables
+from wattlaw.api import results as stores
+from wattlaw.api.fits import Fits
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import JsonOption
 from wattlaw.errors import BadInput, Refused
-from wattlaw.store.tables import read_stores, read_table
 from wattlaw.text import collapse_whitespace, shorten
 
 app = typer.Typer()
-ENERGY_IS = "energy_is"
 _WIDE = 150
+_LEFT = ("series", "selected", "breakpoint")
 
 
 @app.command()
@@ -53,17 +51,16 @@ def fit(
         if path.is_file() and len(source) > 1:
             raise BadInput(f"{path}: is a table; allowed: one table, or one or more stores")
     try:
-        fits = _fits(source, x, y, columns, series=by is None and x == "gpus")
+        fits = _fits(source, x, y, columns or None)
     except BadInput as error:
-        told = str(error)
-        raise BadInput(
-            told if told.startswith(str(source[0])) else f"{source[0]}: {told}"
-        ) from None
+        text = str(error)
+        prefix = "" if text.startswith(str(source[0])) else f"{source[0]}: "
+        raise BadInput(f"{prefix}{text}") from None
     for group, reason in fits.refusals:
-        words = f"no law for {shorten(group_label(group)) or 'the table'}: {reason}"
-        print(f"wattlaw: {collapse_whitespace(words)}", file=sys.stderr)
+        text = f"no law for {shorten(group_label(group)) or 'the table'}: {reason}"
+        print(f"wattlaw: {collapse_whitespace(text)}", file=sys.stderr)
     if as_json:
-        print(json.dumps(fits.as_json(), allow_nan=False))
+        print(json.dumps(fits.to_dict()["fits"], allow_nan=False))
     elif fits.laws:
         _show(fits)
     if fits.laws:
@@ -73,62 +70,31 @@ def fit(
     raise Refused(f"{source[0]}: no rows to fit (no runs done, or no series of several {x})")
 
 
-def _fits(source: Sequence[Path], x: str, y: str, by: list[str], *, series: bool) -> Fits:
+def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None) -> Fits:
     if source[0].is_file():
-        table = read_table(
-            source[0], list(dict.fromkeys([x, y])), [n for n in by if n not in (x, y)]
-        )
-        left_out = int(table[[x, y]].isna().any(axis=1).sum())
-        if left_out:
-            print(f"wattlaw: {source[0]}: {left_out} of {len(table)} rows have no {x} or no {y} "
-                  "and are left out", file=sys.stderr)  # fmt: skip
-        return fit_groups(table, x, y, by)
-    table = run_metrics(*read_stores(source))
-    if len(table) and (table["launcher"] == "simulated").all():
+        fits = tables.fit(source[0], x, y, by or ())
+        if fits.left_out:
+            print(
+                f"wattlaw: {source[0]}: {fits.left_out} rows without {x} or {y} are left out",
+                file=sys.stderr,
+            )
+        return fits
+    results = stores.open(*source)
+    if results.is_simulated:
         print("wattlaw: all runs are simulated: nothing was measured", file=sys.stderr)
-    if series and y in table.columns:
-        return fit_series(scaling_series(table), y)
-    return fit_groups(table, x, y, [*by, *([ENERGY_IS] if y == ENERGY else [])])
+    return results.fit(x, y, by)
 
 
 def _show(fits: Fits) -> None:
     table = Table(title="t = alpha * N^-beta", title_justify="left", box=SIMPLE_HEAD)
-    for name in ("series", "alpha", "beta", "SE", "95 % interval", "R²", "p", "n", "N",
-                 "selected", "breakpoint"):  # fmt: skip
-        left = name in {"series", "selected", "breakpoint"}
-        table.add_column(name, justify="left" if left else "right", overflow="fold")
-    for row in fits.rows:
-        if row.law is not None:
-            table.add_row(*_cells(row, row.law))
+    cells = fits.to_text_frame()
+    for name in cells:
+        table.add_column(name, justify="left" if name in _LEFT else "right", overflow="fold")
+    for row in cells.itertuples(index=False):
+        table.add_row(*row)
     if any(law.trusted.interval == "repeats" for _, law in fits.laws):
         table.caption = "* from the counts' means: repeats of a count share deviations"
     console = Console()
-    if not console.is_terminal:  # a file or a pager has room
+    if not console.is_terminal:  # a file or a pager is wide enough
         console = Console(width=_WIDE)
     console.print(table)
-
-
-def _cells(row: Fit, law: PowerLaw) -> list[str]:
-    """Return a series in the table's columns: the intervals that a report should quote."""
-    quoted = law.trusted
-    low, high = quoted.beta_ci
-    return [
-        group_label(row.group) or "all rows",
-        f"{law.alpha:.4g}",
-        f"{law.beta:.3f}",
-        f"{quoted.beta_se:.3f}",
-        f"{low:.3f} to {high:.3f}{'*' if quoted.interval == 'repeats' else ''}",
-        "-" if law.r2 is None else f"{law.r2:.4f}",
-        "-" if law.p_value is None else f"{law.p_value:.2g}",
-        str(law.n),
-        f"{law.x_min:g}-{law.x_max:g}",
-        row.selection.best.name if row.selection else "-",
-        _breakpoint_cell(row),
-    ]
-
-
-def _breakpoint_cell(row: Fit) -> str:
-    if row.breakpoint is None:
-        return "cannot tell" if row.breakpoint_p is None else "none seen"
-    found = row.breakpoint
-    return f"at {found.at:g}: {found.beta_before:.2f}, then {found.beta_after:.2f}"

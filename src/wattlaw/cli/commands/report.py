@@ -1,14 +1,11 @@
 """``wattlaw report``."""
 
-from itertools import tee
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wattlaw.analysis.claims import check_claims
-from wattlaw.analysis.findings import find
-from wattlaw.cli.common.footprint import footprint_of
+from wattlaw.api import results
 from wattlaw.cli.common.options import (
     GpuPriceOption,
     GridOption,
@@ -16,13 +13,6 @@ from wattlaw.cli.common.options import (
     PueOption,
     StoreArguments,
 )
-from wattlaw.cli.common.quantities import finite
-from wattlaw.report.accounting_window import read_accounting_windows
-from wattlaw.report.layouts import layout
-from wattlaw.report.page import write_report
-from wattlaw.report.pictures import charts, figure_kinds, write_figures
-from wattlaw.store.statistics import read_telemetry
-from wattlaw.store.tables import read_stores
 
 app = typer.Typer()
 
@@ -54,18 +44,11 @@ def report(
     price_per_gpu_hour: GpuPriceOption = None,
 ) -> int:
     """Write an HTML report that works offline."""
-    chosen, asked = layout(template), figure_kinds(kinds)
-    footprint = footprint_of(pue, grid, price, price_per_gpu_hour)
-    runs, epochs = read_stores(stores)
-    used, joint = read_telemetry(stores, runs)
-    findings = find(
-        runs, epochs, statistics=used, joint=joint, spans=read_accounting_windows(stores),
-        footprint=footprint, reference=chosen.reference, target=finite("--target", target),
+    written = results.open(*stores).report(
+        output, figures=figures, kinds=kinds, template=template, target=target, pue=pue, grid=grid,
+        price=price, price_per_gpu_hour=price_per_gpu_hour,
     )  # fmt: skip
-    for_page, for_files = tee(charts(findings, chosen.study))
-    write_report(findings, check_claims(findings), output, template, made=for_page)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if figures is not None:
-        written = write_figures(for_files, figures, asked)
-        print(f"{figures}: {len(written)} files")
+        print(f"{figures}: {len(written.figures)} files")
     return 0

@@ -1,29 +1,30 @@
 """``wattlaw run``."""
 
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from wattlaw import registry
+from wattlaw.api import studies
+from wattlaw.api.studies import Preview, RunOutcome
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import StudyArgument
 from wattlaw.cli.common.parsing import positive
 from wattlaw.cli.common.progress import observer_for
-from wattlaw.launch import planning
-from wattlaw.launch.campaign import Campaign, Outcome
-from wattlaw.launch.gpu_hours import GpuHours, gpu_hours
-from wattlaw.launch.launcher import GROUP, Launcher
-from wattlaw.launch.stop import CANCELLED
-from wattlaw.store.store import Store
-from wattlaw.study.plan import PlannedRun
+from wattlaw.launch.gpu_hours import GpuHours
 
 app = typer.Typer()
 _ROWS = 60
-_IF_THEY_DIFFER = ("power W", "clock MHz", "precision", "fraction")
+#: The columns of the table of runs, with their headings.
+_HEADINGS = {
+    "run_id": "run", "workload": "workload", "gpus": "gpus", "global_batch": "global batch",
+    "local_batch": "local batch", "power_limit_w": "power W", "clock_limit_mhz": "clock MHz",
+    "precision": "precision", "dataset_fraction": "fraction", "repeat": "repeat",
+    "status": "status",
+}  # fmt: skip
+#: Columns that are left out where all runs have the same value: a terminal is narrow.
+_OPTIONAL = ("power_limit_w", "clock_limit_mhz", "precision", "dataset_fraction")
 
 
 @app.command()
@@ -60,71 +61,50 @@ def run(
     ] = None,
 ) -> int:
     """Run the missing runs of a study."""
-    simulation = {"hardware": hardware, "calibration": calibration, "fail_share": fail_share}
-    changes = {key: value for key, value in simulation.items() if value is not None}
-    planned = planning.plan_study(study, launch, changes)
-    home = Store(store)
-    kind: type[Launcher] = registry.load(GROUP, planned.study.launch.kind)
+    loaded = studies.load_study(
+        study, launch=launch, hardware=hardware, calibration=calibration, fail_share=fail_share
+    )
     console = Console()
     if dry_run:
-        records = home.records_of({run.run_id for run in planned.runs})
-        statuses = planning.statuses(home, planned.runs, records)
-        _show(planned, statuses, console)
-        left = [run for run in planned.runs if statuses[run.run_id] != "done"]
-        if planned.study.launch.kind == "simulated":
-            console.print("Simulated runs take no GPU-hours; on real GPUs it would be:")
-        elif kind.queue is not None and left:
-            shown = kind.queue.shown(planned.study.launch, left[0], home)
-            told = f"Each run is a job, such as:\n  {shown}"
-            console.print(told, soft_wrap=True)
-        known = [record for record in records.values() if record is not None]
-        for line in _hours(gpu_hours(left, known, assume_tflops * 1e12), assume_tflops):
-            console.print(line, soft_wrap=True)
+        _show(loaded.preview(store, assume_tflops), assume_tflops, console)
         return 0
-    launcher = kind.open(planned.study.launch, store)
-    home.create()
-    commit = planning.git_commit(Path.cwd())
-    with closing(launcher), observer_for(console, len(planned.runs)) as observer:
-        campaign = Campaign(planned.study, planned.runs, home, launcher, observer, commit)
-        outcome = campaign.run()
-    leaves_jobs = launcher.queue is not None and outcome.interrupted_by != CANCELLED
-    _conclude(outcome, store, console, leaves_jobs=leaves_jobs)
+    with observer_for(console, len(loaded)) as observer:
+        outcome = studies.run(loaded, store, progress=observer)
+    _conclude(outcome, console)
     return 0 if outcome.failed == 0 and outcome.left == 0 else 1
 
 
-def _show(planned: planning.Planned, statuses: dict[str, str], console: Console) -> None:
-    columns: dict[str, Callable[[PlannedRun], str]] = {
-        "run": lambda run: run.run_id,
-        "workload": lambda run: run.spec.workload.name,
-        "gpus": lambda run: str(run.spec.setting.gpus),
-        "global batch": lambda run: str(run.spec.setting.global_batch),
-        "local batch": lambda run: str(run.spec.setting.local_batch),
-        "power W": lambda run: _number(run.spec.setting.power_limit_w),
-        "clock MHz": lambda run: _number(run.spec.setting.clock_limit_mhz),
-        "precision": lambda run: run.spec.setting.precision,
-        "fraction": lambda run: _number(run.spec.setting.dataset_fraction),
-        "repeat": lambda run: str(run.spec.repeat),
-        "status": lambda run: statuses[run.run_id],
-    }
-    for name in _IF_THEY_DIFFER:  # a terminal is narrow
-        if len({columns[name](run) for run in planned.runs}) == 1:
-            del columns[name]
-    table = Table(title=f"{planned.study.name}: the runs in their order", title_justify="left")
+def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
+    runs = preview.to_frame()
+    same = [name for name in _OPTIONAL if runs[name].nunique(dropna=False) == 1]
+    table = Table(title=f"{preview.study.name}: the runs in their order", title_justify="left")
+    columns = [name for name in _HEADINGS if name not in same]
     for name in columns:
-        words = name in ("run", "workload", "status")
-        table.add_column(name, justify="left" if words else "right", no_wrap=words)
-    for run in planned.runs[:_ROWS]:
-        table.add_row(*(tell(run) for tell in columns.values()))
+        is_text = name in ("run_id", "workload", "status")
+        table.add_column(_HEADINGS[name], justify="left" if is_text else "right", no_wrap=is_text)
+    for row in runs[columns].head(_ROWS).itertuples(index=False):
+        table.add_row(*(_cell(value) for value in row))
     console.print(table)
-    if len(planned.runs) > _ROWS:
-        console.print(f"... and {len(planned.runs) - _ROWS} more")
-    counts = planning.counted(statuses.values())
-    told = ", ".join(f"{count} {status}" for status, count in counts.items())
-    console.print(f"{len(planned.runs)} runs: {told}. Nothing was run.")
+    if len(runs) > _ROWS:
+        console.print(f"... and {len(runs) - _ROWS} more")
+    counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
+    console.print(f"{len(runs)} runs: {counts}. Nothing was run.")
+    if preview.study.launcher == "simulated":
+        console.print("Simulated runs take no GPU-hours; on real GPUs it would be:")
+    elif preview.job is not None:
+        console.print(f"Each run is a job, such as:\n  {preview.job}", soft_wrap=True)
+    for line in _hours(preview.gpu_hours, assume_tflops):
+        console.print(line, soft_wrap=True)
+
+
+def _cell(value: Any) -> str:
+    import pandas as pd
+
+    return str(value) if isinstance(value, str | int) else "-" if pd.isna(value) else f"{value:g}"
 
 
 def _hours(hours: GpuHours, assume_tflops: float) -> list[str]:
-    """Return lines that tell what is left to do, in GPU-hours, and from where that is known."""
+    """Return the GPU-hours of the runs that are not done, a line per source of the estimate."""
     lines = []
     if hours.measured_runs:
         lines.append(
@@ -146,25 +126,22 @@ def _hours(hours: GpuHours, assume_tflops: float) -> list[str]:
 
 
 def _short(hours: float) -> str:
-    """Return a number of three digits, or all that stand before the point."""
+    """Return a number with three digits, or with all digits before the point."""
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:g}"
-
-
-def _conclude(outcome: Outcome, store: Path, console: Console, *, leaves_jobs: bool) -> None:
-    words = f"{outcome.done} done, {outcome.failed} failed, {outcome.skipped} skipped"
+def _conclude(outcome: RunOutcome, console: Console) -> None:
+    store, reason = outcome.store, outcome.interrupted_by
+    text = f"{outcome.done} done, {outcome.failed} failed, {outcome.skipped} skipped"
     if outcome.left:
-        words += f", {outcome.left} left"
-    if outcome.interrupted_by and leaves_jobs:
-        words += (
-            f" (stopped by {outcome.interrupted_by}; jobs go on, and the same command takes them "
-            f"up; 'wattlaw cancel {store}' ends them)"
+        text += f", {outcome.left} left"
+    if outcome.has_jobs:
+        text += (
+            f" (stopped by {reason}; the jobs continue. The same command watches them again; "
+            f"'wattlaw cancel {store}' ends them)"
         )
-    elif outcome.interrupted_by:
-        words += f" (stopped by {outcome.interrupted_by}; the same command goes on from here)"
+    elif reason:
+        text += f" (stopped by {reason}; the same command continues from here)"
     elif outcome.failed:
-        words += f" (reasons: wattlaw status {store}; the same command tries them again)"
-    console.print(f"{words}. Results are in {store}", soft_wrap=True)
+        text += f" (reasons: wattlaw status {store}; the same command tries them again)"
+    console.print(f"{text}. Results are in {store}", soft_wrap=True)

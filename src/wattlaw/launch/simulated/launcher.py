@@ -2,10 +2,12 @@
 
 import os
 import signal
+import sys
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, resource_tracker
 from pathlib import Path
+from types import ModuleType
 from typing import Self
 
 from wattlaw import processes
@@ -86,9 +88,12 @@ class SimulatedLauncher(AttachedLauncher):
         """Hand a run to the processes; they are started when they are needed."""
         resource_tracker.ensure_running()  # it unblocks signals when it starts
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)  # children inherit it
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")  # children import it: not a user's script
         try:
             return SimulatedAttempt(self._submit(record, folder), allocation)
         finally:
+            sys.modules["__main__"] = main
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def close(self) -> None:

@@ -1,45 +1,46 @@
-"""The footprint that options of the command line ask for."""
+"""Carbon and cost factors from numbers, texts with a currency, or regions of the table."""
 
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.errors import BadInput
 from wattlaw.reference.footprint import electricity_price, grid_intensity
 from wattlaw.text import quote
 
-#: The name of money where no currency is told.
+#: What a price is in where no currency is given.
 _UNNAMED = "currency units"
 
 
 def footprint_of(
-    pue: float | None,
-    grid: str | None,
-    price: str | None,
-    price_per_gpu_hour: str | None,
+    pue: float | None = None,
+    grid: str | float | None = None,
+    price: str | float | None = None,
+    price_per_gpu_hour: str | float | None = None,
 ) -> Footprint | None:
-    """Return the factors given; None where none is.
+    """Return the carbon and cost factors; None without any.
 
     Parameters
     ----------
     pue
-        Power usage effectiveness of the centre.
+        Power usage effectiveness of the data centre.
     grid
-        g CO2e per kWh, or a region of the table that ships with the package, such as ``DE``.
+        g CO2e per kWh, or a region of the table in the package, such as ``DE``.
     price, price_per_gpu_hour
-        Of a kWh and of a GPU-hour: a number, with a currency or without: ``0.21``, ``0.21 EUR``;
-        for the price of a kWh also a region of the table, such as ``US-MA``.
+        Price of a kWh and of a GPU-hour: a number, or a text such as ``0.21 EUR``. The price of a
+        kWh can also be a region of the table, such as ``US-MA``.
 
     Raises
     ------
     BadInput
-        A text that is neither, a factor that is no sensible number, or two currencies.
+        A text is neither a number nor a region, a factor is out of range, or the prices are in
+        two currencies.
     """
     if pue is None and grid is None and price is None and price_per_gpu_hour is None:
         return None
-    intensity, grid_source = (None, None) if grid is None else _intensity(grid)
-    amount, currency, price_source = (None,) * 3 if price is None else _electricity(price)
+    intensity, grid_source = (None, None) if grid is None else _intensity(str(grid))
+    amount, currency, price_source = (None,) * 3 if price is None else _electricity(str(price))
     gpu_amount, gpu_currency = (
         (None, None)
         if price_per_gpu_hour is None
-        else _money("--price-per-gpu-hour", price_per_gpu_hour)
+        else _money("price_per_gpu_hour", str(price_per_gpu_hour))
     )
     sources = {"grid_g_per_kwh": grid_source, "price_per_kwh": price_source}
     named = sorted({name for name in (currency, gpu_currency) if name is not None})
@@ -60,30 +61,28 @@ def _intensity(grid: str) -> tuple[float, str | None]:
     if value is not None:
         return value, None
     try:
-        found = grid_intensity(grid)
+        known = grid_intensity(grid)
     except BadInput as error:
-        raise BadInput(f"--grid: {error}") from None
-    return found.g_per_kwh, found.cited
+        raise BadInput(f"grid: {error}") from None
+    return known.g_per_kwh, known.cited
 
 
 def _electricity(price: str) -> tuple[float, str | None, str | None]:
     if any(letter.isdigit() for letter in price):
-        return *_money("--price", price), None
+        return *_money("price", price), None
     try:
-        found = electricity_price(price)
+        known = electricity_price(price)
     except BadInput as error:
-        raise BadInput(f"--price: {error}") from None
-    return found.per_kwh, found.currency, found.cited
+        raise BadInput(f"price: {error}") from None
+    return known.per_kwh, known.currency, known.cited
 
 
-def _money(option: str, given: str) -> tuple[float, str | None]:
-    """Return an amount and its currency, None where it has none."""
-    words = given.split()
+def _money(name: str, text: str) -> tuple[float, str | None]:
+    """Return an amount and its currency, None without a currency."""
+    words = text.split()
     amount = _number(words[0]) if words else None
     if amount is None or len(words) > 2 or (len(words) == 2 and not words[1].isalpha()):
-        raise BadInput(
-            f"{option}: given {quote(given)}; allowed: a price, such as 0.21 or '0.21 EUR'"
-        )
+        raise BadInput(f"{name}: given {quote(text)}; allowed: a price, such as 0.21 or '0.21 EUR'")
     return amount, words[1].upper() if len(words) == 2 else None
 
 

@@ -1,0 +1,122 @@
+"""Laws of time or energy against the number of workers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from wattlaw.analysis.groups import group_label
+from wattlaw.analysis.laws import fits as analysis
+from wattlaw.analysis.laws.power_law import PowerLaw
+from wattlaw.api.display import as_dict, as_html
+
+#: Parts of a fit that are objects in the JSON and several columns of the table.
+_NESTED = ("trusted", "diagnostics", "selected", "breakpoint")
+
+
+@dataclass(frozen=True)
+class Fits(analysis.Fits):
+    """A fit per series.
+
+    Parameters
+    ----------
+    rows
+        Each has ``.group`` (what the rows of the series share), ``.law`` (the power law
+        t = alpha * N^-beta), ``.selection`` (the law with the best support), ``.breakpoint``, and
+        ``.refusal`` where no law can be fitted.
+    left_out
+        Rows of the table without a value of x or y. They are not in any fit.
+    """
+
+    left_out: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python: ``fits``, a list with a row per series, and ``left_out``."""
+        return {"fits": [as_dict(row) for row in self.rows], "left_out": self.left_out}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per series; nested values are columns such as ``breakpoint.at``."""
+        rows = [
+            {name: value for name, value in row.items() if value is not None or name not in _NESTED}
+            for row in self.to_dict()["fits"]
+        ]
+        frame = pd.json_normalize(rows)
+        return frame.astype({"n": "Int64"}) if rows else frame
+
+    def to_text_frame(self) -> pd.DataFrame:
+        """Return the laws as text, with the intervals that a report should quote."""
+        return pd.DataFrame([_cells(row, row.law) for row in self.rows if row.law is not None])
+
+    def _repr_html_(self) -> str:
+        lines = [f"{group_label(group)}: {reason}" for group, reason in self.refusals]
+        return as_html(self.to_text_frame(), ["t = alpha * N^-beta", *lines])
+
+
+def fit(
+    frame: pd.DataFrame | str | PathLike[str],
+    x: str = "gpus",
+    y: str = "epoch_time_s",
+    by: str | Sequence[str] = (),
+) -> Fits:
+    """Fit the power law y = alpha * x^-beta, and other laws, to each group of rows.
+
+    Parameters
+    ----------
+    frame
+        A table, or the path of a CSV, Parquet or JSON-lines file.
+    x
+        The column of the number of workers.
+    y
+        The column of the time, or of any quantity above 0.
+    by
+        The column or columns that distinguish the series.
+
+    Raises
+    ------
+    wattlaw.errors.BadInput
+        A column does not exist or is not numeric.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"gpus": [1, 2, 4, 8], "epoch_time_s": [80.0, 41.0, 20.5, 10.8]})
+    >>> fits = wattlaw.fit(table)
+    >>> round(fits.rows[0].law.beta, 2)
+    0.97
+    """
+    names = [by] if isinstance(by, str) else list(by)
+    if not isinstance(frame, pd.DataFrame):
+        from wattlaw.store.tables import read_table
+
+        others = [name for name in names if name not in (x, y)]
+        frame = read_table(Path(frame), list(dict.fromkeys([x, y])), others)
+    fitted = analysis.fit_groups(frame, x, y, names)
+    return Fits(fitted.rows, int(frame[[x, y]].isna().any(axis=1).sum()))
+
+
+def _cells(row: analysis.Fit, law: PowerLaw) -> dict[str, str]:
+    quoted = law.trusted
+    low, high = quoted.beta_ci
+    return {
+        "series": group_label(row.group) or "all rows",
+        "alpha": f"{law.alpha:.4g}",
+        "beta": f"{law.beta:.3f}",
+        "SE": f"{quoted.beta_se:.3f}",
+        "95 % interval": f"{low:.3f} to {high:.3f}{'*' if quoted.interval == 'repeats' else ''}",
+        "R²": "-" if law.r2 is None else f"{law.r2:.4f}",
+        "p": "-" if law.p_value is None else f"{law.p_value:.2g}",
+        "n": str(law.n),
+        "N": f"{law.x_min:g}-{law.x_max:g}",
+        "selected": row.selection.best.name if row.selection else "-",
+        "breakpoint": _breakpoint(row),
+    }
+
+
+def _breakpoint(row: analysis.Fit) -> str:
+    if row.breakpoint is None:
+        return "not testable" if row.breakpoint_p is None else "none"
+    point = row.breakpoint
+    return f"at {point.at:g}: {point.beta_before:.2f}, then {point.beta_after:.2f}"

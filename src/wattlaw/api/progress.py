@@ -1,0 +1,92 @@
+"""The progress of a campaign as lines of text."""
+
+import time
+from collections.abc import Callable
+
+from wattlaw.store.record import RunRecord
+from wattlaw.text import collapse_whitespace
+
+_NOTES_S = 60.0
+
+
+class Tally:
+    """Counts the runs that ended, and estimates the time that remains."""
+
+    def __init__(self, runs: int) -> None:
+        self._runs = runs
+        self._started_s = self._last_s = time.monotonic()
+        self.count = {"done": 0, "failed": 0, "skipped": 0}
+        self._worked = 0
+
+    def ended(self, record: RunRecord, *, here: bool) -> None:
+        """Count a run."""
+        self.count[record.status] += 1
+        self._worked += here and record.status != "skipped"
+        self._last_s = time.monotonic()
+
+    @property
+    def left(self) -> int:
+        """The number of runs that have not ended."""
+        return self._runs - sum(self.count.values())
+
+    def __str__(self) -> str:
+        text = f"{self.count['done']} done, {self.count['failed']} failed, {self.left} left"
+        if self._worked and self.left:
+            per_run_s = (self._last_s - self._started_s) / self._worked
+            remaining_s = per_run_s * self.left - (time.monotonic() - self._last_s)
+            text += f", about {_clock(max(0.0, remaining_s))} to go"
+        return text
+
+
+class LineProgress:
+    """Writes a line for each run that ends, and for each new message of the launcher."""
+
+    def __init__(self, write: Callable[[str], object], runs: int) -> None:
+        self._write_line = write
+        self._tally = Tally(runs)
+        self._waiting = 0
+        self._noted, self._next_note_s = "", 0.0
+
+    def started(self, record: RunRecord) -> None:
+        """Write nothing: a line follows when the run ends."""
+
+    def ended(self, record: RunRecord, *, here: bool) -> None:
+        """Write how a run ended, unless it had ended before this campaign."""
+        self._tally.ended(record, here=here)
+        if here:
+            reason = f": {record.reason}" if record.reason else ""
+            self._write(f"{record.status}: {title(record)}{reason} ({self._tally})")
+
+    def waiting(self, runs: int) -> None:
+        """Write what the campaign waits for, once per number of runs."""
+        if runs != self._waiting:
+            self._waiting = runs
+            self._write(waiting_text(runs))
+
+    def noted(self, words: str) -> None:
+        """Write a new message at once, and a repeated one every minute."""
+        about = words.partition(":")[0]
+        if about != self._noted or time.monotonic() > self._next_note_s:
+            self._noted, self._next_note_s = about, time.monotonic() + _NOTES_S
+            self._write(words)
+
+    def _write(self, line: str) -> None:
+        self._write_line(collapse_whitespace(line))
+
+
+def title(record: RunRecord) -> str:
+    """Return the name of a run: workload, size, repeat and id."""
+    setting = record.spec.setting
+    size = f" on {setting.gpus} x {setting.local_batch}" if setting.local_batch else ""
+    return f"{record.spec.workload.name}{size} (repeat {record.spec.repeat}, {record.run_id})"
+
+
+def waiting_text(runs: int) -> str:
+    """Return why a campaign waits."""
+    return f"waiting for another wattlaw run that uses this machine or the {runs} runs left"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,460 @@
+"""The results of one or several stores: tables, laws, advice, claims, figures and the report."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from itertools import tee
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import pandas as pd
+import pyarrow as pa
+
+from wattlaw.analysis.advice import advice as analysis
+from wattlaw.analysis.aggregate import aggregate
+from wattlaw.analysis.footprint import Footprint
+from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.series import ENERGY, fit_series, scaling_series
+from wattlaw.api.advice import Advice
+from wattlaw.api.claims import Claims
+from wattlaw.api.display import as_html
+from wattlaw.api.fits import Fits, fit
+from wattlaw.api.footprint import footprint_of
+from wattlaw.api.quantities import duration_s, energy_j, finite, share
+from wattlaw.errors import BadInput, Refused
+from wattlaw.store.schema import TABLES
+from wattlaw.store.store import Store, read_all
+from wattlaw.store.tables import KINDS, read_stores, write_table
+from wattlaw.text import join_names, quote
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from wattlaw.analysis.findings import Findings
+
+TableName = Literal["runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits"]
+EXPORTS = get_args(TableName)
+_SIMULATED = "simulated"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The files of a report: the page, and the figures where a folder for them was named."""
+
+    page: Path
+    figures: tuple[Path, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python."""
+        return {"page": str(self.page), "figures": [str(path) for path in self.figures]}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per file."""
+        files = [self.page, *self.figures]
+        return pd.DataFrame({"file": map(str, files), "bytes": [f.stat().st_size for f in files]})
+
+    def _repr_html_(self) -> str:
+        return as_html(self.to_frame())
+
+
+@dataclass(frozen=True)
+class Results:
+    """The runs of one or several stores.
+
+    Tables are read when they are first used, and kept. Open the stores again to see newer runs.
+
+    Parameters
+    ----------
+    paths
+        The folders of the stores.
+    """
+
+    paths: tuple[Path, ...]
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """A row per run of any status: its setting, where it ran, status and reason."""
+        return self._tables[0]
+
+    @property
+    def epochs(self) -> pd.DataFrame:
+        """A row per window (training or evaluation of an epoch) of each host of the done runs."""
+        return self._tables[1]
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """A row per done run: time, energy, power and utilisation of an epoch, and quality."""
+        return run_metrics(*self._tables)
+
+    @cached_property
+    def settings(self) -> pd.DataFrame:
+        """A row per setting: means of the repeats with standard deviations and 95 % intervals."""
+        return aggregate(self.metrics)
+
+    @cached_property
+    def statistics(self) -> pd.DataFrame:
+        """A row per GPU and per run: utilisation, power, clock and temperature of all samples."""
+        from wattlaw.store.statistics import statistics
+
+        return pd.concat([statistics(store) for store in self._stores], ignore_index=True)
+
+    def telemetry(self, run_id: str | Iterable[str] | None = None) -> pd.DataFrame:
+        """Return the samples of done runs: a row per device and moment.
+
+        Parameters
+        ----------
+        run_id
+            A run, or several; by default all.
+
+        Raises
+        ------
+        wattlaw.errors.BadInput
+            A run is not done or does not exist.
+        """
+        frame: pd.DataFrame
+        if run_id is None:
+            frame = self._arrow("telemetry").to_pandas()
+            return frame
+        wanted = {run_id} if isinstance(run_id, str) else set(run_id)
+        paths = [path for store in self._stores for path in store.finished("telemetry")
+                 if path.parent.name in wanted]  # fmt: skip
+        if missing := wanted - {path.parent.name for path in paths}:
+            raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
+        frame = read_all(paths, TABLES["telemetry"]).to_pandas()
+        return frame
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """The names of the workloads that have done runs."""
+        return tuple(sorted(map(str, self.metrics["workload"].dropna().unique())))
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether every done run is simulated, so that nothing was measured."""
+        return len(self.metrics) > 0 and bool((self.metrics["launcher"] == _SIMULATED).all())
+
+    def fit(
+        self,
+        x: str = "gpus",
+        y: str = "epoch_time_s",
+        by: str | Sequence[str] | None = None,
+    ) -> Fits:
+        """Fit the power law y = alpha * x^-beta, and other laws, to each scaling series.
+
+        Parameters
+        ----------
+        x, y
+            Columns of ``metrics``.
+        by
+            Columns that distinguish the series. By default runs are a series if they differ in
+            the number of GPUs only, at the same global or the same local batch.
+
+        Examples
+        --------
+        >>> results = wattlaw.open("results")
+        >>> fits = results.fit()
+        >>> [(row.group["workload"], row.law.beta > 0.5) for row in fits.rows]
+        [('resnet50', True)]
+        """
+        if by is None and x == "gpus" and y in self.metrics.columns:
+            return Fits(fit_series(scaling_series(self.metrics), y).rows)
+        names = [by] if isinstance(by, str) else list(by or ())
+        return fit(self.metrics, x, y, [*names, *(["energy_is"] if y == ENERGY else [])])
+
+    def advise(
+        self,
+        workload: str | None = None,
+        *,
+        deadline: str | float | timedelta | None = None,
+        max_slowdown: str | float | None = None,
+        energy_budget: str | float | None = None,
+        max_gpus: int | None = None,
+        epochs: int | None = None,
+        target: float | None = None,
+        pue: float | None = None,
+        grid: str | float | None = None,
+        price: str | float | None = None,
+        price_per_gpu_hour: str | float | None = None,
+    ) -> Advice:
+        """Recommend the number of GPUs, the power cap, the clock and the batch size.
+
+        Parameters
+        ----------
+        workload
+            The workload. It is not needed if the stores have a single one.
+        deadline
+            Maximum time of the training: seconds, or a text such as ``6h``.
+        max_slowdown
+            Maximum slowdown relative to the fastest setting: ``0.05`` or ``5%``.
+        energy_budget
+            Maximum energy of the training: joules, or a text such as ``50kWh``.
+        max_gpus
+            Maximum number of GPUs.
+        epochs
+            Epochs to train; by default as many as the runs trained.
+        target
+            Train until the metric reaches this value, instead of a number of epochs.
+        pue
+            Power usage effectiveness of the data centre.
+        grid
+            g CO2e per kWh, or a region such as ``DE``.
+        price, price_per_gpu_hour
+            Price of a kWh and of a GPU-hour: a number or a text such as ``0.21 EUR``; of a kWh
+            also a region.
+
+        Raises
+        ------
+        wattlaw.errors.Refused
+            The stores have no done run of the workload, or no run reached the target.
+        wattlaw.errors.BadInput
+            A constraint is out of range, or the stores have several workloads and none is named.
+
+        Examples
+        --------
+        >>> advice = wattlaw.open("results").advise(max_slowdown="10%")
+        >>> advice.recommended.gpus <= 8
+        True
+        >>> advice.simulated
+        True
+        """
+        return Advice.of(
+            analysis.advise(
+                self.metrics,
+                self.epochs,
+                self._workload(workload),
+                deadline_s=None if deadline is None else duration_s("deadline", deadline),
+                max_slowdown=None if max_slowdown is None else share("max_slowdown", max_slowdown),
+                energy_budget_j=(
+                    None if energy_budget is None else energy_j("energy_budget", energy_budget)
+                ),
+                max_gpus=max_gpus,
+                epochs_to_train=epochs,
+                target=finite("target", target),
+                footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
+            )
+        )
+
+    def claims(self, *, pue: float | None = None, grid: str | float | None = None) -> Claims:
+        """Test the published findings of the two studies on these runs.
+
+        Parameters
+        ----------
+        pue, grid
+            As in ``advise``. The claims on carbon need them.
+
+        Examples
+        --------
+        >>> claims = wattlaw.open("results").claims()
+        >>> sorted(claims.to_frame()["verdict"].unique())[-1]
+        'supported'
+        """
+        from wattlaw.analysis.claims import check_claims
+        from wattlaw.analysis.findings import find
+
+        return Claims(check_claims(find(*self._tables, footprint=footprint_of(pue, grid))))
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The names of the figures that ``plot`` draws."""
+        from wattlaw.report.figures import GALLERY
+
+        return tuple(figure.name for figure in GALLERY)
+
+    def plot(
+        self, figure: str, *, reference: int | None = None, target: float | None = None
+    ) -> "alt.ConcatChart":
+        """Return a figure of the report as an Altair chart.
+
+        Parameters
+        ----------
+        figure
+            A name of ``figures``, such as ``energy_speed``.
+        reference
+            The GPU count that speedups are relative to; by default each series' smallest.
+        target
+            A target quality, for the figure ``targets``.
+
+        Raises
+        ------
+        wattlaw.errors.BadInput
+            There is no such figure.
+        wattlaw.errors.Refused
+            The runs do not have what the figure shows.
+
+        Examples
+        --------
+        >>> chart = wattlaw.open("results").plot("speedup")
+        >>> chart.to_dict()["title"]["text"]
+        'Speedup'
+        """
+        import altair as alt
+
+        from wattlaw.report.figures import GALLERY
+        from wattlaw.report.pictures import chart_of
+
+        by_name = {known.name: known for known in GALLERY}
+        if figure not in by_name:
+            raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(by_name)}")
+        chart = chart_of(by_name[figure], self._findings(None, reference, target))
+        if chart is None:
+            raise Refused(f"figure {figure}: these runs do not have what it shows")
+        return alt.ConcatChart.from_dict(chart.spec)
+
+    def report(
+        self,
+        path: str | PathLike[str] = "report.html",
+        *,
+        template: str | None = None,
+        figures: str | PathLike[str] | None = None,
+        kinds: str | Sequence[str] = ("png", "svg"),
+        target: float | None = None,
+        pue: float | None = None,
+        grid: str | float | None = None,
+        price: str | float | None = None,
+        price_per_gpu_hour: str | float | None = None,
+    ) -> Report:
+        """Write the report, an HTML page that needs no network.
+
+        Parameters
+        ----------
+        path
+            The page. Its folder is created if necessary.
+        template
+            ``mit-2022`` or ``kit-2025`` for the layout of that study.
+        figures
+            A folder in which each figure is written as files, too.
+        kinds
+            The kinds of these files: ``png``, ``svg``, ``html``.
+        target
+            A target quality: the report also shows the time and energy to reach it.
+        pue, grid, price, price_per_gpu_hour
+            As in ``advise``.
+
+        Examples
+        --------
+        >>> wattlaw.open("results").report("report.html").page.name
+        'report.html'
+        """
+        from wattlaw.analysis.claims import check_claims
+        from wattlaw.report.layouts import layout
+        from wattlaw.report.page import write_report
+        from wattlaw.report.pictures import charts, figure_kinds, write_figures
+
+        page, chosen = Path(path), layout(template)
+        file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
+        footprint = footprint_of(pue, grid, price, price_per_gpu_hour)
+        findings = self._findings(footprint, chosen.reference, finite("target", target))
+        for_page, for_files = tee(charts(findings, chosen.study))
+        write_report(findings, check_claims(findings), page, template, made=for_page)
+        if figures is None:
+            return Report(page)
+        return Report(page, tuple(write_figures(for_files, Path(figures), file_kinds)))
+
+    def export(self, table: str, path: str | PathLike[str], *, raw: bool = False) -> int:
+        """Write a table to a CSV, Parquet or JSON-lines file; return its number of rows.
+
+        Parameters
+        ----------
+        table
+            ``runs``, ``epochs``, ``telemetry``, ``statistics``, ``metrics``, ``settings`` or
+            ``fits``.
+        path
+            The file. Its ending selects the kind.
+        raw
+            Write CSV cells that a spreadsheet takes for a formula unchanged.
+        """
+        output = Path(path)
+        if table not in EXPORTS:
+            raise BadInput(f"table: given {quote(table)}; allowed: {', '.join(EXPORTS)}")
+        if output.suffix.lower() not in KINDS:
+            raise BadInput(
+                f"{output}: unknown ending {output.suffix!r}; allowed: {', '.join(KINDS)}"
+            )
+        if table in TABLES:
+            rows = self._arrow(table)
+        else:
+            frame = self.fit().to_frame() if table == "fits" else getattr(self, table)
+            rows = pa.Table.from_pandas(frame, preserve_index=False)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_table(output, rows, raw=raw)
+        return len(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python: the stores, and the number of runs by workload and status."""
+        counts = self.to_frame().to_dict("records")
+        return {"stores": [str(path) for path in self.paths], "runs": counts}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the number of runs by workload and status, with the range of GPU counts."""
+        by = self.runs.groupby(["workload", "launcher", "status"], dropna=False)["gpus"]
+        counts = by.agg(["size", "min", "max"])
+        counts.columns = pd.Index(["runs", "gpus_min", "gpus_max"])
+        return counts.reset_index()
+
+    def _repr_html_(self) -> str:
+        return as_html(self.to_frame(), [f"Stores: {', '.join(map(str, self.paths))}"])
+
+    @cached_property
+    def _stores(self) -> tuple[Store, ...]:
+        return tuple(Store.existing(path) for path in self.paths)
+
+    @cached_property
+    def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        return read_stores(self.paths)
+
+    def _arrow(self, table: str) -> pa.Table:
+        return pa.concat_tables([store.arrow(table) for store in self._stores])
+
+    def _workload(self, name: str | None) -> str:
+        if name is not None:
+            return name
+        if not self.workloads:
+            raise Refused("no run is done")
+        if len(self.workloads) > 1:
+            raise BadInput(f"workload is required; allowed: {join_names(self.workloads)}")
+        return self.workloads[0]
+
+    def _findings(
+        self, footprint: Footprint | None, reference: int | None, target: float | None
+    ) -> "Findings":
+        from wattlaw.analysis.findings import find
+        from wattlaw.report.accounting_window import read_accounting_windows
+        from wattlaw.store.statistics import read_telemetry
+
+        statistics, joint = read_telemetry(self.paths, self.runs)
+        return find(
+            self.runs, self.epochs, statistics=statistics, joint=joint,
+            spans=read_accounting_windows(self.paths), footprint=footprint, reference=reference,
+            target=target,
+        )  # fmt: skip
+
+
+def open(*stores: str | PathLike[str]) -> Results:
+    """Open one or several stores.
+
+    Parameters
+    ----------
+    stores
+        Their folders.
+
+    Raises
+    ------
+    wattlaw.errors.BadInput
+        A folder is not a store.
+
+    Examples
+    --------
+    >>> results = wattlaw.open("results")
+    >>> results.workloads
+    ('resnet50',)
+    >>> sorted(results.settings["gpus"].unique())
+    [1, 2, 4, 8]
+    """
+    if not stores:
+        raise BadInput("open: given no store; allowed: one or more folders")
+    paths = tuple(Path(store) for store in stores)
+    for path in paths:
+        Store.existing(path)
+    return Results(paths)

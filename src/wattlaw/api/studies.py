@@ -1,0 +1,286 @@
+"""Studies: load a study file, show its runs, and run those that a store does not have."""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattlaw import registry
+from wattlaw.api.progress import LineProgress
+from wattlaw.errors import BadInput
+from wattlaw.launch import planning
+from wattlaw.launch.campaign import Campaign, Observer
+from wattlaw.launch.gpu_hours import GpuHours, gpu_hours
+from wattlaw.launch.launcher import GROUP, Launcher
+from wattlaw.launch.stop import CANCELLED
+from wattlaw.store.store import Store
+from wattlaw.study.model import Setting
+from wattlaw.study.plan import PlannedRun
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from wattlaw.api.results import Results
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file that was checked, and its runs in the order in which they start.
+
+    Parameters
+    ----------
+    path
+        The study file.
+    plan
+        The study as a model, ``plan.study``, and ``plan.runs``.
+    """
+
+    path: Path
+    plan: planning.Planned
+
+    @property
+    def name(self) -> str:
+        """The name of the study."""
+        return self.plan.study.name
+
+    @property
+    def launcher(self) -> str:
+        """How runs start: ``local``, ``slurm`` or ``simulated``."""
+        return self.plan.study.launch.kind
+
+    def __len__(self) -> int:
+        return len(self.plan.runs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python: the study as in its file, with all defaults."""
+        plain: dict[str, Any] = self.plan.study.model_dump(mode="json")
+        return plain
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return a row per run: run_id, workload, its setting, repeat."""
+        import pandas as pd
+
+        return pd.DataFrame([_row(run) for run in self.plan.runs])
+
+    def preview(self, store: str | PathLike[str], assume_tflops: float = 10.0) -> "Preview":
+        """Compare the study with a store, without running anything.
+
+        Parameters
+        ----------
+        store
+            The folder of results. It does not have to exist.
+        assume_tflops
+            TFLOP/s per GPU, for the GPU-hours of settings that were not measured yet.
+        """
+        if not 0 < assume_tflops < float("inf"):
+            raise BadInput(f"assume_tflops: given {assume_tflops:g}; allowed: a number > 0")
+        results = Store(Path(store))
+        records = results.records_of({run.run_id for run in self.plan.runs})
+        statuses = planning.statuses(results, self.plan.runs, records)
+        left = [run for run in self.plan.runs if statuses[run.run_id] != "done"]
+        known = [record for record in records.values() if record is not None]
+        queue = _launcher(self).queue
+        return Preview(
+            self,
+            statuses,
+            gpu_hours(left, known, assume_tflops * 1e12),
+            queue.shown(self.plan.study.launch, left[0], results) if queue and left else None,
+        )
+
+    def _repr_html_(self) -> str:
+        from wattlaw.api.display import as_html
+
+        line = f"Study {self.name}: {len(self)} runs, launcher {self.launcher}"
+        return as_html(self.to_frame(), [line])
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a study would run.
+
+    Parameters
+    ----------
+    study
+        The study.
+    statuses
+        The status of each run in the store, by run id.
+    gpu_hours
+        The GPU-hours of the runs that are not done.
+    job
+        The batch job of the first such run, where runs are jobs of a queue.
+    """
+
+    study: Study
+    statuses: Mapping[str, str]
+    gpu_hours: GpuHours
+    job: str | None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of runs by status."""
+        return planning.counted(self.statuses.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python."""
+        return {"counts": self.counts, "gpu_hours": asdict(self.gpu_hours), "job": self.job}
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the table of the study with the column ``status``."""
+        frame = self.study.to_frame()
+        return frame.assign(status=frame["run_id"].map(self.statuses))
+
+    def _repr_html_(self) -> str:
+        from wattlaw.api.display import as_html
+
+        counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
+        return as_html(self.to_frame(), [f"Study {self.study.name}: {counts}"])
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """How the runs of a study ended.
+
+    Parameters
+    ----------
+    store
+        The folder of results.
+    done, failed, skipped, left
+        Numbers of runs of the study.
+    interrupted_by
+        What stopped the campaign before its end, such as ``SIGINT``; None if nothing did.
+    has_jobs
+        Whether jobs of the study continue in a queue.
+    """
+
+    store: Path
+    done: int
+    failed: int
+    skipped: int
+    left: int
+    interrupted_by: str | None = None
+    has_jobs: bool = False
+
+    @property
+    def results(self) -> "Results":
+        """The results in the store."""
+        from wattlaw.api.results import open as open_results
+
+        return open_results(self.store)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain Python."""
+        return asdict(self) | {"store": str(self.store)}
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the fields as a table of one row."""
+        import pandas as pd
+
+        return pd.DataFrame([self.to_dict()])
+
+    def _repr_html_(self) -> str:
+        from wattlaw.api.display import as_html
+
+        return as_html(self.to_frame())
+
+
+def load_study(
+    path: str | PathLike[str],
+    *,
+    launch: str | None = None,
+    hardware: str | None = None,
+    calibration: str | None = None,
+    fail_share: float | None = None,
+) -> Study:
+    """Read a study file, and check all that can be checked without running it.
+
+    Parameters
+    ----------
+    path
+        The study file.
+    launch
+        Replaces the launcher of the file: ``local``, ``slurm`` or ``simulated``.
+    hardware, calibration, fail_share
+        Replace these settings of ``launch.simulation``, for the launcher ``simulated``.
+
+    Raises
+    ------
+    wattlaw.errors.BadInput
+        The line names the file, the key, the value and what is allowed.
+
+    Examples
+    --------
+    >>> study = wattlaw.load_study("study.yaml")
+    >>> study.name, len(study), study.launcher
+    ('example', 18, 'simulated')
+    """
+    changes = {"hardware": hardware, "calibration": calibration, "fail_share": fail_share}
+    if fail_share is not None and not 0 <= fail_share <= 1:
+        raise BadInput(f"fail_share: given {fail_share:g}; allowed: 0 to 1")
+    simulation = {name: value for name, value in changes.items() if value is not None}
+    path = Path(path)
+    return Study(path, planning.plan_study(path, launch, simulation))
+
+
+def run(
+    study: Study | str | PathLike[str],
+    store: str | PathLike[str] = "wattlaw-store",
+    *,
+    progress: Observer | Callable[[str], object] | None = None,
+) -> RunOutcome:
+    """Run what a study asks for and the store does not have yet.
+
+    Call it from the main thread: while it works, SIGINT, SIGTERM and SIGHUP stop the campaign.
+    A later call continues it.
+
+    Parameters
+    ----------
+    study
+        A study, or the path of a study file.
+    store
+        The folder of results. It is created if necessary.
+    progress
+        A function that takes a line of text, such as ``print``, or an object with the methods of
+        ``wattlaw.launch.campaign.Observer``. Without it nothing is shown.
+
+    Raises
+    ------
+    wattlaw.errors.WattlawError
+        The study file is wrong, the store cannot be written, or the launcher does not work here.
+
+    Examples
+    --------
+    >>> outcome = wattlaw.run("study.yaml", "results")
+    >>> outcome.done, outcome.failed
+    (18, 0)
+    """
+    if not isinstance(study, Study):
+        study = load_study(study)
+    plan, path = study.plan, Path(store)
+    results = Store(path)
+    launcher = _launcher(study).open(plan.study.launch, path)
+    results.create()
+    if progress is None or callable(progress):
+        progress = LineProgress(progress or _silent, len(plan.runs))
+    commit = planning.git_commit(Path.cwd())
+    with closing(launcher):
+        campaign = Campaign(plan.study, plan.runs, results, launcher, progress, commit)
+        outcome = campaign.run()
+    has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
+    return RunOutcome(path, **asdict(outcome), has_jobs=has_jobs)
+
+
+def _launcher(study: Study) -> type[Launcher]:
+    launcher: type[Launcher] = registry.load(GROUP, study.launcher)
+    return launcher
+
+
+def _silent(_: str) -> None:
+    """Show nothing."""
+
+
+def _row(run: PlannedRun) -> dict[str, Any]:
+    setting = {name: getattr(run.setting, name) for name in Setting.model_fields}
+    workload = run.shared.workload.name
+    return {"run_id": run.run_id, "workload": workload, **setting, "repeat": run.repeat}
