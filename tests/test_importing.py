@@ -189,7 +189,7 @@ def test_bad_rows_are_told_by_line_and_kept_out_and_the_others_go_in(tmp_path, h
     told = capsys.readouterr()
     found = bad_lines(told.err)
     assert "3 runs added" in told.out
-    assert "13 rows kept out" in told.out
+    assert "13 rows skipped" in told.out
     times, counts = dict.fromkeys(range(3, 9), "epoch_time_s"), dict.fromkeys((9, 10, 11), "gpus")
     others = {12: "global_batch", 13: "global_batch", 14: "epoch_time_s", 15: "has"}
     assert {line: why.split()[0] for line, why in found.items()} == times | counts | others
