@@ -114,7 +114,7 @@ def _lines(done: measured.Measured, phase: PhaseSummary) -> list[tuple[str, str]
             lines.append(
                 (
                     "limit",
-                    f"{limit.device}: power limit {enforced:g} W (requested: {limit.power_limit_w:g} W)",
+                    f"{limit.device}: {enforced:g} W (requested: {limit.power_limit_w:g} W)",
                 )
             )
     for report in record.samplers:

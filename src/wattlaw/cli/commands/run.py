@@ -113,9 +113,9 @@ def _hours(hours: GpuHours, assume_tflops: float) -> list[str]:
         )
     if hours.counted_runs:
         lines.append(
-            f"GPU-hours left: {_short(hours.counted)} for {hours.counted_runs} runs, estimated from "
-            f"the operations of training at {assume_tflops:g} TFLOP/s per GPU (--assume-tflops), "
-            "without evaluation, input and gradient communication"
+            f"GPU-hours left: {_short(hours.counted)} for {hours.counted_runs} runs, estimated "
+            f"from the operations of training at {assume_tflops:g} TFLOP/s per GPU "
+            "(--assume-tflops), without evaluation, input and gradient communication"
         )
     if hours.unknown_runs:
         lines.append(
