@@ -6,12 +6,12 @@ import sys
 
 import pandas as pd
 import pytest
+import typer
 
 from conftest import records, wattlaw
+from wattlaw.cli.app import COMMANDS, app
 from wattlaw.cli.main import main
 from wattlaw.workloads import catalogue
-
-COMMANDS = ("run", "check", "status", "fit", "report", "export", "workloads")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,12 @@ def test_help_names_every_command_and_imports_neither_torch_nor_pandas():
     modules = loaded_by("from wattlaw.cli.main import main; main(['--help'])")
     assert not {"torch", "pandas", "pyarrow", "numpy", "altair", "yaml"} & modules
     assert not {"torch", "pandas"} & loaded_by("import wattlaw")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_the_first_sentence_of_each_help(name):
+    command = typer.main.get_group(app).get_command(None, name)
+    assert command.help.partition("\n")[0] == COMMANDS[name]
 
 
 def test_the_front_end_of_a_run_never_imports_torch():

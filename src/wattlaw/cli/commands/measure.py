@@ -113,7 +113,7 @@ def _lines(done: measured.Measured, phase: PhaseSummary) -> list[tuple[str, str]
         if limit.power_limit_w is not None and enforced is not None:
             lines.append(
                 (
-                    "limit",
+                    "power limit",
                     f"{limit.device}: {enforced:g} W (requested: {limit.power_limit_w:g} W)",
                 )
             )
