@@ -1,29 +1,36 @@
 # make quickstart   set up if needed, run a small real study, write quickstart/report.html
 # make test         set up if needed, run the tests
+# make docs         build the documentation site
+# make dist         build the sdist and the wheel, and try the wheel
 # make test-slurm   install Slurm if needed (root), run the tests on a cluster of four nodes
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.wattlaw-installed
 PEERS := .venv-peers
 
 SLURM_PACKAGES := slurm-wlm munge
 
-.PHONY: setup quickstart test test-slurm soak lint format bench bench-overhead bench-throughput \
+.PHONY: setup quickstart test test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput \
   bench-analysis bench-simulator bench-gpu clean
 
-setup: $(STAMP)
+# What is installed into .venv, a stamp for each. A change of the dependencies makes them anew.
+EXTRAS_train := train
+EXTRAS_all := all,dev
+EXTRAS_docs := docs
+EXTRAS_dist := dist
 
-# Rebuilt when the dependencies change; otherwise this costs nothing.
-$(STAMP): pyproject.toml constraints.txt
+setup: $(VENV)/.installed-all
+
+$(VENV)/.installed-%: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "wattlaw needs Python >= 3.11; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[train,dev]'
-	@touch $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	@touch $@
 
-quickstart: setup
-	$(BIN)/wattlaw run examples/quickstart.yaml --store quickstart/store
+# Installs only what it needs, unless everything is installed.
+quickstart: $(firstword $(wildcard $(VENV)/.installed-all) $(VENV)/.installed-train)
+	$(BIN)/wattlaw run src/wattlaw/examples/quickstart.yaml --store quickstart/store
 	$(BIN)/wattlaw report quickstart/store -o quickstart/report.html
 	@echo "Open quickstart/report.html in a browser."
 
@@ -39,6 +46,22 @@ test-slurm: setup
 	    --no-install-recommends $(SLURM_PACKAGES); } >/dev/null || \
 	  { echo "make test-slurm needs root and Debian's packages: $(SLURM_PACKAGES)" >&2; exit 1; }
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/slurm
+
+# The tests with a coverage report: a table here, pages in build/coverage.
+coverage: setup
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
+	  --cov --cov-report=term --cov-report=html:build/coverage
+
+# The documentation site, into build/docs.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# The sdist and the wheel, into dist; the wheel is tried in a fresh environment without torch.
+dist: $(VENV)/.installed-dist
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python tools/try_wheel.py dist/*.whl
 
 # Tries to break wattlaw for SOAK_MINUTES (60), from SOAK_SEED (1): docs/soak.md.
 soak: setup
@@ -89,4 +112,4 @@ bench-gpu: setup
 	$(BIN)/python benchmarks/gpu.py
 
 clean:
-	rm -rf $(VENV) $(PEERS) quickstart build *.egg-info src/*.egg-info
+	rm -rf $(VENV) $(PEERS) quickstart build dist *.egg-info src/*.egg-info

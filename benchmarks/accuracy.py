@@ -15,7 +15,7 @@ from watched import write_results
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from recording import Recording, errors, record
 
 SECONDS, HZ, WINDOWS = 65.0, 10.0, 200
@@ -40,7 +40,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as told:
         folder = Path(told)
         boards = {
-            name: Boards.create(
+            name: FakeGpus.create(
                 folder / f"{name}.boards",
                 len(KINDS) * len(REFRESH_MS),
                 buffers=buffers,

@@ -107,7 +107,7 @@ def main() -> None:
     parts = parser.parse_args().parts or ["throughput", "sampling"]
     try:
         driver = Driver.open()
-        names = [board.name for board in driver.boards()]
+        names = [board.name for board in driver.gpus()]
         version = driver.version
         driver.close()
     except NotAvailable as error:

@@ -21,7 +21,7 @@ from wattlaw.launch.selftest import median_interval, paired_slowdowns
 from wattlaw.telemetry import sampler
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 
 PEERS = ("zeus", "codecarbon", "polling")
 SETTLE_S = 3.0
@@ -29,7 +29,7 @@ SETTLE_S = 3.0
 
 def started(tool: str, hz: float, folder: Path, python: Path) -> "subprocess.Popen[str]":
     """Start a tool; return when it has begun to monitor."""
-    environment = os.environ | Boards(folder / "boards").environment()
+    environment = os.environ | FakeGpus(folder / "boards").environment()
     if tool in PEERS:
         line = [str(python), str(Path(__file__).with_name("peer.py")), tool, repr(hz)]
         process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True)
@@ -51,7 +51,7 @@ def compare(boards: int, hz: float, buffers: bool, rounds: int, watch_s: float, 
     found: dict[str, list[float]] = {tool: [] for tool in tools}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        Boards.create(folder / "boards", boards, buffers=int(buffers), high_w=250.0)
+        FakeGpus.create(folder / "boards", boards, buffers=int(buffers), high_w=250.0)
         for number in range(rounds):
             for tool in random.Random(number).sample(tools, len(tools)):  # noqa: S311
                 process = started(tool, hz, folder, python)
@@ -84,7 +84,7 @@ def slowdown(pairs: int, hz: float) -> dict[str, object]:
     """Return what a training loop loses beside the sampler of one board."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        Boards.create(folder / "boards", 1, buffers=1)
+        FakeGpus.create(folder / "boards", 1, buffers=1)
         block = training_block(batch=64, steps=20)
         process = started("wattlaw", hz, folder, Path())
         try:

@@ -1,9 +1,9 @@
 """Uncalibrated predictions beside what the two studies published, and what would explain a miss.
 
-Every exponent is of the counts, batches, precision and limits of ``studies/``; the published ranges
-of N are not known. Nothing is measured and nothing is drawn: numbers depend on files of this
-repository alone. The second table changes two numbers of machine and software, the same for all
-models: what the storage gives, and what an epoch takes besides its steps. Run with
+Every exponent is of the counts, batches, precision and limits of the example ``mit-2022-all``; the
+published ranges of N are not known. Nothing is measured and nothing is drawn: numbers depend on
+files of this repository alone. The second table changes two numbers of machine and software, the
+same for all models: what the storage gives, and what an epoch takes besides its steps. Run with
 ``make bench-simulator``; ``docs/simulation-model.md`` has the tables, which a test compares.
 """
 
@@ -28,6 +28,7 @@ from wattlaw.study.reader import read_study
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+EXAMPLES = ROOT / "src" / "wattlaw" / "examples"
 Change = Callable[[Job], Job]
 
 
@@ -40,12 +41,12 @@ class Study:
 
     @classmethod
     def of(cls, name: str, hardware: str) -> "Study":
-        """Return a study of ``studies/``, its first repeat."""
-        study = read_study(ROOT / "studies" / f"{name}.yaml")
+        """Return one of the examples' studies, its first repeat."""
+        study = read_study(EXAMPLES / f"{name}.yaml")
         simulation = study.launch.simulation.model_copy(update={"hardware": hardware})
         launch = study.launch.model_copy(update={"simulation": simulation})
         specs = [run.spec for run in expand(study) if run.spec.repeat == 0]
-        return cls(Machine.of(launch), specs)
+        return cls(Machine.from_launch(launch), specs)
 
     def times(self, change: Change, **asked: object) -> pd.Series:
         """Return seconds per epoch by GPU count, of the settings that are as asked."""
@@ -62,7 +63,7 @@ class Study:
 @cache
 def mit() -> Study:
     """Return the study that varied caps and clocks."""
-    return Study.of("mit-2022/all", "mit-v100")
+    return Study.of("mit-2022-all", "mit-v100")
 
 
 def beta(times: pd.Series) -> float:

@@ -21,11 +21,12 @@ import psutil
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+EXAMPLES = ROOT / "src" / "wattlaw" / "examples"
 #: Study files that share a store, on which machines, and the report's template.
 STUDIES = {
-    "mit-2022": (["mit-2022/all"], ["mit-v100"]),
+    "mit-2022": (["mit-2022-all"], ["mit-v100"]),
     "kit-2025": (
-        ["kit-2025/resnet50", "kit-2025/fourcastnet-pretrain", "kit-2025/fourcastnet-finetune"],
+        ["kit-2025-resnet50", "kit-2025-fourcastnet-pretrain", "kit-2025-fourcastnet-finetune"],
         ["kit-a100", "kit-h100"],
     ),
 }
@@ -62,7 +63,7 @@ def measured(name: str, folder: Path) -> dict[str, object]:
     seconds, most = 0.0, 0.0
     for file in files:
         for machine in machines:
-            study = str(ROOT / "studies" / f"{file}.yaml")
+            study = str(EXAMPLES / f"{file}.yaml")
             line = ["run", study, "--launch", "simulated", "--hardware", machine]
             took_s, bytes_used = watched([*line, "--store", str(store)])
             seconds, most = seconds + took_s, max(most, bytes_used)

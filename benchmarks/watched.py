@@ -78,7 +78,7 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
     import torch
 
     from wattlaw.study.model import WorkloadSpec
-    from wattlaw.training.ranks import moved
+    from wattlaw.training.ranks import to_device
     from wattlaw.workloads import catalogue
     from wattlaw.workloads.data_loading import Loader, LoaderOptions
     from wattlaw.workloads.workload import Shard
@@ -90,7 +90,7 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
     optimizer = workload.optimizer(model, batch, fused=False)
     shard = Shard(0, 1, batch, seed=0, fraction=1.0)
     loader = Loader(workload.training_data(), shard, LoaderOptions(), training=True)
-    batches = [moved(one.data, device) for one in loader.epoch(0)]
+    batches = [to_device(one.data, device) for one in loader.epoch(0)]
 
     def block() -> None:
         for step in range(steps):

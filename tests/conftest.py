@@ -16,7 +16,7 @@ import pytest
 import yaml
 from hypothesis import settings
 
-from fake_nvml import VARIABLE, Boards
+from fake_nvml import VARIABLE, FakeGpus
 from wattlaw.store.store import Store
 
 # More test processes than cores: threads of their own would wait for each other, and nets as small
@@ -92,15 +92,15 @@ def write_study(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def boards_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Boards]]:
+def fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeGpus]]:
     """Give a function that makes fake boards those of this process, all of them ours."""
     for name in [name for name in os.environ if name.startswith(("CUDA_", "SLURM_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv(VARIABLE, "")
-    made: list[Boards] = []
+    made: list[FakeGpus] = []
 
-    def make(count: int = 1, **changes: object) -> Boards:
-        made.append(Boards.create(tmp_path / f"boards{len(made)}", count, **changes))
+    def make(count: int = 1, **changes: object) -> FakeGpus:
+        made.append(FakeGpus.create(tmp_path / f"boards{len(made)}", count, **changes))
         made[-1].load()
         return made[-1]
 

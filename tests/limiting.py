@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from conftest import heard, wait_for
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from wattlaw.limits.state_folder import VARIABLE, StateFolder
 
 FAKE_BIN = Path(__file__).parent / "fake_bin"
@@ -39,7 +39,7 @@ class Place:
     The boards' limit is an odd one, and neither their default nor their maximum.
     """
 
-    def __init__(self, path: Path, boards: Boards, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, path: Path, boards: FakeGpus, patch: pytest.MonkeyPatch) -> None:
         self.boards, self.folder = boards, StateFolder(path / "limits")
         for name, value in {**boards.environment(), VARIABLE: str(self.folder.path)}.items():
             patch.setenv(name, value)

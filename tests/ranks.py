@@ -174,7 +174,7 @@ def _rank(
             model = workload.model()
             training = Training(workload, model, spec, seed, ranks)
             if warned_at is not None:
-                training._warning = _Looks(warned_at)
+                training._notice = _Looks(warned_at)
             if counts and rank == 0:
                 flops.flops_per_sample(workload, model, training.data)
             windows = open_windows(run.live(attempt), _HOST) if rank == 0 else None

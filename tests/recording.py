@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from wattlaw.devices.meter import Target
 from wattlaw.store.live import read_live
 from wattlaw.store.record import SamplerReport
@@ -24,14 +24,14 @@ HOST = "here"
 Row = dict[str, object]
 
 
-def machine(boards: Boards | None = None) -> dict[str, str]:
+def machine(boards: FakeGpus | None = None) -> dict[str, str]:
     """Return an environment in which the boards, if any, are those of the machine, and all ours."""
     ours = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_")
     clean = {name: told for name, told in os.environ.items() if not name.startswith(ours)}
     return clean | (boards.environment() if boards is not None else {})
 
 
-def started(folder: Path, boards: Boards, hz: float) -> "subprocess.Popen[bytes]":
+def started(folder: Path, boards: FakeGpus, hz: float) -> "subprocess.Popen[bytes]":
     """Start a sampler on boards."""
     folder.mkdir()
     line = sampler.command(folder, HOST, Target(os.getpid(), 1 / hz))
@@ -42,7 +42,7 @@ def started(folder: Path, boards: Boards, hz: float) -> "subprocess.Popen[bytes]
 class Recording:
     """What a sampler wrote and reported of boards."""
 
-    boards: Boards
+    boards: FakeGpus
     samples: pa.Table
     report: SamplerReport
     calls: int  # of the driver, while it was sampled
@@ -84,7 +84,7 @@ def report_of(folder: Path) -> SamplerReport:
     return SamplerReport.model_validate_json(sampler.report_path(folder, HOST).read_text())
 
 
-def calls_of(boards: Boards) -> int:
+def calls_of(boards: FakeGpus) -> int:
     """Return how often the driver was called, whatever for."""
     return sum(count.calls for count in boards.header.counts)
 
@@ -95,7 +95,7 @@ def errors(rows: list[Row], column: str) -> list[float]:
 
 
 def record(
-    folders: dict[Path, Boards],
+    folders: dict[Path, FakeGpus],
     seconds: float,
     hz: float = 10,
     begun: Callable[[], object] = lambda: None,

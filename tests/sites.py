@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from conftest import wait_for
-from fake_nvml import Boards
-from wattlaw.limits.by_prolog import VARIABLE
+from fake_nvml import FakeGpus
+from wattlaw.limits.prolog_limits import VARIABLE
 from wattlaw.limits.site.main import main
 
 ASKS = "wattlaw:power_w=250"
@@ -30,7 +30,7 @@ NODE = f"n-{os.getpid()}"
 class Node:
     """A node with boards and a slurmd, and the hooks on it as slurmd starts them."""
 
-    def __init__(self, path: Path, boards: Boards, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, path: Path, boards: FakeGpus, patch: pytest.MonkeyPatch) -> None:
         self.path, self.boards = path, boards
         self.config, self.reports = path / "site.yaml", path / "run"
         self.state, self.bin = path / "state" / "limits", path / "bin"
@@ -146,14 +146,14 @@ class Node:
 
 
 def nodes(
-    path: Path, boards_here: Callable[..., Boards], patch: pytest.MonkeyPatch
+    path: Path, fake_gpus: Callable[..., FakeGpus], patch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Node]]:
     """Give a function that makes a node; in the end no watchdog may be left."""
     made = []
 
     def make(count: int = 2, **changes: object) -> Node:
         limits = {"limit_mw": [round(1000 * w) for w in BEFORE_W[:count]]}
-        made.append(Node(path, boards_here(count, **(limits | changes)), patch))
+        made.append(Node(path, fake_gpus(count, **(limits | changes)), patch))
         return made[-1]
 
     yield make

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from wattlaw.errors import BadInput
-from wattlaw.launch.attempts import missing_of, windows_of_all
-from wattlaw.launch.finish import failure_of, finish
+from wattlaw.launch.attempts import merged_windows, missing_windows
+from wattlaw.launch.finish import failure_reason, finish
 from wattlaw.store.record import ClockReport, Interruption, RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
@@ -150,7 +150,7 @@ def written(
 
 def merged(folder: Path, attempts: list[list[Part]]) -> tuple[list[tuple[int, ...]], list[int]]:
     record, run = written(folder, attempts)
-    table, numbers = windows_of_all(record, run)
+    table, numbers = merged_windows(record, run)
     names = ("start_ns", "epoch", "from_step")
     found = [
         (*(row[name] for name in names), row["steps"] or 0)
@@ -232,7 +232,7 @@ WHOLE = [Part(0, 0, W), evaluated(0), Part(1, 0, W), evaluated(1)]
 )
 def test_an_epoch_is_whole_when_its_parts_follow_each_other_to_its_end(parts, missing, tmp_path):
     record, run = written(tmp_path, [parts])
-    assert missing_of(record, run.windows(1)) == missing
+    assert missing_windows(record, run.windows(1)) == missing
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_an_epoch_is_whole_when_its_parts_follow_each_other_to_its_end(parts, mi
 )
 def test_every_part_must_be_there_on_every_host(parts, missing, tmp_path):
     record, run = written(tmp_path, [parts], nodes=2)
-    assert missing_of(record, run.windows(1)) == missing
+    assert missing_windows(record, run.windows(1)) == missing
 
 
 def test_an_attempt_that_stopped_for_a_warning_is_not_the_runs_end(tmp_path):
@@ -285,17 +285,17 @@ def test_clocks_of_all_attempts_are_in_the_record_which_keeps_what_was_there(tmp
 def test_the_reason_of_a_failure_is_that_of_the_host_that_was_not_its_consequence(tmp_path):
     _, run = written(tmp_path, [[]])
     live = run.live(1)
-    failures.write_failure(live, "a", "asked", "the node agent was ended by SIGTERM")
-    assert failure_of(run, 1, 1) == "the node agent was ended by SIGTERM"
+    failures.write_failure(live, "a", "terminated", "the node agent was ended by SIGTERM")
+    assert failure_reason(run, 1, 1) == "the node agent was ended by SIGTERM"
     failures.write_error(live, 2, BadInput("no such file"))
-    assert failure_of(run, 1, 1) == "rank 2: no such file"
+    assert failure_reason(run, 1, 1) == "rank 2: no such file"
     (live / "error.2.json").unlink()
-    failures.write_failure(live, "b", "told", "rank 2: connection reset")
-    assert failure_of(run, 1, 1) == "rank 2: connection reset"
+    failures.write_failure(live, "b", "error", "rank 2: connection reset")
+    assert failure_reason(run, 1, 1) == "rank 2: connection reset"
     failures.write_failure(live, "c", "killed", "rank 3 ended by signal 9 (SIGKILL)")
-    assert failure_of(run, 1, 1) == "rank 3 ended by signal 9 (SIGKILL)"
+    assert failure_reason(run, 1, 1) == "rank 3 ended by signal 9 (SIGKILL)"
     failures.write_failure(live, "a", "killed", "another")  # what it said first stays
-    assert json.loads((live / "failure.a.json").read_text())["kind"] == "asked"
+    assert json.loads((live / "failure.a.json").read_text())["kind"] == "terminated"
 
 
 @pytest.mark.parametrize(
@@ -308,4 +308,4 @@ def test_the_reason_of_a_failure_is_that_of_the_host_that_was_not_its_consequenc
 )
 def test_an_agent_that_has_told_nothing_is_told_of_by_its_code(code, words, tmp_path):
     _, run = written(tmp_path, [[]])
-    assert failure_of(run, 1, code).startswith(words)
+    assert failure_reason(run, 1, code).startswith(words)

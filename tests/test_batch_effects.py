@@ -174,7 +174,7 @@ def test_runs_that_diverged_at_the_largest_batch_are_no_sign_that_quality_holds(
     assert (at["n"], at["diverged"]) == (3 - lost, lost)
     assert at["verdict"] == ("diverged" if lost == 3 else CANNOT_TELL)
     assert "repeats at 128 diverged" in row.warning(128)
-    json.dumps(row.as_json(), allow_nan=False)
+    json.dumps(row.to_dict(), allow_nan=False)
 
 
 def test_a_batch_between_others_whose_runs_diverged_is_named_and_warned_of():
@@ -200,7 +200,7 @@ def test_a_fall_stays_one_where_all_runs_of_a_larger_batch_diverged(where):
     assert (row.verdict, row.falls_beyond, row.falls_from) == (FALLS, 8192, 16384)
     assert f"5 of 5 repeats at {where} diverged" in row.sentence and "nan" not in row.sentence
     assert row.warning(where) == row.sentence
-    json.dumps(row.as_json(), allow_nan=False)
+    json.dumps(row.to_dict(), allow_nan=False)
 
 
 def test_runs_that_were_not_evaluated_did_not_diverge():
@@ -225,7 +225,7 @@ def test_one_batch_beside_another_of_which_all_runs_diverged_says_so():
     assert "one global batch only" in row.sentence
     assert "5 of 5 repeats at 64 diverged" in row.sentence
     assert row.means["verdict"].isna().all()  # nothing was compared
-    json.dumps(row.as_json(), allow_nan=False)
+    json.dumps(row.to_dict(), allow_nan=False)
 
 
 @settings(max_examples=15, deadline=None)
@@ -240,4 +240,4 @@ def test_what_is_said_holds_together(seed, sd, repeats):
         after = row.means[row.means["global_batch"] > row.falls_beyond]
         assert (after["verdict"] == "worse").all()
     assert row.warning(min(quality)) is None or row.falls_beyond is None
-    json.dumps(row.as_json(), allow_nan=False)
+    json.dumps(row.to_dict(), allow_nan=False)

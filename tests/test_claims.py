@@ -256,7 +256,7 @@ def test_one_model_against_it_contradicts_a_claim_on_all() -> None:
     lab = Lab().run(util=lambda n: 0.8 * n**-0.1).run("vgg16", util=0.8)
     claim = BY_NAME["memory-utilisation-falls"](lab.findings())
     assert claim.verdict == CONTRADICTED
-    assert {part.label: part.verdict for part in claim.parts} == {
+    assert {part.label: part.verdict for part in claim.workloads} == {
         "resnet50": SUPPORTED, "vgg16": CONTRADICTED
     }  # fmt: skip
     assert claim.evidence.startswith("1 of 2 contradicted: vgg16")
@@ -267,7 +267,7 @@ def test_a_model_without_the_measurement_is_named_and_does_not_decide() -> None:
     claim = BY_NAME["memory-utilisation-falls"](lab.findings())
     assert claim.verdict == SUPPORTED
     assert "1 more could not be tested" in claim.evidence
-    assert claim.parts[1].evidence == "no memory utilisation was measured"
+    assert claim.workloads[1].evidence == "no memory utilisation was measured"
 
 
 def test_energies_that_count_different_things_are_not_compared() -> None:
@@ -310,7 +310,7 @@ def test_a_schnet_that_bends_early_does_not_bend_at_64() -> None:
 def test_capped_runs_do_not_enter_claims_on_runs_without_caps() -> None:
     lab = capped({100: 1.6}, {100: 90.0})
     claim = BY_NAME["energy-near-linear-in-gpu-hours"](lab.findings())
-    assert claim.parts[0].evidence.endswith("21 runs, 2 to 128 GPUs, energy of gpu, counter")
+    assert claim.workloads[0].evidence.endswith("21 runs, 2 to 128 GPUs, energy of gpu, counter")
 
 
 def test_simulated_runs_are_told_to_be_simulated() -> None:
@@ -321,7 +321,7 @@ def test_simulated_runs_are_told_to_be_simulated() -> None:
 def test_findings_of_a_whole_study_give_plain_json() -> None:
     made = kit(counts=(1, 2, 4), batches=(256,), repeats=2, epochs=2)
     found = check_claims(find(made.runs, made.epochs), better={"resnet50": "higher"})
-    told = json.loads(json.dumps([claim.as_json() for claim in found], allow_nan=False))
+    told = json.loads(json.dumps([claim.to_dict() for claim in found], allow_nan=False))
     assert [one["study"] for one in told] == sorted((one["study"] for one in told), reverse=True)
     assert {"claim", "study", "verdict", "evidence", "numbers", "criterion", "workloads"} <= set(
         told[0]

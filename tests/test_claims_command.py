@@ -1,4 +1,4 @@
-"""``wattlaw claims`` on real measurements, and what its documentation says."""
+"""``wattlaw claims`` on measured power caps, and what its documentation says."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from claims_lab import Lab
+from public_data import ORIGINS, public_csv
 from wattlaw.analysis.claims import CLAIMS
 from wattlaw.cli.commands.claims import claims
 from wattlaw.cli.commands.import_ import import_ as import_table
 
-CAPS = Path("../shared/data/power_caps.csv")
 DOCS = Path("docs/claims.md")
 MAP = (
     "gpus=@1,workload=network,hardware=gpu,global_batch=batch_size,power_limit_w=power_limit,"
@@ -20,11 +20,9 @@ MAP = (
 )
 
 
-@pytest.fixture
-def rows() -> pd.DataFrame:
-    if not CAPS.exists():
-        pytest.skip(f"{CAPS} is not there: real measurements are no part of the repository")
-    table = pd.read_csv(CAPS)
+@pytest.fixture(params=ORIGINS)
+def rows(request: pytest.FixtureRequest) -> pd.DataFrame:
+    table = pd.read_csv(public_csv("power_caps.csv", request.param))
     ours = (table["gpu"] == "V100") & table["dataset"].isin(["squad", "movielens-1m"])
     return table[ours]
 

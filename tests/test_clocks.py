@@ -49,7 +49,7 @@ def test_an_offset_by_hand():
 def test_rounds_in_which_a_clock_was_set_back_tell_nothing():
     good, bad = Round(100, 60, 120), Round(100, 60, 90)
     assert offset_of([bad, good]) == offset_of([good])
-    with pytest.raises(ValueError, match="no question was answered"):
+    with pytest.raises(ValueError, match="no request was answered"):
         offset_of([bad])
 
 
@@ -58,7 +58,7 @@ import sys
 from pathlib import Path
 from wattlaw.training import clocks
 if len(sys.argv) > 5:
-    clocks.PATIENCE_S["begin"] = clocks.PATIENCE_S["end"] = float(sys.argv[5])
+    clocks.TIMEOUT_S["begin"] = clocks.TIMEOUT_S["end"] = float(sys.argv[5])
 ahead_ns = int(sys.argv[4])
 import time
 real = time.time_ns

@@ -195,3 +195,31 @@ def test_workloads_are_listed_with_parameters_and_options(capsys):
     (digits,) = [one for one in listed if one["name"] == "digits-cnn"]
     assert digits["parameters"] == 85_066
     assert digits["options"]["lr"]["default"] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["report", "{store}", "--figures", ""], "argument 4"),
+        (["report", "{store}", "--figures="], "--figures"),
+        (["report", "{store}", "-o", ""], "argument 4"),
+        (["run", "study.yaml", "--store", ""], "argument 4"),
+        (["measure", "--store", "", "--", "true", ""], "argument 3"),
+    ],
+)
+def test_an_empty_path_is_refused_and_nothing_is_written(
+    arguments, names, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main([argument.replace("{store}", "store") for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert f"{names} is empty" in captured.err
+    assert captured.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_measured_command_may_have_empty_arguments(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert main(["measure", "--", "printf", "%s|", "a", ""]) == 0
+    assert capfd.readouterr().out == "a||"
+    assert main(["measure", "printf", "%s|", "", "b"]) == 0

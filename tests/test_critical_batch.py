@@ -1,7 +1,6 @@
 """Epochs to a target against global batch: laws that were put in, real measurements, refusals."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,18 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
+from public_data import ORIGINS, public_csv
 from wattlaw.analysis.critical_batch import critical_batch
 from wattlaw.errors import Refused
 
-REAL = Path(__file__).parents[1].parent / "shared" / "data" / "epochs_to_target.csv"
 BATCHES = np.repeat([16.0, 64, 256, 1024, 4096], 3)
 
 
-@pytest.fixture
-def real() -> pd.DataFrame:
-    if not REAL.exists():
-        pytest.skip(f"{REAL} is not there: other people's measurements are not in the repository")
-    return pd.read_csv(REAL)
+@pytest.fixture(params=ORIGINS)
+def series(request: pytest.FixtureRequest) -> pd.DataFrame:
+    return pd.read_csv(public_csv("epochs_to_target.csv", request.param))
 
 
 def epochs(s_min: float = 10, b_crit: float = 500, sd: float = 0.1, seed: int = 0) -> np.ndarray:
@@ -82,7 +79,7 @@ def test_epochs_that_do_not_rise_leave_the_upper_end_open():
     assert found.b_crit_ci[1] is None
     assert found.b_crit_ci[0] > 4096
     assert "no rise of the epochs" in found.sentence
-    json.dumps(found.as_json(), allow_nan=False)
+    json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_epochs_in_proportion_leave_the_lower_end_open():
@@ -141,9 +138,9 @@ def test_what_cannot_be_fitted_is_refused_with_a_reason(batch, reached, why):
         critical_batch(batch, reached)
 
 
-def test_every_real_series_gives_a_law_or_a_reason(real):
+def test_every_series_gives_a_law_or_a_reason(series):
     told = []
-    for key, rows in real.groupby(["dataset", "network", "optimizer", "target_metric"]):
+    for key, rows in series.groupby(["dataset", "network", "optimizer", "target_metric"]):
         try:
             found = critical_batch(rows["batch_size"], rows["target_epoch"])
         except Refused as refusal:
@@ -151,14 +148,14 @@ def test_every_real_series_gives_a_law_or_a_reason(real):
             continue
         missing = int(rows["target_epoch"].isna().sum())
         assert found.n + found.left_out == len(rows) and found.left_out == missing
-        json.dumps(found.as_json(), allow_nan=False)
+        json.dumps(found.to_dict(), allow_nan=False)
         told.append((key, found.sentence))
-    assert len(told) == real.groupby(["dataset", "network", "target_metric"]).ngroups
+    assert len(told) == series.groupby(["dataset", "network", "target_metric"]).ngroups
     assert all(words for _, words in told)
 
 
-def test_shufflenet_on_cifar100_has_a_critical_batch_of_some_hundreds(real):
-    rows = real[(real["network"] == "shufflenetv2") & (real["target_metric"] == 0.4)]
+def test_shufflenet_on_cifar100_has_a_critical_batch_of_some_hundreds(series):
+    rows = series[(series["network"] == "shufflenetv2") & (series["target_metric"] == 0.4)]
     found = critical_batch(rows["batch_size"], rows["target_epoch"])
     low, high = found.b_crit_ci
     assert 300 < low < found.b_crit < high < 900
@@ -168,7 +165,7 @@ def test_shufflenet_on_cifar100_has_a_critical_batch_of_some_hundreds(real):
     assert means[4096] / means[8] == pytest.approx(expected, rel=0.3)
 
 
-def test_runs_that_never_reach_a_target_are_named(real):
-    rows = real[(real["network"] == "shufflenetv2") & (real["target_metric"] == 0.65)]
+def test_runs_that_never_reach_a_target_are_named(series):
+    rows = series[(series["network"] == "shufflenetv2") & (series["target_metric"] == 0.65)]
     found = critical_batch(rows["batch_size"], rows["target_epoch"])
     assert found.left_out == 25 and "25 runs that never reached the target" in found.sentence

@@ -156,7 +156,7 @@ def test_a_window_without_a_time_is_no_window(tmp_path, value):
 def test_a_damaged_reason_of_a_failure_does_not_hide_the_others(tmp_path, damage):
     DAMAGES[damage](_written(tmp_path / "failure.a.json"))
     assert "failure.a.json" in str(failures.first_failure(tmp_path))
-    failures.write_failure(tmp_path, "b", "told", "the true reason")
+    failures.write_failure(tmp_path, "b", "error", "the true reason")
     assert failures.first_failure(tmp_path) == "the true reason"
 
 
@@ -290,7 +290,7 @@ def test_something_else_in_the_place_of_a_run_fails_that_run_alone(
 WRITER = """
 import sys, time
 from pathlib import Path
-from wattlaw.store.files import replacing
+from wattlaw.files import replacing
 with replacing(Path(sys.argv[1])) as temporary:
     temporary.write_text("half")
     print(temporary, flush=True)
@@ -387,11 +387,11 @@ def test_a_done_run_that_was_killed_before_its_live_files_were_dropped_is_tidied
 def test_a_writer_whose_file_is_taken_for_an_abandoned_one_makes_another(tmp_path):
     """Two processes tidy up without a pause while one writes: every write arrives."""
     code = (
-        "import sys\nfrom pathlib import Path\nfrom wattlaw.store.files import *\n"
+        "import sys\nfrom pathlib import Path\nfrom wattlaw.files import *\n"
         "print(1, flush=True)\n"
         "while True: remove_abandoned(Path(sys.argv[1]))\n"
     )
-    from wattlaw.store.files import write_text
+    from wattlaw.files import write_text
 
     tidiers = [waiting(code, tmp_path) for _ in range(2)]
     try:

@@ -24,8 +24,8 @@ def refreshed(t_ns: np.ndarray, watts: float, refresh_s: float) -> np.ndarray:
 def test_constant_power_is_found_both_ways_to_a_thousandth(window_s):
     t_ns = ticks(70, 10)
     start, end = T0 + 3 * S + 123_456_789, T0 + int((3.123456789 + window_s) * S)
-    counter = Counter(t_ns, refreshed(t_ns, 250.0, 0.1)).between(start, end)
-    power = Power(t_ns, np.full(len(t_ns), 250.0)).between(start, end)
+    counter = Counter(t_ns, refreshed(t_ns, 250.0, 0.1)).estimate(start, end)
+    power = Power(t_ns, np.full(len(t_ns), 250.0)).estimate(start, end)
     assert counter.energy_j == pytest.approx(250.0 * window_s, rel=1e-3)
     assert power.energy_j == pytest.approx(250.0 * window_s, rel=1e-3)
     assert (counter.coverage, power.coverage) == (1.0, pytest.approx(1.0))
@@ -37,14 +37,14 @@ def test_a_counter_read_more_often_than_it_refreshes_has_no_steps():
     assert counter.refresh_s == pytest.approx(0.1)
     for offset_s in (0.03, 0.05, 0.07):  # between refreshes, a raw reading is up to 10 J old
         start = T0 + int((2 + offset_s) * S)
-        assert counter.between(start, start + S).energy_j == pytest.approx(100.0, rel=1e-6)
+        assert counter.estimate(start, start + S).energy_j == pytest.approx(100.0, rel=1e-6)
 
 
 def test_a_square_wave_of_one_hertz_is_found_to_a_hundredth():
     t_ns = ticks(70, 10, phase_s=0.013)
     on = (t_ns - T0) * 1e-9 % 1.0 < 0.5
     start, end = T0 + 5 * S + S // 4, T0 + 65 * S + S // 4
-    found = Power(t_ns, np.where(on, 400.0, 100.0)).between(start, end)
+    found = Power(t_ns, np.where(on, 400.0, 100.0)).estimate(start, end)
     assert found.energy_j == pytest.approx(250.0 * 60, rel=0.01)
 
 
@@ -53,10 +53,10 @@ def test_a_counter_that_goes_back_is_not_used_and_said_so():
     energy = 100.0 * (t_ns - T0) * 1e-9
     energy[50:] -= 400.0  # the driver was loaded anew
     counter = Counter(t_ns, energy)
-    assert counter.between(T0 + 4 * S, T0 + 6 * S).fault == "the counter went back"
-    assert counter.between(T0 + 6 * S, T0 + 8 * S).energy_j == pytest.approx(200.0)
-    power = Power(t_ns, np.full(len(t_ns), 100.0)).between(T0 + 4 * S, T0 + 6 * S)
-    found = reconcile(counter.between(T0 + 4 * S, T0 + 6 * S), power, 2.0, counter.refresh_s)
+    assert counter.estimate(T0 + 4 * S, T0 + 6 * S).fault == "the counter went back"
+    assert counter.estimate(T0 + 6 * S, T0 + 8 * S).energy_j == pytest.approx(200.0)
+    power = Power(t_ns, np.full(len(t_ns), 100.0)).estimate(T0 + 4 * S, T0 + 6 * S)
+    found = reconcile(counter.estimate(T0 + 4 * S, T0 + 6 * S), power, 2.0, counter.refresh_s)
     assert (found.source, found.verdict) == ("integral", "suspect")
     assert found.energy_j == pytest.approx(200.0)
     assert found.counter_j is None
@@ -68,7 +68,7 @@ def test_a_counter_that_stands_still_is_not_zero_joules(frozen_from):
     energy = 100.0 * (t_ns - T0) * 1e-9
     energy[frozen_from:] = energy[frozen_from]
     counter = Counter(t_ns, energy)
-    part = counter.between(T0 + 10 * S, T0 + 15 * S, must_move=True)
+    part = counter.estimate(T0 + 10 * S, T0 + 15 * S, must_increase=True)
     assert (part.energy_j, part.fault) == (None, "the counter stands still")
     found = reconcile(part, EnergyEstimate(None, 0.0), 5.0, counter.refresh_s)
     assert (found.energy_j, found.verdict) == (None, "unavailable")
@@ -79,8 +79,8 @@ def test_an_estimate_may_stand_still_because_processes_may_be_idle():
     t_ns = ticks(20, 10)
     busy = np.clip((t_ns - T0) * 1e-9 - 10.0, 0.0, None)  # idle for ten seconds, then one core
     counter = Counter(t_ns, 15.0 * busy)
-    assert counter.between(T0 + 2 * S, T0 + 8 * S).energy_j == 0.0
-    assert counter.between(T0 + 9 * S, T0 + 12 * S).energy_j == pytest.approx(30.0, rel=0.02)
+    assert counter.estimate(T0 + 2 * S, T0 + 8 * S).energy_j == 0.0
+    assert counter.estimate(T0 + 9 * S, T0 + 12 * S).energy_j == pytest.approx(30.0, rel=0.02)
 
 
 def test_a_window_shorter_than_the_refresh_period_is_marked():
@@ -88,7 +88,7 @@ def test_a_window_shorter_than_the_refresh_period_is_marked():
     counter = Counter(t_ns, refreshed(t_ns, 100.0, 0.1))
     start, end = T0 + 2 * S, T0 + 2 * S + S // 20
     found = reconcile(
-        counter.between(start, end), EnergyEstimate(None, 0.0), 0.05, counter.refresh_s
+        counter.estimate(start, end), EnergyEstimate(None, 0.0), 0.05, counter.refresh_s
     )
     assert found.verdict == "suspect"
     assert "shorter than" in found.reason
@@ -96,7 +96,7 @@ def test_a_window_shorter_than_the_refresh_period_is_marked():
 
 def test_power_is_not_interpolated_over_a_silence():
     t_ns = np.concatenate([ticks(4, 10), ticks(4, 10) + 10 * S])
-    found = Power(t_ns, np.full(len(t_ns), 100.0)).between(T0, T0 + 14 * S)
+    found = Power(t_ns, np.full(len(t_ns), 100.0)).estimate(T0, T0 + 14 * S)
     assert found.energy_j == pytest.approx(800.0)
     assert found.coverage == pytest.approx(8 / 14)
 
@@ -105,7 +105,7 @@ def test_a_counter_speaks_for_a_silence_that_power_cannot_and_is_suspect():
     t_ns = np.concatenate([ticks(4, 10), ticks(4, 10) + 10 * S])
     counter = Counter(t_ns, 100.0 * (t_ns - T0) * 1e-9)
     power = Power(t_ns, np.full(len(t_ns), 100.0))
-    both = (one.between(T0 + S, T0 + 13 * S) for one in (counter, power))
+    both = (one.estimate(T0 + S, T0 + 13 * S) for one in (counter, power))
     found = reconcile(*both, 12.0, counter.refresh_s)
     assert (found.source, found.verdict) == ("counter", "suspect")
     assert "no readings for 50%" in found.reason
@@ -142,11 +142,11 @@ def test_the_way_that_covers_the_window_is_used(counter, integral, source, verdi
 
 def test_nothing_read_is_nothing_known():
     for found in (
-        Counter(np.array([], np.int64), np.array([])).between(T0, T0 + S),
-        Counter(np.array([T0]), np.array([5.0])).between(T0 - S, T0 + S),
-        Power(np.array([], np.int64), np.array([])).between(T0, T0 + S),
-        Power(ticks(1, 10), np.ones(11)).between(T0 + 2 * S, T0 + 3 * S),
-        Counter(ticks(1, 10), np.arange(11.0)).between(T0 + 2 * S, T0 + 3 * S),
+        Counter(np.array([], np.int64), np.array([])).estimate(T0, T0 + S),
+        Counter(np.array([T0]), np.array([5.0])).estimate(T0 - S, T0 + S),
+        Power(np.array([], np.int64), np.array([])).estimate(T0, T0 + S),
+        Power(ticks(1, 10), np.ones(11)).estimate(T0 + 2 * S, T0 + 3 * S),
+        Counter(ticks(1, 10), np.arange(11.0)).estimate(T0 + 2 * S, T0 + 3 * S),
     ):
         assert found == EnergyEstimate(None, 0.0)
 
@@ -165,7 +165,7 @@ def test_neighbouring_windows_add_up_to_the_whole(gaps, watts, data):
     middle = data.draw(st.integers(first + 1, last - 1))
     for device in (Counter(t_ns, energy), Power(t_ns, power_w)):
         whole, left, right = (
-            device.between(*edges) for edges in ((first, last), (first, middle), (middle, last))
+            device.estimate(*edges) for edges in ((first, last), (first, middle), (middle, last))
         )
         assert left.energy_j + right.energy_j == pytest.approx(whole.energy_j, rel=1e-6, abs=1e-6)
         assert whole.energy_j == pytest.approx(energy[-1], rel=1e-6, abs=1e-6)
@@ -194,19 +194,21 @@ def test_at_the_edges_of_a_window_a_counters_energy_is_divided_as_the_power_was(
     counter = Counter(t_ns, stepped(t_ns))
     start_ns, end_ns = (T0 + round(s * S) for s in (start_s, end_s))
     exact_j = np.diff(stepped(np.array([start_ns, end_ns])))[0]
-    shaped = counter.between(start_ns, end_ns, shape=step_power())
+    shaped = counter.estimate(start_ns, end_ns, shape=step_power())
     assert shaped.energy_j == pytest.approx(exact_j, abs=300 * 0.1 / 2 + 1e-6)  # half a period
-    evenly = counter.between(start_ns, end_ns)
+    evenly = counter.estimate(start_ns, end_ns)
     assert abs(shaped.energy_j - exact_j) < abs(evenly.energy_j - exact_j)
 
 
 def test_how_much_energy_it_is_in_all_is_the_counters_word_and_not_the_powers():
     t_ns = ticks(10, 1)
     counter = Counter(t_ns, 3.0 * stepped(t_ns))  # the power tells of a third of it
-    part = counter.between(T0 + 5 * S, T0 + 6 * S, shape=step_power())
+    part = counter.estimate(T0 + 5 * S, T0 + 6 * S, shape=step_power())
     assert part.energy_j == pytest.approx(3.0 * (25 + 300))
     halves = [
-        counter.between(T0 + start * S // 2, T0 + (start + 1) * S // 2, shape=step_power()).energy_j
+        counter.estimate(
+            T0 + start * S // 2, T0 + (start + 1) * S // 2, shape=step_power()
+        ).energy_j
         for start in (10, 11)
     ]
     assert sum(halves) == pytest.approx(3.0 * 325)
@@ -219,7 +221,7 @@ def test_power_that_speaks_for_a_part_only_does_not_divide_a_counters_energy():
     start, end = T0 + 5 * S, T0 + 5 * S + S // 2
     silent = step_power(seconds=5.5)
     assert silent.share(T0 + 5 * S, end, T0 + 6 * S) is None
-    assert counter.between(start, end, shape=silent) == counter.between(start, end)
+    assert counter.estimate(start, end, shape=silent) == counter.estimate(start, end)
 
 
 def test_the_last_moment_for_which_no_power_is_known_does_not_bend_the_share():
@@ -229,7 +231,7 @@ def test_the_last_moment_for_which_no_power_is_known_does_not_bend_the_share():
         end_ns = T0 + 9 * S + round(share * S)
         assert power.share(T0 + 9 * S, end_ns, T0 + 10 * S) == pytest.approx(share)
     counter = Counter(ticks(10, 1), 100.0 * np.arange(11.0))
-    part = counter.between(T0 + 8 * S + S // 2, T0 + 9 * S + S // 2, shape=power)
+    part = counter.estimate(T0 + 8 * S + S // 2, T0 + 9 * S + S // 2, shape=power)
     assert part.energy_j == pytest.approx(100.0)
 
 
@@ -241,12 +243,12 @@ def test_the_end_of_a_recording_is_divided_as_the_last_power_that_was_known_says
     power = Power(told_ns, np.where((told_ns - T0) * 1e-9 < 9.1, 100.0, 400.0))
     start, end = T0 + 8 * S + S // 2, T0 + 9 * S + S // 5
     exact_j = 50 + 0.1 * 100 + 0.1 * 400
-    shaped = counter.between(start, end, shape=power.extended())
+    shaped = counter.estimate(start, end, shape=power.extended())
     assert shaped.energy_j == pytest.approx(exact_j, rel=0.05)
     assert power.extended().spacing_s == power.spacing_s
-    assert power.between(T0, T0 + 10 * S).coverage == pytest.approx(0.925)
+    assert power.estimate(T0, T0 + 10 * S).coverage == pytest.approx(0.925)
     nothing = Power(np.array([], np.int64), np.array([]))
-    assert nothing.extended().between(T0, T0 + S) == EnergyEstimate(None, 0.0)
+    assert nothing.extended().estimate(T0, T0 + S) == EnergyEstimate(None, 0.0)
 
 
 # A counter that stands still.
@@ -260,15 +262,15 @@ def test_a_window_of_any_length_within_a_standing_still_is_not_zero_joules(lengt
     counter = Counter(t_ns, energy)
     for start_s in (8.05, 9.0, 13.9 - length_s):
         start = T0 + round(start_s * S)
-        part = counter.between(start, start + round(length_s * S), must_move=True)
+        part = counter.estimate(start, start + round(length_s * S), must_increase=True)
         assert (part.energy_j, part.fault) == (None, "the counter stands still")
-    moving = counter.between(T0 + 2 * S, T0 + 7 * S, must_move=True)
+    moving = counter.estimate(T0 + 2 * S, T0 + 7 * S, must_increase=True)
     assert (moving.energy_j, moving.fault) == (pytest.approx(500.0), None)
 
 
 def test_a_counter_that_hardly_moved_in_a_whole_recording_is_not_zero_joules():
     t_ns = ticks(1.5, 10)
-    part = Counter(t_ns, np.full(len(t_ns), 7.0)).between(T0 + S // 2, T0 + S, must_move=True)
+    part = Counter(t_ns, np.full(len(t_ns), 7.0)).estimate(T0 + S // 2, T0 + S, must_increase=True)
     assert part == EnergyEstimate(None, 1.0, "the counter stands still")
 
 

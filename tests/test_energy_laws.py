@@ -60,7 +60,7 @@ def test_the_factor_is_the_power_that_was_put_in():
     assert (law.n, law.runs) == (10, 30)
     low, high = law.form(LOG_LOG).intervals["exponent"]
     assert low < 1 < high
-    json.dumps(law.as_json(), allow_nan=False)
+    json.dumps(law.to_dict(), allow_nan=False)
 
 
 def test_the_three_forms_agree_with_statsmodels_called_directly():
@@ -205,7 +205,7 @@ def test_the_factor_model_finds_the_elasticities():
                        "C(hardware)[T.y]": math.log(0.7)}.items():  # fmt: skip
         assert terms.loc[name, "low"] < true < terms.loc[name, "high"]
     assert model.settings == 40 and model.n == 120
-    json.dumps(model.as_json(), allow_nan=False)
+    json.dumps(model.to_dict(), allow_nan=False)
 
 
 def test_the_factor_model_is_a_regression_with_clustered_errors():

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from fake_nvml import COUNTER_ABSENT, COUNTER_BACK, COUNTER_RESTARTS, COUNTER_STILL, Boards
+from fake_nvml import COUNTER_ABSENT, COUNTER_BACK, COUNTER_RESTARTS, COUNTER_STILL, FakeGpus
 
 pynvml = pytest.importorskip("pynvml")
 
-Start = Callable[..., Boards]
+Start = Callable[..., FakeGpus]
 HOUR_NS = 3_600_000_000_000
 
 
@@ -24,10 +24,10 @@ HOUR_NS = 3_600_000_000_000
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Give a function that creates boards and initialises this process's driver with them."""
     monkeypatch.setenv("WATTLAW_FAKE_NVML", "")
-    started: list[Boards] = []
+    started: list[FakeGpus] = []
 
-    def create(count: int = 1, **changes: object) -> Boards:
-        boards = Boards.create(tmp_path / f"boards{len(started)}", count, **changes)
+    def create(count: int = 1, **changes: object) -> FakeGpus:
+        boards = FakeGpus.create(tmp_path / f"boards{len(started)}", count, **changes)
         boards.load()
         pynvml.nvmlInit()
         started.append(boards)
@@ -57,7 +57,7 @@ def refused(code: int, function: Callable[..., object], *arguments: object) -> b
     return caught.value.value == code
 
 
-def run(boards: Boards, code: str, **options: object) -> "subprocess.Popen[str]":
+def run(boards: FakeGpus, code: str, **options: object) -> "subprocess.Popen[str]":
     line = [sys.executable, "-c", f"import os, time\nfrom pynvml import *\nnvmlInit()\n{code}"]
     return subprocess.Popen(
         line, env=os.environ | boards.environment(), stdout=subprocess.PIPE, text=True, **options
@@ -73,7 +73,7 @@ def test_without_a_file_no_driver_is_loaded(start: Start, tmp_path: Path) -> Non
     boards.load()
     pynvml.nvmlInit()
     assert pynvml.nvmlDeviceGetCount() == 2
-    other = Boards.create(tmp_path / "other", 3)
+    other = FakeGpus.create(tmp_path / "other", 3)
     pynvml.nvmlShutdown()
     other.load()
     pynvml.nvmlInit()

@@ -21,14 +21,14 @@ from drawn import Text, size, texts
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import Findings, find
 from wattlaw.report.figures import GALLERY, Figure
-from wattlaw.report.figures.facets import MOST_PANELS
-from wattlaw.report.figures.labels import MOST, short, short_all
-from wattlaw.report.theme import look
+from wattlaw.report.figures.facets import MAX_PANELS
+from wattlaw.report.figures.labels import MAX_LENGTH, shorten_middle, unique_labels
+from wattlaw.report.theme import line_styles
 
 OUTPUT = Path(__file__).parent / "output" / "figures"
 EVIL = "</script><img src=x onerror=alert(1)>"
 LONG = "a-workload-whose-name-says-everything-that-its-author-ever-wanted-to-say-about-it " * 3
-#: Pictures of the two studies, as FACTS section 1 lists them.
+#: The figures of the two published studies.
 MIT = {
     "joint", "utilisation", "variation_by_cap", "energy_speed", "effects_by_cap",
     "effects_by_clock", "epoch_time", "epoch_time_by_cap", "epoch_time_by_clock",
@@ -79,7 +79,7 @@ def findings(kind: str) -> Findings:
 @cache
 def spec(kind: str, figure: Figure) -> dict[str, Any] | None:
     with debug_mode(False):  # the whole is checked below, so not each part of it before
-        chart = figure.make(findings(kind))
+        chart = figure.chart(findings(kind))
     return None if chart is None else chart.to_dict()
 
 
@@ -226,7 +226,7 @@ def test_a_figure_fits_on_a_page_and_says_what_it_shows(kind):
 
 
 def test_lines_differ_in_shape_and_dash_as_in_colour():
-    channels = look([f"line {i}" for i in range(14)])
+    channels = line_styles([f"line {i}" for i in range(14)])
     ranges = {name: channel.to_dict()["scale"]["range"] for name, channel in channels.items()}
     for other in ("shape", "strokeDash"):
         pairs = zip(ranges["color"], map(str, ranges[other]), strict=True)
@@ -235,7 +235,7 @@ def test_lines_differ_in_shape_and_dash_as_in_colour():
 
 
 def test_colours_of_lines_differ_in_grey_from_white_and_most_from_each_other():
-    colours = look([f"line {i}" for i in range(7)])["color"].to_dict()["scale"]["range"]
+    colours = line_styles([f"line {i}" for i in range(7)])["color"].to_dict()["scale"]["range"]
     grey = sorted(_luminance(colour) for colour in colours)
     assert grey[-1] < 0.5
     assert sum(b - a > 0.02 for a, b in itertools.pairwise(grey)) >= 5
@@ -253,7 +253,7 @@ def _luminance(colour: str) -> float:
 def test_what_does_not_fit_is_said_and_not_squeezed_in():
     figure = next(one for one in GALLERY if one.name == "epoch_time")
     chart = spec("crowded", figure)
-    assert len(chart["concat"]) == MOST_PANELS
+    assert len(chart["concat"]) == MAX_PANELS
     assert "2 more panels" in " ".join(chart["title"]["subtitle"])
 
 
@@ -270,16 +270,16 @@ def test_names_from_a_store_are_inert_in_a_picture_and_cut_in_the_middle():
 
 def test_names_that_are_cut_to_the_same_stay_apart():
     names = [f"{'x' * 60}{i}{'y' * 60}" for i in range(12)]
-    cut = short_all(names)
+    cut = unique_labels(names)
     assert len(set(cut.values())) == 12
-    assert all(len(name) <= MOST for name in cut.values())
-    assert short("a\n b\x00") == "a b\ufffd"
+    assert all(len(name) <= MAX_LENGTH for name in cut.values())
+    assert shorten_middle("a\n b\x00") == "a b\ufffd"
 
 
 def test_a_store_with_nothing_done_has_no_figure_but_that_of_its_runs():
     runs, epochs = frames([run_row("a", status="failed", reason="no")], [])
     empty = find(runs, epochs)
-    there = {figure.name for figure in GALLERY if figure.make(empty) is not None}
+    there = {figure.name for figure in GALLERY if figure.chart(empty) is not None}
     assert there == {"data_quality"}
 
 
@@ -290,6 +290,6 @@ def test_energies_that_count_different_things_have_no_common_line():
         table["run_id"] = "x" + table["run_id"]
     both = find(pd.concat([runs, other]), pd.concat([epochs, others]))
     figure = next(one for one in GALLERY if one.name == "energy")
-    told = json.dumps(figure.make(both).to_dict()["concat"])
+    told = json.dumps(figure.chart(both).to_dict()["concat"])
     assert "cpu, counter" in told
     assert "cpu, estimated" in told

@@ -1,7 +1,6 @@
 """Carbon and cost against hand-worked cases and a published figure; the tables that ship."""
 
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from public_data import ORIGINS, public_csv
 from wattlaw.analysis.footprint import J_PER_KWH, Footprint
 from wattlaw.api.footprint import footprint_of
 from wattlaw.errors import BadInput
@@ -19,7 +19,6 @@ from wattlaw.reference.footprint import (
     grid_intensity,
 )
 
-POWER = Path(__file__).parents[1].parent / "shared" / "data" / "node_power_1x8gpu.csv"
 amounts = st.floats(0, 1e12)
 
 
@@ -44,10 +43,9 @@ def test_128_v100_of_the_mit_study_emit_22_kg_an_hour():
     assert Footprint(grid_g_per_kwh=0.954 * pounds_kg * 1000).of(128 * 250 * 3600).co2_kg < 15
 
 
-def test_a_real_training_on_eight_gpus():
-    if not POWER.exists():
-        pytest.skip(f"{POWER} is not there: other people's measurements are not in the repository")
-    samples = pd.read_csv(POWER)
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_a_training_on_eight_gpus(origin):
+    samples = pd.read_csv(public_csv("node_power_1x8gpu.csv", origin))
     one = samples[samples["run"] == samples["run"].iloc[0]]
     seconds, watts = one["t_rel_run_start_s"].to_numpy(), one["power_W"].to_numpy()
     energy_j = float(np.trapezoid(watts, seconds))
@@ -108,7 +106,7 @@ def test_a_negative_energy_is_refused():
 
 
 def test_json_is_plain():
-    assert Footprint().of(3.6e6).as_json() == {
+    assert Footprint().of(3.6e6).to_dict() == {
         "energy_kwh": 1.0, "facility_energy_kwh": 1.0, "co2_kg": None, "electricity_cost": None,
         "gpu_hour_cost": None, "cost": None, "currency": None,
         "counted": "energy as given; no PUE given, so without cooling and conversion of the "

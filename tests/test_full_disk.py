@@ -13,7 +13,7 @@ from conftest import wait_for
 from ranks import spec_of
 from test_store import a_store
 from wattlaw.cli.main import main
-from wattlaw.launch.finish import failure_of
+from wattlaw.launch.finish import failure_reason
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.identity import run_id
@@ -61,7 +61,7 @@ def test_a_checkpoint_that_does_not_fit_fails_the_run_and_leaves_no_part_of_it(d
     with training(disk, epochs=2, checkpoint_every=1) as (folder, one):
         code = one.wait(90)
     log = folder.log_path.read_text()
-    reason = failure_of(folder, 1, code)
+    reason = failure_reason(folder, 1, code)
     assert code == 1, log
     assert reason.startswith("rank 0: the disk is full: "), log
     assert "checkpoint.pt" in reason
@@ -83,7 +83,7 @@ def test_a_run_that_can_write_nothing_at_all_says_so_by_its_exit_code(disk: Path
         code = one.wait(90)
     assert code == DISK_FULL
     # A rank may find the page that another's file has left, and tell it itself.
-    assert failure_of(folder, 1, code).removeprefix("rank 0: ").startswith("the disk is full")
+    assert failure_reason(folder, 1, code).removeprefix("rank 0: ").startswith("the disk is full")
     for row in folder.windows(1).slice(before).to_pylist():  # what came last is whole, or cut
         assert row["duration_s"] is not None
 

@@ -16,13 +16,14 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from limiting import FAKE_BIN, SET, Place
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted
 from wattlaw.limits.guard import acquire
 from wattlaw.limits.requests import Limits
-from wattlaw.limits.restore import restore_all_stale
-from wattlaw.limits.state_folder import SavedState, StateFolder, boot_id
+from wattlaw.limits.restore import restore_stale_or_raise
+from wattlaw.limits.saved_state import SavedState, boot_id
+from wattlaw.limits.state_folder import StateFolder
 
 Start = Callable[..., Place]
 LOCK, UNLOCK = "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"
@@ -33,13 +34,13 @@ CAP = Limits(power_limit_w=150)
 
 @pytest.fixture
 def start(
-    tmp_path: Path, boards_here: Callable[..., Boards], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Start]:
     """Give a function that makes boards; in the end nothing may be held or watched."""
     places = []
 
     def make(count: int = 1, **changes: object) -> Place:
-        places.append(Place(tmp_path, boards_here(count, **(HARDWARE | changes)), monkeypatch))
+        places.append(Place(tmp_path, fake_gpus(count, **(HARDWARE | changes)), monkeypatch))
         return places[-1]
 
     yield make
@@ -121,7 +122,7 @@ def test_a_limit_that_is_not_told_is_not_changed_because_it_could_not_be_given_b
     place.boards.fault("nvmlDeviceGetPowerManagementLimit", code=pynvml.NVML_ERROR_NOT_SUPPORTED)
     with (
         acquire(place.devices) as held,
-        pytest.raises(NotAvailable, match="could not be given back"),
+        pytest.raises(NotAvailable, match="could not be restored"),
     ):
         held.apply(CAP)
     assert place.boards.calls(SET) == 0
@@ -209,7 +210,7 @@ def test_a_driver_that_refuses_the_end_is_told_and_tried_again(start: Start) -> 
     held = acquire(place.devices)
     held.apply(CAP)
     place.boards.fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
-    with pytest.raises(NotAvailable, match=r"not given back: .*; try 'wattlaw limits restore'"):
+    with pytest.raises(NotAvailable, match=r"not restored: .*; try 'wattlaw limits restore'"):
         held.release()
     assert place.folder.read(place.devices[0]).power_limit_w == 217.5
     assert acquire(place.devices) is None  # the watchdog has it
@@ -238,7 +239,7 @@ def test_a_limit_that_is_kept_outlives_its_process_until_it_is_given_back_by_han
     with acquire(place.devices) as held:
         held.apply(CAP, kept=True)
         assert place.watchdogs == []
-    (left,) = restore_all_stale(place.folder)
+    (left,) = restore_stale_or_raise(place.folder)
     assert (left.state, place.limits_w) == ("kept", [150])
     with (
         acquire(place.devices) as held,
@@ -246,8 +247,8 @@ def test_a_limit_that_is_kept_outlives_its_process_until_it_is_given_back_by_han
     ):
         held.apply(Limits(120))
     assert place.limits_w == [150]
-    (left,) = restore_all_stale(place.folder, also_kept=True)
-    assert (left.state, place.limits_w) == ("given back", [217.5])
+    (left,) = restore_stale_or_raise(place.folder, include_kept=True)
+    assert (left.state, place.limits_w) == ("restored", [217.5])
     assert place.is_clean()
 
 
@@ -262,7 +263,7 @@ def test_what_somebody_left_is_given_back_before_anything_else(start: Start) -> 
     assert place.limits_w == [203.251]
 
 
-@pytest.mark.parametrize("recover", [restore_all_stale, lambda _: hold_and_apply()])
+@pytest.mark.parametrize("recover", [restore_stale_or_raise, lambda _: hold_and_apply()])
 def test_what_is_of_another_boot_is_forgotten(start: Start, recover: Callable) -> None:
     place = start()
     place.folder.create()
@@ -288,7 +289,7 @@ def test_what_its_owner_gives_back_meanwhile_is_not_given_back_once_more(start: 
             place.boards[0].limit_mw = 231_000
             return super().lock(device)
 
-    assert [left.state for left in restore_all_stale(Late(place.folder.path))] == ["given back"]
+    assert [left.state for left in restore_stale_or_raise(Late(place.folder.path))] == ["restored"]
     assert place.limits_w == [231]
 
 
@@ -311,7 +312,7 @@ def test_a_damaged_file_stops_its_device_and_no_other(start: Start, text: str) -
     with acquire([first]) as held, pytest.raises(BadInput, match=f"{path}: not a saved limit"):
         held.apply(CAP)
     with pytest.raises(BadInput, match=f"{path}: not a saved limit"):
-        restore_all_stale(place.folder)
+        restore_stale_or_raise(place.folder)
     assert place.limits_w == [217.5, 203.251]
     assert place.files == [path.name]
 
@@ -385,7 +386,7 @@ def test_a_folder_that_cannot_be_trusted_is_refused(
         place.folder.write(saved_limit(place.devices[0]))
         path.chmod(0o777)
         with pytest.raises(NotAvailable, match="other users can remove files in it"):
-            restore_all_stale(place.folder)
+            restore_stale_or_raise(place.folder)
     elif kind == "a file":
         path.touch()
     else:
@@ -416,8 +417,8 @@ def test_a_limit_that_somebody_has_changed_since_stays(start: Start) -> None:
     place.folder.write(saved_limit(place.devices[0], set_w=150.0, unlock_clock=True))
     place.boards[0].limit_mw = 190_000  # an administrator, after the owner had died
     place.boards[0].locked_max_mhz = 900
-    (left,) = restore_all_stale(place.folder)
-    assert (left.state, "190 W since" in (left.reason or "")) == ("not given back", True)
+    (left,) = restore_stale_or_raise(place.folder)
+    assert (left.state, "190 W since" in (left.reason or "")) == ("not restored", True)
     assert (place.limits_w, place.boards[0].locked_max_mhz) == ([190], 0)
     assert not place.files
 
@@ -426,8 +427,8 @@ def test_what_is_of_another_machine_is_left_alone(start: Start) -> None:
     place = start(1)
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0], host="node-b", boot_id="its own"))
-    (left,) = restore_all_stale(place.folder, also_kept=True)
-    assert left.state == "elsewhere"
+    (left,) = restore_stale_or_raise(place.folder, include_kept=True)
+    assert left.state == "on another host"
     assert (place.limits_w, len(place.files)) == ([217.5], 1)
     with acquire(place.devices, place.folder) as held, pytest.raises(NotAvailable, match="node-b"):
         held.apply(CAP)
@@ -438,8 +439,8 @@ def test_what_another_container_of_this_machine_left_is_given_back(start: Start)
     place = start(1)
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0], host="4c01db0b339c", owner_pid=1))
-    (left,) = restore_all_stale(place.folder)
-    assert (left.state, place.limits_w) == ("given back", [203.251])
+    (left,) = restore_stale_or_raise(place.folder)
+    assert (left.state, place.limits_w) == ("restored", [203.251])
     assert place.is_clean()
 
 
@@ -449,8 +450,8 @@ def test_a_file_that_another_user_put_there_sets_nothing_by_itself(start: Start)
     place.folder.write(saved_limit(place.devices[0], power_limit_w=100.0))
     (name,) = place.files
     os.chown(place.folder.path / name, 65534, 65534)
-    (left,) = restore_all_stale(place.folder)
-    assert (left.state, left.saved.user) == ("another user's", "nobody")  # whatever it says
+    (left,) = restore_stale_or_raise(place.folder)
+    assert (left.state, left.saved.user) == ("of another user", "nobody")  # whatever it says
     with acquire(place.devices, place.folder) as held:
         held.apply(CAP)
         assert place.limits_w == [150]

@@ -286,10 +286,7 @@ def test_a_missing_key_is_refused(tmp_path: Path) -> None:
         (b"node: !!python/object/apply:os.system ['true']\n", "not valid YAML"),
         (b"a: &a [*a]\n", "an alias contains itself"),
         (b"[" * 1500, "nested too deeply"),
-        (
-            b"name: x\n" + b"#" * 300_000,
-            "larger than 250,000 bytes; this is not a valid hardware file",
-        ),
+        (b"name: x\n" + b"#" * 300_000, "larger than 250,000 bytes"),
         (
             b"a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n"
             + b"".join(

@@ -21,19 +21,20 @@ from pathlib import Path
 
 import pytest
 
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from limiting import FAKE_BIN, SET, Place
 from sites import Node, nodes
 from wattlaw.devices.nvidia.limiter import NvidiaSmiLimiter
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.launch.local import LocalLauncher
 from wattlaw.limits import state_folder as saved_module
-from wattlaw.limits.by_prolog import VARIABLE as REPORTS
-from wattlaw.limits.by_prolog import granted
 from wattlaw.limits.guard import acquire
+from wattlaw.limits.prolog_limits import VARIABLE as REPORTS
+from wattlaw.limits.prolog_limits import verify_prolog_limits
 from wattlaw.limits.requests import Limits
-from wattlaw.limits.restore import restore_all_stale
-from wattlaw.limits.state_folder import VARIABLE, StateFolder, boot_id
+from wattlaw.limits.restore import restore_stale_or_raise
+from wattlaw.limits.saved_state import boot_id
+from wattlaw.limits.state_folder import VARIABLE, StateFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 
@@ -91,16 +92,16 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def place(
-    open_folder: Path, boards_here: Callable[..., Boards], monkeypatch: pytest.MonkeyPatch
+    open_folder: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
 ) -> Place:
     """Give two boards and a shared folder, made by root."""
-    made = Place(open_folder, boards_here(2, **HARDWARE), monkeypatch)
+    made = Place(open_folder, fake_gpus(2, **HARDWARE), monkeypatch)
     made.folder.create()
     return made
 
 
 def state(device: str, /, **changes: object) -> str:
-    """Return a forged state: a limit that nobody has set, to be "given back"."""
+    """Return a forged state: a limit that nobody has set, to be restored."""
     made = {
         "device": device, "host": socket.gethostname(), "power_limit_w": 100.0, "set_w": 217.5,
         "unlock_clock": True, "token": "forged", "owner_pid": 2**22 - 1, "user": "root",
@@ -150,7 +151,7 @@ def test_what_another_user_puts_in_place_of_a_state_stops_nobody(place: Place, k
     path = place.folder.path / f"{first}.json"
     by(NOBODY, lambda: KINDS[kind](path))
     start_s = time.perf_counter()
-    assert restore_all_stale(place.folder, also_kept=True) == []
+    assert restore_stale_or_raise(place.folder, include_kept=True) == []
     with acquire([first, second]) as held:
         held.apply(CAP)
         assert place.limits_w == [150, 150]
@@ -256,9 +257,9 @@ def test_a_forged_state_changes_nothing_and_stops_nobody(
     device = place.devices[0]
     path = place.folder.path / f"{device}.json"
     by(NOBODY, lambda: path.write_text(state(device, **changes)))
-    for also_kept in (False, True):
-        assert not [one for one in restore_all_stale(place.folder, also_kept=also_kept)
-                    if one.state in ("given back", "not given back")]  # fmt: skip
+    for include_kept in (False, True):
+        assert not [one for one in restore_stale_or_raise(place.folder, include_kept=include_kept)
+                    if one.state in ("restored", "not restored")]  # fmt: skip
     place.boards[0].locked_max_mhz = 1200
     assert place.boards.calls(SET) == 0
     with acquire([device]) as held:
@@ -277,12 +278,14 @@ def test_root_restores_for_a_user_whom_sudo_lets_set_limits(
     for device, changes in zip(place.devices, [{}, {"set_w": None}], strict=True):
         file, text = place.folder.path / f"{device}.json", state(device, **changes)
         by(NOBODY, lambda file=file, text=text: file.write_text(text))
-    assert [one.state for one in restore_all_stale(place.folder, also_kept=True)] == [
-        "another user's"
+    assert [one.state for one in restore_stale_or_raise(place.folder, include_kept=True)] == [
+        "of another user"
     ]
     monkeypatch.setenv("FAKE_SUDO_USERS", "nobody")
-    assert [one.state for one in restore_all_stale(place.folder)] == ["another user's"]
-    assert [one.state for one in restore_all_stale(place.folder, also_kept=True)] == ["given back"]
+    assert [one.state for one in restore_stale_or_raise(place.folder)] == ["of another user"]
+    assert [one.state for one in restore_stale_or_raise(place.folder, include_kept=True)] == [
+        "restored"
+    ]
     assert place.limits_w == [100, 217.5]
 
 
@@ -301,8 +304,8 @@ def test_root_sets_nothing_that_a_user_has_written_after_sudo_was_asked(
     sudo.chmod(0o755)
     path = [str(sudo.parent), str(FAKE_BIN), os.environ["PATH"]]
     monkeypatch.setenv("PATH", os.pathsep.join(path))
-    found = restore_all_stale(place.folder, also_kept=True)
-    assert [one.state for one in found] == ["another user's"]
+    found = restore_stale_or_raise(place.folder, include_kept=True)
+    assert [one.state for one in found] == ["of another user"]
     assert place.limits_w[0] == 217.5
 
 
@@ -380,7 +383,7 @@ def test_a_folder_that_another_user_can_replace_is_refused(
     elif which != "mode":
         os.chown(folder if which == "folder" else parent, NOBODY, NOBODY)
     for call in (
-        lambda: restore_all_stale(StateFolder(folder), also_kept=True),
+        lambda: restore_stale_or_raise(StateFolder(folder), include_kept=True),
         lambda: acquire(place.devices, StateFolder(folder)),
     ):
         with pytest.raises(NotAvailable, match=f"{VARIABLE}"):
@@ -429,7 +432,7 @@ def test_commands_that_limit_nothing_go_on_without_a_trusted_folder(
 @pytest.fixture
 def users_boards(place: Place, open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Let every user reach the boards; this driver lets every user limit them."""
-    place.boards = Boards(shutil.copy(place.boards.path, open_folder / "boards"))
+    place.boards = FakeGpus(shutil.copy(place.boards.path, open_folder / "boards"))
     place.boards.path.chmod(0o666)
     monkeypatch.setenv("WATTLAW_FAKE_NVML", str(place.boards.path))
     return place
@@ -452,7 +455,7 @@ def test_a_user_without_root_is_not_stopped_by_another_users_state(
     assert users_boards.limits_w[0] == 150
     users = {one.user for one in users_boards.folder.survey().states}
     assert saved_module.user_name(DAEMON) in users
-    by(DAEMON, lambda: restore_all_stale(users_boards.folder, also_kept=True))
+    by(DAEMON, lambda: restore_stale_or_raise(users_boards.folder, include_kept=True))
     assert users_boards.limits_w[0] == 217.5
     assert users_boards.files == [path.name]
 
@@ -473,7 +476,7 @@ def test_without_a_folder_of_roots_users_have_private_ones_and_see_each_others_l
 
     def fails() -> None:
         assert lock() is None
-        assert f"({saved_module.user_name(NOBODY)})" in (StateFolder().holder("GPU-0") or "")
+        assert f"({saved_module.user_name(NOBODY)})" in (StateFolder().lock_owner("GPU-0") or "")
 
     with user(NOBODY, lock, stays=True):
         by(DAEMON, fails)
@@ -534,10 +537,10 @@ def test_a_process_that_is_only_named_nvidia_smi_keeps_nobody_waiting(
 
 @pytest.fixture
 def node(
-    tmp_path: Path, boards_here: Callable[..., Boards], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Node]:
     """Give a node of a site."""
-    for made in nodes(tmp_path, boards_here, monkeypatch):
+    for made in nodes(tmp_path, fake_gpus, monkeypatch):
         yield made(1)
 
 
@@ -560,7 +563,7 @@ def test_a_job_that_finds_no_proper_report_is_told_at_once(
     KINDS[kind](tmp_path / "7.n.json")
     start_s = time.perf_counter()
     with pytest.raises(NotAvailable, match=r"7\.n\.json"):
-        granted(Limits(250), node.devices, "7", wait_s=0)
+        verify_prolog_limits(Limits(250), node.devices, "7", wait_s=0)
     assert time.perf_counter() - start_s < 1
 
 

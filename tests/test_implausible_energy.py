@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -20,14 +19,15 @@ from fake_nvml import (
     SETTER_DOES_NOTHING,
     SETTER_IS_LATE,
     SETTER_IS_UNDONE,
-    Boards,
+    FakeGpus,
 )
+from public_data import ORIGINS, public_csv
 from recording import HOST, Recording, machine, record, report_of, samples_of
 from test_nvidia_meter import LOST, UNKNOWN, facts_of, of, opened, told
 from wattlaw.devices.meter import Target
 from wattlaw.devices.nvidia.limiter import NvidiaLimiter
 from wattlaw.launch.finish import _not_enforced
-from wattlaw.limits.requests import Limits, applied
+from wattlaw.limits.requests import Limits, report_applied_limits
 from wattlaw.store.record import VERDICTS, LimitReport
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.store.store import Store
@@ -35,7 +35,6 @@ from wattlaw.telemetry import plausibility, sampler
 from wattlaw.telemetry.energy import energy_of_windows
 
 S = 10**9
-POWER = Path(__file__).parents[2] / "shared/data/node_power_1x8gpu.csv"
 Row = dict[str, object]
 
 
@@ -76,7 +75,7 @@ def recordings(tmp_path_factory) -> dict[str, Recording]:
     folder = tmp_path_factory.mktemp("wrong")
     absent = {ZERO, STUCK, TINY}
     boards = {
-        name: Boards.create(
+        name: FakeGpus.create(
             folder / f"{name}.boards",
             8,
             buffers=buffers,
@@ -191,7 +190,7 @@ def test_a_wall_clock_that_is_set_during_a_window_is_never_ok(tmp_path):
     library, stepped = tmp_path / "clock.so", tmp_path / "stepped"
     line = ["gcc", "-shared", "-fPIC", tmp_path / "clock.c", "-o", library, "-ldl"]
     subprocess.run(line, check=True)
-    boards = Boards.create(tmp_path / "boards", 2, counter_mode=[0, COUNTER_ABSENT])
+    boards = FakeGpus.create(tmp_path / "boards", 2, counter_mode=[0, COUNTER_ABSENT])
     folders = {step_s: tmp_path / f"live{step_s}" for step_s in (-2, 2)}
     processes = []
     try:
@@ -221,8 +220,8 @@ def test_a_wall_clock_that_is_set_during_a_window_is_never_ok(tmp_path):
 # Boards that return, change their order, or are another one.
 
 
-def test_a_lost_board_that_returns_has_no_energy_for_the_rest_of_its_sampler(boards_here):
-    boards = boards_here(2)
+def test_a_lost_board_that_returns_has_no_energy_for_the_rest_of_its_sampler(fake_gpus):
+    boards = fake_gpus(2)
     meter = opened(boards)
     boards[0].lost_ns = time.time_ns()
     assert of(boards, 0, meter.read(last=True)) == []
@@ -234,8 +233,8 @@ def test_a_lost_board_that_returns_has_no_energy_for_the_rest_of_its_sampler(boa
     again.close()
 
 
-def test_boards_are_known_by_uuid_when_their_order_changes(boards_here):
-    boards = boards_here(2, high_w=[100.0, 300.0])
+def test_boards_are_known_by_uuid_when_their_order_changes(fake_gpus):
+    boards = fake_gpus(2, high_w=[100.0, 300.0])
     for order in ([0, 1], [1, 0]):
         boards.header.order[:2] = order
         meter = opened(boards, 1)
@@ -245,8 +244,8 @@ def test_boards_are_known_by_uuid_when_their_order_changes(boards_here):
         meter.close()
 
 
-def test_a_handle_that_answers_for_another_board_ends_the_samples(boards_here):
-    boards = boards_here(1)
+def test_a_handle_that_answers_for_another_board_ends_the_samples(fake_gpus):
+    boards = fake_gpus(1)
     meter = opened(boards)
     assert meter.read(last=True)
     boards[0].uuid = "GPU-ffffffff-1111-4222-8333-000000000000"
@@ -256,7 +255,7 @@ def test_a_handle_that_answers_for_another_board_ends_the_samples(boards_here):
 
 
 def test_a_board_that_never_answers_after_it_was_opened_makes_the_sum_partial(tmp_path):
-    boards = Boards.create(tmp_path / "boards", 2)
+    boards = FakeGpus.create(tmp_path / "boards", 2)
     boards.fault("nvmlDeviceGetUtilizationRates", 1, LOST)  # not called before the first reading
     (found,) = record({tmp_path / "live": boards}, 2.5)
     assert len(found.of(1)) == 0
@@ -269,16 +268,16 @@ def test_a_board_that_never_answers_after_it_was_opened_makes_the_sum_partial(tm
 
 
 @pytest.mark.parametrize("sentinel", [2**31 - 1, 2**32 - 1])
-def test_a_limit_that_is_a_sentinel_is_not_known(boards_here, sentinel):
-    boards = boards_here(1)
+def test_a_limit_that_is_a_sentinel_is_not_known(fake_gpus, sentinel):
+    boards = fake_gpus(1)
     boards.lie(0, "max_limit", "sets", sentinel)
     meter = opened(boards)
     assert facts_of(meter)[0]["max_power_limit_w"] is None
     meter.close()
 
 
-def test_a_drivers_sample_clock_that_goes_back_gives_no_times_that_do(boards_here):
-    boards = boards_here(1, buffers=1)
+def test_a_drivers_sample_clock_that_goes_back_gives_no_times_that_do(fake_gpus):
+    boards = fake_gpus(1, buffers=1)
     meter = opened(boards)
     (reader,) = meter._readers
     found = []
@@ -301,13 +300,13 @@ def test_a_drivers_sample_clock_that_goes_back_gives_no_times_that_do(boards_her
     ("mode", "wait_ms", "enforced_w"),
     [(SETTER_DOES_NOTHING, 0, 400.0), (SETTER_IS_LATE, 200, 200.0), (SETTER_IS_LATE, 5000, 400.0)],
 )
-def test_a_setter_that_reports_success_is_read_back(boards_here, mode, wait_ms, enforced_w):
-    boards = boards_here(1, setter_mode=mode, setter_ms=wait_ms)
+def test_a_setter_that_reports_success_is_read_back(fake_gpus, mode, wait_ms, enforced_w):
+    boards = fake_gpus(1, setter_mode=mode, setter_ms=wait_ms)
     limiter = NvidiaLimiter.open()
     (uuid,) = limiter.devices()
     before = limiter.read(uuid)
     limiter.set_power_limit(uuid, 200.0)
-    report = applied(before, Limits(200.0), "nvidia", limiter)
+    report = report_applied_limits(before, Limits(200.0), "nvidia", limiter)
     assert report.power_limit_enforced_w == enforced_w
     assert (report.note is None) == (enforced_w == 200.0)
     limiter.close()
@@ -403,10 +402,9 @@ def test_power_that_stays_the_same_for_a_reason_is_not_stuck(columns, facts):
     assert {row["energy_verdict"] for row in rows} == {"ok"}
 
 
-def test_a_real_training_of_eight_gpus_is_plausible_and_not_stuck():
-    if not POWER.exists():
-        pytest.skip(f"{POWER} is not here")
-    with POWER.open(newline="") as file:
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_a_training_on_eight_gpus_is_plausible_and_not_stuck(origin):
+    with public_csv("node_power_1x8gpu.csv", origin).open(newline="") as file:
         rows = list(csv.DictReader(file))
     told = [(float(row["t_rel_run_start_s"]), float(row["power_W"]) / 8)
             for row in rows if row["run"] == rows[0]["run"]]  # fmt: skip
@@ -534,7 +532,7 @@ def test_whatever_the_samples_ok_means_a_physically_possible_energy(rows, start_
 
 def test_a_run_is_told_of_limits_that_its_devices_left(tmp_path, monkeypatch):
     modes = [SETTER_IS_UNDONE, 0, SETTER_DOES_NOTHING]
-    boards = Boards.create(tmp_path / "boards", 3, setter_mode=modes, setter_ms=2500)
+    boards = FakeGpus.create(tmp_path / "boards", 3, setter_mode=modes, setter_ms=2500)
     for name, value in boards.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from conftest import PLUGIN, study_of
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from hostile import BEFORE_US, Hostile
 from wattlaw.launch.planning import git_commit
 from wattlaw.launch.selftest import run_checks
@@ -27,7 +27,7 @@ BOARD_W = 140.0
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
     """Give a hostile working folder, and a board that can be limited."""
-    boards = Boards.create(tmp_path / "boards", high_w=BOARD_W, limit_mw=217_000)
+    boards = FakeGpus.create(tmp_path / "boards", high_w=BOARD_W, limit_mw=217_000)
     for name, value in {**boards.environment(), VARIABLE: str(tmp_path / "limits")}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -58,7 +58,7 @@ def test_a_capped_study_is_run_in_a_hostile_folder(hostile, tmp_path):
     (record,) = store.records()
     assert record.status == "done"
     assert record.limits[0].power_limit_enforced_w == 150
-    assert Boards(tmp_path / "boards")[0].limit_mw == 217_000
+    assert FakeGpus(tmp_path / "boards")[0].limit_mw == 217_000
     epochs = store.pandas("epochs")
     # How close they are is tested elsewhere; these windows are short, and machines may be busy.
     assert epochs.gpu_energy_j.to_numpy() == pytest.approx(BOARD_W * epochs.duration_s, rel=0.1)

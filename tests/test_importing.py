@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import wattlaw
+from public_data import ORIGINS, public_csv
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import scaling_series
 from wattlaw.cli.commands.export import export
@@ -27,7 +28,6 @@ from wattlaw.store.statistics import statistics
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
 MAP = "gpus=n,epoch_time_s=t"
 
 
@@ -449,12 +449,6 @@ def test_every_good_row_is_a_run_with_its_own_repeat(rows):
         assert own == list(range(len(own)))
 
 
-def shared(name: str) -> Path:
-    if not (DATA / name).exists():
-        pytest.skip(f"{DATA / name} is not there: measurements by others, not kept here")
-    return DATA / name
-
-
 CAPS = (
     "gpus=@1,epoch_time_s=time_per_epoch,workload=network,hardware=gpu,local_batch=batch_size,"
     "power_limit_w=power_limit,power_w=average_power,options.dataset=dataset,"
@@ -462,8 +456,9 @@ CAPS = (
 )
 
 
-def test_a_published_table_of_power_caps_comes_in_whole(home):
-    path = shared("power_caps.csv")
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_a_table_of_power_caps_is_imported_completely(home, origin):
+    path = public_csv("power_caps.csv", origin)
     frame = pd.read_csv(path)
     assert bring(path, CAPS, home) == 0
     found = metrics(home)
@@ -481,8 +476,9 @@ def test_a_published_table_of_power_caps_comes_in_whole(home):
     assert np.allclose(both["energy_per_epoch_j"], both["energy_per_epoch_J"], rtol=1e-9)
 
 
-def test_published_scaling_series_come_in_as_the_series_that_they_are(home):
-    path = shared("scaling_series.csv")
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_scaling_series_stay_separate_when_they_are_imported(home, origin):
+    path = public_csv("scaling_series.csv", origin)
     frame = pd.read_csv(path)
     assert bring(path, "gpus=gpus,epoch_time_s=value,workload=series,options.unit=unit", home) == 0
     series = scaling_series(metrics(home))

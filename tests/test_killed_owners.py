@@ -18,7 +18,7 @@ import pynvml
 import pytest
 
 from conftest import LONG, started, wait_for
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from limiting import (
     FAKE_BIN,
     KILLS,
@@ -35,7 +35,7 @@ from limiting import (
 )
 from wattlaw.limits.guard import acquire
 from wattlaw.limits.requests import Limits
-from wattlaw.limits.restore import restore_all_stale
+from wattlaw.limits.restore import restore_stale_or_raise
 
 Start = Callable[..., Place]
 #: The hardware's default and maximum are 250 W; somebody has set 217.5 W.
@@ -48,13 +48,13 @@ STARTING, CAPPED_S = 0.6, 0.5
 
 @pytest.fixture
 def start(
-    tmp_path: Path, boards_here: Callable[..., Boards], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Start]:
     """Give a function that makes boards; in the end nothing may be held or watched."""
     places = []
 
     def make(count: int = 1, **changes: object) -> Place:
-        places.append(Place(tmp_path, boards_here(count, **(HARDWARE | changes)), monkeypatch))
+        places.append(Place(tmp_path, fake_gpus(count, **(HARDWARE | changes)), monkeypatch))
         return places[-1]
 
     yield make
@@ -165,7 +165,7 @@ def test_a_board_is_one_owners_until_it_is_given_back(start: Start) -> None:
         place.boards.fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
         kill(owner)
         assert stays(lambda: acquire([first]) is None, 1.2)
-        assert [left.state for left in restore_all_stale(place.folder)] == ["in use"]
+        assert [left.state for left in restore_stale_or_raise(place.folder)] == ["in use"]
         assert place.limits_w == [150, 217.5]
         assert place.boards.calls(SET) >= 5  # the watchdog does not give up
         place.boards.clear_faults()
@@ -229,7 +229,7 @@ def test_a_kept_limit_outlives_its_process(start: Start) -> None:
         assert process.wait(20) == 3
         assert "until 'wattlaw limits restore'" in process.stderr.read()
     assert place.limits_w == [150]
-    restore_all_stale(place.folder, also_kept=True)
+    restore_stale_or_raise(place.folder, include_kept=True)
     assert place.limits_w == [217.5]
 
 

@@ -140,12 +140,12 @@ def test_the_criterion_is_akaikes_with_the_correction_for_few_observations():
 
 @pytest.mark.parametrize("name", TRUTHS)
 def test_the_law_that_made_the_data_is_selected(name):
-    taken = [select(*noisy(name, 0.003, 3, seed)).best.name for seed in range(20)]
+    taken = [select(*noisy(name, 0.003, 3, seed)).best.law for seed in range(20)]
     assert taken.count(name) >= 18
 
 
 def test_noisy_power_laws_are_not_taken_for_more_than_they_are():
-    taken = [select(*noisy("power", 0.05, 3, seed)).best.name for seed in range(100)]
+    taken = [select(*noisy("power", 0.05, 3, seed)).best.law for seed in range(100)]
     assert taken.count("power") >= 90
 
 
@@ -167,15 +167,15 @@ def test_four_counts_have_no_criterion_and_say_so():
     assert table["aicc"].isna().all()
     assert table["weight"].isna().all()
     assert table["reason"].str.contains("AICc is undefined: 4 runs").all()
-    assert chosen.best.name == "amdahl"
+    assert chosen.best.law == "amdahl"
     assert chosen.reason == ("too few observations for AICc; it foretells the largest count best")
-    told = json.dumps(chosen.as_json(), allow_nan=False)
+    told = json.dumps(chosen.to_dict(), allow_nan=False)
     assert json.loads(told)["aicc"] is None
 
 
 def test_three_counts_leave_the_power_law():
     chosen = select([1, 2, 4], [100.0, 55.0, 32.5])
-    assert chosen.best.name == "power"
+    assert chosen.best.law == "power"
     assert chosen.reason == "too few worker counts to compare laws"
     reasons = chosen.table.set_index("law")["reason"]
     assert reasons["usl"].startswith("3 constants need at least 4 distinct worker counts")
@@ -195,7 +195,7 @@ def test_deviations_that_repeats_share_make_counts_the_observations():
     shared = np.repeat(dice.normal(0, 0.1, COUNTS.size), 5)
     chosen = select(x, 100 * x**-0.8 * np.exp(shared + dice.normal(0, 0.005, x.size)))
     assert chosen.observations == "counts"
-    assert chosen.best.name == "power"
+    assert chosen.best.law == "power"
     alone = select(*noisy("power", 0.05, 5))
     assert alone.observations == "runs"
 
@@ -222,5 +222,5 @@ def test_what_costs_more_with_every_worker_has_no_negative_parts():
 )
 def test_any_positive_series_gives_laws_in_plain_json(series):
     chosen = select([float(n) for n in series], list(series.values()))
-    json.dumps(chosen.as_json(), allow_nan=False)
+    json.dumps(chosen.to_dict(), allow_nan=False)
     assert (chosen.table["aicc"].notna() | chosen.table["reason"].notna()).all()

@@ -184,7 +184,7 @@ def test_exact_data_are_the_same_without_a_test_of_rounding():
     assert (found.verdict, found.difference_p) == ("same beta", None)
     other = compare_limits(family({250.0: 0.85, 100.0: 0.7}, noise=0.0))
     assert (other.verdict, other.difference_p) == ("different beta", None)
-    told = found.as_json()
+    told = found.to_dict()
     assert told["limits"][0]["limit"] == 250.0
     assert told["limits"][0]["equivalence_p"] is None
 
@@ -193,7 +193,7 @@ def test_repeats_that_are_all_the_same_tell_no_more_than_one():
     once = family({250.0: 0.85, 100.0: 0.85}, repeats=1, of_cell=0.03)
     found = compare_limits(pd.concat([once] * 2))
     assert found.basis == MEANS
-    assert found.as_json()["equivalence_p"] == compare_limits(pd.concat([once] * 8)).equivalence_p
+    assert found.to_dict()["equivalence_p"] == compare_limits(pd.concat([once] * 8)).equivalence_p
 
 
 def test_where_counts_tell_and_not_runs_a_limits_own_interval_is_that_of_the_counts():

@@ -14,7 +14,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from limiting import FAKE_BIN
 from wattlaw import registry
 from wattlaw.devices import meter
@@ -40,7 +40,7 @@ class Way:
     name: str
     meter: str
     denied: Callable[[], AbstractContextManager[None]]
-    boards: Boards | None = None
+    boards: FakeGpus | None = None
 
     @contextmanager
     def opened(self) -> Iterator[Limiter]:
@@ -48,7 +48,7 @@ class Way:
             yield limiter
 
 
-def nvidia(boards: Boards, patch: pytest.MonkeyPatch) -> Way:
+def nvidia(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
     @contextmanager
     def denied() -> Iterator[None]:
         boards.header.root = 0
@@ -60,7 +60,7 @@ def nvidia(boards: Boards, patch: pytest.MonkeyPatch) -> Way:
     return Way("nvidia", "nvidia", denied, boards)
 
 
-def nvidia_smi(boards: Boards, patch: pytest.MonkeyPatch) -> Way:
+def nvidia_smi(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
     boards.header.root = 0
     path = [str(FAKE_BIN), str(Path(sys.executable).parent), os.environ["PATH"]]
     for name, value in {**boards.environment(), "PATH": os.pathsep.join(path)}.items():
@@ -97,7 +97,7 @@ def simulated(path: Path, patch: pytest.MonkeyPatch) -> Way:
 @pytest.fixture(params=[*NVIDIA, "simulated"])
 def way(
     request: pytest.FixtureRequest,
-    boards_here: Callable[..., Boards],
+    fake_gpus: Callable[..., FakeGpus],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Way:
@@ -105,13 +105,13 @@ def way(
     if request.param == "simulated":
         return simulated(tmp_path / "devices.json", monkeypatch)
     make = nvidia if request.param == "nvidia" else nvidia_smi
-    return make(boards_here(2, **BOARDS), monkeypatch)
+    return make(fake_gpus(2, **BOARDS), monkeypatch)
 
 
 @pytest.fixture
-def boards(boards_here: Callable[..., Boards], monkeypatch: pytest.MonkeyPatch) -> Boards:
+def boards(fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
     """Give boards that are limited by sudo."""
-    found = boards_here(2, **BOARDS)
+    found = fake_gpus(2, **BOARDS)
     nvidia_smi(found, monkeypatch)
     return found
 
@@ -266,10 +266,10 @@ def test_a_driver_that_fails_is_not_available(way: Way, code: int) -> None:
 
 @pytest.mark.parametrize("name", NVIDIA)
 def test_without_a_driver_or_a_board_there_is_nothing_to_limit(
-    name: str, boards_here: Callable[..., Boards], boards: Boards, monkeypatch: pytest.MonkeyPatch
+    name: str, fake_gpus: Callable[..., FakeGpus], boards: FakeGpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_limiter = registry.load(GROUP, name).open
-    boards_here(0)
+    fake_gpus(0)
     with pytest.raises(NotAvailable, match="lists no GPU"):
         open_limiter()
     monkeypatch.setenv("WATTLAW_FAKE_NVML", "")
@@ -278,10 +278,10 @@ def test_without_a_driver_or_a_board_there_is_nothing_to_limit(
 
 
 def test_without_sudo_there_is_no_way_by_it(
-    boards: Boards, monkeypatch: pytest.MonkeyPatch
+    boards: FakeGpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    with pytest.raises(NotAvailable, match="sudo is not there"):
+    with pytest.raises(NotAvailable, match="sudo not found"):
         registry.load(GROUP, "nvidia-smi").open()
 
 
@@ -294,7 +294,7 @@ def test_without_sudo_there_is_no_way_by_it(
     ],
 )
 def test_sudo_may_refuse_in_any_words(
-    boards: Boards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+    boards: FakeGpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     sudo = tmp_path / "bin" / "sudo"
     sudo.parent.mkdir()
@@ -308,7 +308,7 @@ def test_sudo_may_refuse_in_any_words(
 
 
 def test_nvidia_smi_waits_for_another_that_changes_the_same_board(
-    boards: Boards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    boards: FakeGpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_SMI_SLOW", str(tmp_path / "slow"))
     with contextlib.closing(registry.load(GROUP, "nvidia-smi").open()) as limiter:

@@ -5,14 +5,14 @@ import json
 import pytest
 
 from conftest import wattlaw
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from wattlaw.launch.selftest import median_interval, run_checks
 
 
 @pytest.fixture
-def boards(tmp_path, monkeypatch) -> Boards:
+def boards(tmp_path, monkeypatch) -> FakeGpus:
     """Give two boards, one of which stands at an odd limit, to every process started from here."""
-    found = Boards.create(
+    found = FakeGpus.create(
         tmp_path / "boards", 2, buffers=1, limit_mw=[217_500, 400_000], limit_default_mw=400_000
     )
     for name, value in found.environment().items():
@@ -58,7 +58,7 @@ def test_a_limit_set_by_hand_is_shown_with_what_was_there_and_given_back_by_hand
     assert (refused.returncode, "limits restore" in refused.stderr) == (3, True)
     restored = wattlaw("limits", "restore")
     assert restored.returncode == 0
-    assert restored.stdout.count("given back") == 2
+    assert restored.stdout.count("restored") == 2
     assert [boards[i].limit_mw for i in range(2)] == [217_500, 400_000]
     assert wattlaw("limits", "restore").stdout == "There are no limits to restore.\n"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import environment, started, wait_for, wattlaw
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from wattlaw.store.store import Store
 
 BUSY = "import time\ne = time.monotonic() + {s}\nwhile time.monotonic() < e: pass"
@@ -21,9 +21,9 @@ def measured(store: Path, *line: object, **options: object) -> "subprocess.Compl
 
 
 @pytest.fixture
-def boards(tmp_path, monkeypatch) -> Boards:
+def boards(tmp_path, monkeypatch) -> FakeGpus:
     """Give two boards of 217 W under load to every process that is started from here."""
-    found = Boards.create(tmp_path / "boards", 2, high_w=[150.0, 300.0], limit_mw=217_000)
+    found = FakeGpus.create(tmp_path / "boards", 2, high_w=[150.0, 300.0], limit_mw=217_000)
     for name, value in found.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
@@ -58,7 +58,9 @@ def test_only_the_board_that_the_environment_names_is_measured(tmp_path, boards,
 
 
 def test_a_power_limit_holds_while_the_command_runs_and_is_given_back(tmp_path, boards):
-    look = f"from fake_nvml import Boards; b = Boards({str(boards.path)!r}); print(b[0].limit_mw)"
+    look = (
+        f"from fake_nvml import FakeGpus; b = FakeGpus({str(boards.path)!r}); print(b[0].limit_mw)"
+    )
     path = f"{Path(__file__).parent}{os.pathsep}{environment()['PYTHONPATH']}"
     line = ["env", f"PYTHONPATH={path}", sys.executable, "-c", look]
     done = measured(tmp_path, "--power-limit", "130", "--", *line)

@@ -56,7 +56,7 @@ def host(request: pytest.FixtureRequest, watts: float | None = None) -> Bench:
 
 
 def nvidia(request: pytest.FixtureRequest, buffers: int) -> Bench:
-    make = request.getfixturevalue("boards_here")
+    make = request.getfixturevalue("fake_gpus")
     patch = request.getfixturevalue("monkeypatch")
     boards = make(3, buffers=buffers, gpm=1, period_s=[0.0, 0.3, 0.0], refresh_ms=20)
 
@@ -275,7 +275,10 @@ def test_simulated_devices_draw_what_their_load_says_and_say_that_they_are_simul
         ("[", "Invalid JSON"),
         ('[{"id": "a", "idle_w": 1}]', "0.max_w: Field required"),
         ('[{"id": "a", "idle_w": 1, "max_w": 2, "watts": 3}]', "0.watts: Extra inputs"),
-        ('[{"id": "a", "idle_w": 1, "max_w": 2}, {"id": "a", "idle_w": 1, "max_w": 2}]', "one id"),
+        (
+            '[{"id": "a", "idle_w": 1, "max_w": 2}, {"id": "a", "idle_w": 1, "max_w": 2}]',
+            "same id",
+        ),
         ('[{"id": "a", "idle_w": NaN, "max_w": 2}]', "0.idle_w"),
     ],
 )

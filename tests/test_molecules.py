@@ -390,4 +390,4 @@ def test_a_missing_pytorch_geometric_is_said_in_one_line():
     ).stdout.splitlines()
     assert len(done) == 1
     assert done[0].startswith("torch_geometric cannot be imported")
-    assert "wattlaw[train]" in done[0]
+    assert "wattlaw[molecules]" in done[0]

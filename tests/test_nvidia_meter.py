@@ -18,7 +18,7 @@ from fake_nvml import (
     COUNTER_BACK,
     COUNTER_RESTARTS,
     COUNTER_STILL,
-    Boards,
+    FakeGpus,
 )
 from recording import HOST, Recording, errors, machine, record
 from wattlaw.devices.meter import Sample, Target
@@ -34,7 +34,7 @@ NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 NO_PERMISSION = pynvml.NVML_ERROR_NO_PERMISSION
 
 
-def opened(boards: Boards, *places: int, period_s: float = 0.1) -> NvidiaMeter:
+def opened(boards: FakeGpus, *places: int, period_s: float = 0.1) -> NvidiaMeter:
     """Open a meter for some boards, or for all."""
     uuids = tuple(boards[place].uuid.decode() for place in places) or None
     return NvidiaMeter.open(Target(1, period_s, gpus=uuids))
@@ -44,7 +44,7 @@ def facts_of(meter: NvidiaMeter) -> list[dict[str, object]]:
     return [dict(device.facts) for device in meter.devices()]
 
 
-def of(boards: Boards, place: int, samples: list[Sample]) -> list[Sample]:
+def of(boards: FakeGpus, place: int, samples: list[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample.device == boards[place].uuid.decode()]
 
 
@@ -55,8 +55,8 @@ def told(samples: list[Sample], column: str) -> list[float]:
 # What is found out.
 
 
-def test_the_refresh_period_of_each_counter_is_found_to_a_fifth(boards_here):
-    boards = boards_here(4, refresh_ms=[20, 100, 50, 400], counter_mode=[0, 0, 0, COUNTER_ABSENT])
+def test_the_refresh_period_of_each_counter_is_found_to_a_fifth(fake_gpus):
+    boards = fake_gpus(4, refresh_ms=[20, 100, 50, 400], counter_mode=[0, 0, 0, COUNTER_ABSENT])
     meter = opened(boards)
     found = [facts["counter_refresh_s"] for facts in facts_of(meter)]
     assert found[:3] == [pytest.approx(s, rel=0.2) for s in (0.02, 0.1, 0.05)]
@@ -65,8 +65,8 @@ def test_the_refresh_period_of_each_counter_is_found_to_a_fifth(boards_here):
     meter.close()
 
 
-def test_a_driver_without_field_values_is_asked_by_single_calls(boards_here):
-    boards = boards_here(2, refresh_ms=100, average_power=[1, 0])
+def test_a_driver_without_field_values_is_asked_by_single_calls(fake_gpus):
+    boards = fake_gpus(2, refresh_ms=100, average_power=[1, 0])
     boards.fault("nvmlDeviceGetFieldValues", code=NOT_SUPPORTED)
     meter = opened(boards)
     for facts in facts_of(meter):
@@ -79,8 +79,8 @@ def test_a_driver_without_field_values_is_asked_by_single_calls(boards_here):
     meter.close()
 
 
-def test_the_best_source_of_power_that_a_board_has_is_used_and_told(boards_here):
-    boards = boards_here(
+def test_the_best_source_of_power_that_a_board_has_is_used_and_told(fake_gpus):
+    boards = fake_gpus(
         6,
         buffers=[1, 1, 0, 0, 0, 1],
         instant_power=[1, 1, 1, 0, 0, 0],
@@ -107,8 +107,8 @@ def test_the_best_source_of_power_that_a_board_has_is_used_and_told(boards_here)
     meter.close()
 
 
-def test_only_boards_whose_driver_keeps_everything_are_read_once_a_second(boards_here):
-    boards = boards_here(3, buffers=[1, 1, 0])
+def test_only_boards_whose_driver_keeps_everything_are_read_once_a_second(fake_gpus):
+    boards = fake_gpus(3, buffers=[1, 1, 0])
     periods = []
     for places in ((0, 1), (0, 2), (2,)):
         meter = opened(boards, *places, period_s=0.05)
@@ -124,8 +124,8 @@ def test_only_boards_whose_driver_keeps_everything_are_read_once_a_second(boards
 
 
 @pytest.mark.parametrize("buffers", [0, 1])
-def test_every_column_of_a_board_holds_what_the_board_says(boards_here, buffers):
-    boards = boards_here(2, gpm=[1, 0], buffers=buffers, memory_used=3 << 30, temperature_c=51)
+def test_every_column_of_a_board_holds_what_the_board_says(fake_gpus, buffers):
+    boards = fake_gpus(2, gpm=[1, 0], buffers=buffers, memory_used=3 << 30, temperature_c=51)
     meter = opened(boards)
     assert [facts["gpm"] for facts in facts_of(meter)] == [True, False]
     begun_ns = time.time_ns()
@@ -157,8 +157,8 @@ def test_every_column_of_a_board_holds_what_the_board_says(boards_here, buffers)
     assert [told(of(boards, 1, samples), column) for column in gpm] == [[], [], []]
 
 
-def test_a_board_without_an_energy_counter_has_no_energy_rather_than_zero(boards_here):
-    boards = boards_here(1, counter_mode=COUNTER_ABSENT)
+def test_a_board_without_an_energy_counter_has_no_energy_rather_than_zero(fake_gpus):
+    boards = fake_gpus(1, counter_mode=COUNTER_ABSENT)
     meter = opened(boards)
     samples = [sample for _ in range(3) for sample in meter.read()]
     assert told(samples, "energy_j") == []
@@ -166,8 +166,8 @@ def test_a_board_without_an_energy_counter_has_no_energy_rather_than_zero(boards
     meter.close()
 
 
-def test_a_counter_is_told_once_per_refresh_however_often_it_is_read(boards_here):
-    boards = boards_here(1, refresh_ms=100)
+def test_a_counter_is_told_once_per_refresh_however_often_it_is_read(fake_gpus):
+    boards = fake_gpus(1, refresh_ms=100)
     meter = opened(boards, period_s=0.01)
     samples = []
     for _ in range(50):
@@ -180,8 +180,8 @@ def test_a_counter_is_told_once_per_refresh_however_often_it_is_read(boards_here
 
 
 @pytest.mark.parametrize("by_field", [True, False])
-def test_throttle_seconds_grow_only_while_the_power_limit_binds(boards_here, by_field):
-    boards = boards_here(2, limit_mw=[200_000, 400_000])
+def test_throttle_seconds_grow_only_while_the_power_limit_binds(fake_gpus, by_field):
+    boards = fake_gpus(2, limit_mw=[200_000, 400_000])
     if not by_field:
         boards.fault("nvmlDeviceGetFieldValues", code=NOT_SUPPORTED)
     meter = opened(boards)
@@ -204,8 +204,8 @@ def test_throttle_seconds_grow_only_while_the_power_limit_binds(boards_here, by_
 # What may fail.
 
 
-def test_an_nvml_error_gives_no_row_and_never_zero_watts(boards_here):
-    boards = boards_here(2)
+def test_an_nvml_error_gives_no_row_and_never_zero_watts(fake_gpus):
+    boards = fake_gpus(2)
     meter = opened(boards)
     boards.fault("nvmlDeviceGetFieldValues", board=0, code=UNKNOWN)
     for _ in range(9):
@@ -218,8 +218,8 @@ def test_an_nvml_error_gives_no_row_and_never_zero_watts(boards_here):
     meter.close()
 
 
-def test_a_board_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(boards_here):
-    boards = boards_here(2)
+def test_a_board_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(fake_gpus):
+    boards = fake_gpus(2)
     meter = opened(boards)
     boards.fault("nvmlDeviceGetFieldValues", board=0, code=UNKNOWN)
     samples = [sample for _ in range(10) for sample in meter.read()]
@@ -237,8 +237,8 @@ def test_a_board_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(board
 
 
 @pytest.mark.parametrize("buffers", [0, 1])
-def test_a_lost_board_stops_having_rows_with_the_reason_and_the_others_go_on(boards_here, buffers):
-    boards = boards_here(2, gpm=1, buffers=buffers)
+def test_a_lost_board_stops_having_rows_with_the_reason_and_the_others_go_on(fake_gpus, buffers):
+    boards = fake_gpus(2, gpm=1, buffers=buffers)
     meter = opened(boards)
     assert of(boards, 0, meter.read(last=True))
     boards[0].lost_ns = time.time_ns()
@@ -252,8 +252,8 @@ def test_a_lost_board_stops_having_rows_with_the_reason_and_the_others_go_on(boa
     meter.close()
 
 
-def test_a_board_that_cannot_be_opened_is_told_and_the_others_are_measured(boards_here):
-    boards = boards_here(3)
+def test_a_board_that_cannot_be_opened_is_told_and_the_others_are_measured(fake_gpus):
+    boards = fake_gpus(3)
     boards.fault("nvmlDeviceGetFieldValues", board=1, code=LOST)
     meter = opened(boards)
     ids = [device.id for device in meter.devices() if "failed" not in device.facts]
@@ -266,8 +266,8 @@ def test_a_board_that_cannot_be_opened_is_told_and_the_others_are_measured(board
     meter.close()
 
 
-def test_where_no_board_can_be_opened_the_reason_of_each_is_told(boards_here):
-    boards = boards_here(2)
+def test_where_no_board_can_be_opened_the_reason_of_each_is_told(fake_gpus):
+    boards = fake_gpus(2)
     boards.fault("nvmlDeviceGetFieldValues", code=LOST)
     with pytest.raises(NotAvailable, match=r"0000: cannot be read: .*0001: cannot be read: "):
         opened(boards)
@@ -284,8 +284,8 @@ def test_where_no_board_can_be_opened_the_reason_of_each_is_told(boards_here):
         "nvmlGpmSampleGet",
     ],
 )
-def test_a_call_that_is_no_part_of_an_energy_costs_its_own_value_only(boards_here, function):
-    boards = boards_here(1, gpm=1)
+def test_a_call_that_is_no_part_of_an_energy_costs_its_own_value_only(fake_gpus, function):
+    boards = fake_gpus(1, gpm=1)
     boards.fault(function, code=UNKNOWN)
     meter = opened(boards)
     samples = [sample for _ in range(12) for sample in meter.read(last=True)]
@@ -295,8 +295,8 @@ def test_a_call_that_is_no_part_of_an_energy_costs_its_own_value_only(boards_her
     meter.close()
 
 
-def test_what_a_user_may_not_read_is_left_out_or_said_to_need_permission(boards_here):
-    boards = boards_here(3, buffers=1)
+def test_what_a_user_may_not_read_is_left_out_or_said_to_need_permission(fake_gpus):
+    boards = fake_gpus(3, buffers=1)
     boards.fault("nvmlDeviceGetSamples", board=0, code=NO_PERMISSION)  # is polled instead
     boards.fault("nvmlDeviceGetHandleByIndex_v2", board=2, code=NO_PERMISSION)  # another job's
     meter = opened(boards)
@@ -307,15 +307,15 @@ def test_what_a_user_may_not_read_is_left_out_or_said_to_need_permission(boards_
         opened(boards)
 
 
-def test_a_driver_that_does_not_fit_its_kernel_says_what_to_do(boards_here):
-    boards = boards_here(1)
+def test_a_driver_that_does_not_fit_its_kernel_says_what_to_do(fake_gpus):
+    boards = fake_gpus(1)
     boards.fault("nvmlInitWithFlags", code=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
     with pytest.raises(NotAvailable, match="reboot"):
         opened(boards)
 
 
-def test_a_driver_that_cannot_list_its_boards_is_not_available(boards_here):
-    boards = boards_here(1)
+def test_a_driver_that_cannot_list_its_boards_is_not_available(fake_gpus):
+    boards = fake_gpus(1)
     boards.fault("nvmlDeviceGetCount_v2", code=UNKNOWN)
     with pytest.raises(NotAvailable, match="the NVIDIA driver does not answer"):
         opened(boards)
@@ -337,7 +337,7 @@ def test_a_machine_without_a_driver_says_so(tmp_path):
         pytest.skip("this machine has a driver")
     line = [sys.executable, "-c", code]
     done = subprocess.run(line, capture_output=True, text=True, env=machine(), check=False)
-    assert "NotAvailable: no NVIDIA driver here (libnvidia-ml.so.1 is not there)" in done.stderr
+    assert "NotAvailable: no NVIDIA driver (libnvidia-ml.so.1 not found)" in done.stderr
 
 
 # What it adds up to. Two machines of eight boards are recorded at once by real samplers.
@@ -354,7 +354,7 @@ def recordings(tmp_path_factory) -> dict[str, Recording]:
     folder = tmp_path_factory.mktemp("recordings")
     faults = {STILL: COUNTER_STILL, BACK: COUNTER_BACK, RESTARTS: COUNTER_RESTARTS}
     boards = {
-        name: Boards.create(
+        name: FakeGpus.create(
             folder / f"{name}.boards",
             8,
             buffers=buffers,
@@ -530,8 +530,8 @@ def test_with_the_drivers_buffers_a_reading_a_second_gives_ten_samples_a_second(
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetFieldValues", "nvmlDeviceGetSamples"])
-def test_a_board_whose_better_calls_fail_is_read_by_the_plain_ones(boards_here, function):
-    boards = boards_here(1, buffers=1)
+def test_a_board_whose_better_calls_fail_is_read_by_the_plain_ones(fake_gpus, function):
+    boards = fake_gpus(1, buffers=1)
     boards.fault(function, code=UNKNOWN)
     meter = opened(boards)
     (device,) = meter.devices()
@@ -543,8 +543,8 @@ def test_a_board_whose_better_calls_fail_is_read_by_the_plain_ones(boards_here, 
     meter.close()
 
 
-def test_a_buffer_that_falls_silent_is_polled_for_from_then_on(boards_here):
-    boards = boards_here(1, buffers=1)
+def test_a_buffer_that_falls_silent_is_polled_for_from_then_on(fake_gpus):
+    boards = fake_gpus(1, buffers=1)
     meter = opened(boards)
     boards[0].buffers = 0
     (reader,) = meter._readers

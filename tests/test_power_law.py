@@ -1,7 +1,6 @@
 """Power laws against statsmodels called directly, exact laws, real series, and refusals."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,30 +13,20 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from conftest import wattlaw
-from wattlaw.analysis.laws.fits import LAW_KEYS, fit_groups
+from public_data import public_csv
+from wattlaw.analysis.laws.fits import fit_groups
 from wattlaw.analysis.laws.observations import POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.api.fits import fit
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 
-REAL = Path(__file__).parents[1].parent / "shared" / "data" / "scaling_series.csv"
 KEYS = {
-    "group",
-    *LAW_KEYS,
-    "selected",
-    "breakpoint",
-    "breakpoint_p",
-    "no_breakpoint_reason",
-    "reason",
-}
-
-
-@pytest.fixture
-def real() -> Path:
-    if not REAL.exists():
-        pytest.skip(f"{REAL} is not there: other people's measurements are not in the repository")
-    return REAL
+    "group", "law", "n", "alpha", "alpha_ci", "beta", "beta_se", "beta_ci", "r2", "p_value",
+    "x_min", "x_max", "beta_se_hc3", "beta_ci_hc3", "beta_se_repeats", "beta_ci_repeats",
+    "alpha_ci_repeats", "lack_of_fit_p", "trusted", "diagnostics", "selected", "breakpoint",
+    "breakpoint_p", "no_breakpoint_reason", "reason",
+}  # fmt: skip
 
 
 def random_table(seed: int) -> pd.DataFrame:
@@ -157,19 +146,19 @@ def test_residuals_that_curve_or_spread_are_told():
     straight = fit_power_law(x, x**-0.8 * np.exp(dice.normal(0, 0.02, x.size))).diagnostics
     curved = fit_power_law(x, (1 / x + 0.1) * np.exp(dice.normal(0, 0.02, x.size))).diagnostics
     spread = fit_power_law(x, x**-0.8 * np.exp(dice.normal(0, 0.01 * x))).diagnostics
-    assert straight.words == "residuals: nothing speaks against the law"
-    assert "they curve with ln N" in curved.words
-    assert "their spread changes with N" in spread.words
+    assert straight.sentence == "residuals: nothing speaks against the law"
+    assert "they curve with ln N" in curved.sentence
+    assert "their spread changes with N" in spread.sentence
     design = np.column_stack([np.ones(30), np.log(x), np.log(x) ** 2])
     y = (1 / x + 0.1) * np.exp(np.random.default_rng(1).normal(0, 0.2, x.size))
     direct = sm.OLS(np.log(y), design).fit()
     assert fit_power_law(x, y).diagnostics.curvature_p == pytest.approx(direct.pvalues[2])
     few = fit_power_law([1, 2, 4], [4.0, 2.1, 1.0]).diagnostics
-    assert few.as_json() == {
+    assert few.to_dict() == {
         "normality_p": None,
         "curvature_p": None,
         "heteroscedasticity_p": None,
-        "words": "too few runs, or no scatter, to test the residuals",
+        "sentence": "too few runs, or no scatter, to test the residuals",
     }
 
 
@@ -238,7 +227,7 @@ def test_a_constant_time_has_no_r_squared_and_is_no_gain():
     assert law.beta == pytest.approx(0)
     assert law.r2 is None
     assert law.p_value is None
-    json.dumps(law.as_json(), allow_nan=False)
+    json.dumps(law.to_dict(), allow_nan=False)
 
 
 def test_missing_group_values_are_a_group_and_refusals_carry_their_group():
@@ -248,7 +237,7 @@ def test_missing_group_values_are_a_group_and_refusals_carry_their_group():
     fits = fit_groups(table, "n", "t", ["cap"])
     assert [group for group, _ in fits.laws] == [{"cap": None}]
     assert fits.refusals[0][0] == {"cap": 100.0}
-    refused = fits.as_json()[0] if fits.rows[0].law is None else fits.as_json()[1]
+    refused = next(row.to_dict() for row in fits.rows if row.law is None)
     assert refused["law"] is None
     assert refused["beta"] is None
     assert refused["reason"].startswith("2 distinct worker counts")
@@ -263,12 +252,14 @@ def test_unknown_and_wordy_columns_are_named():
         fit_groups(table, "n", "t", [])
 
 
-def test_the_published_series_give_one_law_each(real):
-    found = wattlaw("fit", real, "--x", "gpus", "--y", "value", "--by", "family,series", "--json")
+@pytest.mark.parametrize(("origin", "count"), [("generated", 24), ("public", 116)])
+def test_each_series_gives_one_law(origin, count):
+    path = public_csv("scaling_series.csv", origin)
+    found = wattlaw("fit", path, "--x", "gpus", "--y", "value", "--by", "family,series", "--json")
     assert found.returncode == 0
     laws = json.loads(found.stdout)
-    assert len(laws) == 116
-    assert len({tuple(law["group"].values()) for law in laws}) == 116
+    assert len(laws) == count
+    assert len({tuple(law["group"].values()) for law in laws}) == count
     assert found.stderr == ""
     for law in laws:
         assert set(law) == KEYS

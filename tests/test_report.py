@@ -29,7 +29,7 @@ from wattlaw.errors import BadInput
 from wattlaw.report.figures import GALLERY
 from wattlaw.report.figures.figure import Figure
 from wattlaw.report.page import write_report
-from wattlaw.report.pictures import charts, figure_kinds, write_figures
+from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
 
 EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"
 FEW = {"schnet": MIT["schnet"]}
@@ -196,7 +196,7 @@ def test_no_text_of_a_store_becomes_markup():
 
 def test_figures_are_written_in_the_kinds_asked_for_and_hostile_text_stays_text(tmp_path, some):
     written_to = write_figures(
-        charts(find(*hostile())), tmp_path / "figures", ("png", "svg", "html")
+        make_charts(find(*hostile())), tmp_path / "figures", ("png", "svg", "html")
     )
     names = {path.name for path in written_to}
     assert names == {f"{one.name}.{kind}" for one in some for kind in ("png", "svg", "html")}
@@ -228,7 +228,7 @@ def test_runs_that_are_not_done_are_told_with_their_reasons():
     text = written(find(pd.concat([runs, broken]), epochs))
     assert "200 failed" in text
     assert "rank 1: out of luck" in text
-    assert "140 of 200 rows are left out here; all are in <code>wattlaw status STORE --json" in text
+    assert "140 of 200 rows are not shown; all are in <code>wattlaw status STORE --json" in text
 
 
 @pytest.mark.usefixtures("some")
@@ -247,9 +247,9 @@ def test_the_template_of_a_study_keeps_to_its_sections_figures_and_claims(some, 
     text = written(mit_findings() if study_ == "mit-2022" else kit_findings(), study_)
     shown = set(re.findall(r'id="figure-(\w+)"', text))
     assert shown == {figure.name for figure in some if study_ in figure.studies}
-    assert "Findings of" in text
-    assert f"Findings of {other}" not in text
-    assert "In the layout of" in text
+    assert "Claims of" in text
+    assert f"Claims of {other}" not in text
+    assert "Layout, figures and claims of" in text
     assert 'id="advice"' not in text
 
 
@@ -269,15 +269,15 @@ def test_carbon_and_cost_come_with_what_was_counted():
     assert "cost (EUR)" in text
     assert "times PUE 1.2" in text
     assert "a lower bound" in text
-    assert "Carbon and cost are not told" in mit_page()
+    assert "Carbon and cost are not computed" in mit_page()
 
 
 def counting(figure: Figure, calls: Counter[str]) -> Figure:
-    def make(findings: Findings) -> Any:
+    def draw(findings: Findings) -> Any:
         calls[figure.name] += 1
-        return figure.make(findings)
+        return figure.draw(findings)
 
-    return replace(figure, make=make)
+    return replace(figure, draw=draw)
 
 
 def test_the_command_writes_page_and_figures_of_a_store_with_telemetry(

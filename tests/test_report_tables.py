@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
-from wattlaw import formatting as words
+from wattlaw import formatting
 from wattlaw.analysis.claims import check_claims
 from wattlaw.analysis.findings import Findings, find
 from wattlaw.analysis.footprint import Footprint
-from wattlaw.reference.published import published
+from wattlaw.reference import published as reference
 from wattlaw.report.methods import METHODS
-from wattlaw.report.tables import (
+from wattlaw.report.topics import (
     advice,
     batch,
     carbon,
@@ -26,11 +26,10 @@ from wattlaw.report.tables import (
     environment,
     limits,
     measured,
-    papers,
+    published,
     scaling,
-    targets,
 )
-from wattlaw.report.tables.table import MOST, Column, Table, make
+from wattlaw.report.topics.table import MAX_ROWS, Column, Table, build_table
 
 
 @cache
@@ -55,7 +54,7 @@ def column(table: Table | None, heading: str) -> list[str]:
 
 
 def test_exponents_stand_beside_the_published_ones_of_the_same_workload():
-    table = papers.exponents(mit_findings())
+    table = published.exponents(mit_findings())
     ours = {
         row.group["workload"]: row.law
         for row in mit_findings().fits.rows
@@ -64,29 +63,29 @@ def test_exponents_stand_beside_the_published_ones_of_the_same_workload():
     for i, series in enumerate(column(table, "series")):
         workload = series.split(",")[0]
         assert column(table, "β")[i] == f"{ours[workload].beta:.3g}"
-        (theirs,) = (one for one in published("mit-2022", "beta", workload)
+        (theirs,) = (one for one in reference.published("mit-2022", "beta", workload)
                      if one.power_limit_w is None and one.clock_limit_mhz is None)  # fmt: skip
         assert column(table, "published β")[i] == f"{theirs.value:g}"
-        assert column(table, "its R²")[i] == f"{theirs.r2:g}"
+        assert column(table, "published R²")[i] == f"{theirs.r2:g}"
         assert "Frey et al. 2022" in column(table, "published by")[i]
     assert "range of N" in table.note
 
 
 def test_exponents_by_cap_have_a_column_per_cap_and_published_rows_below_ours():
-    table = papers.by_limit(mit_findings(), "power_limit_w")
+    table = published.by_limit(mit_findings(), "power_limit_w")
     assert table.headings[2:-1] == ("uncapped", "250 W", "200 W", "100 W")
-    rows = dict(zip(zip(column(table, "series"), column(table, "whose"), strict=True),
+    rows = dict(zip(zip(column(table, "series"), column(table, "source"), strict=True),
                     column(table, "100 W"), strict=True))  # fmt: skip
     assert rows["dimenet", "published: Frey et al. 2022, V100-32GB"] == "0.93 (R² 0.99)"
-    assert rows["dimenet, local batch 128", "here"].startswith("0.8")
+    assert rows["dimenet, local batch 128", "this store"].startswith("0.8")
     assert ("schnet", "published: Frey et al. 2022, V100-32GB") not in rows
-    clocks = papers.by_limit(mit_findings(), "clock_limit_mhz")
+    clocks = published.by_limit(mit_findings(), "clock_limit_mhz")
     assert clocks.headings[2:-1] == ("free clock", "1380 MHz", "735 MHz", "135 MHz")
 
 
 def test_a_workload_that_nobody_published_has_no_published_value():
     runs, epochs = study()
-    table = papers.exponents(find(runs, epochs))
+    table = published.exponents(find(runs, epochs))
     assert "published β" not in table.headings
 
 
@@ -125,16 +124,16 @@ def test_energy_laws_of_different_caps_have_a_column_of_caps_and_say_if_proporti
 
 def test_titles_promise_no_published_values_where_there_are_none():
     findings = find(*study())
-    assert "published" not in papers.exponents(findings).title
-    assert "published" not in papers.exponents(findings).note
-    assert "published" not in papers.speedups(findings).title
-    assert "published" in papers.exponents(mit_findings()).title
+    assert "published" not in published.exponents(findings).title
+    assert "published" not in published.exponents(findings).note
+    assert "published" not in published.speedups(findings).title
+    assert "published" in published.exponents(mit_findings()).title
 
 
 def test_a_column_of_amounts_has_one_unit_the_one_of_its_median():
     units = (("h", 3600.0, 5400.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0))
-    assert words.unit_of([1.0, 600.0, None, 9000.0], units) == (60.0, "min")
-    assert words.unit_of([], units) == (1.0, "s")
+    assert formatting.choose_unit([1.0, 600.0, None, 9000.0], units) == (60.0, "min")
+    assert formatting.choose_unit([], units) == (1.0, "s")
     headings = advice.recommended(find(*study())).headings
     assert not any("GPU" in heading for heading in headings)
     assert "worker-hours" in headings
@@ -144,7 +143,7 @@ def test_what_limits_do_is_told_with_the_test_of_equality():
     table = limits.comparisons(mit_findings())
     assert set(column(table, "verdict")) <= {"same beta", "different beta", "cannot tell"}
     assert len(table.rows) == 6
-    assert "never by a difference that is not significant" in table.note
+    assert "a difference that is not significant does not" in table.note
     effects = limits.effects(mit_findings())
     at = column(effects, "limit").index("100 W")
     assert column(effects, "time: median")[at] in ("+59 %", "+60 %", "+61 %")
@@ -155,8 +154,8 @@ def test_what_limits_do_is_told_with_the_test_of_equality():
 def test_tables_of_settings_name_caps_and_batches_and_cut_rows_are_counted():
     table = measured.settings(mit_findings())
     total = len(mit_findings().cells)
-    assert len(table.rows) == MOST
-    assert table.left_out == total - MOST
+    assert len(table.rows) == MAX_ROWS
+    assert table.omitted == total - MAX_ROWS
     assert table.command.startswith("wattlaw export STORE")
     free = [row for row in table.rows if row[1] == row[2] == "none"]
     assert len(free) == 15  # settings without limits are the last to be left out
@@ -165,25 +164,25 @@ def test_tables_of_settings_name_caps_and_batches_and_cut_rows_are_counted():
 
 def test_utilisation_and_its_variation_are_told_by_setting():
     table = measured.utilisation(mit_findings())
-    assert {"SM utilisation", "memory utilisation", "its CV"} <= set(table.headings)
+    assert {"SM utilisation", "memory utilisation", "CV of SM utilisation"} <= set(table.headings)
     assert measured.utilisation(find(*study())) is None
 
 
 def test_batches_are_judged_and_targets_are_told_where_one_is_asked_for():
     table = batch.verdicts(kit_findings())
     assert "falls" in column(table, "verdict")
-    reached = targets.settings(kit_findings())
+    reached = batch.targets(kit_findings())
     assert reached.title == "Time and energy to 0.7"
-    assert targets.settings(mit_findings()) is None
+    assert batch.targets(mit_findings()) is None
 
 
 def test_advice_tells_interval_and_whether_it_was_measured():
     table = advice.recommended(mit_findings())
     assert len(table.rows) == 3
     assert set(column(table, "known by")) == {"measured"}
-    (heading,) = (one for one in table.headings if one.startswith("epoch ("))
+    (heading,) = (one for one in table.headings if one.startswith("epoch time ("))
     assert all("(" in cell for cell in column(table, heading))
-    assert advice.front(mit_findings()).left_out == 0 or advice.front(mit_findings()).command
+    assert advice.front(mit_findings()).omitted == 0 or advice.front(mit_findings()).command
 
 
 def test_totals_are_energy_times_the_factors_given():
@@ -215,7 +214,7 @@ def test_what_energies_are_is_counted():
 def test_laws_bends_and_alternatives_are_told_for_each_series():
     findings = mit_findings()
     assert len(scaling.exponents(findings).rows) == len(findings.fits.laws)
-    assert set(column(scaling.exponents(findings), "from")) <= {"runs", "counts"}
+    assert set(column(scaling.exponents(findings), "interval from")) <= {"runs", "counts"}
     assert scaling.alternatives(findings) is not None
     assert scaling.without_law(find(*study(counts=(1, 2)))) is not None
     assert environment.models(findings) is not None
@@ -225,8 +224,8 @@ def test_laws_bends_and_alternatives_are_told_for_each_series():
 def test_without_runs_there_are_no_tables():
     empty = find(study()[0].iloc[:0], study()[1].iloc[:0])
     makers = (
-        papers.exponents, papers.speedups, scaling.exponents, scaling.speedups, measured.settings,
-        measured.efficiency, measured.utilisation, energy.factors, energy.forms, energy.drifts,
+        published.exponents, published.speedups, scaling.exponents, scaling.speedups,
+        measured.settings, measured.efficiency, measured.utilisation, energy.factors, energy.forms, energy.drifts,
         limits.effects, limits.comparisons, limits.best, batch.verdicts, batch.means,
         advice.recommended, advice.front, carbon.totals, data_quality.verdicts,
         data_quality.not_done, environment.models,
@@ -237,41 +236,41 @@ def test_without_runs_there_are_no_tables():
 def test_of_too_many_rows_those_of_the_lowest_rank_are_kept_in_their_order():
     columns = [Column("a", lambda row: str(row[0])), Column("b", lambda _: "–")]
     rows = [(i, i % 3) for i in range(10)]
-    table = make("t", "T", columns, rows, most=4, rank=lambda row: row[1])
+    table = build_table("t", "T", columns, rows, max_rows=4, rank=lambda row: row[1])
     assert table.rows == (("0",), ("3",), ("6",), ("9",))  # and column b, which has nothing, is not
-    assert table.left_out == 6
-    assert make("t", "T", columns, []) is None
+    assert table.omitted == 6
+    assert build_table("t", "T", columns, []) is None
 
 
 @given(st.floats(-1e300, 1e300), st.integers(2, 6))
 def test_a_number_as_text_is_the_number_to_so_many_digits(value, digits):
-    back = float(words.number(value, digits).replace("−", "-").replace(",", ""))
+    back = float(formatting.number(value, digits).replace("−", "-").replace(",", ""))
     assert back == pytest.approx(value, rel=0.51 * 10 ** (1 - digits), abs=0)
 
 
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        (words.number(None), "–"),
-        (words.number(0.0), "0"),
-        (words.number(12345.6), "12,346"),
-        (words.number(-0.0123), "−0.0123"),
-        (words.number(2.5e10), "2.50e10"),
-        (words.interval(1, None), "–"),
-        (words.interval(0.5, float("inf")), "–"),
-        (words.with_interval(2, 1, 3), "2 (1 to 3)"),
-        (words.with_interval(2, None, None), "2"),
-        (words.p_value(0.0004), "< 0.001"),
-        (words.p_value(0.0234), "0.023"),
-        (words.change(0.85), "−15 %"),
-        (words.change(1.5), "+50 %"),
-        (words.change(1.0), "±0 %"),
-        (words.percent(0.5), "50 %"),
-        (words.sentence("a word"), "A word."),
-        (words.text("x" * 10, 4), "xxx…"),
-        (words.clean("a\x00b\ud800"), "a\ufffdb\ufffd"),
-        (words.plural(1, "run"), "1 run"),
-        (words.joules([5e6, 3e6, None])[1], "MJ"),
+        (formatting.number(None), "–"),
+        (formatting.number(0.0), "0"),
+        (formatting.number(12345.6), "12,346"),
+        (formatting.number(-0.0123), "−0.0123"),
+        (formatting.number(2.5e10), "2.50e10"),
+        (formatting.interval(1, None), "–"),
+        (formatting.interval(0.5, float("inf")), "–"),
+        (formatting.with_interval(2, 1, 3), "2 (1 to 3)"),
+        (formatting.with_interval(2, None, None), "2"),
+        (formatting.p_value(0.0004), "< 0.001"),
+        (formatting.p_value(0.0234), "0.023"),
+        (formatting.change(0.85), "−15 %"),
+        (formatting.change(1.5), "+50 %"),
+        (formatting.change(1.0), "±0 %"),
+        (formatting.percent(0.5), "50 %"),
+        (formatting.sentence("a word"), "A word."),
+        (formatting.printable("x" * 10, 4), "xxx…"),
+        (formatting.replace_invisible("a\x00b\ud800"), "a\ufffdb\ufffd"),
+        (formatting.plural(1, "run"), "1 run"),
+        (formatting.choose_unit([5e6, 3e6, None], formatting.JOULE_UNITS)[1], "MJ"),
     ],
 )
 def test_numbers_as_people_read_them(told, expected):

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from conftest import environment, wait_for
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from recording import HOST, Recording, machine, record, report_of
 from wattlaw import processes
 from wattlaw.devices.host import HostMeter
@@ -186,7 +186,7 @@ def test_a_process_that_is_gone_stops_having_rows_and_yields_no_zero(tmp_path, l
 
 
 def test_a_root_process_that_never_was_is_said_to_be_missing():
-    with pytest.raises(NotAvailable, match="not there"):
+    with pytest.raises(NotAvailable, match="does not exist"):
         HostMeter.open(Target(2**22 - 1))
 
 
@@ -277,9 +277,9 @@ def test_a_meter_whose_period_would_never_let_the_loop_sleep_is_not_read(period_
 # A driver that hangs. The sampler's patience is 10 s; these have less.
 
 IMPATIENT = """
-from wattlaw.telemetry import reading, sampler
-reading.HANGS_S = sampler.HANGS_S = 0.6
-reading.OPEN_HANGS_S = 1.5
+from wattlaw.telemetry import meter_poller, sampler
+meter_poller.READ_TIMEOUT_S = sampler.READ_TIMEOUT_S = 0.6
+meter_poller.OPEN_TIMEOUT_S = 1.5
 sampler.main()
 """
 
@@ -289,8 +289,8 @@ def impatient(tmp_path, simulated):
     """Give a function that starts a sampler without patience on fake boards."""
     running = []
 
-    def start(hangs: bool = False, **changes: object) -> tuple["subprocess.Popen[bytes]", Boards]:
-        boards = Boards.create(tmp_path / "boards", 2, **changes)
+    def start(hangs: bool = False, **changes: object) -> tuple["subprocess.Popen[bytes]", FakeGpus]:
+        boards = FakeGpus.create(tmp_path / "boards", 2, **changes)
         if hangs:
             boards.fault("nvmlDeviceGetFieldValues", hang=True)
         line = sampler.command(tmp_path, HOST, Target(os.getpid(), 0.05))
@@ -307,7 +307,7 @@ def impatient(tmp_path, simulated):
         process.wait()
 
 
-def board_rows(folder: Path, boards: Boards) -> list[dict[str, object]]:
+def board_rows(folder: Path, boards: FakeGpus) -> list[dict[str, object]]:
     return rows(folder, boards[0].uuid.decode())
 
 
@@ -369,7 +369,7 @@ HZ = 20
 def observed(tmp_path_factory, simulated) -> Recording:
     """Record three boards, of which one is lost in the middle."""
     folder = tmp_path_factory.mktemp("observed")
-    boards = Boards.create(folder / "boards", 3)
+    boards = FakeGpus.create(folder / "boards", 3)
 
     def lose_one_later() -> None:
         boards[1].lost_ns = time.time_ns() + 3 * SECOND // 2

@@ -15,9 +15,9 @@ from wattlaw.analysis.findings import Findings, find
 from wattlaw.analysis.scheduler_energy import spread
 from wattlaw.errors import BadInput
 from wattlaw.report.accounting_window import read_accounting_windows
-from wattlaw.report.layouts import PLAIN, Content, sections
+from wattlaw.report.layouts import DEFAULT, Content, sections
 from wattlaw.report.page import write_report
-from wattlaw.report.tables import scheduler_energy
+from wattlaw.report.topics import scheduler_energy
 from wattlaw.store.record import ClockReport, Interruption, Site
 from wattlaw.store.schema import TELEMETRY
 from wattlaw.store.store import Store
@@ -200,14 +200,14 @@ def test_energies_of_different_times_are_not_put_together(tmp_path):
 
 def text_of(findings: Findings, name: str) -> str:
     """Return all words of a section, tables' notes and titles included."""
-    (section,) = [one for one in sections(Content(findings, (), ()), PLAIN) if one.name == name]
+    (section,) = [one for one in sections(Content(findings, (), ()), DEFAULT) if one.name == name]
     return " ".join(str(block) for block in section.blocks)
 
 
 def test_the_page_tells_both_energies_with_their_scope(tmp_path):
     store = slurm_store(tmp_path / "store", {"a": SITE, "b": changed(energy_j=6000.0)})
     findings = found_in(store)
-    write_report(findings, (), tmp_path / "page.html", made=())
+    write_report(findings, (), tmp_path / "page.html", charts=())
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert 'id="table-scheduler_energy"' in page
     for words in (

@@ -12,7 +12,7 @@ import yaml
 
 from conftest import records, started, study_of, wait_for, wattlaw
 from wattlaw.cli.main import main
-from wattlaw.devices.simulated_boards import SimulatedBoards
+from wattlaw.devices.simulated_gpus import SimulatedGpus
 from wattlaw.errors import NotAvailable
 from wattlaw.launch.local import LocalLauncher
 from wattlaw.launch.planning import plan_study
@@ -49,7 +49,7 @@ def run_here(planned, folder, run=None, attempts=1):
     record = RunRecord(
         run_id=run.run_id, study="test", spec=run.spec, seed=0, order_seed=0, attempts=attempts
     )
-    return simulate(Machine.of(planned.study.launch), record, place.path), place
+    return simulate(Machine.from_launch(planned.study.launch), record, place.path), place
 
 
 def test_the_same_seed_gives_the_same_tables_and_another_one_others(tmp_path):
@@ -189,7 +189,7 @@ def test_a_run_that_can_never_be_simulated_is_refused_with_the_reason(spec, expe
 
 
 def test_limits_are_read_back_and_given_back():
-    boards = SimulatedBoards(V100.gpu, ["a", "b"])
+    boards = SimulatedGpus(V100.gpu, ["a", "b"])
     with limited(boards, Limits(150.0, 735.0)) as reports:
         assert [(one.device, one.limiter) for one in reports] == [
             ("a", "simulated"), ("b", "simulated"),
@@ -203,7 +203,7 @@ def test_limits_are_read_back_and_given_back():
     with pytest.raises(NotAvailable, match="outside"), limited(boards, Limits(50.0)):
         pass
     for refused in (lambda: boards.set_power_limit("a", 999.0), lambda: boards.lock_clock("a", 1.0),
-                    lambda: boards.read("c"), SimulatedBoards.open):  # fmt: skip
+                    lambda: boards.read("c"), SimulatedGpus.open):  # fmt: skip
         with pytest.raises(NotAvailable):
             refused()
     assert boards.read("a").enforced_w == 250.0
@@ -309,7 +309,7 @@ def test_what_is_done_is_not_done_again(store, capsys):
 def test_that_share_of_attempts_fails_and_the_next_start_tries_them_again(tmp_path):
     planned = plan(tmp_path / "study.yaml", {"simulation": MIT["simulation"] | {"fail_share": 0.3}},
                    repeats=20)  # fmt: skip
-    machine = Machine.of(planned.study.launch)
+    machine = Machine.from_launch(planned.study.launch)
 
     def fails(run, attempts):
         record = RunRecord(run_id=run.run_id, study="t", spec=run.spec, seed=0, order_seed=0,

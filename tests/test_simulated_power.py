@@ -16,7 +16,7 @@ from wattlaw.simulator.power import Board, switching, with_curve
 
 BOARDS = {name: read_cluster(name).gpu for name in names()}
 GPU = BOARDS["mit-v100"]
-LOAD = kernels.load_of(profile(), ("forward", "backward", "update"), 64, "fp32")
+LOAD = kernels.load_of(profile(), ("forward", "backward", "optimizer"), 64, "fp32")
 board_names = st.sampled_from(sorted(BOARDS))
 
 

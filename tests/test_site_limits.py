@@ -16,21 +16,21 @@ import pynvml
 import pytest
 
 from conftest import wait_for
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from limiting import SET, stays
 from sites import ASKS, BEFORE_W, CLOCKS, GRACE_S, NODE, SITE, Node, nodes, stepd
 from wattlaw.errors import BadInput
-from wattlaw.limits.site.file import SiteFile
 from wattlaw.limits.site.main import main
 from wattlaw.limits.site.scripts import write_site_files
+from wattlaw.limits.site.site_file import SiteFile
 
 
 @pytest.fixture
 def start(
-    tmp_path: Path, boards_here: Callable[..., Boards], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Node]]:
     """Give a function that makes a node."""
-    yield from nodes(tmp_path, boards_here, monkeypatch)
+    yield from nodes(tmp_path, fake_gpus, monkeypatch)
 
 
 # ---- the life of a job ----
@@ -53,7 +53,7 @@ def test_a_jobs_board_is_limited_and_its_odd_previous_limit_given_back(
     (watchdog,) = node.watchdogs
     assert str(node.boards.path) in Path(f"/proc/{watchdog.pid}/maps").read_text()
     code, said = node.process("epilog")
-    assert (code, f"gave back the limits of {node.devices[1]}, of job 7" in said) == (0, True)
+    assert (code, f"restored the limits of {node.devices[1]}, of job 7" in said) == (0, True)
     assert node.limits_w == BEFORE_W
     wait_for(node.is_clean, "the watchdog to end", 10)
     assert node.hook("epilog") == (0, "")  # once more does no harm
@@ -239,9 +239,9 @@ def test_an_epilog_that_cannot_give_back_drains_the_node_and_keeps_what_was_ther
         node.prolog()
         node.boards.fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
         code, said = node.hook("epilog")
-        assert (code, "not given back" in said) == (1, True)
+        assert (code, "not restored" in said) == (1, True)
         assert node.states == node.devices
-    assert "not given back" in node.prolog(8, None)  # the next job runs, and it is told
+    assert "not restored" in node.prolog(8, None)  # the next job runs, and it is told
     node.boards.clear_faults()
     assert node.hook("epilog")[0] == 0
     assert node.limits_w == [287.5]
@@ -358,6 +358,6 @@ def test_scripts_are_written_for_a_plain_python_into_a_free_place(tmp_path: Path
         with pytest.raises(BadInput, match="not an absolute path"):
             write_site_files(tmp_path, python)
     (tmp_path / "epilog.sh").touch()
-    with pytest.raises(BadInput, match="is there already"):
+    with pytest.raises(BadInput, match="exists"):
         write_site_files(tmp_path, "/usr/bin/python3")
     assert [path.name for path in tmp_path.iterdir()] == ["epilog.sh"]

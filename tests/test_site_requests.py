@@ -12,22 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import wait_for
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from limiting import SET
 from sites import ASKS, BEFORE_W, SITE, Node, nodes, stepd
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.limits.by_prolog import comment_of, granted
+from wattlaw.limits.prolog_limits import limit_comment, verify_prolog_limits
 from wattlaw.limits.requests import Limits
-from wattlaw.limits.site.job import mentions
-from wattlaw.limits.site.request import requested
+from wattlaw.limits.site.job import requests_limit
+from wattlaw.limits.site.request import parse_limit_comment
 
 
 @pytest.fixture
 def start(
-    tmp_path: Path, boards_here: Callable[..., Boards], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Node]]:
     """Give a function that makes a node."""
-    yield from nodes(tmp_path, boards_here, monkeypatch)
+    yield from nodes(tmp_path, fake_gpus, monkeypatch)
 
 
 # ---- the comment ----
@@ -44,8 +44,8 @@ def start(
     ],
 )
 def test_a_request_is_one_word_among_the_users_own(comment: str, limits: Limits) -> None:
-    assert requested(comment) == limits
-    assert mentions(comment) is not limits.are_none
+    assert parse_limit_comment(comment) == limits
+    assert requests_limit(comment) is not limits.are_none
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_a_request_is_one_word_among_the_users_own(comment: str, limits: Limits)
     ],
 )  # fmt: skip
 def test_a_request_that_is_not_written_as_it_must_be_is_none(word: str) -> None:
-    assert mentions(word)
+    assert requests_limit(word)
     with pytest.raises(BadInput, match="job's comment") as caught:
-        requested(word)
+        parse_limit_comment(word)
     assert str(caught.value).isascii()
     assert "\n" not in str(caught.value)
 
@@ -75,21 +75,21 @@ def test_what_is_asked_for_is_read_back_from_any_comment(
     watts: float | None, mhz: float | None, before: str, after: str
 ) -> None:
     limits = Limits(watts, mhz)
-    assert requested(f"{before} {comment_of(limits)} {after}") == limits
+    assert parse_limit_comment(f"{before} {limit_comment(limits)} {after}") == limits
 
 
 @given(st.text(st.sampled_from("wattlaw:power_w=clock_mhz=0123456789., \n-e")))
 def test_no_comment_does_more_than_ask_or_be_refused(comment: str) -> None:
     with contextlib.suppress(BadInput):
-        limits = requested(comment)
-        assert limits.are_none is not mentions(comment)
-        assert not limits.are_none or comment_of(limits) == ""
+        limits = parse_limit_comment(comment)
+        assert limits.are_none is not requests_limit(comment)
+        assert not limits.are_none or limit_comment(limits) == ""
 
 
 @pytest.mark.parametrize("limits", [Limits(float("nan")), Limits(-1.0), Limits(None, 1e5)])
 def test_what_cannot_be_written_into_a_comment_is_said(limits: Limits) -> None:
-    with pytest.raises(BadInput, match="cannot be asked of Slurm"):
-        comment_of(limits)
+    with pytest.raises(BadInput, match="cannot be requested from Slurm"):
+        limit_comment(limits)
 
 
 # ---- what is refused ----
@@ -200,11 +200,11 @@ def test_of_two_boards_the_first_is_given_back_when_the_second_fails(
 def test_the_job_checks_that_its_cap_is_enforced(start: Callable[..., Node]) -> None:
     node = start(1)
     node.prolog()
-    (limit,) = granted(Limits(250), node.devices, "7")
+    (limit,) = verify_prolog_limits(Limits(250), node.devices, "7")
     assert (limit.limiter, limit.device) == ("slurm", node.devices[0])
     assert (limit.power_limit_w, limit.power_limit_enforced_w) == (250, 250)
     assert limit.power_limit_before_w == 287.5
-    assert granted(Limits(), node.devices, "7") == ()
+    assert verify_prolog_limits(Limits(), node.devices, "7") == ()
     for asked, boards, job, reason in (
         (Limits(250), [], "7", "no GPU on this node"),
         (Limits(250), ["GPU-other"], "7", "has not limited GPU-other"),
@@ -213,10 +213,10 @@ def test_the_job_checks_that_its_cap_is_enforced(start: Callable[..., Node]) -> 
         (Limits(250, 900), node.devices, "7", "--comment=wattlaw:power_w=250,clock_mhz=900"),
     ):
         with pytest.raises(NotAvailable, match=reason):
-            granted(asked, boards, job, wait_s=0)
+            verify_prolog_limits(asked, boards, job, wait_s=0)
     node.boards[0].clamp_mw = 300_000
     with pytest.raises(NotAvailable, match="enforces 300 W instead of the 250 W"):
-        granted(Limits(250), node.devices, "7", wait_s=0)
+        verify_prolog_limits(Limits(250), node.devices, "7", wait_s=0)
 
 
 def test_the_job_is_told_at_once_why_it_was_refused(start: Callable[..., Node]) -> None:
@@ -224,5 +224,5 @@ def test_the_job_is_told_at_once_why_it_was_refused(start: Callable[..., Node]) 
     node.prolog(comment="wattlaw:power_w=50")
     before_s = time.monotonic()
     with pytest.raises(NotAvailable, match=r"has refused: .* outside the site's 150 to 350 W"):
-        granted(Limits(50), node.devices, "7", wait_s=30)
+        verify_prolog_limits(Limits(50), node.devices, "7", wait_s=30)
     assert time.monotonic() - before_s < 5

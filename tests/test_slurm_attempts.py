@@ -17,7 +17,7 @@ from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import SlurmLauncher
 from wattlaw.launch.slurm.codes import INTERRUPTED, NO_FOLDER
 from wattlaw.launch.slurm.interruption import MOST_IDLE
-from wattlaw.launch.slurm.submitted import job_name, read_submitted, tag_of
+from wattlaw.launch.slurm.submission import job_name, read_submission, store_tag
 from wattlaw.store.record import Interruption, Site, now
 from wattlaw.store.run_folder import RunLock, locked
 from wattlaw.store.store import Store
@@ -45,7 +45,7 @@ class Queue:
         """Have squeue tell the run's job, or none."""
         text = ""
         if state is not None:
-            name = job_name(tag_of(self.store.path), RUN)
+            name = job_name(store_tag(self.store.path), RUN)
             text = queue_line(job, state, str((code << 8) + signal), name, reason)
         command(self.bin, "squeue", text)
 
@@ -244,7 +244,7 @@ def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen
     with pytest.raises(ResourcesBusy):
         queue.launcher.start(record, queue.folder, queue.launcher.allocate(record.spec))
     assert queue.launcher.allocate(record.spec) is None
-    assert read_submitted(queue.folder).job_id is None
+    assert read_submission(queue.folder).job_id is None
     queue.tell("PENDING", job="9")  # it had been taken all the same
     queue.launcher._poller._next_s = 0.0
     assert RUN in queue.launcher.detached_run_ids()
@@ -281,9 +281,9 @@ def test_a_lost_job_waits_for_room_like_any_other(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     queue = Queue(tmp_path, max_queued=1)
     attempt = queue.submitted()
-    name = job_name(tag_of(queue.store.path), "f" * 16)
+    name = job_name(store_tag(queue.store.path), "f" * 16)
     other = queue_line("8", "RUNNING", "0", name, "None")
-    lost = queue_line("7", "NODE_FAIL", "0", job_name(tag_of(queue.store.path), RUN), "None")
+    lost = queue_line("7", "NODE_FAIL", "0", job_name(store_tag(queue.store.path), RUN), "None")
     command(queue.bin, "squeue", f"{lost}\n{other}")
     assert queue.look(attempt) is None
     assert queue.look(attempt) is None

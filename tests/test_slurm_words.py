@@ -18,11 +18,11 @@ from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import SlurmLauncher, commands
 from wattlaw.launch.slurm.codes import SETUP_FAILED
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
-from wattlaw.launch.slurm.energy import energies_of, note_energies
+from wattlaw.launch.slurm.energy import energy_accounts, record_energies
 from wattlaw.launch.slurm.interruption import MOST_IDLE, interrupted
 from wattlaw.launch.slurm.poller import queue_message
-from wattlaw.launch.slurm.sbatch import as_typed, sbatch_words, write_script
-from wattlaw.launch.slurm.submitted import job_name, known_tag, run_of, tag_of
+from wattlaw.launch.slurm.sbatch import sbatch_arguments, shell_line, write_script
+from wattlaw.launch.slurm.submission import existing_tag, job_name, run_id_of, store_tag
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -57,7 +57,7 @@ def record_of(run_id: str = "0123456789abcdef", **changes: object) -> RunRecord:
 
 
 def words_for(tmp_path: Path, spec: RunSpec, **slurm: object) -> list[str]:
-    return sbatch_words(spec, RunFolder(tmp_path / "r"), launch_of(**slurm), "the-name")
+    return sbatch_arguments(spec, RunFolder(tmp_path / "r"), launch_of(**slurm), "the-name")
 
 
 # ---- sbatch ----
@@ -86,11 +86,11 @@ def test_the_users_options_are_words_of_their_own_whatever_is_in_them(tmp_path):
     assert "--exclusive" in words
     assert "--nice=-5" in words
     assert not [word for word in words if "overcommit" in word]
-    assert shlex.split(as_typed(words)) == ["sbatch", *words]
+    assert shlex.split(shell_line(words)) == ["sbatch", *words]
 
 
 def test_a_path_with_a_percent_sign_is_meant_as_it_is(tmp_path):
-    words = sbatch_words(spec_of(), RunFolder(tmp_path / "100%j"), launch_of(), "n")
+    words = sbatch_arguments(spec_of(), RunFolder(tmp_path / "100%j"), launch_of(), "n")
     assert f"--output={tmp_path}/100%%j/log.txt" in words
     assert words[-1] == f"{tmp_path}/100%j"
 
@@ -265,17 +265,17 @@ FIELD = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=11)
 
 @given(st.lists(st.tuples(FIELD.filter(bool), FIELD, FIELD, FIELD, FIELD), max_size=5))
 def test_whatever_squeue_tells_in_its_columns_is_read_back(rows):
-    found = commands.jobs_of("\n".join(queue_line(*row) for row in rows))
+    found = commands.parse_jobs("\n".join(queue_line(*row) for row in rows))
     read = [(job.id, job.state, job.name, job.reason) for job in found]
     assert read == [(a, b, d, e) for a, b, _, d, e in rows]
 
 
 def test_exit_codes_are_read_as_each_command_tells_them():
-    (job,) = commands.jobs_of(queue_line("12", "FAILED", str(75 << 8), "n", "NonZeroExitCode"))
+    (job,) = commands.parse_jobs(queue_line("12", "FAILED", str(75 << 8), "n", "NonZeroExitCode"))
     assert (job.exit_code, job.signal, job.is_over, job.is_queued) == (75, 0, True, False)
-    (killed,) = commands.jobs_of(queue_line("12", "FAILED", "10", "n", "NonZeroExitCode"))
+    (killed,) = commands.parse_jobs(queue_line("12", "FAILED", "10", "n", "NonZeroExitCode"))
     assert (killed.exit_code, killed.signal) == (0, 10)
-    (account,) = commands.accounts_of("12|CANCELLED by 1000|0:15||100|250")
+    (account,) = commands.parse_accounts("12|CANCELLED by 1000|0:15||100|250")
     assert (account.state, account.exit_code, account.signal) == ("CANCELLED", 0, 15)
     assert account.energy_j is None
     assert (account.start_s, account.end_s) == (100.0, 250.0)
@@ -283,12 +283,12 @@ def test_exit_codes_are_read_as_each_command_tells_them():
 
 @given(st.text(max_size=200))
 def test_no_answer_of_sacct_is_misread_into_an_error(told):
-    assert all(one.id for one in commands.accounts_of(told))
+    assert all(one.id for one in commands.parse_accounts(told))
 
 
 @pytest.mark.parametrize("energy", ["71e99900", "-5", "nan", "18446744073709551614", "0"])
 def test_an_energy_that_cannot_be_is_missing(energy):
-    (found,) = commands.accounts_of(f"1|COMPLETED|0:0|{energy}|1000|9e99")
+    (found,) = commands.parse_accounts(f"1|COMPLETED|0:0|{energy}|1000|9e99")
     assert (found.energy_j, found.start_s, found.end_s) == (None, 1000.0, None)
 
 
@@ -339,16 +339,16 @@ def test_the_job_that_we_are_in_is_no_option_of_the_next(bin_, monkeypatch):
 
 # ---- names ----
 def test_a_store_has_one_tag_by_which_its_jobs_are_known(tmp_path):
-    assert known_tag(tmp_path) is None
-    tag = tag_of(tmp_path)
-    assert tag_of(tmp_path) == known_tag(tmp_path) == tag
+    assert existing_tag(tmp_path) is None
+    tag = store_tag(tmp_path)
+    assert store_tag(tmp_path) == existing_tag(tmp_path) == tag
     other = tmp_path / "other"
     other.mkdir()
-    assert tag_of(other) != tag
+    assert store_tag(other) != tag
     name = job_name(tag, "0123456789abcdef")
-    assert run_of(name, tag) == "0123456789abcdef"
-    assert run_of(name, tag_of(other)) is None
-    assert run_of("somebody-elses", tag) is None
+    assert run_id_of(name, tag) == "0123456789abcdef"
+    assert run_id_of(name, store_tag(other)) is None
+    assert run_id_of("somebody-elses", tag) is None
 
 
 def test_how_jobs_stand_is_told_in_a_line():
@@ -384,7 +384,7 @@ def test_a_jobs_energy_is_its_own_line_or_else_its_greatest_step():
     def account(name: str, energy_j: float | None, end_s: float | None = 2.0) -> Account:
         return Account(name, "COMPLETED", 0, 0, energy_j, 1.0, end_s)
 
-    found = energies_of(
+    found = energy_accounts(
         [
             *(account("1", 500.0), account("1.batch", 300.0), account("1.0", 480.0)),
             *(account("2", None), account("2.batch", 300.0), account("2.0", 480.0)),
@@ -403,7 +403,7 @@ def test_the_accountings_energy_is_noted_with_source_scope_and_time_by_one_quest
         record = record_of(f"{number:016x}", status=status, site=site)
         store.folder(record.run_id).write(record)
     command(bin_, "sacct", "1|COMPLETED|0:0|7200|1000|1060\n2|COMPLETED|0:0|0|1000|1060")
-    assert note_energies(store) == 1
+    assert record_energies(store) == 1
     words = (bin_ / "sacct.words").read_text()
     assert words.count("\n") == 1
     assert "--jobs=1,2" in words
@@ -421,7 +421,7 @@ def test_where_accounting_is_off_nothing_is_noted(bin_, tmp_path):
     record = record_of(status="done", site=Site(scheduler="slurm", job_id="1"))
     store.folder(record.run_id).write(record)
     command(bin_, "sacct", "Slurm accounting storage is disabled", code=1)
-    assert note_energies(store) == 0
+    assert record_energies(store) == 0
 
 
 @pytest.mark.parametrize("answer", ["", ";cluster"])

@@ -14,7 +14,7 @@ import pytest
 
 from conftest import wait_for
 from wattlaw.errors import BadInput
-from wattlaw.store.files import replacing, write_parquet, write_text
+from wattlaw.files import replacing, write_parquet, write_text
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS, TABLES, TELEMETRY

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from wattlaw import examples
 from wattlaw.cli.main import main
 from wattlaw.launch.planning import plan_study
 from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
 
-STUDIES = Path(__file__).parents[1] / "studies"
-FILES = {str(path.relative_to(STUDIES)): path for path in sorted(STUDIES.rglob("*.yaml"))}
+FOLDER = Path(examples.__file__).parent
+FILES = {path.name: path for path in sorted([*FOLDER.glob("mit-*"), *FOLDER.glob("kit-*")])}
 GPUS = {2, 4, 8, 16, 32, 64, 128, 256, 424}
 CAPS_AND_CLOCKS = {(None, None), *((w, None) for w in (100, 200, 250)),
                    *((None, mhz) for mhz in (135, 735, 1380))}  # fmt: skip
@@ -22,9 +23,9 @@ def planned_runs(name: str) -> list[PlannedRun]:
 
 
 def test_they_are_all_here():
-    mit = {f"mit-2022/{name}.yaml" for name in ("all", "vision", "language", "molecules")}
+    mit = {f"mit-2022-{name}.yaml" for name in ("all", "vision", "language", "molecules")}
     kit = {"resnet50", "fourcastnet-pretrain", "fourcastnet-finetune"}
-    assert set(FILES) == mit | {f"kit-2025/{name}.yaml" for name in kit}
+    assert set(FILES) == mit | {f"kit-2025-{name}.yaml" for name in kit}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -58,15 +59,15 @@ def test_every_run_of_a_study_has_an_estimate_before_anything_has_run(name, tmp_
 
 def test_the_whole_mit_study_is_its_three_parts_and_more_than_3400_runs():
     parts = [run.run_id for part in ("vision", "language", "molecules")
-             for run in planned_runs(f"mit-2022/{part}.yaml")]  # fmt: skip
-    whole = [run.run_id for run in planned_runs("mit-2022/all.yaml")]
+             for run in planned_runs(f"mit-2022-{part}.yaml")]  # fmt: skip
+    whole = [run.run_id for run in planned_runs("mit-2022-all.yaml")]
     assert sorted(parts) == sorted(whole)
     assert len(whole) > 3400
 
 
 def test_the_mit_study_has_every_model_at_every_gpu_count_under_every_cap_and_clock():
     grids: dict[str, set[tuple[object, ...]]] = {}
-    for run in planned_runs("mit-2022/all.yaml"):
+    for run in planned_runs("mit-2022-all.yaml"):
         setting = run.spec.setting
         point = (setting.gpus, setting.power_limit_w, setting.clock_limit_mhz, run.spec.repeat)
         grids.setdefault(run.spec.workload.name, set()).add(point)
@@ -79,7 +80,7 @@ def test_the_mit_study_has_every_model_at_every_gpu_count_under_every_cap_and_cl
 def test_the_mit_study_trains_as_the_paper_says():
     """Frey et al. 2022: batch per GPU, precision and epochs of each model."""
     found: dict[str, set[tuple[object, ...]]] = {}
-    for run in planned_runs("mit-2022/all.yaml"):
+    for run in planned_runs("mit-2022-all.yaml"):
         setting, epochs = run.spec.setting, run.spec.measure.epochs
         told = (setting.local_batch, setting.precision, epochs)
         found.setdefault(run.spec.workload.name, set()).add(told)
@@ -92,7 +93,7 @@ def test_the_mit_study_trains_as_the_paper_says():
 
 
 def test_the_mit_study_has_1000_epochs_of_schnet_without_a_cap_only():
-    for run in planned_runs("mit-2022/molecules.yaml"):
+    for run in planned_runs("mit-2022-molecules.yaml"):
         setting = run.spec.setting
         free = (setting.power_limit_w, setting.clock_limit_mhz) == (None, None)
         is_long = run.spec.workload.name == "schnet" and free
@@ -101,7 +102,7 @@ def test_the_mit_study_has_1000_epochs_of_schnet_without_a_cap_only():
 
 def test_the_mit_study_trains_bert_for_more_epochs_on_more_gpus():
     epochs = {
-        r.spec.setting.gpus: r.spec.measure.epochs for r in planned_runs("mit-2022/language.yaml")
+        r.spec.setting.gpus: r.spec.measure.epochs for r in planned_runs("mit-2022-language.yaml")
     }
     in_order = [epochs[gpus] for gpus in sorted(epochs)]
     assert in_order == sorted(in_order)
@@ -109,7 +110,7 @@ def test_the_mit_study_trains_bert_for_more_epochs_on_more_gpus():
 
 def test_the_kit_study_scales_resnet50_in_the_three_ways_of_the_paper_twice():
     """Huber et al. 2025; each way with all of the data, and with data that grow with the GPUs."""
-    runs = planned_runs("kit-2025/resnet50.yaml")
+    runs = planned_runs("kit-2025-resnet50.yaml")
     settings = {run.spec.setting for run in runs}
     assert len(runs) == 5 * len(settings)
     small, large, all_counts = (
@@ -131,7 +132,7 @@ def test_the_kit_study_scales_resnet50_in_the_three_ways_of_the_paper_twice():
 
 @pytest.mark.parametrize("stage", ["pretrain", "finetune"])
 def test_the_kit_study_has_fourcastnet_around_the_batches_at_which_accuracy_fell(stage):
-    runs = planned_runs(f"kit-2025/fourcastnet-{stage}.yaml")
+    runs = planned_runs(f"kit-2025-fourcastnet-{stage}.yaml")
     beyond = {"pretrain": 32, "finetune": 64}[stage]
     batches = {run.spec.setting.global_batch for run in runs}
     assert min(batches) < beyond < max(batches)

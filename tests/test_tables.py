@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattlaw.errors import BadInput
-from wattlaw.store.files import replacing
+from wattlaw.files import replacing
 from wattlaw.store.tables import read_table, write_table
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("t", pa.string()),

@@ -20,7 +20,7 @@ from conftest import environment
 from wattlaw.api.progress import LineProgress
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.main import main
-from wattlaw.formatting import clean
+from wattlaw.formatting import replace_invisible
 from wattlaw.store.record import RunRecord
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
@@ -88,7 +88,7 @@ def test_escaped_text_has_no_invisible_character_and_the_rest_is_unchanged(text)
     ]
     if not hidden(text) and not set(text) - set(map(chr, range(0x250))):
         assert shown == text
-    assert hidden(clean(text)) == set()
+    assert hidden(replace_invisible(text)) == set()
 
 
 def test_no_command_prints_control_characters_of_a_store(store, tmp_path, capsys):
@@ -119,8 +119,8 @@ def test_markup_and_emoji_codes_of_data_are_shown_as_they_are(store, capsys):
 def test_a_line_break_in_data_makes_no_line_of_its_own(tmp_path, capsys):
     observer = LineProgress(Console().print, 1)
     one = record("a" * 16, "failed").model_copy(update={"reason": "first\nwattlaw: forged"})
-    observer.ended(one, here=True)
-    observer.noted("queue\nwattlaw: forged")
+    observer.ended(one, is_new=True)
+    observer.note("queue\nwattlaw: forged")
     table = tmp_path / "t.csv"
     table.write_text('n,t,w\n1,2,"a\nwattlaw: forged"\n', encoding="utf-8")
     assert main(["fit", str(table), "--x", "n", "--y", "t", "--by", "w"]) == 2
@@ -181,10 +181,10 @@ from wattlaw.terminal import escaped_output
 from test_terminal_output import BAD, record
 with escaped_output(), observer_for(Console(), 2) as observer:
     observer.started(record("a" * 16, "running"))
-    observer.noted(BAD)
+    observer.note(BAD)
     print(BAD)
     print(BAD, file=sys.stderr)
-    observer.ended(record("a" * 16, "failed"), here=True)
+    observer.ended(record("a" * 16, "failed"), is_new=True)
 """
     script = tmp_path / "show.py"
     script.write_text(code)

@@ -10,7 +10,7 @@ import pytest
 
 import wattlaw
 from conftest import environment
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.launch.tracking import _LOCAL_RANKS, _WORLDS, _first_number, is_first_of_host
 from wattlaw.store.store import Store
@@ -125,7 +125,7 @@ def test_windows_nest_under_the_names_of_the_outer_ones(tmp_path):
 
 
 def test_the_energy_of_a_window_is_that_of_the_visible_boards(tmp_path):
-    boards = Boards.create(tmp_path / "boards", 2, high_w=[100.0, 250.0])
+    boards = FakeGpus.create(tmp_path / "boards", 2, high_w=[100.0, 250.0])
     body = (
         "with wattlaw.track('x', store=store) as run:\n"
         "    for _ in run.epochs(range(2)): time.sleep(1)\n"

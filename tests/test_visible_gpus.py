@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 
 from wattlaw.devices.meter import Target
 from wattlaw.devices.nvidia.meter import NvidiaMeter
-from wattlaw.devices.nvidia.visible import Listed, selected
+from wattlaw.devices.nvidia.visible import GpuListing, select_gpus
 from wattlaw.errors import NotAvailable
 
 MODEL = "NVIDIA H100"
 
 
-def listed(count: int, **changes: object) -> list[Listed]:
+def listed(count: int, **changes: object) -> list[GpuListing]:
     """Return boards whose UUIDs differ in their first group only."""
     return [
-        Listed(
+        GpuListing(
             **{
                 "uuid": f"GPU-{place:08x}-1111-2222-3333-444444444444",
                 "name": MODEL,
@@ -28,10 +28,10 @@ def listed(count: int, **changes: object) -> list[Listed]:
     ]
 
 
-def chosen(boards: list[Listed], visible: str | None = None, **more: str) -> list[int]:
+def chosen(boards: list[GpuListing], visible: str | None = None, **more: str) -> list[int]:
     """Return the places of the boards that an environment selects."""
     environ = more if visible is None else more | {"CUDA_VISIBLE_DEVICES": visible}
-    return [boards.index(board) for board in selected(boards, environ).boards]
+    return [boards.index(board) for board in select_gpus(boards, environ).gpus]
 
 
 def test_without_a_variable_every_board_of_the_machine_is_ours():
@@ -67,7 +67,7 @@ def test_integers_are_read_as_cuda_reads_them(visible, expected):
 
 @pytest.mark.parametrize("visible", ["", "NoDevFiles", "1,9,0", "-1"])
 def test_a_list_that_hides_boards_or_ends_early_is_told(visible):
-    (note,) = selected(listed(4), {"CUDA_VISIBLE_DEVICES": visible}).notes
+    (note,) = select_gpus(listed(4), {"CUDA_VISIBLE_DEVICES": visible}).notes
     assert "CUDA_VISIBLE_DEVICES" in note
     assert "visible" in note
 
@@ -125,8 +125,8 @@ def test_a_slurm_job_knows_boards_by_their_device_files_not_by_their_place():
 
 
 def test_a_job_that_holds_no_gpu_measures_none_and_says_why():
-    found = selected(listed(8), {"SLURM_JOB_ID": "7"})
-    assert found.boards == ()
+    found = select_gpus(listed(8), {"SLURM_JOB_ID": "7"})
+    assert found.gpus == ()
     assert "holds no GPU" in found.notes[0]
     assert chosen(listed(8), "NoDevFiles", SLURM_JOB_ID="7") == []
     assert chosen(listed(8), "2", SLURM_JOB_ID="7") == [2]  # said by the user
@@ -144,8 +144,8 @@ def test_where_a_cgroup_hides_other_boards_those_that_are_left_are_the_jobs():
 
 def test_boards_that_cuda_shows_but_the_slurm_job_does_not_hold_are_left_out_and_told():
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "3,4,5"}
-    found = selected(listed(8), environ)
-    assert [board.minor for board in found.boards] == [4, 5]
+    found = select_gpus(listed(8), environ)
+    assert [board.minor for board in found.gpus] == [4, 5]
     assert found.notes == ("CUDA_VISIBLE_DEVICES names 1 GPU(s) that this Slurm job does not hold",)
 
 
@@ -182,13 +182,13 @@ def test_no_text_in_the_environment_is_an_error_and_no_board_counts_twice(
     told = {"CUDA_VISIBLE_DEVICES": visible, "SLURM_JOB_GPUS": job, "SLURM_STEP_GPUS": step}
     told |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID" if is_ordered else None, "SLURM_JOB_ID": job}
     try:
-        found = selected(BOARDS[:count], {name: word for name, word in told.items() if word})
+        found = select_gpus(BOARDS[:count], {name: word for name, word in told.items() if word})
     except NotAvailable:
         assert not is_ordered
         assert count == 3
         return
-    assert len(set(found.boards)) == len(found.boards)
-    assert {*found.boards} <= {*BOARDS[:count]}
+    assert len(set(found.gpus)) == len(found.gpus)
+    assert {*found.gpus} <= {*BOARDS[:count]}
 
 
 def metered(monkeypatch: pytest.MonkeyPatch, **environ: str) -> dict[str, float]:
@@ -202,14 +202,14 @@ def metered(monkeypatch: pytest.MonkeyPatch, **environ: str) -> dict[str, float]
     return found
 
 
-def test_the_board_that_a_uuid_names_is_measured_and_no_other(boards_here, monkeypatch):
-    boards = boards_here(3, high_w=[100.0, 200.0, 300.0])
+def test_the_board_that_a_uuid_names_is_measured_and_no_other(fake_gpus, monkeypatch):
+    boards = fake_gpus(3, high_w=[100.0, 200.0, 300.0])
     uuid = boards[2].uuid.decode()
     assert metered(monkeypatch, CUDA_VISIBLE_DEVICES=uuid) == {uuid: 300.0}
 
 
-def test_a_cuda_ordinal_is_looked_up_among_what_cuda_counts(boards_here, monkeypatch):
-    boards = boards_here(3, high_w=[100.0, 200.0, 300.0], name=["big", "big", "small"])
+def test_a_cuda_ordinal_is_looked_up_among_what_cuda_counts(fake_gpus, monkeypatch):
+    boards = fake_gpus(3, high_w=[100.0, 200.0, 300.0], name=["big", "big", "small"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with pytest.raises(NotAvailable, match="ordinal 1 on a machine with several GPU models"):
         NvidiaMeter.open(Target(1))
@@ -218,9 +218,9 @@ def test_a_cuda_ordinal_is_looked_up_among_what_cuda_counts(boards_here, monkeyp
 
 
 def test_a_part_in_mig_mode_is_measured_as_its_whole_board_and_said_to_be_shared(
-    boards_here, monkeypatch
+    fake_gpus, monkeypatch
 ):
-    boards = boards_here(2, mig_mode=[0, 1], mig_count=2, high_w=[100.0, 200.0])
+    boards = fake_gpus(2, mig_mode=[0, 1], mig_count=2, high_w=[100.0, 200.0])
     parts = [boards[1].mig_uuid[place].value.decode() for place in range(2)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(parts))
     meter = NvidiaMeter.open(Target(1))
@@ -231,25 +231,21 @@ def test_a_part_in_mig_mode_is_measured_as_its_whole_board_and_said_to_be_shared
     meter.close()
 
 
-def test_every_gpu_of_a_shared_node_is_not_counted_for_a_job_that_holds_one(
-    boards_here, monkeypatch
-):
-    boards = boards_here(8, high_w=[100.0 + 10 * place for place in range(8)])
+def test_every_gpu_of_a_shared_node_is_not_counted_for_a_job_that_holds_one(fake_gpus, monkeypatch):
+    boards = fake_gpus(8, high_w=[100.0 + 10 * place for place in range(8)])
     found = metered(monkeypatch, SLURM_JOB_ID="7", SLURM_JOB_GPUS="5")
     assert found == {boards[5].uuid.decode(): 150.0}
 
 
-def test_where_nothing_is_visible_the_reason_is_told(boards_here, monkeypatch):
-    boards_here(2)
+def test_where_nothing_is_visible_the_reason_is_told(fake_gpus, monkeypatch):
+    fake_gpus(2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     with pytest.raises(NotAvailable, match="'-1' names no GPU here"):
         NvidiaMeter.open(Target(1))
 
 
-def test_boards_named_by_the_run_are_measured_whatever_the_environment_says(
-    boards_here, monkeypatch
-):
-    boards = boards_here(2)
+def test_boards_named_by_the_run_are_measured_whatever_the_environment_says(fake_gpus, monkeypatch):
+    boards = fake_gpus(2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     uuid = boards[1].uuid.decode()
     meter = NvidiaMeter.open(Target(1, gpus=(uuid, uuid)))

@@ -20,8 +20,14 @@ from wattlaw.cli.main import main
 from wattlaw.errors import BadInput
 from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.model import WorkloadSpec
-from wattlaw.training.profiling.input import input_of
-from wattlaw.training.profiling.profile import Line, measure_profile, merged, trace_step, work_cv
+from wattlaw.training.profiling.input import measure_input
+from wattlaw.training.profiling.profile import (
+    KernelScaling,
+    measure_profile,
+    merge_kernels,
+    trace_step,
+    work_cv,
+)
 from wattlaw.workloads import catalogue
 
 META, CPU = torch.device("meta"), torch.device("cpu")
@@ -60,7 +66,7 @@ def test_a_linear_layer_reads_inputs_weights_and_bias_and_writes_outputs(device)
     # What comes back from the sum is one number, expanded.
     assert weight == ("mm", 2 * n * inputs * outputs, 1 + n * inputs + inputs * outputs)
     assert bias == ("sum", 0, 1 + outputs)
-    (update,) = kernels(layer, data, "update", device)
+    (update,) = kernels(layer, data, "optimizer", device)
     assert update == ("_foreach_add_", 0, 3 * (inputs * outputs + outputs))
 
 
@@ -159,11 +165,11 @@ def test_shared_weights_are_one_gradient_and_one_update():
 def test_an_update_of_many_tensors_is_cut_into_launches():
     """Two lists of tensors: 64 of each fit into a launch."""
     many = nn.Sequential(*[nn.Linear(2, 2, bias=False) for _ in range(65)])
-    steps = kernels(many, torch.randn(1, 2), "update")
+    steps = kernels(many, torch.randn(1, 2), "optimizer")
     assert len(steps) == 2
     assert sum(moved for *_, moved in steps) == 3 * 65 * 4
     large = nn.Linear(2**13, 2**13, bias=False)  # 1024 chunks of 65,536 numbers, 320 to a launch
-    assert len(kernels(large, torch.randn(1, 2**13), "update")) == 4
+    assert len(kernels(large, torch.randn(1, 2**13), "optimizer")) == 4
 
 
 def test_tracing_leaves_the_model_as_it_was():
@@ -178,16 +184,16 @@ def test_tracing_leaves_the_model_as_it_was():
 
 amounts = st.one_of(st.just(0.0), st.floats(1, 1e12))
 lines = st.builds(
-    Line, st.sampled_from(["forward", "backward", "update"]), amounts, amounts, amounts
+    KernelScaling, st.sampled_from(["forward", "backward", "optimizer"]), amounts, amounts, amounts
 )
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(lines, min_size=1, max_size=400))
 def test_merging_keeps_every_total_and_bounds_the_rows(unmerged):
-    rows = merged(unmerged)
+    rows = merge_kernels(unmerged)
     assert len(rows) <= 150
-    for phase in ("forward", "backward", "update"):
+    for phase in ("forward", "backward", "optimizer"):
         own = [line for line in unmerged if line.phase == phase]
         kept = [row for row in rows if row.phase == phase]
         assert sum(row.count for row in kept) == len(own)
@@ -197,10 +203,19 @@ def test_merging_keeps_every_total_and_bounds_the_rows(unmerged):
 
 
 def test_kernels_that_differ_much_are_not_merged():
-    apart = [Line("forward", 1e9, 1e6, 0.0), Line("forward", 1.2e9, 1e6, 0.0)]
-    assert len(merged(apart)) == 2
-    assert len(merged([Line("forward", 1e9, 1e6, 0.0), Line("backward", 1e9, 1e6, 0.0)])) == 2
-    assert [row.count for row in merged([Line("update", 0.0, 0.0, 5.0)] * 3)] == [3]
+    apart = [KernelScaling("forward", 1e9, 1e6, 0.0), KernelScaling("forward", 1.2e9, 1e6, 0.0)]
+    assert len(merge_kernels(apart)) == 2
+    assert (
+        len(
+            merge_kernels(
+                [KernelScaling("forward", 1e9, 1e6, 0.0), KernelScaling("backward", 1e9, 1e6, 0.0)]
+            )
+        )
+        == 2
+    )
+    assert [
+        row.count for row in merge_kernels([KernelScaling("optimizer", 0.0, 0.0, 5.0)] * 3)
+    ] == [3]
 
 
 def total(profile: WorkloadProfile, name: str, *phases: str) -> float:
@@ -241,10 +256,10 @@ def test_operations_of_a_small_resnet_are_those_of_torchs_counter(small_resnet):
 
 
 def test_an_update_by_plain_sgd_reads_weights_and_gradients_and_writes_weights(small_resnet):
-    assert total(small_resnet, "bytes_fixed", "update") == pytest.approx(
+    assert total(small_resnet, "bytes_fixed", "optimizer") == pytest.approx(
         3 * 4 * small_resnet.parameters, rel=1e-6
     )
-    assert total(small_resnet, "bytes_per_sample", "update") == 0
+    assert total(small_resnet, "bytes_per_sample", "optimizer") == 0
 
 
 def test_photographs_take_milliseconds_to_decode_and_cross_as_bytes(small_resnet):
@@ -276,7 +291,7 @@ def test_the_input_of_weather_is_every_time_step_that_a_sample_reads():
     options = {"image_size": [16, 32], "channels": 3, "stage": "finetune", "train_samples": 2}
     spec = WorkloadSpec(name="fourcastnet", options=options)
     workload = catalogue.build(spec)
-    found = input_of(spec, workload, workload.training_data())
+    found = measure_input(spec, workload, workload.training_data())
     assert found.stored_bytes_per_sample == 3 * (3 * 16 * 32 * 4)
     assert found.reads_files
     assert found.cpu_s_per_sample > 0
@@ -290,7 +305,7 @@ def test_the_input_of_own_files_is_a_share_of_what_lies_in_their_folder(tmp_path
     options = {"source": "folder", "data": str(tmp_path / "data"), "classes": 10}
     spec = WorkloadSpec(name="resnet50", options=options)
     workload = catalogue.build(spec)
-    found = input_of(spec, workload, workload.training_data())
+    found = measure_input(spec, workload, workload.training_data())
     assert found.stored_bytes_per_sample == files / (8 + 2)
     assert found.words == "10 files of 10 samples"
 
@@ -318,7 +333,7 @@ def test_every_stored_file_agrees_with_its_workload(path):
     assert len(profile.kernels) <= 150
     assert 2 < len(profile.gradients_ready) <= 32
     # An optimiser reads weights and gradients and writes weights at the least.
-    assert total(profile, "bytes_fixed", "update") >= 12 * profile.parameters * (1 - 1e-6)
+    assert total(profile, "bytes_fixed", "optimizer") >= 12 * profile.parameters * (1 - 1e-6)
     for name in ("PyTorch", "batches", "core of"):
         assert name in profile.counted
 

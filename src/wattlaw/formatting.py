@@ -1,108 +1,154 @@
-"""Numbers, intervals and units as text. What is missing is a dash, never a 0."""
+"""Numbers, intervals, units and settings as text, for the command line, messages and the report.
 
+A missing value is a dash, never 0. Nothing here needs pandas, so that commands start fast.
+"""
+
+import json
 import math
-from collections.abc import Iterable
-from typing import Any
-
-import pandas as pd
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from wattlaw.terminal import escape_invisible
 
-NONE = "–"
-#: From here on a number is told as a power of ten.
+MISSING = "–"
+#: From here on a number is written as a power of ten.
 _LARGE = 1e9
-#: From small to large: what an energy in joules is divided by, and the unit that makes.
-_JOULES = ((1.0, "J"), (1e3, "kJ"), (1e6, "MJ"), (1e9, "GJ"))
+
+#: Name and size of each unit, and the smallest value written in it; from large to small.
+Units = tuple[tuple[str, float, float], ...]
+TIME_UNITS: Units = (
+    ("d", 86400.0, 172800.0), ("h", 3600.0, 5400.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0),
+)  # fmt: skip
+ENERGY_UNITS: Units = (
+    ("MWh", 3.6e9, 3.6e9), ("kWh", 3.6e6, 3.6e5), ("kJ", 1e3, 1e3), ("J", 1.0, 0.0),
+)  # fmt: skip
+JOULE_UNITS: Units = (("GJ", 1e9, 1e9), ("MJ", 1e6, 1e6), ("kJ", 1e3, 1e3), ("J", 1.0, 0.0))
+
+LIMIT_UNITS = {"power_limit_w": "W", "clock_limit_mhz": "MHz"}
+LIMIT_NAMES = {"power_limit_w": "power cap", "clock_limit_mhz": "SM clock"}
+_NO_LIMIT = {"power_limit_w": "uncapped", "clock_limit_mhz": "free clock"}
+_SETTING_UNITS = {**LIMIT_UNITS, "threads_per_worker": "threads"}
+#: Settings whose value says enough without their name.
+_UNNAMED = ("workload", "hardware", "precision", "energy_is")
+#: Settings that are JSON objects.
+_JSON_SETTINGS = ("options", "train")
+
+
+class Estimate(Protocol):
+    """A value with the bounds of its interval, if it has one."""
+
+    @property
+    def mean(self) -> float:
+        """The value."""
+
+    @property
+    def low(self) -> float | None:
+        """The lower bound."""
+
+    @property
+    def high(self) -> float | None:
+        """The upper bound."""
 
 
 def known(value: Any) -> bool:
-    """Say whether there is a value: not None, NaN or NaT."""
-    return value is not None and not (pd.api.types.is_scalar(value) and bool(pd.isna(value)))
+    """Return whether there is a value: not None, NaN, NaT or NA."""
+    try:
+        return value is not None and bool(value == value)  # noqa: PLR0124
+    except TypeError:  # pandas.NA is neither true nor false
+        return False
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """Return a number to so many digits; whole from where all its digits are before the point."""
+    """Return a number with so many significant digits; all digits before the point are shown."""
     if not known(value):
-        return NONE
+        return MISSING
     value = float(value)
     if not math.isfinite(value):
         return "∞" if value > 0 else "−∞"
     if abs(value) >= _LARGE:
-        told = f"{value:.{digits - 1}e}".replace("e+", "e")
-    elif value.is_integer() or abs(value) >= 10**digits:
-        told = f"{value:,.0f}"
+        text = f"{value:.{digits - 1}e}".replace("e+", "e")
+    elif value.is_integer() or abs(value) >= 10 ** (digits - 1):
+        text = f"{value:,.0f}"
     else:
-        told = f"{value:.{digits}g}"
-    return told.replace("-", "−")
+        text = f"{value:.{digits}g}"
+    return text.replace("-", "−")
 
 
 def interval(low: Any, high: Any, digits: int = 3) -> str:
-    """Return ``low to high``; a dash where either is missing or not bounded."""
+    """Return ``low to high``; a dash where either is missing or infinite."""
     if not (known(low) and known(high) and math.isfinite(low) and math.isfinite(high)):
-        return NONE
+        return MISSING
     return f"{number(low, digits)} to {number(high, digits)}"
 
 
 def with_interval(value: Any, low: Any, high: Any, digits: int = 3) -> str:
     """Return ``value (low to high)``, or the value alone where there is no interval."""
     bounds = interval(low, high, digits)
-    return number(value, digits) + ("" if bounds == NONE else f" ({bounds})")
+    return number(value, digits) + ("" if bounds == MISSING else f" ({bounds})")
+
+
+def estimate(value: Estimate | float | None, unit: str = "", size: float = 1.0) -> str:
+    """Return ``5.2 h (4.9 to 5.5)``, or ``5.2 h`` where the interval is missing or has no width.
+
+    ``size`` is that of the unit, by which the value is divided.
+    """
+    if value is None:
+        return MISSING
+    mean, low, high = (
+        (value, None, None)
+        if isinstance(value, int | float)
+        else (value.mean, value.low, value.high)
+    )
+    text = f"{number(mean / size)} {unit}".rstrip()
+    if low is None or high is None or low == high:
+        return text
+    return f"{text} ({interval(low / size, high / size)})"
+
+
+def time(value_s: Estimate | float | None) -> str:
+    """Return a time in seconds as ``5.2 h (4.9 to 5.5)``, in the unit that suits it."""
+    return _in_best_unit(value_s, TIME_UNITS)
+
+
+def energy(value_j: Estimate | float | None) -> str:
+    """Return an energy in joules as ``1.2 kWh (1.1 to 1.3)``, in the unit that suits it."""
+    return _in_best_unit(value_j, ENERGY_UNITS)
+
+
+def _in_best_unit(value: Estimate | float | None, units: Units) -> str:
+    if value is None:
+        return MISSING
+    size, unit = choose_unit([value if isinstance(value, int | float) else value.mean], units)
+    return estimate(value, unit, size)
+
+
+def choose_unit(values: Iterable[Any], units: Units) -> tuple[float, str]:
+    """Return size and name of the unit that suits a column: that of its median."""
+    sizes = sorted(abs(float(value)) for value in values if known(value))
+    median = sizes[len(sizes) // 2] if sizes else 0.0
+    return next((size, name) for name, size, least in units if median >= least)
 
 
 def p_value(value: Any) -> str:
-    """Return a p value to two digits; below 0.001 only that."""
+    """Return a p value with two digits, or ``< 0.001``."""
     if not known(value):
-        return NONE
+        return MISSING
     return "< 0.001" if value < 0.001 else number(value, 2)
 
 
 def percent(share: Any, digits: int = 3) -> str:
     """Return a share as a percentage."""
-    return NONE if not known(share) else f"{number(100 * float(share), digits)} %"
+    return MISSING if not known(share) else f"{number(100 * float(share), digits)} %"
 
 
 def change(ratio: Any, digits: int = 2) -> str:
     """Return a ratio as the change in percent, with its sign: 0.85 as ``−15 %``."""
     if not known(ratio):
-        return NONE
+        return MISSING
     percents = 100 * (float(ratio) - 1)
     if abs(percents) < 0.05:
         return "±0 %"
     return f"{'+' if percents > 0 else '−'}{number(abs(percents), digits)} %"
-
-
-def joules(values: Iterable[Any]) -> tuple[float, str]:
-    """Return the unit in which a column of energies reads best: its size in joules and its name."""
-    there = [abs(float(value)) for value in values if known(value)]
-    middle = sorted(there)[len(there) // 2] if there else 0.0
-    fitting = [unit for unit in _JOULES if middle >= unit[0]]
-    return fitting[-1] if fitting else _JOULES[0]
-
-
-def unit_of(values: Iterable[Any], units: Iterable[tuple[str, float, float]]) -> tuple[float, str]:
-    """Return the unit in which a column reads best: that of its median.
-
-    ``units`` are name, size and the least value told in it, from large to small.
-    """
-    there = sorted(float(value) for value in values if known(value))
-    middle = there[len(there) // 2] if there else 0.0
-    return next((size, name) for name, size, least in units if middle >= least)
-
-
-def text(value: Any, most: int = 1500) -> str:
-    """Return any value as one piece of text that a page and a picture can hold.
-
-    Control and invisible characters are replaced; what is very long is cut.
-    """
-    if not known(value):
-        return NONE
-    shown = clean(str(value))
-    return shown if len(shown) <= most else shown[: most - 1] + "…"
-
-
-def clean(words: str) -> str:
-    """Return text in which characters that control or cannot be seen are replaced."""
-    return escape_invisible(words, "\ufffd")
 
 
 def plural(count: int, noun: str) -> str:
@@ -110,18 +156,71 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def sentence(words: str) -> str:
-    """Return words as a sentence: with a capital and a full stop."""
-    told = ended(words)
-    return told[:1].upper() + told[1:]
+def limit_label(name: str, value: float | None) -> str:
+    """Return ``200 W`` or ``735 MHz``; of a missing value ``uncapped`` or ``free clock``."""
+    return f"{value:g} {LIMIT_UNITS[name]}" if known(value) else _NO_LIMIT[name]
 
 
-def ended(words: str) -> str:
-    """Return words with a full stop."""
-    told = words.strip()
-    return told if told.endswith((".", "!", "?")) else f"{told}."
+def setting_label(name: str, value: Any) -> str:
+    """Return a setting with its name or unit: ``200 W``, ``local batch 256``; empty if missing.
+
+    Of ``options`` and ``train``, which are JSON objects, each key is named.
+    """
+    if not known(value):
+        return ""
+    if name in _SETTING_UNITS:
+        return f"{value:g} {_SETTING_UNITS[name]}"
+    if name in _UNNAMED:
+        return str(value)
+    if name in _JSON_SETTINGS:
+        return _object_label(value)
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() else f"{value:g}"
+    return f"{name.replace('_', ' ')} {value}"
 
 
-def unbroken(cell: str) -> str:
-    """Return a cell of numbers that breaks only before a bracket, if at all."""
+def group_label(group: Mapping[str, Any]) -> str:
+    """Return a group of runs by its settings: ``resnet50, local batch 256, 200 W``."""
+    return ", ".join(filter(None, (setting_label(*setting) for setting in group.items())))
+
+
+def _object_label(text: Any) -> str:
+    try:
+        options = json.loads(text)
+    except (TypeError, ValueError):
+        options = None
+    if not isinstance(options, dict):
+        return str(text)
+    if list(options) == ["command"] and isinstance(options["command"], list):
+        return " ".join(map(str, options["command"]))
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.items())
+
+
+def printable(value: Any, most: int = 1500) -> str:
+    """Return any value as text without invisible characters, cut after ``most`` characters."""
+    if not known(value):
+        return MISSING
+    text = replace_invisible(str(value))
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def replace_invisible(text: str) -> str:
+    """Return text in which control characters and invisible ones are replaced by a sign."""
+    return escape_invisible(text, "\ufffd")
+
+
+def sentence(text: str) -> str:
+    """Return text with a capital letter and a full stop."""
+    text = full_stop(text)
+    return text[:1].upper() + text[1:]
+
+
+def full_stop(text: str) -> str:
+    """Return text with a full stop, unless it ends a sentence already."""
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def no_breaks(cell: str) -> str:
+    """Return numbers that break into lines only before a bracket, if at all."""
     return cell.replace(" ", "\u00a0").replace("\u00a0(", " (")

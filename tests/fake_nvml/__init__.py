@@ -1,6 +1,6 @@
 """A fake NVML driver: the real pynvml runs on boards that tests script, and change at any moment.
 
-`Boards.create` writes a file of boards, `load` and `environment` lead this process or a child to
+`FakeGpus.create` writes a file of boards, `load` and `environment` lead this process or a child to
 it, and `boards[0].high_w = 300.0` changes the running board. nvml.c says how boards behave.
 """
 
@@ -200,7 +200,7 @@ def library() -> Path:
     return folder
 
 
-class Boards:
+class FakeGpus:
     """The boards of a file, shared with every process whose driver uses the file."""
 
     def __init__(self, path: Path | str) -> None:

@@ -20,7 +20,7 @@ from typing import Self
 
 import psutil
 
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from slurm.folder import COUNTED, new_folder, remove, write, write_boards
 from slurm.settings import UID, USER, Settings, free_ports
 
@@ -48,7 +48,7 @@ class Cluster:
         self.small = self.folder / "small"
         self.conf = self.folder / "etc" / "slurm.conf"
         self._processes: dict[str, subprocess.Popen[str]] = {}
-        self._boards: dict[str, Boards] = {}
+        self._boards: dict[str, FakeGpus] = {}
 
     # ---- life ----
     def __enter__(self) -> Self:
@@ -189,7 +189,7 @@ class Cluster:
             time.sleep(0.15)
         raise AssertionError(f"waited {seconds:g} s for {what}; see {self.folder}")
 
-    def boards(self, name: str) -> Boards:
+    def boards(self, name: str) -> FakeGpus:
         """Return a node's boards; a change is seen by whatever runs there."""
         return self._boards[name]
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fake_nvml import SONAME, Boards, library
+from fake_nvml import SONAME, FakeGpus, library
 from slurm.settings import UID, USER, Settings, with_user
 
 #: Not under /tmp, which every host has for itself.
@@ -71,13 +71,13 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_boards(folder: Path, settings: Settings, name: str) -> Boards:
+def write_boards(folder: Path, settings: Settings, name: str) -> FakeGpus:
     """Give a node new boards of its own; root may limit them, users may not."""
     path, number = folder / name / "boards", settings.names.index(name) + 1
     path.mkdir(exist_ok=True)
     count = settings.boards
     ids = [f"GPU-{0xFA4E0000 + i:08x}-{number:04x}-4222-8333-{i:012x}" for i in range(count)]
-    boards = Boards.create(path / "boards", count, root=0, uuid=ids)
+    boards = FakeGpus.create(path / "boards", count, root=0, uuid=ids)
     boards.path.chmod(0o666)
     return boards
 

@@ -30,8 +30,9 @@ CHECK = """
 import os, sys
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.limits.requests import Limits
-from wattlaw.limits.by_prolog import granted
-for one in granted(Limits(float(sys.argv[1])), visible_gpu_ids(), os.environ["SLURM_JOB_ID"], 0):
+from wattlaw.limits.prolog_limits import verify_prolog_limits
+job_id, limits = os.environ["SLURM_JOB_ID"], Limits(float(sys.argv[1]))
+for one in verify_prolog_limits(limits, visible_gpu_ids(), job_id, 0):
     print(os.uname().nodename, one.power_limit_before_w, one.power_limit_enforced_w, flush=True)
 """
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import pairwise
 from typing import Any
 
 from soak import mutate, templates
@@ -115,6 +116,7 @@ _OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("devices",): ("--json",), ("limits", "show"): ("--json",), ("limits", "restore"): (),
     ("limits", "set"): ("--power-limit", "--clock-limit", "--prior-clocks", "--gpu"),
     ("limits", "site-files", "DIR"): ("--python",),
+    ("examples",): (), ("examples", "copy", "VALUE", "DIR"): ("--force",),
     ("workloads",): ("--json",), ("workloads", "show", "VALUE"): (),
     ("workloads", "make-data", "VALUE", "DIR"): ("--size", "--seed"),
     ("workloads", "profile", "VALUE"): ("--options", "-o"),
@@ -131,7 +133,7 @@ _OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
 }  # fmt: skip
 _FLAGS = {"--json", "--dry-run", "--version", "--help", "--list-hardware"}
 #: What they write must stay in the sandbox, and what they take must stay small.
-_PATHS = {"-o", "--store", "--figures", "--output"}
+_PATHS = {"-o", "--store", "--figures", "--output", "--out"}
 _GOOD = (
     "1",
     "2",
@@ -206,6 +208,8 @@ def arguments(dice: random.Random, seed: str) -> Case:
     if command[-1] == "DIR":  # an empty one is the folder of work
         outputs += ("site.yaml", "wattlaw.conf", "prolog.sh", "epilog.sh")
     given = tuple(word.replace("\0", "") for word in argv)
+    # A value that was put in the wrong place can be the name of a file to write.
+    outputs += tuple(value for option, value in pairwise(given) if option in (*_PATHS, "--json"))
     return Case(
         "command lines",
         seed,

@@ -48,6 +48,9 @@ def stores(dice: random.Random, seed: str, templates: Path) -> Case:
         files[path] = _damaged(dice, source, templates / name / "runs")
         if dice.random() < 0.1:
             files[f"store/{dice.choice(_OTHERS).format(run=run)}"] = _thing(dice)
+    if dice.random() < 0.05:
+        version = templates / name / "store.json"
+        files["store/store.json"] = _damaged(dice, version, templates / name / "runs")
     if dice.random() < 0.03:
         files = {"store": _thing(dice)}
     weights = [weight for weight, _, _ in COMMANDS]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from limiting import FAKE_BIN
 from soak.killing import ENDS_S, Fault, Killer, run, started, wait_until
 
@@ -26,7 +26,7 @@ class CappedRound:
         self.kind = self.dice.choice(_KINDS)
         self.by_sudo = self.dice.random() < 0.3
         self.before_mw = [self.dice.randrange(180_001, 280_000, 2) for _ in range(2)]
-        self.boards: Boards = self.own.make_boards(
+        self.boards: FakeGpus = self.own.make_boards(
             2, root=0 if self.by_sudo else 1, limit_mw=self.before_mw, call_us=self.dice.choice([0,
             2000])
         )  # fmt: skip

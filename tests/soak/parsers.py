@@ -22,7 +22,7 @@ _START_NS = 1_700_000_000_000_000_000
 def live_run(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     """Finish the attempt of a run from its live files."""
     from wattlaw.errors import WattlawError
-    from wattlaw.launch.finish import failure_of, finish
+    from wattlaw.launch.finish import failure_reason, finish
     from wattlaw.store.run_folder import RunFolder
 
     folder = RunFolder(sandbox.inputs / "live" / RUN_ID)
@@ -32,7 +32,7 @@ def live_run(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
         return None
     if record is None:
         return None
-    failure_of(folder, 1, 1)
+    failure_reason(folder, 1, 1)
     try:
         done = finish(record, folder)
     except WattlawError as error:
@@ -64,17 +64,17 @@ def windows(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 def slurm_texts(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Read what Slurm's commands print."""
     from wattlaw.launch.slurm import commands
-    from wattlaw.launch.slurm.energy import energies_of
+    from wattlaw.launch.slurm.energy import energy_accounts
     from wattlaw.launch.slurm.poller import queue_message
-    from wattlaw.launch.slurm.submitted import run_of
+    from wattlaw.launch.slurm.submission import run_id_of
 
     text = options["text"]
-    jobs = commands.jobs_of(text)
+    jobs = commands.parse_jobs(text)
     queue_message(jobs)
     for job in jobs:
-        run_of(job.name, "00aa00aa")
-    found = commands.accounts_of(text)
-    for account in energies_of(found).values():
+        run_id_of(job.name, "00aa00aa")
+    found = commands.parse_accounts(text)
+    for account in energy_accounts(found).values():
         energy_j = account.energy_j
         if energy_j is not None and not (math.isfinite(energy_j) and energy_j > 0):
             return f"an energy that cannot be: {energy_j!r}"
@@ -85,7 +85,7 @@ def slurm_commands(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     """Ask Slurm's commands, which are scripts that print something else."""
     from wattlaw.errors import WattlawError
     from wattlaw.launch.slurm import commands
-    from wattlaw.launch.slurm.energy import note_energies
+    from wattlaw.launch.slurm.energy import record_energies
     from wattlaw.store.store import Store
 
     for name in ("squeue", "sacct", "sbatch", "scontrol", "srun", "scancel"):
@@ -103,7 +103,7 @@ def slurm_commands(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
         lambda: commands.accounts(["1", "2"]),
         lambda: commands.hostnames("n[1-2]"),
         commands.version,
-        lambda: note_energies(Store(sandbox.inputs / "store")),
+        lambda: record_energies(Store(sandbox.inputs / "store")),
     ]
     with contextlib.suppress(WattlawError):
         asks[options["ask"] % len(asks)]()
@@ -113,16 +113,20 @@ def slurm_commands(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 def requests(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Read a request for limits in a job's comment, and write it again."""
     from wattlaw.errors import BadInput
-    from wattlaw.limits.site.request import comment_of, requested
+    from wattlaw.limits.site.request import limit_comment, parse_limit_comment
 
     try:
-        limits = requested(options["text"])
+        limits = parse_limit_comment(options["text"])
     except BadInput as error:
         return None if str(error).isprintable() else "an unprintable message: " + ascii(str(error))
     for watts in (limits.power_limit_w, limits.clock_limit_mhz):
         if watts is not None and not 0 <= watts < 10_000:
             return f"a limit that cannot be: {watts}"
-    return None if requested(comment_of(limits)) == limits else "a request changes: when rewritten"
+    return (
+        None
+        if parse_limit_comment(limit_comment(limits)) == limits
+        else "a request changes: when rewritten"
+    )
 
 
 def site(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
@@ -143,18 +147,18 @@ def site(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 
 def saved_limits(sandbox: Sandbox, _: dict[str, Any]) -> str | None:
     """Read and restore saved states of limits; the boards keep what they have."""
-    from fake_nvml import Boards
+    from fake_nvml import FakeGpus
     from wattlaw.errors import WattlawError
-    from wattlaw.limits.restore import restore_all_stale
+    from wattlaw.limits.restore import restore_stale_or_raise
     from wattlaw.limits.state_folder import StateFolder
 
-    boards = Boards(sandbox.boards_path)
+    boards = FakeGpus(sandbox.boards_path)
     before = [board.limit_mw for board in boards]
     folder = StateFolder(sandbox.inputs / "limits")
     with contextlib.suppress(WattlawError):
         folder.all()
         folder.damaged()
-        restore_all_stale(folder, also_kept=True)
+        restore_stale_or_raise(folder, include_kept=True)
     after = [board.limit_mw for board in boards]
     return None if before == after else f"boards without permission change: {before} to {after}"
 
@@ -199,12 +203,12 @@ def driver(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     """Read boards whose driver answers oddly, by the real meter and bindings."""
     import pynvml
 
-    from fake_nvml import Boards
+    from fake_nvml import FakeGpus
     from wattlaw.devices.meter import Target
     from wattlaw.devices.nvidia.meter import NvidiaMeter
     from wattlaw.errors import NotAvailable
 
-    boards = Boards(sandbox.boards_path)
+    boards = FakeGpus(sandbox.boards_path)
     with boards.locked():
         for index, name, value in options["fields"]:
             with contextlib.suppress(OverflowError, TypeError):

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from fake_nvml import VARIABLE as BOARDS_VARIABLE
-from fake_nvml import Boards
+from fake_nvml import FakeGpus
 from fake_nvml import library as build_library
 
 REPOSITORY = Path(__file__).parents[2]
@@ -49,10 +49,10 @@ class Sandbox:
             folder.mkdir(parents=True, exist_ok=True)
         self.boards_path = root / "boards"
 
-    def make_boards(self, count: int = BOARDS, **changes: object) -> Boards:
+    def make_boards(self, count: int = BOARDS, **changes: object) -> FakeGpus:
         """Make the sandbox's boards; without changes nobody may limit them."""
         given = {"root": 0, "limit_mw": [BEFORE_MW] * count} | changes
-        return Boards.create(self.boards_path, count, **given)
+        return FakeGpus.create(self.boards_path, count, **given)
 
     def environment(self, *, path: str | None = None) -> dict[str, str]:
         """Return the environment of a process in the sandbox, with no variable of the caller's."""

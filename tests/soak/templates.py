@@ -112,8 +112,8 @@ def _live_run(folder: Path) -> None:
 
 def studies() -> list[str]:
     """Return the texts of the study files that the project ships."""
-    found = [*REPOSITORY.glob("examples/*.yaml"), *REPOSITORY.glob("studies/**/*.yaml")]
-    texts = [path.read_text() for path in sorted(found)]
+    folder = REPOSITORY / "src" / "wattlaw" / "examples"
+    texts = [path.read_text() for path in sorted(folder.glob("*.yaml"))]
     return [text for text in texts if "sweeps" in (yaml.safe_load(text) or {})]
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 from wattlaw.analysis.comparisons import from_the_best
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.quality import direction
+from wattlaw.analysis.result import Result
 from wattlaw.errors import BadInput, Refused
 
 FALLS, NO_FALL, CANNOT_TELL = "falls", "no fall seen", "cannot tell"
@@ -34,7 +35,7 @@ _NUMBERS = ("worse_by", "worse_by_low", "worse_by_high", "p_value")
 
 
 @dataclass(frozen=True)
-class BatchQuality:
+class BatchQuality(Result):
     """Quality against global batch of the runs that learn alike.
 
     ``means`` has one row per batch: ``n`` repeats with a quality, and beside them ``diverged``
@@ -43,6 +44,8 @@ class BatchQuality:
     of "this batch is the best"; ``verdict``: ``worse``, ``holds`` (within the margin of the best,
     none diverged), ``cannot tell`` or ``diverged`` (all of them).
     """
+
+    rows_field = "means"
 
     group: Group  # LEARNING, hardware, epochs_trained, metric_name
     better: str | None  # higher | lower
@@ -69,25 +72,12 @@ class BatchQuality:
             return f"{self.sentence}; nothing is known of {global_batch:g}"
         return self.sentence
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the finding as plain Python."""
-        means = self.means.astype(object).where(self.means.notna(), None)
-        return {
-            "group": self.group,
-            "better": self.better,
-            "verdict": self.verdict,
-            "sentence": self.sentence,
-            "best_batch": self.best_batch,
-            "falls_beyond": self.falls_beyond,
-            "falls_from": self.falls_from,
-            "holds_to": self.holds_to,
-            "means": means.to_dict("records"),
-        }
-
 
 @dataclass(frozen=True)
-class QualityByBatch:
+class QualityByBatch(Result):
     """One finding per group of runs that learn alike."""
+
+    rows_field = "rows"
 
     rows: tuple[BatchQuality, ...]
 
@@ -103,10 +93,6 @@ class QualityByBatch:
         alike = (row for row in self.rows if _same(row.group, settings))
         found = (row.warning(float(asked)) for row in alike)
         return list(dict.fromkeys(words for words in found if words is not None))
-
-    def as_json(self) -> list[dict[str, Any]]:
-        """Return the findings as plain Python."""
-        return [row.as_json() for row in self.rows]
 
 
 def quality_by_batch(

@@ -9,7 +9,7 @@ free forms of ln S: flat, a line in ln B (a power of B), a parabola in ln B.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from scipy import optimize, stats
 
 from wattlaw.analysis.goodness import aicc, exceeds
 from wattlaw.analysis.levels import ERROR, LEVEL
+from wattlaw.analysis.result import Result
 from wattlaw.errors import Refused
 
 Floats = npt.NDArray[np.float64]
@@ -39,7 +40,7 @@ _SAME = 1e-9  # means of logs differ by rounding
 
 
 @dataclass(frozen=True)
-class CriticalBatch:
+class CriticalBatch(Result):
     """The fit of S = S_min (1 + B / B_crit), and how other forms fare.
 
     Intervals are at 95 %, by profile likelihood. An end is None where the data leave it open:
@@ -69,15 +70,6 @@ class CriticalBatch:
         at = np.asarray(batch, dtype=float)
         rise = 0.0 if self.b_crit is None else at / self.b_crit
         return pd.DataFrame({"batch": at, "epochs": self.s_min * (1 + rise)})
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fit as plain Python."""
-        forms = self.forms.astype(object).where(self.forms.notna(), None).to_dict("records")
-        return asdict(self) | {
-            "s_min_ci": list(self.s_min_ci),
-            "b_crit_ci": list(self.b_crit_ci),
-            "forms": forms,
-        }
 
 
 def critical_batch(

@@ -7,7 +7,6 @@ efficiency is lost, GPUs wait more and take less power, so it drifts with N.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +18,7 @@ from wattlaw.analysis.energy_laws import measured
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
+from wattlaw.analysis.result import Result
 from wattlaw.analysis.series import scaling_series
 from wattlaw.errors import Refused
 
@@ -32,12 +32,14 @@ _LEVELS = ("workload", "hardware")
 
 
 @dataclass(frozen=True)
-class FactorModel:
+class FactorModel(Result):
     """ln factor (J per GPU-hour) as a sum of terms.
 
     ``terms``: ``term, estimate, se, low, high, p_value``; the estimates of ``log_samples`` and
     ``log_steps`` are elasticities: 0.1 means that twice the rate takes 2^0.1 times the energy.
     """
+
+    rows_field = "terms"
 
     terms: pd.DataFrame
     energy_is: str
@@ -45,17 +47,6 @@ class FactorModel:
     settings: int  # clusters
     r2: float
     left_out: int  # runs without samples or steps
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the model as plain Python."""
-        return {
-            "terms": self.terms.to_dict("records"),
-            "energy_is": self.energy_is,
-            "n": self.n,
-            "settings": self.settings,
-            "r2": self.r2,
-            "left_out": self.left_out,
-        }
 
 
 def factor_model(table: pd.DataFrame) -> FactorModel:

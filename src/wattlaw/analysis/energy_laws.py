@@ -9,7 +9,7 @@ repeats share what their setting deviates by, and would otherwise narrow every i
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from wattlaw.analysis.goodness import aicc
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
+from wattlaw.analysis.result import Result
 from wattlaw.errors import Refused
 
 Floats = npt.NDArray[np.float64]
@@ -41,7 +42,7 @@ MIN_SPAN = 1.2
 
 
 @dataclass(frozen=True)
-class EnergyForm:
+class EnergyForm(Result):
     """One form of the law; ``parameters`` and their 95 % intervals by name.
 
     ``through origin``: E = slope_w 3600 h. ``with intercept``: E = intercept_j + slope_w 3600 h.
@@ -58,7 +59,7 @@ class EnergyForm:
 
 
 @dataclass(frozen=True)
-class EnergyLaw:
+class EnergyLaw(Result):
     """Energy against GPU-hours of one group.
 
     ``factor_w`` is the slope through the origin: the mean of E / h over settings, in W per GPU. Of
@@ -79,16 +80,6 @@ class EnergyLaw:
     def form(self, name: str) -> EnergyForm:
         """Return one of the three forms."""
         return next(form for form in self.forms if form.form == name)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the law as plain Python."""
-        return asdict(self) | {
-            "factor_w_ci": list(self.factor_w_ci),
-            "forms": [
-                asdict(form) | {"intervals": {k: list(v) for k, v in form.intervals.items()}}
-                for form in self.forms
-            ],
-        }
 
 
 def energy_law(table: pd.DataFrame) -> EnergyLaw:

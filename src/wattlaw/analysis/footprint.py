@@ -7,9 +7,9 @@ Foundation (E times I, ISO/IEC 21031:2024), with the power usage effectiveness (
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
+from wattlaw.analysis.result import Result
 from wattlaw.errors import BadInput
 
 J_PER_KWH = 3.6e6
@@ -18,7 +18,7 @@ _HOST = ("cpu", "dram")
 
 
 @dataclass(frozen=True)
-class Cost:
+class Cost(Result):
     """What a footprint makes of an energy. None where a number it needs was not given.
 
     ``cost`` is the sum of ``electricity_cost`` and ``gpu_hour_cost`` as far as prices were given,
@@ -33,10 +33,6 @@ class Cost:
     cost: float | None
     currency: str | None
     counted: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as plain Python."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 @dataclass(frozen=True)

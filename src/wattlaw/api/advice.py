@@ -115,7 +115,7 @@ class Advice(analysis.Advice):
         amounts.append(amount(option.gpu_hours, f"{self.worker}-hours"))
         currency = (self.footprint.currency if self.footprint else None) or ""
         for name, unit in (("cost", currency), ("co2_kg", "kg CO2e")):
-            quantity = option.footprint(self.footprint, name)
+            quantity = getattr(option, name)
             if quantity is not None:
                 amounts.append(amount(quantity, unit))
         interval = "95 % intervals in brackets" if option.train_time_s.interval else "no intervals"
@@ -171,7 +171,7 @@ def _columns(advice: Advice) -> dict[str, Callable[[Option], str]]:
 
     def mean(name: str) -> Callable[[Option], str]:
         def cell(option: Option) -> str:
-            quantity = option.footprint(advice.footprint, name)
+            quantity = getattr(option, name)
             return "-" if quantity is None else number(quantity.mean)
 
         return cell

@@ -27,7 +27,7 @@ class Claims:
     def __getitem__(self, name: str) -> Claim:
         by_name = {claim.name: claim for claim in self.claims}
         if name not in by_name:
-            raise BadInput(f"claim: given {quote(name)}; allowed: {join_names(by_name)}")
+            raise BadInput(f"claim: given {quote(name)}; allowed: {join_names(list(by_name))}")
         return by_name[name]
 
     def to_dict(self) -> dict[str, Any]:

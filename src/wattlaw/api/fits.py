@@ -110,7 +110,7 @@ def _cells(row: analysis.Fit, law: PowerLaw) -> dict[str, str]:
         "p": "-" if law.p_value is None else f"{law.p_value:.2g}",
         "n": str(law.n),
         "N": f"{law.x_min:g}-{law.x_max:g}",
-        "selected": row.selection.best.name if row.selection else "-",
+        "selected": row.selection.best.law if row.selection else "-",
         "breakpoint": _breakpoint(row),
     }
 

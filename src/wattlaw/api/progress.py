@@ -18,10 +18,10 @@ class Tally:
         self.count = {"done": 0, "failed": 0, "skipped": 0}
         self._worked = 0
 
-    def ended(self, record: RunRecord, *, here: bool) -> None:
+    def ended(self, record: RunRecord, *, is_new: bool) -> None:
         """Count a run."""
         self.count[record.status] += 1
-        self._worked += here and record.status != "skipped"
+        self._worked += is_new and record.status != "skipped"
         self._last_s = time.monotonic()
 
     @property
@@ -50,10 +50,10 @@ class LineProgress:
     def started(self, record: RunRecord) -> None:
         """Write nothing: a line follows when the run ends."""
 
-    def ended(self, record: RunRecord, *, here: bool) -> None:
+    def ended(self, record: RunRecord, *, is_new: bool) -> None:
         """Write how a run ended, unless it had ended before this campaign."""
-        self._tally.ended(record, here=here)
-        if here:
+        self._tally.ended(record, is_new=is_new)
+        if is_new:
             reason = f": {record.reason}" if record.reason else ""
             self._write(f"{record.status}: {title(record)}{reason} ({self._tally})")
 
@@ -63,12 +63,12 @@ class LineProgress:
             self._waiting = runs
             self._write(waiting_text(runs))
 
-    def noted(self, words: str) -> None:
+    def note(self, message: str) -> None:
         """Write a new message at once, and a repeated one every minute."""
-        about = words.partition(":")[0]
+        about = message.partition(":")[0]
         if about != self._noted or time.monotonic() > self._next_note_s:
             self._noted, self._next_note_s = about, time.monotonic() + _NOTES_S
-            self._write(words)
+            self._write(message)
 
     def _write(self, line: str) -> None:
         self._write_line(collapse_whitespace(line))

@@ -340,14 +340,14 @@ class Results:
         from wattlaw.analysis.claims import check_claims
         from wattlaw.report.layouts import layout
         from wattlaw.report.page import write_report
-        from wattlaw.report.pictures import charts, figure_kinds, write_figures
+        from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
 
         page, chosen = Path(path), layout(template)
         file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
         footprint = footprint_of(pue, grid, price, price_per_gpu_hour)
         findings = self._findings(footprint, chosen.reference, finite("target", target))
-        for_page, for_files = tee(charts(findings, chosen.study))
-        write_report(findings, check_claims(findings), page, template, made=for_page)
+        for_page, for_files = tee(make_charts(findings, chosen.study))
+        write_report(findings, check_claims(findings), page, template, charts=for_page)
         if figures is None:
             return Report(page)
         return Report(page, tuple(write_figures(for_files, Path(figures), file_kinds)))

@@ -18,6 +18,7 @@ from wattlaw.launch.stop import CANCELLED
 from wattlaw.store.store import Store
 from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
+from wattlaw.workloads import catalogue
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +87,9 @@ class Study:
             self,
             statuses,
             gpu_hours(left, known, assume_tflops * 1e12),
-            queue.shown(self.plan.study.launch, left[0], results) if queue and left else None,
+            queue.submission_command(self.plan.study.launch, left[0], results)
+            if queue and left
+            else None,
         )
 
     def _repr_html_(self) -> str:
@@ -120,7 +123,7 @@ class Preview:
     @property
     def counts(self) -> dict[str, int]:
         """The number of runs by status."""
-        return planning.counted(self.statuses.values())
+        return planning.count_statuses(self.statuses.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python."""
@@ -259,6 +262,9 @@ def run(
         study = load_study(study)
     plan, path = study.plan, Path(store)
     results = Store(path)
+    if study.launcher == "local":  # others train elsewhere, or not at all
+        for workload in plan.study.workloads:
+            catalogue.check_installed(workload)
     launcher = _launcher(study).open(plan.study.launch, path)
     results.create()
     if progress is None or callable(progress):

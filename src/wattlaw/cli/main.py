@@ -49,6 +49,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         from wattlaw.cli.app import app
 
+        _refuse_empty(sys.argv[1:] if arguments is None else arguments)
         result = app(args=arguments, prog_name="wattlaw", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
@@ -63,6 +64,25 @@ def _run(arguments: Sequence[str] | None) -> int:
         code, text = _describe(error)
     _print_error(text)
     return code
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Refuse empty arguments. An empty path would mean the current folder.
+
+    The arguments of a measured command are not checked.
+    """
+    checked = list(arguments)
+    if "--" in checked:
+        checked = checked[: checked.index("--")]
+    elif checked[:1] == ["measure"]:
+        return
+    for number, argument in enumerate(checked, 1):
+        name, equals, value = argument.partition("=")
+        if not argument or (name.startswith("--") and equals and not value):
+            from wattlaw.errors import BadInput
+
+            which = name or f"argument {number}"
+            raise BadInput(f"{which} is empty; is a shell variable not set?")
 
 
 def _print_error(text: str) -> None:

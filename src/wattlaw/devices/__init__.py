@@ -1,1 +1,1 @@
-"""One file per kind of hardware: what it is and how it is read."""
+"""One module or package per kind of hardware: how to read and limit it."""

@@ -1,7 +1,7 @@
 """Processor and memory use of a run's own processes: on every machine, without any privilege.
 
 It measures no energy. With ``assume_cpu_w`` it estimates energy as busy core-seconds times that
-many watts, and says ``estimated``.
+number of watts, and marks it ``estimated``.
 """
 
 import os
@@ -16,52 +16,54 @@ from wattlaw import processes
 from wattlaw.devices.meter import Device, Sample, Target
 from wattlaw.errors import NotAvailable
 
-#: How often new processes of the run are looked for: soon at first, then more seldom, because
-#: on a big machine looking costs more than all the rest. An estimate of energy needs it sooner.
-_LOOK_S = 1.0
-_MAX_LOOK_S = 30.0
-#: The kernel counts processor time in hundredths of a second; use, without energy, needs less.
-_FASTEST_S = 0.1
-_USE_S = 1.0
+#: The period of the search for new processes of the run. It grows, because on a big machine the
+#: search costs more than all the rest. An estimate of energy keeps the short period.
+_SEARCH_PERIOD_S = 1.0
+_MAX_SEARCH_PERIOD_S = 30.0
+#: The kernel counts processor time in hundredths of a second. Utilisation alone needs less.
+_MIN_PERIOD_S = 0.1
+_UTILISATION_PERIOD_S = 1.0
 
 
 class HostMeter:
-    """Meters a process and its descendants, less the process that does the metering.
+    """Meters a process and its descendants without this process.
 
     The busy time of the tree is the sum over its living processes of their own time and of that
-    of the children they have waited for (proc(5), ``utime stime cutime cstime``), so that
-    processes which end are not forgotten. Memory is the sum of resident sets; pages shared
+    of the children they have waited for (proc(5), ``utime stime cutime cstime``), so that it
+    includes processes that have ended. Memory is the sum of resident sets; pages shared
     between processes are counted in each.
     """
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self.period_s = max(target.period_s, _FASTEST_S if target.assume_cpu_w else _USE_S)
+        self.period_s = max(
+            target.period_s, _MIN_PERIOD_S if target.assume_cpu_w else _UTILISATION_PERIOD_S
+        )
         self._tree: dict[int, _Process] = {}
-        self._look_s = _LOOK_S
-        self._looked_s = -_MAX_LOOK_S
+        self._search_period_s = _SEARCH_PERIOD_S
+        self._searched_s = -_MAX_SEARCH_PERIOD_S
         self._busy_s = 0.0
         self._last: tuple[int, float] | None = None
         self._first_busy_s: float | None = None
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Get ready; raises ``NotAvailable`` when the root process is not there."""
+        """Open the meter; raises ``NotAvailable`` if the root process does not exist."""
         if not psutil.pid_exists(target.root_pid):
-            raise NotAvailable(f"host: process {target.root_pid} is not there")
+            raise NotAvailable(f"host: process {target.root_pid} does not exist")
         return cls(target)
 
     def devices(self) -> list[Device]:
-        """Return the one device: the host's processors as this run uses them."""
+        """Return one device: the host's processors as this run uses them."""
         return [Device("host", "cpu", "processors, the run's processes only")]
 
-    def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is held back
-        """Return busy cores since the sample before and resident memory now."""
+    def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
+        """Return the busy cores since the previous sample and the resident memory now."""
         t_ns = time.time_ns()
-        found = self._sum()
-        if found is None:
+        use = self._sum()
+        if use is None:
             return []
-        busy_s, resident = found
+        busy_s, resident = use
         self._busy_s = max(self._busy_s, busy_s)
         if self._first_busy_s is None:
             self._first_busy_s = self._busy_s
@@ -84,41 +86,43 @@ class HostMeter:
         ]
 
     def problems(self) -> list[str]:
-        """Nothing of the host is ever given up."""
+        """Return nothing: the host always answers."""
         return []
 
     def close(self) -> None:
-        """Forget the processes."""
+        """Close the files of the processes."""
         for process in self._tree.values():
             process.close()
         self._tree = {}
 
     def _sum(self) -> tuple[float, int] | None:
-        """Return (busy seconds, resident bytes) of the tree, None when nothing of it is left."""
-        if time.monotonic() - self._looked_s >= self._look_s:
-            self._look()
+        """Return (busy seconds, resident bytes) of the tree, None if all processes have ended."""
+        if time.monotonic() - self._searched_s >= self._search_period_s:
+            self._find_processes()
         busy_s, resident, alive = 0.0, 0, False
         for pid, process in list(self._tree.items()):
             use = process.use()
             if use is None:
                 self._tree.pop(pid).close()
-                self._look_s = _LOOK_S  # things are moving
+                self._search_period_s = _SEARCH_PERIOD_S  # processes come and go
                 continue
             busy_s += use.busy_s
             resident += use.resident_bytes
             alive = alive or use.is_alive
         return (busy_s, resident) if alive else None
 
-    def _look(self) -> None:
-        """Find the processes of the tree, keeping those that are known."""
-        mine = [pid for pid in processes.descendants(self._target.root_pid) if pid != os.getpid()]
-        is_new = not self._tree.keys() >= set(mine)
-        for pid in mine:
+    def _find_processes(self) -> None:
+        """Find the processes of the tree; known ones stay."""
+        pids = [pid for pid in processes.descendants(self._target.root_pid) if pid != os.getpid()]
+        is_new = not self._tree.keys() >= set(pids)
+        for pid in pids:
             if pid not in self._tree and (process := _Process.of(pid)) is not None:
                 self._tree[pid] = process
-        settled = not is_new and self._target.assume_cpu_w is None
-        self._look_s = min(_MAX_LOOK_S, 2 * self._look_s) if settled else _LOOK_S
-        self._looked_s = time.monotonic()
+        is_settled = not is_new and self._target.assume_cpu_w is None
+        self._search_period_s = (
+            min(_MAX_SEARCH_PERIOD_S, 2 * self._search_period_s) if is_settled else _SEARCH_PERIOD_S
+        )
+        self._searched_s = time.monotonic()
 
 
 class _Use(NamedTuple):
@@ -128,9 +132,9 @@ class _Use(NamedTuple):
 
 
 class _Process:
-    """One process. On Linux its ``stat`` file stays open: one read gives all, and never another's.
+    """One process. On Linux its ``stat`` file stays open, so that one read gives all values.
 
-    A file of a process that is gone cannot be read, also when its number is in use again.
+    The open file of a process that has ended cannot be read, even if its pid is used again.
     """
 
     def __init__(self, handle: int | psutil.Process) -> None:
@@ -138,7 +142,7 @@ class _Process:
 
     @classmethod
     def of(cls, pid: int) -> "_Process | None":
-        """Return a process that can be read, else None."""
+        """Return a process, None if it cannot be read."""
         try:
             if sys.platform == "linux":
                 return cls(os.open(Path("/proc", str(pid), "stat"), os.O_RDONLY))
@@ -147,7 +151,7 @@ class _Process:
             return None
 
     def use(self) -> _Use | None:
-        """Return what it has used, None when it is gone."""
+        """Return its use of the machine, None if it has ended."""
         try:
             if isinstance(self._handle, int):
                 # Fields as proc(5) numbers them, from 3 on; a name may hold spaces and brackets.
@@ -164,7 +168,7 @@ class _Process:
             return None
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if isinstance(self._handle, int):
             os.close(self._handle)
 

@@ -1,7 +1,9 @@
 """What this machine can measure and limit, by which meter and limiter, and why not."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from wattlaw import registry
 from wattlaw.devices import limiter as limiters
@@ -23,7 +25,7 @@ class MeterAvailability:
 
 @dataclass(frozen=True)
 class LimiterAvailability:
-    """One registered limiter: how its devices stand, or why there are none."""
+    """One registered limiter: the states of its devices, or why there are none."""
 
     name: str
     devices: tuple[LimitState, ...] = ()
@@ -32,40 +34,42 @@ class LimiterAvailability:
 
 def list_meters() -> list[MeterAvailability]:
     """Open every registered meter for a moment."""
-    found = []
-    for name in registry.names(meters.GROUP):
-        try:
-            meter = registry.load(meters.GROUP, name).open(Target(os.getpid()))
-        except WattlawError as error:
-            found.append(MeterAvailability(name, reason=str(error)))
+    available = []
+    for name, meter, reason in _open_all(meters.GROUP, Target(os.getpid())):
+        if meter is None:
+            available.append(MeterAvailability(name, reason=reason))
             continue
-        except Exception as error:  # a broken plug-in hides no other
-            found.append(MeterAvailability(name, reason=f"cannot be opened: {one_line(error)}"))
-            continue
-        found.append(MeterAvailability(name, tuple(meter.devices()), None, tuple(meter.problems())))
+        devices, problems = tuple(meter.devices()), tuple(meter.problems())
+        available.append(MeterAvailability(name, devices, None, problems))
         meter.close()
-    return found
+    return available
 
 
 def list_limiters() -> list[LimiterAvailability]:
-    """Open every registered limiter for a moment; nothing is changed."""
-    found = []
-    for name in registry.names(limiters.GROUP):
-        try:
-            limiter = registry.load(limiters.GROUP, name).open()
-        except WattlawError as error:
-            found.append(LimiterAvailability(name, reason=str(error)))
-            continue
-        except Exception as error:  # a broken plug-in hides no other
-            found.append(LimiterAvailability(name, reason=f"cannot be opened: {one_line(error)}"))
-            continue
+    """Open every registered limiter for a moment; this changes nothing."""
+    available = []
+    for name, limiter, failure in _open_all(limiters.GROUP):
         states: list[LimitState] = []
-        reason = None
-        for device in limiter.devices():
-            try:
-                states.append(limiter.read(device))
-            except WattlawError as error:
-                reason = str(error)
-        found.append(LimiterAvailability(name, tuple(states), reason))
-        limiter.close()
-    return found
+        reason = failure
+        if limiter is not None:
+            for device in limiter.devices():
+                try:
+                    states.append(limiter.read(device))
+                except WattlawError as error:
+                    reason = str(error)
+            limiter.close()
+        available.append(LimiterAvailability(name, tuple(states), reason))
+    return available
+
+
+def _open_all(group: str, *arguments: Any) -> Iterator[tuple[str, Any, str | None]]:
+    """Yield the name of each plug-in with the opened plug-in, or None and the reason."""
+    for name in registry.names(group):
+        try:
+            opened = registry.load(group, name).open(*arguments)
+        except WattlawError as error:
+            yield name, None, str(error)
+        except Exception as error:  # a broken plug-in does not hide the others
+            yield name, None, f"cannot be opened: {one_line(error)}"
+        else:
+            yield name, opened, None

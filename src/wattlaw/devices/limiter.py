@@ -1,4 +1,4 @@
-"""The seam for hardware that can be limited: a ``Limiter`` reads and sets limits of devices."""
+"""The interface to hardware with limits: a ``Limiter`` reads and sets limits of devices."""
 
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -8,47 +8,47 @@ GROUP = "wattlaw.limiters"
 
 @dataclass(frozen=True)
 class LimitState:
-    """What can be limited of a device, and how it stands; None where the device does not tell.
+    """The limits of a device and their ranges; None if the device does not report a value.
 
-    There is no way to read a clock lock back.
+    A clock lock cannot be read back.
     """
 
     device: str
     name: str
-    power_limit_w: float | None = None  # as requested last
-    enforced_w: float | None = None  # as the device keeps it
+    power_limit_w: float | None = None  # the last requested one
+    enforced_w: float | None = None  # the one that the device applies
     default_w: float | None = None
     min_w: float | None = None
     max_w: float | None = None
     min_mhz: float | None = None
     max_mhz: float | None = None
-    #: Whether others may use a part of it (MIG), whom a limit would limit too.
+    #: Whether others may use a part of it (MIG). A limit would apply to them, too.
     is_shared: bool = False
     #: Whether limits stay when no process uses the driver (persistence mode).
     is_persistent: bool | None = None
 
 
 class Limiter(Protocol):
-    """Limits one kind of hardware, one way. Registered under ``wattlaw.limiters``.
+    """Limits one kind of hardware in one way. Registered under ``wattlaw.limiters``.
 
-    Where several can limit a device, the first that is permitted to does it, by order of name.
+    If several limiters have a device, the first one that is permitted, by name, limits it.
     """
 
     @classmethod
     def open(cls) -> Self:
-        """Get ready.
+        """Open the limiter.
 
         Raises
         ------
         wattlaw.errors.NotAvailable
-            There is nothing that could be limited this way; the text says why.
+            There is no device to limit in this way; the message says why.
         """
 
     def devices(self) -> list[str]:
-        """Return the ids of the devices, those of the meter of the same hardware."""
+        """Return the ids of the devices, the same as those of the meter."""
 
     def read(self, device: str) -> LimitState:
-        """Return how a device stands; raises ``NotAvailable`` when it does not answer."""
+        """Return the state of a device; raises ``NotAvailable`` if it does not answer."""
 
     def set_power_limit(self, device: str, watts: float) -> None:
         """Set the power limit of a device.
@@ -56,16 +56,16 @@ class Limiter(Protocol):
         Raises
         ------
         wattlaw.errors.NotPermitted
-            This user may not, this way.
+            This user may not set limits in this way.
         wattlaw.errors.NotAvailable
-            The device refused it or does not answer.
+            The device refuses it or does not answer.
         """
 
     def lock_clock(self, device: str, mhz: float) -> None:
-        """LimitLease the SM clock at a frequency; raises as ``set_power_limit`` does."""
+        """Lock the SM clock at a frequency; raises as ``set_power_limit`` does."""
 
     def unlock_clock(self, device: str) -> None:
-        """Let the SM clock go again; raises as ``set_power_limit`` does."""
+        """Unlock the SM clock; raises as ``set_power_limit`` does."""
 
     def close(self) -> None:
-        """Let the hardware go; limits stay as they are."""
+        """Release the hardware; limits stay as they are."""

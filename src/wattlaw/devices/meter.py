@@ -1,4 +1,4 @@
-"""The seam for hardware that can be read: a ``Meter`` lists devices and takes samples of them."""
+"""The interface to hardware that is read: a ``Meter`` lists devices and samples them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,25 +8,25 @@ GROUP = "wattlaw.devices"
 
 Kind = Literal["gpu", "cpu", "dram", "node"]
 PowerSource = Literal["measured", "estimated", "simulated"]
-#: What a meter found out about a device, in plain values that fit into JSON.
+#: The features of a device as its meter detects them, in values that fit into JSON.
 Facts = Mapping[str, str | float | bool | None]
 
 
 @dataclass(frozen=True)
 class Device:
-    """One piece of hardware under a name that stays the same between runs."""
+    """One piece of hardware, with an id that stays the same between runs."""
 
     id: str
     kind: Kind
     name: str
-    facts: Facts = field(default_factory=dict)  # which calls it supports, how often it refreshes
+    facts: Facts = field(default_factory=dict)  # such as the calls that it supports
 
 
 class Sample(NamedTuple):
-    """What one device said at one moment; None where it said nothing.
+    """The readings of one device at one moment; None for a value without a reading.
 
-    Shares (``sm_util`` and the like) are between 0 and 1. The columns and their units are those
-    of ``store.schema.SAMPLES``.
+    Shares such as ``sm_util`` are between 0 and 1. The columns and their units are those of
+    ``store.schema.SAMPLES``.
     """
 
     device: str
@@ -53,42 +53,42 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is to be metered, how often, and what the user assumes of it."""
+    """What to meter, how often, and with which assumptions of the user."""
 
     root_pid: int
     period_s: float = 0.1
     assume_cpu_w: float | None = None
-    gpus: tuple[str, ...] | None = None  # by UUID; None: those that the environment makes visible
+    gpus: tuple[str, ...] | None = None  # UUIDs; None: those that the environment makes visible
 
 
 class Meter(Protocol):
     """Reads one kind of hardware. Registered under the entry point ``wattlaw.devices``."""
 
-    #: How often ``read`` is worth calling, in seconds; at least ``Target.period_s``.
+    #: The period at which to call ``read``, in seconds; at least ``Target.period_s``.
     period_s: float
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Get ready to read.
+        """Open the meter.
 
         Raises
         ------
         wattlaw.errors.NotAvailable
-            This machine or user has no such hardware; the text says why and what would help.
+            This machine or user has no such hardware; the message says why and what would help.
         """
 
     def devices(self) -> list[Device]:
-        """Return the devices that are read; none where there is nothing to say about it."""
+        """Return the devices that are read; none if there are none to report."""
 
     def read(self, *, last: bool = False) -> list[Sample]:
-        """Return what is new; nothing of a device that does not answer.
+        """Return the new samples; none of a device that does not answer.
 
-        A driver that keeps timestamped samples gives several for one device. With ``last``,
-        nothing is held back for a later reading.
+        A driver that buffers timestamped samples gives several for one device. With ``last``,
+        no sample is kept for a later reading.
         """
 
     def problems(self) -> list[str]:
         """Return why devices stopped having samples, one line each."""
 
     def close(self) -> None:
-        """Let the hardware go."""
+        """Release the hardware."""

@@ -1,8 +1,8 @@
 """Energy of processor packages and memory by RAPL, as Linux's powercap shows it.
 
-``/sys/class/powercap/intel-rapl:N`` is a package, ``intel-rapl:N:M`` a part of it (core, uncore,
-dram); Intel and AMD alike (kernel documentation, power/powercap). Counters are in microjoules and
-start again at 0 after ``max_energy_range_uj``.
+``/sys/class/powercap/intel-rapl:N`` is a package and ``intel-rapl:N:M`` a part of it (core, uncore,
+dram), on Intel and AMD (kernel documentation, power/powercap). Counters are in microjoules and
+restart at 0 after ``max_energy_range_uj``.
 """
 
 import os
@@ -17,13 +17,13 @@ from wattlaw.errors import NotAvailable, NotPermitted, one_line
 #: Another root, for tests.
 ROOT_VARIABLE = "WATTLAW_POWERCAP"
 _ROOT = "/sys/class/powercap"
-#: Counters refresh every millisecond; more often than this tells nothing new of a window.
-_FASTEST_S = 0.05
-#: More than any package draws; a fall that would mean more is no wrap.
-_MOST_W = 5000.0
-_SHORTEST_S = 0.1
-#: Bytes of a file that are read; a name or number of the kernel is shorter.
-_LONGEST = 64
+#: Counters refresh every millisecond. More frequent readings do not improve a window's energy.
+_MIN_PERIOD_S = 0.05
+#: No package draws more. A decrease that would mean more is no wrap-around.
+_MAX_W = 5000.0
+_MIN_INTERVAL_S = 0.1
+#: Bytes to read of a file. Names and numbers of the kernel are shorter.
+_MAX_BYTES = 64
 
 
 @dataclass
@@ -34,23 +34,24 @@ class _Zone:
     kind: Literal["cpu", "dram"]
     name: str
     path: Path
-    range_uj: int | None  # None: not known, so that a wrap cannot be corrected
+    range_uj: int | None  # None: unknown, so that a wrap-around cannot be corrected
     raw_uj: int = 0
     wrapped_uj: int = 0
     read_s: float = 0.0
 
     def energy_j(self) -> float:
-        """Return the energy since some start, with what was lost by starting again at 0 added.
+        """Return the energy since some start, corrected for wrap-around.
 
-        One wrap between two readings is seen; a reading a second leaves no room for two. A fall
-        that no power could explain is none: it is passed on, and the counter is found at fault.
+        It detects one wrap-around between two readings; with a reading a second there are never
+        two. A decrease that no power could explain is no wrap-around. It is not corrected, and the
+        energy of the window gets a fault.
         """
-        raw, now_s = _number(self.path), time.monotonic()
+        raw, now_s = _read_counter(self.path), time.monotonic()
         if self.range_uj is not None and raw > self.range_uj:
-            self.range_uj = None  # it is not the range
+            self.range_uj = None  # this is not the range
         if raw < self.raw_uj and self.range_uj is not None:
-            gained_j = (self.range_uj - self.raw_uj + raw) * 1e-6
-            if gained_j <= _MOST_W * max(now_s - self.read_s, _SHORTEST_S):
+            increase_j = (self.range_uj - self.raw_uj + raw) * 1e-6
+            if increase_j <= _MAX_W * max(now_s - self.read_s, _MIN_INTERVAL_S):
                 self.wrapped_uj += self.range_uj
         self.raw_uj, self.read_s = raw, now_s
         return (raw + self.wrapped_uj) * 1e-6
@@ -61,9 +62,9 @@ class RaplMeter:
 
     def __init__(self, zones: list[_Zone], period_s: float) -> None:
         self._zones = zones
-        self.period_s = max(period_s, _FASTEST_S)
+        self.period_s = max(period_s, _MIN_PERIOD_S)
         self._problems: list[str] = []
-        self._unnamed: list[Device] = []  # zones that do not tell what they are
+        self._unreadable: list[Device] = []  # zones whose name cannot be read
 
     @classmethod
     def open(cls, target: Target) -> Self:
@@ -74,17 +75,17 @@ class RaplMeter:
         NotAvailable
             The kernel shows none.
         NotPermitted
-            They are root's only; the text says how an administrator changes that.
+            Only root can read them; the message says how an administrator can change that.
         """
         root = Path(os.environ.get(ROOT_VARIABLE, _ROOT))
-        zones, unnamed = [], []
+        zones, unreadable = [], []
         for path in sorted(root.glob("intel-rapl:*")):
             try:
                 zone = _zone(path)
             except (OSError, ValueError) as error:
                 if path.name.count(":") == 1:  # a package or the platform, not a part of one
-                    told = {"failed": f"cannot be read: {one_line(error)}"}
-                    unnamed.append(Device(path.name, "cpu", "an unknown RAPL zone", told))
+                    facts = {"failed": f"cannot be read: {one_line(error)}"}
+                    unreadable.append(Device(path.name, "cpu", "an unknown RAPL zone", facts))
                 continue
             zones += [zone] if zone is not None else []
         if not zones:
@@ -100,7 +101,7 @@ class RaplMeter:
             except (OSError, ValueError) as error:
                 raise NotAvailable(f"{zone.path} cannot be read: {error}") from None
         meter = cls(zones, target.period_s)
-        meter._unnamed = unnamed
+        meter._unreadable = unreadable
         return meter
 
     def devices(self) -> list[Device]:
@@ -108,9 +109,9 @@ class RaplMeter:
         return [
             Device(zone.id, zone.kind, zone.name, {"wraps_at_j": _joules(zone.range_uj)})
             for zone in self._zones
-        ] + self._unnamed
+        ] + self._unreadable
 
-    def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is held back
+    def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
         """Return one reading of each counter that answers."""
         samples = []
         for zone in list(self._zones):
@@ -127,25 +128,25 @@ class RaplMeter:
         return samples
 
     def problems(self) -> list[str]:
-        """Return why counters are read no more."""
+        """Return why counters are not read any more."""
         return list(self._problems)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file stays open."""
 
 
 def _zone(path: Path) -> _Zone | None:
-    """Return a package or memory; cores and the like are parts of a package already.
+    """Return the zone of a package or its memory, None for other parts of a package.
 
     Raises
     ------
     OSError, ValueError
-        The zone does not tell what it is.
+        The name of the zone cannot be read.
     """
     name = _read(path / "name")
     number = path.name.removeprefix("intel-rapl:")
     try:
-        range_uj = _number(path / "max_energy_range_uj")
+        range_uj = _read_counter(path / "max_energy_range_uj")
     except (OSError, ValueError):
         range_uj = 0
     counter = path / "energy_uj"
@@ -153,29 +154,29 @@ def _zone(path: Path) -> _Zone | None:
         return _Zone(f"package-{number}", "cpu", f"processor {name}", counter, range_uj or None)
     if name == "dram":
         socket = number.split(":")[0]
-        told = f"memory of package {socket}"
-        return _Zone(f"dram-{socket}", "dram", told, counter, range_uj or None)
+        name = f"memory of package {socket}"
+        return _Zone(f"dram-{socket}", "dram", name, counter, range_uj or None)
     return None
 
 
 def _read(path: Path) -> str:
-    """Return the text of a file of the kernel; they are short."""
+    """Return the text of a short file of the kernel."""
     with path.open("rb") as file:
-        return file.read(_LONGEST).decode("ascii").strip()
+        return file.read(_MAX_BYTES).decode("ascii").strip()
 
 
-def _number(path: Path) -> int:
+def _read_counter(path: Path) -> int:
     """Return the number in a file of the kernel.
 
     Raises
     ------
     OSError, ValueError
-        There is none, or it does not fit into the kernel's 64 bits.
+        There is no number, or it does not fit into 63 bits.
     """
-    told = _read(path)
-    if not told.isdigit() or int(told) >= 2**63:
-        raise ValueError(f"{told[:20]!a} is no count of microjoules")
-    return int(told)
+    text = _read(path)
+    if not text.isdigit() or int(text) >= 2**63:
+        raise ValueError(f"{text[:20]!a} is no count of microjoules")
+    return int(text)
 
 
 def _joules(microjoules: int | None) -> float | None:

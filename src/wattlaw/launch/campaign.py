@@ -1,7 +1,7 @@
-"""The campaign: walks a plan until every run is done, failed or skipped.
+"""The campaign: executes a plan until every run is done, failed or skipped.
 
-One thread, one loop. Several campaigns may walk one store: a lock per run says whose it is, and
-the kernel drops the lock of a campaign that dies.
+It is one loop in one thread. Several campaigns may work on one store: each run has a lock, and the
+kernel releases the locks of a campaign that dies.
 """
 
 import time
@@ -22,29 +22,29 @@ from wattlaw.study.plan import PlannedRun
 
 _POLL_S = 0.05
 #: Shorter than the pause after a run's end, so that two campaigns on one machine take turns.
-_ROOM_POLL_S = 0.02
+_BUSY_POLL_S = 0.02
 _OTHERS_POLL_S = 0.5
 
 
 class Observer(Protocol):
-    """Is told of every run as it changes."""
+    """Receives the progress of a campaign."""
 
     def started(self, record: RunRecord) -> None:
-        """Note that a run of this campaign has begun."""
+        """Handle the start of a run."""
 
-    def ended(self, record: RunRecord, *, here: bool) -> None:
-        """Note a run that is done, failed or skipped; not ``here`` if it was so already."""
+    def ended(self, record: RunRecord, *, is_new: bool) -> None:
+        """Handle a run that is done, failed or skipped; ``is_new`` if this campaign ended it."""
 
     def waiting(self, runs: int) -> None:
-        """Note that another campaign holds the runs that are left, or the room for them."""
+        """Handle a wait: other campaigns have the remaining runs, or the resources for them."""
 
-    def noted(self, words: str) -> None:
-        """Note how the launcher says that things stand."""
+    def note(self, message: str) -> None:
+        """Handle a status message of the launcher."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many runs of the plan ended how, and what stopped the campaign before its end."""
+    """How many runs of the plan have each status, and what interrupted the campaign."""
 
     done: int
     failed: int
@@ -54,8 +54,8 @@ class Outcome:
 
 
 @dataclass
-class _Own:
-    """A run that this campaign has under way."""
+class _ActiveRun:
+    """A run that this campaign has started or reattached."""
 
     record: RunRecord
     folder: RunFolder
@@ -64,7 +64,7 @@ class _Own:
 
 
 class Campaign:
-    """Walks one plan on one store with one launcher."""
+    """Executes one plan on one store with one launcher."""
 
     def __init__(
         self,
@@ -79,24 +79,25 @@ class Campaign:
         self._launcher, self._observer = launcher, observer
         self._git_commit = git_commit
         self._ended: dict[str, Status] = {}
-        self._own: list[_Own] = []
-        self._tried: dict[str, datetime | None] = {}
-        self._words: str | None = None
+        self._active: list[_ActiveRun] = []
+        #: When each run had finished before this campaign began.
+        self._finished_before: dict[str, datetime | None] = {}
+        self._last_message: str | None = None
 
     def run(self) -> Outcome:
-        """Walk the plan to its end, or until SIGINT, SIGTERM, SIGHUP or ``wattlaw cancel``.
+        """Execute the plan to its end, or until SIGINT, SIGTERM, SIGHUP or ``wattlaw cancel``.
 
-        A run that failed before this campaign began is tried again, once; one that any campaign
-        has tried since is left as it ended.
+        A run that failed before this campaign began is tried again, once. A run that any campaign
+        has tried since then is not.
         """
         self._store.remove_abandoned()
         self._write_plan()
         with stopping(self._store) as stop:
             try:
-                self._walk(stop)
+                self._execute(stop)
             finally:
                 if self._launcher.queue is not None and not stop.is_cancelled:
-                    self._leave_all()
+                    self._detach_all()
                 self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")
         count = list(self._ended.values()).count
         done, failed, skipped = count("done"), count("failed"), count("skipped")
@@ -104,7 +105,7 @@ class Campaign:
         return Outcome(done, failed, skipped, left, stop.by)
 
     def _write_plan(self) -> None:
-        """Record as planned every run that the store does not know; note what is done already."""
+        """Record every new run as planned, and report the runs that are already done."""
         for planned in self._plan:
             folder = self._store.folder(planned.run_id)
             try:
@@ -115,15 +116,15 @@ class Campaign:
                             folder.write(self._new(planned, attempts=0), durable=False)
                     continue
             except (BadInput, NotPermitted) as error:
-                self._note(self._damaged(planned, error), here=True)
+                self._report_end(self._damaged(planned, error), is_new=True)
                 continue
-            self._tried[planned.run_id] = record.finished_at
+            self._finished_before[planned.run_id] = record.finished_at
             if record.status == "done":
                 folder.drop_left()
-                self._note(record, here=False)
+                self._report_end(record, is_new=False)
 
     def _damaged(self, run: PlannedRun, error: WattlawError) -> RunRecord:
-        """Return as failed a run whose folder cannot be used; nothing there is changed."""
+        """Return a failed record for a run whose folder cannot be used; the folder is unchanged."""
         return _failed(self._new(run, attempts=0), str(error))
 
     def _new(self, planned: PlannedRun, attempts: int) -> RunRecord:
@@ -137,64 +138,68 @@ class Campaign:
             git_commit=self._git_commit,
         )
 
-    def _walk(self, stop: Stop) -> None:
-        waiting = [run for run in self._plan if run.run_id not in self._ended]
-        while (waiting or self._own) and stop.by is None:
-            waiting = self._take_up(waiting)
-            waiting, no_room = self._take_what_fits(waiting, stop)
-            self._tell()
-            if waiting and not self._own:
-                self._observer.waiting(len(waiting))
-                time.sleep(_ROOM_POLL_S if no_room else _OTHERS_POLL_S)
-            elif self._own:
-                self._collect()
+    def _execute(self, stop: Stop) -> None:
+        pending = [run for run in self._plan if run.run_id not in self._ended]
+        while (pending or self._active) and stop.by is None:
+            pending = self._reattach_detached(pending)
+            pending, is_busy = self._start_pending(pending, stop)
+            self._report_message()
+            if pending and not self._active:
+                self._observer.waiting(len(pending))
+                time.sleep(_BUSY_POLL_S if is_busy else _OTHERS_POLL_S)
+            elif self._active:
+                self._collect_ended()
                 time.sleep(_POLL_S)
-            stop.look()
+            stop.poll()
 
-    def _tell(self) -> None:
-        """Pass on what the launcher says, when it says something new."""
-        words = self._launcher.status_message()
-        if words and words != self._words:
-            self._observer.noted(words)
-        self._words = words
+    def _report_message(self) -> None:
+        """Report the launcher's status message if it has changed."""
+        message = self._launcher.status_message()
+        if message and message != self._last_message:
+            self._observer.note(message)
+        self._last_message = message
 
-    def _take_up(self, waiting: list[PlannedRun]) -> list[PlannedRun]:
-        """Watch the runs that go on without anybody; return the others. They need no room."""
+    def _reattach_detached(self, pending: list[PlannedRun]) -> list[PlannedRun]:
+        """Watch the runs that are active without a campaign; return the others."""
         detached = self._launcher.detached_run_ids()
         return [
-            run for run in waiting if run.run_id not in detached or not self._take(run, None, None)
+            run
+            for run in pending
+            if run.run_id not in detached or not self._advance(run, None, None)
         ]
 
-    def _take_what_fits(
-        self, waiting: list[PlannedRun], stop: Stop
+    def _start_pending(
+        self, pending: list[PlannedRun], stop: Stop
     ) -> tuple[list[PlannedRun], bool]:
-        """Take runs in the plan's order until one has no room.
+        """Start runs in the plan's order until the resources are busy.
 
-        Returns the runs that are still to be had, and whether room was what they lacked.
+        Returns the runs that are still pending, and whether busy resources are the reason.
         """
-        left: list[PlannedRun] = []
-        for index, run in enumerate(waiting):
-            refusal = self._launcher.unsupported_reason(run.spec)
-            allocation = self._launcher.allocate(run.spec) if refusal is None else None
-            no_room = refusal is None and allocation is None
-            if no_room or stop.by is not None:
-                if allocation is not None:
-                    allocation.release()
-                return left + waiting[index:], no_room
-            if not self._take(run, refusal, allocation):
-                left.append(run)
-        return left, False
+        remaining: list[PlannedRun] = []
+        for index, run in enumerate(pending):
+            unsupported = self._launcher.unsupported_reason(run.spec)
+            allocation = self._launcher.allocate(run.spec) if unsupported is None else None
+            is_busy = unsupported is None and allocation is None
+            if is_busy or stop.by is not None:
+                _release(allocation)
+                return remaining + pending[index:], is_busy
+            if not self._advance(run, unsupported, allocation):
+                remaining.append(run)
+        return remaining, False
 
-    def _take(self, run: PlannedRun, refusal: str | None, allocation: Allocation | None) -> bool:
-        """Watch, start or skip a run, or note how it ended.
+    def _advance(
+        self, run: PlannedRun, unsupported: str | None, allocation: Allocation | None
+    ) -> bool:
+        """Watch, start or skip a run, or report its end.
 
-        Returns False if it is still to be had: another campaign holds it, or it has no room yet.
+        Returns False if the run is still pending: another campaign has its lock, or it has no
+        resources yet.
         """
         folder = self._store.folder(run.run_id)
         lock = RunLock(folder)
         try:
             if not lock.acquire():
-                _let_go(allocation)
+                _release(allocation)
                 return False
             old, attempt, is_damaged = folder.read(), None, False
             is_over = old is not None and self._has_ended(old)
@@ -203,26 +208,25 @@ class Campaign:
         except (BadInput, NotPermitted) as error:
             old, is_over, is_damaged = self._damaged(run, error), True, True
         if old is not None and is_over:
-            _let_go(allocation, lock)
-            self._note(old, here=is_damaged)
+            _release(allocation, lock)
+            self._report_end(old, is_new=is_damaged)
             return True
         if old is not None and attempt is not None:
-            _let_go(allocation)
-            self._watch(_Own(old, folder, lock, attempt))
+            _release(allocation)
+            self._watch(_ActiveRun(old, folder, lock, attempt))
             return True
         if allocation is not None:
             return self._start(run, old, folder, lock, allocation)
-        if refusal is not None:
-            skipped = self._new(run, old.attempts if old else 0)
-            skipped = skipped.model_copy(update={"status": "skipped", "reason": refusal})
-            self._end(skipped, folder, lock)
+        if unsupported is not None:
+            record = self._new(run, old.attempts if old else 0)
+            self._end(_skipped(record, unsupported), folder, lock)
             return True
         lock.release()
         return False
 
     def _has_ended(self, old: RunRecord) -> bool:
-        """Say whether a run needs nothing more: done, or failed by itself since we began."""
-        tried_elsewhere = old.finished_at != self._tried.get(old.run_id)
+        """Say whether a run is complete: done, or failed on its own since the campaign began."""
+        tried_elsewhere = old.finished_at != self._finished_before.get(old.run_id)
         failed = old.status == "failed" and not old.interrupted
         return old.status == "done" or (failed and tried_elsewhere)
 
@@ -234,74 +238,72 @@ class Campaign:
         lock: RunLock,
         allocation: Allocation,
     ) -> bool:
-        """Start a run; False if it has no room yet."""
+        """Start a run; return False if the resources are busy."""
         attempts = old.attempts if old else 0
         record = self._new(run, attempts).model_copy(update={"notes": _history(old)})
-        if old is not None:  # what was cut before and went on is part of the run
-            kept = tuple(one for one in old.interruptions if one.has_progress)
+        if old is not None:  # the run continues from the checkpoints of these attempts
+            kept = tuple(item for item in old.interruptions if item.has_progress)
             record = record.model_copy(update={"interruptions": kept})
         if self._launcher.queue is None:
-            told = {"status": "running", "started_at": now(), "attempts": attempts + 1}
-            record = record.model_copy(update=told)
+            running = {"status": "running", "started_at": now(), "attempts": attempts + 1}
+            record = record.model_copy(update=running)
         try:
             folder.write(record, durable=self._launcher.is_durable)
             if self._launcher.queue is None:
                 folder.live(record.attempts).mkdir(parents=True)
             attempt = self._launcher.start(record, folder, allocation)
         except ResourcesBusy:
-            _let_go(allocation, lock)
+            _release(allocation, lock)
             return False
         except NotAvailable as error:
             allocation.release()
-            skipped = record.model_copy(update={"status": "skipped", "reason": str(error)})
-            self._end(skipped, folder, lock)
-        except Exception as error:  # one run's start must not be the campaign's end
+            self._end(_skipped(record, str(error)), folder, lock)
+        except Exception as error:  # one run must not end the campaign
             allocation.release()
             self._end(_failed(record, f"could not be started: {one_line(error)}"), folder, lock)
         else:
-            self._watch(_Own(record, folder, lock, attempt))
+            self._watch(_ActiveRun(record, folder, lock, attempt))
         return True
 
-    def _watch(self, own: _Own) -> None:
-        self._own.append(own)
-        self._observer.started(own.record)
+    def _watch(self, run: _ActiveRun) -> None:
+        self._active.append(run)
+        self._observer.started(run.record)
 
-    def _collect(self) -> None:
-        """Bring home every attempt of ours that has ended."""
-        for own in list(self._own):
-            ended = _ended(own.attempt)
+    def _collect_ended(self) -> None:
+        """Finalize every active run whose attempt has ended."""
+        for run in list(self._active):
+            ended = _poll(run.attempt)
             if ended is not None:
-                self._own.remove(own)
-                self._finalize_run(own, ended)
+                self._active.remove(run)
+                self._finalize_run(run, ended)
 
-    def _leave_all(self) -> None:
-        """Let go of the attempts that live on."""
-        while self._own:
-            self._own.pop().lock.release()
+    def _detach_all(self) -> None:
+        """Release the locks of attempts that continue without this campaign."""
+        while self._active:
+            self._active.pop().lock.release()
 
     def _stop_all(self, reason: str) -> None:
-        """Stop every attempt, whatever fails on the way; one that has just ended counts so."""
-        found = [(own, _ended(own.attempt)) for own in self._own]
-        self._own = []
-        for own, ended in found:
+        """Stop every attempt; an attempt that has just ended keeps its own outcome."""
+        polled = [(run, _poll(run.attempt)) for run in self._active]
+        self._active = []
+        for run, ended in polled:
             if ended is None:
-                own.attempt.stop()
-        for own, before in found:
-            # A launcher may have let it come to its end instead, and brought it home.
-            after = before or _ended(own.attempt)
-            ended = after if before or (after and after.record) else None
-            stopped = _failed(own.record, reason).model_copy(update={"interrupted": True})
-            if ended is None:
-                self._end(stopped, own.folder, own.lock)
+                run.attempt.stop()
+        for run, ended_before in polled:
+            # The launcher may have waited for the attempt's end and written its record.
+            ended = ended_before or _poll(run.attempt)
+            if ended is not None and (ended_before or ended.record):
+                self._finalize_run(run, ended)
             else:
-                self._finalize_run(own, ended)
+                stopped = _failed(run.record, reason).model_copy(update={"interrupted": True})
+                self._end(stopped, run.folder, run.lock)
 
-    def _finalize_run(self, own: _Own, ended: Ended) -> None:
+    def _finalize_run(self, run: _ActiveRun, ended: Ended) -> None:
         if ended.record is None:
-            self._end(_result(own, ended), own.folder, own.lock)
-        else:  # it is in the store as it is
-            own.lock.release()
-            self._note(ended.record, here=True)
+            self._end(_result(run, ended), run.folder, run.lock)
+        else:  # the launcher has stored it
+            run.lock.release()
+            self._report_end(ended.record, is_new=True)
 
     def _end(self, record: RunRecord, folder: RunFolder, lock: RunLock) -> None:
         record = record.model_copy(update={"finished_at": now()})
@@ -309,49 +311,53 @@ class Campaign:
             folder.write(record, durable=self._launcher.is_durable)
             if record.status == "done":
                 folder.drop_live()
-        except OSError as error:  # a full disk; it is told all the same, and shows as interrupted
-            told = "; ".join(filter(None, [record.reason, f"not recorded: {one_line(error)}"]))
-            record = _failed(record, told)
+        except OSError as error:  # a full disk: the run is reported, and its record is unfinished
+            reasons = [record.reason, f"not recorded: {one_line(error)}"]
+            record = _failed(record, "; ".join(filter(None, reasons)))
         lock.release()
-        self._note(record, here=True)
+        self._report_end(record, is_new=True)
 
-    def _note(self, record: RunRecord, *, here: bool) -> None:
+    def _report_end(self, record: RunRecord, *, is_new: bool) -> None:
         self._ended[record.run_id] = record.status
-        self._observer.ended(record, here=here)
+        self._observer.ended(record, is_new=is_new)
 
 
-def _let_go(allocation: Allocation | None, lock: RunLock | None = None) -> None:
-    for one in (allocation, lock):
-        if one is not None:
-            one.release()
+def _release(allocation: Allocation | None, lock: RunLock | None = None) -> None:
+    for resource in (allocation, lock):
+        if resource is not None:
+            resource.release()
 
 
-def _ended(attempt: Attempt) -> Ended | None:
+def _poll(attempt: Attempt) -> Ended | None:
     try:
         return attempt.poll()
-    except Exception as error:  # a launcher's mistake fails the run, not the campaign
+    except Exception as error:  # an error of the launcher fails the run, not the campaign
         attempt.stop()
         return Ended(f"could not be watched: {one_line(error)}")
 
 
-def _result(own: _Own, ended: Ended) -> RunRecord:
+def _result(run: _ActiveRun, ended: Ended) -> RunRecord:
     if ended.reason is not None:
-        return _failed(own.record, ended.reason)
+        return _failed(run.record, ended.reason)
     try:
-        record = finish(own.record, own.folder)
+        record = finish(run.record, run.folder)
         return record.model_copy(update={"notes": (*record.notes, *ended.notes)})
-    except Exception as error:  # one run's end must not be the campaign's
-        return _failed(own.record, f"could not be finished: {one_line(error)}")
+    except Exception as error:  # one run must not end the campaign
+        return _failed(run.record, f"could not be finished: {one_line(error)}")
 
 
 def _history(old: RunRecord | None) -> tuple[str, ...]:
-    """Return how the attempts before went."""
+    """Return a note for each earlier attempt."""
     if old is None or not old.attempts or old.status == "skipped":
         return ()
-    if old.status == "planned":  # it was given back to its launcher, and its history with it
+    if old.status == "planned":  # it was requeued with its notes
         return old.notes
     return (*old.notes, f"attempt {old.attempts}: {old.reason or 'interrupted'}")
 
 
 def _failed(record: RunRecord, reason: str) -> RunRecord:
     return record.model_copy(update={"status": "failed", "reason": reason})
+
+
+def _skipped(record: RunRecord, reason: str) -> RunRecord:
+    return record.model_copy(update={"status": "skipped", "reason": reason})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from wattlaw.errors import WattlawError
 from wattlaw.launch.queue import Queue
-from wattlaw.launch.run_status import queues
+from wattlaw.launch.run_status import load_queues
 from wattlaw.store.record import now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
@@ -18,7 +18,7 @@ _WAIT_S, _LOOK_S = 60.0, 1.0
 class Cancelled:
     """What was ended: jobs, and runs that are noted as interrupted; what is left all the same.
 
-    ``troubles`` tell which queues could not be emptied; the runs there are as they were.
+    ``troubles`` tell which load_queues could not be emptied; the runs there are as they were.
     """
 
     jobs: int
@@ -62,7 +62,7 @@ def cancel(store: Store) -> Cancelled:
     """
     store.cancel()  # first, so that no campaign submits what was just cancelled
     end_s = time.monotonic() + _WAIT_S
-    found, troubles = queues()
+    found, troubles = load_queues()
     endings = [_Ending(store, queue) for queue in found]
     while True:
         for ending in endings:
@@ -105,7 +105,7 @@ def _is_under_way(folder: RunFolder, emptied: Collection[Queue]) -> bool:
     record = folder.read()
     if record is None or record.status not in ("planned", "running"):
         return False
-    return RunLock(folder).is_held() or any(queue.has(folder) for queue in emptied)
+    return RunLock(folder).is_held() or any(queue.was_submitted(folder) for queue in emptied)
 
 
 def _note(folder: RunFolder) -> bool:

@@ -15,7 +15,7 @@ from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.isolation import user_environment
 from wattlaw.launch.finish import write_limits
-from wattlaw.launch.limits import refusal, restore_stale_limits
+from wattlaw.launch.limits import restore_stale_limits, unsupported_limits_reason
 from wattlaw.launch.recording import Recording
 from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
 from wattlaw.limits.requests import Limits
@@ -40,7 +40,7 @@ _PASSED_ON = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCommand:
     """How a measured command went."""
 
     exit_code: int
@@ -56,7 +56,7 @@ def measure(
     prior_clocks_are_default: bool = False,
     sample_hz: float = 10.0,
     assume_cpu_w: float | None = None,
-) -> Measured:
+) -> MeasuredCommand:
     """Run a command to its end with a sampler beside it, and store it as a run.
 
     It gets our input and output and its exit code is ours; signals that we get, it gets.
@@ -72,7 +72,9 @@ def measure(
         raise BadInput(f"measure: no such command: {command[0] if command else 'none was given'!a}")
     restore_stale_limits()
     boards = visible_gpu_ids()
-    refused = refusal(limits, boards, prior_clocks_are_default=prior_clocks_are_default)
+    refused = unsupported_limits_reason(
+        limits, boards, prior_clocks_are_default=prior_clocks_are_default
+    )
     if refused is not None:
         raise NotAvailable(refused)
     spec = RunSpec(
@@ -107,7 +109,7 @@ def measure(
         trouble = _released(held)
     recording.window(epoch=0, phase=PHASE, warmup=False, start_ns=start_ns, duration_s=duration_s)
     record = recording.end(_reason(code), notes=trouble)
-    return Measured(code if code >= 0 else _SIGNALLED - code, record, recording.folder)
+    return MeasuredCommand(code if code >= 0 else _SIGNALLED - code, record, recording.folder)
 
 
 def _released(held: LimitLease | None) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import one_line
-from wattlaw.launch.attempts import missing_of, windows_of_all
-from wattlaw.limits.restore import SAME_W
-from wattlaw.store.files import read_text, write_text
+from wattlaw.files import read_text, write_text
+from wattlaw.launch.attempts import merged_windows, missing_windows
+from wattlaw.limits.restore import LIMIT_TOLERANCE_W
 from wattlaw.store.record import ClockReport, Facts, LimitReport, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.telemetry.sampler import report_path
@@ -45,7 +45,7 @@ def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
     comes back as failed with what is missing. Any other file that is damaged is a note.
     """
     damage: list[str] = []
-    missing = missing_of(record, windows_of_all(record, folder, damage)[0])
+    missing = missing_windows(record, merged_windows(record, folder, damage)[0])
     if missing is not None and damage:
         missing = f"{missing} ({folder.live(record.attempts)}: {'; '.join(damage)})"
     missing = missing or _stop(record, folder)
@@ -61,7 +61,7 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     from wattlaw.store.schema import EPOCHS, TELEMETRY
 
     notes = [*record.notes]
-    windows, attempts = windows_of_all(record, folder, notes)
+    windows, attempts = merged_windows(record, folder, notes)
     samples = pa.concat_tables([folder.samples(attempt, notes) for attempt in attempts])
     columns = [windows[name] for name in windows.schema.names]
     reports = tuple(one for number in attempts for one in _sampler_reports(folder, number, notes))
@@ -104,10 +104,10 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     )
 
 
-def failure_of(folder: RunFolder, attempt: int, exit_code: int) -> str:
+def failure_reason(folder: RunFolder, attempt: int, exit_code: int) -> str:
     """Return why an attempt failed, from its agents' words or else from the exit code."""
     told = failures.first_failure(folder.live(attempt))
-    return told or f"{failures.of_agent(exit_code)}; see {folder.log_path}"
+    return told or f"{failures.reason_of_agent(exit_code)}; see {folder.log_path}"
 
 
 def _stop(record: RunRecord, folder: RunFolder) -> str | None:
@@ -221,7 +221,7 @@ def _not_enforced(
         clock_mhz = own["sm_clock_mhz"].to_numpy()[is_inside]
         if limit.power_limit_w is not None:
             known_w = [limit.power_limit_w, limit.power_limit_enforced_w or limit.power_limit_w]
-            off = np.abs(np.subtract.outer(enforced_w, known_w)).min(axis=1) > SAME_W
+            off = np.abs(np.subtract.outer(enforced_w, known_w)).min(axis=1) > LIMIT_TOLERANCE_W
             if off.any():
                 told = f"enforced {enforced_w[off].max():g} W at times"
                 yield f"{limit.device} {told} instead of {limit.power_limit_w:g} W"

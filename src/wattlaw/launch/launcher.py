@@ -1,4 +1,4 @@
-"""The seam for places where runs happen: a ``Launcher`` starts runs, tells of them, stops them."""
+"""The interface of launchers: a ``Launcher`` starts, watches and stops runs."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ GROUP = "wattlaw.launchers"
 
 
 class ResourcesBusy(WattlawError):
-    """A run that could not be started now may be later; the text says what it waits for."""
+    """A run cannot be started now, but it may be later; the message says what it waits for."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How an attempt ended; ``reason`` is None when it ended well.
+    """The end of an attempt; ``reason`` is None if it succeeded.
 
-    A launcher that has put a run's record, and the tables of a done one, in the store itself
-    gives that ``record``; the live files of others are brought home.
+    A launcher that stores a run's record and tables itself sets ``record``. For other launchers
+    the campaign converts the live files of the attempt.
     """
 
     reason: str | None = None
@@ -33,101 +33,100 @@ class Ended:
 
 
 class Attempt(Protocol):
-    """One attempt at a run, under way or ended."""
+    """One attempt at a run, active or ended."""
 
     def poll(self) -> Ended | None:
-        """Return how it ended, or None while it is under way; never waits for its end."""
+        """Return how the attempt ended, or None while it is active; does not block."""
 
     def stop(self) -> None:
-        """End it and everything that it started, and wait until nothing is left."""
+        """End the attempt and every process that it started, and wait for their end."""
 
 
 class Allocation(Protocol):
-    """The room that one run takes."""
+    """The resources of one run."""
 
     def release(self) -> None:
-        """Give it back; more than once is harmless."""
+        """Release the resources; repeated calls do nothing."""
 
 
 class Launcher(Protocol):
     """Registered under the entry point ``wattlaw.launchers``."""
 
-    #: Whether what runs leave is worth waiting for the disk, as measurements are: a power cut
-    #: costs them nothing. What is not is whole or not there only as long as the system runs.
+    #: Whether writes wait for the disk (fsync), so that results survive a power failure.
+    #: Measurements do; simulated results can be computed again.
     is_durable: bool
-    #: Where attempts live on without us, and number themselves, None where they end with us. A
-    #: campaign that is asked to end leaves such attempts, and a later one takes up those it finds.
+    #: The scheduler's queue if attempts outlive the campaign and number themselves; None if they
+    #: end with the campaign. A campaign that is interrupted leaves attempts in a queue running,
+    #: and a later campaign reattaches to them.
     queue: Queue | None
 
     @classmethod
     def resolve(cls, launch: Launch) -> Launch:
-        """Return a study's launch with what this launcher knows before it starts anything.
+        """Return the launch settings of a study with the launcher's own values filled in.
 
-        That is the hardware's label and the GPUs per node, which are part of runs' identity.
+        These are the label of the hardware and the GPUs per node, which are part of a run's
+        identity.
 
         Raises
         ------
         wattlaw.errors.BadInput
-            Settings of this launcher are missing or do not fit together.
+            Settings of this launcher are missing or contradict each other.
         """
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:
-        """Get ready to launch runs of a store.
+        """Return a launcher that is ready to launch runs of a store.
 
         Raises
         ------
         wattlaw.errors.NotAvailable
-            What this launcher needs is not there.
+            A program or device that the launcher needs is missing.
         """
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
-        """Return why a run can never happen here (it is skipped), or None."""
+        """Return why this launcher can never execute a run, so that it is skipped, or None."""
 
     def allocate(self, spec: RunSpec) -> Allocation | None:
-        """Take the room that a run needs beside those under way; None while there is none."""
+        """Return the resources for a run, or None while they are busy."""
 
     def start(self, record: RunRecord, folder: RunFolder, allocation: Any) -> Attempt:
-        """Start the attempt that ``record.attempts`` numbers; its live folder is there.
+        """Start attempt number ``record.attempts``; its live folder exists.
 
-        The attempt releases ``allocation``, which came from this launcher, when it has ended.
+        The attempt releases ``allocation``, which this launcher has returned, when it has ended.
 
         Raises
         ------
         wattlaw.errors.NotAvailable
-            What the run asks for, such as a power limit, cannot be had; it is skipped.
+            A requirement of the run, such as a power limit, cannot be met; the run is skipped.
         ResourcesBusy
-            It can be had later.
+            The resources are busy; the run is tried again later.
         """
 
     def detached_run_ids(self) -> Collection[str]:
-        """Return the ids of runs of this store that are under way and that nobody here watches."""
+        """Return the ids of active runs of this store that this launcher does not watch."""
 
     def reattach(self, record: RunRecord, folder: RunFolder) -> Attempt | None:
-        """Return the attempt at a run that an earlier campaign has left, None where none is."""
+        """Return the attempt that an earlier campaign has started, None if there is none."""
 
     def status_message(self) -> str | None:
-        """Return in a few words how things stand, where there is more to tell than the runs."""
+        """Return a short message about the launcher's own state, such as its queue, or None."""
 
     def close(self) -> None:
-        """Let go of what the launcher holds beside its attempts.
-
-        They have all ended, or live on by themselves.
-        """
+        """Release the launcher's own resources; its attempts have ended or are detached."""
 
 
 class AttachedLauncher:
-    """What launchers have in common whose attempts end with the process that started them."""
+    """Base of launchers whose attempts end with the process that started them."""
 
     queue = None
 
     def detached_run_ids(self) -> Collection[str]:
-        """Return nothing: nothing goes on without us."""
+        """Return nothing: no attempt outlives its launcher."""
         return ()
 
     def reattach(self, record: RunRecord, folder: RunFolder) -> None:
-        """Return None: nothing is left of an attempt."""
+        """Return None: no attempt outlives its launcher."""
 
     def status_message(self) -> str | None:
-        """Return None: the runs say it all."""
+        """Return None: the launcher has no state of its own."""
         return None

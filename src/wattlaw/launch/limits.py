@@ -1,4 +1,4 @@
-"""Limits around a run: when they cannot be, and what earlier ones have left."""
+"""Power and clock limits of a run: whether they can be set, and limits that dead runs have left."""
 
 import sys
 from collections.abc import Sequence
@@ -10,39 +10,41 @@ from wattlaw.limits.state_folder import StateFolder
 from wattlaw.study.model import Setting
 
 
-def limits_of(setting: Setting) -> Limits:
-    """Return what a setting asks to be limited."""
+def requested_limits(setting: Setting) -> Limits:
+    """Return the limits of a setting."""
     return Limits(setting.power_limit_w, setting.clock_limit_mhz)
 
 
-def refusal(limits: Limits, boards: Sequence[str], *, prior_clocks_are_default: bool) -> str | None:
-    """Return why limits can never be set here, as far as it can be told without trying."""
+def unsupported_limits_reason(
+    limits: Limits, boards: Sequence[str], *, prior_clocks_are_default: bool
+) -> str | None:
+    """Return why limits can never be set here, or None; nothing is tried."""
     if limits.are_none:
         return None
     if not boards:
-        return "asks for a power or clock limit; no GPU here is ours to limit"
+        return "asks for a power or clock limit; no GPU is visible here"
     if limits.clock_limit_mhz is not None and not prior_clocks_are_default:
         return (
-            "asks for a clock limit, and a clock lock that is there already cannot be read, and so "
-            "not be given back; state 'prior_clocks: default' (launch) if none is"
+            "asks for a clock limit, but the present clock lock cannot be read and so not be "
+            "restored; set launch.prior_clocks to default if the clocks are not locked"
         )
     return None
 
 
 def restore_stale_limits() -> None:
-    """Give back, and tell, what runs that died have left limited on this machine.
+    """Restore the limits that dead runs have left on this machine, and print what was restored.
 
-    What is wrong with the folder is told, and stops nobody who limits nothing.
+    Problems with the state folder are printed and do not raise.
     """
     try:
-        found, survey = restore_stale(StateFolder())
+        outcomes, survey = restore_stale(StateFolder())
     except WattlawError as error:
         print(f"wattlaw: {error}", file=sys.stderr)
         return
     for line in (*survey.damaged, *survey.ignored):
         print(f"wattlaw: {line}", file=sys.stderr)
-    for left in found:
-        if left.state == "given back":
-            print(f"wattlaw: gave back the limits of {left.saved.device}", file=sys.stderr)
-        elif left.state in ("not given back", "another user's"):
-            print(f"wattlaw: {left.saved.device}: {left.reason}", file=sys.stderr)
+    for outcome in outcomes:
+        if outcome.state == "restored":
+            print(f"wattlaw: restored the limits of {outcome.saved.device}", file=sys.stderr)
+        elif outcome.state in ("not restored", "of another user"):
+            print(f"wattlaw: {outcome.saved.device}: {outcome.reason}", file=sys.stderr)

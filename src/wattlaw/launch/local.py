@@ -14,14 +14,14 @@ from typing import Self
 from wattlaw import processes
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import NotAvailable
+from wattlaw.files import naming, open_regular
 from wattlaw.isolation import own_environment, own_python
-from wattlaw.launch.finish import failure_of, write_limits
+from wattlaw.launch.finish import failure_reason, write_limits
 from wattlaw.launch.launcher import AttachedLauncher, Ended
-from wattlaw.launch.limits import limits_of, refusal, restore_stale_limits
+from wattlaw.launch.limits import requested_limits, restore_stale_limits, unsupported_limits_reason
 from wattlaw.launch.rendezvous import Rendezvous
 from wattlaw.launch.slots import SlotLease, Slots
 from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
-from wattlaw.store.files import naming, open_regular
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -49,7 +49,7 @@ class LocalLauncher(AttachedLauncher):
     launch
         Settings of the study.
     gpus
-        The GPUs that torch can use, by UUID.
+        The GPUs that torch can use, or all visible ones where torch is not installed, by UUID.
     boards
         The NVIDIA boards that are ours, by UUID. Where torch cannot use them, a run is metered,
         and limited if it asks for it, with all of them.
@@ -70,11 +70,11 @@ class LocalLauncher(AttachedLauncher):
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - any store is as good
-        """Count the GPUs; raises ``NotAvailable`` when torch is not there or cannot be used."""
-        if importlib.util.find_spec("torch") is None:
-            raise NotAvailable("torch is not installed; try: pip install 'wattlaw[train]'")
+        """Count the GPUs; raises ``NotAvailable`` when torch is installed and cannot be used."""
         restore_stale_limits()
         boards = visible_gpu_ids()
+        if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
+            return cls(launch, boards, boards)
         return cls(launch, _gpus() if boards or _has_driver() else [], boards)
 
     @cached_property
@@ -96,24 +96,24 @@ class LocalLauncher(AttachedLauncher):
         if setting.gpus > self.capacity:
             what = "GPUs" if self._gpus else "workers (launch.gpus_per_node, or its cores)"
             return f"needs {setting.gpus} workers; this machine holds {self.capacity} {what}"
-        return refusal(
-            limits_of(setting),
+        return unsupported_limits_reason(
+            requested_limits(setting),
             self._boards,
             prior_clocks_are_default=self._launch.prior_clocks == "default",
         )
 
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
         """Take a place among ``max_parallel`` runs, and one for each worker."""
-        run = self._slots.claim([f"run-{i}" for i in range(self._launch.max_parallel)], 1)
+        run = self._slots.acquire([f"run-{i}" for i in range(self._launch.max_parallel)], 1)
         if run is None:
             return None
         names = self._gpus or [f"cpu-{i}" for i in range(self.capacity)]
-        workers = self._slots.claim(names[: self.capacity], spec.setting.gpus)
+        workers = self._slots.acquire(names[: self.capacity], spec.setting.gpus)
         if workers is None:
             run.release()
             return None
         allocation = LocalAllocation(run, workers)
-        if not limits_of(spec.setting).are_none:
+        if not requested_limits(spec.setting).are_none:
             boards = workers.names if self._gpus else self._boards
             try:
                 allocation.lease = acquire(boards)
@@ -148,7 +148,7 @@ class LocalLauncher(AttachedLauncher):
         if allocation.refusal is not None:
             raise allocation.refusal
         if allocation.lease is not None:
-            applied = allocation.lease.apply(limits_of(record.spec.setting))
+            applied = allocation.lease.apply(requested_limits(record.spec.setting))
             write_limits(folder.live(record.attempts), socket.gethostname(), applied)
         rendezvous = allocation.rendezvous = Rendezvous(folder.live(record.attempts).resolve())
         environment = {
@@ -232,7 +232,7 @@ class LocalAttempt:
             code = self._process.poll()
             limit = self._timeout_s
             if code is not None:
-                reason = failure_of(self._folder, self._record.attempts, code) if code else None
+                reason = failure_reason(self._folder, self._record.attempts, code) if code else None
                 self._room.release()
                 trouble = (self._room.trouble,) if self._room.trouble else ()
                 self._ended = Ended(reason, trouble)

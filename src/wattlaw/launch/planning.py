@@ -86,7 +86,7 @@ def statuses(
     }
 
 
-def counted(statuses: Iterable[str]) -> dict[str, int]:
+def count_statuses(statuses: Iterable[str]) -> dict[str, int]:
     """Return how many runs have each status, in the order in which a run goes through them."""
     order = ("done", "failed", "skipped", "interrupted", "running", "queued", "planned", "damaged")
     count = Counter(statuses)

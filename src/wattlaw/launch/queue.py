@@ -52,7 +52,7 @@ class Queue(Protocol):
             The scheduler does not answer, or does not let this user.
         """
 
-    def has(self, folder: RunFolder) -> bool:
+    def was_submitted(self, folder: RunFolder) -> bool:
         """Say whether a run was ever given to the scheduler.
 
         Raises
@@ -61,5 +61,5 @@ class Queue(Protocol):
             What tells it cannot be read.
         """
 
-    def shown(self, launch: Launch, run: PlannedRun, store: Store) -> str:
+    def submission_command(self, launch: Launch, run: PlannedRun, store: Store) -> str:
         """Return how a run would be submitted, for people to look at."""

@@ -1,47 +1,46 @@
-"""A run that is recorded where it happens: a measured command, or a tracked part of a script."""
+"""A run that is recorded where it executes: a measured command, or a tracked part of a program."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
 import time
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from wattlaw import crash, machine
 from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput
+from wattlaw.files import open_regular, write_text
 from wattlaw.isolation import own_environment, own_python
-from wattlaw.store.files import open_regular, write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec
-from wattlaw.telemetry import sampler
+from wattlaw.telemetry.sampler_process import SamplerProcess
 from wattlaw.telemetry.windows import open_windows, write_window
+from wattlaw.training.environment import ATTEMPT, RUN_FOLDER, host_name
 
-_READY_S = 15.0
-#: A sampler notices after 15 s at most that a driver hangs.
-_SAMPLER_GRACE_S = 20.0
 #: The last reading must lie after the end of the last window: counters refresh every 0.1 s.
 _AFTER_S = 0.15
 _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers")
 
 
 class Recording:
-    """One run with a sampler beside it, from ``begin`` to ``end``.
+    """One run with a sampler, from ``begin`` to ``end``.
 
-    A run that is recorded again is its next repeat.
+    Every recording of the same setting is a new repeat.
 
     Parameters
     ----------
     store
-        Where the run goes.
+        Where the run is stored.
     spec
-        What it is; its repeat is the first that the store does not have.
+        The run; its repeat becomes the first one that the store does not have.
     target
         What the sampler meters.
     """
@@ -49,11 +48,11 @@ class Recording:
     def __init__(self, store: Store, spec: RunSpec, target: Target) -> None:
         self._store, self._spec, self._target = store, spec, target
         self.host = socket.gethostname()
-        self.warmup_epochs = 0  # a program that is tracked by itself names its own
-        self._sampler: subprocess.Popen[bytes] | None = None
+        self.warmup_epochs = 0  # the program marks its own warm-up
+        self._sampler: SamplerProcess | None = None
 
     def begin(self) -> None:
-        """Make the run and start sampling; returns when meters are open.
+        """Create the run and start the sampler; return when its meters are open.
 
         Raises
         ------
@@ -61,7 +60,7 @@ class Recording:
             The store cannot be written.
         """
         self._store.create()
-        self.folder, self._lock, spec = self._place()
+        self.folder, self._lock, spec = self._next_repeat()
         self.record = RunRecord(
             run_id=self.folder.run_id,
             study=spec.workload.name,
@@ -76,64 +75,52 @@ class Recording:
         self.live = self.folder.live(1)
         self.live.mkdir(parents=True)
         self._windows: LiveWriter = open_windows(self.live, self.host)
-        self._begin_sampling()
+        with open_regular(self.folder.log_path, append=True) as log:
+            self._sampler = SamplerProcess(self.live, self.host, self._target, log=log)
+        self._sampler.wait_until_ready()
 
-    def _place(self) -> tuple[RunFolder, RunLock, RunSpec]:
+    def _next_repeat(self) -> tuple[RunFolder, RunLock, RunSpec]:
         for repeat in count(self._spec.repeat):
             spec = self._spec.model_copy(update={"repeat": repeat})
             folder = self._store.folder(run_id(spec))
             lock = RunLock(folder)
-            with contextlib.suppress(BadInput):  # of a damaged run, which stays as it is
+            with contextlib.suppress(BadInput):  # a damaged run stays as it is
                 if folder.read() is None and lock.acquire():
                     if folder.read() is None:
                         return folder, lock, spec
                     lock.release()
         raise AssertionError("repeats have no end")
 
-    def _begin_sampling(self) -> None:
-        line = sampler.command(self.live, self.host, self._target)
-        with open_regular(self.folder.log_path, append=True) as log:
-            self._sampler = subprocess.Popen(
-                line,
-                env=own_environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        end_s = time.monotonic() + _READY_S
-        stream = sampler.stream_path(self.live, self.host)
-        while not stream.exists() and self._sampler.poll() is None and time.monotonic() < end_s:
-            time.sleep(0.005)
-
     def window(self, **window: Any) -> None:
         """Write one finished window."""
         write_window(self._windows, self.host, **window)
 
     def end(self, reason: str | None = None, notes: tuple[str, ...] = ()) -> RunRecord:
-        """Stop sampling and bring the run home; with a reason it is kept as failed."""
+        """Stop the sampler and store the run; with a reason the run has failed."""
         self._end_live()
         self.record = finalize_recording(self.record, self.folder, reason, notes)
         self._lock.release()
         return self.record
 
     def end_at_exit(self, reason: str) -> None:
-        """Do so while the interpreter shuts down, when libraries cannot be imported any more."""
+        """Store the run as failed in a new process: at exit, libraries cannot be imported."""
         self._end_live()
         line = own_python("-m", "wattlaw.launch.recording", str(self.folder.path), reason)
         subprocess.run(line, env=own_environment(), check=False, stdin=subprocess.DEVNULL)
         self._lock.release()
 
     def abandon(self) -> None:
-        """Stop sampling and let the run go as it is; never raises."""
+        """Stop the sampler and leave the run as it is; never raises."""
         with contextlib.suppress(Exception):
-            self._end_sampling()
+            if self._sampler is not None:
+                self._sampler.stop()
         with contextlib.suppress(Exception):
             self._lock.release()
 
     def _end_live(self) -> None:
         time.sleep(_AFTER_S)
-        self._end_sampling()
+        if self._sampler is not None:
+            self._sampler.stop()
         self._windows.close()
         facts = Facts(
             hosts=(self.host,),
@@ -143,14 +130,45 @@ class Recording:
         )
         write_text(self.live / f"facts.{self.host}.json", facts.model_dump_json())
 
-    def _end_sampling(self) -> None:
-        if self._sampler is None:
-            return
-        self._sampler.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._sampler.wait(_SAMPLER_GRACE_S)
-        self._sampler.kill()
-        self._sampler.wait()
+
+class NestedRecording:
+    """The recording of a program that ``wattlaw run`` has started: it writes windows only.
+
+    The node agent runs the sampler, and the campaign stores the run.
+    """
+
+    _stream: ClassVar[LiveWriter | None] = None  # shared by all recordings of the process
+
+    def __init__(self, folder: RunFolder, attempt: int) -> None:
+        self.folder, self._attempt = folder, attempt
+        self.warmup_epochs = 0
+
+    @classmethod
+    def of_environment(cls) -> Self:
+        """Return the recording of the run that this process's environment names."""
+        return cls(RunFolder(Path(os.environ[RUN_FOLDER])), int(os.environ.get(ATTEMPT, "1")))
+
+    def begin(self) -> None:
+        """Read the study's number of warm-up epochs."""
+        record = self.folder.read()
+        if record is not None:
+            self.warmup_epochs = record.spec.measure.warmup_epochs
+
+    def window(self, **window: Any) -> None:
+        """Write one finished window; without any, the whole program is one window."""
+        host = host_name()
+        if NestedRecording._stream is None:
+            NestedRecording._stream = open_windows(self.folder.live(self._attempt), host)
+        write_window(NestedRecording._stream, host, **window)
+
+    def end(self, reason: str | None = None) -> RunRecord | None:
+        """Do nothing: the launcher stores the run by the program's exit code."""
+
+    def end_at_exit(self, reason: str) -> None:
+        """Do nothing."""
+
+    def abandon(self) -> None:
+        """Do nothing."""
 
 
 def finalize_recording(
@@ -162,15 +180,15 @@ def finalize_recording(
     record = finalize_run(record, folder)
     if reason is not None:
         record = record.model_copy(update={"status": "failed", "reason": reason})
-    told = {"finished_at": now(), "notes": (*record.notes, *notes)}
-    record = record.model_copy(update=told)
+    changes = {"finished_at": now(), "notes": (*record.notes, *notes)}
+    record = record.model_copy(update=changes)
     folder.write(record)
     folder.drop_live()
     return record
 
 
 def main() -> None:
-    """Bring home the run in the folder named first, as failed for the reason named second."""
+    """Store the run in the folder of the first argument as failed for the second's reason."""
     folder = RunFolder(Path(sys.argv[1]))
     record = folder.read()
     if record is not None:

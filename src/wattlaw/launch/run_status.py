@@ -39,8 +39,8 @@ class RunStatus:
         return self.record.reason
 
 
-def queues() -> tuple[list[Queue], list[str]]:
-    """Return the queues of all launchers here, and why a launcher cannot be loaded."""
+def load_queues() -> tuple[list[Queue], list[str]]:
+    """Return the load_queues of all launchers here, and why a launcher cannot be loaded."""
     found: list[Queue] = []
     troubles = []
     for name in registry.names(GROUP):
@@ -57,7 +57,7 @@ def queues() -> tuple[list[Queue], list[str]]:
 def run_statuses(store: Store) -> tuple[list[RunStatus], list[str]]:
     """Return how each run of a store stands, in order of run id, and why a queue is not known."""
     jobs: dict[str, Job] = {}
-    asked, troubles = queues()
+    asked, troubles = load_queues()
     for queue in asked:  # before the records: a job that ends meanwhile has told so there
         try:
             jobs |= queue.jobs(store)

@@ -1,24 +1,22 @@
-"""Measures the measuring, on the machine where it is to be trusted."""
+"""Checks the overhead and the accuracy of measurements on this machine."""
 
 import os
 import random
 import signal
 import socket
 import statistics
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from wattlaw.devices.meter import Target
 from wattlaw.errors import NotAvailable
-from wattlaw.isolation import own_environment
 from wattlaw.store.live import read_live
 from wattlaw.store.record import DeviceReport, SamplerReport
 from wattlaw.telemetry import sampler
+from wattlaw.telemetry.sampler_process import SamplerProcess
 
 #: The sampler's share of a core for each GPU, and for a machine without any.
 MAX_SHARE = 0.001
@@ -33,7 +31,7 @@ _BLOCK_S = 0.25
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the selftest; a value that could not be measured is missing."""
+    """One line of the selftest; ``value`` is None if it could not be measured."""
 
     check: str
     device: str | None
@@ -55,46 +53,32 @@ def run_checks(watch_s: float = 15.0, pairs: int = 40) -> list[Check]:
         How many pairs of blocks of training are timed.
     """
     with tempfile.TemporaryDirectory(prefix="wattlaw-selftest-") as name:
-        folder, beside = Path(name) / "alone", Path(name) / "beside"
-        folder.mkdir()
-        beside.mkdir()
-        with _sampling(folder):
+        idle, loaded = Path(name) / "idle", Path(name) / "loaded"
+        idle.mkdir()
+        loaded.mkdir()
+        host, target = socket.gethostname(), Target(os.getpid(), 1 / _SAMPLE_HZ)
+        with SamplerProcess(idle, host, target) as process:
+            process.wait_until_ready()
             time.sleep(watch_s)
-        with _sampling(beside) as process:
+        with SamplerProcess(loaded, host, target) as process:
+            process.wait_until_ready()
             slowdowns = paired_slowdowns(process.pid, a_training_loop(), pairs)
-        host = socket.gethostname()
         try:
-            told = sampler.report_path(folder, host).read_text(encoding="utf-8")
+            text = sampler.report_path(idle, host).read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise NotAvailable("the sampler was lost; its words are above") from None
-        report = SamplerReport.model_validate_json(told)
-        return [*_of_sampler(report), _of_loop(slowdowns), *_of_gpus(folder, host, report, watch_s)]
-
-
-@contextmanager
-def _sampling(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    line = sampler.command(folder, socket.gethostname(), Target(os.getpid(), 1 / _SAMPLE_HZ))
-    process = subprocess.Popen(
-        line, env=own_environment(), stdin=subprocess.DEVNULL, start_new_session=True
-    )
-    stream = sampler.stream_path(folder, socket.gethostname())
-    try:
-        while not stream.exists() and process.poll() is None:
-            time.sleep(0.01)
-        yield process
-    finally:
-        process.terminate()
-        process.wait(20)
+            raise NotAvailable("the sampler ended without a report; see its output above") from None
+        report = SamplerReport.model_validate_json(text)
+        return [*_of_sampler(report), _of_loop(slowdowns), *_of_gpus(idle, host, report, watch_s)]
 
 
 def paired_slowdowns(sampler_pid: int, block: Callable[[], None], pairs: int) -> list[float]:
-    """Return, for each pair of blocks, by which share the one beside the sampler was slower.
+    """Return the relative slowdown of a block by the sampler, for each pair of blocks.
 
-    The two of a pair follow each other in random order, so that a drift of the machine cancels.
-    In the other block the sampler is stopped (SIGSTOP).
+    The sampler runs during one block of a pair and is stopped (SIGSTOP) during the other. Their
+    order is random, so that a drift of the machine cancels.
     """
     order = random.Random(0)  # noqa: S311 - not for secrets
-    found = []
+    slowdowns = []
     try:
         for _ in range(pairs):
             times_s = {}
@@ -103,10 +87,10 @@ def paired_slowdowns(sampler_pid: int, block: Callable[[], None], pairs: int) ->
                 begun_s = time.perf_counter()
                 block()
                 times_s[sampled] = time.perf_counter() - begun_s
-            found.append(times_s[True] / times_s[False] - 1)
+            slowdowns.append(times_s[True] / times_s[False] - 1)
     finally:
         os.kill(sampler_pid, signal.SIGCONT)
-    return found
+    return slowdowns
 
 
 def median_interval(values: list[float]) -> tuple[float, float]:
@@ -119,9 +103,9 @@ def median_interval(values: list[float]) -> tuple[float, float]:
 
 
 def a_training_loop() -> Callable[[], None]:
-    """Return a block of a small network's training, on the GPU where torch has one.
+    """Return a function that trains a small network for 0.25 s, on a GPU if torch has one.
 
-    Without torch it is multiplications of matrices with numpy.
+    Without torch it multiplies matrices with numpy.
     """
     step = _torch_step() or _numpy_step()
     step()
@@ -173,18 +157,16 @@ def _numpy_step() -> Callable[[], None]:
 def _of_sampler(report: SamplerReport) -> list[Check]:
     gpus = sum(device.kind == "gpu" for device in report.devices)
     share = report.cpu_s / report.duration_s
-    note = (
-        f"{gpus} GPUs, {_SAMPLE_HZ:g} Hz; {report.start_cpu_s:.2f} s of a core once, at its start"
-    )
+    note = f"{gpus} GPUs, {_SAMPLE_HZ:g} Hz; its start took {report.start_cpu_s:.2f} s of a core"
     checks = [
         _at_most("sampler's share of a core", None, share, "", MAX_SHARE * max(1, gpus), note)
     ]
     for name, meter in report.meters.items():
-        wanted = meter.reads + meter.missed
-        rate = meter.reads / wanted if wanted else 0.0
-        told = f"every {meter.period_s:g} s"
+        due = meter.reads + meter.missed
+        rate = meter.reads / due if due else 0.0
+        period = f"every {meter.period_s:g} s"
         checks.append(_at_most("lateness of readings, mean", name, meter.late_s, "s", MAX_LATE_S))
-        checks.append(_at_most("readings left out", name, 1 - rate, "", MAX_LEFT_OUT, told))
+        checks.append(_at_most("readings left out", name, 1 - rate, "", MAX_LEFT_OUT, period))
     checks += [
         Check("meter", name, None, "", None, "not available", why)
         for name, why in report.unavailable.items()
@@ -196,7 +178,7 @@ def _of_loop(slowdowns: list[float]) -> Check:
     low, high = median_interval(slowdowns)
     median = statistics.median(slowdowns)
     note = f"median of {len(slowdowns)} pairs; 95 % interval {low:.2%} to {high:.2%}"
-    note += "" if low > 0 else ": none that can be told from noise"
+    note += "" if low > 0 else ": not distinguishable from noise"
     fine = median < MAX_SLOWDOWN or low <= 0
     verdict = "ok" if fine else "poor"
     return Check("slow-down of a training loop", None, median, "", MAX_SLOWDOWN, verdict, note)
@@ -210,20 +192,20 @@ def _of_gpus(folder: Path, host: str, report: SamplerReport, watch_s: float) -> 
             Check(name, None, None, "", None, "not available", why)
             for name in ("counter's refresh period", "counter against integral of power")
         ]
-    found = []
+    checks = []
     for gpu in gpus:
         refresh_s = gpu.facts.get("counter_refresh_s")
         if isinstance(refresh_s, float):
-            found.append(
+            checks.append(
                 _at_most("counter's refresh period", gpu.id, refresh_s, "s", MAX_REFRESH_S)
             )
         else:
-            found.append(_missing("counter's refresh period", gpu.id, "it has no energy counter"))
-    return found + _agreement(folder, host, gpus, watch_s)
+            checks.append(_missing("counter's refresh period", gpu.id, "it has no energy counter"))
+    return checks + _agreement(folder, host, gpus, watch_s)
 
 
 def _agreement(folder: Path, host: str, gpus: list[DeviceReport], watch_s: float) -> list[Check]:
-    """Compare both ways of finding the energy of the undisturbed part of the recording."""
+    """Compare the energy counter with the integral of power over the same window."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -236,8 +218,8 @@ def _agreement(folder: Path, host: str, gpus: list[DeviceReport], watch_s: float
     windows = pa.Table.from_pylist([window], schema=WINDOWS)
     checks = []
     for gpu, device_facts in ((device.id, device.facts) for device in gpus):
-        own = samples.filter(pc.field("device") == gpu)
-        (row,) = energy_of_windows(windows, own, {(host, gpu): device_facts}).to_pylist()
+        gpu_samples = samples.filter(pc.field("device") == gpu)
+        (row,) = energy_of_windows(windows, gpu_samples, {(host, gpu): device_facts}).to_pylist()
         counter, integral = row["gpu_energy_counter_j"], row["gpu_energy_integral_j"]
         name = "counter against integral of power"
         if row["energy_verdict"] == "implausible":

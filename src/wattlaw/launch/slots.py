@@ -1,8 +1,8 @@
-"""Slots on this machine: who holds one has its GPU, or its share of the cores, alone.
+"""Slots of this machine: a run that has one uses its GPU, or its share of the cores, exclusively.
 
-A place is a file that is locked (flock) while a run occupies it. All ``wattlaw run`` of a user on
-a machine see the same files, whatever their stores, so that none disturbs the other's
-measurements; the kernel gives the places of a process that dies back.
+A slot is a file that is locked (flock) while a run occupies it. All campaigns of a user on a
+machine share the files, whatever their stores, so that measurements do not disturb each other. The
+kernel releases the slots of a process that dies.
 """
 
 import fcntl
@@ -17,19 +17,19 @@ from wattlaw.errors import NotAvailable
 
 
 class Slots:
-    """Named places under one folder."""
+    """Named slots under one folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     @classmethod
     def of_this_user(cls) -> Self:
-        """Return the places of this user on this machine.
+        """Return the slots of this user on this machine.
 
         Raises
         ------
         NotAvailable
-            The folder for them belongs to somebody else.
+            The folder for them belongs to another user.
         """
         folder = Path(tempfile.gettempdir()) / f"wattlaw-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -39,11 +39,11 @@ class Slots:
             )
         return cls(folder)
 
-    def claim(self, names: Sequence[str], count: int) -> "SlotLease | None":
-        """Take ``count`` of the named places, in their order, or none of them."""
-        claim = SlotLease()
+    def acquire(self, names: Sequence[str], count: int) -> "SlotLease | None":
+        """Lock ``count`` of the named slots, in their order, or none of them."""
+        lease = SlotLease()
         for name in names:
-            if len(claim.names) == count:
+            if len(lease.names) == count:
                 break
             file = (self._folder / re.sub(r"[^\w.-]", "_", name)).open("ab")
             try:
@@ -51,29 +51,29 @@ class Slots:
             except BlockingIOError:
                 file.close()
                 continue
-            claim.add(name, file)
-        if len(claim.names) == count:
-            return claim
-        claim.release()
+            lease.add(name, file)
+        if len(lease.names) == count:
+            return lease
+        lease.release()
         return None
 
 
 class SlotLease:
-    """Slots held until they are released or this process ends."""
+    """Slots that are locked until they are released or this process ends."""
 
     def __init__(self) -> None:
         self._files: dict[str, BinaryIO] = {}
 
     @property
     def names(self) -> list[str]:
-        """Return the names of the places held."""
+        """Return the names of the slots."""
         return list(self._files)
 
     def add(self, name: str, file: BinaryIO) -> None:
-        """LimitLease one more place, by its locked file."""
+        """Add a slot by its locked file."""
         self._files[name] = file
 
     def release(self) -> None:
-        """Give the places back; more than once is harmless."""
+        """Unlock the slots; repeated calls do nothing."""
         while self._files:
             self._files.popitem()[1].close()

@@ -124,7 +124,7 @@ class PhaseSummary:
         return sum(self.energy_j.values()) if self.energy_j else None
 
 
-def phases_of(folder: RunFolder) -> list[PhaseSummary]:
+def phase_summaries(folder: RunFolder) -> list[PhaseSummary]:
     """Return the phases of a run in the order of their first windows."""
     import pyarrow.parquet as pq
 
@@ -174,7 +174,7 @@ def _mean(rows: list[dict[str, object]], column: str) -> float | None:
 def summary_line(record: RunRecord, folder: RunFolder) -> str:
     """Return a run in one line."""
     told = []
-    for phase in phases_of(folder):
+    for phase in phase_summaries(folder):
         energy = "energy not available"
         if phase.total_j is not None:
             parts = "+".join(phase.energy_j)

@@ -15,8 +15,7 @@ from typing import Any, Self, TypeVar
 from pydantic import JsonValue
 
 from wattlaw.devices.meter import Target
-from wattlaw.launch.nested_recording import NestedRecording
-from wattlaw.launch.recording import Recording
+from wattlaw.launch.recording import NestedRecording, Recording
 from wattlaw.launch.summary import TrackResult, summary_line, track_result
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store

@@ -1,1 +1,1 @@
-"""Power and clock limits of devices: applied for a while, and always given back."""
+"""Power and clock limits of devices, which are restored after use."""

@@ -1,38 +1,34 @@
-"""The guard: limits devices for a while and gives back what was there, whatever happens.
+"""Limits devices for a while and restores their previous limits, however the process ends.
 
-What was there is on disk before anything is changed. It is given back when the hold is released,
-and by the watchdog when this process dies first; what survives even that, a later start or
-``wattlaw limits restore`` gives back.
+The previous limits are on disk before anything is changed. They are restored when the lease is
+released, or by the watchdog if this process dies first. If both are killed, a later start of
+wattlaw or ``wattlaw limits restore`` restores them.
 """
 
 import contextlib
 import os
 import secrets
-import socket
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Self
 
 from wattlaw.devices.limiter import Limiter, LimitState
 from wattlaw.errors import NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.isolation import own_environment, own_python
-from wattlaw.limits.requests import Limits, applied, check_range
-from wattlaw.limits.restore import limiters, recover, restore, that_have
-from wattlaw.limits.state_folder import SavedState, StateFolder, boot_id
+from wattlaw.limits.requests import Limits, check_range, report_applied_limits, state_to_save
+from wattlaw.limits.restore import limiters_for, open_limiters, recover, restore
+from wattlaw.limits.saved_state import SavedState
+from wattlaw.limits.state_folder import StateFolder
 from wattlaw.limits.trust import user_name
-from wattlaw.limits.watchdog import DONE, READY, YOURS
+from wattlaw.limits.watchdog import DONE, YOURS, WatchdogProcess
 from wattlaw.store.record import LimitReport
-
-_WATCHDOG_START_S = 60
 
 
 @dataclass
 class LimitLease:
-    """Devices that only this process may limit, until it is released.
+    """Devices that only this process may limit until the lease is released.
 
-    Also a context manager. Make one with :func:`hold`.
+    Also a context manager. Make one with :func:`acquire`.
     """
 
     devices: tuple[str, ...]
@@ -44,70 +40,80 @@ class LimitLease:
     _watchdog: "_Watchdog | None" = None
 
     def apply(self, limits: Limits, *, kept: bool = False) -> tuple[LimitReport, ...]:
-        """Limit every device of the acquire, or none of them.
+        """Limit every device of the lease, or none of them.
 
         Parameters
         ----------
         limits
-            What to set.
+            The limits to set.
         kept
-            Set it to stay when this process ends, until it is given back by hand.
+            Keep the limits after this process ends, until ``wattlaw limits restore``.
 
         Raises
         ------
         NotPermitted
-            Nobody lets this user limit them.
+            This user may not limit the devices.
         NotAvailable
             A limit is outside a device's range, or a device does not answer.
         """
         if self._saved:
-            raise ValueError("this hold has applied limits already")
+            raise ValueError("this lease has applied limits already")
         if limits.are_none:
             return ()
-        with limiters() as known:
+        with open_limiters() as limiters:
             for device in self.devices:
-                self._recover(device, known)
-                check_range(_state(device, known), limits)
-            return self._apply(limits, known, kept=kept)
+                self._recover(device, limiters)
+                check_range(_read(device, limiters), limits)
+            return self._apply(limits, limiters, kept=kept)
 
     def _apply(
-        self, limits: Limits, known: dict[str, Limiter], *, kept: bool
+        self, limits: Limits, limiters: dict[str, Limiter], *, kept: bool
     ) -> tuple[LimitReport, ...]:
-        token = secrets.token_hex(8)
-        states = {device: _state(device, known) for device in self.devices}
+        token, user = secrets.token_hex(8), user_name(os.geteuid())
+        states = {device: _read(device, limiters) for device in self.devices}
         try:
-            if not kept:  # first of all, so that no file is ever left without one
+            if not kept:  # before any file is written, so that no file is without a watchdog
                 self._watchdog = _Watchdog(self.folder, token, self.devices, self._locks)
             for device, state in states.items():
-                saved = _saved(state, limits, token, kept=kept)
+                saved = state_to_save(
+                    state, limits, token=token, owner_pid=os.getpid(), user=user, kept=kept
+                )
                 self._saved[device] = saved
                 self.folder.write(saved)
-            applied = [self._limit(states[device], limits, known) for device in self.devices]
+            reports = [self._limit(states[device], limits, limiters) for device in self.devices]
         except BaseException:
-            self._restore(known)
+            self._restore(limiters)
             raise
         if kept:
-            self._saved.clear()  # nothing is given back at the end of this process
-        return tuple(applied)
+            self._saved.clear()  # this process restores nothing at its end
+        return tuple(reports)
 
-    def _limit(self, state: LimitState, limits: Limits, known: dict[str, Limiter]) -> LimitReport:
-        """Limit one device, its power and its clock each by the first limiter that may."""
+    def _limit(
+        self, state: LimitState, limits: Limits, limiters: dict[str, Limiter]
+    ) -> LimitReport:
+        """Limit the power and the clock of a device, each by the first limiter that may."""
         device, watts, mhz = state.device, limits.power_limit_w, limits.clock_limit_mhz
-        ways, name = that_have(device, known), ""
+        usable, name = limiters_for(device, limiters), ""
         if watts is not None:
-            name = self._by_the_first(
-                ways, device, "power", lambda w: w.set_power_limit(device, watts)
+            name = self._try_each(
+                usable, device, "power", lambda limiter: limiter.set_power_limit(device, watts)
             )
         if mhz is not None:
-            name = self._by_the_first(ways, device, "clock", lambda w: w.lock_clock(device, mhz))
-        return applied(state, limits, name, known[name])
+            name = self._try_each(
+                usable, device, "clock", lambda limiter: limiter.lock_clock(device, mhz)
+            )
+        return report_applied_limits(state, limits, name, limiters[name])
 
-    def _by_the_first(
-        self, ways: dict[str, Limiter], device: str, part: str, change: Callable[[Limiter], None]
+    def _try_each(
+        self,
+        limiters: dict[str, Limiter],
+        device: str,
+        part: str,
+        change: Callable[[Limiter], None],
     ) -> str:
         """Change a part of a device by the first limiter that is permitted to; return its name."""
         reasons = []
-        for name, limiter in ways.items():
+        for name, limiter in limiters.items():
             self._touched.add((device, part))
             try:
                 change(limiter)
@@ -116,65 +122,62 @@ class LimitLease:
                 reasons.append(str(error))
             else:
                 return name
-        raise NotPermitted("; ".join(reasons) or f"{device}: nothing here can limit it")
+        raise NotPermitted("; ".join(reasons) or f"{device}: nothing on this machine can limit it")
 
-    def _recover(self, device: str, known: dict[str, Limiter]) -> None:
-        for left in self.folder.states(device):
-            self._recover_state(device, left, known)
+    def _recover(self, device: str, limiters: dict[str, Limiter]) -> None:
+        for saved in self.folder.states(device):
+            self._recover_state(device, saved, limiters)
 
-    def _recover_state(self, device: str, left: SavedState, known: dict[str, Limiter]) -> None:
-        if left.is_foreign and not left.is_in_use:
-            return  # anybody can write it; what it is about stays as it is before our run
-        if not left.is_of_this_host:
-            told = f"{device}: {self.folder.path} says that it is limited on {left.host}"
-            raise NotAvailable(told)
-        if left.is_in_use:
-            raise NotAvailable(f"{device}: is in use by {left.user}, pid {left.owner_pid}")
-        if not (left.is_of_this_boot or left.is_ours):
-            return  # the limit is gone since the boot, and root forgets the file
-        if left.kept and left.is_of_this_boot:
-            told = f"{device}: limited by {left.user} until 'wattlaw limits restore'"
-            raise NotAvailable(told)
+    def _recover_state(self, device: str, saved: SavedState, limiters: dict[str, Limiter]) -> None:
+        if saved.is_foreign and not saved.is_in_use:
+            return  # any user can write it; the device stays as it is before our run
+        if not saved.is_for_this_host:
+            raise NotAvailable(f"{device}: {self.folder.path} has a limit of it on {saved.host}")
+        if saved.is_in_use:
+            raise NotAvailable(f"{device}: is in use by {saved.user}, pid {saved.owner_pid}")
+        if not (saved.is_from_this_boot or saved.is_ours):
+            return  # the limit is gone since the boot, and root removes the file
+        if saved.kept and saved.is_from_this_boot:
+            raise NotAvailable(f"{device}: limited by {saved.user} until 'wattlaw limits restore'")
         try:
-            recover(self.folder, left, known)
+            recover(self.folder, saved, limiters)
         except NotPermitted:
             raise
         except NotAvailable as error:
-            told = f"{device}: was left limited by {left.user}, pid {left.owner_pid}: {error}"
-            raise NotAvailable(told) from None
+            owner = f"{saved.user}, pid {saved.owner_pid}"
+            raise NotAvailable(f"{device}: was left limited by {owner}: {error}") from None
 
     def release(self) -> None:
-        """Give back what was there, and let the devices go; more than once is harmless.
+        """Restore the previous limits and unlock the devices; more than once is harmless.
 
         Raises
         ------
         NotAvailable
-            Something could not be given back. The watchdog goes on trying; what is to be given
-            back stays on disk.
+            A limit could not be restored. The watchdog goes on trying, and the previous limits
+            stay on disk.
         """
         try:
             if self._saved:
-                with limiters() as known:
-                    self._restore(known)
+                with open_limiters() as limiters:
+                    self._restore(limiters)
         finally:
-            self._saved.clear()  # what is left of it is the watchdog's from here on
+            self._saved.clear()  # the watchdog restores what is left of it
             if self._watchdog is not None:
                 self._watchdog.leave()
                 self._watchdog = None
             while self._locks:
                 os.close(self._locks.pop())
 
-    def _restore(self, known: dict[str, Limiter]) -> None:
+    def _restore(self, limiters: dict[str, Limiter]) -> None:
         reasons = []
         for device, saved in list(self._saved.items()):
+            has_power = (device, "power") in self._touched
             changed = {
-                "power_limit_w": saved.power_limit_w
-                if (device, "power") in self._touched
-                else None,
+                "power_limit_w": saved.power_limit_w if has_power else None,
                 "unlock_clock": (device, "clock") in self._touched,
             }
             try:
-                restore(saved.model_copy(update=changed), known)
+                restore(saved.model_copy(update=changed), limiters)
                 self.folder.remove(device)
                 del self._saved[device]
             except (WattlawError, OSError) as error:
@@ -193,63 +196,50 @@ class LimitLease:
 
 
 def acquire(devices: Sequence[str], folder: StateFolder | None = None) -> LimitLease | None:
-    """Take the right to limit devices, all or none; None while another process has one of them.
+    """Lock devices for limiting, all or none; return None if another process has locked one.
 
     Raises
     ------
     NotAvailable
-        The folder for what is to be given back cannot be used.
+        The folder for previous limits cannot be used.
     """
-    place = folder or StateFolder()
-    place.create()
-    held = LimitLease(tuple(dict.fromkeys(devices)), place, [])
+    folder = folder or StateFolder()
+    folder.create()
+    lease = LimitLease(tuple(dict.fromkeys(devices)), folder, [])
     try:
-        for device in sorted(held.devices):
-            lock = place.lock(device)
+        for device in sorted(lease.devices):
+            lock = folder.lock(device)
             if lock is None:
-                held.release()
+                lease.release()
                 return None
-            held._locks.append(lock)
+            lease._locks.append(lock)
     except BaseException:
-        held.release()
+        lease.release()
         raise
-    return held
+    return lease
 
 
 def lock_conflict(devices: Sequence[str], folder: StateFolder | None = None) -> str:
-    """Say, for a message, that others limit devices, and who as far as the system tells it."""
-    place = folder or StateFolder()
-    held = [device for device in dict.fromkeys(devices) if place.is_held(device)]
-    who = [f"{device}: {place.holder(device) or 'unknown'}" for device in held]
-    told = f" ({', '.join(who)})" if who else ""
-    return f"another process has locked one of these GPUs{told}; see 'wattlaw limits show'"
+    """Return a message that other processes have locked devices, with their users if known."""
+    folder = folder or StateFolder()
+    locked = [device for device in dict.fromkeys(devices) if folder.is_locked_anywhere(device)]
+    owners = ", ".join(f"{device}: {folder.lock_owner(device) or 'unknown'}" for device in locked)
+    who = f" ({owners})" if owners else ""
+    return f"another process has locked one of these GPUs{who}; see 'wattlaw limits show'"
 
 
-class _Watchdog:
-    """The process that gives back when this one is gone."""
+class _Watchdog(WatchdogProcess):
+    """The process that restores the limits if this one is gone."""
 
     def __init__(
         self, folder: StateFolder, token: str, devices: Sequence[str], locks: Sequence[int]
     ) -> None:
         line = own_python("-m", "wattlaw.limits.watchdog")
         line += [str(folder.path.resolve()), token, str(os.getpid()), *devices]
-        process = subprocess.Popen(
-            line,
-            env=own_environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=tuple(locks),
-        )
-        if process.stdin is None or process.stdout is None:
-            raise AssertionError("pipes were asked for")
-        self._to, self._from = process.stdin, process.stdout
-        said = self._from.readline()
-        process.wait(_WATCHDOG_START_S)  # it has forked; the one that stays is not our child
-        if said != READY:
-            raise NotAvailable("the watchdog of the limits could not be started; see above")
+        super().__init__(line, env=own_environment(), pass_fds=tuple(locks))
 
     def dismiss(self) -> None:
-        """Tell it that all is given back, and wait until it has let the locks go."""
+        """Say that everything is restored, and wait until the watchdog has released the locks."""
         with contextlib.suppress(OSError):
             self._to.write(DONE)
             self._to.flush()
@@ -257,32 +247,14 @@ class _Watchdog:
         self.leave()
 
     def leave(self) -> None:
-        """Leave it to give back what is still to be given back."""
+        """Let the watchdog restore what is still limited."""
         with contextlib.suppress(OSError, ValueError):
             self._to.write(YOURS)
             self._to.flush()
-        for pipe in (self._to, self._from):
-            with contextlib.suppress(OSError):
-                pipe.close()
+        self.close()
 
 
-def _state(device: str, known: dict[str, Limiter]) -> LimitState:
-    for limiter in that_have(device, known).values():
+def _read(device: str, limiters: dict[str, Limiter]) -> LimitState:
+    for limiter in limiters_for(device, limiters).values():
         return limiter.read(device)
-    raise NotAvailable(f"{device}: nothing here can limit it")
-
-
-def _saved(state: LimitState, limits: Limits, token: str, *, kept: bool) -> SavedState:
-    return SavedState(
-        device=state.device,
-        host=socket.gethostname(),
-        set_w=limits.power_limit_w,
-        power_limit_w=state.power_limit_w if limits.power_limit_w is not None else None,
-        unlock_clock=limits.clock_limit_mhz is not None,
-        token=token,
-        owner_pid=os.getpid(),
-        user=user_name(os.geteuid()),
-        made_at=datetime.now(UTC),
-        boot_id=boot_id(),
-        kept=kept,
-    )
+    raise NotAvailable(f"{device}: nothing on this machine can limit it")

@@ -1,12 +1,15 @@
-"""What is asked of devices: limits, whether they can be set, and what was set in the end."""
+"""Requested limits: whether a device can have them, and which ones it enforces in the end."""
 
 import socket
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 from wattlaw.devices.limiter import Limiter, LimitState
 from wattlaw.errors import NotAvailable
-from wattlaw.limits.restore import SAME_W
+from wattlaw.limits.restore import LIMIT_TOLERANCE_W
+from wattlaw.limits.saved_state import SavedState, boot_id
 from wattlaw.store.record import LimitReport
 
 _ENFORCED_AFTER_S = 0.5
@@ -14,66 +17,87 @@ _ENFORCED_AFTER_S = 0.5
 
 @dataclass(frozen=True)
 class Limits:
-    """One cap for all devices of a run; None leaves that as it is."""
+    """The limits for all devices of a run. None leaves a limit as it is."""
 
     power_limit_w: float | None = None
     clock_limit_mhz: float | None = None
 
     @property
     def are_none(self) -> bool:
-        """Say whether nothing is to be limited."""
+        """Return whether no limit is requested."""
         return self.power_limit_w is None and self.clock_limit_mhz is None
 
 
 def check_range(state: LimitState, limits: Limits) -> None:
-    """Check that a device can be limited so.
+    """Check that a device can have these limits.
 
     Raises
     ------
     NotAvailable
-        A limit is outside its range, or what is there could not be given back.
+        A limit is outside the device's range, or the previous limit could not be restored.
     """
+    name = f"{state.name} ({state.device})"
     if state.is_shared:
-        told = "is in MIG mode: a limit would be everybody's who uses a part of it"
-        raise NotAvailable(f"{state.name} ({state.device}) {told}")
+        raise NotAvailable(f"{name} is in MIG mode: a limit would apply to all its users")
     if limits.power_limit_w is not None and state.power_limit_w is None:
-        told = f"{state.name} ({state.device}) does not tell its power limit"
-        raise NotAvailable(f"{told}, so it could not be given back")
-    for what, asked, low, high, unit in (
+        raise NotAvailable(f"{name} does not report its power limit, so it could not be restored")
+    for kind, value, low, high, unit in (
         ("power limit", limits.power_limit_w, state.min_w, state.max_w, "W"),
         ("clock limit", limits.clock_limit_mhz, state.min_mhz, state.max_mhz, "MHz"),
     ):
-        if asked is None:
+        if value is None:
             continue
         if low is None or high is None:
-            raise NotAvailable(f"{state.name} ({state.device}) cannot be given a {what}")
-        if not low <= asked <= high:
+            raise NotAvailable(f"{name} does not support a {kind}")
+        if not low <= value <= high:
             raise NotAvailable(
-                f"a {what} of {asked:g} {unit} is outside {low:g} to {high:g} {unit} "
-                f"of {state.name} ({state.device})"
+                f"a {kind} of {value:g} {unit} is outside {low:g} to {high:g} {unit} of {name}"
             )
 
 
-def applied(state: LimitState, limits: Limits, name: str, limiter: Limiter) -> LimitReport:
-    """Read back what was set; what differs from what was asked for is told, not hidden."""
-    asked = limits.power_limit_w
+def state_to_save(
+    state: LimitState, limits: Limits, *, token: str, owner_pid: int, user: str, **owner: Any
+) -> SavedState:
+    """Return what to save of a device before it is limited, and by whom it is limited."""
+    return SavedState(
+        device=state.device,
+        host=socket.gethostname(),
+        power_limit_w=state.power_limit_w if limits.power_limit_w is not None else None,
+        set_w=limits.power_limit_w,
+        unlock_clock=limits.clock_limit_mhz is not None,
+        token=token,
+        owner_pid=owner_pid,
+        user=user,
+        made_at=datetime.now(UTC),
+        boot_id=boot_id(),
+        **owner,
+    )
+
+
+def report_applied_limits(
+    state: LimitState, limits: Limits, name: str, limiter: Limiter
+) -> LimitReport:
+    """Read back the limits of a device; a note says if it enforces another power limit."""
+    requested_w = limits.power_limit_w
     end_s = time.monotonic() + _ENFORCED_AFTER_S
     while True:  # a driver may take a moment
-        enforced = limiter.read(state.device).enforced_w
-        differs = asked is not None and (enforced is None or abs(enforced - asked) > SAME_W)
+        enforced_w = limiter.read(state.device).enforced_w
+        differs = requested_w is not None and (
+            enforced_w is None or abs(enforced_w - requested_w) > LIMIT_TOLERANCE_W
+        )
         if not differs or time.monotonic() > end_s:
             break
         time.sleep(0.05)
     note = None
     if differs:
-        kept = "an unknown limit" if enforced is None else f"{enforced:g} W"
-        note = f"{state.device} enforces {kept} instead of {asked:g} W"
+        enforced = "an unknown limit" if enforced_w is None else f"{enforced_w:g} W"
+        note = f"{state.device} enforces {enforced} instead of {requested_w:g} W"
     return LimitReport(
         host=socket.gethostname(),
         device=state.device,
         limiter=name,
-        power_limit_w=asked,
-        power_limit_enforced_w=enforced,
+        power_limit_w=requested_w,
+        power_limit_enforced_w=enforced_w,
         power_limit_before_w=state.power_limit_w,
         clock_limit_mhz=limits.clock_limit_mhz,
         note=note,

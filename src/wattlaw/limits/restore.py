@@ -1,4 +1,4 @@
-"""Gives a device back what it had, from its saved state."""
+"""Restores the previous limits of devices from their saved states."""
 
 import contextlib
 import os
@@ -9,92 +9,95 @@ from typing import Literal
 
 from wattlaw import registry
 from wattlaw.devices.limiter import GROUP, Limiter
-from wattlaw.devices.nvidia.limiter import UNLOCK_OPTIONS, set_power_options, sudo_lets
+from wattlaw.devices.nvidia.limiter import UNLOCK_OPTIONS, set_power_options, sudo_allows
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted, WattlawError, one_line
-from wattlaw.limits.state_folder import SavedState, StateFolder, Survey
+from wattlaw.limits.saved_state import SavedState
+from wattlaw.limits.state_folder import FolderContents, StateFolder
 
-State = Literal["given back", "in use", "kept", "elsewhere", "not given back", "another user's"]
+Outcome = Literal[
+    "restored", "in use", "kept", "on another host", "not restored", "of another user"
+]
 
-#: A limit read back is as asked for within what drivers round to.
-SAME_W = 0.5
-#: A limit so near to what was set is that one; nobody's change is so small.
-_OURS_W = 2.0
-#: What the driver refused to change is as before to the milliwatt.
-_UNCHANGED_W = 0.001
+#: A limit that is read back may differ from the requested one by what drivers round off.
+LIMIT_TOLERANCE_W = 0.5
+#: A limit this close to the one that was set is that one: nobody makes so small a change.
+_SAME_SETTING_W = 2.0
+#: If the driver refuses a change, the limit is as before to the milliwatt.
+_UNCHANGED_TOLERANCE_W = 0.001
 
 
 @contextmanager
-def limiters() -> Iterator[dict[str, Limiter]]:
-    """Open every limiter that this machine has, by name in the order of trying.
+def open_limiters() -> Iterator[dict[str, Limiter]]:
+    """Open every limiter of this machine, by name in the order in which to try them.
 
-    One that cannot be opened, for whatever reason, must not keep the others from giving back.
+    A limiter that cannot be opened, for whatever reason, does not stop the others.
     """
-    found: dict[str, Limiter] = {}
+    limiters: dict[str, Limiter] = {}
     try:
         for name in registry.names(GROUP):
             with contextlib.suppress(Exception):
-                found[name] = registry.load(GROUP, name).open()
-        yield found
+                limiters[name] = registry.load(GROUP, name).open()
+        yield limiters
     finally:
-        for limiter in found.values():
+        for limiter in limiters.values():
             with contextlib.suppress(Exception):
                 limiter.close()
 
 
-def that_have(device: str, known: dict[str, Limiter]) -> dict[str, Limiter]:
-    """Return the limiters that can reach a device."""
-    found = {}
-    for name, limiter in known.items():
+def limiters_for(device: str, limiters: dict[str, Limiter]) -> dict[str, Limiter]:
+    """Return the limiters that have a device."""
+    usable = {}
+    for name, limiter in limiters.items():
         with contextlib.suppress(Exception):  # as above
             if device in limiter.devices():
-                found[name] = limiter
-    return found
+                usable[name] = limiter
+    return usable
 
 
-def restore(saved: SavedState, known: dict[str, Limiter]) -> None:
-    """Set a device to its saved state by the first limiter that can, and check it.
+def restore(saved: SavedState, limiters: dict[str, Limiter]) -> None:
+    """Set a device to its saved state by the first limiter that can, and check the result.
 
     Raises
     ------
     NotAvailable
-        No limiter could give back the power limit, or the clock; the text says why. What could
-        be given back is.
+        No limiter could restore the power limit, or unlock the clock. The message says why. The
+        other of the two is restored.
     """
-    ways = list(that_have(saved.device, known).values())
+    usable = list(limiters_for(saved.device, limiters).values())
     reasons = []
     if saved.power_limit_w is not None:
-        reasons += _by_the_first(ways, _set_power_back, saved)
-        if reasons and ways and all(_is_unchanged(limiter, saved) for limiter in ways):
-            reasons = []  # what nobody may set back, nobody has changed
+        reasons += _try_each(usable, _restore_power, saved)
+        if reasons and usable and all(_is_unchanged(limiter, saved) for limiter in usable):
+            reasons = []  # nobody may set the limit, so nobody has changed it
     if saved.unlock_clock:
-        reasons += _by_the_first(ways, _unlock, saved)
+        reasons += _try_each(usable, _unlock, saved)
     if reasons:
-        raise NotAvailable(f"not given back: {'; '.join(reasons)}")
+        raise NotAvailable(f"not restored: {'; '.join(reasons)}")
 
 
-def _by_the_first(
-    ways: list[Limiter], part: Callable[[Limiter, SavedState], None], saved: SavedState
+def _try_each(
+    limiters: list[Limiter], change: Callable[[Limiter, SavedState], None], saved: SavedState
 ) -> list[str]:
-    """Do a part of giving back; return why nobody could, or nothing."""
-    reasons = [] if ways else [f"{saved.device}: nothing here can limit it"]
-    for limiter in ways:
+    """Make a change by the first limiter that can; return why none could, or nothing."""
+    reasons = [] if limiters else [f"{saved.device}: nothing on this machine can limit it"]
+    for limiter in limiters:
         try:
-            part(limiter, saved)
-        except Exception as error:  # a broken limiter must not keep the next from trying
+            change(limiter, saved)
+        except Exception as error:  # a broken limiter does not stop the next one
             reasons.append(one_line(error))
         else:
             return []
     return reasons
 
 
-def _set_power_back(limiter: Limiter, saved: SavedState) -> None:
-    before_w = saved.power_limit_w
-    if before_w is None:
+def _restore_power(limiter: Limiter, saved: SavedState) -> None:
+    previous_w = saved.power_limit_w
+    if previous_w is None:
         return
-    limiter.set_power_limit(saved.device, before_w)
-    found_w = limiter.read(saved.device).power_limit_w
-    if found_w is None or abs(found_w - before_w) > SAME_W:
-        raise NotAvailable(f"{saved.device}: reads {found_w} W after {before_w:g} W was set")
+    limiter.set_power_limit(saved.device, previous_w)
+    now_w = limiter.read(saved.device).power_limit_w
+    if now_w is None or abs(now_w - previous_w) > LIMIT_TOLERANCE_W:
+        raise NotAvailable(f"{saved.device}: reads {now_w} W after {previous_w:g} W was set")
 
 
 def _unlock(limiter: Limiter, saved: SavedState) -> None:
@@ -103,155 +106,183 @@ def _unlock(limiter: Limiter, saved: SavedState) -> None:
 
 def _is_unchanged(limiter: Limiter, saved: SavedState) -> bool:
     try:
-        found_w = limiter.read(saved.device).power_limit_w
-    except Exception:  # it does not answer, so it does not say so
+        now_w = limiter.read(saved.device).power_limit_w
+    except Exception:  # unknown, so not known to be unchanged
         return False
-    before_w = saved.power_limit_w
-    return found_w is not None and before_w is not None and abs(found_w - before_w) < _UNCHANGED_W
+    previous_w = saved.power_limit_w
+    if now_w is None or previous_w is None:
+        return False
+    return abs(now_w - previous_w) < _UNCHANGED_TOLERANCE_W
 
 
 @dataclass(frozen=True)
-class Left:
-    """A limit found on disk, and what became of it."""
+class StaleLimit:
+    """A saved state that was on disk, and its outcome."""
 
     saved: SavedState
-    state: State
+    state: Outcome
     reason: str | None = None
 
 
-def restore_all_stale(folder: StateFolder, *, also_kept: bool = False) -> list[Left]:
-    """Give back what dead owners left behind; with ``also_kept`` what was set by hand, too.
-
-    With ``also_kept`` root gives back for other users, too, if sudo lets them set limits.
+def restore_stale_or_raise(folder: StateFolder, *, include_kept: bool = False) -> list[StaleLimit]:
+    """Restore as :func:`restore_stale` does, and raise an error for damaged files.
 
     Raises
     ------
     BadInput
-        A saved state of ours or of root's cannot be understood. All others have been dealt with.
+        A saved state of this user or of root is damaged. All others have been handled.
     NotAvailable
-        Anybody could have replaced what is saved there.
+        Other users can replace files in the folder.
     """
-    left, survey = restore_stale(folder, also_kept=also_kept)
-    if survey.damaged:
-        raise BadInput("; ".join(survey.damaged))
-    return left
+    stale, contents = restore_stale(folder, include_kept=include_kept)
+    if contents.damaged:
+        raise BadInput("; ".join(contents.damaged))
+    return stale
 
 
-def restore_stale(folder: StateFolder, *, also_kept: bool = False) -> tuple[list[Left], Survey]:
-    """Do as ``restore_all_stale``; return also what cannot be understood."""
-    survey = folder.survey()
-    if not survey.states:
-        return [], survey
-    left = []
-    with limiters() as known:
-        seen: set[tuple[str, str]] = set()
-        for saved in survey.states:
-            if saved.is_foreign:  # one for each user and board: anybody can write a thousand
-                if (saved.user, saved.device) in seen or not that_have(saved.device, known):
-                    continue
-                seen.add((saved.user, saved.device))
-            left.append(_recovered(folder, saved, known, also_kept=also_kept))
-    return left, survey
-
-
-class _Changed(NotPermitted):
-    """Another user has rewritten a state since it was decided to act on it."""
-
-
-def _recovered(
-    folder: StateFolder, saved: SavedState, known: dict[str, Limiter], *, also_kept: bool
-) -> Left:
-    lock: int | None = None
-    try:
-        reason = _not_believed(saved, known, also_kept=also_kept) if saved.is_foreign else None
-        if reason is not None and not (saved.is_in_use or folder.is_held(saved.device)):
-            return Left(saved, "another user's", reason)
-        lock = None if reason is not None else folder.lock(saved.device)
-        if lock is None:
-            return Left(saved, "in use")
-        present = folder.read_again(saved)  # now nobody else changes it
-        if saved.is_foreign and present not in (None, saved):  # sudo was asked about the old one
-            raise _Changed(f"the file of {saved.user} has changed meanwhile")
-        if present is None:
-            return Left(saved, "given back")
-        if (state := _not_to_be_touched(present, also_kept=also_kept)) is not None:
-            return Left(present, state)
-        recover(folder, present, known, on_request=also_kept)
-    except (WattlawError, OSError) as error:
-        state = "another user's" if isinstance(error, _Changed) else "not given back"
-        return Left(saved, state, one_line(error))
-    finally:
-        if lock is not None:
-            os.close(lock)
-    return Left(saved, "given back")
-
-
-def _not_believed(saved: SavedState, known: dict[str, Limiter], *, also_kept: bool) -> str | None:
-    """Return why another user's state is left alone, None if root may act on it."""
-    if not (also_kept and os.geteuid() == 0):
-        told = f"{saved.user}, or root, must run 'wattlaw limits restore'"
-        return f"was limited by {saved.user}: {told}"
-    if not _sudo_lets(saved, known):
-        return f"{saved.user} may not set limits by sudo, so the file of {saved.user} is not used"
-    return None
-
-
-def _sudo_lets(saved: SavedState, known: dict[str, Limiter]) -> bool:
-    """Say whether the user who wrote a state may make the changes that would give it back."""
-    if not that_have(saved.device, known):
-        return False
-    changes = [] if saved.power_limit_w is None else [set_power_options(saved.power_limit_w)]
-    changes += [UNLOCK_OPTIONS] if saved.unlock_clock else []
-    return all(sudo_lets(saved.user, saved.device, *options) for options in changes)
-
-
-def _not_to_be_touched(saved: SavedState, *, also_kept: bool) -> State | None:
-    """Return why a saved state is not to be given back now, or None."""
-    if not saved.is_of_this_host:
-        return "elsewhere"
-    if saved.is_in_use:
-        return "in use"
-    return "kept" if saved.kept and not also_kept and saved.is_of_this_boot else None
-
-
-def recover(
-    folder: StateFolder, saved: SavedState, known: dict[str, Limiter], *, on_request: bool = False
-) -> None:
-    """Give back what a dead owner left behind, and forget it; the caller holds the lock.
+def restore_stale(
+    folder: StateFolder, *, include_kept: bool = False
+) -> tuple[list[StaleLimit], FolderContents]:
+    """Restore the limits that ended processes have left; return them and the folder's contents.
 
     Parameters
     ----------
+    folder
+        The folder of saved states.
+    include_kept
+        Also restore limits that were set by ``wattlaw limits set``. Root then restores limits of
+        other users too, if sudo allows those users to set limits.
+    """
+    contents = folder.survey()
+    if not contents.states:
+        return [], contents
+    stale = []
+    with open_limiters() as limiters:
+        seen: set[tuple[str, str]] = set()
+        for saved in contents.states:
+            if saved.is_foreign:  # one for each user and device: a user can write a thousand
+                if (saved.user, saved.device) in seen or not limiters_for(saved.device, limiters):
+                    continue
+                seen.add((saved.user, saved.device))
+            stale.append(_try_restore(folder, saved, limiters, include_kept=include_kept))
+    return stale, contents
+
+
+class _Changed(NotPermitted):
+    """Another user has rewritten a state since wattlaw decided to restore it."""
+
+
+def _try_restore(
+    folder: StateFolder, saved: SavedState, limiters: dict[str, Limiter], *, include_kept: bool
+) -> StaleLimit:
+    lock: int | None = None
+    try:
+        reason = None
+        if saved.is_foreign:
+            reason = _untrusted_reason(saved, limiters, include_kept=include_kept)
+        if reason is not None and not (saved.is_in_use or folder.is_locked_anywhere(saved.device)):
+            return StaleLimit(saved, "of another user", reason)
+        lock = None if reason is not None else folder.lock(saved.device)
+        if lock is None:
+            return StaleLimit(saved, "in use")
+        present = folder.read_again(saved)  # from now on nobody else changes it
+        if saved.is_foreign and present not in (None, saved):  # sudo was asked about the old one
+            raise _Changed(f"the file of {saved.user} has changed meanwhile")
+        if present is None:
+            return StaleLimit(saved, "restored")
+        if (outcome := _skip_outcome(present, include_kept=include_kept)) is not None:
+            return StaleLimit(present, outcome)
+        recover(folder, present, limiters, on_request=include_kept)
+    except (WattlawError, OSError) as error:
+        outcome = "of another user" if isinstance(error, _Changed) else "not restored"
+        return StaleLimit(saved, outcome, one_line(error))
+    finally:
+        if lock is not None:
+            os.close(lock)
+    return StaleLimit(saved, "restored")
+
+
+def _untrusted_reason(
+    saved: SavedState, limiters: dict[str, Limiter], *, include_kept: bool
+) -> str | None:
+    """Return why another user's state is left alone, None if root may restore it."""
+    user = saved.user
+    if not (include_kept and os.geteuid() == 0):
+        return f"was limited by {user}: {user}, or root, must run 'wattlaw limits restore'"
+    if not _owner_may_restore(saved, limiters):
+        return f"{user} may not set limits by sudo, so the file of {user} is not used"
+    return None
+
+
+def _owner_may_restore(saved: SavedState, limiters: dict[str, Limiter]) -> bool:
+    """Return whether the user who wrote a state may make the changes that would restore it."""
+    if not limiters_for(saved.device, limiters):
+        return False
+    changes = [] if saved.power_limit_w is None else [set_power_options(saved.power_limit_w)]
+    changes += [UNLOCK_OPTIONS] if saved.unlock_clock else []
+    return all(sudo_allows(saved.user, saved.device, *options) for options in changes)
+
+
+def _skip_outcome(saved: SavedState, *, include_kept: bool) -> Outcome | None:
+    """Return why a saved state must not be restored now, or None."""
+    if not saved.is_for_this_host:
+        return "on another host"
+    if saved.is_in_use:
+        return "in use"
+    return "kept" if saved.kept and not include_kept and saved.is_from_this_boot else None
+
+
+def recover(
+    folder: StateFolder,
+    saved: SavedState,
+    limiters: dict[str, Limiter],
+    *,
+    on_request: bool = False,
+) -> None:
+    """Restore what an ended process has left limited and remove its file; the device is locked.
+
+    Parameters
+    ----------
+    folder
+        Where the state was read.
+    saved
+        The saved state.
+    limiters
+        The limiters to use.
     on_request
-        The user has asked for it: root then gives back for others, too.
+        The user has asked for it. Root then restores limits of other users, too.
 
     Raises
     ------
     NotPermitted
-        It is another user's to give back.
+        Only another user may restore it.
     NotAvailable
-        It could not be given back, or somebody else has changed the limit since.
+        It could not be restored, or somebody else has changed the limit since.
     """
     if not saved.is_ours and not (on_request and os.geteuid() == 0):
-        told = f"{saved.user}, or root, must run 'wattlaw limits restore'"
-        raise NotPermitted(f"{saved.device}: {told}")
+        raise NotPermitted(
+            f"{saved.device}: {saved.user}, or root, must run 'wattlaw limits restore'"
+        )
     now_w = None
-    if saved.is_of_this_boot:
-        now_w = _changed_by_others(saved, known)
+    if saved.is_from_this_boot:
+        now_w = _changed_by_others(saved, limiters)
         if now_w is not None:
             saved = saved.model_copy(update={"power_limit_w": None})
-        restore(saved, known)
+        restore(saved, limiters)
     folder.forget(saved)
     if now_w is not None:
         raise NotAvailable(f"{saved.device}: somebody has set {now_w:g} W since; it stays")
 
 
-def _changed_by_others(saved: SavedState, known: dict[str, Limiter]) -> float | None:
-    """Return the present limit where it is neither what was there nor what was set."""
-    for limiter in that_have(saved.device, known).values():
-        with contextlib.suppress(Exception):  # then it is given back
+def _changed_by_others(saved: SavedState, limiters: dict[str, Limiter]) -> float | None:
+    """Return the present limit if it is neither the previous one nor the one that was set."""
+    for limiter in limiters_for(saved.device, limiters).values():
+        with contextlib.suppress(Exception):  # then it is restored
             now_w = limiter.read(saved.device).power_limit_w
-            ours = (saved.power_limit_w, saved.set_w)
-            if now_w is None or any(w is None or abs(now_w - w) <= _OURS_W for w in ours):
+            known_w = (saved.power_limit_w, saved.set_w)
+            if now_w is None or any(
+                w is None or abs(now_w - w) <= _SAME_SETTING_W for w in known_w
+            ):
                 return None
             return now_w
     return None

@@ -1,11 +1,11 @@
-"""What was there before a limit was set: one file per device, on disk before anything is changed.
+"""The folder of saved states: one file per device, on disk before anything is changed.
 
-The folder is one for all users of a machine (``/var/tmp/wattlaw-limits``, or
-``WATTLAW_LIMITS_DIR``), sticky as ``/tmp`` is. Where root has not made it, each user has a private
-one (``/var/tmp/wattlaw-limits-UID``). A device's lock file says who may limit it.
+All users of a machine share one folder (``/var/tmp/wattlaw-limits``, or ``WATTLAW_LIMITS_DIR``),
+which is sticky as ``/tmp`` is. If root has not created it, each user has a private folder
+(``/var/tmp/wattlaw-limits-UID``). The lock file of a device decides who may limit it.
 
-Anybody may put anything into a shared folder. So only states of root and of our own user count;
-files of other users are reported, and neither followed nor obeyed.
+Any user can put any file into a shared folder. So only states of root and of this user count.
+Files of other users are reported; links in the folder are not followed.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ import fcntl
 import os
 import re
 import secrets
-import socket
 import stat
 import tempfile
 import time
@@ -23,157 +22,75 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from pydantic import (
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    ValidationError,
-    model_validator,
-)
+from pydantic import ValidationError
 
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.limits.trust import SAFELY, only_root_writes, read_small, user_name
+from wattlaw.limits.saved_state import SavedState
+from wattlaw.limits.trust import SAFE_OPEN_FLAGS, check_only_root_writes, read_small_file, user_name
 from wattlaw.text import quote
 
 VARIABLE = "WATTLAW_LIMITS_DIR"
 _FOLDER = "/var/tmp/wattlaw-limits"  # noqa: S108 - it must be one for all users
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOCKS = Path("/proc/locks")
-#: Whoever looks at a lock holds it for a moment.
+#: A process that tests a lock takes it for a moment.
 _LOCK_WAITS_S = (0.0, 0.01, 0.05)
 #: A saved state takes about 500 bytes.
-_MOST_BYTES = 16_384
+_MAX_BYTES = 16_384
 #: How many files of other users are opened; further ones are only counted.
-_MOST_FOREIGN = 64
-
-
-class SavedState(BaseModel):
-    """The state of one device before it was limited, and who limited it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    device: str
-    host: str
-    power_limit_w: float | None  # None: not changed
-    set_w: float | None  # what it was changed to
-    unlock_clock: bool  # the clock was locked; before, as the user stated, it was not
-    token: str  # of the owner that wrote it
-    owner_pid: int = Field(ge=0, lt=2**31)
-    user: str
-    made_at: AwareDatetime
-    boot_id: str | None
-    kept: bool = False  # set by hand, to stay until it is given back by hand
-    job_id: str | None = None  # set by a Slurm prolog, for this job
-    node: str | None = None  # this machine's name in that Slurm
-
-    #: Where it was read, and whose file it is; a state that we have just made has neither.
-    _path: Path | None = PrivateAttr(None)
-    _uid: int | None = PrivateAttr(None)
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> "SavedState":
-        if (self.power_limit_w is None) != (self.set_w is None):
-            raise ValueError("power_limit_w and set_w are given both or not at all")
-        return self
-
-    @property
-    def is_ours(self) -> bool:
-        """Say whether our user wrote it."""
-        return self._uid in (None, os.geteuid())
-
-    @property
-    def is_foreign(self) -> bool:
-        """Say whether neither root nor our user wrote it."""
-        return self._uid not in (None, 0, os.geteuid())
-
-    @property
-    def is_of_this_boot(self) -> bool:
-        """Say whether the machine is still up since; drivers forget limits at a boot."""
-        return self.boot_id == boot_id()
-
-    @property
-    def is_in_use(self) -> bool:
-        """Say whether another process that lives set it: the lock may have been removed."""
-        if self.kept or self.owner_pid == os.getpid() or self.host != socket.gethostname():
-            return False  # pids of another container mean nothing here
-        try:
-            process = psutil.Process(self.owner_pid)
-            began_s, uid = process.create_time(), process.uids().effective
-        except psutil.Error:
-            return False
-        is_its_owners = self._uid in (None, uid)
-        return is_its_owners and began_s <= self.made_at.timestamp() and self.is_of_this_boot
-
-    @property
-    def is_of_this_host(self) -> bool:
-        """Say whether it is about this machine; a folder may be on a shared file system.
-
-        Containers of one machine have names of their own, and its boot.
-        """
-        is_up_since = self.boot_id is not None and self.is_of_this_boot
-        return is_up_since or self.host == socket.gethostname()
+_MAX_FOREIGN_FILES = 64
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What lies in the folder of saved states."""
+class FolderContents:
+    """The contents of a folder of saved states."""
 
     states: list[SavedState]
-    #: Files of root or our user that cannot be understood, in words for the user.
+    #: Messages about damaged files of root or this user.
     damaged: list[str]
-    #: The same about files of other users, a line for each user: they stop nobody.
+    #: Messages about damaged files of other users, one per user. They stop no command.
     ignored: list[str]
-
-
-def boot_id() -> str | None:
-    """Return what tells this boot of the machine from others, where the system tells it."""
-    try:
-        return _BOOT_ID.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
 
 
 class StateFolder:
     """The folder of saved states and locks."""
 
     def __init__(self, path: Path | None = None) -> None:
-        given = path or os.environ.get(VARIABLE)
-        if given and not Path(given).is_absolute():
-            raise BadInput(f"{VARIABLE}: given {quote(str(given))}; allowed: an absolute path")
-        place = Path(given or _usual_folder()).absolute()
+        chosen = path or os.environ.get(VARIABLE)
+        if chosen and not Path(chosen).is_absolute():
+            raise BadInput(f"{VARIABLE} is {quote(str(chosen))}; allowed: an absolute path")
+        absolute = Path(chosen or _default_folder()).absolute()
         # A link above it cannot be changed any more once its target has been checked.
-        self.path = Path(os.path.realpath(place.parent)) / place.name
-        self._is_usual = not given
+        self.path = Path(os.path.realpath(absolute.parent)) / absolute.name
+        self._is_default = not chosen
 
     def create(self) -> None:
-        """Make the folder: root for all users of the machine, another user for himself.
+        """Create the folder: root for all users of the machine, other users for themselves.
 
         Raises
         ------
         NotAvailable
-            It cannot be made, or is not one to be trusted.
+            It cannot be created or must not be trusted.
         """
         try:
-            if self._is_usual and os.geteuid() == 0:
-                self._put_folder_aside()
+            if self._is_default and os.geteuid() == 0:
+                self._rename_foreign_folder()
             if not self.exists():
-                above = next(one for one in self.path.parents if os.path.lexists(one))
-                only_root_writes(above, or_sticky=True)  # else chmod could be led elsewhere
+                parent = next(path for path in self.path.parents if os.path.lexists(path))
+                check_only_root_writes(parent, or_sticky=True)  # else chmod could follow a link
                 self.path.mkdir(mode=0o700, parents=True)
                 self.path.chmod(0o1777 if os.geteuid() == 0 else 0o755)
         except FileExistsError:
             pass
         except NotAvailable as error:
-            raise NotAvailable(f"{self.path}: cannot be made: {error}; set {VARIABLE}") from None
+            raise NotAvailable(f"{self.path}: cannot be created: {error}; set {VARIABLE}") from None
         except OSError as error:
-            told = f"{self.path}: cannot be made: {error.strerror}; set {VARIABLE}"
-            raise NotAvailable(told) from None
+            raise NotAvailable(
+                f"{self.path}: cannot be created: {error.strerror}; set {VARIABLE}"
+            ) from None
         self.check()
 
-    def _put_folder_aside(self) -> None:
-        """Rename, as root, a usual folder of another user to the private one of that user."""
+    def _rename_foreign_folder(self) -> None:
+        """As root, rename a default folder of another user to that user's private folder."""
         uid = _owner(self.path)
         if uid in (None, 0):
             return
@@ -183,26 +100,26 @@ class StateFolder:
         self.path.rename(private)
 
     def check(self) -> None:
-        """Raise ``NotAvailable`` unless it is a folder in which nobody replaces others' files."""
+        """Raise ``NotAvailable`` if it is no folder, or users can replace others' files in it."""
         try:
             if not stat.S_ISDIR(self.path.lstat().st_mode):
                 raise NotAvailable(f"{self.path} is not a folder")
-            only_root_writes(self.path, or_sticky=True)
+            check_only_root_writes(self.path, or_sticky=True)
         except NotAvailable as error:
-            told = f"ask root to run 'mv {self.path} {self.path}.old; mkdir -m 1777 {self.path}'"
-            raise NotAvailable(f"{error}; {told}, or set {VARIABLE}") from None
+            command = f"mv {self.path} {self.path}.old; mkdir -m 1777 {self.path}"
+            raise NotAvailable(f"{error}; ask root to run '{command}', or set {VARIABLE}") from None
         except OSError as error:
             raise NotAvailable(f"{self.path}: {error.strerror}; set {VARIABLE}") from None
 
     def exists(self) -> bool:
-        """Say whether there is something at its path, be it a folder or not."""
+        """Return whether anything is at its path, a folder or not."""
         return os.path.lexists(self.path)
 
     def lock(self, device: str) -> int | None:
-        """Return an open file that holds a device's lock, None while another process has it.
+        """Lock a device; return the open lock file, None if another process has locked it.
 
-        The lock is held until every copy of the open file is closed, so a watchdog that has
-        inherited it keeps the device when its owner dies.
+        The device stays locked until every copy of the open file is closed, so a watchdog that
+        has inherited it keeps the lock when its owner dies.
 
         Raises
         ------
@@ -216,24 +133,25 @@ class StateFolder:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 is_there = os.path.samestat(os.fstat(handle), path.lstat())
-                # Each takes its own lock first, so of two that come at once none sees nothing.
-                if is_there and not any(other.is_locked(device) for other in self._others()):
+                # Each process takes its own lock first, so two at once cannot both miss the other.
+                if is_there and not any(other.is_locked(device) for other in self._other_folders()):
                     return handle
             except (BlockingIOError, FileNotFoundError):
-                pass  # another's, or removed by a cleaner since it was opened
+                pass  # another process has locked it, or a cleaner has removed the file
             except OSError as error:
                 os.close(handle)
-                told = f"{path}: cannot be locked: {error.strerror}; set {VARIABLE}"
-                raise NotAvailable(told) from None
+                raise NotAvailable(
+                    f"{path}: cannot be locked: {error.strerror}; set {VARIABLE}"
+                ) from None
             os.close(handle)
         return None
 
     def is_locked(self, device: str) -> bool:
-        """Say whether some process holds a device's lock."""
+        """Return whether a process has locked a device."""
         try:
-            handle = os.open(self._file(device, "lock"), SAFELY)
+            handle = os.open(self._file(device, "lock"), SAFE_OPEN_FLAGS)
         except OSError:
-            return False  # nobody can hold it
+            return False  # nobody can lock it
         try:
             if stat.S_ISREG(os.fstat(handle).st_mode):
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -245,27 +163,27 @@ class StateFolder:
             os.close(handle)
         return False
 
-    def is_held(self, device: str) -> bool:
-        """Say whether some process holds a device's lock, here or in another user's folder."""
-        return any(folder.is_locked(device) for folder in (self, *self._others()))
+    def is_locked_anywhere(self, device: str) -> bool:
+        """Return whether a process has locked a device, here or in another user's folder."""
+        return any(folder.is_locked(device) for folder in (self, *self._other_folders()))
 
-    def holder(self, device: str) -> str | None:
-        """Return who holds a device's lock as ``pid 123 (ada)``, None where nobody tells."""
-        for folder in (self, *self._others()):
+    def lock_owner(self, device: str) -> str | None:
+        """Return who has locked a device as ``pid 123 (ada)``, None if it is unknown."""
+        for folder in (self, *self._other_folders()):
             try:
-                found = folder._file(device, "lock").lstat()
+                status = folder._file(device, "lock").lstat()
                 locks = _LOCKS.read_text(encoding="ascii").splitlines()
             except (OSError, UnicodeDecodeError):
                 continue
-            major, minor = os.major(found.st_dev), os.minor(found.st_dev)
-            name = f"{major:02x}:{minor:02x}:{found.st_ino}"
-            for words in map(str.split, locks):
-                if len(words) > 5 and words[1] == "FLOCK" and words[5] == name:
-                    return _process_name(int(words[4]))
+            major, minor = os.major(status.st_dev), os.minor(status.st_dev)
+            inode = f"{major:02x}:{minor:02x}:{status.st_ino}"
+            for fields in map(str.split, locks):
+                if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == inode:
+                    return _process_name(int(fields[4]))
         return None
 
     def write(self, saved: SavedState) -> None:
-        """Put a state on disk; when this returns, it survives the loss of power.
+        """Write a state to disk; when this returns, it survives a loss of power.
 
         Raises
         ------
@@ -278,17 +196,18 @@ class StateFolder:
         try:
             self._write(path, saved.model_dump_json(indent=1) + "\n")
         except OSError as error:
-            told = f"{path}: cannot be written: {error.strerror}"
-            raise NotAvailable(f"{told}; no limit was set") from None
+            raise NotAvailable(
+                f"{path}: cannot be written: {error.strerror}; no limit was set"
+            ) from None
 
     def _write(self, path: Path, text: str) -> None:
-        # Made beside it and put in its place: a link that somebody put there is not followed.
+        # Written to a new file and renamed: a link in place of the file is not followed.
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=self.path)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
-                os.fchmod(handle, 0o644)  # whatever the umask: others read it, and only read it
+                os.fchmod(handle, 0o644)  # whatever the umask: others can read it, not write it
                 os.fsync(handle)
             Path(temporary).replace(path)
         except BaseException:
@@ -301,48 +220,48 @@ class StateFolder:
             os.close(folder)
 
     def read(self, device: str) -> SavedState | None:
-        """Return our saved state of a device, or else root's, or None.
+        """Return this user's saved state of a device, else root's, else None.
 
         Raises
         ------
         BadInput
-            There is a file, but it cannot be understood.
+            There is a file, but it is damaged.
         """
-        return next((one for one in self.states(device) if not one.is_foreign), None)
+        return next((saved for saved in self.states(device) if not saved.is_foreign), None)
 
     def read_again(self, saved: SavedState) -> SavedState | None:
-        """Return what is saved now where a state was read; raises as ``read`` does."""
+        """Read the file of a saved state again; raises as ``read`` does."""
         return None if saved._path is None else self._read(saved._path)
 
     def states(self, device: str) -> list[SavedState]:
-        """Return the saved states of a device: ours, root's, other users'.
+        """Return the saved states of a device: this user's, root's, then other users'.
 
         Raises
         ------
         BadInput
-            A file of ours or of root's cannot be understood.
+            A file of this user or of root is damaged.
         """
-        found = self._survey(device)
-        if found.damaged:
-            raise BadInput("; ".join(found.damaged))
-        return sorted(found.states, key=lambda one: (one.is_foreign, not one.is_ours))
+        contents = self._survey(device)
+        if contents.damaged:
+            raise BadInput("; ".join(contents.damaged))
+        return sorted(contents.states, key=lambda saved: (saved.is_foreign, not saved.is_ours))
 
-    def survey(self) -> Survey:
-        """Read all that is there; raises as ``check`` does where there is a folder."""
+    def survey(self) -> FolderContents:
+        """Read all files; raises as ``check`` does if the folder exists."""
         if self.exists():
             self.check()
         return self._survey(None)
 
     def all(self) -> list[SavedState]:
-        """Return every saved state that can be understood."""
+        """Return every saved state that is not damaged."""
         return self.survey().states
 
     def damaged(self) -> list[str]:
-        """Return, in words for the user, which files of ours or root's cannot be understood."""
+        """Return messages about damaged files of this user or root."""
         return self.survey().damaged
 
     def remove(self, device: str) -> None:
-        """Forget our state: it has been given back. Also one of which only a part was written."""
+        """Remove this user's files of a restored device, also incomplete ones."""
         for path in self._entries(device):
             if _owner(path) == os.geteuid():
                 path.unlink(missing_ok=True)
@@ -358,39 +277,39 @@ class StateFolder:
             saved._path.unlink(missing_ok=True)
 
     def _file(self, device: str, kind: str) -> Path:
-        return self.path / f"{_plain(device)}.{kind}"
+        return self.path / f"{_safe_name(device)}.{kind}"
 
     def _state_files(self, saved: SavedState) -> tuple[Path, Path]:
-        """Return where a state is put, and where if another user's file is there already.
+        """Return the path for a state, and the path to use if another user's file is there.
 
-        Nobody can know the second name beforehand.
+        No user can predict the second path.
         """
         path = self._file(saved.device, "json")
-        return path, path.with_name(f"{path.stem}+{_plain(saved.token)}.json")
+        return path, path.with_name(f"{path.stem}+{_safe_name(saved.token)}.json")
 
-    def _others(self) -> Iterator["StateFolder"]:
-        """Yield the usual folders of root and of other users: a lock there counts, too."""
-        if not self._is_usual:
+    def _other_folders(self) -> Iterator["StateFolder"]:
+        """Yield the default folders of root and of other users, whose locks count, too."""
+        if not self._is_default:
             return
-        usual = Path(_FOLDER)
-        for path in [usual, *usual.parent.glob(f"{usual.name}-*")]:
-            uid = path.name.removeprefix(usual.name).removeprefix("-") or "0"
+        shared = Path(_FOLDER)
+        for path in [shared, *shared.parent.glob(f"{shared.name}-*")]:
+            uid = path.name.removeprefix(shared.name).removeprefix("-") or "0"
             if path.name != self.path.name and _is_folder_of(path, uid):
                 yield StateFolder(path)
 
     def _entries(self, device: str | None) -> list[Path]:
-        """Return the paths of what lies there: of one device the states, else all but locks."""
-        name = None if device is None else self._file(device, "json").stem
+        """Return the paths of the saved states of one device, or of all."""
         try:
-            found = sorted(self.path.glob("[!.]*.json"))
+            paths = sorted(self.path.glob("[!.]*.json"))
         except OSError:
             return []
-        if name is None:
-            return found
-        return [p for p in found if p.name == f"{name}.json" or p.name.startswith(f"{name}+")]
+        if device is None:
+            return paths
+        name = self._file(device, "json").stem
+        return [p for p in paths if p.name == f"{name}.json" or p.name.startswith(f"{name}+")]
 
-    def _survey(self, device: str | None) -> Survey:
-        found = Survey([], [], [])
+    def _survey(self, device: str | None) -> FolderContents:
+        contents = FolderContents([], [], [])
         ignored: Counter[int] = Counter()
         reasons: dict[int, str] = {}
         opened = 0
@@ -401,8 +320,8 @@ class StateFolder:
             is_foreign = uid not in (0, os.geteuid())
             opened += is_foreign
             try:
-                if opened > _MOST_FOREIGN and is_foreign:
-                    raise BadInput(f"{path}: one of more than {_MOST_FOREIGN} files")
+                if opened > _MAX_FOREIGN_FILES and is_foreign:
+                    raise BadInput(f"{path}: one of more than {_MAX_FOREIGN_FILES} files")
                 saved = self._read(path)
             except BadInput as error:  # it hides no other
                 reason = str(error) if str(error).isprintable() else ascii(str(error))
@@ -410,61 +329,64 @@ class StateFolder:
                     ignored[uid] += 1
                     reasons.setdefault(uid, reason)
                 else:
-                    told = "check the limit of that device, then remove this file"
-                    found.damaged.append(f"{reason}; {told}")
+                    contents.damaged.append(
+                        f"{reason}; check the limit of that device, then remove this file"
+                    )
             else:
-                found.states.extend([saved] if saved is not None else [])
+                contents.states.extend([saved] if saved is not None else [])
         for uid, count in ignored.items():
             more = f", and {count - 1} more" if count > 1 else ""
-            who = user_name(uid)
-            told = f"belongs to user {who} and is ignored; {who} or root can remove it"
-            found.ignored.append(f"{reasons[uid]}{more}; it {told}")
-        return found
+            user = user_name(uid)
+            contents.ignored.append(
+                f"{reasons[uid]}{more}; it belongs to user {user} and is ignored; "
+                f"{user} or root can remove it"
+            )
+        return contents
 
     def _read(self, path: Path) -> SavedState | None:
-        found = read_small(path, _MOST_BYTES)
-        if found is None:
+        file = read_small_file(path, _MAX_BYTES)
+        if file is None:
             return None
-        content, status = found
+        content, status = file
         try:
             saved = SavedState.model_validate_json(content)
         except ValidationError:
             saved = None
-        is_fit = saved is not None and f"{saved.device}{saved.user}{saved.host}".isprintable()
-        if saved is None or not is_fit or path not in self._state_files(saved):
+        is_safe = saved is not None and f"{saved.device}{saved.user}{saved.host}".isprintable()
+        if saved is None or not is_safe or path not in self._state_files(saved):
             raise BadInput(f"{path}: not a saved limit")
         saved._path, saved._uid = path, status.st_uid
-        if saved.is_foreign:  # whatever it says
+        if saved.is_foreign:  # the owner of the file counts, not its content
             saved = saved.model_copy(update={"user": user_name(status.st_uid)})
         return saved
 
     def _open_lock(self, path: Path) -> int:
-        # Not created by opening: in a sticky folder Linux refuses that for another user's file.
-        reason = "it comes and goes"
+        # Try without O_CREAT first: in a sticky folder Linux refuses it for another user's file.
+        reason = "another process keeps creating and removing it"
         for flags in (0, os.O_CREAT | os.O_EXCL, 0):
             try:
-                handle = os.open(path, SAFELY | flags, 0o644)
+                handle = os.open(path, SAFE_OPEN_FLAGS | flags, 0o644)
             except (FileNotFoundError, FileExistsError):
                 continue
             except OSError as error:
                 reason = error.strerror or str(error)
             else:
                 if stat.S_ISREG(os.fstat(handle).st_mode):
-                    if flags:  # we made it; whatever the umask, every user can take the lock
+                    if flags:  # we created it; whatever the umask, every user can lock it
                         os.fchmod(handle, 0o644)
                     return handle
                 os.close(handle)
                 reason = "not a regular file"
-            if not self._put_aside(path):
+            if not self._rename_foreign_lock(path):
                 break
         uid = _owner(path)
-        told = f"{path}: cannot be opened: {reason}"
+        message = f"{path}: cannot be opened: {reason}"
         if uid not in (None, os.geteuid()):
-            told += f"; it belongs to user {user_name(uid)}, and root can remove it"
-        raise NotAvailable(f"{told}, or set {VARIABLE}")
+            message += f"; it belongs to user {user_name(uid)}, and root can remove it"
+        raise NotAvailable(f"{message}, or set {VARIABLE}")
 
-    def _put_aside(self, path: Path) -> bool:
-        """Rename, as root, what another user has put in place of a lock file; say whether."""
+    def _rename_foreign_lock(self, path: Path) -> bool:
+        """As root, rename what another user has put in place of a lock file; return whether."""
         if os.geteuid() != 0 or _owner(path) == 0:
             return False
         try:
@@ -476,12 +398,12 @@ class StateFolder:
         return False
 
 
-def _plain(text: str) -> str:
+def _safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)
 
 
-def _usual_folder() -> str:
-    """Return the folder for all users, or our private one where root has not made that."""
+def _default_folder() -> str:
+    """Return the folder for all users, or the private one if root has not created that."""
     private = f"{_FOLDER}-{os.geteuid()}"
     has_private = _owner(Path(private)) == os.geteuid()
     if os.geteuid() == 0 or (_owner(Path(_FOLDER)) == 0 and not has_private):
@@ -489,33 +411,33 @@ def _usual_folder() -> str:
     return private
 
 
-def _owner(path: Path) -> int | None:
-    """Return the user id of the owner of what lies at a path, None where nothing does."""
+def _lstat(path: Path) -> os.stat_result | None:
     try:
-        return path.lstat().st_uid
+        return path.lstat()
     except OSError:
         return None
 
 
+def _owner(path: Path) -> int | None:
+    """Return the user id of a file's owner, None if there is no file."""
+    status = _lstat(path)
+    return None if status is None else status.st_uid
+
+
 def _has_links(path: Path) -> bool:
-    """Say whether a file has several names; some systems let anybody link another's file."""
-    try:
-        return path.lstat().st_nlink > 1
-    except OSError:
-        return False
+    """Return whether a file has several names; some systems let any user link another's file."""
+    status = _lstat(path)
+    return status is not None and status.st_nlink > 1
 
 
 def _is_folder_of(path: Path, uid: str) -> bool:
-    """Say whether a path is a real folder that belongs to a user."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and str(found.st_uid) == uid
+    """Return whether a path is a real folder, not a link, that belongs to a user."""
+    status = _lstat(path)
+    return status is not None and stat.S_ISDIR(status.st_mode) and str(status.st_uid) == uid
 
 
 def _process_name(pid: int) -> str:
     try:
         return f"pid {pid} ({user_name(psutil.Process(pid).uids().real)})"
-    except (psutil.Error, ValueError):  # -1: a lock that no process of this machine holds
+    except (psutil.Error, ValueError):  # -1: no process of this machine has the lock
         return f"a child of pid {pid}, which has ended"

@@ -1,7 +1,7 @@
 """Carbon intensity of grids and prices of electricity: annual averages with year and source.
 
-They are for orders of magnitude. An hour's grid differs from its year's, a contract from the
-average: give your own numbers where you have them.
+They are good for orders of magnitude. An hour differs from the annual average, and a contract from
+the average price: pass your own numbers where you have them.
 """
 
 import csv
@@ -28,7 +28,7 @@ class Intensity:
 
     @property
     def cited(self) -> str:
-        """Return region, year and source in words."""
+        """Region, year and source."""
         return f"{self.name} {self.year}, {self.note}: {self.source}"
 
 
@@ -46,7 +46,7 @@ class Price:
 
     @property
     def cited(self) -> str:
-        """Return region, year and source in words."""
+        """Region, year and source."""
         return f"{self.name} {self.year}, {self.note}: {self.source}"
 
 
@@ -56,9 +56,9 @@ def grid_intensity(region: str) -> Intensity:
     Raises
     ------
     BadInput
-        The table has no such region; the message lists those it has.
+        The table does not have the region; the message lists its regions.
     """
-    return _found(grid_intensities(), region, "grid intensity")
+    return _row_of(grid_intensities(), region, "grid intensity")
 
 
 def electricity_price(region: str) -> Price:
@@ -67,14 +67,14 @@ def electricity_price(region: str) -> Price:
     Raises
     ------
     BadInput
-        The table has no such region; the message lists those it has.
+        The table does not have the region; the message lists its regions.
     """
-    return _found(electricity_prices(), region, "electricity price")
+    return _row_of(electricity_prices(), region, "electricity price")
 
 
 @cache
 def grid_intensities() -> dict[str, Intensity]:
-    """Return all rows of the table, by region."""
+    """Return the table by region."""
     return {
         row["region"]: Intensity(
             row["region"], row["name"], float(row["g_per_kwh"]), int(row["year"]),
@@ -86,7 +86,7 @@ def grid_intensities() -> dict[str, Intensity]:
 
 @cache
 def electricity_prices() -> dict[str, Price]:
-    """Return all rows of the table, by region."""
+    """Return the table by region."""
     return {
         row["region"]: Price(
             row["region"], row["name"], float(row["per_kwh"]), row["currency"], int(row["year"]),
@@ -101,7 +101,7 @@ def _rows(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
-def _found(rows: dict[str, Row], region: str, what: str) -> Row:
+def _row_of(rows: dict[str, Row], region: str, what: str) -> Row:
     if region.upper() not in rows:
         raise BadInput(f"no {what} of {region!r}; allowed: a number, or one of {', '.join(rows)}")
     return rows[region.upper()]

@@ -1,22 +1,23 @@
-"""What the two studies published, with citations: to be shown beside one's own, never as measured.
+"""Results of the two published studies, with citations. They are never shown as measured here.
 
-The values are in ``published.csv``. Those of ``quantity``:
+The values are in ``published.csv``. The column ``quantity`` is one of:
 
 ``beta``
-    Exponent of t = alpha N^-beta, with ``se`` and ``r2`` where they were given. Cells of caps and
-    clocks that are empty mean none was set.
+    Exponent of t = alpha N^-beta, with ``se`` and ``r2`` where they are published. An empty cap or
+    clock means that none was set.
 ``speedup``
-    ``value`` to ``value_high``, of the largest GPU count over the smallest.
+    ``value`` to ``value_high``, at the largest GPU count relative to the smallest.
 ``energy_saving``
     Share of an epoch's energy that a cap saves, at least.
 ``power_law_to_gpus, near_linear_to_times_gpus, quality_to_global_batch``
-    Up to where a law, a near-linear speedup (in times the smallest GPU count) and quality hold.
+    Largest count for which a law, a near-linear speedup (as a multiple of the smallest GPU count)
+    or the quality is reported.
 ``co2_kg_per_h``
     Of all GPUs together.
 
-An exponent depends on the range of N (ResNet50 has 0.52 in one table and 0.84 in another). Where
-the range of a value is not known, ``gpus_min`` and ``gpus_max`` are None; ``Source`` has the whole
-study's.
+An exponent depends on the range of N: ResNet50 has 0.52 in one table and 0.84 in another. If the
+range of a value is not published, ``gpus_min`` and ``gpus_max`` are None; ``Source`` has the range
+of the study.
 """
 
 import csv
@@ -29,9 +30,10 @@ from wattlaw.errors import BadInput
 
 @dataclass(frozen=True)
 class Source:
-    """A study: how to cite it, and over what it varied GPUs."""
+    """A study: its citation, its hardware and its range of GPU counts."""
 
     study: str
+    name: str
     citation: str
     url: str
     hardware: str
@@ -42,6 +44,7 @@ class Source:
 SOURCES = {
     "mit-2022": Source(
         study="mit-2022",
+        name="Frey et al. 2022",
         citation=(
             "N. C. Frey et al. 2022, Benchmarking Resource Usage for Efficient Distributed Deep "
             "Learning, IEEE High Performance Extreme Computing Conference (HPEC)"
@@ -53,6 +56,7 @@ SOURCES = {
     ),
     "kit-2025": Source(
         study="kit-2025",
+        name="Huber et al. 2025",
         citation="P. Huber et al. 2025, Energy Consumption in Parallel Neural Network Training",
         url="https://arxiv.org/abs/2508.07706",
         hardware="A100 and H100, 4 per node",
@@ -64,11 +68,11 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Published:
-    """One published value; None where it was not given or is not known."""
+    """One published value; what was not published is None."""
 
     study: str
     quantity: str
-    workload: str | None  # as registered here; None: of all
+    workload: str | None  # name in wattlaw; None: all workloads
     model: str
     power_limit_w: float | None
     clock_limit_mhz: float | None
@@ -79,11 +83,11 @@ class Published:
     se: float | None
     r2: float | None
     hardware: str
-    where: str  # table or finding, in words
+    where: str  # table or finding
 
     @property
     def source(self) -> Source:
-        """Return the study."""
+        """The study."""
         return SOURCES[self.study]
 
 
@@ -96,22 +100,22 @@ QUANTITIES = (
 def published(
     study: str | None = None, quantity: str | None = None, workload: str | None = None
 ) -> tuple[Published, ...]:
-    """Return the published values, all or those of a study, quantity and workload.
+    """Return the published values, optionally of one study, quantity or workload.
 
     Raises
     ------
     BadInput
-        There is no such study or quantity.
+        The study or the quantity is unknown.
     """
-    for name, asked, allowed in (
+    for name, value, allowed in (
         ("study", study, tuple(SOURCES)),
         ("quantity", quantity, QUANTITIES),
     ):
-        if asked is not None and asked not in allowed:
-            raise BadInput(f"{name}: given {asked!r}; allowed: {', '.join(allowed)}")
+        if value is not None and value not in allowed:
+            raise BadInput(f"unknown {name} {value!r}; allowed: {', '.join(allowed)}")
     return tuple(
         row
-        for row in _all()
+        for row in _all_values()
         if study in (None, row.study)
         and quantity in (None, row.quantity)
         and workload in (None, row.workload)
@@ -119,7 +123,7 @@ def published(
 
 
 @cache
-def _all() -> tuple[Published, ...]:
+def _all_values() -> tuple[Published, ...]:
     text = resources.files("wattlaw.reference").joinpath("published.csv").read_text("utf-8")
     return tuple(_row(row) for row in csv.DictReader(text.splitlines()))
 

@@ -1,31 +1,31 @@
-"""What a section of a page is made of."""
+"""The blocks that a section of the page consists of."""
 
 from dataclasses import dataclass
 
 from wattlaw.report.pictures import Picture
-from wattlaw.report.tables.table import Table
+from wattlaw.report.topics.table import Table
 
 
 @dataclass(frozen=True)
-class Words:
-    """A paragraph."""
+class Paragraph:
+    """A paragraph of text."""
 
     text: str
-    kind = "words"
+    kind = "paragraph"
 
 
 @dataclass(frozen=True)
-class Items:
-    """A list of sentences under a line that says what they are."""
+class BulletList:
+    """A list of sentences with a title."""
 
     title: str
     items: tuple[str, ...]
-    kind = "items"
+    kind = "list"
 
 
 @dataclass(frozen=True)
 class Method:
-    """How one thing was computed: a formula in plain text, words, and the source."""
+    """How a quantity is computed: formula as plain text, explanation and source."""
 
     name: str
     formula: str
@@ -36,13 +36,13 @@ class Method:
 
 @dataclass(frozen=True)
 class Missing:
-    """Why there is nothing to show."""
+    """The reason why there is nothing to show."""
 
     text: str
     kind = "missing"
 
 
-Block = Words | Items | Method | Missing | Picture | Table
+Block = Paragraph | BulletList | Method | Missing | Picture | Table
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Draws charts as SVG in a process of its own, while the next figures are made.
+"""Draw charts as SVG in a separate process while the next charts are made.
 
-vl_convert holds the interpreter while it draws, so that a thread would not do.
+A thread is not enough: vl_convert holds the interpreter lock while it draws.
 """
 
 import json
@@ -19,14 +19,14 @@ _TAG = re.compile("<[^>]*>")
 
 
 def to_svg(spec: dict[str, Any]) -> str:
-    """Return a chart as SVG, without what only a screen reader of each mark needs."""
+    """Return a chart as SVG, without the labels of single marks for screen readers."""
     plain = {**spec, "config": {**spec.get("config", {}), "aria": False}}
     svg: str = vl_convert.vegalite_to_svg(plain)
     return _TAG.sub(lambda tag: _DIGITS.sub(r"\1", tag[0]), svg)
 
 
 class Drawing:
-    """A process that turns one chart after the other into SVG; it ends with its input."""
+    """A process that draws one chart after the other; it ends when its input is closed."""
 
     def __enter__(self) -> Self:
         self._child = subprocess.Popen(
@@ -41,10 +41,10 @@ class Drawing:
         return self
 
     def svg(self, spec: dict[str, Any]) -> Future[str]:
-        """Have a chart drawn. Where the process fails, it is drawn, or raises, here."""
-        return self._pool.submit(self._ask, spec)
+        """Draw a chart in the process. If the process fails, the chart is drawn in this one."""
+        return self._pool.submit(self._draw, spec)
 
-    def _ask(self, spec: dict[str, Any]) -> str:
+    def _draw(self, spec: dict[str, Any]) -> str:
         child_in, child_out = self._child.stdin, self._child.stdout
         line = ""
         if child_in is not None and child_out is not None:

@@ -1,6 +1,6 @@
-"""Which sections a page has, in which order, and what stands in each.
+"""Which sections a page has, in which order, and which blocks each contains.
 
-The plain layout has everything. Those of the studies keep to what a study shows, in its order.
+The default layout has all sections. The layout of a study has the sections that the study shows.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,60 +11,58 @@ from wattlaw.analysis.claims.verdicts import Claim
 from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
 from wattlaw.formatting import sentence
-from wattlaw.report.blocks import Block, Items, Missing, Section, Words
-from wattlaw.report.citing import citations
-from wattlaw.report.methods import METHODS
-from wattlaw.report.narrative import sites
-from wattlaw.report.narrative.running import shared
+from wattlaw.reference.published import SOURCES
+from wattlaw.report.blocks import Block, BulletList, Missing, Paragraph, Section
+from wattlaw.report.methods import METHODS, citations
 from wattlaw.report.pictures import Picture
-from wattlaw.report.tables import (
+from wattlaw.report.topics import (
     advice,
     batch,
     carbon,
+    claims,
     data_quality,
     energy,
     environment,
     limits,
     measured,
-    papers,
+    published,
     scaling,
     scheduler_energy,
-    targets,
 )
-from wattlaw.report.tables import claims as claims_tables
-from wattlaw.report.tables.measured import worker
-from wattlaw.report.tables.table import those
+
+#: Blocks of a section; None is left out.
+Blocks = Iterable[Block | None]
 
 
 @dataclass(frozen=True)
 class Content:
-    """What there is to lay out."""
+    """The content of a page."""
 
     findings: Findings
     claims: Sequence[Claim]
     pictures: Sequence[Picture]
 
-    def of(self, section: str) -> tuple[Picture, ...]:
+    def figures(self, section: str) -> tuple[Picture, ...]:
         """Return the figures of a section."""
         return tuple(picture for picture in self.pictures if picture.section == section)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The sections of a page, by name; and the GPU count that speedups are relative to."""
+    """The names of a page's sections; and the GPU count that speedups are relative to."""
 
     sections: tuple[str, ...]
     study: str | None = None
     reference: int | None = None
 
 
-PLAIN = Layout(
+DEFAULT = Layout(
     (
         "advice", "scaling", "energy", "caps", "utilisation", "batch", "claims", "data", "carbon",
         "methods", "environment", "cite",
     )
 )  # fmt: skip
-#: By the name that --template takes.
+#: By the name that ``--template`` accepts.
 TEMPLATES = {
     "mit-2022": Layout(
         ("environment", "utilisation", "energy", "caps", "scaling", "claims", "data", "methods",
@@ -80,193 +78,178 @@ TEMPLATES = {
 
 
 def layout(template: str | None) -> Layout:
-    """Return a layout by its name; the plain one for None.
+    """Return a layout by its name, or the default one for None.
 
     Raises
     ------
     BadInput
-        There is none of that name.
+        The name is unknown.
     """
     if template is None:
-        return PLAIN
+        return DEFAULT
     if template not in TEMPLATES:
-        raise BadInput(f"--template: given {template!r}; allowed: {', '.join(TEMPLATES)}")
+        raise BadInput(f"--template: unknown {template!r}; allowed: {', '.join(TEMPLATES)}")
     return TEMPLATES[template]
 
 
-def sections(content: Content, chosen: Layout) -> tuple[Section, ...]:
-    """Return the sections that have something to say."""
-    made = (
-        Section(name, title, tuple(make(content)))
-        for name in chosen.sections
-        for title, make in [SECTIONS[name]]
+def sections(content: Content, layout: Layout) -> tuple[Section, ...]:
+    """Return the sections of a layout that are not empty."""
+    built = (
+        Section(name, title, tuple(block for block in build(content) if block is not None))
+        for name in layout.sections
+        for title, build in [_SECTIONS[name]]
     )
-    return tuple(section for section in made if section.blocks)
+    return tuple(section for section in built if section.blocks)
 
 
-def _advice(content: Content) -> Iterable[Block]:
+def _advice(content: Content) -> Blocks:
     findings = content.findings
     if findings.runs.empty:
         return
-    yield from those([advice.recommended(findings)])
-    told = [
-        (one.workload, sentence(words))
-        for one in findings.advice
-        for words in (one.reason, f"Counted: {one.counted}", *one.warnings)
-    ]
-    told += [(workload, f"no advice: {why}") for workload, why in findings.advice_refusals]
-    if told:
-        yield Items("Why, and what to heed", tuple(shared(told, len(findings.advice))))
-    yield from content.of("advice")
-    yield from those([advice.doublings(findings), advice.front(findings)])
+    yield advice.recommended(findings)
+    if rationale := advice.rationale(findings):
+        yield BulletList("Rationale and caveats", rationale)
+    yield from content.figures("advice")
+    yield advice.doublings(findings)
+    yield advice.front(findings)
 
 
-def _scaling(content: Content) -> Iterable[Block]:
+def _scaling(content: Content) -> Blocks:
     findings = content.findings
     if findings.runs.empty:
         return
-    yield from those([papers.exponents(findings), papers.speedups(findings)])
+    yield published.exponents(findings)
+    yield published.speedups(findings)
     if not findings.fits.rows:
-        yield Missing(f"No series has more than one number of {worker(findings)}s.")
-    yield from content.of("scaling")
-    tables = (
-        scaling.exponents, scaling.breakpoints, scaling.alternatives, scaling.speedups,
-        scaling.without_law, measured.settings,
-    )  # fmt: skip
-    yield from those(make(findings) for make in tables)
+        noun = measured.worker_noun(findings)
+        yield Missing(f"No series has more than one number of {noun}s.")
+    yield from content.figures("scaling")
+    yield scaling.exponents(findings)
+    yield scaling.breakpoints(findings)
+    yield scaling.alternatives(findings)
+    yield scaling.speedups(findings)
+    yield scaling.without_law(findings)
+    yield measured.settings(findings)
 
 
-def _energy(content: Content) -> Iterable[Block]:
+def _energy(content: Content) -> Blocks:
     findings = content.findings
     if findings.runs.empty:
         return
     if findings.energy is None:
         yield Missing(
-            "Not available: no energy meter was found where this ran. A value that was not "
-            "measured is missing here, not zero. measure.assume_cpu_w (watts per busy core) gives "
-            "an estimate, marked as one."
+            "Not available: no energy meter was available. A value that was not measured is "
+            "missing here, not zero. measure.assume_cpu_w (watts per busy core) gives an "
+            "estimate, marked as one."
         )
-        yield from _scheduler_energy(findings)
-        return
-    yield Words(f"Counted: {findings.energy}. Evaluation is not in it.")
-    yield from content.of("energy")
-    tables = (
-        energy.factors, energy.forms, energy.factor_terms, energy.drifts, energy.without_law,
-        measured.efficiency,
-    )  # fmt: skip
-    yield from those(make(findings) for make in tables)
-    if findings.factor_refusal:
-        why = sentence(findings.factor_refusal)
-        yield Words(f"What the factor depends on cannot be told from all runs together: {why}")
-    yield from _scheduler_energy(findings)
+    else:
+        yield Paragraph(f"Counted: {findings.energy}, without evaluation.")
+        yield from content.figures("energy")
+        yield energy.factors(findings)
+        yield energy.forms(findings)
+        yield energy.factor_terms(findings)
+        yield energy.drifts(findings)
+        yield energy.without_law(findings)
+        yield measured.efficiency(findings)
+        if findings.factor_refusal:
+            reason = sentence(findings.factor_refusal)
+            yield Paragraph(f"There is no regression of the factor over all runs: {reason}")
+    yield scheduler_energy.energies(findings)
+    if agreements := tuple(scheduler_energy.agreement_sentences(findings)):
+        yield BulletList("Agreement of the two energies", agreements)
 
 
-def _scheduler_energy(findings: Findings) -> Iterable[Block]:
-    yield from those([scheduler_energy.energies(findings)])
-    if told := tuple(sites.agreement(findings)):
-        yield Items("How far the two energies agree", told)
-
-
-def _caps(content: Content) -> Iterable[Block]:
+def _caps(content: Content) -> Blocks:
     findings = content.findings
-    yield from those([limits.effects(findings)])
-    yield from content.of("caps")
-    yield from those(papers.by_limit(findings, kind) for kind in LIMITS)
-    tables = (
-        limits.comparisons, limits.exponents_by_limit, limits.best,
-        limits.effects_by_setting,
-    )  # fmt: skip
-    yield from those(make(findings) for make in tables)
+    yield limits.effects(findings)
+    yield from content.figures("caps")
+    yield from (published.by_limit(findings, kind) for kind in LIMITS)
+    yield limits.comparisons(findings)
+    yield limits.exponents_by_limit(findings)
+    yield limits.best(findings)
+    yield limits.effects_by_setting(findings)
     if findings.comparison_refusals:
-        told = tuple(f"{label}: {reason}" for label, reason in findings.comparison_refusals)
-        yield Items("Exponents that could not be compared", told)
+        reasons = tuple(f"{label}: {reason}" for label, reason in findings.comparison_refusals)
+        yield BulletList("Exponents that could not be compared", reasons)
 
 
-def _utilisation(content: Content) -> Iterable[Block]:
-    yield from content.of("utilisation")
-    yield from those([measured.utilisation(content.findings)])
+def _utilisation(content: Content) -> Blocks:
+    yield from content.figures("utilisation")
+    yield measured.utilisation(content.findings)
 
 
-def _batch(content: Content) -> Iterable[Block]:
+def _batch(content: Content) -> Blocks:
     findings = content.findings
     if findings.runs.empty:
         return
     if not findings.has_quality:
-        why = "The runs were not evaluated"
-        if (findings.runs["launcher"] == "simulated").all():
-            why = "Simulated runs have no accuracy"
-        yield Missing(f"{why}, so nothing is known of their quality.")
+        simulated = (findings.runs["launcher"] == "simulated").all()
+        reason = "Simulated runs have no accuracy" if simulated else "The runs were not evaluated"
+        yield Missing(f"{reason}, so their quality is not known.")
         return
-    yield from content.of("batch")
-    tables = (batch.verdicts, batch.means, targets.critical, targets.settings)
-    yield from those(make(findings) for make in tables)
+    yield from content.figures("batch")
+    yield batch.verdicts(findings)
+    yield batch.means(findings)
+    yield batch.critical_batches(findings)
+    yield batch.targets(findings)
 
 
-def _claims(content: Content) -> Iterable[Block]:
-    yield from content.of("claims")
-    for study in claims_tables.STUDIES:
-        yield from those([claims_tables.verdicts(content.claims, study)])
-    yield from those([claims_tables.by_workload(content.claims)])
+def _claims(content: Content) -> Blocks:
+    yield from content.figures("claims")
+    yield from (claims.verdicts(content.claims, study) for study in SOURCES)
+    yield claims.by_workload(content.claims)
 
 
-def _data(content: Content) -> Iterable[Block]:
+def _data(content: Content) -> Blocks:
     findings = content.findings
-    total = sum(findings.statuses.values())
-    told = ", ".join(f"{count:,} {status}" for status, count in sorted(findings.statuses.items()))
-    yield Words(f"{total:,} runs: {told}." if total else "There is no run.")
-    if findings.not_done.empty and total:
-        yield Words("Every run is done.")
-    yield from (Words(told) for told in sites.interruptions(findings))
-    yield from (Words(told) for told in sites.clocks(findings))
-    tables = (
-        data_quality.reasons,
-        data_quality.not_done,
-        data_quality.verdicts,
-        data_quality.repeats,
-    )
-    yield from those(make(findings) for make in tables)
-    yield from content.of("data")
+    yield from map(Paragraph, data_quality.status_sentences(findings))
+    yield data_quality.reasons(findings)
+    yield data_quality.not_done(findings)
+    yield data_quality.verdicts(findings)
+    yield data_quality.repeats(findings)
+    yield from content.figures("data")
     if findings.notes:
-        yield Items("What runs noted", findings.notes)
+        yield BulletList("Notes of runs", findings.notes)
 
 
-def _carbon(content: Content) -> Iterable[Block]:
+def _carbon(content: Content) -> Blocks:
     findings = content.findings
-    yield from those([carbon.totals(findings)])
+    yield carbon.totals(findings)
     if findings.footprint is None and not findings.runs.empty:
-        yield Words(
-            "Carbon and cost are not told: give --grid (g CO2e per kWh, or a region), --pue, "
-            "--price (of a kWh) or --price-per-gpu-hour."
+        yield Paragraph(
+            "Carbon and cost are not computed: pass --grid (g CO2e per kWh, or a region), --pue, "
+            "--price (per kWh) or --price-per-gpu-hour."
         )
     if counted := carbon.counted(findings):
-        yield Items("What carbon and cost count", tuple(counted))
-    yield from content.of("carbon")
+        yield BulletList("What carbon and cost count", counted)
+    yield from content.figures("carbon")
 
 
-def _methods(content: Content) -> Iterable[Block]:  # noqa: ARG001
+def _methods(content: Content) -> Blocks:  # noqa: ARG001
     yield from METHODS
 
 
-def _environment(content: Content) -> Iterable[Block]:
-    yield from those([environment.facts(content.findings), environment.models(content.findings)])
-    yield from content.of("environment")
+def _environment(content: Content) -> Blocks:
+    yield environment.facts(content.findings)
+    yield environment.models(content.findings)
+    yield from content.figures("environment")
 
 
-def _cite(content: Content) -> Iterable[Block]:
-    yield Items("", citations(content.findings))
+def _cite(content: Content) -> Blocks:
+    yield BulletList("", citations(content.findings))
 
 
-SECTIONS: dict[str, tuple[str, Callable[[Content], Iterable[Block]]]] = {
+_SECTIONS: dict[str, tuple[str, Callable[[Content], Blocks]]] = {
     "advice": ("What to run", _advice),
     "scaling": ("Scaling", _scaling),
     "energy": ("Energy", _energy),
     "caps": ("Power caps and clocks", _caps),
     "utilisation": ("Utilisation", _utilisation),
     "batch": ("Batch effects", _batch),
-    "claims": ("Published findings on these data", _claims),
+    "claims": ("Published claims on these data", _claims),
     "data": ("Data quality", _data),
     "carbon": ("Carbon and cost", _carbon),
     "methods": ("Methods", _methods),
-    "environment": ("What ran, and on what", _environment),
+    "environment": ("Environment", _environment),
     "cite": ("How to cite", _cite),
 }

@@ -1,4 +1,4 @@
-"""The report: one HTML file that a centre can hand out. It loads nothing and runs nothing."""
+"""The report: one HTML file that loads nothing and runs nothing."""
 
 import base64
 import hashlib
@@ -11,14 +11,13 @@ from pathlib import Path
 from wattlaw import __version__
 from wattlaw.analysis.claims.verdicts import Claim
 from wattlaw.analysis.findings import Findings
+from wattlaw.files import write_text
+from wattlaw.reference.published import SOURCES
 from wattlaw.report.blocks import Section
 from wattlaw.report.layouts import Content, Layout, layout, sections
-from wattlaw.report.narrative.summary import Sentence, summary
-from wattlaw.report.pictures import Chart, Picture, charts, pictures
-from wattlaw.report.tables.claims import STUDIES
-from wattlaw.report.tables.table import Table
+from wattlaw.report.pictures import Chart, draw_charts, make_charts
+from wattlaw.report.summary import Sentence, summarise
 from wattlaw.report.templating import environment
-from wattlaw.store.files import write_text
 
 
 def write_report(
@@ -27,45 +26,44 @@ def write_report(
     path: Path,
     template: str | None = None,
     title: str | None = None,
-    written: datetime | None = None,
-    made: Iterable[Chart] | None = None,
+    written_at: datetime | None = None,
+    charts: Iterable[Chart] | None = None,
 ) -> None:
     """Write the page.
 
     Parameters
     ----------
     findings, claims
-        What the page says.
+        The content of the page.
     path
-        The file; its folder is made.
+        The file; its folder is created.
     template
-        ``mit-2022`` or ``kit-2025`` keeps to that study's layout, figures and claims.
+        ``mit-2022`` or ``kit-2025`` for the layout, figures and claims of that study.
     title
         By default made from the names of the studies.
-    written
-        When; by default now.
-    made
-        ``pictures.charts`` of the findings and the template's study, where others need them too.
+    written_at
+        By default now.
+    charts
+        ``make_charts`` of the findings and the template's study, if they exist already.
 
     Raises
     ------
     BadInput
-        There is no such template.
+        The template is unknown.
     """
     chosen = layout(template)
     claims = [claim for claim in claims if chosen.study in (None, claim.study)]
-    if made is None:
-        made = charts(findings, chosen.study)
-    content = Content(findings, claims, pictures(made))
-    shown = sections(content, chosen)
+    if charts is None:
+        charts = make_charts(findings, chosen.study)
+    shown = sections(Content(findings, claims, draw_charts(charts)), chosen)
     page = (
         environment()
         .get_template("report.html.j2")
         .render(
             title=title or _title(findings),
             simulated=findings.facts.get("Launcher") == "simulated",
-            lead=_lead(findings, chosen, written or datetime.now(UTC)),
-            summary=_by_topic(summary(findings, claims), shown),
+            lead=_lead(findings, chosen, written_at or datetime.now(UTC)),
+            summary=_by_topic(summarise(findings, claims), shown),
             sections=shown,
             numbers=_numbers(shown),
             style=_style(),
@@ -83,41 +81,40 @@ def _title(findings: Findings) -> str:
     return f"{title} (simulated)" if findings.facts.get("Launcher") == "simulated" else title
 
 
-def _lead(findings: Findings, chosen: Layout, written: datetime) -> list[str]:
-    """Return when, what, and with which version."""
+def _lead(findings: Findings, layout: Layout, written_at: datetime) -> list[str]:
+    """Return the lines below the title: date, version, number of runs, hardware, layout."""
     facts, runs = findings.facts, sum(findings.statuses.values())
-    lines = [f"Written {written:%Y-%m-%d %H:%M} UTC by wattlaw {__version__} from {runs:,} runs."]
-    where = [facts[name] for name in ("Hardware", "Workloads") if name in facts]
+    lines = [
+        f"Written {written_at:%Y-%m-%d %H:%M} UTC by wattlaw {__version__} from {runs:,} runs."
+    ]
+    details = [facts[name] for name in ("Hardware", "Workloads") if name in facts]
     if "Ran" in facts:
-        where.append(f"ran {facts['Ran']}")
-    if where:
-        lines.append("; ".join(where) + ".")
-    if chosen.study is not None:
-        lines.append(f"In the layout of {STUDIES[chosen.study]}: its figures and claims only.")
+        details.append(f"ran {facts['Ran']}")
+    if details:
+        lines.append("; ".join(details) + ".")
+    if layout.study is not None:
+        lines.append(f"Layout, figures and claims of {SOURCES[layout.study].name}.")
     return lines
 
 
 def _by_topic(sentences: Sequence[Sentence], shown: Sequence[Section]) -> dict[str, list[str]]:
-    """Return the sentences that a shown section has more on, by their topic."""
-    there = {section.name for section in shown}
+    """Return the sentences by topic, without those whose section is not shown."""
+    names = {section.name for section in shown}
     topics: dict[str, list[str]] = {}
-    for one in sentences:
-        if one.section in there:
-            topics.setdefault(one.topic, []).append(one.text)
+    for sentence in sentences:
+        if sentence.section in names:
+            topics.setdefault(sentence.topic, []).append(sentence.text)
     return topics
 
 
 def _numbers(shown: Sequence[Section]) -> dict[tuple[str, str], str]:
-    """Return what each figure and table is called, by kind and name, numbered in their order."""
-    blocks = [block for section in shown for block in section.blocks]
+    """Return ``Figure 1`` or ``Table 1`` by kind and name of each figure and table."""
     numbers: dict[tuple[str, str], str] = {}
+    blocks = [block for section in shown for block in section.blocks]
     for kind, word in (("picture", "Figure"), ("table", "Table")):
-        names = [block.name for block in blocks if isinstance(block, _NUMBERED[kind])]
+        names = [getattr(block, "name", "") for block in blocks if block.kind == kind]
         numbers |= {(kind, name): f"{word} {i}" for i, name in enumerate(names, start=1)}
     return numbers
-
-
-_NUMBERED: dict[str, type[Picture | Table]] = {"picture": Picture, "table": Table}
 
 
 @cache
@@ -126,5 +123,5 @@ def _style() -> str:
 
 
 def _hash(text: str) -> str:
-    """Return what a page's policy has to name so that its own style, and no other, is taken."""
+    """Return the hash by which the page's policy allows its own style sheet and no other."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,16 +1,16 @@
-"""The templates, in which every value is text: escaped, and without control characters."""
+"""Templates that escape every value and replace control characters."""
 
 from functools import cache
 from typing import Any
 
 import jinja2
 
-from wattlaw.formatting import clean
+from wattlaw.formatting import replace_invisible
 
 
 @cache
 def environment() -> jinja2.Environment:
-    """Return the environment of the templates."""
+    """Return the Jinja environment."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader("wattlaw.report"),
         autoescape=True,
@@ -22,4 +22,4 @@ def environment() -> jinja2.Environment:
 
 
 def _finalize(value: Any) -> Any:
-    return clean(value) if type(value) is str else value
+    return replace_invisible(value) if type(value) is str else value

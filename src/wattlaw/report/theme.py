@@ -1,4 +1,4 @@
-"""One look for all figures: readable in grey and by the colour-blind, no fonts from the net."""
+"""The style of all figures: readable in grey and by the colour-blind, with local fonts only."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,27 +11,25 @@ SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [10, 4], [4, 2, 1, 2], [1, 3]]
 INK, SOFT, FAINT = "#1d2430", "#555555", "#999999"
 FONT_SIZE, TITLE_SIZE = 11, 15
-#: Width in pixels of a character of this size, on average over words (DejaVu Sans).
-CHARACTER = 0.6 * FONT_SIZE
-#: A figure is at most so wide, in pixels; a page of the report holds that.
-PAGE = 1000
+#: Mean width in pixels of a character of this size (DejaVu Sans).
+CHARACTER_WIDTH = 0.6 * FONT_SIZE
+#: Largest width of a figure in pixels; it fits into the report's page.
+PAGE_WIDTH = 1000
 _FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
 _CYCLE = len(COLOURS)
 
 
-def styled(
-    panels: Sequence[Any], columns: int, title: str, subtitle: Sequence[str] = ()
-) -> alt.ConcatChart:
-    """Return panels as one picture with the house's look, a title and lines of words below it.
+def themed(panels: Sequence[Any], columns: int, subtitle: Sequence[str]) -> alt.ConcatChart:
+    """Return panels as one chart in this style, with lines of text below an empty title.
 
-    It is made in one call: each method of a chart would copy all of it.
+    It is made in one call, since each method of a chart copies it.
     """
-    words = alt.TitleParams(
-        title, subtitle=list(subtitle), anchor="start", offset=14, fontSize=TITLE_SIZE
+    title = alt.TitleParams(
+        "", subtitle=list(subtitle), anchor="start", offset=14, fontSize=TITLE_SIZE
     )
     scales = alt.ScaleResolveMap(color="shared", shape="shared", strokeDash="shared")
     return alt.ConcatChart(
-        concat=list(panels), columns=columns, spacing=22, title=words,
+        concat=list(panels), columns=columns, spacing=22, title=title,
         resolve=alt.Resolve(scale=scales), config=_CONFIG,
     )  # fmt: skip
 
@@ -55,30 +53,33 @@ _CONFIG = alt.Config(
 )  # fmt: skip
 
 
-def look(lines: Sequence[str], width: int = PAGE, points: bool = True) -> dict[str, Any]:
+def line_styles(
+    lines: Sequence[str], width: int = PAGE_WIDTH, *, points: bool = True
+) -> dict[str, Any]:
     """Return colour, shape and dash by ``line``, with one legend for all three.
 
-    ``width`` is of the picture above the legend: it has as many columns as that holds. Where lines
-    have no ``points``, the legend shows their dashes.
+    The legend has as many columns as fit into ``width``. Without ``points``, it shows the dashes.
     """
     longest = max((len(line) for line in lines), default=1)
-    columns = max(1, min(len(lines), int(width // (longest * CHARACTER + 50))))
-    marks: dict[str, Any] = (
+    columns = max(1, min(len(lines), int(width // (longest * CHARACTER_WIDTH + 50))))
+    symbols: dict[str, Any] = (
         {"symbolDash": [1, 0], "symbolStrokeWidth": 0} if points
         else {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 2}
     )  # fmt: skip
     legend = alt.Legend(
-        title=None, orient="bottom", direction="horizontal", columns=columns, **marks
+        title=None, orient="bottom", direction="horizontal", columns=columns, **symbols
     )
-    shown = None if list(lines) == [""] else legend
+    optional_legend = None if list(lines) == [""] else legend
 
-    def scale(values: Sequence[Any], turn: bool = False) -> alt.Scale:
-        chosen = [values[(i + turn * (i // _CYCLE)) % _CYCLE] for i in range(len(lines))]
-        return alt.Scale(domain=list(lines), range=chosen)
+    def scale(values: Sequence[Any], *, shifted: bool = False) -> alt.Scale:
+        """Repeat the values; a shift in each round makes the combinations differ."""
+        indices = (i + shifted * (i // _CYCLE) for i in range(len(lines)))
+        return alt.Scale(domain=list(lines), range=[values[i % _CYCLE] for i in indices])
 
-    dash_legend = None if points else shown
     return {
-        "color": alt.Color("line:N", scale=scale(COLOURS), legend=shown),
-        "shape": alt.Shape("line:N", scale=scale(SHAPES, turn=True), legend=shown),
-        "strokeDash": alt.StrokeDash("line:N", scale=scale(DASHES, turn=True), legend=dash_legend),
+        "color": alt.Color("line:N", scale=scale(COLOURS), legend=optional_legend),
+        "shape": alt.Shape("line:N", scale=scale(SHAPES, shifted=True), legend=optional_legend),
+        "strokeDash": alt.StrokeDash(
+            "line:N", scale=scale(DASHES, shifted=True), legend=None if points else optional_legend
+        ),
     }

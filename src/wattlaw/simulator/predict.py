@@ -133,7 +133,7 @@ def _loads(job: Job, local: float) -> tuple[Load, Load]:
     """Return the kernels of one step on one rank, and those of the last backward pass."""
     pieces, samples = _micro(job, local)
     passes = _load(job, ("forward", "backward"), samples)
-    update = kernels.load_of(job.profile, ("update",), 0.0, job.precision)
+    update = kernels.load_of(job.profile, ("optimizer",), 0.0, job.precision)
     both = Load(
         np.concatenate([passes.count * pieces, update.count]),
         np.concatenate([passes.flops, update.flops]),

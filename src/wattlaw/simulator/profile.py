@@ -14,7 +14,7 @@ from wattlaw.study.base import Model
 _MOST = 10**18
 Amount = Annotated[float, Field(ge=0, le=_MOST)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Phase = Literal["forward", "backward", "update"]
+Phase = Literal["forward", "backward", "optimizer"]
 
 
 class Kernels(Model):
@@ -61,7 +61,7 @@ class WorkloadProfile(Model):
 
         Shape (kinds, 4).
         """
-        rows: dict[str, list[tuple[float, ...]]] = {"forward": [], "backward": [], "update": []}
+        rows: dict[str, list[tuple[float, ...]]] = {"forward": [], "backward": [], "optimizer": []}
         for k in self.kernels:
             rows[k.phase].append((k.count, k.flops_per_sample, k.bytes_per_sample, k.bytes_fixed))
         return {phase: np.array(own).reshape(-1, 4) for phase, own in rows.items()}

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wattlaw.errors import BadInput
-from wattlaw.store.files import naming
+from wattlaw.files import naming
 from wattlaw.store.importing import ImportedRun, Refused
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder, RunLock

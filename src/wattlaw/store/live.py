@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from wattlaw.store.files import naming, read_bytes
+from wattlaw.files import naming, read_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 from pydantic import ValidationError
 
 from wattlaw.errors import BadInput, NotPermitted
-from wattlaw.store.files import (
+from wattlaw.files import (
     locked,
     open_regular,
     read_text,

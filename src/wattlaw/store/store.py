@@ -5,14 +5,16 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
-from wattlaw.store.files import abandoned, is_old, read_text, remove_abandoned, write_text
+from wattlaw.files import abandoned, is_old, read_text, remove_abandoned, write_text
 from wattlaw.store.parquet import read_together
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.version import check_version, write_version
 from wattlaw.study.model import WorkloadSpec
 
 if TYPE_CHECKING:
@@ -42,7 +44,6 @@ class Store:
                 "LC_ALL=C.UTF-8 where it is not ASCII"
             ) from None
         self.path = path
-        self._runs = path / "runs"
         self._cancelled = path / "cancelled.json"
 
     @classmethod
@@ -52,18 +53,28 @@ class Store:
         Raises
         ------
         BadInput
-            There is no store.
+            There is no store, or none that this wattlaw can read.
         """
-        if not (path / "runs").is_dir():
+        store = cls(path)
+        if not store._runs.is_dir():
             raise BadInput(
                 f"{path}: no store (a store has a folder 'runs'); 'wattlaw run' makes one"
             )
-        return cls(path)
+        return store
+
+    @cached_property
+    def _runs(self) -> Path:
+        """Return the folder of runs, of a store that this wattlaw can read."""
+        check_version(self.path)
+        return self.path / "runs"
 
     def create(self) -> None:
         """Make the folders of a new store, if they are not there."""
+        runs = self._runs
         try:
-            self._runs.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_version(self.path)  # first, since runs without it are of an older version
+            runs.mkdir(exist_ok=True)
         except PermissionError as error:
             raise NotAvailable(f"{self.path}: no permission to write a store here") from error
         except OSError as error:

@@ -14,8 +14,8 @@ import pandas as pd
 import pyarrow as pa
 
 from wattlaw.errors import BadInput
+from wattlaw.files import replacing, write_parquet
 from wattlaw.store.fields import MAX_TEXT, finite_number
-from wattlaw.store.files import replacing, write_parquet
 from wattlaw.store.rows import FORMULA, read_rows
 from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store, read_validated

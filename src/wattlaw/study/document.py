@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from wattlaw.errors import BadInput
+from wattlaw.files import read_input
 from wattlaw.study.rules import Misfit
 from wattlaw.text import quote
 
@@ -88,7 +89,7 @@ def read_document(
 def _read(
     path: Path, model: type[ModelT], what: str, prepare: Callable[[Mapping], Mapping]
 ) -> ModelT:
-    text = _text(path, what)
+    text = _text(path)
     keys = f"a mapping with the keys {', '.join(model.model_fields)}"
     try:
         _refuse_large(path, text, what)
@@ -118,18 +119,8 @@ def _read(
         raise BadInput(f"{_place(path, root, _location(problems[0]))}: {first}{more}") from None
 
 
-def _text(path: Path, what: str) -> str:
-    try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise BadInput(f"{path}: not a plain file")
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
-    except ValueError as error:  # a name that no file can have
-        raise BadInput(f"{path}: cannot be read: {error}") from None
-    if len(raw) > MAX_BYTES:
-        raise BadInput(f"{path}: larger than {MAX_BYTES:,} bytes; this is not a valid {what}")
+def _text(path: Path) -> str:
+    raw = read_input(path, MAX_BYTES)
     try:
         return raw.decode()
     except UnicodeDecodeError as error:

@@ -1,1 +1,1 @@
-"""The sampler process, the marks of windows, and the energy of a window from samples."""
+"""The sampler process, the streams of windows, and the energy of windows from samples."""

@@ -1,9 +1,9 @@
 """The sampler: a small process that reads every meter of a host.
 
-It is started once per host, writes its rows to a live file once a second, and ends, with its data
-flushed, on SIGTERM or when the process it belongs to is gone. It imports no torch, no pyarrow, and
-nothing of the user's. One thread does it all, because each waking costs more than most readings; a
-second one looks now and then whether a driver hangs, and then goes on without it.
+One sampler per host writes its rows to a live file once a second. It ends, with its data flushed,
+on SIGTERM or when its parent process has ended. It imports no torch, no pyarrow, and nothing of
+the user. One thread reads all meters, because each wake-up costs more than most readings. A second
+thread checks now and then whether a driver hangs, and then continues without it.
 """
 
 import argparse
@@ -21,21 +21,21 @@ from pathlib import Path
 from wattlaw import crash, registry
 from wattlaw.devices.meter import GROUP, Device, Meter, Sample, Target
 from wattlaw.errors import one_line
+from wattlaw.files import write_text
 from wattlaw.isolation import own_python
-from wattlaw.store.files import write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import DeviceReport, SamplerReport
-from wattlaw.telemetry.meter_poller import HANGS_S, MeterPoller
+from wattlaw.telemetry.meter_poller import READ_TIMEOUT_S, MeterPoller
 
 FLUSH_S = 1.0
-#: Ends any sampler in good order.
-END = signal.SIGUSR2
+#: The signal that ends every sampler in an orderly way.
+END_SIGNAL = signal.SIGUSR2
 
 
 def command(folder: Path, host: str, target: Target, *, handles_sigterm: bool = True) -> list[str]:
     """Return the command line that starts a sampler as a child of this process.
 
-    It ends on SIGUSR2 and, unless told not to heed it, on SIGTERM: a scheduler sends that to all
+    It ends on SIGUSR2 and, with ``handles_sigterm``, on SIGTERM. A scheduler sends SIGTERM to all
     processes of a job some time before their end.
     """
     line = own_python("-m", "wattlaw.telemetry.sampler", str(folder), host)
@@ -51,17 +51,17 @@ def command(folder: Path, host: str, target: Target, *, handles_sigterm: bool = 
 
 
 def stream_path(folder: Path, host: str) -> Path:
-    """Return where the samples of a host go while a run lives; there once sampling has begun."""
+    """Return the path of a host's samples during a run. The file exists once sampling has begun."""
     return folder / f"telemetry.{host}.csv"
 
 
 def report_path(folder: Path, host: str) -> Path:
-    """Return where a sampler that ended in good order tells how it fared."""
+    """Return the path of the report that a sampler writes at an orderly end."""
     return folder / f"sampler.{host}.json"
 
 
 class Sampler:
-    """Reads every registered meter and writes what they say, until one of some signals."""
+    """Reads every registered meter and writes its samples, until it receives a signal."""
 
     def __init__(
         self,
@@ -73,133 +73,131 @@ class Sampler:
     ) -> None:
         self._folder, self._host, self._parent_pid = folder, host, parent_pid
         self._ends_on = ends_on
-        self._readings = [
+        self._pollers = [
             MeterPoller(name, functools.partial(_open, name, target))
             for name in registry.names(GROUP)
         ]
-        self._unopened = list(self._readings)
+        self._unopened = list(self._pollers)
         self._stream: LiveWriter | None = None
         self._rows: list[Sample] = []  # read, not yet written
         self._is_ending = False
-        self._samples = 0
+        self._sample_count = 0
         self._seen: set[str] = set()  # devices that have rows
-        self._begun_s = self._start_cpu_s = 0.0
-        self._in_charge = threading.get_ident()
+        self._start_s = self._start_cpu_s = 0.0
+        self._active_thread = threading.get_ident()
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Sample until a signal or until the parent has died, then flush and report."""
+        """Sample until a signal or the end of the parent, then flush and report."""
         threading.Thread(target=self._watch, daemon=True).start()
         self._sample()
-        self._ended.wait()  # if we were not in charge any more, another thread ends it
+        self._ended.wait()  # if another thread has taken over, it ends the sampler
 
     def _sample(self) -> None:
-        me = threading.get_ident()
+        thread = threading.get_ident()
         while self._unopened:
             self._unopened.pop(0).open()
-            if self._in_charge != me:
+            if self._active_thread != thread:
                 return
-        if not self._begun_s:
+        if not self._start_s:
             gc.collect()
             gc.freeze()
-            self._begun_s, self._start_cpu_s = time.monotonic(), time.process_time()
-            for reading in self._readings:
-                reading.begin(self._begun_s)  # all together, so that they wake us together
-        flush_s = self._begun_s
+            self._start_s, self._start_cpu_s = time.monotonic(), time.process_time()
+            for poller in self._pollers:
+                poller.begin(self._start_s)  # at the same time, so that they share wake-ups
+        flush_s = self._start_s
         while True:
             now_s = time.monotonic()
-            for reading in self._readings:
-                if reading.next_s is not None and reading.next_s <= now_s:
-                    found = reading.read(now_s)
-                    if self._in_charge != me:
+            for poller in self._pollers:
+                if poller.next_s is not None and poller.next_s <= now_s:
+                    samples = poller.read(now_s)
+                    if self._active_thread != thread:
                         return
-                    self._rows += found
+                    self._rows += samples
             if now_s >= flush_s:
                 self._write()
                 flush_s += FLUSH_S
-            next_s = min(
-                (r.next_s for r in self._readings if r.next_s is not None), default=flush_s
-            )
-            # A flush waits for a reading that is due a little later.
+            next_s = min((r.next_s for r in self._pollers if r.next_s is not None), default=flush_s)
+            # A flush waits for a reading that is due shortly after.
             wake_s = next_s if flush_s <= next_s < flush_s + FLUSH_S / 10 else min(next_s, flush_s)
-            if self._told_to_end(wake_s - time.monotonic()):
+            if self._should_end(wake_s - time.monotonic()):
                 break
-        self._end(me)
+        self._end(thread)
 
-    def _end(self, me: int) -> None:
-        for reading in self._readings:
-            found = reading.read(time.monotonic(), last=True)
-            if self._in_charge != me:
+    def _end(self, thread: int) -> None:
+        for poller in self._pollers:
+            samples = poller.read(time.monotonic(), last=True)
+            if self._active_thread != thread:
                 return
-            self._rows += found
-            reading.close()
-            if self._in_charge != me:
+            self._rows += samples
+            poller.close()
+            if self._active_thread != thread:
                 return
         self._write()
         if self._stream is not None:
             self._stream.close()
         self._report()
         self._ended.set()
-        if self.hangs():
-            os._exit(0)  # a thread that a driver holds would never end
+        if self.is_hung():
+            os._exit(0)  # a thread inside a driver would never end
 
-    def _told_to_end(self, wait_s: float) -> bool:
-        """Wait; return whether a signal has come or the parent has gone."""
-        if not self._is_ending:  # a meter that hangs at the end must not make us forget it
-            told = signal.sigtimedwait(self._ends_on, max(0.0, min(wait_s, FLUSH_S)))
-            self._is_ending = told is not None or os.getppid() != self._parent_pid
+    def _should_end(self, wait_s: float) -> bool:
+        """Wait; return whether a signal has come or the parent has ended."""
+        if not self._is_ending:  # stays true if a meter hangs at the end
+            received = signal.sigtimedwait(self._ends_on, max(0.0, min(wait_s, FLUSH_S)))
+            self._is_ending = received is not None or os.getppid() != self._parent_pid
         return self._is_ending
 
     def _watch(self) -> None:
-        """Take charge when a meter holds the thread that was, and go on without it."""
-        while not self._ended.wait(HANGS_S / 2):
-            hung = [reading for reading in self._readings if reading.hangs()]
+        """Continue in this thread, without the meter, if a meter hangs in the active thread."""
+        while not self._ended.wait(READ_TIMEOUT_S / 2):
+            hung = [poller for poller in self._pollers if poller.is_hung()]
             if hung:
-                self._in_charge = threading.get_ident()
-                for reading in hung:
-                    reading.give_up("it does not answer")
-                    reading.unavailable = None if reading.devices else "it does not answer"
+                self._active_thread = threading.get_ident()
+                for poller in hung:
+                    poller.give_up("it does not answer")
+                    poller.unavailable = None if poller.devices else "it does not answer"
                 threading.Thread(target=self._watch, daemon=True).start()
                 try:
                     self._sample()
                 except BaseException as error:
                     crash.print_report(error)
-                    os._exit(1)  # the thread that held the process together hangs
+                    os._exit(1)  # the main thread hangs
                 return
 
-    def hangs(self) -> bool:
-        """Say whether a meter still holds a thread."""
-        return any(reading.asked_s is not None for reading in self._readings)
+    def is_hung(self) -> bool:
+        """Return whether a call of a meter is still running."""
+        return any(poller.waiting_since_s is not None for poller in self._pollers)
 
     def _write(self) -> None:
-        if self._stream is None:  # made with its first rows: from then on windows are covered
+        if self._stream is None:  # created with the first rows: from then on windows are covered
             self._stream = LiveWriter(stream_path(self._folder, self._host), Sample._fields)
         rows, self._rows = self._rows, []
         self._stream.append(rows)
-        self._samples += len(rows)
+        self._sample_count += len(rows)
         self._seen.update(row.device for row in rows)
 
     def _report(self) -> None:
-        duration_s = time.monotonic() - self._begun_s
+        duration_s = time.monotonic() - self._start_s
         report = SamplerReport(
             host=self._host,
-            samples=self._samples,
+            samples=self._sample_count,
             duration_s=duration_s,
             cpu_s=time.process_time() - self._start_cpu_s,
             start_cpu_s=self._start_cpu_s,
             devices=tuple(
                 DeviceReport(**dataclasses.asdict(self._with_failure(device)))
-                for reading in self._readings
-                for device in reading.devices
+                for poller in self._pollers
+                for device in poller.devices
             ),
-            meters={r.name: r.report() for r in self._readings if r.devices},
-            unavailable={r.name: r.unavailable for r in self._readings if r.unavailable},
-            problems=tuple(problem for r in self._readings for problem in r.problems()),
+            meters={r.name: r.report() for r in self._pollers if r.devices},
+            unavailable={r.name: r.unavailable for r in self._pollers if r.unavailable},
+            problems=tuple(problem for r in self._pollers for problem in r.problems()),
         )
         write_text(report_path(self._folder, self._host), report.model_dump_json())
 
     def _with_failure(self, device: Device) -> Device:
-        """Return a device, as failed where it was opened and never answered: a sum lacks it."""
+        """Return a device, marked as failed if it was opened and has no sample."""
         if device.id in self._seen or not device.facts or device.facts.get("failed"):
             return device
         return dataclasses.replace(device, facts={**device.facts, "failed": "it has no readings"})
@@ -211,8 +209,8 @@ def _open(name: str, target: Target) -> Meter:
 
 
 def main() -> None:
-    """Run a sampler as its command line says."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, END})
+    """Run a sampler with the options of its command line."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, END_SIGNAL})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     parser = argparse.ArgumentParser(description=__doc__)
@@ -223,13 +221,13 @@ def main() -> None:
     parser.add_argument("--period-s", type=float, required=True)
     parser.add_argument("--assume-cpu-w", type=float)
     parser.add_argument("--no-sigterm", action="store_true")
-    parser.add_argument("--gpus", type=lambda told: tuple(filter(None, told.split(","))))
+    parser.add_argument("--gpus", type=lambda text: tuple(filter(None, text.split(","))))
     options = parser.parse_args()
     target = Target(options.root_pid, options.period_s, options.assume_cpu_w, options.gpus)
-    ends_on = {END} if options.no_sigterm else {END, signal.SIGTERM}
+    ends_on = {END_SIGNAL} if options.no_sigterm else {END_SIGNAL, signal.SIGTERM}
     try:
         Sampler(options.folder, options.host, target, options.parent_pid, ends_on).run()
-    except OSError as error:  # such as a full disk; the run's end notes that the sampler was lost
+    except OSError as error:  # such as a full disk; the run notes that the sampler was lost
         sys.exit(f"sampler: {one_line(error)}")
 
 

@@ -1,4 +1,4 @@
-"""Windows as a host's first rank marks them, written out as each one ends."""
+"""The windows of a host, which its first rank writes as each one ends."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,16 +29,16 @@ class Window(NamedTuple):
 
 
 def windows_path(folder: Path, host: str) -> Path:
-    """Return where one host's windows of one attempt go."""
+    """Return the path of one host's windows of one attempt."""
     return folder / f"windows.{host}.csv"
 
 
 def open_windows(folder: Path, host: str) -> LiveWriter:
-    """Return the stream to which one host's windows of one attempt go."""
+    """Open the stream of one host's windows of one attempt."""
     return LiveWriter(windows_path(folder, host), Window._fields)
 
 
 def write_window(stream: LiveWriter | None, host: str, **window: Any) -> None:
-    """Write one finished window; ranks without a stream (all but a host's first) write nothing."""
+    """Write one finished window; do nothing without a stream, as on all but the first rank."""
     if stream is not None:
         stream.append([Window(host, **window)])

@@ -1,44 +1,46 @@
-"""The node agent: one per host and run. It holds the sampler and torchrun's elastic agent.
+"""The node agent: one process per host and run. It starts the sampler and the ranks.
 
-``python -m wattlaw.training.agent RUN_FOLDER ATTEMPT --workers N --parent-pid PID``. Options that
-it does not know go to torchrun: how the agents of several nodes meet.
+``python -m wattlaw.training.agent RUN_FOLDER ATTEMPT --workers N --parent-pid PID``. Unknown
+options are passed to torchrun: they configure the rendezvous of several nodes.
 """
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
-import subprocess
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
+
 from wattlaw import processes
 from wattlaw.devices.meter import Target
-from wattlaw.errors import BadInput, WattlawError
+from wattlaw.errors import BadInput, NotAvailable, WattlawError
+from wattlaw.files import write_text
 from wattlaw.isolation import isolate, own_python
-from wattlaw.store.files import write_text
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Measure
-from wattlaw.telemetry import sampler
+from wattlaw.telemetry.sampler_process import SamplerProcess
 from wattlaw.training import command, failures
 from wattlaw.training.clocks import Clocks, Endpoint
 from wattlaw.training.environment import AGENT_PID, ATTEMPT, DISK_FULL, RUN_FOLDER, WARNS, host_name
-from wattlaw.training.signal_forwarding import WORKER, forward_signals
+from wattlaw.training.rank_processes import EndedBySignal, run_ranks, run_torchrun
 
-#: A sampler notices after 15 s at most that a driver hangs.
-_SAMPLER_GRACE_S = 20.0
-_READY_S = 15.0
 #: How long a shared file system may take to show what another host has written.
 _LATE_S = 60.0
-_COMMAND_RANK = "wattlaw.training.command_rank"
+_FORWARD_POLL_S = 0.2
+WORKER, _COMMAND_RANK = "wattlaw.training.worker", "wattlaw.training.command_rank"
 
 
 def main() -> int:
-    """Run this node's part of a run, as the command line says."""
+    """Run this node's part of an attempt."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("folder", type=Path)
     parser.add_argument("attempt", type=int)
@@ -68,27 +70,27 @@ def run_agent(
 ) -> int:
     """Run this node's part of an attempt; to be called on the main thread.
 
-    A SIGUSR1 that this process gets is passed on to the workers. What it leaves in the attempt's
-    live folder: ``failure.HOST.json`` with the reason, if it failed, and always
-    ``ended.HOST.json`` with its code, after the sampler has ended.
+    SIGUSR1 is forwarded to the workers. In the attempt's live folder this writes
+    ``ended.HOST.json`` with the exit code, after the sampler has ended, and if it failed
+    ``failure.HOST.json`` with the reason.
 
     Parameters
     ----------
     folder, attempt
-        Of the run, whose record may come up to a minute late.
+        The run, whose record may appear up to a minute late, and the number of the attempt.
     workers
-        How many ranks this node has.
+        The number of ranks of this node.
     rendezvous
-        Options of torchrun that say how nodes meet; none for a single node.
+        Options of torchrun for the rendezvous of nodes; none for a single node.
     clock
         Where the clocks of several nodes are compared.
 
     Returns
     -------
     int
-        0 when every worker ended well: at the run's end, or after a warning
-        (``stopped.json`` says so). Otherwise ``handover.DISK_FULL`` where the disk is so full that
-        it cannot be told, and else 1.
+        0 if every worker succeeded or stopped after a preemption notice (``stopped.json``),
+        ``environment.DISK_FULL`` if the disk is too full to write the reason of a failure,
+        otherwise 1.
     """
     live, host, code = folder.live(attempt), host_name(), 1
     os.environ[AGENT_PID] = str(os.getpid())
@@ -96,14 +98,14 @@ def run_agent(
         with forward_signals():
             code = _run(folder, attempt, workers, rendezvous, clock)
     except Exception as error:
-        code = _fail(live, "told", failures.reason_of(error))
+        code = _fail(live, "error", failures.reason_of(error))
         if not isinstance(error, WattlawError):
-            _say(traceback.format_exc())
+            _log(traceback.format_exc())
     finally:
         try:
             write_text(live / f"ended.{host}.json", json.dumps({"code": code}))
         except OSError as error:
-            _say(str(error))
+            _log(str(error))
     return code
 
 
@@ -114,104 +116,156 @@ def _run(
     rendezvous: Sequence[str],
     clock: Endpoint | None,
 ) -> int:
-    record, live = _awaited(folder, attempt), folder.live(attempt)
+    record, live = _wait_for_record(folder, attempt), folder.live(attempt)
     live.mkdir(parents=True, exist_ok=True)
     is_command = record.spec.workload.command is not None
-    line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers)]
-    line += ["--no-python", *own_python("-u", "-m")]
-    with _sampling(live, record.spec.measure, wait=is_command), Clocks(clock, live) as clocks:
+    line = own_python("-u", "-m")
+    with _sampler(live, record.spec.measure) as sampler, Clocks(clock, live) as clocks:
         if is_command:
             os.environ[RUN_FOLDER] = str(folder.path.resolve())
             os.environ[ATTEMPT] = str(attempt)
             line += [_COMMAND_RANK, *command.command_arguments(record)]
+            sampler.wait_until_ready()  # the command may be one window from its start
         else:
             line += [WORKER, str(folder.path), str(attempt)]
-        with processes.beginning():
-            import torch.distributed.run  # noqa: F401 - seconds that are no part of a command
+        uses_torchrun = not is_command or "--nnodes" in rendezvous
+        if uses_torchrun:
+            line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers),
+                    "--no-python", *line]  # fmt: skip
+            _import_torchrun()
         clocks.compare("begin")
         start_ns, start_s = time.time_ns(), time.perf_counter()
-        code = _train(folder, attempt, line)
+        try:
+            failed = run_torchrun(line) if uses_torchrun else run_ranks(line, workers)
+        except EndedBySignal as error:
+            _log(f"ended by {error}")
+            code = _fail(live, "terminated", f"the node agent was ended by {error}")
+        else:
+            code = _report(folder, attempt, failed, is_command=is_command) if failed else 0
         if is_command:
-            command.bring_windows(live, start_ns, time.perf_counter() - start_s)
+            command.write_window_and_facts(live, start_ns, time.perf_counter() - start_s)
         if code == 0:
             clocks.compare("end")
         return code
 
 
-def _awaited(folder: RunFolder, attempt: int) -> RunRecord:
-    """Return the record of a run once it is of an attempt, or a later one."""
+def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
+    """Return the record of a run once it shows an attempt, or a later one."""
     end_s = time.monotonic() + _LATE_S
     while True:
         record = folder.read()
         if record is not None and record.attempts >= attempt:
             return record
         if time.monotonic() > end_s:
-            found = "not there" if record is None else f"of attempt {record.attempts}"
-            raise BadInput(f"{folder.record_path}: {found}; needed: the record of {attempt}")
+            state = "not there" if record is None else f"the record of attempt {record.attempts}"
+            raise BadInput(f"{folder.record_path}: {state}; needed: the record of {attempt}")
         time.sleep(0.2)
 
 
-@contextlib.contextmanager
-def _sampling(live: Path, measure: Measure, *, wait: bool) -> Iterator[None]:
-    """Keep a sampler on this process tree; when it goes away early, training goes on.
-
-    With ``wait`` its meters are open first: for a command, which may be one window from its start.
-    """
+def _sampler(live: Path, measure: Measure) -> SamplerProcess:
+    """Start a sampler of this process tree."""
     target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
-    line = sampler.command(live, host_name(), target, handles_sigterm=WARNS not in os.environ)
-    process = subprocess.Popen(line, start_new_session=True)
-    stream, end_s = sampler.stream_path(live, host_name()), time.monotonic() + _READY_S
-    while wait and not stream.exists() and process.poll() is None and time.monotonic() < end_s:
-        time.sleep(0.005)
-    try:
-        yield
-    finally:
-        process.send_signal(sampler.END)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_SAMPLER_GRACE_S)
-        process.kill()
+    return SamplerProcess(live, host_name(), target, handles_sigterm=WARNS not in os.environ)
 
 
-def _train(folder: RunFolder, attempt: int, line: list[str]) -> int:
-    """Run the workers of a torchrun command line; 0 when all of them ended well."""
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import get_args_parser, run
+def _import_torchrun() -> None:
+    """Import torchrun before a run begins, since that takes seconds.
 
+    Raises
+    ------
+    NotAvailable
+        torch is not installed.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise NotAvailable(
+            "torch is not installed; the ranks of a workload, and of a command on several nodes, "
+            'need it; try: pip install "wattlaw[train]"'
+        )
+    with processes.beginning():
+        import torch.distributed.run  # noqa: F401
+
+
+def _report(folder: RunFolder, attempt: int, failed: dict[int, int], *, is_command: bool) -> int:
+    """Write why ranks failed; return the agent's exit code. The first rank failed first."""
     live = folder.live(attempt)
-    try:
-        run(get_args_parser().parse_args(line))  # type: ignore[no-untyped-call]
-    except ChildFailedError as error:
-        codes = {rank: found.exitcode for rank, found in error.failures.items()}
-        kind, reason = failures.of_ranks(live, codes, error.get_first_failure()[0])
-        if _COMMAND_RANK in line:
-            said = command.first_error(folder.log_path, attempt)
-            reason += f": {said}" if said else ""
-        return _fail(live, kind, reason)
-    except SignalException as error:
-        _say(f"ended by {error.sigval.name}")
-        return _fail(live, "asked", f"the node agent was ended by {error.sigval.name}")
-    return 0
+    kind, reason = failures.reason_of_ranks(live, failed, next(iter(failed)))
+    if is_command:
+        first_error = command.first_error(folder.log_path, attempt)
+        reason += f": {first_error}" if first_error else ""
+    return _fail(live, kind, reason)
 
 
 def _fail(live: Path, kind: failures.Kind, reason: str) -> int:
-    """Tell why this node's part failed; return the agent's exit code."""
+    """Write why this node's part failed; return the agent's exit code."""
     try:
         failures.write_failure(live, host_name(), kind, reason)
     except OSError as error:
-        _say(f"{reason}; {error}")
-        return DISK_FULL if failures.no_room(error) else 1
+        _log(f"{reason}; {error}")
+        return DISK_FULL if failures.disk_full_error(error) else 1
     return 1
 
 
-def _say(words: str) -> None:
-    """Print for the run's log, which may be on a disk that is full."""
+def _log(message: str) -> None:
+    """Print to the run's log, which may be on a full disk."""
     with contextlib.suppress(OSError):
-        print(f"agent: {words}", file=sys.stderr)
+        print(f"agent: {message}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def forward_signals() -> Iterator[None]:
+    """Forward the SIGUSR1 of this process to every worker; to be called on the main thread.
+
+    Workers that start after the signal get it too. Processes that are started in the block inherit
+    SIGUSR1 blocked, so that a signal to the whole process tree kills neither the sampler nor a
+    worker that still imports its libraries. The worker unblocks it (``training.preemption``).
+    """
+    forwarder = _SignalForwarder()
+    handler = signal.signal(signal.SIGUSR1, forwarder.notice)
+    forwarder.start()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        yield
+    finally:
+        forwarder.end()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGUSR1, handler)
+
+
+class _SignalForwarder(threading.Thread):
+    """Sends signals in its own thread, because torchrun occupies the main thread."""
+
+    def __init__(self) -> None:
+        super().__init__(name="wattlaw-signal-forwarder", daemon=True)
+        self._received = False
+        self._over = threading.Event()
+        self._signalled: set[psutil.Process] = set()
+
+    def notice(self, *_: object) -> None:
+        """Handle SIGUSR1."""
+        self._received = True
+
+    def run(self) -> None:
+        """Signal new workers until the end; SIGUSR1 is unblocked in this thread only."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+        while not self._over.wait(_FORWARD_POLL_S):
+            if self._received:
+                self._signal_workers()
+
+    def end(self) -> None:
+        """End the thread."""
+        self._over.set()
+        self.join()
+
+    def _signal_workers(self) -> None:
+        for child in psutil.Process(os.getpid()).children():
+            with contextlib.suppress(psutil.Error):
+                if child not in self._signalled and WORKER in child.cmdline():
+                    child.send_signal(signal.SIGUSR1)
+                    self._signalled.add(child)
 
 
 if __name__ == "__main__":
     code = main()
     if code == DISK_FULL:
-        os._exit(code)  # what is printed at the end may find no room, and would change the code
+        os._exit(code)  # output that does not fit on the disk would change the exit code
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""What a run needs to go on where it was: in one file, replaced whole."""
+"""The checkpoint file of a run, which is replaced atomically."""
 
 import pickle
 from dataclasses import dataclass
@@ -9,30 +9,31 @@ import torch
 from torch import nn
 
 from wattlaw.errors import BadInput
-from wattlaw.store.files import replacing
-from wattlaw.training.failures import no_room
+from wattlaw.files import replacing
+from wattlaw.text import collapse_whitespace
+from wattlaw.training.failures import disk_full_error
 
-#: What torch raises of a file that is damaged, or of another model.
+#: Errors that torch raises for a damaged file, or for one of another model.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, EOFError, TypeError, AttributeError)
 #: A rank's random state: its generator on the CPU, and that of its GPU if it has one.
 RandomState = dict[str, torch.Tensor]
 
 
 class Stateful(Protocol):
-    """What can tell its state and take it back."""
+    """An object whose state can be saved and loaded."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
 
     def load_state_dict(self, state: dict[str, Any]) -> Any:
-        """Take a state."""
+        """Restore a state."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come: so many epochs, and so many steps of the next one.
+    """The progress of a run: the number of finished epochs, and of steps in the next one.
 
-    With all steps of an epoch its training is done, and its evaluation is not.
+    With all steps of an epoch its training is finished, but its evaluation is not.
     """
 
     epoch: int = 0
@@ -42,7 +43,7 @@ class Progress:
 
     @property
     def is_begin(self) -> bool:
-        """Say whether nothing is done yet."""
+        """Say whether the run has not begun."""
         return not (self.epoch or self.step)
 
     @property
@@ -52,7 +53,7 @@ class Progress:
 
 
 class Loaded(NamedTuple):
-    """Where a run goes on, and the random state of every rank there; none at an epoch's begin."""
+    """The progress of a checkpoint and the random states of its ranks; none at an epoch's begin."""
 
     progress: Progress
     random: list[RandomState]
@@ -61,18 +62,18 @@ class Loaded(NamedTuple):
 def save(
     path: Path, parts: dict[str, Stateful], progress: Progress, random: list[RandomState]
 ) -> None:
-    """Replace a checkpoint; the one before stays until this one is whole.
+    """Replace a checkpoint; the old one stays until the new one is complete.
 
     Parameters
     ----------
     path
-        Where it is.
+        The checkpoint file.
     parts
-        What has a state.
+        The objects whose state is saved, by name.
     progress
-        How far the run has come.
+        The progress of the run.
     random
-        Every rank's state, in order of rank; empty at an epoch's begin, which seeds anew.
+        The random state of each rank; empty at the begin of an epoch, which sets new seeds.
     """
     state: dict[str, Any] = {name: part.state_dict() for name, part in parts.items()}
     state |= {"progress": dict(vars(progress)), "random": random}
@@ -80,50 +81,50 @@ def save(
 
 
 def load(path: Path, parts: dict[str, Stateful], *, epochs: int, steps: int, world: int) -> Loaded:
-    """Bring parts to the state of a checkpoint; return where it was, the begin without one.
+    """Load the state of the parts from a checkpoint, if the file exists.
 
     Parameters
     ----------
     path, parts
         As they were saved.
     epochs, steps, world
-        How many epochs the run has, how many steps each of them, and how many ranks make them.
+        The number of epochs, of steps in an epoch, and of ranks.
 
     Raises
     ------
     BadInput
-        The file is there and is no checkpoint of this run.
+        The file is not a checkpoint of this run.
     """
     if not path.exists():
         return Loaded(Progress(), [])
     try:
-        # Each part takes its state to where it is. Adam's step counts belong on the CPU, for on a
-        # GPU every one of them would be waited for at every step.
+        # Each part moves its state to its device. Adam's step counts stay on the CPU: on a GPU
+        # every step would wait for each of them.
         state = torch.load(path, map_location="cpu", weights_only=True)
         for name, part in parts.items():
             part.load_state_dict(state[name])
         progress = Progress(**state["progress"])
         if not (0 <= progress.epoch <= epochs and 0 <= progress.step <= steps):
-            raise ValueError(f"it is of step {progress.step} of epoch {progress.epoch}")
+            raise ValueError(f"it was saved at step {progress.step} of epoch {progress.epoch}")
         random = list(state["random"])
         if len(random) != (world if progress.step else 0):
             raise ValueError(f"it has the random state of {len(random)} ranks")
         return Loaded(progress, random)
     except (*_DAMAGE, pickle.UnpicklingError) as error:
-        words = " ".join(str(error).split())[:200]
         raise BadInput(
-            f"{path}: not a checkpoint of this run: {words}; remove it to start from the beginning"
+            f"{path}: not a checkpoint of this run: {collapse_whitespace(str(error))[:200]}; "
+            "remove it to start from the beginning"
         ) from None
 
 
 def random_state(device: torch.device) -> RandomState:
-    """Return the states of the generators from which a rank draws, on the CPU."""
+    """Return the states of a rank's random generators."""
     state = {"cpu": torch.get_rng_state()}
     return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
 
 
 def set_random_state(state: RandomState, device: torch.device) -> None:
-    """Let a rank draw what it would have drawn after a state was told."""
+    """Restore the states of a rank's random generators."""
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
@@ -135,18 +136,18 @@ def save_model(path: Path, model: nn.Module) -> None:
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
-    """Replace a file, through one of ours: torch has other words for the system's reasons.
+    """Replace a file. It is opened here, because torch hides the system's error messages.
 
     Raises
     ------
     OSError
-        It names the file where the disk is full.
+        The file cannot be written; the error of a full disk names the file.
     """
     try:
         with replacing(path) as temporary, temporary.open("wb") as file:
             torch.save(state, file)
     except (OSError, RuntimeError) as error:
-        full = no_room(error)
+        full = disk_full_error(error)
         if full is None:
             raise
         raise OSError(full.errno, full.strerror, str(path)) from error

@@ -1,37 +1,38 @@
-"""Keeps a run's checkpoint: all ranks together, the first one writes, and tells how far it is."""
+"""The checkpoint of a run: all ranks save it together, and rank 0 writes the file."""
 
 import json
 import time
 from pathlib import Path
 
 from wattlaw.errors import BadInput
-from wattlaw.store.files import write_text
+from wattlaw.files import write_text
 from wattlaw.store.live import LiveWriter
 from wattlaw.training import checkpoint
 from wattlaw.training.checkpoint import Progress, RandomState, Stateful
 from wattlaw.training.ranks import Ranks
 
 #: How long a shared file system may take to show on all hosts what one has written.
-_LATE_S, _AGAIN_S = 60.0, 0.5
-_WARNED = "warned of its end (SIGUSR1)"
+_LATE_S, _RETRY_S = 60.0, 0.5
+_PREEMPTED = "preemption notice (SIGUSR1)"
 
 
 class Checkpointer:
-    """One rank's part in the checkpoints of a run. All ranks call each method together.
+    """Saves and loads the checkpoint of a run. All ranks call each method together.
 
     Parameters
     ----------
     path
-        Of the checkpoint.
+        The checkpoint file.
     parts
-        What has a state.
+        The objects whose state is saved, by name.
     ranks
-        This process's place among the others.
+        The ranks of the run.
     windows
-        Where this rank writes windows, if it does: they are on disk before a checkpoint is that
-        comes after them.
+        The windows of this rank's host, if it writes them. They are synced to disk before a
+        checkpoint.
     live
-        The attempt's live folder, if it is to be told there how far checkpoints are.
+        The attempt's live folder for ``checkpointed.json`` and ``stopped.json``, if they are
+        written.
     """
 
     def __init__(
@@ -45,32 +46,33 @@ class Checkpointer:
         self._path, self._parts, self._ranks = path, parts, ranks
         self._windows, self._live = windows, live
         self._random: RandomState = {}
-        self._begun_at: Progress | None = None
+        self._loaded: Progress | None = None
 
     def load(self, *, epochs: int, steps: int) -> Progress:
-        """Return where the run goes on, after everything was brought there.
+        """Load the checkpoint and return its progress.
 
         Raises
         ------
         BadInput
-            There is a checkpoint, and it is not of this run.
+            The checkpoint does not belong to this run.
         """
         ranks, end_s = self._ranks, time.monotonic() + _LATE_S
         while True:
             progress, random = checkpoint.load(
                 self._path, self._parts, epochs=epochs, steps=steps, world=ranks.world
             )
-            found = ranks.all_gather((progress, time.monotonic() > end_s))
-            self._begun_at = progress
-            if all(one == found[0][0] for one, _ in found):
+            gathered = ranks.all_gather((progress, time.monotonic() > end_s))
+            self._loaded = progress
+            first, is_late = gathered[0]
+            if all(other == first for other, _ in gathered):
                 self._random = random[ranks.rank] if random else {}
                 return progress
-            if found[0][1]:
-                raise BadInput(f"{self._path}: not the same on all hosts after {_LATE_S:g} s")
-            time.sleep(_AGAIN_S)
+            if is_late:
+                raise BadInput(f"{self._path}: differs between hosts after {_LATE_S:g} s")
+            time.sleep(_RETRY_S)
 
     def set_random_state(self) -> None:
-        """Let this rank draw what it would have drawn after the checkpoint that was loaded."""
+        """Restore the random state of this rank from the loaded checkpoint."""
         checkpoint.set_random_state(self._random, self._ranks.device)
 
     def save(self, progress: Progress) -> None:
@@ -80,19 +82,19 @@ class Checkpointer:
             random = ranks.all_gather(checkpoint.random_state(ranks.device))
         if self._windows is not None:
             self._windows.sync()
-        ranks.barrier()  # every host has its windows on file
+        ranks.barrier()  # until every host has synced its windows
         if ranks.rank == 0:
             checkpoint.save(self._path, self._parts, progress, random)
-            if progress != self._begun_at:
-                self._tell("checkpointed", {"epoch": progress.epoch, "step": progress.step})
+            if progress != self._loaded:
+                self._write_status("checkpointed", progress)
 
     def stop(self, progress: Progress) -> None:
-        """Replace the checkpoint, and tell that the run stops there for a warning."""
+        """Replace the checkpoint, and record that the run stops there after a notice."""
         self.save(progress)
         if self._ranks.rank == 0:
-            where = {"epoch": progress.epoch, "step": progress.step}
-            self._tell("stopped", {**where, "reason": _WARNED})
+            self._write_status("stopped", progress, reason=_PREEMPTED)
 
-    def _tell(self, name: str, told: dict[str, object]) -> None:
+    def _write_status(self, name: str, progress: Progress, **fields: str) -> None:
         if self._live is not None:
-            write_text(self._live / f"{name}.json", json.dumps(told))
+            status = {"epoch": progress.epoch, "step": progress.step, **fields}
+            write_text(self._live / f"{name}.json", json.dumps(status))

@@ -1,17 +1,18 @@
-"""A user's own command as what a run trains: its words, its window, why it failed."""
+"""A user's own command as the workload of a run: its arguments, its window, its first error."""
 
 import re
 from pathlib import Path
 
 from wattlaw import machine
-from wattlaw.store.files import read_end, write_text
+from wattlaw.files import read_end, write_text
 from wattlaw.store.record import Facts, RunRecord
 from wattlaw.study.rules import filled
 from wattlaw.telemetry.windows import open_windows, windows_path, write_window
+from wattlaw.text import collapse_whitespace
 from wattlaw.training.environment import host_name
 
 _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-nccl-cu13")
-#: The last line of a traceback, and what Python and argparse say without one.
+#: The last line of a traceback, and error messages of Python and argparse.
 _ERROR = re.compile(
     r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?"
     r"|\S+: error: .*|.*: can't open file .*)$",
@@ -21,7 +22,7 @@ _LONGEST = 300
 
 
 def command_arguments(record: RunRecord) -> list[str]:
-    """Return a run's command with the values of its setting filled in."""
+    """Return the command of a run with the values of its setting inserted."""
     spec = record.spec
     values: dict[str, object] = {
         **spec.setting.model_dump(),
@@ -33,8 +34,8 @@ def command_arguments(record: RunRecord) -> list[str]:
     return [filled(word, values) for word in spec.workload.command or ()]
 
 
-def bring_windows(live: Path, start_ns: int, duration_s: float) -> None:
-    """Write what the agent knows: one window of the whole command if it has marked none itself."""
+def write_window_and_facts(live: Path, start_ns: int, duration_s: float) -> None:
+    """Write the host's facts and, unless the command has marked windows, one window for it all."""
     host = host_name()
     if not windows_path(live, host).exists():
         with open_windows(live, host) as windows:
@@ -52,10 +53,10 @@ def bring_windows(live: Path, start_ns: int, duration_s: float) -> None:
 
 
 def first_error(log: Path, attempt: int) -> str | None:
-    """Return the line by which a Python program told an error first, in an attempt's log."""
+    """Return the first error message of a Python program in the log of an attempt."""
     try:
         text = read_end(log)
     except OSError:
         return None
-    told = _ERROR.search(text.rpartition(f"== attempt {attempt},")[2])
-    return " ".join(told[1].split())[:_LONGEST] if told else None
+    error = _ERROR.search(text.rpartition(f"== attempt {attempt},")[2])
+    return collapse_whitespace(error[1])[:_LONGEST] if error else None

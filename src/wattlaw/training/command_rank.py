@@ -1,6 +1,6 @@
-"""One rank of a user's command: ``python -m wattlaw.training.command_rank WORDS`` under torchrun.
+"""One rank of a user's command: ``python -m wattlaw.training.command_rank COMMAND`` in torchrun.
 
-It becomes the command, which then ends with its agent, however the agent ends.
+The process replaces itself with the command, which ends when its agent ends.
 """
 
 import os
@@ -11,21 +11,21 @@ from wattlaw import crash, processes
 from wattlaw.isolation import user_environment
 from wattlaw.training.environment import AGENT_PID
 
-#: What a shell says of a command that is not there.
-_NOT_THERE = 127
+#: The exit code of a shell for a command that does not exist.
+_NOT_FOUND = 127
 
 
 def main() -> int:
-    """Become the command; return only if that cannot be."""
-    words = sys.argv[1:]
+    """Execute the command in place of this process; return only if that fails."""
+    command = sys.argv[1:]
     processes.end_with_parent(int(os.environ[AGENT_PID]))
-    # The agent's warnings are not for it: it gets the signal as any program does.
+    # The agent blocks SIGUSR1 for workers; a command receives signals as usual.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     try:
-        os.execvpe(words[0], words, user_environment())  # noqa: S606 - no shell
+        os.execvpe(command[0], command, user_environment())  # noqa: S606 - no shell
     except OSError as error:
-        print(f"OSError: {words[0]}: cannot be run: {error.strerror}", file=sys.stderr)
-    return _NOT_THERE
+        print(f"OSError: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
+    return _NOT_FOUND
 
 
 if __name__ == "__main__":

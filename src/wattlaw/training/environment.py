@@ -1,24 +1,24 @@
-"""What launcher, agent and workers of a run tell each other by environment and exit code."""
+"""Environment variables and exit codes that launcher, agent and workers of a run share."""
 
 import os
 import socket
 
-#: The file through which the ranks of one machine meet; unset: torchrun's own rendezvous.
+#: The rendezvous file of ranks on one machine; if unset, torchrun's own rendezvous is used.
 RENDEZVOUS_FILE = "WATTLAW_RENDEZVOUS_FILE"
-#: The process id of the node agent, with which its workers end.
+#: The process id of the node agent. Its workers end when it ends.
 AGENT_PID = "WATTLAW_AGENT_PID"
 #: The folder of the run that a command belongs to, and the number of its attempt.
 RUN_FOLDER = "WATTLAW_RUN_FOLDER"
 ATTEMPT = "WATTLAW_ATTEMPT"
-#: Set where SIGUSR1 may come before the end: ranks then agree about once a second whether it has.
+#: Set if SIGUSR1 may announce the end: ranks then agree about once a second whether it has come.
 WARNS = "WATTLAW_WARNS"
-#: What this machine is called in a run; unset: as the system calls it.
+#: The name of this machine in a run; if unset, its host name.
 HOST = "WATTLAW_HOST"
 
-#: The exit code by which a process says that the disk is full when it can write no file.
+#: The exit code of a process that could not write a file because the disk is full.
 DISK_FULL = os.EX_IOERR
 
 
 def host_name() -> str:
-    """Return what this machine is called in windows, samples and the names of their files."""
+    """Return the name of this machine in windows, samples and file names."""
     return os.environ.get(HOST) or socket.gethostname()

@@ -1,4 +1,4 @@
-"""What a run found where it ran: hardware, devices, software versions, size of the model."""
+"""Facts about a host of a run: hardware, devices, software versions, size of the model."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from wattlaw import machine
-from wattlaw.store.files import write_text
+from wattlaw.files import write_text
 from wattlaw.store.record import Facts
 from wattlaw.training.ranks import Ranks
 

@@ -1,4 +1,4 @@
-"""Why an attempt failed: told by the rank that failed, by its host's agent, read by who asks."""
+"""Why an attempt failed: files that ranks and node agents write, and the first failure of all."""
 
 import errno
 import json
@@ -7,42 +7,43 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel
 
 from wattlaw.errors import one_line
-from wattlaw.store.files import read_text, write_text
+from wattlaw.files import read_text, write_text
 from wattlaw.training.environment import DISK_FULL
 
-#: How sure a host can be that its reason is no consequence of another's, from most to least.
-Kind = Literal["killed", "told", "ended", "asked"]
-_KINDS = ("killed", "told", "ended", "asked")
-#: Exit codes of a rank that was killed or crashed: not SIGTERM, with which torchrun ends the rest.
+#: How a host's part ended, from the most to the least likely to be the first failure: a rank was
+#: killed, a rank raised an error, a rank exited without an error, the agent was terminated.
+Kind = Literal["killed", "error", "exited", "terminated"]
+_KINDS = get_args(Kind)
+#: Exit codes of a rank that was killed or crashed. torchrun ends the other ranks with SIGTERM.
 _KILLS = {-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS}
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 _FULL = "the disk is full"
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error on one line; with what to do where a batch or a file does not fit."""
-    words = one_line(error)
-    full = no_room(error)
+    """Return an error on one line, with advice if the memory or the disk is full."""
+    text = one_line(error)
+    full = disk_full_error(error)
     if full is not None:
-        return f"{_FULL}: {one_line(full)[:300]}; make room there, and the run can be started again"
-    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in words:
+        return f"{_FULL}: {one_line(full)[:300]}; free some space and start the run again"
+    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in text:
         return (
             "out of memory: the local batch does not fit; try a smaller one, "
-            f"or train.gradient_accumulation, which keeps the global batch ({words[:300]})"
+            f"or train.gradient_accumulation, which keeps the global batch ({text[:300]})"
         )
-    return words
+    return text
 
 
-def no_room(error: BaseException | None) -> OSError | None:
-    """Return the error that a disk or a quota is full, which another one may come from."""
+def disk_full_error(error: BaseException | None) -> OSError | None:
+    """Return the error of a full disk or quota that ``error`` is or was raised from, or None."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
             return error
         seen.add(id(error))
         error = error.__cause__ or error.__context__
@@ -50,77 +51,78 @@ def no_room(error: BaseException | None) -> OSError | None:
 
 
 def write_error(live: Path, rank: int, error: BaseException) -> None:
-    """Tell why a rank failed.
+    """Write ``error.RANK.json`` with the reason why a rank failed.
 
     Raises
     ------
     OSError
-        It cannot be written.
+        The file cannot be written.
     """
-    told = {"rank": rank, "time_s": time.time(), "reason": reason_of(error)}
-    write_text(live / f"error.{rank}.json", json.dumps(told))
+    failure = {"rank": rank, "time_s": time.time(), "reason": reason_of(error)}
+    write_text(live / f"error.{rank}.json", json.dumps(failure))
 
 
 def write_failure(live: Path, host: str, kind: Kind, reason: str) -> None:
-    """Tell why a host's part of an attempt failed; what it has told already stays.
+    """Write ``failure.HOST.json`` with the reason why a host failed, unless the file exists.
 
     Raises
     ------
     OSError
-        It cannot be written.
+        The file cannot be written.
     """
     path = live / f"failure.{host}.json"
     if not path.exists():
-        told = {"reason": reason, "kind": kind, "time_s": time.time()}
-        write_text(path, json.dumps(told))
+        failure = {"reason": reason, "kind": kind, "time_s": time.time()}
+        write_text(path, json.dumps(failure))
 
 
 def first_failure(live: Path) -> str | None:
-    """Return why an attempt failed, from the host that is most likely the first; None if untold."""
-    told = read_failures(live)
-    error = _first_error(live)  # of a rank whose agent may not have lived to pass it on
+    """Return the reason of the most likely first failure of an attempt; None without any."""
+    failures = read_failures(live)
+    error = _first_error(live)  # the rank's agent may have been killed before it wrote a file
     if error is not None:
-        told.append(_Told(reason=error, time_s=math.inf))
-    told.sort(key=lambda one: (_KINDS.index(one.kind), one.time_s))
-    return told[0].reason if told else None
+        failures.append(Failure(reason=error, time_s=math.inf))
+    failures.sort(key=lambda failure: (_KINDS.index(failure.kind), failure.time_s))
+    return failures[0].reason if failures else None
 
 
-class _Told(BaseModel):
+class Failure(BaseModel):
     """``failure.HOST.json`` and ``error.RANK.json``."""
 
     reason: str
-    kind: Kind = "told"
+    kind: Kind = "error"
     time_s: float = 0.0
     rank: int | None = None
 
 
-def read_failures(live: Path, pattern: str = "failure.*.json") -> list[_Told]:
-    """Return what an attempt's files of a kind tell; a damaged one tells that it is."""
-    found = []
+def read_failures(live: Path, pattern: str = "failure.*.json") -> list[Failure]:
+    """Return the failures in an attempt's files; a damaged file is a failure by itself."""
+    failures = []
     for path in sorted(live.glob(pattern)):
         try:
-            found.append(_Told.model_validate_json(read_text(path)))
+            failures.append(Failure.model_validate_json(read_text(path)))
         except FileNotFoundError:
             continue
         except (OSError, ValueError):
-            found.append(_Told(reason=f"{path} cannot be read", kind="ended", time_s=math.inf))
-    return found
+            reason = f"{path} cannot be read"
+            failures.append(Failure(reason=reason, kind="exited", time_s=math.inf))
+    return failures
 
 
 def _first_error(live: Path) -> str | None:
-    """Return what the first rank to fail said of it."""
-    told = read_failures(live, "error.*.json")
-    if not told:
+    """Return the error of the rank that failed first."""
+    errors = read_failures(live, "error.*.json")
+    if not errors:
         return None
-    first = min(told, key=lambda one: one.time_s)
+    first = min(errors, key=lambda error: error.time_s)
     return first.reason if first.rank is None else f"rank {first.rank}: {first.reason}"
 
 
-def of_ranks(live: Path, codes: Mapping[int, int], first: int) -> tuple[Kind, str]:
+def reason_of_ranks(live: Path, codes: Mapping[int, int], first: int) -> tuple[Kind, str]:
     """Return why a host's ranks failed.
 
-    A kill from outside comes first: what the other ranks say then is a consequence. Otherwise the
-    first rank of the run that has told its error is right, whichever host it is on.
+    A kill comes first, because errors of other ranks are its consequences. The next candidate is
+    the earliest error of any rank of the run, on any host.
 
     Parameters
     ----------
@@ -129,29 +131,29 @@ def of_ranks(live: Path, codes: Mapping[int, int], first: int) -> tuple[Kind, st
     codes
         The exit codes of the ranks that failed.
     first
-        Which of them failed first.
+        The rank that failed first.
     """
     for rank, code in sorted(codes.items()):
         if code in _KILLS:
-            return "killed", f"rank {rank} {ended(code)}"
-    told = _first_error(live)
-    if told is not None:
-        return "told", told
+            return "killed", f"rank {rank} {describe_exit(code)}"
+    error = _first_error(live)
+    if error is not None:
+        return "error", error
     for rank, code in sorted(codes.items()):
         if code == DISK_FULL:
-            return "told", f"rank {rank}: {_FULL}, so that it could not write more than that"
-    return "ended", f"rank {first} {ended(codes[first])}"
+            return "error", f"rank {rank}: {_FULL}; details could not be written"
+    return "exited", f"rank {first} {describe_exit(codes[first])}"
 
 
-def ended(code: int) -> str:
-    """Return in words how a process ended, from its code as ``subprocess`` tells it."""
+def describe_exit(code: int) -> str:
+    """Return how a process ended, from its return code in ``subprocess``'s convention."""
     if code < 0:
         return f"ended by signal {-code} ({signal.Signals(-code).name})"
     return f"ended with exit code {code}"
 
 
-def of_agent(code: int) -> str:
-    """Return in words how a node agent ended that has told nothing, from its exit code."""
+def reason_of_agent(code: int) -> str:
+    """Return how a node agent without a failure file ended, from its exit code."""
     if code == DISK_FULL:
-        return f"{_FULL}, so that the node agent could not write why the run failed"
-    return f"the node agent {'was ' if code < 0 else ''}{ended(code)}"
+        return f"{_FULL}; the node agent could not write why the run failed"
+    return f"the node agent {'was ' if code < 0 else ''}{describe_exit(code)}"

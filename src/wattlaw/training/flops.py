@@ -1,4 +1,4 @@
-"""Counts the floating-point operations that training on one sample takes."""
+"""The number of floating-point operations of training on one sample."""
 
 import copy
 import math
@@ -10,42 +10,42 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from wattlaw.training.ranks import moved
+from wattlaw.training.ranks import to_device
 from wattlaw.workloads.workload import Dataset, Workload
 
-#: Two are enough where all samples have one shape; more make a mean where they differ in size.
-_ALIKE, _DIFFERENT = 2, 32
+#: Samples that are counted: two if all samples have one shape, else 32 for a mean.
+_UNIFORM, _VARYING = 2, 32
 _aten = torch.ops.aten
 
 
 def flops_per_sample(workload: Workload, model: nn.Module, dataset: Dataset) -> float | None:
-    """Return the operations of one forward and backward pass, per sample; None if none can tell.
+    """Return the operations of one forward and backward pass per sample; None if not countable.
 
-    Counted by torch's FLOP counter, which knows matrix products, convolutions and attention (a
-    multiplication and an addition are two operations), with Fourier transforms added as
-    (5/2) n log2 n per real and 5 n log2 n per complex transform of n points, the count of the
-    radix-2 algorithm (Cooley and Tukey 1965). Pointwise work is not counted.
+    torch's FLOP counter counts matrix products, convolutions and attention; a multiplication and
+    an addition are two operations. Fourier transforms of n points are added as (5/2) n log2 n if
+    real and 5 n log2 n if complex, the count of the radix-2 algorithm (Cooley and Tukey 1965).
+    Pointwise operations are not counted.
 
-    The model is copied to the ``meta`` device, which computes shapes and no numbers; where that
-    cannot be, as with nets whose shapes depend on the data, to the CPU. Where samples differ in
-    size, as molecules do, the mean is that of the first 32.
+    A copy of the model on the ``meta`` device computes shapes without numbers. If that fails, as
+    for models whose shapes depend on the data, a copy on the CPU is used. If samples differ in
+    size, as molecules do, the result is the mean of the first 32.
 
     Parameters
     ----------
     workload, model
-        What is trained; the model itself is left as it is.
+        The workload and its model, which is not changed.
     dataset
-        What it is trained on.
+        The training data.
     """
-    few, many = min(_ALIKE, len(dataset)), min(_DIFFERENT, len(dataset))
-    on_meta = few if is_stacked(first(dataset, few), few) else many
+    few, many = min(_UNIFORM, len(dataset)), min(_VARYING, len(dataset))
+    on_meta = few if is_stacked(first_batch(dataset, few), few) else many
     for device, samples in ((torch.device("meta"), on_meta), (torch.device("cpu"), many)):
-        data = first(dataset, samples)
+        data = first_batch(dataset, samples)
         counter = FlopCounterMode(display=False, custom_mapping=TRANSFORMS)
         counted = copy.deepcopy(model).to(device).train()
         try:
             with counter:
-                workload.loss(counted, moved(data, device)).backward()  # type: ignore[no-untyped-call]
+                workload.loss(counted, to_device(data, device)).backward()  # type: ignore[no-untyped-call]
         except Exception as error:  # a model may work on its own device only
             print(f"operations cannot be counted on {device}: {error!r:.300}", file=sys.stderr)
             continue
@@ -53,14 +53,14 @@ def flops_per_sample(workload: Workload, model: nn.Module, dataset: Dataset) -> 
     return None
 
 
-def first(dataset: Dataset, samples: int, *, times: int = 1) -> Any:
-    """Return the first samples of a dataset as a batch, each of them so many times."""
+def first_batch(dataset: Dataset, samples: int, *, times: int = 1) -> Any:
+    """Return the first samples of a dataset as a batch in which each is contained ``times``."""
     numbers = np.tile(np.arange(samples), times)
     return dataset.batch(numbers, numbers.astype(np.uint64))
 
 
 def is_stacked(data: Any, samples: int) -> bool:
-    """Say whether every tensor of a batch has one row per sample: then all are of one size."""
+    """Say whether every tensor of a batch has one row per sample, so that samples have one size."""
     if isinstance(data, dict):
         data = tuple(data.values())
     if isinstance(data, tuple | list):

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,13 @@ from wattlaw.training.checkpointer import Checkpointer
 from wattlaw.training.environment import WARNS
 from wattlaw.training.precision import Precision
 from wattlaw.training.preemption import PreemptionNotice
-from wattlaw.training.ranks import Ranks, moved
+from wattlaw.training.ranks import Ranks, to_device
 from wattlaw.training.step_clock import StepClock
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.workload import Batch, Shard, Workload
 
-#: Ranks keep their own running statistics, which are averaged after each epoch. The argument that
-#: says so has another name since torch 2.13.
+#: Ranks keep their own running statistics, which are averaged after each epoch. torch 2.13 has
+#: renamed the argument.
 _NO_BUFFERS: Any = (
     {"forward_sync_buffers": False}
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
@@ -41,22 +42,22 @@ _NO_BUFFERS: Any = (
 
 
 class Training:
-    """A workload that one rank trains as a run asks.
+    """The training of a workload on one rank.
 
     Parameters
     ----------
     workload, plain
-        What to train: its model on this rank's device.
+        The workload and its model on this rank's device.
     spec, seed
-        At which setting, from which seed.
+        The run and the seed of its random numbers.
     ranks
-        This process's place among the others.
+        The ranks of the run.
     """
 
     def __init__(
         self, workload: Workload, plain: nn.Module, spec: RunSpec, seed: int, ranks: Ranks
     ) -> None:
-        self._warning = PreemptionNotice(ranks, expected=WARNS in os.environ)
+        self._notice = PreemptionNotice(ranks, expected=WARNS in os.environ)
         self._workload, self._plain, self._ranks, self._seed = workload, plain, ranks, seed
         self._measure, self._options = spec.measure, spec.train
         setting = spec.setting
@@ -71,19 +72,19 @@ class Training:
             fraction=setting.dataset_fraction,
             micro_batches=self._options.gradient_accumulation,
         )
-        feed = LoaderOptions(
+        options = LoaderOptions(
             self._options.loader_workers,
             self._options.prefetch,
             pin_memory=ranks.device.type == "cuda",
             handles_sigterm=WARNS not in os.environ,
         )
-        here = {"ranks_here": ranks.local_world}
+        local_world = {"ranks_here": ranks.local_world}
         self.data = workload.training_data()
-        self.loader = Loader(self.data, shard, feed, training=True, **here)
+        self.loader = Loader(self.data, shard, options, training=True, **local_world)
         self._evaluation = None
         if self._measure.evaluate:
-            judged = workload.evaluation_data()
-            self._evaluation = Loader(judged, shard, feed, training=False, **here)
+            evaluated = workload.evaluation_data()
+            self._evaluation = Loader(evaluated, shard, options, training=False, **local_world)
         if not self.loader.steps:
             raise BadInput(
                 f"dataset_fraction {setting.dataset_fraction:g} of {len(self.data)} samples with "
@@ -102,7 +103,7 @@ class Training:
         )
 
     def _wrapped(self) -> nn.Module:
-        """Return the model as it is trained. A single rank has no gradients to exchange."""
+        """Return the model for training. A single rank does not communicate gradients."""
         model = self._plain
         if self._ranks.world > 1:
             on_device = [self._ranks.device.index] if self._ranks.device.type == "cuda" else None
@@ -125,69 +126,74 @@ class Training:
         folder: RunFolder,
         live: Path | None = None,
     ) -> None:
-        """Train to the end or to a warning, from a checkpoint if there is one.
+        """Train to the end or to a preemption notice, from a checkpoint if there is one.
 
-        A window per phase is written. After a warning the ranks stop after the same step, and a
-        checkpoint is left there.
+        Each phase is a window. After a notice all ranks stop after the same step and save a
+        checkpoint.
 
         Parameters
         ----------
         windows
-            Where windows go; None on every rank but the first of its host.
+            The file of windows; None on every rank but the first of its host.
         metric
-            Which of the workload's judgements is the metric of its windows.
+            Which of the workload's metrics is the ``metric`` of its windows.
         folder
-            Where the checkpoint is kept.
+            The folder of the run, for the checkpoint.
         live
-            The attempt's live folder, where it is told how far checkpoints are.
+            The attempt's live folder, for the progress of checkpoints.
 
         Raises
         ------
         BadInput
-            The checkpoint that is there is not of this run.
+            The checkpoint is not of this run.
         """
-        keeper = Checkpointer(folder.checkpoint_path, self._parts(), self._ranks, windows, live)
-        begun = keeper.load(epochs=self._measure.epochs, steps=self.loader.steps)
-        stop = self._epochs(begun, keeper, windows, metric)
-        if stop is not None:
-            keeper.stop(stop)
+        path = folder.checkpoint_path
+        checkpointer = Checkpointer(path, self._parts(), self._ranks, windows, live)
+        begin = checkpointer.load(epochs=self._measure.epochs, steps=self.loader.steps)
+        stopped_at = self._epochs(begin, checkpointer, windows, metric)
+        if stopped_at is not None:
+            checkpointer.stop(stopped_at)
         elif self._options.save_model and self._ranks.rank == 0:
             checkpoint.save_model(folder.model_path, self._plain)
 
     def _epochs(
-        self, begun: Progress, keeper: Checkpointer, windows: LiveWriter | None, metric: str
+        self,
+        begin: Progress,
+        checkpointer: Checkpointer,
+        windows: LiveWriter | None,
+        metric: str,
     ) -> Progress | None:
-        """Train and evaluate to the end; return where a warning stopped it, if one did."""
+        """Train and evaluate to the end; return the progress at a notice, None without one."""
         measure, every = self._measure, self._options.checkpoint_every
-        in_all, host = self.loader.steps, self._ranks.host
-        goes_on = not begun.is_begin
-        for epoch in range(begun.epoch, measure.epochs):
-            done = begun if epoch == begun.epoch else Progress(epoch)
-            mark: dict[str, Any] = {"epoch": epoch, "warmup": epoch < measure.warmup_epochs}
-            if done.step:
-                keeper.set_random_state()
-            else:  # so drawn, an epoch's dropout is the same whatever was before
+        steps, host = self.loader.steps, self._ranks.host
+        is_resumed = not begin.is_begin
+        for epoch in range(begin.epoch, measure.epochs):
+            progress = begin if epoch == begin.epoch else Progress(epoch)
+            labels: dict[str, Any] = {"epoch": epoch, "warmup": epoch < measure.warmup_epochs}
+            if progress.step:
+                checkpointer.set_random_state()
+            else:  # an epoch's dropout does not depend on the epochs before
                 seed = (self._seed * 100_003 + epoch) * 1_000_003 + self._ranks.rank
                 torch.manual_seed(seed % 2**64)
-            if done.step < in_all:
-                found, done = self.train_epoch(epoch, done)
-                found["interrupted"] = goes_on or done.step < in_all
-                write_window(windows, host, phase="train", **mark, **found)
-                goes_on = False
+            if progress.step < steps:
+                window, progress = self.train_epoch(epoch, progress)
+                window["interrupted"] = is_resumed or progress.step < steps
+                write_window(windows, host, phase="train", **labels, **window)
+                is_resumed = False
                 self._average_statistics()
-            if done.step < in_all or (self._evaluation and self._warning.now()):
-                return done
-            loss = done.loss
+            if progress.step < steps or (self._evaluation and self._notice.now()):
+                return progress
+            loss = progress.loss
             if self._evaluation is not None:
-                found = self._evaluate(self._evaluation, metric)
-                found |= {"interrupted": goes_on, "from_step": 0}
-                write_window(windows, host, phase="evaluate", **mark, **found)
-                goes_on, loss = False, found["loss"]
+                window = self._evaluate(self._evaluation, metric)
+                window |= {"interrupted": is_resumed, "from_step": 0}
+                write_window(windows, host, phase="evaluate", **labels, **window)
+                is_resumed, loss = False, window["loss"]
             self._schedule.after_epoch(loss)
-            if epoch + 1 < measure.epochs and self._warning.now():
+            if epoch + 1 < measure.epochs and self._notice.now():
                 return Progress(epoch + 1)
             if every and (epoch + 1) % every == 0:
-                keeper.save(Progress(epoch + 1))
+                checkpointer.save(Progress(epoch + 1))
         return None
 
     def _parts(self) -> dict[str, checkpoint.Stateful]:
@@ -199,20 +205,20 @@ class Training:
         }
 
     def train_epoch(
-        self, epoch: int, done: Progress | None = None
+        self, epoch: int, begin: Progress | None = None
     ) -> tuple[dict[str, Any], Progress]:
-        """Train an epoch from where it is, to its end or a warning; return window and progress."""
+        """Train an epoch from a progress to its end or a notice; return window and progress."""
         ranks, optimizer = self._ranks, self._optimizer
-        done = done or Progress(epoch)
+        begin = begin or Progress(epoch)
         self._model.train()
         loss_sum = torch.zeros((), dtype=torch.float64, device=ranks.device)
-        samples, step, in_all = 0, done.step, self.loader.steps
+        samples, step, steps = 0, begin.step, self.loader.steps
         begins_step = True
         ranks.barrier()
         start_ns, start_s = time.time_ns(), time.perf_counter()
         step_times = StepClock(ranks.device)
-        self._warning.begin()
-        self._schedule.before_step(epoch + step / in_all)
+        self._notice.begin()
+        self._schedule.before_step(epoch + step / steps)
         for batch in self.loader.epoch(epoch, step):
             loss_sum += self._add_gradients(batch, first=begins_step) * batch.size
             samples += batch.size
@@ -220,43 +226,39 @@ class Training:
             if batch.ends_step:
                 self._precision.step(optimizer)
                 step += 1
-                self._schedule.before_step(epoch + step / in_all)
+                self._schedule.before_step(epoch + step / steps)
                 step_times.mark()
-                if self._warning.after_step():
+                if self._notice.after_step():
                     break
         ranks.barrier()
         window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
-        window |= {"from_step": done.step, "steps": step - done.step} | step_times.summary()
-        sums = ranks.all_gather({"loss": float(loss_sum), "samples": samples})
-        whole = _summed(sums)
-        loss = whole["loss"] / whole["samples"] if whole["samples"] else None
-        reached = Progress(
-            epoch, step, done.loss_sum + whole["loss"], done.samples + int(whole["samples"])
+        window |= {"from_step": begin.step, "steps": step - begin.step} | step_times.summary()
+        gathered = ranks.all_gather({"loss": float(loss_sum), "samples": samples})
+        totals = _sum_by_name(gathered)
+        loss = totals["loss"] / totals["samples"] if totals["samples"] else None
+        progress = Progress(
+            epoch, step, begin.loss_sum + totals["loss"], begin.samples + int(totals["samples"])
         )
-        return window | {"samples": _here(ranks, sums), "loss": loss}, reached
+        return window | {"samples": _samples_of_host(ranks, gathered), "loss": loss}, progress
 
     def _add_gradients(self, batch: Batch, *, first: bool) -> torch.Tensor:
-        """Compute a batch's gradients, add them to those of its step; return its mean loss."""
-        ranks, last = self._ranks, batch.ends_step
-        data = moved(batch.data, ranks.device, self._format)
-        alone = ranks.world == 1 or last
-        with contextlib.nullcontext() if alone else self._unsynchronised():
+        """Add a batch's gradients to those of its step; return the batch's mean loss."""
+        ranks = self._ranks
+        data = to_device(batch.data, ranks.device, self._format)
+        model: Any = self._model
+        is_local = ranks.world > 1 and not batch.ends_step  # gradients stay on their rank
+        with model.no_sync() if is_local else contextlib.nullcontext():
             with self._precision.autocast():
                 loss = self._workload.loss(self._model, data)
-            if first:  # here, not after the step: the new ones take the memory of the old ones
+            if first:  # after the forward pass, so that new gradients reuse the old ones' memory
                 self._optimizer.zero_grad(set_to_none=True)
-            # DDP averages gradients over ranks. This weight makes the average that of all
-            # samples of the step, also when its parts are uneven.
+            # DDP averages gradients over ranks. This weight gives the average over all samples
+            # of the step, also if ranks have different numbers of samples.
             self._precision.backward(loss * (batch.size * ranks.world / batch.global_size))
         return loss.detach().double()
 
-    def _unsynchronised(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which gradients stay on their rank."""
-        model: Any = self._model
-        return model.no_sync()  # type: ignore[no-any-return]
-
     def _average_statistics(self) -> None:
-        """Give all ranks the mean of their running statistics of batch normalisation."""
+        """Average the running statistics of batch normalisation over all ranks."""
         if self._ranks.world > 1:
             for module in self._plain.modules():
                 if isinstance(module, _BatchNorm):
@@ -266,50 +268,50 @@ class Training:
 
     @torch.no_grad()
     def _evaluate(self, loader: Loader, metric: str) -> dict[str, Any]:
-        """Evaluate; return the window. The bare model is used: ranks may have uneven parts."""
+        """Evaluate the model; return the window.
+
+        The model without DDP is used, because ranks may have different numbers of batches.
+        """
         ranks = self._ranks
         self._plain.eval()
-        totals: dict[str, torch.Tensor] = {}
+        sums: dict[str, torch.Tensor] = {}
         samples = 0
         ranks.barrier()
         start_ns, start_s = time.time_ns(), time.perf_counter()
         for batch in loader.epoch(0):
-            data = moved(batch.data, ranks.device, self._format)
+            data = to_device(batch.data, ranks.device, self._format)
             with self._precision.autocast():
-                found = self._workload.evaluate(self._plain, data)
-            for name, value in found.items():
-                totals[name] = (
-                    totals.get(name, torch.zeros_like(value, dtype=torch.float64)) + value
-                )
+                batch_sums = self._workload.evaluate(self._plain, data)
+            for name, value in batch_sums.items():
+                sums[name] = sums.get(name, torch.zeros_like(value, dtype=torch.float64)) + value
             samples += batch.size
         ranks.barrier()
         window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
-        mine = {name: float(value) for name, value in totals.items()}
-        sums = ranks.all_gather(mine | {"samples": samples})
-        whole = _summed(sums)
-        judged = self._workload.metrics(whole) if whole["samples"] else {}
+        local_sums = {name: float(value) for name, value in sums.items()}
+        gathered = ranks.all_gather(local_sums | {"samples": samples})
+        totals = _sum_by_name(gathered)
+        metrics = self._workload.metrics(totals) if totals["samples"] else {}
         return window | {
-            "samples": _here(ranks, sums),
-            "loss": judged.get("loss"),
-            "metric": judged.get(metric),
-            "metrics": json.dumps({name: _finite(value) for name, value in judged.items()}),
+            "samples": _samples_of_host(ranks, gathered),
+            "loss": metrics.get("loss"),
+            "metric": metrics.get(metric),
+            "metrics": json.dumps({name: _finite(value) for name, value in metrics.items()}),
         }
 
 
-def _summed(sums: Iterable[dict[str, float]]) -> dict[str, float]:
-    """Return the sums over ranks; a rank without samples has none but their number."""
-    whole: dict[str, float] = {}
-    for one in sums:
-        for name, value in one.items():
-            whole[name] = whole.get(name, 0.0) + value
-    return whole
+def _sum_by_name(gathered: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Return the sums over ranks; a rank without samples has only their number."""
+    totals: dict[str, float] = defaultdict(float)
+    for values in gathered:
+        for name, value in values.items():
+            totals[name] += value
+    return dict(totals)
 
 
 def _finite(value: float) -> float | None:
-    """Return a number that JSON knows, or None."""
+    """Return a finite number, or None: JSON has no others."""
     return value if math.isfinite(value) else None
 
 
-def _here(ranks: Ranks, sums: list[dict[str, float]]) -> int:
-    """Return the samples that the ranks of this host have seen."""
-    return int(sum(one["samples"] for one in ranks.of_host(sums)))
+def _samples_of_host(ranks: Ranks, gathered: list[dict[str, float]]) -> int:
+    return int(sum(values["samples"] for values in ranks.of_host(gathered)))

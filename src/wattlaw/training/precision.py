@@ -1,4 +1,4 @@
-"""The number format in which a model computes."""
+"""The numeric precision of training."""
 
 import contextlib
 from typing import Any
@@ -28,7 +28,7 @@ class Precision:
             raise NotAvailable("precision tf32 needs an NVIDIA GPU; allowed here: fp32, bf16, fp16")
         torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
         torch.backends.cudnn.allow_tf32 = name == "tf32"
-        # Convolutions are tried out where shapes are new: in the first epoch, as a rule a warm-up.
+        # cuDNN tries its algorithms for new shapes, usually in the first epoch, a warm-up.
         torch.backends.cudnn.benchmark = True
         self._device, self._dtype = device, _AUTOCAST.get(name)
         self._scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")
@@ -40,19 +40,19 @@ class Precision:
         return torch.autocast(self._device.type, self._dtype)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Add a loss's gradients to those that are there."""
+        """Accumulate the gradients of a loss."""
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let the optimiser use the gradients; with fp16 not those that overflowed."""
+        """Make an optimizer step; with fp16 a step whose gradients overflowed is skipped."""
         self._scaler.step(optimizer)
         self._scaler.update()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint must keep."""
+        """Return the state of the loss scaling for a checkpoint."""
         return self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of the loss scaling."""
         if state:
             self._scaler.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""One rank's place among the others: its device, its host, its collectives."""
+"""A rank of a run: its device, its host, its collectives."""
 
 import datetime
 import os
@@ -14,13 +14,13 @@ from wattlaw.training.environment import RENDEZVOUS_FILE, host_name
 
 T = TypeVar("T")
 
-#: A collective that waits longer than this has lost a peer.
+#: A collective that waits longer than this has lost another rank.
 _COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Rank and world as torchrun gives them."""
+    """The rank of a process and the world, as torchrun sets them."""
 
     rank: int
     world: int
@@ -31,11 +31,11 @@ class Ranks:
 
     @property
     def is_first_of_host(self) -> bool:
-        """Say whether this rank speaks for its host."""
+        """Say whether this rank writes the windows and facts of its host."""
         return self.local_rank == 0
 
     def synchronize(self) -> None:
-        """Wait until this rank's device has done all it was given."""
+        """Wait until this rank's device has finished its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -45,26 +45,26 @@ class Ranks:
         dist.barrier()
         self.synchronize()
 
-    def all_gather(self, mine: T) -> list[T]:
-        """Return what every rank has to tell, in order of rank, on every rank."""
-        found: list[T] = [mine] * self.world
-        dist.all_gather_object(found, mine)
-        return found
+    def all_gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, in order of rank, on every rank."""
+        gathered: list[T] = [value] * self.world
+        dist.all_gather_object(gathered, value)
+        return gathered
 
     def average(self, tensor: torch.Tensor) -> None:
         """Replace a tensor by its mean over all ranks."""
         dist.all_reduce(tensor)
         tensor /= self.world
 
-    def of_host(self, everyones: list[dict[str, float]]) -> list[dict[str, float]]:
-        """Return what this host's ranks have told; torchrun numbers a host's ranks in a row."""
+    def of_host(self, gathered: list[T]) -> list[T]:
+        """Return the gathered values of this host's ranks, which torchrun numbers in a row."""
         first = self.rank - self.local_rank
-        return everyones[first : first + self.local_world]
+        return gathered[first : first + self.local_world]
 
 
 @contextmanager
 def process_group() -> Iterator[Ranks]:
-    """Join the process group that torchrun's environment describes, and leave it at the end."""
+    """Join the process group of torchrun's environment, and leave it at the end."""
     local_rank = int(os.environ["LOCAL_RANK"])
     if torch.cuda.is_available():
         device = torch.device("cuda", local_rank)
@@ -73,10 +73,10 @@ def process_group() -> Iterator[Ranks]:
     else:
         device, backend, bound = torch.device("cpu"), "gloo", None
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    meeting = os.environ.get(RENDEZVOUS_FILE)
+    file = os.environ.get(RENDEZVOUS_FILE)
     dist.init_process_group(
         backend,
-        store=dist.FileStore(meeting, world) if meeting else None,  # type: ignore[attr-defined]
+        store=dist.FileStore(file, world) if file else None,  # type: ignore[attr-defined]
         rank=rank,
         world_size=world,
         timeout=_COLLECTIVE_TIMEOUT,
@@ -95,24 +95,24 @@ def process_group() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def moved(data: Any, device: torch.device, images: torch.memory_format | None = None) -> Any:
+def to_device(data: Any, device: torch.device, images: torch.memory_format | None = None) -> Any:
     """Return tensors, or tuples, lists and dicts of them, on a device.
 
     Parameters
     ----------
     data
-        What to move.
+        The tensors.
     device
-        Where to.
+        The device.
     images
-        The memory format of tensors of four dimensions; by default the one they have.
+        The memory format of tensors of four dimensions; by default their present one.
     """
     if isinstance(data, torch.Tensor):
         form = images if images is not None and data.dim() == 4 else torch.preserve_format
         return data.to(device, non_blocking=True, memory_format=form)
     if isinstance(data, tuple | list):
         make = getattr(data, "_make", type(data))  # a named tuple is made otherwise
-        return make(moved(item, device, images) for item in data)
+        return make(to_device(item, device, images) for item in data)
     if isinstance(data, dict):
-        return {key: moved(item, device, images) for key, item in data.items()}
+        return {key: to_device(item, device, images) for key, item in data.items()}
     return data

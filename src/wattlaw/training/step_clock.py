@@ -1,4 +1,4 @@
-"""The time of every step without waiting for the device inside a window."""
+"""The time of every step, measured without synchronising the device inside a window."""
 
 import time
 
@@ -27,7 +27,7 @@ class StepClock:
     def summary(self) -> dict[str, float | None]:
         """Return mean, median, 95th percentile and coefficient of variation of the step times.
 
-        To be called after the device was synchronised. Without a step all are None.
+        The device must be synchronised before the call. Without a step all are None.
         """
         if self._on_cuda:
             pairs = zip(self._events, self._events[1:], strict=False)

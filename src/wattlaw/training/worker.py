@@ -13,26 +13,26 @@ from wattlaw.training.environment import AGENT_PID, DISK_FULL
 
 
 def main() -> int:
-    """Train; an error becomes one line for the record and a traceback for the log."""
+    """Train; an error becomes one line in the record and a traceback in the log."""
     preemption.listen()
     processes.end_with_parent(int(os.environ[AGENT_PID]))
     folder, attempt = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
     try:
-        _work(folder, attempt)
+        _train(folder, attempt)
     except Exception as error:
         try:
             failures.write_error(folder.live(attempt), int(os.environ.get("RANK", "0")), error)
-        except OSError as untold:
-            if failures.no_room(untold):
-                os._exit(DISK_FULL)  # not even what is printed might find room
+        except OSError as write_error:
+            if failures.disk_full_error(write_error):
+                os._exit(DISK_FULL)  # the traceback may not fit on the disk either
         raise
     return 0
 
 
-def _work(folder: RunFolder, attempt: int) -> None:
+def _train(folder: RunFolder, attempt: int) -> None:
     with processes.beginning():
         import torch
-        import torch._dynamo  # the first optimiser would
+        import torch._dynamo  # otherwise the first optimizer imports it
 
         from wattlaw import registry
         from wattlaw.telemetry.windows import open_windows

@@ -1,6 +1,6 @@
 """The workloads there are, by name, and their options checked before anything runs."""
 
-import importlib
+import importlib.util
 import math
 import shutil
 from functools import cache
@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from wattlaw import registry
-from wattlaw.errors import BadInput, one_line
+from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.files import read_input
 from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.model import Study, WorkloadSpec
 from wattlaw.text import quote
@@ -21,7 +22,7 @@ GROUP = "wattlaw.workloads"
 
 #: WorkloadProfile are those of a workload whose operations per sample differ by no larger share.
 _SAME_WORK = 1e-3
-_LARGEST_FILE = 5_000_000  # bytes
+_MAX_FILE_BYTES = 5_000_000
 
 
 def entries() -> list[Entry]:
@@ -124,17 +125,7 @@ def read_profile(path: Path) -> WorkloadProfile:
         It cannot be read, or is not such a file: one line with the key and what is wrong there.
     """
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise BadInput(f"{path}: not a plain file")
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_FILE + 1)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or one_line(error)
-        raise BadInput(f"{path}: cannot be read: {why}") from None
-    if len(text) > _LARGEST_FILE:
-        raise BadInput(f"{path}: more than {_LARGEST_FILE:,} bytes; not a valid file of profile")
-    try:
-        return WorkloadProfile.model_validate_json(text)
+        return WorkloadProfile.model_validate_json(read_input(path, _MAX_FILE_BYTES))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -170,12 +161,39 @@ def make_data(name: str, folder: Path, size: int, seed: int) -> None:
         raise BadInput(f"workloads make-data: --size {size}; allowed: a whole number >= 1")
     if not 0 <= seed < 2**32:  # of more, torch takes the last 32 bits
         raise BadInput(f"workloads make-data: --seed {seed}; allowed: 0 to 2^32 - 1")
+    check_installed(WorkloadSpec(name=name))
     module, _, function = where.partition(":")
     getattr(importlib.import_module(module), function)(folder, size, seed)
 
 
+def check_installed(spec: WorkloadSpec) -> None:
+    """Check that the packages of a workload are installed; a command needs none.
+
+    Raises
+    ------
+    NotAvailable
+        Some are missing: one line names them and how to install them.
+    """
+    if spec.command is not None:
+        return
+    needed = entry(spec.name)
+    missing = [name for name in needed.modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise NotAvailable(
+            f"{needed.name} needs {', '.join(missing)}, which cannot be imported; try: "
+            f'pip install "wattlaw[{needed.extra}]"'
+        )
+
+
 def build(spec: WorkloadSpec) -> Workload:
-    """Return the workload that a run trains; imports what it needs, torch first of all."""
+    """Return the workload that a run trains; imports what it needs, torch first of all.
+
+    Raises
+    ------
+    NotAvailable
+        A package that it needs is not installed.
+    """
+    check_installed(spec)
     module, _, name = entry(spec.name).factory.partition(":")
     factory: Any = getattr(importlib.import_module(module), name)
     workload: Workload = factory(validated(spec))

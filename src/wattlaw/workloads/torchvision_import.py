@@ -37,9 +37,7 @@ def import_torchvision() -> Any:
     if "torchvision" not in sys.modules:
         spec = importlib.util.find_spec("torchvision")
         if spec is None or spec.origin is None:
-            raise NotAvailable(
-                "torchvision is not installed; pip install 'wattlaw[train]' installs it"
-            )
+            raise NotAvailable('torchvision is not installed; try: pip install "wattlaw[vision]"')
         if not _operators_load(Path(spec.origin).parent):
             _define_schemas()
     return importlib.import_module("torchvision")

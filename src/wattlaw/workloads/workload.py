@@ -41,6 +41,9 @@ class Entry:
     make_data: str | None = None  # "package.module:function"; called with (folder, size, seed)
     #: The work of an epoch with some options; None where they change the model's size.
     work: Callable[[Any], Work | None] | None = None
+    #: The modules that a run imports, and the extra of wattlaw that installs them.
+    modules: tuple[str, ...] = ("torch",)
+    extra: str = "train"
 
 
 @dataclass(frozen=True)

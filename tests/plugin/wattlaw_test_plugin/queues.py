@@ -35,10 +35,10 @@ class Folder:
         for job_id in job_ids:
             Path(job_id).unlink()
 
-    def has(self, folder: RunFolder) -> bool:
+    def was_submitted(self, folder: RunFolder) -> bool:
         return (folder.path / "given").exists()
 
-    def shown(self, launch: Launch, run: PlannedRun, store: Store) -> str:
+    def submission_command(self, launch: Launch, run: PlannedRun, store: Store) -> str:
         return f"pin {run.run_id} to the board of {launch.hardware}"
 
 

@@ -1,8 +1,7 @@
 """Advice: how many GPUs, which cap, clock and batch for a job, from what was measured."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -16,16 +15,19 @@ from wattlaw.analysis.advice.predicted import predicted_options
 from wattlaw.analysis.advice.warnings import warnings_of
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality, quality_by_batch
 from wattlaw.analysis.footprint import Footprint
+from wattlaw.analysis.result import Result
 from wattlaw.errors import Refused
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Result):
     """What to run, what else could be, and how far the data carry it.
 
     ``recommended`` is None where nothing meets the constraints; ``nearest`` then is the option
     that misses them least.
     """
+
+    rows_field = "pareto"
 
     workload: str
     recommended: Option | None
@@ -35,27 +37,9 @@ class Advice:
     next_doubling: Doubling | None
     counted: str
     warnings: tuple[str, ...]
-    worker: str
+    worker: str = field(repr=False)  # what a "gpu" is called
     simulated: bool  # nothing of it was measured
-    footprint: Footprint | None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain Python, as ``wattlaw advise --json`` prints it."""
-        doubling = self.next_doubling
-        return {
-            "workload": self.workload,
-            "recommended": self._option(self.recommended),
-            "reason": self.reason,
-            "nearest": self._option(self.nearest),
-            "pareto": [self._option(one) for one in self.pareto],
-            "next_doubling": None if doubling is None else doubling.as_json(self.footprint),
-            "counted": self.counted,
-            "simulated": self.simulated,
-            "warnings": list(self.warnings),
-        }
-
-    def _option(self, option: Option | None) -> dict[str, Any] | None:
-        return None if option is None else option.as_json(self.footprint)
+    footprint: Footprint | None = field(repr=False)
 
 
 def advise(
@@ -113,10 +97,12 @@ def advise(
     job = job_of(table, workload)
     needed = needed_epochs(job, epochs, epochs_to_train, target)
     judged = quality_by_batch(job.rows).rows
-    measured = [_judged(one, judged) for one in measured_options(job, needed.of)]
+    measured = [_judged(one, judged, footprint) for one in measured_options(job, needed.of)]
     if not measured:
         raise Refused(f"no setting of {workload!r} has a time and the epochs to train")
-    predicted = [_judged(one, judged) for one in predicted_options(job, needed.of, max_gpus)]
+    predicted = [
+        _judged(one, judged, footprint) for one in predicted_options(job, needed.of, max_gpus)
+    ]
     near = [one for one in predicted if not one.extrapolates or max_gpus is not None]
     offered = [*measured, *near]
     decision = decide(offered, constraints, job.worker)
@@ -147,8 +133,9 @@ def advise(
     )  # fmt: skip
 
 
-def _judged(option: Option, judged: Sequence[BatchQuality]) -> Option:
-    """Add what speaks against an option's global batch."""
+def _judged(option: Option, judged: Sequence[BatchQuality], footprint: Footprint | None) -> Option:
+    """Add the cost factors, and what speaks against the option's global batch."""
+    option = replace(option, footprint=footprint)
     batch = option.setting["global_batch"]
     if batch is None:
         return option
@@ -157,9 +144,9 @@ def _judged(option: Option, judged: Sequence[BatchQuality]) -> Option:
         for one in judged
         if all(one.group.get(name) == option.setting[name] for name in ("hardware", "precision"))
     ]
-    doubts = [words for one in own if (words := one.warning(batch))]
+    found = [words for one in own if (words := one.warning(batch))]
     falls = any(one.verdict == FALLS and one.warning(batch) for one in own)
-    return replace(option, doubts=tuple(dict.fromkeys(doubts)), falls=falls)
+    return replace(option, quality_warnings=tuple(dict.fromkeys(found)), falls=falls)
 
 
 def _counted(job: Job, decision: Decision, epochs: str, footprint: Footprint | None) -> str:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from wattlaw.analysis.advice.option import Option
-from wattlaw.analysis.footprint import Footprint
+from wattlaw.analysis.result import Result
 
 _LEFT = ("gpus", "nodes")
 
 
 @dataclass(frozen=True)
-class Doubling:
+class Doubling(Result):
     """The option with twice the GPUs of another, and what it changes over all epochs."""
 
     of: Option
@@ -29,19 +29,18 @@ class Doubling:
         more, less = self.option.train_energy_j, self.of.train_energy_j
         return None if more is None or less is None else more.mean / less.mean
 
-    def as_json(self, footprint: Footprint | None) -> dict[str, Any]:
-        """Return the option's JSON, with the ratios and differences of the means."""
-        said = self.option.as_json(footprint)
-        base = self.of.as_json(footprint)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the option's values, with the ratios and differences of the means."""
+        values, base = self.option.to_dict(), self.of.to_dict()
         changes = {
-            f"extra_{name}": None if said[name] is None or base[name] is None
-            else said[name] - base[name]
+            f"extra_{name}": None if values[name] is None or base[name] is None
+            else values[name] - base[name]
             for name in ("train_energy_j", "gpu_hours", "cost", "co2_kg")
         }  # fmt: skip
-        return said | {
+        return values | {
             "keeps": self.rule, "from_gpus": self.of.gpus, "time_ratio": self.time_ratio,
             "energy_ratio": self.energy_ratio,
-            "saves_s": base["train_time_s"] - said["train_time_s"], **changes,
+            "saves_s": base["train_time_s"] - values["train_time_s"], **changes,
         }  # fmt: skip
 
 

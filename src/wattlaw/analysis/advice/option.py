@@ -1,12 +1,13 @@
 """A setting that could be run, with what it takes: measured, or predicted by a law."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.metrics import HOUR_S
+from wattlaw.analysis.result import Result, plain
 
 #: Settings of an option in its JSON; workload, options and training loop are the job's.
 SETTING = (
@@ -49,7 +50,7 @@ class Quantity:
 
 
 @dataclass(frozen=True)
-class Option:
+class Option(Result):
     """One setting: per epoch, and for the epochs to be trained."""
 
     setting: Mapping[str, Any]
@@ -64,8 +65,9 @@ class Option:
     rule: str | None = None  # the batch that this law keeps
     eval_time_s: float | None = None  # of an evaluation; counted nowhere
     metric: float | None = None
-    doubts: tuple[str, ...] = ()  # what speaks against its global batch
+    quality_warnings: tuple[str, ...] = ()  # why its global batch may be too large
     falls: bool = False  # quality is shown to fall at its global batch
+    footprint: Footprint | None = None  # factors of cost and carbon
 
     @property
     def gpus(self) -> int:
@@ -98,40 +100,46 @@ class Option:
         """Say whether all settings but these are those of another option."""
         return all(self.setting[name] == other.setting[name] for name in SETTING if name not in but)
 
-    def as_json(self, footprint: Footprint | None) -> dict[str, Any]:
-        """Return plain Python; each quantity also as ``<name>_ci``, None where there is none."""
-        quantities = {
-            "epoch_time_s": self.epoch_time_s, "energy_j": self.energy_j,
-            "train_time_s": self.train_time_s, "train_energy_j": self.train_energy_j,
-            "gpu_hours": self.gpu_hours, "cost": self.footprint(footprint, "cost"),
-            "co2_kg": self.footprint(footprint, "co2_kg"), "epochs": self.epochs,
-        }  # fmt: skip
-        said: dict[str, Any] = {name: self.setting[name] for name in SETTING}
+    @property
+    def cost(self) -> Quantity | None:
+        """Return the cost of all epochs; None without prices."""
+        return self._footprint("cost")
+
+    @property
+    def co2_kg(self) -> Quantity | None:
+        """Return the carbon of all epochs; None without the grid's carbon intensity."""
+        return self._footprint("co2_kg")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python: the settings, each quantity and its ``<name>_ci``, and the rest."""
+        quantities = {name: getattr(self, name) for name in _QUANTITIES}
+        values = {name: self.setting[name] for name in SETTING}
         for name, quantity in quantities.items():
-            said[name] = None if quantity is None else quantity.mean
-            said[f"{name}_ci"] = None if quantity is None else quantity.interval
-        return said | {
-            "measured": self.measured, "repeats": self.repeats, "law": self.law,
-            "law_range": None if self.law_range is None else list(self.law_range),
-            "extrapolates": self.extrapolates, "energy_is": self.energy_is,
-            "eval_time_s": self.eval_time_s, "metric": self.metric, "doubts": list(self.doubts),
-        }  # fmt: skip
+            values[name] = None if quantity is None else quantity.mean
+            values[f"{name}_ci"] = None if quantity is None else quantity.interval
+        return plain(values | {name: getattr(self, name) for name in _FACTS})  # type: ignore[no-any-return]
 
-    def footprint(self, footprint: Footprint | None, name: str) -> Quantity | None:
-        """Return ``cost`` or ``co2_kg`` of all epochs; None where a factor is not given."""
-        if footprint is None:
+    def _footprint(self, name: str) -> Quantity | None:
+        factors, energy, hours = self.footprint, self.train_energy_j, self.gpu_hours
+        if factors is None:
             return None
-        energy, hours = self.train_energy_j, self.gpu_hours
 
-        def of(end: Callable[[Quantity], float | None]) -> float:
-            energy_j = None if energy is None else end(energy)
-            if energy is not None and energy_j is None:
+        def bound(end: str) -> float:
+            energy_j = None if energy is None else getattr(energy, end)
+            gpu_hours = getattr(hours, end)
+            if gpu_hours is None or (energy is not None and energy_j is None):
                 return math.nan
-            gpu_hours = end(hours)
-            if gpu_hours is None:
-                return math.nan
-            found = getattr(footprint.of(energy_j, gpu_hours), name)
-            return math.nan if found is None else float(found)
+            value = getattr(factors.of(energy_j, gpu_hours), name)
+            return math.nan if value is None else float(value)
 
-        ends = (lambda q: q.mean), (lambda q: q.low), (lambda q: q.high)
-        return Quantity.of(*(of(end) for end in ends))
+        return Quantity.of(bound("mean"), bound("low"), bound("high"))
+
+
+_QUANTITIES = (
+    "epoch_time_s", "energy_j", "train_time_s", "train_energy_j", "gpu_hours", "cost", "co2_kg",
+    "epochs",
+)  # fmt: skip
+_FACTS = (
+    "measured", "repeats", "law", "law_range", "extrapolates", "energy_is", "eval_time_s",
+    "metric", "quality_warnings",
+)  # fmt: skip

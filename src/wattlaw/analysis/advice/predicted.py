@@ -60,7 +60,7 @@ def _of_series(
         yield Option(
             setting=setting, epoch_time_s=time_s, energy_j=energy_j, epochs=needed,
             measured=False, repeats=0, energy_is=job.energy_is if energy_j else None,
-            law=times.name, law_range=(measured[0], measured[-1]), rule=str(rows["rule"].iloc[0]),
+            law=times.law, law_range=(measured[0], measured[-1]), rule=str(rows["rule"].iloc[0]),
         )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def _of_option(option: Option, job: Job) -> Iterator[str]:
         yield "This setting was measured once: it has no interval, and nothing says how sure it is."
     if option.falls:
         yield "The data show that quality falls at this global batch."
-    yield from option.doubts
+    yield from option.quality_warnings
     share = (option.eval_time_s or 0) / option.epoch_time_s.mean
     if share >= _MUCH:
         yield (

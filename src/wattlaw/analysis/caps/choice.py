@@ -19,6 +19,7 @@ from wattlaw.analysis.groups import groups
 from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.pooled import Pooled, geometric_mean, pool
+from wattlaw.analysis.result import Result
 from wattlaw.errors import BadInput, Refused
 
 BEST, NO_REPEATS, UNKNOWN = "best", "no repeats", "cannot tell"
@@ -30,7 +31,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Result):
     """The chosen limit (None: no limit), against no limit or, where there is none, the highest.
 
     ``saving`` is of energy and ``slowdown`` of time, both as shares of the reference's (negative:
@@ -38,6 +39,8 @@ class Choice:
     (geometric means), ``slowdown`` (as the rule counts it), ``allowed``, ``cost_ratio`` to the
     chosen one with ``_low`` (the one-sided simultaneous bound) and ``rival``: may be the better.
     """
+
+    rows_field = "candidates"
 
     limit: float | None
     reference: float | None
@@ -48,16 +51,6 @@ class Choice:
     slowdown_ci: Interval | None
     candidates: pd.DataFrame
     why: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the choice as plain Python, a missing number as None."""
-        rows = self.candidates.astype(object).where(self.candidates.notna(), None)
-        return {
-            "limit": self.limit, "reference": self.reference, "verdict": self.verdict,
-            "saving": self.saving, "saving_ci": self.saving_ci and list(self.saving_ci),
-            "slowdown": self.slowdown, "slowdown_ci": self.slowdown_ci and list(self.slowdown_ci),
-            "why": self.why, "candidates": rows.to_dict("records"),
-        }  # fmt: skip
 
 
 def best_limit(

@@ -27,6 +27,7 @@ from wattlaw.analysis.goodness import exceeds
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL, ROUNDING
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.analysis.levels import ERROR, LEVEL
+from wattlaw.analysis.result import Result
 from wattlaw.errors import BadInput, Refused
 
 MARGIN = 0.05
@@ -39,13 +40,15 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class LimitComparison:
+class LimitComparison(Result):
     """What the limits of a family do to its law.
 
     ``difference_p`` is of the F test that all exponents are equal, ``equivalence_p`` the greatest
     of the limits' two one-sided tests against the reference (all must reject, so that no
     correction for their number is needed); None where exact data leave no test.
     """
+
+    rows_field = "limits"
 
     limit: Limit
     y: str
@@ -58,17 +61,6 @@ class LimitComparison:
     basis: str
     limits: pd.DataFrame
     left_out: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the comparison as plain Python, a missing number as None."""
-        rows = self.limits.astype(object).where(self.limits.notna(), None)
-        return {
-            "limit": self.limit, "y": self.y, "reference": self.reference, "margin": self.margin,
-            "verdict": self.verdict, "sentence": self.sentence,
-            "difference_p": self.difference_p, "equivalence_p": self.equivalence_p,
-            "basis": self.basis, "limits": rows.to_dict("records"),
-            "left_out": list(self.left_out),
-        }  # fmt: skip
 
 
 def compare_limits(

@@ -12,13 +12,13 @@ from wattlaw.analysis.claims.verdicts import (
     NOT_DECIDABLE,
     SUPPORTED,
     Claim,
-    Part,
+    WorkloadVerdict,
 )
 from wattlaw.analysis.findings import Findings
 
 __all__ = (
-    "CLAIMS", "CONTRADICTED", "KIT", "MIT", "NOT_DECIDABLE", "SUPPORTED", "Claim", "Part",
-    "check_claims",
+    "CLAIMS", "CONTRADICTED", "KIT", "MIT", "NOT_DECIDABLE", "SUPPORTED", "Claim",
+    "WorkloadVerdict", "check_claims",
 )  # fmt: skip
 
 CLAIMS = (

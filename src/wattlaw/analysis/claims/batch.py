@@ -6,9 +6,10 @@ import pandas as pd
 
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality
 from wattlaw.analysis.claims.jobs import called_like
-from wattlaw.analysis.claims.verdicts import KIT, Case, Claim, Statement, Tested, plain
+from wattlaw.analysis.claims.verdicts import KIT, Case, Claim, Statement, Tested
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
+from wattlaw.analysis.result import plain
 from wattlaw.errors import Refused
 
 RESNET50, PRETRAINED, FINETUNED = 8192, 32, 64

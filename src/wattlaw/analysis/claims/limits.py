@@ -27,10 +27,10 @@ from wattlaw.analysis.claims.verdicts import (
     Statement,
     Tested,
     Within,
-    plain,
 )
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.levels import ERROR
+from wattlaw.analysis.result import plain
 from wattlaw.errors import Refused
 
 #: Exponents that differ by less are equal; the margin of ``compare_limits``.

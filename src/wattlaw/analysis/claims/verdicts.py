@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-import numpy as np
 from scipy import special
 
 from wattlaw.analysis.levels import ERROR
+from wattlaw.analysis.result import Result, plain
 from wattlaw.errors import Refused
 
 SUPPORTED, CONTRADICTED, NOT_DECIDABLE = "supported", "contradicted", "not decidable"
@@ -170,7 +170,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkloadVerdict(Result):
     """The verdict of one workload."""
 
     workload: str
@@ -179,17 +179,13 @@ class Part:
     evidence: str
     numbers: Numbers
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain Python."""
-        return {
-            "workload": self.workload, "label": self.label, "verdict": self.verdict,
-            "evidence": self.evidence, "numbers": self.numbers,
-        }  # fmt: skip
-
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Result):
     """A published finding, and what the data say to it."""
+
+    properties = ("numbers",)
+    rows_field = "workloads"
 
     name: str
     claim: str
@@ -197,20 +193,12 @@ class Claim:
     criterion: str
     verdict: str
     evidence: str
-    parts: tuple[Part, ...]
+    workloads: tuple[WorkloadVerdict, ...]
 
     @property
     def numbers(self) -> Numbers:
         """Return the numbers of each workload, by its label."""
-        return {part.label: part.numbers for part in self.parts if part.numbers}
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the claim in the words of the command line's JSON."""
-        return {
-            "name": self.name, "claim": self.claim, "study": self.study, "verdict": self.verdict,
-            "evidence": self.evidence, "numbers": self.numbers, "criterion": self.criterion,
-            "workloads": [part.as_json() for part in self.parts],
-        }  # fmt: skip
+        return {part.label: part.numbers for part in self.workloads if part.numbers}
 
 
 @dataclass(frozen=True)
@@ -242,7 +230,9 @@ class Statement:
             " ".join(word for word in words if word), parts,
         )  # fmt: skip
 
-    def _summary(self, parts: Sequence[Part], tested: Sequence[Part], verdict: str) -> str:
+    def _summary(
+        self, parts: Sequence[WorkloadVerdict], tested: Sequence[WorkloadVerdict], verdict: str
+    ) -> str:
         if not parts:
             return f"Nothing to test: {self.needs}."
         if not tested:
@@ -257,14 +247,18 @@ class Statement:
         return f"{words}. {untested} more could not be tested." if untested else f"{words}."
 
 
-def _part(one: Case, support: float, contradict: float) -> Part:
+def _part(one: Case, support: float, contradict: float) -> WorkloadVerdict:
     if not one.checks:
-        return Part(one.workload, one.label, NOT_DECIDABLE, one.refusal or "nothing measured", {})
+        return WorkloadVerdict(
+            one.workload, one.label, NOT_DECIDABLE, one.refusal or "nothing measured", {}
+        )
     verdicts = [check.verdict(support, contradict) for check in one.checks]
     numbers = {name: value for check in one.checks for name, value in check.numbers().items()}
     words = ", ".join(check.words() for check in one.checks)
     counted = f"; {one.counted}" if one.counted else ""
-    return Part(one.workload, one.label, _overall(verdicts, "every"), words + counted, numbers)
+    return WorkloadVerdict(
+        one.workload, one.label, _overall(verdicts, "every"), words + counted, numbers
+    )
 
 
 def _overall(verdicts: Sequence[str], about: Literal["every", "some"]) -> str:
@@ -276,12 +270,7 @@ def _overall(verdicts: Sequence[str], about: Literal["every", "some"]) -> str:
     return unanimous if verdicts and set(verdicts) == {unanimous} else NOT_DECIDABLE
 
 
-def _listed(parts: Sequence[Part]) -> str:
+def _listed(parts: Sequence[WorkloadVerdict]) -> str:
     words = [f"{part.label}: {part.evidence}" for part in parts[:_TOLD]]
     more = len(parts) - len(words)
     return "; ".join([*words, f"and {more} more"] if more else words)
-
-
-def plain(value: float | np.floating[Any] | None) -> float | None:
-    """Return a number that JSON knows; None for one that is undefined."""
-    return float(value) if value is not None and math.isfinite(value) else None

@@ -12,7 +12,6 @@ a count share are no breakpoint. The test is exact with equally many repeats or 
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import special
@@ -23,10 +22,9 @@ from wattlaw.analysis.laws.observations import (
     Interval,
     Noise,
     Observations,
-    plain,
-    plain_interval,
 )
 from wattlaw.analysis.levels import LEVEL
+from wattlaw.analysis.result import Result
 from wattlaw.errors import Refused
 
 MIN_COUNTS = 5
@@ -37,7 +35,7 @@ _CONSTANTS = 4  # a, b, d, c
 
 
 @dataclass(frozen=True)
-class Breakpoint:
+class Breakpoint(Result):
     """A bend that the data show.
 
     ``at`` is the worker count where the laws meet; ``at_range`` the lowest and highest inner count
@@ -45,6 +43,8 @@ class Breakpoint:
     intervals, given the breakpoint is at ``at``, with Student's t over counts less four constants.
     ``p_value`` is of the power law without a breakpoint, and no less than 1 / 10,000.
     """
+
+    properties = ("sentence",)
 
     at: float
     at_range: Interval
@@ -71,21 +71,6 @@ class Breakpoint:
             f"{self.at:g}, {self.beta_after:.2f} ({low2:.2f} to {high2:.2f}) from there to "
             f"{self.x_max:g} (p = {self.p_value:.2g})"
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain Python."""
-        return {
-            "at": self.at,
-            "at_range": plain_interval(self.at_range),
-            "beta_before": plain(self.beta_before),
-            "beta_before_ci": plain_interval(self.beta_before_ci),
-            "beta_after": plain(self.beta_after),
-            "beta_after_ci": plain_interval(self.beta_after_ci),
-            "p_value": self.p_value,
-            "x_min": self.x_min,
-            "x_max": self.x_max,
-            "sentence": self.sentence,
-        }
 
 
 def find_breakpoint(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Breakpoint | None:

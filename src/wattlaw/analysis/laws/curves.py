@@ -7,7 +7,7 @@ each a non-negative least squares (scipy.optimize.nnls).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,8 @@ from scipy.optimize import nnls
 from wattlaw.analysis import goodness
 from wattlaw.analysis.laws import observations as seen
 from wattlaw.analysis.laws.families import IN_UNITS_OF_Y, Law
-from wattlaw.analysis.laws.observations import Floats, Interval, Noise, Observations, plain
+from wattlaw.analysis.laws.observations import Floats, Interval, Noise, Observations
+from wattlaw.analysis.result import Result
 from wattlaw.errors import Refused
 
 _STEPS = 60
@@ -24,7 +25,7 @@ _HALVINGS = 30
 
 
 @dataclass(frozen=True)
-class Curve:
+class Curve(Result):
     """A fitted law.
 
     ``params_ci`` are 95 % intervals by the delta method: the curve is taken as linear in its
@@ -35,7 +36,10 @@ class Curve:
     around the law. ``aicc`` takes runs as the observations; None where ``n <= k + 1``.
     """
 
-    name: str
+    properties = ("intervals_by",)
+    intervals_by: ClassVar[str] = "delta method"
+
+    law: str
     params: dict[str, float]
     params_ci: dict[str, Interval]
     n: int
@@ -75,21 +79,6 @@ class Curve:
         """Say whether ``x`` lies outside the measured range."""
         return not self.x_min <= x <= self.x_max
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain Python."""
-        return {
-            "law": self.name,
-            "params": {name: plain(value) for name, value in self.params.items()},
-            "params_ci": {name: seen.plain_interval(ci) for name, ci in self.params_ci.items()},
-            "intervals_by": "delta method",
-            "n": self.n,
-            "k": self.k,
-            "sigma": plain(self.sigma),
-            "aicc": plain(self.aicc),
-            "x_min": self.x_min,
-            "x_max": self.x_max,
-        }
-
 
 def fit_curve(law: Law, data: Observations) -> Curve:
     """Fit one law to observations.
@@ -124,7 +113,7 @@ def _curve(
     params, bounds = _parameters(law, weights, scale, gram, noise)
     runs = seen.of_runs(data, between, law.constants)
     return Curve(
-        name=law.name,
+        law=law.name,
         params=params,
         params_ci=bounds,
         n=data.n,

@@ -1,7 +1,6 @@
 """What the residuals of a power law say about its assumptions."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from scipy import special, stats
@@ -9,6 +8,7 @@ from statsmodels.stats.diagnostic import het_breuschpagan
 
 from wattlaw.analysis.laws.observations import ROUNDING, Floats
 from wattlaw.analysis.levels import ERROR
+from wattlaw.analysis.result import Result
 
 _WORDS = {
     "normality_p": "they are not normal",
@@ -18,7 +18,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class Diagnostics:
+class Diagnostics(Result):
     """p values of tests on residuals in logarithms; None where the data allow no test.
 
     ``normality_p``
@@ -30,12 +30,14 @@ class Diagnostics:
         of Econometrics 17, 107-112).
     """
 
+    properties = ("sentence",)
+
     normality_p: float | None
     curvature_p: float | None
     heteroscedasticity_p: float | None
 
     @property
-    def words(self) -> str:
+    def sentence(self) -> str:
         """Return one line: what the tests found at 5 %; each may err in 1 of 20 sound laws."""
         values = asdict(self)
         if all(value is None for value in values.values()):
@@ -46,10 +48,6 @@ class Diagnostics:
             if values[name] is not None and values[name] < ERROR
         ]
         return "residuals: " + ("; ".join(found) or "nothing speaks against the law")
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain Python."""
-        return {**asdict(self), "words": self.words}
 
 
 def diagnose(x: Floats, residuals: Floats) -> Diagnostics:

@@ -1,7 +1,7 @@
 """All laws of many series at once, and why some series have none."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pandas as pd
@@ -11,18 +11,12 @@ from wattlaw.analysis.laws.breakpoint import SIGNIFICANT, Breakpoint, fit_breakp
 from wattlaw.analysis.laws.observations import observe
 from wattlaw.analysis.laws.power_law import PowerLaw, power_law
 from wattlaw.analysis.laws.selection import Selection, selection
+from wattlaw.analysis.result import Result, plain
 from wattlaw.errors import BadInput, Refused
-
-#: The keys of ``PowerLaw.as_json``, for a series that has none.
-LAW_KEYS = (
-    "law", "n", "alpha", "alpha_ci", "beta", "beta_se", "beta_ci", "r2", "p_value", "x_min",
-    "x_max", "beta_se_hc3", "beta_ci_hc3", "beta_se_repeats", "beta_ci_repeats",
-    "alpha_ci_repeats", "lack_of_fit_p", "trusted", "diagnostics",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(Result):
     """What a series says: its power law, the law selected beside it, and whether it bends.
 
     ``refusal`` says why there is no law; ``no_breakpoint_reason`` says why there is no
@@ -38,22 +32,27 @@ class Fit:
     breakpoint_p: float | None
     no_breakpoint_reason: str | None
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the row that ``wattlaw fit --json`` prints; all rows have the same keys."""
         return {
-            "group": self.group,
-            **(self.law.as_json() if self.law else dict.fromkeys(LAW_KEYS)),
-            "selected": self.selection.as_json() if self.selection else None,
-            "breakpoint": self.breakpoint.as_json() if self.breakpoint else None,
+            "group": plain(self.group),
+            **(self.law.to_dict() if self.law else dict.fromkeys(_LAW_KEYS)),
+            "selected": plain(self.selection),
+            "breakpoint": plain(self.breakpoint),
             "breakpoint_p": self.breakpoint_p,
             "no_breakpoint_reason": self.no_breakpoint_reason,
             "reason": self.refusal,
         }
 
 
+_LAW_KEYS = (*(item.name for item in fields(PowerLaw) if item.repr), *PowerLaw.properties)
+
+
 @dataclass(frozen=True)
-class Fits:
+class Fits(Result):
     """One fit per series."""
+
+    rows_field = "rows"
 
     rows: tuple[Fit, ...]
 
@@ -67,9 +66,10 @@ class Fits:
         """Return the groups that have none, and the reason."""
         return tuple((row.group, row.refusal) for row in self.rows if row.refusal is not None)
 
-    def as_json(self) -> list[dict[str, Any]]:
-        """Return the list that ``wattlaw fit --json`` prints: one row per series."""
-        return [row.as_json() for row in self.rows]
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per series; a series without a law has a ``reason``."""
+        frame = super().to_frame()
+        return frame.astype({"n": "Int64"}) if self.rows else frame
 
 
 def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Fits:

@@ -207,13 +207,3 @@ def noise(data: Observations, between: float, constants: int) -> Noise:
     if p_value is not None and p_value < POOLING_LEVEL:
         return of_means(data, between, constants)
     return of_runs(data, between, constants)
-
-
-def plain(value: float | None) -> float | None:
-    """Return a number that JSON knows, None for one that is undefined."""
-    return float(value) if value is not None and math.isfinite(value) else None
-
-
-def plain_interval(interval: Interval | None) -> list[float | None] | None:
-    """Return an interval as JSON has it."""
-    return None if interval is None else [plain(bound) for bound in interval]

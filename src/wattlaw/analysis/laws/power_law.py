@@ -8,7 +8,7 @@ so every law carries its range of N.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -21,16 +21,15 @@ from wattlaw.analysis.laws.observations import (
     Interval,
     Noise,
     Observations,
-    plain,
-    plain_interval,
 )
 from wattlaw.analysis.levels import ERROR
+from wattlaw.analysis.result import Result, plain
 
 CONSTANTS = 2
 
 
 @dataclass(frozen=True)
-class Trusted:
+class Trusted(Result):
     """The intervals that a report should quote, and why these."""
 
     interval: Literal["ols", "repeats"]
@@ -39,19 +38,9 @@ class Trusted:
     alpha_ci: Interval
     why: str
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain Python."""
-        return {
-            "interval": self.interval,
-            "beta_se": plain(self.beta_se),
-            "beta_ci": plain_interval(self.beta_ci),
-            "alpha_ci": plain_interval(self.alpha_ci),
-            "why": self.why,
-        }
-
 
 @dataclass(frozen=True)
-class PowerLaw:
+class PowerLaw(Result):
     """A fitted law. ``beta > 0`` means that more workers take less time.
 
     All intervals are at 95 %.
@@ -69,6 +58,9 @@ class PowerLaw:
     ``lack_of_fit_p``
         F test of the law against the counts' means; None without repeats.
     """
+
+    properties = ("law", "trusted")
+    law: ClassVar[str] = "power"
 
     n: int
     alpha: float
@@ -127,30 +119,6 @@ class PowerLaw:
     def extrapolates(self, x: float) -> bool:
         """Say whether ``x`` lies outside the measured range."""
         return not self.x_min <= x <= self.x_max
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the law in the words of the command line's JSON."""
-        return {
-            "law": "power",
-            "n": self.n,
-            "alpha": plain(self.alpha),
-            "alpha_ci": plain_interval(self.alpha_ci),
-            "beta": plain(self.beta),
-            "beta_se": plain(self.beta_se),
-            "beta_ci": plain_interval(self.beta_ci),
-            "r2": self.r2,
-            "p_value": self.p_value,
-            "x_min": self.x_min,
-            "x_max": self.x_max,
-            "beta_se_hc3": self.beta_se_hc3,
-            "beta_ci_hc3": plain_interval(self.beta_ci_hc3),
-            "beta_se_repeats": plain(self.beta_se_repeats),
-            "beta_ci_repeats": plain_interval(self.beta_ci_repeats),
-            "alpha_ci_repeats": plain_interval(self.alpha_ci_repeats),
-            "lack_of_fit_p": plain(self.lack_of_fit_p),
-            "trusted": self.trusted.as_json(),
-            "diagnostics": self.diagnostics.as_json(),
-        }
 
 
 def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> PowerLaw:

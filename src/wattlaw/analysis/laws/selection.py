@@ -12,6 +12,7 @@ from wattlaw.analysis.laws import observations as seen
 from wattlaw.analysis.laws.curves import Curve, aicc, fit_curve
 from wattlaw.analysis.laws.families import LAWS, POWER
 from wattlaw.analysis.laws.observations import Floats, Observations
+from wattlaw.analysis.result import Result, plain
 from wattlaw.errors import Refused
 
 #: Laws this near to the lowest AICc are as good (Burnham & Anderson 2002, section 2.6).
@@ -21,7 +22,7 @@ LACKING = 0.05
 
 
 @dataclass(frozen=True)
-class Selection:
+class Selection(Result):
     """The laws that were tried on a series, and the one that was taken.
 
     ``table`` has a row per law:
@@ -41,27 +42,24 @@ class Selection:
     leaves deviations that a count's repeats share.
     """
 
+    rows_field = "table"
+
     best: Curve
     curves: tuple[Curve, ...]
     table: pd.DataFrame = field(compare=False)
     observations: str
     reason: str
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain Python: the law taken, and ``laws``, the table."""
-        rows = [
-            {name: _plain(value) for name, value in row.items()}
-            for row in self.table.to_dict("records")
-        ]
-        own = next(row for row in rows if row["law"] == self.best.name)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the values of the best law, how it was selected, and ``laws``, the table."""
+        laws = plain(self.table)
+        best = next(row for row in laws if row["law"] == self.best.law)
         return {
-            **self.best.as_json(),
-            "aicc": own["aicc"],
-            "weight": own["weight"],
-            "holdout_error": own["holdout_error"],
+            **self.best.to_dict(),
+            **{name: best[name] for name in ("aicc", "weight", "holdout_error")},
             "observations": self.observations,
             "reason": self.reason,
-            "laws": rows,
+            "laws": laws,
         }
 
 
@@ -186,7 +184,3 @@ def _undefined(curve: Curve, criterion: float | None, n: int, unit: str) -> str 
     if criterion is not None:
         return None
     return f"AICc is undefined: {n} {unit}, {curve.k} constants with the noise need {curve.k + 2}"
-
-
-def _plain(value: Any) -> Any:
-    return seen.plain(value) if isinstance(value, float) else value

@@ -85,7 +85,7 @@ def _front(advice: Advice) -> Table:
     table = Table(title=advice.title, title_justify="left", box=box.SIMPLE_HEAD)
     options = advice.to_text_frame()
     for name in options:
-        table.add_column(name, justify="left" if name in _LEFT else "right")
+        table.add_column(str(name), justify="left" if name in _LEFT else "right")
     for row in options.itertuples(index=False):
         table.add_row(*row)
     if len(advice.pareto) > len(options):

@@ -15,14 +15,18 @@ from wattlaw.analysis.metrics import run_metrics
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import JsonOption, StoreArguments
 from wattlaw.errors import BadInput
-from wattlaw.launch.simulated.calibration_data import Known, Readings, readings
+from wattlaw.files import write_text
+from wattlaw.launch.simulated.calibration_data import (
+    CalibrationData,
+    WorkloadSource,
+    calibration_data,
+)
 from wattlaw.simulator import calibration as calibrations
 from wattlaw.simulator.calibration import Calibration
 from wattlaw.simulator.calibration_file import text_of
 from wattlaw.simulator.calibration_summary import Fitted, Misfit, factors_of, misfit, parameters_of
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.library import read_cluster
-from wattlaw.store.files import write_text
 from wattlaw.store.tables import read_stores
 from wattlaw.text import collapse_whitespace, join_names
 from wattlaw.workloads import catalogue
@@ -74,7 +78,7 @@ def calibrate(
             f"named {join_names(sorted({*table['workload']}))}"
         )
     rows = ({str(name): value for name, value in row.items()} for row in table.to_dict("records"))
-    data = readings(rows, cluster, workloads)
+    data = calibration_data(rows, cluster, workloads)
     _print_notes(data, list(table["hardware"].dropna().unique()), cluster)
     if not data.measured:
         raise BadInput(f"calibrate: none of {len(table)} runs can be used")
@@ -89,18 +93,18 @@ def calibrate(
     return 1 if data.left_out else 0
 
 
-def _workloads(measured_as: Sequence[str], profiles: Sequence[str]) -> dict[str, Known]:
+def _workloads(measured_as: Sequence[str], profiles: Sequence[str]) -> dict[str, WorkloadSource]:
     """Return the workload of the runs of each name that the options mention."""
     workloads = {}
     for text in measured_as:
         name, workload = _pair("--as", text, "WORKLOAD")
-        workloads[name] = Known(catalogue.entry(workload).name)
+        workloads[name] = WorkloadSource(catalogue.entry(workload).name)
     for text in profiles:
         name, path = _pair("--profile", text, "FILE")
         if name in workloads:
             raise BadInput(f"{name}: is in --as and in --profile; expected in one of them")
         profile = catalogue.read_profile(Path(path))
-        workloads[name] = Known(profile.workload, profile)
+        workloads[name] = WorkloadSource(profile.workload, profile)
     return workloads
 
 
@@ -111,7 +115,7 @@ def _pair(option: str, text: str, what: str) -> tuple[str, str]:
     return name, value
 
 
-def _print_notes(data: Readings, labels: Sequence[str], cluster: Cluster) -> None:
+def _print_notes(data: CalibrationData, labels: Sequence[str], cluster: Cluster) -> None:
     """Print on standard error the runs that are skipped, and notes on the others."""
     lines = [f"skipped {_runs(count)}: {why}" for why, count in data.left_out.items()]
     lines += [f"{_runs(count)}: {note}" for note, count in data.notes.items()]
@@ -135,7 +139,7 @@ def _runs(count: int) -> str:
 
 
 def _to_dict(
-    calibration: Calibration, cluster: Cluster, data: Readings, errors: Misfit, output: Path
+    calibration: Calibration, cluster: Cluster, data: CalibrationData, errors: Misfit, output: Path
 ) -> dict[str, Any]:
     return {
         "file": str(output),

@@ -89,7 +89,7 @@ def _show(fits: Fits) -> None:
     table = Table(title="t = alpha * N^-beta", title_justify="left", box=SIMPLE_HEAD)
     cells = fits.to_text_frame()
     for name in cells:
-        table.add_column(name, justify="left" if name in _LEFT else "right", overflow="fold")
+        table.add_column(str(name), justify="left" if name in _LEFT else "right", overflow="fold")
     for row in cells.itertuples(index=False):
         table.add_row(*row)
     if any(law.trusted.interval == "repeats" for _, law in fits.laws):

@@ -15,12 +15,13 @@ from wattlaw.devices import inventory
 from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.launch.limits import refusal
+from wattlaw.launch.limits import unsupported_limits_reason
 from wattlaw.limits.guard import acquire, lock_conflict
 from wattlaw.limits.requests import Limits
 from wattlaw.limits.restore import restore_stale
+from wattlaw.limits.saved_state import SavedState
 from wattlaw.limits.site.scripts import write_site_files
-from wattlaw.limits.state_folder import SavedState, StateFolder
+from wattlaw.limits.state_folder import StateFolder
 
 app = typer.Typer()
 limits_app = typer.Typer(help="Show, set and restore power limits and clock locks.")
@@ -43,7 +44,7 @@ def limits_show(as_json: JsonOption = False) -> int:
     except NotAvailable as error:  # show the limits anyway
         print(f"wattlaw: {error}", file=sys.stderr)
     devices = list(dict.fromkeys([*states, *saved]))
-    users = {d: folder.holder(d) or "unknown" for d in devices if folder.is_held(d)}
+    users = {d: folder.lock_owner(d) or "unknown" for d in devices if folder.is_locked_anywhere(d)}
     rows = [
         {
             **dataclasses.asdict(states.get(device) or LimitState(device, "not available")),
@@ -91,7 +92,9 @@ def limits_set(
     if limits.are_none:
         raise BadInput("limits set: --power-limit or --clock-limit is required")
     boards = gpu or visible_gpu_ids()
-    reason = refusal(limits, boards, prior_clocks_are_default=prior_clocks == "default")
+    reason = unsupported_limits_reason(
+        limits, boards, prior_clocks_are_default=prior_clocks == "default"
+    )
     if reason is not None:
         raise NotAvailable(reason)
     lease = acquire(boards)
@@ -121,7 +124,7 @@ def limits_set(
 @limits_app.command("restore")
 def limits_restore() -> int:
     """Restore the original limits."""
-    results, survey = restore_stale(StateFolder(), also_kept=True)
+    results, survey = restore_stale(StateFolder(), include_kept=True)
     if not results:
         print("There are no limits to restore.")
     for result in results:
@@ -133,7 +136,7 @@ def limits_restore() -> int:
         print(f"wattlaw: {line}", file=sys.stderr)
     if survey.damaged:
         raise BadInput("; ".join(survey.damaged))
-    failed = any(result.state == "not given back" for result in results)
+    failed = any(result.state == "not restored" for result in results)
     return NotAvailable.exit_code if failed else 0
 
 

@@ -12,10 +12,10 @@ from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import ClockOption, PowerOption, PriorClocksOption
 from wattlaw.cli.common.parsing import positive
 from wattlaw.errors import BadInput
+from wattlaw.files import write_text
 from wattlaw.launch import command as measured
-from wattlaw.launch.summary import PhaseSummary, phases_of
+from wattlaw.launch.summary import PhaseSummary, phase_summaries
 from wattlaw.limits.requests import Limits
-from wattlaw.store.files import write_text
 from wattlaw.store.record import RunRecord
 from wattlaw.text import collapse_whitespace, quote, shorten
 
@@ -63,7 +63,7 @@ def measure(
         sample_hz=sample_hz,
         assume_cpu_w=assume_cpu_w,
     )
-    phases = phases_of(done.folder)
+    phases = phase_summaries(done.folder)
     _show(done, phases[0])
     if json_to is not None:
         summary = {"run": str(done.folder.path), "exit_code": done.exit_code, **_to_dict(phases[0])}
@@ -71,7 +71,7 @@ def measure(
     return done.exit_code
 
 
-def _show(done: measured.Measured, phase: PhaseSummary) -> None:
+def _show(done: measured.MeasuredCommand, phase: PhaseSummary) -> None:
     console = Console(stderr=True)
     table = Table(title="wattlaw measure", title_justify="left", show_header=False)
     table.add_column(style="bold")
@@ -81,7 +81,7 @@ def _show(done: measured.Measured, phase: PhaseSummary) -> None:
     console.print(table)
 
 
-def _lines(done: measured.Measured, phase: PhaseSummary) -> list[tuple[str, str]]:
+def _lines(done: measured.MeasuredCommand, phase: PhaseSummary) -> list[tuple[str, str]]:
     record = done.record
     lines = [
         ("command", _command(record)),

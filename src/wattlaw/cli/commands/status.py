@@ -5,9 +5,9 @@ import json
 import typer
 from rich.table import Table
 
+from wattlaw.api.progress import title
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import JsonOption, StoreArgument
-from wattlaw.cli.common.progress import title
 from wattlaw.launch import planning, run_status
 from wattlaw.store.store import Store
 
@@ -20,7 +20,7 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
     opened = Store.existing(store)
     runs, errors = run_status.run_statuses(opened)
     scheduler_error = "; ".join(errors) or None
-    counts = planning.counted(run.state for run in runs)
+    counts = planning.count_statuses(run.state for run in runs)
     unfinished = [run for run in runs if run.state not in ("done", "planned")]
     if as_json:
         rows = [

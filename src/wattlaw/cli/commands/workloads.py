@@ -10,8 +10,8 @@ from rich.table import Table
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import JsonOption
 from wattlaw.cli.common.parsing import parse_json_object
+from wattlaw.files import write_text
 from wattlaw.simulator.profile import WorkloadProfile
-from wattlaw.store.files import write_text
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 
@@ -101,6 +101,7 @@ def workloads_profile(
     values = parse_json_object("--options", options)
     catalogue.entry(name)  # raises BadInput for an unknown name
     spec = catalogue.reduced(WorkloadSpec(name=name, options=values))
+    catalogue.check_installed(spec)
 
     from wattlaw.training.profiling.profile import measure_profile
 

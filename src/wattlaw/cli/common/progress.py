@@ -68,10 +68,10 @@ class LiveBar:
         self._running[record.run_id] = title(record)
         self._show_running()
 
-    def ended(self, record: RunRecord, *, here: bool) -> None:
+    def ended(self, record: RunRecord, *, is_new: bool) -> None:
         """Move the bar; print a line for a run that is not done."""
-        self._tally.ended(record, here=here)
-        if here and record.status != "done":
+        self._tally.ended(record, is_new=is_new)
+        if is_new and record.status != "done":
             line = f"{record.status}: {title(record)}: {record.reason or ''}"
             self._progress.console.print(collapse_whitespace(line))
         self._running.pop(record.run_id, None)
@@ -82,9 +82,9 @@ class LiveBar:
         """Show what the campaign waits for."""
         self._update(waiting_text(runs))
 
-    def noted(self, words: str) -> None:
+    def note(self, message: str) -> None:
         """Show a message of the launcher."""
-        self._update(words)
+        self._update(message)
 
     def _show_running(self) -> None:
         titles = list(self._running.values())

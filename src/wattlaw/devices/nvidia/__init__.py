@@ -1,1 +1,1 @@
-"""NVIDIA GPUs through nvidia-ml-py: which there are, how they are read and limited."""
+"""NVIDIA GPUs through nvidia-ml-py: their discovery, meter and limiters."""

@@ -1,4 +1,4 @@
-"""The NVIDIA driver, opened once, with its boards; what it says no to, in our words."""
+"""The NVIDIA driver, opened once, with its GPUs; its errors become errors of wattlaw."""
 
 import contextlib
 import math
@@ -10,15 +10,15 @@ from typing import Any, Self, TypeVar
 
 import pynvml
 
-from wattlaw.devices.nvidia.visible import Listed, selected
+from wattlaw.devices.nvidia.visible import GpuListing, select_gpus
 from wattlaw.errors import NotAvailable, NotPermitted
 
 T = TypeVar("T")
 
-_ANSWERS_S = 15.0
+_DRIVER_TIMEOUT_S = 15.0
 
-#: The board or the driver is gone; asking again is of no use.
-_GONE = frozenset(
+#: The GPU or the driver is lost. It will not answer again.
+_LOST_ERRORS = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -27,8 +27,8 @@ _GONE = frozenset(
         pynvml.NVML_ERROR_GPU_NOT_FOUND,
     }
 )
-#: The board, the driver or this user cannot do it, now or later.
-_CANNOT = frozenset(
+#: The GPU, the driver or this user does not support the call, now or later.
+_UNSUPPORTED_ERRORS = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
         pynvml.NVML_ERROR_NO_PERMISSION,
@@ -37,22 +37,22 @@ _CANNOT = frozenset(
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
     }
 )
-#: There is nothing new; not an error.
-_NOTHING_NEW = frozenset({pynvml.NVML_ERROR_NO_DATA, pynvml.NVML_ERROR_NOT_FOUND})
+#: There are no new data. This is no error.
+_NO_DATA_ERRORS = frozenset({pynvml.NVML_ERROR_NO_DATA, pynvml.NVML_ERROR_NOT_FOUND})
 
 
-#: What drivers say instead of "not available": -1, as NVML_VALUE_NOT_AVAILABLE, and the greatest
-#: number, of 32 and 64 bits.
+#: The values with which drivers say "not available", besides negative ones such as -1
+#: (NVML_VALUE_NOT_AVAILABLE): the greatest numbers of 32 and 64 bits.
 _SENTINELS = frozenset({2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1})
 
 
-class Gone(Exception):
-    """A board that will not answer any more."""
+class GpuLost(Exception):
+    """A GPU that will not answer again."""
 
 
 @dataclass(frozen=True)
-class Board:
-    """One physical board, by its UUID."""
+class NvidiaGpu:
+    """One physical GPU."""
 
     uuid: str
     name: str
@@ -60,64 +60,69 @@ class Board:
     is_shared: bool  # in MIG mode: others may use the rest of it
 
 
-def supported(call: Callable[..., T], *arguments: Any) -> T | None:
-    """Return what a driver call gives, None where the board cannot do it or has nothing new.
+def query(call: Callable[..., T], *arguments: Any) -> T | None:
+    """Call the driver; return None if the GPU does not support the call or has no new data.
 
     Raises
     ------
-    Gone
-        The board is lost.
+    GpuLost
+        The GPU is lost.
     pynvml.NVMLError
-        Anything else; it may be different the next time.
+        Any other error, which may not occur the next time.
     """
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
-        if error.value in _GONE:
-            raise Gone(words(error)) from None
-        if error.value in _CANNOT or error.value in _NOTHING_NEW:
+        if error.value in _LOST_ERRORS:
+            raise GpuLost(describe(error)) from None
+        if error.value in _UNSUPPORTED_ERRORS or error.value in _NO_DATA_ERRORS:
             return None
         raise
 
 
-def optional(call: Callable[..., T], *arguments: Any) -> T | None:
-    """Return what a call gives that is no part of an energy: failing, it costs its own value only.
+def query_optional(call: Callable[..., T], *arguments: Any) -> T | None:
+    """Call the driver for a value that is no part of an energy; return None on any error.
 
     Raises
     ------
-    Gone
-        The board is lost.
+    GpuLost
+        The GPU is lost.
     """
     try:
-        return supported(call, *arguments)
+        return query(call, *arguments)
     except pynvml.NVMLError:
         return None
 
 
-def known(value: float | None, most: float = math.inf) -> float | None:
-    """Return a value that is a number from 0 to the greatest that can be, else None."""
-    if value is None or value in _SENTINELS or not 0 <= value <= most or value == math.inf:
+def valid(value: float | None, maximum: float = math.inf) -> float | None:
+    """Return a value between 0 and a maximum; None if it is outside or means "not available"."""
+    if value is None or value in _SENTINELS or not 0 <= value <= maximum or value == math.inf:
         return None
     return value
 
 
-def checked(code: int) -> bool:
-    """Raise the error that a call of the driver returned as a number."""
+def scaled(value: float | None, factor: float) -> float | None:
+    """Return a value in another unit; None stays None."""
+    return None if value is None else value * factor
+
+
+def raise_on_error(code: int) -> bool:
+    """Raise the error for a return code of the driver."""
     if code != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(code)
     return True
 
 
-def words(error: pynvml.NVMLError) -> str:
-    """Return what the driver said."""
+def describe(error: pynvml.NVMLError) -> str:
+    """Return the message of a driver error with its number."""
     return f"{error} (NVML error {error.value})"
 
 
 class Driver:
-    """The loaded driver library; ``close`` lets it go."""
+    """The loaded driver library; ``close`` releases it."""
 
     def __init__(self) -> None:
-        self.version = text(pynvml.nvmlSystemGetDriverVersion())
+        self.version = decode(pynvml.nvmlSystemGetDriverVersion())
         self._is_open = True
 
     @classmethod
@@ -127,94 +132,93 @@ class Driver:
         Raises
         ------
         NotAvailable
-            There is no NVIDIA driver here, or it does not answer.
+            There is no NVIDIA driver, or it does not answer.
         NotPermitted
-            It is not this user's to use.
+            This user may not use it.
         """
         try:
             pynvml.nvmlInit()
             return cls()
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-                told = "no NVIDIA driver here (libnvidia-ml.so.1 is not there)"
-                raise NotAvailable(told) from None
+                message = "no NVIDIA driver (libnvidia-ml.so.1 not found)"
+                raise NotAvailable(message) from None
             if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-                told = f"{words(error)}: the driver was updated under the kernel; reboot"
-                raise NotAvailable(told) from None
+                message = f"{describe(error)}: the driver was updated under the kernel; reboot"
+                raise NotAvailable(message) from None
             kind = NotPermitted if error.value == pynvml.NVML_ERROR_NO_PERMISSION else NotAvailable
-            raise kind(f"the NVIDIA driver does not answer: {words(error)}") from None
+            raise kind(f"the NVIDIA driver does not answer: {describe(error)}") from None
 
-    def boards(self) -> list[Board]:
-        """Return every board of the machine that answers, in the order of PCI bus ids."""
-        return [board for board, _ in self._listed()]
+    def gpus(self) -> list[NvidiaGpu]:
+        """Return every GPU of the machine that answers, in the order of PCI bus ids."""
+        return [gpu for gpu, _ in self._list()]
 
-    def visible(self, environ: Mapping[str, str] | None = None) -> tuple[list[Board], list[str]]:
-        """Return the boards that an environment (by default ours) makes visible, with notes."""
-        pairs = self._listed()
-        chosen = selected(
-            [listed for _, listed in pairs], os.environ if environ is None else environ
-        )
-        by_uuid = {board.uuid: board for board, _ in pairs}
-        return [by_uuid[listed.uuid] for listed in chosen.boards], list(chosen.notes)
+    def visible(
+        self, environ: Mapping[str, str] | None = None
+    ) -> tuple[list[NvidiaGpu], list[str]]:
+        """Return the GPUs that an environment (by default ours) makes visible, with notes."""
+        pairs = self._list()
+        listings = [listing for _, listing in pairs]
+        selection = select_gpus(listings, os.environ if environ is None else environ)
+        by_uuid = {gpu.uuid: gpu for gpu, _ in pairs}
+        return [by_uuid[listing.uuid] for listing in selection.gpus], list(selection.notes)
 
-    def named(self, uuids: tuple[str, ...]) -> list[Board]:
-        """Return boards by UUID; raises ``NotAvailable`` for one that is not here."""
-        by_uuid = {board.uuid: board for board in self.boards()}
+    def by_uuid(self, uuids: tuple[str, ...]) -> list[NvidiaGpu]:
+        """Return GPUs by UUID; raises ``NotAvailable`` if one is not on this machine."""
+        by_uuid = {gpu.uuid: gpu for gpu in self.gpus()}
         for uuid in uuids:
             if uuid not in by_uuid:
                 raise NotAvailable(f"GPU {uuid} is not on this machine")
         return [by_uuid[uuid] for uuid in dict.fromkeys(uuids)]
 
     def close(self) -> None:
-        """Let the driver go; it may be gone already."""
+        """Release the driver, which may be gone already."""
         if self._is_open:
             self._is_open = False
             with contextlib.suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
 
-    def _listed(self) -> list[tuple[Board, Listed]]:
-        found = []
+    def _list(self) -> list[tuple[NvidiaGpu, GpuListing]]:
+        gpus = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                uuid, name = (
-                    text(pynvml.nvmlDeviceGetUUID(handle)),
-                    text(pynvml.nvmlDeviceGetName(handle)),
-                )
-                mig = supported(pynvml.nvmlDeviceGetMigMode, handle)
-                minor = supported(pynvml.nvmlDeviceGetMinorNumber, handle)
+                uuid = decode(pynvml.nvmlDeviceGetUUID(handle))
+                name = decode(pynvml.nvmlDeviceGetName(handle))
+                mig = query(pynvml.nvmlDeviceGetMigMode, handle)
+                minor = query(pynvml.nvmlDeviceGetMinorNumber, handle)
                 parts = _mig_uuids(handle) if mig and mig[0] else ()
-            except (pynvml.NVMLError, Gone):
-                continue  # a board that has fallen off the bus, or is not ours
-            board = Board(uuid, name, handle, is_shared=bool(mig and mig[0]))
-            found.append((board, Listed(uuid, name, minor, parts)))
-        return found
+            except (pynvml.NVMLError, GpuLost):
+                continue  # a GPU that has fallen off the bus, or is not ours
+            gpu = NvidiaGpu(uuid, name, handle, is_shared=bool(mig and mig[0]))
+            gpus.append((gpu, GpuListing(uuid, name, minor, parts)))
+        return gpus
 
 
 def _mig_uuids(handle: Any) -> tuple[str, ...]:
-    found = []
-    for index in range(optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
-        part = optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
-        uuid = optional(pynvml.nvmlDeviceGetUUID, part) if part is not None else None
-        found += [text(uuid)] if uuid else []
-    return tuple(found)
+    uuids = []
+    for index in range(query_optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        part = query_optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        uuid = query_optional(pynvml.nvmlDeviceGetUUID, part) if part is not None else None
+        uuids += [decode(uuid)] if uuid else []
+    return tuple(uuids)
 
 
-def text(told: str | bytes) -> str:
-    """Return what the driver told as text; its bindings give bytes or text."""
-    return told.decode() if isinstance(told, bytes) else told
+def decode(text: str | bytes) -> str:
+    """Return a text of the driver, whose bindings give bytes or text."""
+    return text.decode() if isinstance(text, bytes) else text
 
 
 def visible_gpu_ids() -> list[str]:
-    """Return the UUIDs of the boards that our environment makes visible; none without a driver.
+    """Return the UUIDs of the GPUs that our environment makes visible; none without a driver.
 
-    A driver that does not answer for some seconds is as none: whoever asks has other work to do.
+    A driver that does not answer for some seconds counts as none, so that the caller goes on.
     """
-    found: list[str] = []
-    asking = threading.Thread(target=lambda: found.extend(_visible_gpu_ids()), daemon=True)
-    asking.start()
-    asking.join(_ANSWERS_S)
-    return [] if asking.is_alive() else found
+    uuids: list[str] = []
+    thread = threading.Thread(target=lambda: uuids.extend(_visible_gpu_ids()), daemon=True)
+    thread.start()
+    thread.join(_DRIVER_TIMEOUT_S)
+    return [] if thread.is_alive() else uuids
 
 
 def _visible_gpu_ids() -> list[str]:
@@ -223,8 +227,8 @@ def _visible_gpu_ids() -> list[str]:
     except NotAvailable:
         return []
     try:
-        return [board.uuid for board in driver.visible()[0]]
-    except (NotAvailable, Gone, pynvml.NVMLError):
+        return [gpu.uuid for gpu in driver.visible()[0]]
+    except (NotAvailable, GpuLost, pynvml.NVMLError):
         return []
     finally:
         driver.close()

@@ -1,4 +1,4 @@
-"""Field values: several readings of a board in one call of the driver, each with its time."""
+"""Field values: several readings of a GPU in one call of the driver, each with its time."""
 
 import ctypes
 from collections.abc import Sequence
@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from wattlaw.devices.nvidia.driver import checked, known, supported
+from wattlaw.devices.nvidia.driver import query, raise_on_error, valid
 
 ENERGY = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION
 AVERAGE = pynvml.NVML_FI_DEV_POWER_AVERAGE
 INSTANT = pynvml.NVML_FI_DEV_POWER_INSTANT
 THROTTLED = pynvml.NVML_FI_DEV_PERF_POLICY_POWER
-#: A driver's timestamp that is further than this from ours is not on the wall clock.
-_OFF_US = 2_000_000
+#: A timestamp of the driver that differs more from our time is not on the wall clock.
+_MAX_OFFSET_US = 2_000_000
 
 #: Which member of the driver's union holds a value of each type.
 _MEMBER = {
@@ -27,16 +27,17 @@ _MEMBER = {
 
 
 class FieldValue(NamedTuple):
-    """A value in the driver's unit (mJ, mW, ns), and when it was true in ns since 1970."""
+    """A value in the driver's unit (mJ, mW, ns), and its time in ns since 1970."""
 
     value: float
     t_ns: int
 
 
 class Fields:
-    """A fixed set of fields of one board.
+    """A fixed set of fields of one GPU.
 
-    Called straight, with the same memory each time: nvidia-ml-py builds it anew with every call.
+    It calls the driver's library directly and reuses its memory, which nvidia-ml-py allocates at
+    every call.
     """
 
     def __init__(self, handle: Any, wanted: Sequence[int | tuple[int, int]]) -> None:
@@ -47,22 +48,22 @@ class Fields:
             self._values[place].fieldId, self._values[place].scopeId = number, scope
 
     def read(self, now_ns: int) -> dict[int, FieldValue]:
-        """Return those that the board gives, by number of the field; our time where it has none."""
+        """Return the available values by field number, with our time if the driver gives none."""
         if not len(self._values):
             return {}
         code = pynvml.nvmlLib.nvmlDeviceGetFieldValues(
             self._handle, len(self._values), ctypes.byref(self._values)
         )
-        if supported(checked, code) is None:
+        if query(raise_on_error, code) is None:
             return {}
-        found = {}
+        values = {}
         now_us = now_ns // 1000
-        for one in self._values:
-            member = _MEMBER.get(one.valueType)
-            if one.nvmlReturn == pynvml.NVML_SUCCESS and member is not None:
-                t_us = one.timestamp
-                t_ns = t_us * 1000 if abs(t_us - now_us) <= _OFF_US else now_ns
-                value = known(getattr(one.value, member))
+        for field in self._values:
+            member = _MEMBER.get(field.valueType)
+            if field.nvmlReturn == pynvml.NVML_SUCCESS and member is not None:
+                t_us = field.timestamp
+                t_ns = t_us * 1000 if abs(t_us - now_us) <= _MAX_OFFSET_US else now_ns
+                value = valid(getattr(field.value, member))
                 if value is not None:
-                    found[one.fieldId] = FieldValue(float(value), t_ns)
-        return found
+                    values[field.fieldId] = FieldValue(float(value), t_ns)
+        return values

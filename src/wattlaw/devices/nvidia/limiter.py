@@ -12,63 +12,72 @@ import psutil
 import pynvml
 
 from wattlaw.devices.limiter import LimitState
-from wattlaw.devices.nvidia.driver import Board, Driver, Gone, known, supported, words
+from wattlaw.devices.nvidia.driver import (
+    Driver,
+    GpuLost,
+    NvidiaGpu,
+    describe,
+    query,
+    scaled,
+    valid,
+)
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
+from wattlaw.text import collapse_whitespace
 
 _SMI_TIMEOUT_S = 60
-#: How long a setting that somebody else has begun is waited for.
-_OTHERS_S = 10.0
+#: The longest wait for another process that changes a limit.
+_WAIT_S = 10.0
 _SETTINGS = frozenset({"-pl", "-lgc", "-rgc"})
 UNLOCK_OPTIONS: tuple[str, ...] = ("-rgc",)
 _SUDO_LIST_TIMEOUT_S = 10
 
 
 class NvidiaLimiter:
-    """Limits boards by NVML, which takes root."""
+    """Limits GPUs by NVML, which needs root."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._boards = {board.uuid: board for board in driver.boards()}
+        self._gpus = {gpu.uuid: gpu for gpu in driver.gpus()}
 
     @classmethod
     def open(cls) -> Self:
-        """Load the driver; raises ``NotAvailable`` where there is none, or no board."""
+        """Load the driver; raises ``NotAvailable`` if there is none, or no GPU."""
         driver = Driver.open()
         try:
             limiter = cls(driver)
-        except (pynvml.NVMLError, Gone) as error:
+        except (pynvml.NVMLError, GpuLost) as error:
             driver.close()
             raise NotAvailable(f"the NVIDIA driver does not answer: {one_line(error)}") from None
-        if not limiter._boards:
+        if not limiter._gpus:
             driver.close()
             raise NotAvailable("the NVIDIA driver lists no GPU")
         return limiter
 
     def devices(self) -> list[str]:
-        """Return the UUIDs of all boards of the machine."""
-        return list(self._boards)
+        """Return the UUIDs of all GPUs of the machine."""
+        return list(self._gpus)
 
     def read(self, device: str) -> LimitState:
-        """Return limits and ranges of a board."""
-        board = self._board(device)
-        handle = board.handle
+        """Return limits and ranges of a GPU."""
+        gpu = self._gpu(device)
+        handle = gpu.handle
         try:
-            limits = supported(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+            limits = query(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
             clocks = _clocks(handle)
             return LimitState(
                 device,
-                board.name,
-                _watts(supported(pynvml.nvmlDeviceGetPowerManagementLimit, handle)),
-                _watts(supported(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
-                _watts(supported(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)),
+                gpu.name,
+                _watts(query(pynvml.nvmlDeviceGetPowerManagementLimit, handle)),
+                _watts(query(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
+                _watts(query(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)),
                 _watts(limits[0] if limits else None),
                 _watts(limits[1] if limits else None),
                 min(clocks, default=None),
                 max(clocks, default=None),
-                board.is_shared,
-                _is_on(supported(pynvml.nvmlDeviceGetPersistenceMode, handle)),
+                gpu.is_shared,
+                _is_on(query(pynvml.nvmlDeviceGetPersistenceMode, handle)),
             )
-        except (pynvml.NVMLError, Gone) as error:
+        except (pynvml.NVMLError, GpuLost) as error:
             raise NotAvailable(f"{device}: does not answer: {one_line(error)}") from None
 
     def set_power_limit(self, device: str, watts: float) -> None:
@@ -80,53 +89,53 @@ class NvidiaLimiter:
         self._set(device, pynvml.nvmlDeviceSetGpuLockedClocks, round(mhz), round(mhz))
 
     def unlock_clock(self, device: str) -> None:
-        """Take every lock of the graphics clock away; a board that knows no locks has none."""
+        """Remove every lock of the graphics clock; a GPU without this feature has none."""
         with contextlib.suppress(_NotSupported):
             self._set(device, pynvml.nvmlDeviceResetGpuLockedClocks)
 
     def close(self) -> None:
-        """Let the driver go."""
+        """Release the driver."""
         self._driver.close()
 
     def _set(self, device: str, call: Callable[..., None], *values: int) -> None:
-        board = self._board(device)
+        gpu = self._gpu(device)
         try:
-            call(board.handle, *values)
+            call(gpu.handle, *values)
         except pynvml.NVMLError as error:
-            told = f"{device}: {words(error)}"
+            message = f"{device}: {describe(error)}"
             if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
-                raise NotPermitted(f"{told}: setting limits takes root") from None
-            unknown = error.value == pynvml.NVML_ERROR_NOT_SUPPORTED
-            raise (_NotSupported if unknown else NotAvailable)(told) from None
+                raise NotPermitted(f"{message}: setting limits takes root") from None
+            is_unsupported = error.value == pynvml.NVML_ERROR_NOT_SUPPORTED
+            raise (_NotSupported if is_unsupported else NotAvailable)(message) from None
 
-    def _board(self, device: str) -> Board:
-        board = self._boards.get(device)
-        if board is None:
+    def _gpu(self, device: str) -> NvidiaGpu:
+        gpu = self._gpus.get(device)
+        if gpu is None:
             raise NotAvailable(f"GPU {device} is not on this machine")
-        return board
+        return gpu
 
 
 class _NotSupported(NotAvailable):
-    """The board cannot do this."""
+    """The GPU does not support this."""
 
 
 class NvidiaSmiLimiter(NvidiaLimiter):
-    """Limits boards by ``sudo -n nvidia-smi``, for users whom sudo lets run it without a password.
+    """Limits GPUs by ``sudo -n nvidia-smi``, for users whom sudo allows it without a password.
 
-    ``docs/limits.md`` has the lines for sudoers.
+    ``docs/limits.md`` has the rules for sudoers.
     """
 
     @classmethod
     def open(cls) -> Self:
-        """Find the programs; raises ``NotAvailable`` where one is missing."""
+        """Find the programs; raises ``NotAvailable`` if one is missing."""
         for program in ("sudo", "nvidia-smi"):
             if shutil.which(program) is None:
-                raise NotAvailable(f"{program} is not there")
+                raise NotAvailable(f"{program} not found")
         return super().open()
 
     def read(self, device: str) -> LimitState:
-        """Return limits and ranges of a board, once nobody is changing them."""
-        _wait_for_others(self._board(device).uuid)
+        """Return limits and ranges of a GPU, once no process changes them."""
+        _wait_for_others(self._gpu(device).uuid)
         return super().read(device)
 
     def set_power_limit(self, device: str, watts: float) -> None:
@@ -138,15 +147,15 @@ class NvidiaSmiLimiter(NvidiaLimiter):
         self._smi(device, "-lgc", f"{round(mhz)},{round(mhz)}")
 
     def unlock_clock(self, device: str) -> None:
-        """Take every lock of the graphics clock away; a board that knows no locks has none."""
+        """Remove every lock of the graphics clock; a GPU without this feature has none."""
         with contextlib.suppress(_NotSupported):
             self._smi(device, *UNLOCK_OPTIONS)
 
     def _smi(self, device: str, *options: str) -> None:
         sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
         if sudo is None or smi is None:
-            raise NotAvailable("sudo or nvidia-smi is not there any more")
-        uuid = self._board(device).uuid
+            raise NotAvailable("sudo or nvidia-smi has been removed")
+        uuid = self._gpu(device).uuid
         _wait_for_others(uuid)
         try:
             done = subprocess.run(
@@ -161,17 +170,17 @@ class NvidiaSmiLimiter(NvidiaLimiter):
         except (OSError, subprocess.SubprocessError) as error:
             raise NotAvailable(f"{device}: nvidia-smi: {one_line(error)}") from None
         if done.returncode:
-            told = " ".join(f"{done.stdout} {done.stderr}".split())[-300:]
-            # sudo refuses with 1 and on stderr, in the user's language; nvidia-smi talks on stdout.
-            by_sudo = done.returncode == 1 and not done.stdout.strip()
-            kind = NotPermitted if by_sudo else _refusal(told.lower())
-            raise kind(f"{device}: sudo -n nvidia-smi: {told}")
+            output = collapse_whitespace(f"{done.stdout} {done.stderr}")[-300:]
+            # sudo refuses with code 1 on stderr, in the user's language; nvidia-smi uses stdout.
+            is_from_sudo = done.returncode == 1 and not done.stdout.strip()
+            kind = NotPermitted if is_from_sudo else _error_type(output.lower())
+            raise kind(f"{device}: sudo -n nvidia-smi: {output}")
 
 
-def _refusal(told: str) -> type[NotAvailable]:
-    if "permission" in told:
+def _error_type(output: str) -> type[NotAvailable]:
+    if "permission" in output:
         return NotPermitted
-    return _NotSupported if "not supported" in told else NotAvailable
+    return _NotSupported if "not supported" in output else NotAvailable
 
 
 def set_power_options(watts: float) -> tuple[str, ...]:
@@ -179,8 +188,8 @@ def set_power_options(watts: float) -> tuple[str, ...]:
     return "-pl", f"{watts:.3f}".rstrip("0").rstrip(".")
 
 
-def sudo_lets(user: str, device: str, *options: str) -> bool:
-    """Say whether sudo lets a user run nvidia-smi with options on a board; only root can ask."""
+def sudo_allows(user: str, device: str, *options: str) -> bool:
+    """Return whether sudo allows a user to run nvidia-smi with options; only root can ask."""
     sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
     if sudo is None or smi is None:
         return False
@@ -198,44 +207,44 @@ def sudo_lets(user: str, device: str, *options: str) -> bool:
 
 
 def _wait_for_others(uuid: str) -> None:
-    """Wait until no other nvidia-smi changes a board.
+    """Wait until no other nvidia-smi changes a GPU.
 
-    One that a process has started before it was killed goes on without it, and would set its
-    limit after the one that gives back.
+    An nvidia-smi goes on after the process that started it was killed. It would set its limit
+    after the previous limit is restored.
     """
-    end_s = time.monotonic() + _OTHERS_S
-    while pids := _changing(uuid):
+    end_s = time.monotonic() + _WAIT_S
+    while pids := _changing_pids(uuid):
         if time.monotonic() > end_s:
             raise NotAvailable(f"{uuid}: another nvidia-smi (pid {pids[0]}) is changing it")
         time.sleep(0.05)
 
 
-def _changing(uuid: str) -> list[int]:
-    """Return the pids of what changes a board: root's, as sudo starts it, or our own.
+def _changing_pids(uuid: str) -> list[int]:
+    """Return the pids of processes of root or this user that change a GPU.
 
-    By its real user: anybody can start a program of any name, but not as root. A program that runs
-    as root for its caller (setuid), as sudo does before it has checked anything, keeps that user.
+    The real user counts: any user can start a program of any name, but not as root. A program that
+    runs as root for its caller (setuid), as sudo does before its checks, keeps the caller's.
     """
     trusted = {0, os.getuid()}
-    found = []
+    pids = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.uids().real in trusted and _changes(process.cmdline(), uuid):
-                found.append(process.pid)
-    return found
+            if process.uids().real in trusted and _changes_gpu(process.cmdline(), uuid):
+                pids.append(process.pid)
+    return pids
 
 
-def _changes(line: list[str], uuid: str) -> bool:
-    has_smi = any(word.endswith("nvidia-smi") for word in line[:4])  # sudo may be before it
-    return has_smi and uuid in line and not _SETTINGS.isdisjoint(line)
+def _changes_gpu(arguments: list[str], uuid: str) -> bool:
+    has_smi = any(word.endswith("nvidia-smi") for word in arguments[:4])  # sudo may precede it
+    return has_smi and uuid in arguments and not _SETTINGS.isdisjoint(arguments)
 
 
 def _clocks(handle: Any) -> list[float]:
-    """Return the graphics clocks that the board supports at its highest memory clock."""
-    memory = supported(pynvml.nvmlDeviceGetSupportedMemoryClocks, handle)
+    """Return the graphics clocks that the GPU supports at its highest memory clock."""
+    memory = query(pynvml.nvmlDeviceGetSupportedMemoryClocks, handle)
     if not memory:
         return []
-    return supported(pynvml.nvmlDeviceGetSupportedGraphicsClocks, handle, max(memory)) or []
+    return query(pynvml.nvmlDeviceGetSupportedGraphicsClocks, handle, max(memory)) or []
 
 
 def _is_on(state: int | None) -> bool | None:
@@ -243,5 +252,4 @@ def _is_on(state: int | None) -> bool | None:
 
 
 def _watts(milliwatts: int | None) -> float | None:
-    told = known(milliwatts)
-    return None if told is None else told * 1e-3
+    return scaled(valid(milliwatts), 1e-3)

@@ -1,39 +1,40 @@
-"""Energy, power and use of NVIDIA GPUs: the boards that are ours, and no others."""
+"""Energy, power and utilisation of NVIDIA GPUs: of those that are ours, and no others."""
 
 import contextlib
 import time
+from itertools import pairwise
 from typing import Self
 
 import pynvml
 
 from wattlaw.devices.meter import Device, Sample, Target
-from wattlaw.devices.nvidia.driver import Board, Driver, Gone
-from wattlaw.devices.nvidia.reader import BoardReader
+from wattlaw.devices.nvidia.driver import Driver, GpuLost, NvidiaGpu
+from wattlaw.devices.nvidia.reader import GpuReader
 from wattlaw.errors import NotAvailable
 
-#: How long the refresh period of the counters is looked for when a meter is opened.
-_LOOK_S = 0.4
+#: The longest search for the refresh period of the counters when a meter is opened.
+_REFRESH_SEARCH_S = 0.4
 _ENOUGH_CHANGES = 5
-#: How often boards are read whose driver keeps power and utilisation itself.
+#: The period at which GPUs are read whose driver buffers power and utilisation itself.
 BUFFERED_S = 1.0
 
 
 class NvidiaMeter:
-    """The boards that the environment makes visible, each once, by UUID."""
+    """The GPUs that the environment makes visible, each once, by UUID."""
 
-    def __init__(self, driver: Driver, readers: list[BoardReader], target: Target) -> None:
+    def __init__(self, driver: Driver, readers: list[GpuReader], target: Target) -> None:
         self._driver, self._readers = driver, readers
         self._problems: list[str] = []
-        self._lost: list[tuple[Board, str]] = []  # ours, but they could not be opened
+        self._failed: list[tuple[NvidiaGpu, str]] = []  # ours, but they could not be opened
         find_refresh_periods(readers)
         if any(reader.is_polled for reader in readers):
             self.period_s = target.period_s
-        else:  # the driver's buffers keep what lies between, and shape the counter's edges
+        else:  # the driver's buffers have what lies between two readings
             self.period_s = max(target.period_s, BUFFERED_S)
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Find the boards and what each supports.
+        """Find the GPUs and what each supports.
 
         Raises
         ------
@@ -44,20 +45,20 @@ class NvidiaMeter:
         try:
             notes: list[str] = []
             if target.gpus is None:
-                boards, notes = driver.visible()
+                gpus, notes = driver.visible()
             else:
-                boards = driver.named(target.gpus)
-            if not boards:
+                gpus = driver.by_uuid(target.gpus)
+            if not gpus:
                 raise NotAvailable(notes[0] if notes else "no NVIDIA GPU that is ours")
-            readers, lost = [], []
-            for board in boards:
+            readers, failed = [], []
+            for gpu in gpus:
                 try:
-                    readers.append(BoardReader(board, target.period_s))
-                except (Gone, pynvml.NVMLError) as error:
-                    lost.append((board, f"cannot be read: {error}"))
-            told = [f"{board.uuid}: {why}" for board, why in lost]
+                    readers.append(GpuReader(gpu, target.period_s))
+                except (GpuLost, pynvml.NVMLError) as error:
+                    failed.append((gpu, f"cannot be read: {error}"))
+            problems = [f"{gpu.uuid}: {reason}" for gpu, reason in failed]
             if not readers:
-                raise NotAvailable("; ".join(told))
+                raise NotAvailable("; ".join(problems))
             meter = cls(driver, readers, target)
         except pynvml.NVMLError as error:
             driver.close()
@@ -65,53 +66,54 @@ class NvidiaMeter:
         except BaseException:
             driver.close()
             raise
-        meter._problems, meter._lost = [*notes, *told], lost
+        meter._problems, meter._failed = [*notes, *problems], failed
         return meter
 
     def devices(self) -> list[Device]:
-        """Return the boards with what they support."""
+        """Return the GPUs with what they support."""
         read = [reader.device() for reader in self._readers]
-        lost = [Device(b.uuid, "gpu", b.name, {"failed": why}) for b, why in self._lost]
-        return read + lost
+        failed = [Device(g.uuid, "gpu", g.name, {"failed": why}) for g, why in self._failed]
+        return read + failed
 
     def read(self, *, last: bool = False) -> list[Sample]:
-        """Return what is new of each board that answers."""
+        """Return the new samples of each GPU that answers."""
         samples: list[Sample] = []
         for reader in self._readers:
             samples += reader.read(time.time_ns(), last=last)
         return samples
 
     def problems(self) -> list[str]:
-        """Return why boards stopped having samples."""
-        told = [*self._problems, *(note for reader in self._readers for note in reader.notes)]
-        return told + [reader.problem for reader in self._readers if reader.problem]
+        """Return why GPUs stopped having samples."""
+        notes = [note for reader in self._readers for note in reader.notes]
+        problems = [reader.problem for reader in self._readers if reader.problem]
+        return [*self._problems, *notes, *problems]
 
     def close(self) -> None:
-        """Let the driver go."""
-        with contextlib.suppress(pynvml.NVMLError, Gone):
+        """Release the driver."""
+        with contextlib.suppress(pynvml.NVMLError, GpuLost):
             for reader in self._readers:
                 reader.close()
         self._driver.close()
 
 
-def find_refresh_periods(readers: list[BoardReader]) -> None:
-    """Watch the counters of all boards for a moment; note for each how often its value changes."""
+def find_refresh_periods(readers: list[GpuReader]) -> None:
+    """Watch the counters of all GPUs for a moment, and set how often the value of each changes."""
     changes: dict[int, list[int]] = {place: [] for place in range(len(readers))}
     last: dict[int, float] = {}
-    end_s = time.monotonic() + _LOOK_S
+    end_s = time.monotonic() + _REFRESH_SEARCH_S
     while time.monotonic() < end_s and any(
         len(changes[place]) < _ENOUGH_CHANGES
         for place, reader in enumerate(readers)
         if reader.has_counter
     ):
         for place, reader in enumerate(readers):
-            with contextlib.suppress(Gone, pynvml.NVMLError):
-                counted = reader.energy()
-                if counted is not None and last.get(place) != counted.value:
-                    changes[place].append(counted.t_ns)
-                    last[place] = counted.value
+            with contextlib.suppress(GpuLost, pynvml.NVMLError):
+                counter = reader.energy()
+                if counter is not None and last.get(place) != counter.value:
+                    changes[place].append(counter.t_ns)
+                    last[place] = counter.value
         time.sleep(0.001)
     for place, reader in enumerate(readers):
-        # The first change is where we came in, not a refresh.
-        steps = [b - a for a, b in zip(changes[place][1:], changes[place][2:], strict=False)]
-        reader.refresh_s = sorted(steps)[len(steps) // 2] * 1e-9 if steps else None
+        # The first reading is not a refresh, but the beginning of the search.
+        steps = sorted(later - t_ns for t_ns, later in pairwise(changes[place][1:]))
+        reader.refresh_s = steps[len(steps) // 2] * 1e-9 if steps else None

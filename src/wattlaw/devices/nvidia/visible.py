@@ -1,8 +1,8 @@
-"""Which boards are ours: CUDA_VISIBLE_DEVICES and Slurm's variables, read as CUDA reads them.
+"""Which GPUs are ours: CUDA_VISIBLE_DEVICES and Slurm's variables, read as CUDA reads them.
 
-CUDA's rules: CUDA C++ Programming Guide, appendix on environment variables. Integers are CUDA
-ordinals; NVML counts in the order of PCI bus ids. The two agree where ``CUDA_DEVICE_ORDER`` is
-``PCI_BUS_ID``, and where all boards are of one model.
+CUDA's rules are in the CUDA C++ Programming Guide, appendix on environment variables. Integers
+are CUDA ordinals, while NVML counts in the order of PCI bus ids. The two agree if
+``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``, and if all GPUs are of one model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from wattlaw.errors import NotAvailable
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-#: What Slurm writes into CUDA_VISIBLE_DEVICES where a job holds no GPU.
+#: The values of CUDA_VISIBLE_DEVICES that Slurm sets for a job without GPUs.
 _NO_GPUS = ("", "NoDevFiles")
-#: No machine has more boards than this many digits count.
-_MOST_DIGITS = 4
+#: No machine has more GPUs than this many digits can count.
+_MAX_DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A board as the machine lists it, in the order of PCI bus ids."""
+class GpuListing:
+    """A GPU as the machine lists it, in the order of PCI bus ids."""
 
     uuid: str
     name: str
@@ -28,103 +28,102 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Selection:
-    """The boards that are ours, each once, and what is worth telling about the choice."""
+class GpuSelection:
+    """The GPUs that are ours, each once, and notes about the selection."""
 
-    boards: tuple[Listed, ...]
+    gpus: tuple[GpuListing, ...]
     notes: tuple[str, ...] = ()
 
 
-def selected(boards: Sequence[Listed], environ: Mapping[str, str]) -> Selection:
-    """Return the boards that a process with this environment may use.
+def select_gpus(gpus: Sequence[GpuListing], environ: Mapping[str, str]) -> GpuSelection:
+    """Return the GPUs that a process with this environment may use.
 
     Raises
     ------
     NotAvailable
-        Ordinals on a machine of several models say nothing about which board is meant.
+        The environment has ordinals on a machine with several models, which are ambiguous.
     """
-    asked = environ.get(_VISIBLE)
+    visible = environ.get(_VISIBLE)
     job = _job_minors(environ)
-    if asked is None:
-        return _of_job(boards, environ, job)
-    found = _named(boards, asked, environ)
-    if job is None or len(boards) <= len(job):
-        return found  # the job's cgroup hides what is not its own
-    mine = tuple(board for board in found.boards if board.minor in job)
-    others = len(found.boards) - len(mine)
-    told = (
-        (f"{_VISIBLE} names {others} GPU(s) that this Slurm job does not hold",) if others else ()
-    )
-    return Selection(mine, (*found.notes, *told))
+    if visible is None:
+        return _select_by_job(gpus, environ, job)
+    selection = _select_by_list(gpus, visible, environ)
+    if job is None or len(gpus) <= len(job):
+        return selection  # the job's cgroup hides other GPUs
+    own = tuple(gpu for gpu in selection.gpus if gpu.minor in job)
+    others = len(selection.gpus) - len(own)
+    note = f"{_VISIBLE} names {others} GPU(s) that this Slurm job does not hold"
+    return GpuSelection(own, (*selection.notes, note) if others else selection.notes)
 
 
-def _of_job(
-    boards: Sequence[Listed], environ: Mapping[str, str], job: frozenset[int] | None
-) -> Selection:
-    """Return all boards, or inside a Slurm job only its own."""
+def _select_by_job(
+    gpus: Sequence[GpuListing], environ: Mapping[str, str], job: frozenset[int] | None
+) -> GpuSelection:
+    """Return all GPUs, or inside a Slurm job those of the job."""
     if "SLURM_JOB_ID" not in environ:
-        return Selection(tuple(boards))
+        return GpuSelection(tuple(gpus))
     if job is None:
-        why = f"this Slurm job holds no GPU; set {_VISIBLE} to name GPUs all the same"
-        return Selection((), (why,))
-    mine = [board for board in boards if board.minor in job]
-    return Selection(tuple(boards if len(boards) <= len(job) else mine))
+        note = f"this Slurm job holds no GPU; set {_VISIBLE} to name GPUs all the same"
+        return GpuSelection((), (note,))
+    own = [gpu for gpu in gpus if gpu.minor in job]
+    return GpuSelection(tuple(gpus if len(gpus) <= len(job) else own))
 
 
 def _job_minors(environ: Mapping[str, str]) -> frozenset[int] | None:
-    """Return the minor numbers of a Slurm job's GPUs on this node, None where it tells none."""
+    """Return the minor numbers of a Slurm job's GPUs on this node, None if they are unknown."""
     if "SLURM_JOB_ID" not in environ:
         return None
-    told = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
-    if not told:
+    gpus = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
+    if not gpus:
         return None
     minors: set[int] = set()
-    for part in told.split(","):
-        words = part.strip().split("-", 1)  # such as 4, or 4-7
-        first, last = _number(words[0]), _number(words[-1])
+    for part in gpus.split(","):
+        ends = part.strip().split("-", 1)  # such as 4, or 4-7
+        first, last = _ordinal(ends[0]), _ordinal(ends[-1])
         if first is None or last is None:
             return None
         minors |= set(range(first, last + 1))
     return frozenset(minors)
 
 
-def _number(word: str) -> int | None:
+def _ordinal(text: str) -> int | None:
     """Return a number as CUDA and Slurm write one, None for anything else."""
-    is_number = word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS
-    return int(word) if is_number else None
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    return int(text) if is_number else None
 
 
-def _named(boards: Sequence[Listed], asked: str, environ: Mapping[str, str]) -> Selection:
-    if asked.strip() in _NO_GPUS:
-        return Selection((), (f"{_VISIBLE} is {asked!r}: no GPU is visible",))
-    found: dict[str, Listed] = {}
-    for word in (part.strip() for part in asked.split(",")):
-        board = _board(boards, word, environ)
-        if board is None:  # as for CUDA, the list ends here
-            told = f"{_VISIBLE}: {word!a} names no GPU here; it and what follows is not visible"
-            return Selection(tuple(found.values()), (told,))
-        found[board.uuid] = board
-    return Selection(tuple(found.values()))
+def _select_by_list(
+    gpus: Sequence[GpuListing], visible: str, environ: Mapping[str, str]
+) -> GpuSelection:
+    if visible.strip() in _NO_GPUS:
+        return GpuSelection((), (f"{_VISIBLE} is {visible!r}: no GPU is visible",))
+    selected: dict[str, GpuListing] = {}
+    for entry in (part.strip() for part in visible.split(",")):
+        gpu = _find(gpus, entry, environ)
+        if gpu is None:  # as for CUDA, the list ends here
+            note = f"{_VISIBLE}: {entry!a} names no GPU here; it and what follows is not visible"
+            return GpuSelection(tuple(selected.values()), (note,))
+        selected[gpu.uuid] = gpu
+    return GpuSelection(tuple(selected.values()))
 
 
-def _board(boards: Sequence[Listed], word: str, environ: Mapping[str, str]) -> Listed | None:
-    number = _number(word)
-    if number is not None:
-        ordered = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-        if not ordered and len({board.name for board in boards}) > 1:
+def _find(gpus: Sequence[GpuListing], entry: str, environ: Mapping[str, str]) -> GpuListing | None:
+    """Return the GPU of one entry of the list; None if there is none, or several."""
+    ordinal = _ordinal(entry)
+    if ordinal is not None:
+        is_ordered = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+        if not is_ordered and len({gpu.name for gpu in gpus}) > 1:
             raise NotAvailable(
-                f"{_VISIBLE} has the ordinal {word} on a machine with several GPU models; "
+                f"{_VISIBLE} has the ordinal {entry} on a machine with several GPU models; "
                 "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID"
             )
-        return boards[number] if number < len(boards) else None
-    if word.startswith("MIG-GPU-"):  # MIG-<board's UUID>/<GPU instance>/<compute instance>
-        return _only([b for b in boards if b.uuid == word.removeprefix("MIG-").split("/")[0]])
-    if word.startswith("MIG-"):
-        return _only([b for b in boards if any(uuid.startswith(word) for uuid in b.mig_uuids)])
-    if word.startswith("GPU-"):
-        return _only([board for board in boards if board.uuid.startswith(word)])
-    return None
-
-
-def _only(found: list[Listed]) -> Listed | None:
-    return found[0] if len(found) == 1 else None
+        return gpus[ordinal] if ordinal < len(gpus) else None
+    matches = []
+    if entry.startswith("MIG-GPU-"):  # MIG-<GPU's UUID>/<GPU instance>/<compute instance>
+        uuid = entry.removeprefix("MIG-").split("/")[0]
+        matches = [gpu for gpu in gpus if gpu.uuid == uuid]
+    elif entry.startswith("MIG-"):
+        matches = [gpu for gpu in gpus if any(uuid.startswith(entry) for uuid in gpu.mig_uuids)]
+    elif entry.startswith("GPU-"):
+        matches = [gpu for gpu in gpus if gpu.uuid.startswith(entry)]
+    return matches[0] if len(matches) == 1 else None

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from wattlaw.errors import BadInput
-from wattlaw.launch.simulated.simulation_inputs import job_of, workload_key, workload_spec
+from wattlaw.launch.simulated.simulation_inputs import simulation_job, workload_key, workload_spec
 from wattlaw.simulator.calibration import Measured
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.predict import predict
@@ -29,7 +29,7 @@ _SAME = ("workload", "options", "train", "hardware", "launcher", "nodes", *_SETT
 
 
 @dataclass(frozen=True)
-class Known:
+class WorkloadSource:
     """Which workload the runs of a name are, and profile of them that come from a file."""
 
     workload: str
@@ -37,7 +37,7 @@ class Known:
 
 
 @dataclass
-class Readings:
+class CalibrationData:
     """What a store says to a calibration, and what of it cannot be used."""
 
     measured: list[Measured] = field(default_factory=list)
@@ -46,7 +46,9 @@ class Readings:
     notes: dict[str, int] = field(default_factory=dict)  # runs by what is to be known of them
 
 
-def readings(rows: Iterable[Row], cluster: Cluster, known: Mapping[str, Known]) -> Readings:
+def calibration_data(
+    rows: Iterable[Row], cluster: Cluster, known: Mapping[str, WorkloadSource]
+) -> CalibrationData:
     """Return the measured settings of runs.
 
     Parameters
@@ -68,7 +70,7 @@ def readings(rows: Iterable[Row], cluster: Cluster, known: Mapping[str, Known]) 
     repeats: dict[Hashable, list[Row]] = defaultdict(list)
     for row in rows:
         repeats[tuple(_plain(row.get(name)) for name in _SAME)].append(row)
-    found = Readings()
+    found = CalibrationData()
     for own in repeats.values():
         notes: list[str] = []
         try:
@@ -88,11 +90,11 @@ def _add(counted: dict[str, int], words: str, runs: int) -> None:
 
 
 def _measured(
-    rows: list[Row], cluster: Cluster, known: Mapping[str, Known], notes: list[str]
+    rows: list[Row], cluster: Cluster, known: Mapping[str, WorkloadSource], notes: list[str]
 ) -> Measured:
     row = rows[0]
     name = str(row["workload"])
-    own = known.get(name, Known(name))
+    own = known.get(name, WorkloadSource(name))
     workload, labels = _workload(row, name, own)
     spec = _spec(row, workload)
     samples = _mean(rows, "samples_per_epoch")
@@ -101,7 +103,7 @@ def _measured(
     per_node = -(-spec.setting.gpus // max(1, int(row["nodes"] or 1)))
     if per_node > cluster.node.gpus:
         notes.append(f"more GPUs per node than {cluster.name} has; its nodes are taken to be full")
-    job = job_of(
+    job = simulation_job(
         spec,
         cluster,
         profile=own.profile,
@@ -123,7 +125,7 @@ def _measured(
     return Measured(job, workload_key(job.profile, labels), time_s, power_w)
 
 
-def _workload(row: Row, name: str, own: Known) -> tuple[WorkloadSpec, dict[str, Any]]:
+def _workload(row: Row, name: str, own: WorkloadSource) -> tuple[WorkloadSpec, dict[str, Any]]:
     """Return the workload with the options that it knows, and the others as labels."""
     options = json.loads(row["options"] or "{}")
     if "command" in options:

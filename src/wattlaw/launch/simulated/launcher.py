@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Self
 
 from wattlaw import processes
-from wattlaw.devices.simulated_boards import SimulatedBoards
+from wattlaw.devices.simulated_gpus import SimulatedGpus
 from wattlaw.errors import NotAvailable, one_line
 from wattlaw.launch.launcher import AttachedLauncher, Ended
-from wattlaw.launch.limits import limits_of
+from wattlaw.launch.limits import requested_limits
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.limits.requests import check_range
 from wattlaw.store.record import RunRecord
@@ -53,14 +53,14 @@ class SimulatedLauncher(AttachedLauncher):
         BadInput
             No hardware is named, what is named cannot be read, or its nodes have fewer GPUs.
         """
-        machine = Machine.of(launch)
+        machine = Machine.from_launch(launch)
         told = {"hardware": machine.label, "gpus_per_node": machine.gpus_per_node}
         return launch.model_copy(update=told)
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - any store is as good
         """Read the hardware; raises ``BadInput`` as ``prepared`` does."""
-        return cls(Machine.of(launch))
+        return cls(Machine.from_launch(launch))
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be simulated, or None."""
@@ -70,10 +70,10 @@ class SimulatedLauncher(AttachedLauncher):
         return self._refusals[kind] or self._limits_refused(spec)
 
     def _limits_refused(self, spec: RunSpec) -> str | None:
-        (board,) = self._machine.told_boards(1)
-        state = SimulatedBoards(self._machine.cluster.gpu, [board]).read(board)
+        (board,) = self._machine.reported_boards(1)
+        state = SimulatedGpus(self._machine.cluster.gpu, [board]).read(board)
         try:
-            check_range(state, limits_of(spec.setting))
+            check_range(state, requested_limits(spec.setting))
         except NotAvailable as error:
             return str(error)
         return None

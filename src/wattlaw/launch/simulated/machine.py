@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattlaw.errors import BadInput, WattlawError
-from wattlaw.launch.simulated.simulation_inputs import job_of
+from wattlaw.launch.simulated.simulation_inputs import simulation_job
 from wattlaw.simulator import library
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.job import Job
@@ -33,7 +33,7 @@ class Machine:
     label: str
 
     @classmethod
-    def of(cls, launch: Launch) -> "Machine":
+    def from_launch(cls, launch: Launch) -> "Machine":
         """Return the machine of a study.
 
         Raises
@@ -77,7 +77,7 @@ class Machine:
         """
         enforced = {"power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz}
         setting = spec.setting.model_copy(update=enforced)
-        return job_of(
+        return simulation_job(
             spec.model_copy(update={"setting": setting}),
             self.cluster,
             calibration=self.calibration,
@@ -101,16 +101,16 @@ class Machine:
         """Return the name under which all nodes of a run are one host."""
         return "sim0001" if spec.nodes == 1 else f"sim[0001-{spec.nodes:04d}]"
 
-    def told_boards(self, gpus: int) -> list[str]:
+    def reported_boards(self, gpus: int) -> list[str]:
         """Return the boards of a run that are told of: the first, the last, two in between."""
         told, per_node = min(gpus, _TOLD_BOARDS), self.gpus_per_node
         which = [round(i * (gpus - 1) / max(1, told - 1)) for i in range(told)]
         return [f"SIM-{one // per_node + 1:04d}-{one % per_node}" for one in which]
 
     @property
-    def made_by(self) -> str:
+    def calibration_label(self) -> str:
         """Return whose parameters the simulator has, in a word or two."""
-        return _made_by(self.calibration)
+        return _calibration_label(self.calibration)
 
 
 def _calibration(asked: Simulation, cluster: Cluster) -> "Calibration | None":
@@ -124,7 +124,7 @@ def _calibration(asked: Simulation, cluster: Cluster) -> "Calibration | None":
         raise BadInput(f"launch.simulation.calibration (or --calibration): {error}") from None
 
 
-def _made_by(calibration: "Calibration | None") -> str:
+def _calibration_label(calibration: "Calibration | None") -> str:
     return "uncalibrated" if calibration is None else f"calibrated {calibration.digest}"
 
 
@@ -133,7 +133,7 @@ def _label(cluster: Cluster, asked: Simulation, calibration: "Calibration | None
 
     A file of the user's own may change while its name stays: its contents are in the label.
     """
-    name, told = str(asked.hardware), ["simulated", _made_by(calibration)]
+    name, told = str(asked.hardware), ["simulated", _calibration_label(calibration)]
     if name not in (*library.names(), *library.gpu_names()):
         digest = hashlib.sha256(cluster.model_dump_json().encode()).hexdigest()[:8]
         name = f"{Path(name).stem[:80]} {digest}"

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 
 from wattlaw import machine as this_machine
-from wattlaw.devices.simulated_boards import NAME, SimulatedBoards
+from wattlaw.devices.simulated_gpus import NAME, SimulatedGpus
 from wattlaw.errors import WattlawError
+from wattlaw.files import write_parquet
 from wattlaw.launch.launcher import Ended
-from wattlaw.launch.limits import limits_of
+from wattlaw.launch.limits import requested_limits
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.launch.simulated.samples import MAX_SAMPLES, Sampling, telemetry_table
 from wattlaw.launch.simulated.windows import PROGRESS, Windows, epochs_table, windows_of
-from wattlaw.limits.requests import Limits, applied, check_range
+from wattlaw.limits.requests import Limits, check_range, report_applied_limits
 from wattlaw.simulator.job import Prediction
 from wattlaw.simulator.predict import predict
-from wattlaw.store.files import write_parquet
 from wattlaw.store.record import (
     DeviceReport,
     Facts,
@@ -69,9 +69,9 @@ def simulate(machine: Machine, record: RunRecord, path: Path) -> Ended:
 
 def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
     spec = record.spec
-    host, told = machine.host(spec), machine.told_boards(spec.setting.gpus)
-    boards = SimulatedBoards(machine.cluster.gpu, told)
-    with limited(boards, limits_of(spec.setting)) as reports:
+    host, told = machine.host(spec), machine.reported_boards(spec.setting.gpus)
+    boards = SimulatedGpus(machine.cluster.gpu, told)
+    with limited(boards, requested_limits(spec.setting)) as reports:
         first = reports[0] if reports else None
         job = machine.job(
             spec,
@@ -101,7 +101,7 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
 
 
 @contextlib.contextmanager
-def limited(boards: SimulatedBoards, limits: Limits) -> Iterator[tuple[LimitReport, ...]]:
+def limited(boards: SimulatedGpus, limits: Limits) -> Iterator[tuple[LimitReport, ...]]:
     """Limit boards while a block lasts, with the checks of real ones; give what was set.
 
     Raises
@@ -120,7 +120,7 @@ def limited(boards: SimulatedBoards, limits: Limits) -> Iterator[tuple[LimitRepo
                 boards.set_power_limit(device, limits.power_limit_w)
             if limits.clock_limit_mhz is not None:
                 boards.lock_clock(device, limits.clock_limit_mhz)
-        yield tuple(applied(state, limits, NAME, boards) for state in before.values())
+        yield tuple(report_applied_limits(state, limits, NAME, boards) for state in before.values())
     finally:
         for device, state in before.items():
             boards.unlock_clock(device)
@@ -136,9 +136,9 @@ def _draw(machine: Machine, record: RunRecord, what: int, *more: int) -> np.rand
 
 def _notes(machine: Machine, spec: RunSpec, sampling: Sampling) -> Iterator[str]:
     # The same words for all runs, so that a report counts them; numbers are in ``samplers``.
-    yield f"simulated, {machine.made_by}: nothing was measured"
+    yield f"simulated, {machine.calibration_label}: nothing was measured"
     gpus = spec.setting.gpus
-    if sampling.is_thinned or len(machine.told_boards(gpus)) < gpus:
+    if sampling.is_thinned or len(machine.reported_boards(gpus)) < gpus:
         yield (
             f"simulated telemetry is thinned to at most {MAX_SAMPLES:,} samples of a run's first, "
             "last and two more boards"
@@ -158,7 +158,7 @@ def _facts(
         flops_per_sample=profile.flops_per_sample,
         loader_workers=spec.train.loader_workers,
         metric=PROGRESS if machine.simulation.critical_batch is not None else None,
-        software=_software() | {"simulator": machine.made_by},
+        software=_software() | {"simulator": machine.calibration_label},
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _LABELS = " ["
 
 
-def job_of(
+def simulation_job(
     spec: RunSpec,
     cluster: Cluster,
     *,
@@ -85,7 +85,7 @@ def job_of(
         return job
     from wattlaw.simulator.calibration import calibrated
 
-    return calibrated(job, calibration, calibrated_as(calibration, workload_key(profile)))
+    return calibrated(job, calibration, calibrated_key(calibration, workload_key(profile)))
 
 
 @cache
@@ -128,16 +128,16 @@ def workload_key(profile: WorkloadProfile, labels: Mapping[str, object] | None =
     return f"{own}{_LABELS}{_words(labels)}]" if labels else own
 
 
-def calibrated_as(calibration: "Calibration", key: str) -> str:
+def calibrated_key(calibration: "Calibration", key: str) -> str:
     """Return which of a calibration's workloads one is: itself, or the only one but for labels.
 
     Where there is none, or several that were measured with other data, the key comes back.
     """
-    known = alike(calibration, key)
+    known = matching_keys(calibration, key)
     return known[0] if len(known) == 1 else key
 
 
-def alike(calibration: "Calibration", key: str) -> list[str]:
+def matching_keys(calibration: "Calibration", key: str) -> list[str]:
     """Return a calibration's workloads that differ from a key in labels alone, or are the key."""
     factors = calibration.work_factors
     return [key] if key in factors else [one for one in factors if _without_labels(one) == key]

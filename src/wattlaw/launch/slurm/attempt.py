@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable
 
 from wattlaw.errors import NotAvailable, WattlawError, one_line
+from wattlaw.files import read_end
 from wattlaw.launch.launcher import Ended, ResourcesBusy
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.codes import INTERRUPTED, REASONS
 from wattlaw.launch.slurm.commands import Job, Unreachable
 from wattlaw.launch.slurm.interruption import has_progress, interrupted
 from wattlaw.launch.slurm.poller import QueuePoller
-from wattlaw.store.files import read_end
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 

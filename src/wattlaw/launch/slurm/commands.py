@@ -111,10 +111,10 @@ def queue() -> list[Job]:
     """
     columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS.items())
     told = _run(["squeue", "--me", "--noheader", "--states=all", f"--Format={columns}"])
-    return jobs_of(told)
+    return parse_jobs(told)
 
 
-def jobs_of(told: str) -> list[Job]:
+def parse_jobs(told: str) -> list[Job]:
     """Return the jobs in what ``squeue`` printed, in columns of fixed width."""
     found = []
     for line in told.splitlines():
@@ -169,12 +169,12 @@ def accounts(job_ids: Sequence[str]) -> list[Account]:
         return []
     line = ["sacct", "--noheader", "--parsable2", f"--format={','.join(_ACCOUNTS)}"]
     try:
-        return accounts_of(_run([*line, f"--jobs={','.join(job_ids)}"]))
+        return parse_accounts(_run([*line, f"--jobs={','.join(job_ids)}"]))
     except NotAvailable:  # accounting is switched off at this site, or has no command here
         return []
 
 
-def accounts_of(told: str) -> list[Account]:
+def parse_accounts(told: str) -> list[Account]:
     """Return the rows that ``sacct --parsable2`` printed, times in seconds since 1970."""
     found = []
     for line in told.splitlines():

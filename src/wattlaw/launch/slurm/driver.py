@@ -16,19 +16,19 @@ from pathlib import Path
 
 from wattlaw import crash
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
+from wattlaw.files import read_text, write_text
 from wattlaw.isolation import isolate
-from wattlaw.launch.attempts import missing_of, windows_of_all
-from wattlaw.launch.finish import failure_of, finish
+from wattlaw.launch.attempts import merged_windows, missing_windows
+from wattlaw.launch.finish import failure_reason, finish
 from wattlaw.launch.slurm import commands, node
 from wattlaw.launch.slurm.codes import INTERRUPTED, NO_FOLDER
 from wattlaw.launch.slurm.interruption import interrupted
-from wattlaw.launch.slurm.submitted import Submitted, claim_of, read_submitted
-from wattlaw.store.files import read_text, write_text
+from wattlaw.launch.slurm.submission import Submission, claim_path, read_submission
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.training import failures
 from wattlaw.training.environment import DISK_FULL
-from wattlaw.training.failures import no_room, reason_of
+from wattlaw.training.failures import disk_full_error, reason_of
 
 #: Once a node's agent has ended, the others have this long.
 _TOGETHER_S = 60
@@ -56,7 +56,7 @@ def main() -> int:
     folder = RunFolder(Path(sys.argv[1]))
     job_id = os.environ.get("SLURM_JOB_ID", "")
     try:
-        submitted = read_submitted(folder)
+        submitted = read_submission(folder)
         record = folder.read()
         if submitted is None or record is None:
             print(f"wattlaw: {folder.path}: not there on {socket.gethostname()}", file=sys.stderr)
@@ -67,7 +67,7 @@ def main() -> int:
         return _Driver(folder, submitted, told).drive(record)
     except OSError as error:
         print(f"wattlaw: {one_line(error)}", file=sys.stderr)
-        return DISK_FULL if no_room(error) else 1
+        return DISK_FULL if disk_full_error(error) else 1
     except WattlawError as error:
         print(f"wattlaw: {error}", file=sys.stderr)
         return error.exit_code
@@ -75,7 +75,7 @@ def main() -> int:
 
 def _is_ours(folder: RunFolder, job_id: str) -> bool:
     """Take the run for this job; False if another job has it."""
-    path = claim_of(folder)
+    path = claim_path(folder)
     with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
         file.write(job_id)
     return read_text(path) == job_id
@@ -84,7 +84,7 @@ def _is_ours(folder: RunFolder, job_id: str) -> bool:
 class _Driver:
     """One attempt of a job."""
 
-    def __init__(self, folder: RunFolder, submitted: Submitted, told: _Told) -> None:
+    def __init__(self, folder: RunFolder, submitted: Submission, told: _Told) -> None:
         self._folder, self._submitted, self._told = folder, submitted, told
         self._slurm = submitted.launch.slurm
         self._nodes = commands.hostnames(os.environ.get("SLURM_JOB_NODELIST", ""))
@@ -106,7 +106,7 @@ class _Driver:
         try:
             return self._conclude(record, live, code, stopped_for)
         except OSError as error:
-            if not no_room(error):
+            if not disk_full_error(error):
                 raise
             with contextlib.suppress(OSError):  # a record is small; there may be room for it
                 self._end(record, "failed", reason_of(error))
@@ -202,11 +202,11 @@ class _Driver:
                 return self._cut(record, live, "warned by Slurm (time limit or preemption)")
             self._finish(record, live)
             return 0
-        if self._told.end or silent or _was_asked(live):
+        if self._told.end or silent or _was_terminated(live):
             heard = f"nothing more was heard of {', '.join(silent)}" if silent else "ended by Slurm"
             others = failures.first_failure(live)
             return self._cut(record, live, f"{heard}; {others}" if others else heard)
-        self._end(record, "failed", failure_of(self._folder, record.attempts, code))
+        self._end(record, "failed", failure_reason(self._folder, record.attempts, code))
         return 0
 
     def _ends(self, live: Path) -> dict[str, int]:
@@ -290,17 +290,17 @@ class _Driver:
         """Wait until a slow file system shows what other nodes have written."""
         end_s = time.monotonic() + self._slurm.settle_s
         while time.monotonic() < end_s:
-            windows, _ = windows_of_all(record, self._folder)
-            if missing_of(record, windows) is None:
+            windows, _ = merged_windows(record, self._folder)
+            if missing_windows(record, windows) is None:
                 return
             list(live.iterdir())  # has a network file system look again
             time.sleep(_POLL_S)
 
 
-def _was_asked(live: Path) -> bool:
-    """Say whether Slurm has asked a node to end, as it does first when it preempts a job."""
-    kinds = {one.kind for one in failures.read_failures(live)}
-    return any(live.glob("asked.*")) or kinds == {"asked"}
+def _was_terminated(live: Path) -> bool:
+    """Say whether Slurm has terminated a node (SIGTERM), the first step of a preemption."""
+    kinds = {failure.kind for failure in failures.read_failures(live)}
+    return any(live.glob("terminated.*")) or kinds == {"terminated"}
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

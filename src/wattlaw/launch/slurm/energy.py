@@ -23,7 +23,7 @@ _SCOPE = (
 )
 
 
-def note_energies(store: Store) -> int:
+def record_energies(store: Store) -> int:
     """Ask the accounting for all done runs without its energy at once; return how many got it.
 
     Raises
@@ -41,7 +41,7 @@ def note_energies(store: Store) -> int:
     ids, found = sorted(lacking), list[Account]()
     for first in range(0, len(ids), _AT_ONCE):
         found += commands.accounts(ids[first : first + _AT_ONCE])
-    energies, noted = energies_of(found), 0
+    energies, noted = energy_accounts(found), 0
     for job_id, account in energies.items():
         if job_id in lacking:
             record = lacking[job_id]
@@ -50,7 +50,7 @@ def note_energies(store: Store) -> int:
     return noted
 
 
-def energies_of(accounts: Iterable[Account]) -> dict[str, Account]:
+def energy_accounts(accounts: Iterable[Account]) -> dict[str, Account]:
     """Return of each job the account that has its energy.
 
     That is the job's own line; where only its steps tell one, the greatest of them, since the

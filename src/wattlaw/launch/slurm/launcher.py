@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.files import locked, open_regular
 from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.attempt import SlurmAttempt
 from wattlaw.launch.slurm.commands import Unreachable
-from wattlaw.launch.slurm.energy import note_energies
+from wattlaw.launch.slurm.energy import record_energies
 from wattlaw.launch.slurm.poller import QueuePoller
 from wattlaw.launch.slurm.queue import SlurmQueue
-from wattlaw.launch.slurm.sbatch import sbatch_words, workers_per_node, write_script
-from wattlaw.launch.slurm.submitted import (
-    Submitted,
-    claim_of,
+from wattlaw.launch.slurm.sbatch import sbatch_arguments, workers_per_node, write_script
+from wattlaw.launch.slurm.submission import (
+    Submission,
+    claim_path,
     job_name,
-    path_of,
-    read_submitted,
-    tag_of,
-    write_submitted,
+    read_submission,
+    store_tag,
+    submission_path,
+    write_submission,
 )
-from wattlaw.store.files import locked, open_regular
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -55,7 +55,7 @@ class SlurmLauncher:
 
     def __init__(self, launch: Launch, store: Path) -> None:
         self._launch, self._store = launch, store
-        self._tag = tag_of(store)
+        self._tag = store_tag(store)
         self._poller = QueuePoller(self._tag, launch.slurm.poll_s)
         self._turn: BinaryIO | None = None
         self._turn_tried_at = 0
@@ -160,14 +160,14 @@ class SlurmLauncher:
         NotAvailable, ResourcesBusy, Unreachable
             As ``commands.submit``.
         """
-        told = Submitted(launch=self._launch, at=now())
-        write_submitted(folder, told)
+        told = Submission(launch=self._launch, at=now())
+        write_submission(folder, told)
         write_script(folder, self._launch)
-        claim_of(folder).unlink(missing_ok=True)
+        claim_path(folder).unlink(missing_ok=True)
         name = job_name(self._tag, record.run_id)
-        job_id = commands.submit(sbatch_words(record.spec, folder, self._launch, name))
+        job_id = commands.submit(sbatch_arguments(record.spec, folder, self._launch, name))
         self._submitted += 1
-        write_submitted(folder, told.model_copy(update={"job_id": job_id}))
+        write_submission(folder, told.model_copy(update={"job_id": job_id}))
         return job_id
 
     def detached_run_ids(self) -> Collection[str]:
@@ -178,9 +178,9 @@ class SlurmLauncher:
     def reattach(self, record: RunRecord, folder: RunFolder) -> SlurmAttempt | None:
         """Return the attempt of a run that was submitted and has told no end."""
         if record.status in ("done", "failed", "skipped"):
-            path_of(folder).unlink(missing_ok=True)  # of a job that is over
+            submission_path(folder).unlink(missing_ok=True)  # of a job that is over
             return None
-        told = read_submitted(folder)
+        told = read_submission(folder)
         job = self._poller.job(record.run_id)
         if told is None or (told.job_id is None and job is None):
             return None  # it was about to be submitted, and never was
@@ -193,7 +193,7 @@ class SlurmLauncher:
     def close(self) -> None:
         """Let other campaigns submit; ask once for the energy that the site has measured."""
         with contextlib.suppress(Unreachable, NotAvailable):
-            note_energies(Store(self._store))
+            record_energies(Store(self._store))
         if self._turn is not None:
             self._turn.close()
             self._turn = None

@@ -17,14 +17,14 @@ from pathlib import Path
 from wattlaw import crash, processes
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
+from wattlaw.files import write_text
 from wattlaw.isolation import isolate, own_python
 from wattlaw.launch.finish import write_limits
-from wattlaw.launch.limits import limits_of, refusal, restore_stale_limits
+from wattlaw.launch.limits import requested_limits, restore_stale_limits, unsupported_limits_reason
 from wattlaw.launch.rendezvous import Rendezvous
-from wattlaw.launch.slurm.submitted import read_submitted
-from wattlaw.limits.by_prolog import granted
+from wattlaw.launch.slurm.submission import read_submission
 from wattlaw.limits.guard import acquire, lock_conflict
-from wattlaw.store.files import write_text
+from wattlaw.limits.prolog_limits import verify_prolog_limits
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Setting
@@ -41,9 +41,9 @@ def begun_path(live: Path, node: str) -> Path:
     return live / f"node.{node}.json"
 
 
-def asked_path(live: Path, node: str) -> Path:
-    """Return the file by which a node tells that Slurm has asked it to end."""
-    return live / f"asked.{node}"
+def terminated_path(live: Path, node: str) -> Path:
+    """Return the path of the file that a node writes when Slurm has sent it SIGTERM."""
+    return live / f"terminated.{node}"
 
 
 def refused_path(live: Path, node: str) -> Path:
@@ -87,20 +87,20 @@ def main() -> int:
     live = folder.live(options.attempt)
     processes.end_with_parent(os.getppid())
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # it waits for the agent
-    told = read_submitted(folder)
+    told = read_submission(folder)
     record = folder.read()
     if told is None or record is None:
         print(f"wattlaw: {folder.path}: not there on {node}", file=sys.stderr)
         return os.EX_NOINPUT
     is_command = record.spec.workload.command is not None
     live.mkdir(parents=True, exist_ok=True)  # another node's may not be seen here yet
-    if not is_command:  # a command gets its SIGTERM from torchrun, and may heed it
+    if not is_command:  # a command gets its SIGTERM from the agent, and may act on it
 
         def warn(*_: object) -> None:
             """Take Slurm's announcement of the end for a warning, and let the driver know."""
             os.kill(os.getpid(), signal.SIGUSR1)
             with contextlib.suppress(OSError):
-                asked_path(live, node).touch()
+                terminated_path(live, node).touch()
 
         signal.signal(signal.SIGTERM, warn)
     write_text(begun_path(live, node), json.dumps({"topology": _switches()}))
@@ -164,11 +164,13 @@ def _limited(setting: Setting, launch: Launch, live: Path, node: str) -> Iterato
     NotAvailable
         They are not, and the text says why.
     """
-    limits = limits_of(setting)
+    limits = requested_limits(setting)
     if launch.slurm.limits == "prolog":
         if not limits.are_none:
             boards = visible_gpu_ids()
-            write_limits(live, node, granted(limits, boards, os.environ.get("SLURM_JOB_ID", "")))
+            write_limits(
+                live, node, verify_prolog_limits(limits, boards, os.environ.get("SLURM_JOB_ID", ""))
+            )
         yield
         return
     restore_stale_limits()
@@ -176,7 +178,9 @@ def _limited(setting: Setting, launch: Launch, live: Path, node: str) -> Iterato
         yield
         return
     boards = visible_gpu_ids()
-    why = refusal(limits, boards, prior_clocks_are_default=launch.prior_clocks == "default")
+    why = unsupported_limits_reason(
+        limits, boards, prior_clocks_are_default=launch.prior_clocks == "default"
+    )
     if why is not None:
         raise NotAvailable(why)
     held = acquire(boards)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from wattlaw.errors import NotAvailable
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
-from wattlaw.launch.slurm.submitted import run_of
+from wattlaw.launch.slurm.submission import run_id_of
 
 _LONGEST_PAUSE_S = 600.0
 
@@ -73,7 +73,7 @@ class QueuePoller:
     def _take(self, jobs: Iterable[Job]) -> None:
         self._jobs = {}
         for job in jobs:
-            run_id = run_of(job.name, self._tag)
+            run_id = run_id_of(job.name, self._tag)
             if run_id is None:
                 continue
             other = self._jobs.get(run_id)

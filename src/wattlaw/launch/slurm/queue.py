@@ -4,8 +4,8 @@ from collections.abc import Collection
 
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.commands import Job
-from wattlaw.launch.slurm.sbatch import as_typed, sbatch_words
-from wattlaw.launch.slurm.submitted import job_name, known_tag, read_submitted, run_of
+from wattlaw.launch.slurm.sbatch import sbatch_arguments, shell_line
+from wattlaw.launch.slurm.submission import existing_tag, job_name, read_submission, run_id_of
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
@@ -25,10 +25,10 @@ class SlurmQueue:
         wattlaw.launch.slurm.commands.Unreachable
             Its controller does not answer.
         """
-        tag = known_tag(store.path)
+        tag = existing_tag(store.path)
         if tag is None:
             return {}
-        named = ((run_of(job.name, tag), job) for job in commands.queue() if not job.is_over)
+        named = ((run_id_of(job.name, tag), job) for job in commands.queue() if not job.is_over)
         return {run_id: job for run_id, job in named if run_id is not None}
 
     def cancel(self, job_ids: Collection[str]) -> None:
@@ -41,7 +41,7 @@ class SlurmQueue:
         """
         commands.cancel(sorted(job_ids))
 
-    def has(self, folder: RunFolder) -> bool:
+    def was_submitted(self, folder: RunFolder) -> bool:
         """Say whether a run was ever submitted.
 
         Raises
@@ -49,9 +49,9 @@ class SlurmQueue:
         wattlaw.errors.BadInput
             The file that tells it is damaged.
         """
-        return read_submitted(folder) is not None
+        return read_submission(folder) is not None
 
-    def shown(self, launch: Launch, run: PlannedRun, store: Store) -> str:
+    def submission_command(self, launch: Launch, run: PlannedRun, store: Store) -> str:
         """Return the ``sbatch`` line of a run."""
-        name = job_name(known_tag(store.path) or "new", run.run_id)
-        return as_typed(sbatch_words(run.spec, store.folder(run.run_id), launch, name))
+        name = job_name(existing_tag(store.path) or "new", run.run_id)
+        return shell_line(sbatch_arguments(run.spec, store.folder(run.run_id), launch, name))

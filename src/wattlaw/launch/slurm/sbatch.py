@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 from wattlaw.errors import BadInput
+from wattlaw.files import write_text
 from wattlaw.isolation import own_python
-from wattlaw.launch.limits import limits_of
+from wattlaw.launch.limits import requested_limits
 from wattlaw.launch.slurm.codes import SETUP_FAILED
-from wattlaw.limits.by_prolog import comment_of
-from wattlaw.store.files import write_text
+from wattlaw.limits.prolog_limits import limit_comment
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
@@ -53,7 +53,7 @@ def workers_per_node(spec: RunSpec) -> int:
     return gpus // nodes
 
 
-def sbatch_words(spec: RunSpec, folder: RunFolder, launch: Launch, name: str) -> list[str]:
+def sbatch_arguments(spec: RunSpec, folder: RunFolder, launch: Launch, name: str) -> list[str]:
     """Return the words after ``sbatch`` for a run: options, script, and the script's own words.
 
     Parameters
@@ -81,9 +81,9 @@ def sbatch_words(spec: RunSpec, folder: RunFolder, launch: Launch, name: str) ->
     if slurm.time is not None:
         words.append(f"--time={slurm.time}")
     options = dict(slurm.options)
-    limits = limits_of(spec.setting)
+    limits = requested_limits(spec.setting)
     if slurm.limits == "prolog" and not limits.are_none:
-        options["comment"] = f"{comment_of(limits)} {options.get('comment') or ''}".strip()
+        options["comment"] = f"{limit_comment(limits)} {options.get('comment') or ''}".strip()
     for option, value in options.items():
         if value is True:
             words.append(f"--{option}")
@@ -107,7 +107,7 @@ def write_script(folder: RunFolder, launch: Launch) -> None:
     write_text(folder.path / "job.sh", _SCRIPT.format(setup=setup))
 
 
-def as_typed(words: list[str]) -> str:
+def shell_line(words: list[str]) -> str:
     """Return the command as one would type it, for people to look at."""
     return shlex.join(["sbatch", *words])
 

@@ -1,1 +1,1 @@
-"""Root's part of limits: Slurm's prolog and epilog, with the files that a site installs."""
+"""Limits for Slurm jobs: the prolog and epilog of root, and the files that a site installs."""

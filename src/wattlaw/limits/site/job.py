@@ -1,7 +1,7 @@
-"""What a Slurm prolog or epilog is told: the site's places, and the job.
+"""The job for which Slurm starts a prolog or epilog, its state in Slurm, and the site's paths.
 
-Nothing here imports more than Python's own modules until it is needed: most jobs want no limit,
-and none shall wait for us.
+This module imports only Python's own modules until it needs more: most jobs request no limit, and
+must not wait.
 """
 
 import os
@@ -17,48 +17,48 @@ from pathlib import Path
 
 from wattlaw.errors import BadInput
 
-#: Begins the word of a job's comment that asks for a limit.
-WORD = "wattlaw:"
+#: The prefix of the word in a job's comment that requests a limit.
+PREFIX = "wattlaw:"
 _SQUEUE_TIMEOUT_S = 10
-#: A Slurm that tells this tells the comment too, where a job has one.
-_COMES_WITH_THE_COMMENT = "SLURM_JOB_RESTART_COUNT"
+#: A Slurm that sets this variable also sets that of the comment, if a job has one.
+_COMMENT_SUPPORT_VARIABLE = "SLURM_JOB_RESTART_COUNT"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the site's file, the saved states and the public reports are."""
+class SitePaths:
+    """The paths of the site file, the saved states and the public reports."""
 
     config: Path = Path("/etc/wattlaw/site.yaml")
     state: Path = Path("/var/lib/wattlaw/limits")
     reports: Path = Path("/run/wattlaw")
 
     def report(self, job_id: str, node: str) -> Path:
-        """Return the file in which a job finds what became of its request on a node."""
+        """Return the path of the report to a job about its request on a node."""
         return self.reports / f"{job_id}.{node}.json"
 
     def has_states(self) -> bool:
-        """Say whether something is to be given back, now or later."""
+        """Return whether there are limits to restore, now or later."""
         return any(self.state.glob("*.json"))
 
 
 @dataclass(frozen=True)
-class Job:
-    """The job on whose behalf Slurm has started us, and this node's name in Slurm."""
+class NodeJob:
+    """The job for which Slurm has started a hook, and this node's name in Slurm."""
 
     job_id: str
     node: str
     user: str = ""
     gpus: str = ""
-    told: Mapping[str, str] | None = None
+    environ: Mapping[str, str] | None = None
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> "Job":
-        """Read what slurmd puts into the environment of a prolog or epilog.
+    def from_environ(cls, environ: Mapping[str, str]) -> "NodeJob":
+        """Read the environment in which slurmd starts a prolog or epilog.
 
         Raises
         ------
         BadInput
-            It is not that of a prolog or epilog.
+            It is not the environment of a prolog or epilog.
         """
         job_id = environ.get("SLURM_JOB_ID", "")
         node = environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
@@ -70,30 +70,30 @@ class Job:
         return cls(job_id, node, user, gpus, environ)
 
     def comment(self) -> str:
-        """Return the job's comment; where an old Slurm does not tell it, by asking for it."""
-        told = self.told or {}
-        if "SLURM_JOB_COMMENT" in told or _COMES_WITH_THE_COMMENT in told:
-            return told.get("SLURM_JOB_COMMENT", "")
-        return self._asked("%k")
+        """Return the job's comment, from squeue if an old Slurm does not set its variable."""
+        environ = self.environ or {}
+        if "SLURM_JOB_COMMENT" in environ or _COMMENT_SUPPORT_VARIABLE in environ:
+            return environ.get("SLURM_JOB_COMMENT", "")
+        return self._query("%k")
 
     def account(self) -> str:
-        """Return the job's account, empty where it has none or nobody tells it."""
-        return (self.told or {}).get("SLURM_JOB_ACCOUNT") or self._asked("%a")
+        """Return the job's account, empty if it has none or it is unknown."""
+        return (self.environ or {}).get("SLURM_JOB_ACCOUNT") or self._query("%a")
 
-    def _asked(self, field: str) -> str:
+    def _query(self, field: str) -> str:
         lines = squeue(f"--jobs={self.job_id}", f"--format=%A {field}") or ""
         # An array's first job has the number of the array, so the others are listed with it.
-        told = [line.partition(" ") for line in lines.splitlines()]
-        return next((value for job_id, _, value in told if job_id == self.job_id), "")
+        rows = [line.partition(" ") for line in lines.splitlines()]
+        return next((value for job_id, _, value in rows if job_id == self.job_id), "")
 
 
-def mentions(comment: str) -> bool:
-    """Say whether a comment asks for a limit, well or badly written."""
-    return any(word.startswith(WORD) for word in comment.split())
+def requests_limit(comment: str) -> bool:
+    """Return whether a comment requests a limit, correctly or not."""
+    return any(word.startswith(PREFIX) for word in comment.split())
 
 
 def squeue(*options: str) -> str | None:
-    """Return what ``squeue`` prints, None where there is none or the controller does not answer."""
+    """Return the output of ``squeue``, None if it is missing or the controller does not answer."""
     program = shutil.which("squeue")
     if program is None:
         return None
@@ -113,83 +113,83 @@ def squeue(*options: str) -> str | None:
 
 
 def state_on_node(job_id: str, node: str) -> str | None:
-    """Return a job's state if Slurm has it on a node, else empty; None if Slurm does not answer."""
-    told = squeue(f"--nodelist={node}", "--format=%A %T")
-    if told is None:
+    """Return a job's state if it is on a node, else empty; None if Slurm does not answer."""
+    output = squeue(f"--nodelist={node}", "--format=%A %T")
+    if output is None:
         return None
-    states = dict(line.split()[:2] for line in told.splitlines() if len(line.split()) > 1)
-    return states.get(job_id, "").replace("PENDING", "")  # that waits for a node
+    states = dict(line.split()[:2] for line in output.splitlines() if len(line.split()) > 1)
+    return states.get(job_id, "").replace("PENDING", "")  # it waits for a node
 
 
-def steps(job_id: str) -> dict[int, str]:
-    """Return the steps of a job that have a slurmstepd on this node, by the pid of that.
+def job_steps(job_id: str) -> dict[int, str]:
+    """Return the steps of a job that have a slurmstepd on this node, by its pid.
 
-    Only those of our own user count: anybody can give a process that name.
+    Only processes of this user count: any user can give a process that name.
     """
-    begin, found = f"slurmstepd: [{job_id}.", {}
-    for pid, words in _ours():
-        line = " ".join(words)
+    begin, steps = f"slurmstepd: [{job_id}.", {}
+    for pid, arguments in _own_processes():
+        line = " ".join(arguments)
         if line.startswith(begin):
-            found[pid] = line.removeprefix(begin).partition("]")[0]
-    return found
+            steps[pid] = line.removeprefix(begin).partition("]")[0]
+    return steps
 
 
-def working(job_id: str) -> list[int]:
-    """Return the pids that look after steps with work, so not after the job's empty container."""
-    return [pid for pid, step in steps(job_id).items() if step != "extern"]
+def working_pids(job_id: str) -> list[int]:
+    """Return the pids of a job's steps with work, without its empty container."""
+    return [pid for pid, step in job_steps(job_id).items() if step != "extern"]
 
 
-def slurmd_lives(node: str) -> bool:
-    """Say whether the slurmd of a node runs; on one machine there may be several, with ``-N``."""
+def is_slurmd_running(node: str) -> bool:
+    """Return whether the slurmd of a node runs; a machine can run several, with ``-N``."""
     return any(
-        Path(line[0]).name == "slurmd" and _named(line) in (None, node) for _, line in _ours()
+        Path(arguments[0]).name == "slurmd" and _slurmd_node_name(arguments) in (None, node)
+        for _, arguments in _own_processes()
     )
 
 
 def is_over(job_id: str, node: str) -> bool | None:
-    """Say whether a job has left this node; None if only Slurm knows, and does not answer.
+    """Return whether a job has left this node; None if Slurm does not answer.
 
-    A job without a step here may be before its first one, or between two. Only Slurm can tell,
-    unless slurmd is gone and no step either, not even the container that a job has all the time
-    with ``PrologFlags=Contain``. Without slurmd a completing job begins nothing more.
+    A job without a step here may be before its first step, or between two. Only Slurm knows,
+    unless there is neither slurmd nor any step, not even the container that a job has all the time
+    with ``PrologFlags=Contain``. Without slurmd, a completing job starts nothing more.
     """
-    found, lives = set(steps(job_id).values()), slurmd_lives(node)
-    if found - {"extern"}:
+    steps, has_slurmd = set(job_steps(job_id).values()), is_slurmd_running(node)
+    if steps - {"extern"}:
         return False
-    if not found and not lives:
+    if not steps and not has_slurmd:
         return True
     state = state_on_node(job_id, node)
     if state is None:
         return None
-    return not state or (state == "COMPLETING" and not lives)
+    return not state or (state == "COMPLETING" and not has_slurmd)
 
 
-def tell(words: str, *, is_wrong: bool = True) -> None:
-    """Tell the administrators: in the system's log, and on stderr, which slurmd may log."""
-    line = words if words.isprintable() else ascii(words)
+def log(message: str, *, is_error: bool = True) -> None:
+    """Write a line for administrators to the system log, and to stderr, which slurmd may log."""
+    line = message if message.isprintable() else ascii(message)
     syslog.openlog("wattlaw", syslog.LOG_PID, syslog.LOG_DAEMON)
-    syslog.syslog(syslog.LOG_ERR if is_wrong else syslog.LOG_INFO, line)
+    syslog.syslog(syslog.LOG_ERR if is_error else syslog.LOG_INFO, line)
     print(f"wattlaw: {line}", file=sys.stderr, flush=True)
 
 
-def _ours() -> list[tuple[int, list[str]]]:
-    """Return pid and command line of every process of our user."""
+def _own_processes() -> list[tuple[int, list[str]]]:
+    """Return the pid and the command line of every process of this user."""
     import psutil
 
-    own = os.getuid()
-    found = psutil.process_iter(["cmdline", "uids"])
+    uid = os.getuid()
     return [
         (process.pid, process.info["cmdline"])
-        for process in found
-        if process.info["cmdline"] and process.info["uids"] and process.info["uids"].real == own
+        for process in psutil.process_iter(["cmdline", "uids"])
+        if process.info["cmdline"] and process.info["uids"] and process.info["uids"].real == uid
     ]
 
 
-def _named(line: list[str]) -> str | None:
-    """Return the name that a slurmd was given on its command line."""
-    for word, following in zip(line, [*line[1:], ""], strict=True):
-        if word == "-N":
+def _slurmd_node_name(arguments: list[str]) -> str | None:
+    """Return the node name on the command line of a slurmd."""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == "-N":
             return following
-        if word.startswith("-N"):
-            return word[2:]
+        if argument.startswith("-N"):
+            return argument[2:]
     return None

@@ -1,7 +1,7 @@
 """Slurm's Prolog and Epilog, run by root on each node: ``python -I -m wattlaw.limits.site prolog``.
 
-``docs/slurm-admin.md`` says how they are installed. A job that asks for nothing, on a node where
-nothing is to be given back, costs the start of Python and little more.
+``docs/slurm-admin.md`` says how to install them. A job that requests no limit, on a node with no
+limit to restore, costs little more than the start of Python.
 """
 
 import argparse
@@ -11,100 +11,102 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wattlaw.errors import WattlawError, one_line
-from wattlaw.limits.site.job import Job, Place, mentions, tell
+from wattlaw.limits.site.job import NodeJob, SitePaths, log, requests_limit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what a hook is started for, and return its exit code.
+    """Run a hook and return its exit code.
 
-    The prolog's is 0 whatever happens: Slurm would drain the node and start the job elsewhere. The
-    epilog's is 1 where a board stays limited, so that Slurm drains the node.
+    The exit code of the prolog is always 0: else Slurm drains the node and starts the job on
+    another one. The epilog's is 1 if a GPU stays limited, so that Slurm drains the node.
     """
-    given = _parser().parse_args(arguments)
-    os.umask(0o022)  # what jobs are to read they can, and others write nothing
-    place = Place(given.config, given.state, given.reports)
-    do: dict[str, Callable[[Place, argparse.Namespace], int]] = {
+    options = _parser().parse_args(arguments)
+    os.umask(0o022)  # jobs can read the reports, and only root can write
+    paths = SitePaths(options.config, options.state, options.reports)
+    commands: dict[str, Callable[[SitePaths, argparse.Namespace], int]] = {
         "prolog": _prolog,
         "epilog": _epilog,
         "restore": _restore,
         "show": _show,
         "watch": _watch,
     }
-    return do[given.command](place, given)
+    return commands[options.command](paths, options)
 
 
-def _prolog(place: Place, _: argparse.Namespace) -> int:
+def _prolog(paths: SitePaths, _: argparse.Namespace) -> int:
     try:
-        job = Job.of(os.environ)
+        job = NodeJob.from_environ(os.environ)
         comment = job.comment()
-        report = place.report(job.job_id, job.node)
-        if mentions(comment) or place.has_states() or report.exists():
+        report = paths.report(job.job_id, job.node)
+        if requests_limit(comment) or paths.has_states() or report.exists():
             from wattlaw.limits.site import hooks
 
-            hooks.prolog(place, job, comment)
-    except Exception as error:  # whatever it is, no job and no node is stopped by it
-        tell(f"prolog: {one_line(error)}")
+            hooks.prolog(paths, job, comment)
+    except Exception as error:  # whatever it is, it must not stop a job or a node
+        log(f"prolog: {one_line(error)}")
     return 0
 
 
-def _epilog(place: Place, _: argparse.Namespace) -> int:
+def _epilog(paths: SitePaths, _: argparse.Namespace) -> int:
     try:
-        job = Job.of(os.environ)
-        if place.has_states() or place.report(job.job_id, job.node).exists():
+        job = NodeJob.from_environ(os.environ)
+        if paths.has_states() or paths.report(job.job_id, job.node).exists():
             from wattlaw.limits.site import hooks
 
-            hooks.epilog(place, job)
-    except Exception as error:  # as a board may stay limited, the node must not go on
-        tell(f"epilog: {one_line(error)}")
+            hooks.epilog(paths, job)
+    except Exception as error:  # a GPU may stay limited, so the node must run no job
+        log(f"epilog: {one_line(error)}")
         return 1
     return 0
 
 
-def _restore(place: Place, given: argparse.Namespace) -> int:
+def _restore(paths: SitePaths, options: argparse.Namespace) -> int:
     try:
-        if place.has_states():
+        if paths.has_states():
             from wattlaw.limits.site import hooks
 
-            hooks.restore(place, also_running=given.all)
+            hooks.restore(paths, also_running=options.all)
     except (WattlawError, OSError) as error:
-        tell(f"restore: {one_line(error)}")
+        log(f"restore: {one_line(error)}")
         return 1
     return 0
 
 
-def _show(place: Place, _: argparse.Namespace) -> int:
+def _show(paths: SitePaths, _: argparse.Namespace) -> int:
     from wattlaw.limits.site import hooks
 
     try:
-        lines = hooks.show(place)
+        lines = hooks.show(paths)
     except (WattlawError, OSError) as error:
         print(f"wattlaw: {one_line(error)}", file=sys.stderr)
         return 1
-    print("\n".join(lines) or "No board is limited for a job.")
+    print("\n".join(lines) or "No GPU is limited for a job.")
     return 0
 
 
-def _watch(place: Place, given: argparse.Namespace) -> int:
+def _watch(paths: SitePaths, options: argparse.Namespace) -> int:
     from wattlaw.limits.site import watch
 
-    job = Job(given.job_id, given.node)
-    watch.run(place, job, given.token, given.devices, given.grace_s)
+    job = NodeJob(options.job_id, options.node)
+    watch.run(paths, job, options.token, options.devices, options.grace_s)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     shared = argparse.ArgumentParser(add_help=False)
-    usual = Place()
-    shared.add_argument("--config", type=Path, default=usual.config, help="the site's file")
-    shared.add_argument("--state", type=Path, default=usual.state, help="previous limits")
-    shared.add_argument("--reports", type=Path, default=usual.reports, help="what jobs are told")
+    defaults = SitePaths()
+    shared.add_argument("--config", type=Path, default=defaults.config, help="the site file")
+    shared.add_argument("--state", type=Path, default=defaults.state, help="previous limits")
+    shared.add_argument("--reports", type=Path, default=defaults.reports, help="reports to jobs")
     parser = argparse.ArgumentParser("python -I -m wattlaw.limits.site", description=main.__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("prolog", parents=[shared], help="limit the boards of a job that asks")
-    commands.add_parser("epilog", parents=[shared], help="give back what was there before a job")
-    commands.add_parser("show", parents=[shared], help="tell what is limited for which job")
-    restore = commands.add_parser("restore", parents=[shared], help="give back for ended jobs")
-    restore.add_argument("--all", action="store_true", help="for jobs that run, too")
+    commands.add_parser("prolog", parents=[shared], help="limit the GPUs of a job that requests it")
+    commands.add_parser("epilog", parents=[shared], help="restore the limits from before a job")
+    commands.add_parser("show", parents=[shared], help="show which GPU is limited for which job")
+    restore = commands.add_parser(
+        "restore", parents=[shared], help="restore the limits of ended jobs"
+    )
+    restore.add_argument("--all", action="store_true", help="also those of running jobs")
     watch = commands.add_parser("watch", parents=[shared], help="started by the prolog")
     for name in ("job_id", "node", "token"):
         watch.add_argument(name)

@@ -1,4 +1,4 @@
-"""The scripts that a site's administrators install, with this Python's path in them."""
+"""The scripts that a site's administrators install, with the path of a Python in them."""
 
 import os
 import re
@@ -9,36 +9,36 @@ from pathlib import Path
 from wattlaw.errors import BadInput
 
 _MODES = {"prolog.sh": 0o755, "epilog.sh": 0o755, "site.yaml": 0o644, "wattlaw.conf": 0o644}
-#: Neither the shell nor systemd reads anything into these.
+#: These characters need no quoting, neither in the shell nor for systemd.
 _PLAIN = re.compile(r"/[A-Za-z0-9_./+-]+")
 
 
 def write_site_files(folder: Path, python: str) -> list[Path]:
-    """Write prolog, epilog, an example of the site's file, and lines for systemd into a folder.
+    """Write prolog, epilog, an example site file, and a tmpfiles.d file into a folder.
 
     Parameters
     ----------
     folder
-        Where to; it is made. Nothing is installed from there.
+        The folder, which is created. Nothing is installed from it.
     python
-        The absolute path of a Python that has wattlaw, on the nodes. Only root may write it.
+        The absolute path of a Python with wattlaw on the nodes. Only root may write it.
 
     Returns
     -------
     list of Path
-        The files.
+        The written files.
 
     Raises
     ------
     BadInput
-        The path is not absolute or has characters that need quoting, or a file is there already.
+        The path is not absolute or has characters that need quoting, or a file exists.
     """
     if not _PLAIN.fullmatch(python):
         raise BadInput(f"{python!a}: not an absolute path of letters, digits and _ . / + -")
     paths = [folder / name for name in _MODES]
     for path in paths:
         if path.exists() or path.is_symlink():
-            raise BadInput(f"{path} is there already; it is not overwritten")
+            raise BadInput(f"{path} exists; it is not overwritten")
     squeue = shutil.which("squeue")
     search = [str(Path(squeue).parent)] if squeue and _PLAIN.fullmatch(squeue) else []
     search += [name for name in ("/usr/bin", "/bin") if name not in search]

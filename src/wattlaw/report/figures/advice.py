@@ -1,6 +1,7 @@
-"""What to run: every setting's time and energy, the Pareto front, and the one recommended."""
+"""Time and energy of all settings, the Pareto front, and the recommended setting."""
 
 import math
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -10,121 +11,119 @@ from wattlaw.analysis.advice.job import job_of
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.groups import setting_words
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.formatting import joules
-from wattlaw.report.figures.facets import MOST_PANELS, size_of
-from wattlaw.report.figures.labels import short_all
-from wattlaw.report.figures.numbers import numbered
-from wattlaw.report.figures.parts import across, axis, compact, panel, picture, told_apart
+from wattlaw.formatting import JOULE_UNITS, choose_unit, plural, setting_label
+from wattlaw.report.figures.axes import x_axis, y_axis
+from wattlaw.report.figures.facets import MAX_PANELS, panel_size
+from wattlaw.report.figures.labels import unique_labels
+from wattlaw.report.figures.parts import CI_BARS, compact, concat, error_bars, panel, points
+from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import TIME
 from wattlaw.report.theme import COLOURS, FAINT
 
-_SETTING, _FRONT, _BEST = "a setting", "Pareto front", "recommended"
-_BEST_IS = "recommended: N = "
-_MOST_SETTINGS = 150
+_SETTING, _FRONT, _RECOMMENDED = "a setting", "Pareto front", "recommended"
+_MAX_SETTINGS = 150
 
 
 def pareto(findings: Findings) -> alt.ConcatChart | None:
-    """Energy against time of all settings, with the Pareto front and the recommended one."""
-    found = [one for one in findings.advice if _options(one)]
-    if not found:
+    """Draw energy against time of all settings, with the Pareto front and the recommendation."""
+    advices = [advice for advice in findings.advice if _options(advice)]
+    if not advices:
         return None
-    shown = found[:MOST_PANELS]
-    names = short_all([one.workload for one in shown], 36)
-    size, unit = joules([q.energy_j.mean for one in shown for q in _options(one) if q.energy_j])
-    width, height, columns = size_of(len(shown))
+    shown = advices[:MAX_PANELS]
+    names = unique_labels([advice.workload for advice in shown], 36)
+    energies = [option.energy_j.mean for advice in shown for option in _options(advice)
+                if option.energy_j]  # fmt: skip
+    joules, unit = choose_unit(energies, JOULE_UNITS)
+    width, height, columns = panel_size(len(shown))
     panels = []
-    for one in shown:
-        table = _table(findings, one, size)
-        layers = _layers(table, unit, width, height)
-        best = _BEST_IS + _label(one.recommended) if one.recommended else "nothing recommended"
-        panels.append(panel(layers, names[one.workload], width, height, best))
-    hidden = len(found) - len(shown)
-    words = [
-        "lower left is better", "front: of those not left out for quality",
-        "bars: 95 % interval",
-        "numbers: workers, cap and clock, if there is room",
-        f"not shown: {hidden} more workloads" if hidden else "",
+    for advice in shown:
+        layers = _layers(_table(findings, advice, joules), unit, (width, height))
+        best = advice.recommended
+        subtitle = f"recommended: N = {_label(best)}" if best else "nothing recommended"
+        panels.append(panel(layers, names[advice.workload], width, height, subtitle))
+    hidden = len(advices) - len(shown)
+    notes = [
+        "lower left is better", "front: without settings left out for quality", CI_BARS,
+        "numbers: workers, cap and clock, where there is space",
+        f"not shown: {plural(hidden, 'more workload')}" if hidden else "",
     ]  # fmt: skip
-    title = "Energy against time, and what to run"
-    return picture(panels, columns, title, words, columns * (width + 60))
+    return concat(panels, columns, notes, columns * (width + 60))
 
 
 def _options(advice: Advice) -> list[Option]:
-    return [one for one in advice.pareto if one.energy_j is not None]
+    return [option for option in advice.pareto if option.energy_j is not None]
 
 
-def _table(findings: Findings, advice: Advice, size: float) -> pd.DataFrame:
+def _table(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
     """Return time and energy of settings, in the order in which they are drawn."""
     runs = job_of(findings.runs, advice.workload).rows
     runs = runs[runs["energy_per_epoch_j"].notna()]
     names = ["epoch_time_s", "energy_per_epoch_j"]
-    cells = runs.groupby(list(SETTINGS), dropna=False)[names].mean().reset_index(drop=True)
-    cells = cells.iloc[:: max(1, -(-len(cells) // _MOST_SETTINGS))]
-    others = pd.DataFrame(
-        {
-            "time": cells["epoch_time_s"],
-            "energy": cells["energy_per_epoch_j"] / size,
-            "label": "",
-            "line": _SETTING,
-        }
+    means = runs.groupby(list(SETTINGS), dropna=False)[names].mean().reset_index(drop=True)
+    means = means.iloc[:: max(1, -(-len(means) // _MAX_SETTINGS))]
+    settings = pd.DataFrame(
+        {"time": means["epoch_time_s"], "energy": means["energy_per_epoch_j"] / joules}
     )
     front = sorted(_options(advice), key=lambda option: option.epoch_time_s.mean)
-    rows = [_row(option, size, _FRONT) for option in front]
+    rows = [_row(option, joules, _FRONT) for option in front]
     best = advice.recommended
     if best is not None and best.energy_j is not None:
-        row = _row(best, size, _BEST)
-        rows = [other | ({"label": ""} if other["time"] == row["time"] else {}) for other in rows]
+        row = _row(best, joules, _RECOMMENDED)
+        for other in rows:
+            if other["time"] == row["time"]:
+                other["label"] = ""
         rows.insert(0, row)
-    return pd.concat([others, pd.DataFrame(rows)], ignore_index=True)
+    settings = settings.assign(label="", line=_SETTING)
+    return pd.concat([settings, pd.DataFrame(rows)], ignore_index=True)
 
 
-def _row(option: Option, size: float, line: str) -> dict[str, object]:
-    row: dict[str, object] = {"label": _label(option), "line": line}
-    for name, quantity, unit in (("time", option.epoch_time_s, 1.0),
-                                 ("energy", option.energy_j, size)):  # fmt: skip
-        for end, value in (("", "mean"), ("_low", "low"), ("_high", "high")):
-            found = getattr(quantity, value, None)
-            row[f"{name}{end}"] = math.nan if found is None else found / unit
+def _row(option: Option, joules: float, line: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"label": _label(option), "line": line}
+    for name, quantity, size in (("time", option.epoch_time_s, 1.0),
+                                 ("energy", option.energy_j, joules)):  # fmt: skip
+        for column, end in ((name, "mean"), (f"{name}_low", "low"), (f"{name}_high", "high")):
+            value = getattr(quantity, end, None)
+            row[column] = math.nan if value is None else value / size
     return row
 
 
 def _label(option: Option) -> str:
-    """Return workers, and cap and clock where there are any."""
-    limits = [setting_words(name, option.setting[name]) for name in LIMITS if option.setting[name]]
-    return ", ".join([str(option.gpus), *(word.replace(" ", "\u2009") for word in limits if word)])
+    """Return workers, and cap and clock if there are any."""
+    limits = [setting_label(name, option.setting[name]) for name in LIMITS if option.setting[name]]
+    return ", ".join([str(option.gpus), *(limit.replace(" ", "\u2009") for limit in limits)])
 
 
-def _layers(table: pd.DataFrame, unit: str, width: int, height: int) -> list[alt.Chart]:
+def _layers(table: pd.DataFrame, unit: str, size: tuple[int, int]) -> list[alt.Chart]:
     times, energies = (
         table[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel()
         for name in ("time", "energy")
     )
-    x = across("time", TIME, times, log=True)
-    y = axis("energy", f"energy per epoch ({unit})", energies, log=True)
-    kinds = [_SETTING, _FRONT, _BEST]
+    x = x_axis("time", TIME, times, log=True)
+    y = y_axis("energy", f"energy per epoch ({unit})", energies, log=True)
+    kinds = [_SETTING, _FRONT, _RECOMMENDED]
     legend = alt.Legend(title=None, orient="bottom", columns=3)
-    color = alt.Color(
-        "line:N", legend=legend, scale=alt.Scale(domain=kinds, range=[FAINT, *COLOURS[:2]])
+    colours = alt.Scale(domain=kinds, range=[FAINT, *COLOURS[:2]])
+    shapes = alt.Scale(domain=kinds, range=["circle", "square", "diamond"])
+    styles = {
+        "color": alt.Color("line:N", legend=legend, scale=colours),
+        "shape": alt.Shape("line:N", legend=legend, scale=shapes),
+    }
+    front, best, settings = (
+        table[table["line"] == kind] for kind in (_FRONT, _RECOMMENDED, _SETTING)
     )
-    shape = alt.Shape(
-        "line:N", legend=legend,
-        scale=alt.Scale(domain=kinds, range=["circle", "square", "diamond"]),
-    )  # fmt: skip
-    front, best = table[table["line"] == _FRONT], table[table["line"] == _BEST]
-    line = alt.Chart(compact(front, "time", "energy", "line")).mark_line(strokeWidth=1.4)
-    layers = [line.encode(x=x, y=y, color=color)]
-    layers += told_apart(front, x, y, {"color": color}, "energy", "time")
-    settings = table[table["line"] == _SETTING]
-    for rows, size in ((settings, 26), (best, 220), (front, 46)):
-        if len(rows):
-            base = alt.Chart(compact(rows, "time", "energy", "line", "label"))
-            points = base.mark_point(filled=True, size=size, opacity=0.95)
-            layers.append(points.encode(x=x, y=y, color=color, shape=shape))
-    # Settings are points of their own; only the front is a line that labels keep clear of.
+    joined = alt.Chart(compact(front, "time", "energy", "line")).mark_line(strokeWidth=1.4)
+    layers = [
+        joined.encode(x=x, y=y, color=styles["color"]),
+        *error_bars(front, x, y, styles, "energy_low", "energy_high"),
+        *error_bars(front, x, y, styles, "time_low", "time_high", horizontal=True),
+        *(
+            points(rows, x, y, styles, {"label": "setting"}, area)
+            for rows, area in ((settings, 26), (best, 220), (front, 46))
+            if len(rows)
+        ),
+    ]
+    # Labels keep clear of the front's line; settings are points without a line.
     alone = table["line"].where(table["line"] == _FRONT, table.index.astype(str))
-    told = [i for i, label in enumerate(table["label"]) if label]
-    return layers + numbered(
-        table.assign(line=alone), x, y, (width, height), ("time", "energy", "label"), order=told
-    )
+    labelled = [i for i, label in enumerate(table["label"]) if label]
+    return layers + point_labels(table.assign(line=alone), x, y, size, "label", order=labelled)

@@ -1,4 +1,4 @@
-"""Our exponents beside the published ones, where workload, cap and clock match."""
+"""Exponents of this store and published ones, where workload, cap and clock match."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,87 +6,81 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import FREE, LIMITS, Limit
+from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.groups import setting_words
 from wattlaw.analysis.laws.fits import Fit
+from wattlaw.formatting import limit_label, setting_label
 from wattlaw.reference.published import published
-from wattlaw.report.figures.labels import short
-from wattlaw.report.figures.parts import POINT, across, compact, on, panel, picture
-from wattlaw.report.theme import look
+from wattlaw.report.figures.axes import x_axis
+from wattlaw.report.figures.labels import shorten_middle
+from wattlaw.report.figures.parts import CI_BARS, concat, error_bars, panel, points
+from wattlaw.report.theme import line_styles
 
-_OURS, _THEIRS = "this store", "published"
-_Z = 1.96  # of a published standard error, whose degrees of freedom are not known
-_ROW, _WIDTH = 30, 480
-_MOST_ROWS = 24
+_OURS, _PUBLISHED = "this store", "published"
+_Z = 1.96  # the degrees of freedom of published standard errors are not known
+_ROW_HEIGHT, _WIDTH = 30, 480
+_MAX_ROWS = 24
 
 
 def exponents(findings: Findings) -> alt.ConcatChart | None:
-    """Exponents of this store and published ones, both with intervals."""
-    ours = [row for fit in findings.fits.rows for row in _ours(fit)]
-    if not ours:
+    """Draw exponents of this store and published ones, both with intervals."""
+    ours = pd.DataFrame([row for fit in findings.fits.rows for row in _fit_rows(fit)])
+    theirs = pd.DataFrame(_published_rows())
+    if ours.empty:
         return None
-    table = pd.DataFrame(ours)
-    theirs = pd.DataFrame(_theirs())
-    both = pd.concat([table, theirs[theirs["name"].isin(table["name"])]], ignore_index=True)
-    names = [name for name in dict.fromkeys(theirs["name"]) if name in set(table["name"])]
+    names = [name for name in dict.fromkeys(theirs["name"]) if name in set(ours["name"])]
     if not names:
         return None
-    shown = names[:_MOST_ROWS]
-    both = both[both["name"].isin(shown)]
-    x = across(
-        "beta", "exponent \u03b2 (no unit)", both[["beta", "low", "high"]].to_numpy().ravel()
-    )
+    shown = names[:_MAX_ROWS]
+    table = pd.concat([ours, theirs], ignore_index=True)
+    table = table[table["name"].isin(shown)]
+    values = table[["beta", "low", "high"]].to_numpy().ravel()
+    x = x_axis("beta", "exponent \u03b2 (no unit)", values)
     y = alt.Y("name:N", title=None, sort=shown, scale=alt.Scale(domain=shown))
-    looks = look([_OURS, _THEIRS], _WIDTH)
-    beside = alt.YOffset("line:N", scale=alt.Scale(domain=[_OURS, _THEIRS], paddingOuter=0.6))
-    base = alt.Chart(compact(both, "name", "beta", "low", "high", "line", "told"))
-    base = base.encode(y=y, yOffset=beside, color=looks["color"])
-    told = [alt.Tooltip("line:N"), alt.Tooltip("beta:Q"), alt.Tooltip("told:N", title="what")]
+    offset = alt.Scale(domain=[_OURS, _PUBLISHED], paddingOuter=0.6)
+    styles = line_styles([_OURS, _PUBLISHED], _WIDTH)
+    styles["yOffset"] = alt.YOffset("line:N", scale=offset)
     layers = [
-        base.mark_rule(strokeWidth=1.5).encode(x=on(x, "low"), x2="high:Q"),
-        base.mark_point(filled=True, size=POINT, opacity=0.95).encode(
-            x=x, shape=looks["shape"], tooltip=told
-        ),
+        *error_bars(table, x, y, styles, horizontal=True),
+        points(table, x, y, styles, {"line": "line", "beta": "exponent", "details": "details"}),
     ]
     hidden = len(names) - len(shown)
-    words = [
-        "bars: 95 % interval", "published on V100, over a range of N of its own: an exponent "
-        "depends on it", f"not shown: {hidden} more" if hidden else "",
-    ]  # fmt: skip
-    parts = [panel(layers, "", _WIDTH, _ROW * len(shown))]
-    return picture(parts, 1, "Exponents beside the published ones", words, _WIDTH + 100)
+    notes = [
+        CI_BARS,
+        "published on V100, for another range of N: an exponent depends on it",
+        f"not shown: {hidden} more" if hidden else "",
+    ]
+    chart = panel(layers, "", _WIDTH, _ROW_HEIGHT * len(shown))
+    return concat([chart], 1, notes, _WIDTH + 100)
 
 
-def _ours(fit: Fit) -> list[dict[str, Any]]:
+def _fit_rows(fit: Fit) -> list[dict[str, Any]]:
     """Return the row of a law whose data set does not grow."""
     if fit.law is None or fit.group.get("fraction_per_gpu") is not None:
         return []
     low, high = fit.law.trusted.beta_ci
-    told = f"{fit.law.x_min:g} to {fit.law.x_max:g} workers, {fit.law.n} runs"
-    limits = {name: fit.group.get(name) for name in LIMITS}
-    name = _name(str(fit.group["workload"]), limits)
-    return [{"name": name, "beta": fit.law.beta, "low": low, "high": high, "line": _OURS,
-             "told": told}]  # fmt: skip
-
-
-def _theirs() -> list[dict[str, Any]]:
-    rows = []
-    for row in published(quantity="beta"):
-        half = None if row.se is None else _Z * row.se
-        limits: dict[Limit, float | None] = {
-            "power_limit_w": row.power_limit_w,
-            "clock_limit_mhz": row.clock_limit_mhz,
+    return [
+        {
+            "name": _name(str(fit.group["workload"]), fit.group), "line": _OURS,
+            "beta": fit.law.beta, "low": low, "high": high,
+            "details": f"{fit.law.x_min:g} to {fit.law.x_max:g} workers, {fit.law.n} runs",
         }
-        rows.append(
-            {"name": _name(row.workload or row.model, limits), "beta": row.value,
-             "low": None if half is None else row.value - half,
-             "high": None if half is None else row.value + half, "line": _THEIRS,
-             "told": f"{row.where} ({row.study})"}
-        )  # fmt: skip
-    return rows
+    ]  # fmt: skip
 
 
-def _name(workload: str, limits: Mapping[Limit, float | None]) -> str:
-    words = [setting_words(name, value) for name, value in limits.items() if value is not None]
-    return short(", ".join([workload, *(words or [FREE["power_limit_w"]])]), 36)
+def _published_rows() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": _name(row.workload or row.model, vars(row)), "line": _PUBLISHED,
+            "beta": row.value, "details": f"{row.where} ({row.study})",
+            "low": None if row.se is None else row.value - _Z * row.se,
+            "high": None if row.se is None else row.value + _Z * row.se,
+        }
+        for row in published(quantity="beta")
+    ]  # fmt: skip
+
+
+def _name(workload: str, settings: Mapping[str, Any]) -> str:
+    limits = [setting_label(name, settings.get(name)) for name in LIMITS]
+    limits = list(filter(None, limits)) or [limit_label("power_limit_w", None)]
+    return shorten_middle(", ".join([workload, *limits]), 36)

@@ -1,4 +1,4 @@
-"""What a figure is."""
+"""A figure of the gallery."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,21 +7,25 @@ import altair as alt
 
 from wattlaw.analysis.findings import Findings
 
-MIT, KIT = "mit-2022", "kit-2025"
-BOTH = frozenset({MIT, KIT})
-
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture of the gallery.
+    """A chart with the text around it.
 
-    ``make`` returns None where the findings have nothing to show. ``studies`` are those whose
-    pictures it is among; ``caption`` says how to read it, as plain text.
+    ``draw`` returns None if the findings have no data for it. ``studies`` are those that show
+    this figure; ``caption`` explains it, as plain text.
     """
 
     name: str
     title: str
     section: str
     studies: frozenset[str]
-    make: Callable[[Findings], alt.ConcatChart | None]
+    draw: Callable[[Findings], alt.ConcatChart | None]
     caption: str
+
+    def chart(self, findings: Findings) -> alt.ConcatChart | None:
+        """Return the chart with its title."""
+        chart = self.draw(findings)
+        if chart is not None:
+            chart["title"]["text"] = self.title
+        return chart

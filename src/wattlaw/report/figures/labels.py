@@ -1,4 +1,4 @@
-"""Names in pictures: what tells lines apart, on one line, and short enough to be read."""
+"""Names in pictures: on one line, short, and different from each other."""
 
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
@@ -6,69 +6,67 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import FREE
-from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, setting_words
-from wattlaw.formatting import clean
-from wattlaw.report.theme import CHARACTER, PAGE
+from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
+from wattlaw.formatting import known, limit_label, replace_invisible, setting_label
+from wattlaw.report.theme import CHARACTER_WIDTH, PAGE_WIDTH
+from wattlaw.text import collapse_whitespace
 
-#: Characters of a name in a legend or a panel's title.
-MOST = 44
-_RULES = {"global_batch": "global batch", "local_batch": "local batch"}
+#: Characters of a name in a legend or in the title of a panel.
+MAX_LENGTH = 44
 
 
-def short(words: str, most: int = MOST) -> str:
-    """Return a name without line breaks and control characters, cut in the middle if long."""
-    words = " ".join(clean(str(words)).split())
-    if len(words) <= most:
-        return words
+def shorten_middle(text: str, most: int = MAX_LENGTH) -> str:
+    """Return a name on one line without invisible characters, cut in the middle if it is long."""
+    text = collapse_whitespace(replace_invisible(text))
+    if len(text) <= most:
+        return text
     end = (most - 1) // 3
-    return f"{words[: most - 1 - end]}\u2026{words[-end:]}"
+    return f"{text[: most - 1 - end]}\u2026{text[-end:]}"
 
 
-def short_all(names: Iterable[str], most: int = MOST) -> dict[str, str]:
-    """Return each name's short form; those that would be alike get a number."""
-    found: dict[str, str] = {}
-    taken: set[str] = set()
+def unique_labels(names: Iterable[str], most: int = MAX_LENGTH) -> dict[str, str]:
+    """Return the short form of each name; equal short forms get a number."""
+    labels: dict[str, str] = {}
     for name in dict.fromkeys(names):
-        label, i = short(name, most), 1
-        while label in taken:
+        label, i = shorten_middle(name, most), 1
+        while label in labels.values():
             i += 1
-            label = short(name, most - 5) + f" ({i})"
-        taken.add(label)
-        found[name] = label
-    return found
+            label = shorten_middle(name, most - 5) + f" ({i})"
+        labels[name] = label
+    return labels
 
 
-def labels(rows: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
-    """Return each row's values of ``columns`` in words, the workload in front.
+def row_labels(rows: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
+    """Return the name of each row by its values of ``columns``, which are settings.
 
-    ``rule`` and ``batch`` are told together; a missing limit is ``uncapped`` or ``free clock``.
+    ``rule`` and ``batch`` are one name; a missing limit is ``uncapped`` or ``free clock``.
     """
     shown = rows[list(columns)]
     for name in JSON_COLUMNS:
         if name in columns:
             shown = shown.assign(**{name: shown[name].map(differing_options(shown[name]))})
-    words = [
-        ", ".join(word for word in (_word(row, name) for name in columns) if word)
+    labels = [
+        ", ".join(filter(None, (_label(row, name) for name in columns)))
         for row in shown.to_dict("records")
     ]
-    return pd.Series(words, index=rows.index, dtype=object)
+    return pd.Series(labels, index=rows.index, dtype=object)
 
 
-def _word(row: dict[Any, Any], name: str) -> str:
+def _label(row: dict[Any, Any], name: str) -> str:
     value = row[name]
     if name == "rule":
         return ""
     if name == "batch":
-        rule = _RULES.get(str(row.get("rule")))
-        return f"{rule} {value:g}" if rule and not pd.isna(value) else ""
-    if name in FREE and pd.isna(value):
-        return FREE[name]
+        rule = row.get("rule")
+        return setting_label(rule, value) if rule in ("global_batch", "local_batch") else ""
+    if name in LIMITS:
+        return limit_label(name, value)
     if name == "fraction_per_gpu":
-        return "" if pd.isna(value) else "data grows with N"
-    return setting_words(name, value)
+        return "data grows with N" if known(value) else ""
+    return setting_label(name, value)
 
 
-def lines_of(text: str, width: int = PAGE) -> list[str]:
-    """Return words in lines that a picture of this width holds."""
-    return wrap(text, max(30, int(width / CHARACTER)))
+def wrap_text(text: str, width: int = PAGE_WIDTH) -> list[str]:
+    """Return text in lines that fit into a picture of this width in pixels."""
+    return wrap(text, max(30, int(width / CHARACTER_WIDTH)))

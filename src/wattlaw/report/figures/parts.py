@@ -1,6 +1,6 @@
-"""What figures are put together from: panels with lines, points and intervals."""
+"""Parts of figures: panels with lines, points and intervals."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -8,18 +8,25 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from wattlaw.report.figures.axes import linear_scale, log_scale, workers_axis
-from wattlaw.report.figures.facets import Arranged, beside, summarised
-from wattlaw.report.figures.labels import lines_of
-from wattlaw.report.theme import FAINT, FONT_SIZE, INK, look, styled
+from wattlaw.report.figures.axes import workers_axis, y_axis
+from wattlaw.report.figures.facets import Facets, dodge, mean_and_sd
+from wattlaw.report.figures.labels import wrap_text
+from wattlaw.report.theme import FAINT, FONT_SIZE, INK, line_styles, themed
 
 POINT = 55
+SD_BARS = "bars: standard deviation over repeats"
+CI_BARS = "bars: 95 % interval"
 _DIGITS = 5
+#: Width of panels side by side, height of a single row, and of one of several rows.
+_ROW_WIDTH, _ROW_HEIGHT, _ROWS_HEIGHT = 400, 260, 200
+
+Channel = TypeVar("Channel", alt.X, alt.Y)
+Styles = Mapping[str, Any]
 
 
-def compact(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """Return the columns with numbers to five digits: what a page has to hold of them."""
-    kept = frame[list(dict.fromkeys(columns))].copy()
+def compact(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Return the columns with numbers of five digits, to keep the page small."""
+    kept = table[list(dict.fromkeys(columns))].copy()
     for name in kept.select_dtypes("number").columns:
         values = kept[name].to_numpy(float)
         size = 10.0 ** (_DIGITS - 1 - np.floor(np.log10(np.abs(np.where(values, values, 1.0)))))
@@ -28,134 +35,142 @@ def compact(frame: pd.DataFrame, *columns: str) -> pd.DataFrame:
     return kept.replace([np.inf, -np.inf], np.nan)
 
 
-def axis(
-    column: str, title: str, values: Iterable[float], log: bool = False, zero: bool = False
-) -> alt.Y:
-    """Return a vertical axis that holds all values."""
-    scale, ticks = log_scale(values) if log else linear_scale(values, zero=zero)
-    return alt.Y(f"{column}:Q", title=title, scale=scale, axis=ticks)
+def column_of(channel: alt.X | alt.Y) -> str:
+    """Return the column that a channel encodes."""
+    return str(channel.shorthand).rpartition(":")[0]
 
 
-def curve(
-    table: pd.DataFrame, x: alt.X, y: alt.Y, looks: dict[str, Any], told: str, joined: bool = True
-) -> list[alt.Chart]:
-    """Return points at ``at, mean`` with bars from ``low`` to ``high``, joined by lines.
-
-    ``told`` is the quantity in the points' tooltip.
-    """
-    bars = table.dropna(subset=["low", "high"])
-    layers = []
-    if len(bars):
-        base = alt.Chart(compact(bars, "at", "low", "high", "line"))
-        bar = base.mark_rule(strokeWidth=1.3)
-        layers.append(bar.encode(x=x, y=on(y, "low"), y2="high:Q", color=looks["color"]))
-    base = alt.Chart(compact(table, "at", "gpus", "mean", "line"))
-    color, dash = looks["color"], looks["strokeDash"]
-    if joined:
-        line = base.mark_line(strokeWidth=1.6)
-        layers.append(line.encode(x=x, y=on(y, "mean"), color=color, strokeDash=dash))
-    points = base.mark_point(filled=True, size=POINT, opacity=0.95)
-    told_too = [alt.Tooltip("line:N", title="line"), alt.Tooltip("gpus:Q", title="workers"),
-                alt.Tooltip("mean:Q", title=told)]  # fmt: skip
-    layers.append(
-        points.encode(x=x, y=on(y, "mean"), color=color, shape=looks["shape"], tooltip=told_too)
-    )
-    return layers
-
-
-Channel = TypeVar("Channel", alt.X, alt.Y)
-
-
-def on(y: Channel, column: str) -> Channel:
-    """Return the axis for another column."""
-    other: Channel = y.copy(deep=False)
+def with_column(channel: Channel, column: str) -> Channel:
+    """Return the channel for another column on the same axis."""
+    other: Channel = channel.copy(deep=False)
     other.shorthand = f"{column}:Q"
     return other
 
 
-def level(value: float, column: str = "y", color: str = FAINT) -> alt.Chart:
-    """Return a thin dashed line across a panel at a height (``column="x"``: at a place)."""
-    data = alt.Chart(pd.DataFrame({column: [value]}))
-    marks = data.mark_rule(strokeDash=[4, 4], color=color, strokeWidth=1.2)
-    chart: alt.Chart = marks.encode(y="y:Q") if column == "y" else marks.encode(x="x:Q")
-    return chart
+def points(
+    table: pd.DataFrame, x: alt.X, y: alt.Y, styles: Styles, tooltip: Mapping[str, str],
+    size: int = POINT,
+) -> alt.Chart:  # fmt: skip
+    """Return points in the styles of their ``line``; ``tooltip`` has a title for each column."""
+    tooltips = [alt.Tooltip(column, title=title) for column, title in tooltip.items()]
+    base = alt.Chart(compact(table, column_of(x), column_of(y), "line", *tooltip))
+    base = base.mark_point(filled=True, size=size, opacity=0.95)
+    return base.encode(x=x, y=y, shape=styles["shape"], tooltip=tooltips, **_by_line(styles))
 
 
-def across(
-    column: str, title: str, values: Iterable[float], log: bool = False, zero: bool = False
-) -> alt.X:
-    """Return a horizontal axis that holds all values."""
-    scale, ticks = log_scale(values, 5) if log else linear_scale(values, zero=zero, most=5)
-    return alt.X(f"{column}:Q", title=title, scale=scale, axis=ticks)
+def error_bars(
+    table: pd.DataFrame, x: alt.X, y: alt.Y, styles: Styles, low: str = "low", high: str = "high",
+    *, horizontal: bool = False,
+) -> list[alt.Chart]:  # fmt: skip
+    """Return bars from ``low`` to ``high``; none where there are no intervals."""
+    table = table.dropna(subset=[low, high])
+    if table.empty:
+        return []
+    base = alt.Chart(compact(table, column_of(x), column_of(y), low, high, "line"))
+    base = base.mark_rule(strokeWidth=1.3).encode(**_by_line(styles))
+    if horizontal:
+        return [base.encode(x=with_column(x, low), x2=f"{high}:Q", y=y)]
+    return [base.encode(y=with_column(y, low), y2=f"{high}:Q", x=x)]
 
 
-def told_apart(
-    table: pd.DataFrame, x: alt.X, y: alt.Y, looks: dict[str, Any], *columns: str
+def line(table: pd.DataFrame, x: alt.X, y: alt.Y, styles: Styles, width: float = 1.6) -> alt.Chart:
+    """Return a line for each ``line`` of the table."""
+    base = alt.Chart(compact(table, column_of(x), column_of(y), "line"))
+    base = base.mark_line(strokeWidth=width).encode(strokeDash=styles["strokeDash"])
+    return base.encode(x=x, y=y, **_by_line(styles))
+
+
+def band(
+    table: pd.DataFrame, x: alt.X, y: alt.Y, styles: Styles, low: str = "low", high: str = "high",
+    opacity: float = 0.2,
+) -> alt.Chart:  # fmt: skip
+    """Return the area between ``low`` and ``high`` for each ``line`` of the table."""
+    base = alt.Chart(compact(table, column_of(x), low, high, "line"))
+    base = base.mark_area(opacity=opacity, clip=True).encode(**_by_line(styles))
+    return base.encode(x=x, y=with_column(y, low), y2=f"{high}:Q")
+
+
+def _by_line(styles: Styles) -> dict[str, Any]:
+    return {name: styles[name] for name in ("color", "xOffset", "yOffset") if name in styles}
+
+
+def curve(
+    table: pd.DataFrame, x: alt.X, y: alt.Y, styles: Styles, quantity: str, *, joined: bool = True
 ) -> list[alt.Chart]:
-    """Return the intervals ``<column>_low`` to ``_high`` of points, of the first column upright."""
-    up, along = columns
-    layers = []
-    for column, bar in ((up, "y"), (along, "x")):
-        low, high = f"{column}_low", f"{column}_high"
-        there = table.dropna(subset=[low, high])
-        if there.empty:
-            continue
-        base = alt.Chart(compact(there, low, high, up, along, "line")).mark_rule(strokeWidth=1.3)
-        ends = {"y": on(y, low), "y2": f"{high}:Q", "x": x} if bar == "y" else {
-            "x": on(x, low), "x2": f"{high}:Q", "y": y}  # fmt: skip
-        layers.append(base.encode(color=looks["color"], **ends))
-    return layers
+    """Return points at ``at, mean`` with bars from ``low`` to ``high``, joined by lines.
+
+    ``quantity`` is the title of ``mean`` in the tooltip.
+    """
+    lines = [line(table, x, y, styles)] if joined else []
+    tooltip = {"line": "line", "gpus": "workers", "mean": quantity}
+    bars = error_bars(table, x, y, styles)
+    return [*bars, *lines, points(table, x, y, styles, tooltip)]
+
+
+def reference_line(value: float, channel: str = "y", color: str = FAINT) -> alt.Chart:
+    """Return a thin dashed line across a panel at a value of ``x`` or ``y``."""
+    rule = alt.Chart(pd.DataFrame({channel: [value]}))
+    rule = rule.mark_rule(strokeDash=[4, 4], color=color, strokeWidth=1.2)
+    return rule.encode(**{channel: f"{channel}:Q"})
 
 
 def panel(
     layers: Sequence[Any], title: str, width: int, height: int, subtitle: str = ""
 ) -> alt.LayerChart:
-    """Return layers as one panel."""
-    below: dict[str, Any] = {"subtitle": subtitle} if subtitle else {}
-    words = alt.TitleParams(
-        title, anchor="start", fontSize=FONT_SIZE, offset=7, color=INK, frame="group", **below
+    """Return layers as a panel."""
+    optional: dict[str, Any] = {"subtitle": subtitle} if subtitle else {}
+    title_params = alt.TitleParams(
+        title, anchor="start", fontSize=FONT_SIZE, offset=7, color=INK, frame="group", **optional
     )
-    return alt.LayerChart(layer=list(layers), width=width, height=height, title=words)
+    return alt.LayerChart(layer=list(layers), width=width, height=height, title=title_params)
 
 
-def picture(
-    panels: Sequence[Any], columns: int, title: str, words: Sequence[str] = (), width: int = 560
+def concat(
+    panels: Sequence[Any], columns: int, notes: Sequence[str], width: int
 ) -> alt.ConcatChart:
-    """Return panels as a figure; ``words`` go below the title, cut into lines of ``width``."""
-    said = "; ".join(word for word in words if word)
-    return styled(panels, columns, title, lines_of(said, width) if said else ())
+    """Return panels as a figure; ``notes`` become its subtitle, in lines of ``width`` pixels."""
+    return themed(panels, columns, wrap_text("; ".join(filter(None, notes)), width))
+
+
+def draw_panels(
+    facets: Facets,
+    table: pd.DataFrame,
+    layers: Callable[[pd.DataFrame], Sequence[Any]],
+    notes: Sequence[str],
+    size: tuple[int, int, int] | None = None,
+) -> alt.ConcatChart:
+    """Return a figure with a panel of ``layers`` for each panel's rows of ``table``."""
+    width, height, columns = size or facets.size
+    panels = [
+        panel(layers(rows), name, width, height)
+        for name in facets.panels
+        if len(rows := facets.panel_rows(name, table))
+    ]
+    return concat(panels, columns, [*notes, facets.omitted], facets.width)
 
 
 def against_workers(
-    shown: Arranged,
+    facets: Facets,
     table: pd.DataFrame,
     title: str,
-    axis_title: str,
-    words: Sequence[str] = (),
-    log: bool = False,
+    notes: Sequence[str] = (),
+    *,
     zero: bool = False,
-    at_level: float | None = None,
+    reference: float | None = None,
 ) -> alt.ConcatChart:
     """Return ``mean`` (with ``low``, ``high``) of ``table`` against workers, in panels of lines."""
-    width, height, columns = shown.size
-    looks = look(shown.lines, shown.width)
-    table = beside(table, shown.lines, width)
-    panels = []
-    for name in shown.panels:
-        mine = shown.of(name, table)
-        if mine.empty:
-            continue
-        y = axis("mean", axis_title, ends(mine, at_level), log, zero)
-        x = workers_axis(mine["gpus"], width)
-        layers = [] if at_level is None else [level(at_level)]
-        layers += curve(mine, x, y, looks, axis_title)
-        panels.append(panel(layers, name, width, height))
-    return picture(panels, columns, title, [*words, shown.left_out], shown.width)
+
+    def layers(rows: pd.DataFrame) -> list[alt.Chart]:
+        y = y_axis("mean", title, y_values(rows, reference), zero=zero)
+        level = [] if reference is None else [reference_line(reference)]
+        return [*level, *curve(rows, workers_axis(rows["gpus"]), y, facets.styles, title)]
+
+    return draw_panels(facets, dodge(table, facets.lines, facets.size[0]), layers, notes)
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A column, how its axis is called, what it is multiplied with, and whether the axis is log."""
+    """A column, the title of its axis, a factor on its values, and whether the axis is log."""
 
     column: str
     title: str
@@ -164,30 +179,28 @@ class Quantity:
 
 
 def side_by_side(
-    shown: Arranged, quantities: Sequence[Quantity], title: str, words: Sequence[str]
+    facets: Facets, quantities: Sequence[Quantity], notes: Sequence[str]
 ) -> alt.ConcatChart:
     """Return several quantities against workers next to each other, a row for each panel."""
-    looks = look(shown.lines, len(quantities) * _WIDE[0])
-    width, height = _WIDE[0], _WIDE[1] if len(shown.panels) == 1 else _WIDE[2]
+    styles = line_styles(facets.lines, len(quantities) * _ROW_WIDTH)
+    height = _ROW_HEIGHT if len(facets.panels) == 1 else _ROWS_HEIGHT
     panels = []
-    for name in shown.panels:
+    for name in facets.panels:
         for quantity in quantities:
-            table = summarised(shown.of(name), quantity.column)
-            table[["mean", "low", "high"]] *= quantity.factor
+            table = mean_and_sd(facets.panel_rows(name), quantity.column, quantity.factor)
             if table.empty:
                 continue
-            table = beside(table, shown.lines, width)
-            y = axis("mean", quantity.title, ends(table), log=quantity.log, zero=True)
-            x = workers_axis(table["gpus"], width)
-            panels.append(panel(curve(table, x, y, looks, quantity.title), name, width, height))
-    return picture(panels, len(quantities), title, words, len(quantities) * width)
+            table = dodge(table, facets.lines, _ROW_WIDTH)
+            y = y_axis("mean", quantity.title, y_values(table), log=quantity.log, zero=True)
+            x = workers_axis(table["gpus"])
+            layers = curve(table, x, y, styles, quantity.title)
+            panels.append(panel(layers, name, _ROW_WIDTH, height))
+    notes = [*notes, facets.omitted]
+    return concat(panels, len(quantities), notes, len(quantities) * _ROW_WIDTH)
 
 
-#: Width of panels side by side, height of a single row, and of one of several.
-_WIDE = (400, 260, 200)
-
-
-def ends(table: pd.DataFrame, *also: float | None) -> list[float]:
-    """Return all heights that an axis has to hold."""
-    values = table[[name for name in ("mean", "low", "high") if name in table]].to_numpy(float)
-    return [*values.ravel(), *(value for value in also if value is not None)]
+def y_values(table: pd.DataFrame, *others: float | None) -> list[float]:
+    """Return all values that a vertical axis must contain."""
+    columns = [name for name in ("mean", "low", "high") if name in table]
+    values: Iterable[float] = table[columns].to_numpy(float).ravel()
+    return [*values, *(value for value in others if value is not None)]

@@ -1,164 +1,141 @@
 """Time against workers: seconds per epoch with their laws, speedup, efficiency."""
 
-from typing import Any
-
 import altair as alt
 import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.caps.limits import Limit, other_limit
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.groups import Group
 from wattlaw.formatting import plural
-from wattlaw.report.figures.axes import workers_axis
+from wattlaw.report.figures.axes import workers_axis, y_axis
 from wattlaw.report.figures.facets import (
-    JOB,
-    KIND,
-    Arranged,
-    arranged,
-    beside,
-    fixed_data,
-    free,
-    summarised,
+    LINE_COLUMNS,
+    PANEL_COLUMNS,
+    Facets,
+    dodge,
+    facet,
+    fixed_dataset,
+    mean_and_sd,
+    without_limits,
 )
 from wattlaw.report.figures.parts import (
+    CI_BARS,
+    SD_BARS,
     against_workers,
-    axis,
-    compact,
+    band,
     curve,
-    ends,
-    on,
-    panel,
-    picture,
+    draw_panels,
+    line,
+    y_values,
 )
-from wattlaw.report.theme import FAINT, look
+from wattlaw.report.theme import FAINT
+from wattlaw.report.topics.scaling import rows_of_group
 
-#: More single runs than this are drawn as their means.
-MOST_POINTS = 500
+#: More runs than this are drawn as their means.
+MAX_POINTS = 500
 TIME = "time per epoch (s)"
+_NO_LINES = pd.DataFrame(columns=["at", "mean", "low", "high", "panel", "line"])
 
 
 def epoch_time(findings: Findings) -> alt.ConcatChart | None:
-    """Seconds per epoch against workers, log-log, without caps and clocks, with laws."""
-    shown = arranged(free(fixed_data(findings.series)))
-    return _times(findings, shown, "Seconds per epoch")
+    """Draw seconds per epoch against workers, log-log, without caps and clocks, with laws."""
+    return _epoch_times(findings, facet(without_limits(fixed_dataset(findings.series))))
 
 
-def epoch_time_by_cap(findings: Findings) -> alt.ConcatChart | None:
-    """Seconds per epoch against workers by power cap, a panel per family."""
-    shown = limited(findings.series, "power_limit_w")
-    return None if shown is None else _times(findings, shown, "Seconds per epoch by power cap")
+def epoch_time_by_limit(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
+    """Draw seconds per epoch against workers by cap or clock, a panel per family."""
+    return _epoch_times(findings, facets_by_limit(findings.series, limit))
 
 
-def epoch_time_by_clock(findings: Findings) -> alt.ConcatChart | None:
-    """Seconds per epoch against workers by SM clock, a panel per family."""
-    shown = limited(findings.series, "clock_limit_mhz")
-    return None if shown is None else _times(findings, shown, "Seconds per epoch by SM clock")
-
-
-def limited(series: pd.DataFrame, limit: Limit) -> Arranged | None:
+def facets_by_limit(series: pd.DataFrame, limit: Limit) -> Facets:
     """Return series that differ in one limit alone, a panel per family and a line per limit."""
-    rows = fixed_data(series)
+    rows = fixed_dataset(series)
     rows = rows[rows[other_limit(limit)].isna()]
-    several = rows.groupby("family")[limit].transform(lambda values: values.nunique(dropna=False))
-    rows = rows[several > 1]
-    if rows.empty:
+    limits = rows.groupby("family")[limit].transform(lambda values: values.nunique(dropna=False))
+    columns = [name for name in LINE_COLUMNS if name != limit]
+    return facet(rows[limits > 1], [*PANEL_COLUMNS, *columns], [limit], one_panel=False)
+
+
+def _epoch_times(findings: Findings, facets: Facets) -> alt.ConcatChart | None:
+    if facets.rows.empty:
         return None
-    kind = [name for name in KIND if name != limit]
-    return arranged(rows, [*JOB, *kind], [limit], one_panel=False)
+    laws = law_lines(findings, facets)
+    single = len(facets.rows) <= MAX_POINTS
+    points = _runs(facets.rows) if single else mean_and_sd(facets.rows, "epoch_time_s")
+
+    def layers(rows: pd.DataFrame) -> list[alt.Chart]:
+        lines = facets.panel_rows(rows["panel"].iloc[0], laws)
+        y = y_axis("mean", TIME, y_values(rows) + y_values(lines), log=True)
+        x = workers_axis(rows["gpus"])
+        without_law = rows[~rows["line"].isin(lines["line"])]
+        means = without_law.groupby(["line", "at"], sort=False)["mean"].mean().reset_index()
+        bands = [
+            band(lines, x, y, facets.styles, f"{kind}low", f"{kind}high", opacity)
+            for kind, opacity in (("prediction_", 0.1), ("", 0.25))
+            if len(lines)
+        ]
+        curves = [line(table, x, y, facets.styles) for table in (lines, means) if len(table)]
+        return [*bands, *curves, *curve(rows, x, y, facets.styles, TIME, joined=False)]
+
+    notes = [
+        "points: runs" if single else f"points: means, {SD_BARS}",
+        "lines: t = \u03b1 N^\u2212\u03b2 with its 95 % confidence band, lighter: of a single run"
+        if len(laws)
+        else "lines join means; a law needs three worker counts",
+    ]
+    return draw_panels(facets, dodge(points, facets.lines, facets.size[0]), layers, notes)
 
 
 def speedup(findings: Findings) -> alt.ConcatChart | None:
-    """Speedup against the reference count, with intervals and the ideal line."""
-    shown, table = relative_to_reference(findings)
+    """Draw speedup relative to the reference count, with intervals and the ideal line."""
+    facets, table = relative_facets(findings)
     if table.empty:
         return None
     table = table.rename(columns={"speedup": "mean", "speedup_low": "low", "speedup_high": "high"})
-    width, height, columns = shown.size
-    looks = look(shown.lines, shown.width)
-    panels = []
-    for name in shown.panels:
-        mine = shown.of(name, beside(table, shown.lines, width))
-        title = f"speedup (ratio to {references(mine)})"
-        ideal = _ideal(mine)
-        y = axis("mean", title, ends(mine) + list(ideal["mean"]), log=True)
-        x = workers_axis(mine["gpus"], width)
-        line = alt.Chart(ideal).mark_line(strokeDash=[5, 4], color=FAINT)
-        line = line.encode(x=x, y=y, detail="reference:N")
-        panels.append(panel([line, *curve(mine, x, y, looks, "speedup")], name, width, height))
-    words = ["dashed grey: ideal", "bars: 95 % interval", shown.left_out]
-    return picture(panels, columns, "Speedup", words, shown.width)
+
+    def layers(rows: pd.DataFrame) -> list[alt.Chart]:
+        ideal = _ideal(rows)
+        title = f"speedup (ratio to {reference_label(rows)})"
+        y = y_axis("mean", title, [*y_values(rows), *ideal["mean"]], log=True)
+        x = workers_axis(rows["gpus"])
+        dashed = alt.Chart(ideal).mark_line(strokeDash=[5, 4], color=FAINT)
+        dashed = dashed.encode(x=x, y=y, detail="reference:N")
+        return [dashed, *curve(rows, x, y, facets.styles, "speedup")]
+
+    table = dodge(table, facets.lines, facets.size[0])
+    return draw_panels(facets, table, layers, ["dashed grey: ideal", CI_BARS])
 
 
 def efficiency(findings: Findings) -> alt.ConcatChart | None:
-    """Parallel efficiency against workers, with intervals."""
-    shown, table = relative_to_reference(findings)
+    """Draw parallel efficiency against workers, with intervals."""
+    facets, table = relative_facets(findings)
     if table.empty:
         return None
     names = {"efficiency": "mean", "efficiency_low": "low", "efficiency_high": "high"}
-    words = ["speedup divided by the growth of workers", "bars: 95 % interval"]
     return against_workers(
-        shown, table.rename(columns=names), "Parallel efficiency", "parallel efficiency (ratio)",
-        words, zero=True, at_level=1.0,
+        facets, table.rename(columns=names), "parallel efficiency (ratio)",
+        ["speedup divided by the growth of workers", CI_BARS], zero=True, reference=1.0,
     )  # fmt: skip
 
 
-def relative_to_reference(findings: Findings) -> tuple[Arranged, pd.DataFrame]:
-    """Return the uncapped series, and their rows of ``findings.relative`` with panel and line."""
-    shown = arranged(free(fixed_data(findings.series)))
-    place = shown.rows[["series", "panel", "line"]].drop_duplicates("series")
-    return shown, findings.relative.merge(place, on="series")
+def relative_facets(findings: Findings) -> tuple[Facets, pd.DataFrame]:
+    """Return the series without limits, and their rows of ``findings.relative``."""
+    facets = facet(without_limits(fixed_dataset(findings.series)))
+    names = facets.rows[["series", "panel", "line"]].drop_duplicates("series")
+    return facets, findings.relative.merge(names, on="series")
 
 
 def _ideal(table: pd.DataFrame) -> pd.DataFrame:
     """Return both ends of the ideal line from each reference count."""
     ends = table.groupby("reference")["gpus"].max().reset_index()
-    starts = ends.assign(gpus=ends["reference"])
-    both = pd.concat([starts, ends])
-    return pd.DataFrame(
-        {
-            "at": both["gpus"],
-            "mean": both["gpus"] / both["reference"],
-            "reference": both["reference"],
-        }
-    )
+    both = pd.concat([ends.assign(gpus=ends["reference"]), ends])
+    return both.assign(at=both["gpus"], mean=both["gpus"] / both["reference"])
 
 
-def references(table: pd.DataFrame) -> str:
-    """Return in words what the rows of a panel are relative to."""
+def reference_label(table: pd.DataFrame) -> str:
+    """Return what the rows of a panel are relative to."""
     counts = sorted(table["reference"].unique())
-    if len(counts) > 1:
-        return "first point"
-    return plural(int(counts[0]), "worker")
-
-
-def _times(findings: Findings, shown: Arranged, title: str) -> alt.ConcatChart | None:
-    if shown.rows.empty:
-        return None
-    width, height, columns = shown.size
-    looks = look(shown.lines, shown.width)
-    laws = law_lines(findings, shown)
-    single = len(shown.rows) <= MOST_POINTS
-    points = _runs(shown.rows) if single else summarised(shown.rows, "epoch_time_s")
-    points = beside(points, shown.lines, width)
-    panels = []
-    for name in shown.panels:
-        mine, lines = shown.of(name, points), shown.of(name, laws)
-        y = axis("mean", TIME, ends(mine) + ends(lines), log=True)
-        x = workers_axis(mine["gpus"], width)
-        unfitted = mine[~mine["line"].isin(lines["line"])]
-        means = unfitted.groupby(["line", "at"], sort=False)["mean"].mean().reset_index()
-        layers = _bands(lines, x, y, looks) + _joined(means, x, y, looks)
-        layers += curve(mine, x, y, looks, TIME, joined=False)
-        panels.append(panel(layers, name, width, height))
-    words = ["points: runs" if single else "points: means, bars: standard deviation over repeats"]
-    if len(laws):
-        words.append(
-            "lines: t = \u03b1 N^\u2212\u03b2 with its 95 % confidence band, lighter: of one run"
-        )
-    else:
-        words.append("lines join means; a law needs three worker counts")
-    return picture(panels, columns, title, [*words, shown.left_out], shown.width)
+    return "first point" if len(counts) > 1 else plural(int(counts[0]), "worker")
 
 
 def _runs(rows: pd.DataFrame) -> pd.DataFrame:
@@ -166,53 +143,12 @@ def _runs(rows: pd.DataFrame) -> pd.DataFrame:
     return table.assign(low=np.nan, high=np.nan)
 
 
-def _joined(means: pd.DataFrame, x: alt.X, y: alt.Y, looks: dict[str, Any]) -> list[alt.Chart]:
-    if means.empty:
-        return []
-    line = alt.Chart(compact(means, "at", "mean", "line")).mark_line(strokeWidth=1.5)
-    return [line.encode(x=x, y=y, color=looks["color"], strokeDash=looks["strokeDash"])]
-
-
-def _bands(lines: pd.DataFrame, x: alt.X, y: alt.Y, looks: dict[str, Any]) -> list[alt.Chart]:
-    """Return a law's line in its confidence band in its prediction band."""
-    if lines.empty:
-        return []
-    names = ("at", "mean", "low", "high", "prediction_low", "prediction_high", "line")
-    base = alt.Chart(compact(lines, *names)).encode(x=x, color=looks["color"])
-    bands = [
-        base.mark_area(opacity=opacity, clip=True).encode(y=on(y, low), y2=f"{high}:Q")
-        for low, high, opacity in (
-            ("prediction_low", "prediction_high", 0.1),
-            ("low", "high", 0.25),
-        )
-    ]
-    line = base.mark_line(strokeWidth=1.8)
-    return [*bands, line.encode(y=y, strokeDash=looks["strokeDash"])]
-
-
-def law_lines(findings: Findings, shown: Arranged) -> pd.DataFrame:
+def law_lines(findings: Findings, facets: Facets) -> pd.DataFrame:
     """Return the laws of the rows that are shown, over their own range, with panel and line."""
-    parts = []
+    tables = []
     for group, law in findings.fits.laws:
-        mine = of_group(shown.rows, group)
-        if len(mine):
-            at = np.geomspace(law.x_min, law.x_max, 17)
-            table = law.predict(at).rename(columns={"x": "at"})
-            parts.append(table.assign(panel=mine["panel"].iloc[0], line=mine["line"].iloc[0]))
-    return pd.concat(parts, ignore_index=True) if parts else _NO_LINES
-
-
-_NO_LINES = pd.DataFrame(columns=["at", "mean", "low", "high", "panel", "line"])
-
-
-def of_group(rows: pd.DataFrame, group: Group) -> pd.DataFrame:
-    """Return the rows of a group of ``analysis.series.fit_series``."""
-    mine = rows
-    if "fraction_per_gpu" not in group:
-        mine = mine[mine["fraction_per_gpu"].isna()]
-    for name, value in group.items():
-        column = "batch" if name in ("global_batch", "local_batch") else name
-        mine = mine[mine[column].isna() if value is None else mine[column] == value]
-        if column == "batch":
-            mine = mine[mine["rule"] == name]
-    return mine
+        rows = rows_of_group(facets.rows, group)
+        if len(rows):
+            table = law.predict(np.geomspace(law.x_min, law.x_max, 17)).rename(columns={"x": "at"})
+            tables.append(table.assign(panel=rows["panel"].iloc[0], line=rows["line"].iloc[0]))
+    return pd.concat(tables, ignore_index=True) if tables else _NO_LINES

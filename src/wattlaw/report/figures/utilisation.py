@@ -1,4 +1,4 @@
-"""How busy GPUs are: mean, variation over a run, and the joint distribution of SM and memory."""
+"""GPU utilisation: mean, variation over a run, and joint distribution of SM and memory."""
 
 import altair as alt
 import pandas as pd
@@ -6,117 +6,110 @@ import pandas as pd
 from wattlaw.analysis.caps.limits import Limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import plural
-from wattlaw.report.figures.energy import BARS
 from wattlaw.report.figures.facets import (
-    JOB,
-    MOST_LINES,
-    Arranged,
-    arranged,
-    fixed_data,
-    free,
+    MAX_LINES,
+    PANEL_COLUMNS,
+    Facets,
+    facet,
+    fixed_dataset,
+    without_limits,
 )
-from wattlaw.report.figures.labels import short_all
-from wattlaw.report.figures.parts import Quantity, compact, panel, picture, side_by_side
-from wattlaw.report.figures.scaling import limited
+from wattlaw.report.figures.labels import shorten_middle
+from wattlaw.report.figures.parts import SD_BARS, Quantity, compact, concat, panel, side_by_side
+from wattlaw.report.figures.scaling import facets_by_limit
 
-_SQUARE = 215
+_PANEL_SIZE = 215
 #: Bins of each utilisation in ``store.statistics.joint_utilisation``.
 BINS = 20
-_MOST_JOBS = 6
+_MAX_JOBS = 6
+_MEAN = ["sm_util_mean", "mem_util_mean"]
+_CV = ["sm_util_cv", "mem_util_cv"]
 
 
 def utilisation(findings: Findings) -> alt.ConcatChart | None:
-    """Mean SM and memory utilisation against workers, without caps and clocks."""
-    rows = free(fixed_data(findings.series))
-    rows = rows[rows[["sm_util_mean", "mem_util_mean"]].notna().any(axis=1)]
-    if rows.empty:
+    """Draw mean SM and memory utilisation against workers, without caps and clocks."""
+    facets = _facets_without_limits(findings, _MEAN)
+    if facets.rows.empty:
         return None
-    shown = arranged(rows, most=2 * MOST_LINES)
-    both = (
+    quantities = (
         Quantity("sm_util_mean", "SM utilisation (%)", 100),
         Quantity("mem_util_mean", "memory utilisation (%)", 100),
     )
-    words = ["mean over all samples of a run's training windows", BARS, shown.left_out]
-    return side_by_side(shown, both, "GPU utilisation", words)
-
-
-def variation_by_cap(findings: Findings) -> alt.ConcatChart | None:
-    """Coefficient of variation of both utilisations against workers, by power cap."""
-    return _variation(findings, "power_limit_w", "Variation of utilisation by power cap")
-
-
-def variation_by_clock(findings: Findings) -> alt.ConcatChart | None:
-    """Coefficient of variation of both utilisations against workers, by SM clock."""
-    return _variation(findings, "clock_limit_mhz", "Variation of utilisation by SM clock")
+    notes = ["mean over all samples of a run's training windows", SD_BARS]
+    return side_by_side(facets, quantities, notes)
 
 
 def variation(findings: Findings) -> alt.ConcatChart | None:
-    """Coefficient of variation of both utilisations against workers, without caps and clocks."""
-    rows = free(fixed_data(findings.series))
-    rows = rows[rows[["sm_util_cv", "mem_util_cv"]].notna().any(axis=1)]
-    if rows.empty:
+    """Draw the CV of both utilisations against workers, without caps and clocks."""
+    return _variation(_facets_without_limits(findings, _CV))
+
+
+def variation_by_limit(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
+    """Draw the CV of both utilisations against workers, by cap or clock."""
+    return _variation(facets_by_limit(_with_values(findings.series, _CV), limit))
+
+
+def _variation(facets: Facets) -> alt.ConcatChart | None:
+    if facets.rows.empty:
         return None
-    return _variations(arranged(rows, most=2 * MOST_LINES), "Variation of utilisation")
-
-
-def _variation(findings: Findings, limit: Limit, title: str) -> alt.ConcatChart | None:
-    there = findings.series[findings.series[["sm_util_cv", "mem_util_cv"]].notna().any(axis=1)]
-    shown = limited(there, limit)
-    return None if shown is None else _variations(shown, title)
-
-
-def _variations(shown: Arranged, title: str) -> alt.ConcatChart:
-    both = (
+    quantities = (
         Quantity("sm_util_cv", "CV of SM utilisation (%)", 100),
         Quantity("mem_util_cv", "CV of memory utilisation (%)", 100),
     )
-    words = ["CV: standard deviation over mean, over all samples of a run", BARS, shown.left_out]
-    return side_by_side(shown, both, title, words)
+    notes = ["CV: standard deviation over mean, over all samples of a run", SD_BARS]
+    return side_by_side(facets, quantities, notes)
+
+
+def _facets_without_limits(findings: Findings, columns: list[str]) -> Facets:
+    rows = _with_values(without_limits(fixed_dataset(findings.series)), columns)
+    return facet(rows, most=2 * MAX_LINES)
+
+
+def _with_values(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    return rows[rows[columns].notna().any(axis=1)]
 
 
 def joint(findings: Findings) -> alt.ConcatChart | None:
-    """Joint memory and SM utilisation at the smallest and the largest worker count."""
+    """Draw joint memory and SM utilisation at the smallest and the largest worker count."""
     if findings.joint is None or findings.joint.empty:
         return None
     rows = findings.series[findings.series["run_id"].isin(findings.joint["run_id"])]
-    rows = free(fixed_data(rows))
+    rows = without_limits(fixed_dataset(rows))
     if rows.empty:
         return None
-    shown = arranged(rows, JOB, (), one_panel=False)
+    facets = facet(rows, PANEL_COLUMNS, (), one_panel=False)
     panels = []
-    jobs = shown.panels[:_MOST_JOBS]
-    for name in jobs:
-        mine = shown.of(name)
-        for gpus in sorted({mine["gpus"].min(), mine["gpus"].max()}):
-            table = _shares(findings.joint, mine.loc[mine["gpus"] == gpus, "run_id"])
-            many = plural(int(gpus), "worker")
-            panels.append(_heat(table, f"{name}, {many}" if name else many))
-    hidden = len(shown.panels) - len(jobs)
-    words = [
+    for name in facets.panels[:_MAX_JOBS]:
+        rows = facets.panel_rows(name)
+        for gpus in sorted({rows["gpus"].min(), rows["gpus"].max()}):
+            table = _shares(findings.joint, rows.loc[rows["gpus"] == gpus, "run_id"])
+            title = ", ".join(filter(None, (name, plural(int(gpus), "worker"))))
+            panels.append(_heat_map(table, shorten_middle(title, 34)))
+    hidden = len(facets.panels) - _MAX_JOBS
+    notes = [
         "share of all GPU samples in the training windows of runs without caps and clocks",
-        f"not shown: {hidden} more jobs" if hidden else "",
+        f"not shown: {plural(hidden, 'more job')}" if hidden > 0 else "",
     ]
     columns = min(4, len(panels))
-    return picture(panels, columns, "Joint utilisation", words, columns * (_SQUARE + 60))
+    return concat(panels, columns, notes, columns * (_PANEL_SIZE + 60))
 
 
-def _shares(counts: pd.DataFrame, runs: pd.Series) -> pd.DataFrame:
-    """Return each bin's share of the samples, in percent; samples of all runs count alike."""
-    mine = counts[counts["run_id"].isin(set(runs))]
-    table = mine.groupby(["sm_bin", "mem_bin"])["samples"].sum().reset_index()
+def _shares(counts: pd.DataFrame, run_ids: pd.Series) -> pd.DataFrame:
+    """Return each bin's share of the samples of these runs, in percent."""
+    rows = counts[counts["run_id"].isin(set(run_ids))]
+    table = rows.groupby(["sm_bin", "mem_bin"])["samples"].sum().reset_index()
     step = 100 / BINS
     return table.assign(
         sm=table["sm_bin"] * step, memory=table["mem_bin"] * step,
-        sm_to=(table["sm_bin"] + 1) * step, memory_to=(table["mem_bin"] + 1) * step,
+        sm_end=(table["sm_bin"] + 1) * step, memory_end=(table["mem_bin"] + 1) * step,
         share=100 * table["samples"] / table["samples"].sum(),
     )  # fmt: skip
 
 
-def _heat(table: pd.DataFrame, name: str) -> alt.LayerChart:
-    across = alt.Scale(domain=[0, 100], nice=False)
+def _heat_map(table: pd.DataFrame, title: str) -> alt.LayerChart:
+    scale = alt.Scale(domain=[0, 100], nice=False)
     ticks = alt.Axis(values=[0, 25, 50, 75, 100])
-    names = ("sm", "memory", "sm_to", "memory_to", "share")
-    base = alt.Chart(compact(table, *names)).mark_rect()
+    base = alt.Chart(compact(table, "sm", "memory", "sm_end", "memory_end", "share")).mark_rect()
     colour = alt.Color(
         "share:Q",
         title="share of samples (%)",
@@ -124,13 +117,12 @@ def _heat(table: pd.DataFrame, name: str) -> alt.LayerChart:
         legend=alt.Legend(orient="bottom", gradientLength=260, values=[0.01, 0.1, 1, 10, 100],
                           format="~g"),
     )  # fmt: skip
-    heat = base.encode(
-        x=alt.X("sm:Q", title="SM utilisation (%)", scale=across, axis=ticks),
-        x2="sm_to:Q",
-        y=alt.Y("memory:Q", title="memory utilisation (%)", scale=across, axis=ticks),
-        y2="memory_to:Q",
+    rectangles = base.encode(
+        x=alt.X("sm:Q", title="SM utilisation (%)", scale=scale, axis=ticks),
+        x2="sm_end:Q",
+        y=alt.Y("memory:Q", title="memory utilisation (%)", scale=scale, axis=ticks),
+        y2="memory_end:Q",
         color=colour,
         tooltip=[alt.Tooltip("share:Q", title="share of samples (%)")],
     )
-    label = next(iter(short_all([name], 34).values()))
-    return panel([heat], label, _SQUARE, _SQUARE)
+    return panel([rectangles], title, _PANEL_SIZE, _PANEL_SIZE)

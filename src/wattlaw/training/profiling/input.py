@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from wattlaw.study.model import WorkloadSpec
-from wattlaw.training.flops import first
+from wattlaw.training.flops import first_batch
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.workload import Dataset, Workload
 
@@ -29,7 +29,7 @@ _IMAGES, _MOLECULES, _SEQUENCES, _TIMES = 32, 1024, 512, 6
 _PASSES, _MOST = 5, 512  # times that samples are read, and how many of them
 
 
-class Input(NamedTuple):
+class InputCost(NamedTuple):
     """What a sample takes, and in words how that is known."""
 
     stored_bytes_per_sample: float
@@ -38,7 +38,7 @@ class Input(NamedTuple):
     words: str
 
 
-def input_of(spec: WorkloadSpec, workload: Workload, dataset: Dataset) -> Input:
+def measure_input(spec: WorkloadSpec, workload: Workload, dataset: Dataset) -> InputCost:
     """Return what a sample of a workload's real data takes, measured here on one core.
 
     Of a bundled workload with its made samples: of files as large as the real ones, made for it.
@@ -65,10 +65,10 @@ def input_of(spec: WorkloadSpec, workload: Workload, dataset: Dataset) -> Input:
     if not dataset.reads_files:
         return _measured(dataset, 64, 0.0, "samples in memory; nothing is read per epoch")
     words = "read as it is; in storage assumed to be as large as its tensors"
-    return _measured(dataset, 64, tensor_bytes(first(dataset, 1)), words)
+    return _measured(dataset, 64, tensor_bytes(first_batch(dataset, 1)), words)
 
 
-def _photographs(spec: WorkloadSpec, folder: Path) -> Input:
+def _photographs(spec: WorkloadSpec, folder: Path) -> InputCost:
     from PIL import Image
 
     from wattlaw.workloads.vision.synthetic import made_images
@@ -94,7 +94,7 @@ def _photographs(spec: WorkloadSpec, folder: Path) -> Input:
     )
 
 
-def _molecules(spec: WorkloadSpec, folder: Path) -> Input:
+def _molecules(spec: WorkloadSpec, folder: Path) -> InputCost:
     catalogue.make_data(spec.name, folder, _MOLECULES, seed=0)
     size = (folder / "raw" / "qm9_v3.pt").stat().st_size
     dataset = _of_files(spec, source="qm9", data=str(folder))
@@ -107,7 +107,7 @@ def _molecules(spec: WorkloadSpec, folder: Path) -> Input:
     )
 
 
-def _text(spec: WorkloadSpec, folder: Path) -> Input:
+def _text(spec: WorkloadSpec, folder: Path) -> InputCost:
     from wattlaw.workloads.language.masking import tokens_type
 
     catalogue.make_data(spec.name, folder, _SEQUENCES, seed=0)
@@ -125,7 +125,7 @@ def _text(spec: WorkloadSpec, folder: Path) -> Input:
     )
 
 
-def _fields(spec: WorkloadSpec, folder: Path) -> Input:
+def _fields(spec: WorkloadSpec, folder: Path) -> InputCost:
     import h5py
 
     options: Any = catalogue.validated(spec)
@@ -154,7 +154,7 @@ def _fields(spec: WorkloadSpec, folder: Path) -> Input:
     )
 
 
-_REAL: dict[str, Callable[[WorkloadSpec, Path], Input]] = {
+_REAL: dict[str, Callable[[WorkloadSpec, Path], InputCost]] = {
     "wattlaw.workloads.vision": _photographs,
     "wattlaw.workloads.molecules": _molecules,
     "wattlaw.workloads.language": _text,
@@ -172,7 +172,9 @@ def _of_files(spec: WorkloadSpec, **options: str) -> Dataset:
     return catalogue.build(files).training_data()
 
 
-def _measured(dataset: Dataset, batch: int, stored_bytes_per_sample: float, words: str) -> Input:
+def _measured(
+    dataset: Dataset, batch: int, stored_bytes_per_sample: float, words: str
+) -> InputCost:
     """Return an input with a sample's seconds of one core.
 
     Those of the quickest of a few passes, after a first one: others had less of a shared machine.
@@ -191,7 +193,7 @@ def _measured(dataset: Dataset, batch: int, stored_bytes_per_sample: float, word
     finally:
         torch.set_num_threads(threads)
     cpu_s = min(took[1:]) / samples
-    return Input(stored_bytes_per_sample, cpu_s, dataset.reads_files, words)
+    return InputCost(stored_bytes_per_sample, cpu_s, dataset.reads_files, words)
 
 
 def tensor_bytes(data: Any) -> float:

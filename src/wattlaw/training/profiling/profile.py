@@ -16,10 +16,10 @@ from wattlaw import machine
 from wattlaw.errors import NotAvailable, one_line
 from wattlaw.simulator.profile import Kernels, Phase, WorkloadProfile
 from wattlaw.study.model import WorkloadSpec
-from wattlaw.training.flops import first, is_stacked
-from wattlaw.training.profiling.input import input_of
+from wattlaw.training.flops import first_batch, is_stacked
+from wattlaw.training.profiling.input import measure_input
 from wattlaw.training.profiling.kernels import AsOnGpu, Kernel, Recorder
-from wattlaw.training.ranks import moved
+from wattlaw.training.ranks import to_device
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.workload import Dataset, Workload
 
@@ -28,13 +28,13 @@ _ALIKE, _DIFFERENT = 2, 32
 _SINGLES = 64  # samples whose work is compared
 _GLOBAL_BATCH = 256  # for a learning rate; no operation depends on it
 _MOST_ROWS = 150
-_ALIKE_WITHIN = 1.1  # kernels are merged when they differ by about this factor
+_ALIKE_WITHIN = 1.1  # kernels are merge_kernels when they differ by about this factor
 _READY_LEVELS = 15
 _READY_BATCH = 32  # samples at which bytes of the backward pass are compared
 _DIGITS = 7
 
 
-class Line(NamedTuple):
+class KernelScaling(NamedTuple):
     """One kernel as a straight line over the batch."""
 
     phase: Phase
@@ -81,7 +81,7 @@ def measure_profile(spec: WorkloadSpec) -> WorkloadProfile:
     device, samples, lines, trace = _counted(workload, model, dataset)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     spread = work_cv(workload, model, dataset, device)
-    read = input_of(spec, workload, dataset)
+    read = measure_input(spec, workload, dataset)
     where = "shapes only (meta device)" if device.type == "meta" else str(device)
     return WorkloadProfile(
         workload=spec.name,
@@ -94,7 +94,7 @@ def measure_profile(spec: WorkloadSpec) -> WorkloadProfile:
         stored_bytes_per_sample=_rounded(read.stored_bytes_per_sample),
         input_cpu_s_per_sample=float(f"{read.cpu_s_per_sample:.3g}"),
         reads_files=read.reads_files,
-        kernels=merged(lines),
+        kernels=merge_kernels(lines),
         gradients_ready=_gradients_ready(trace, lines),
         counted=f"PyTorch {torch.__version__}, {where}, batches of {samples} and {2 * samples} "
         f"samples; bytes as float32; input by one core of {machine.processor()}: {read.words}",
@@ -103,10 +103,10 @@ def measure_profile(spec: WorkloadSpec) -> WorkloadProfile:
 
 def _counted(
     workload: Workload, model: nn.Module, dataset: Dataset
-) -> tuple[torch.device, int, list[Line], Trace]:
+) -> tuple[torch.device, int, list[KernelScaling], Trace]:
     few, many = min(_ALIKE, len(dataset)), min(_DIFFERENT, len(dataset))
-    samples = few if is_stacked(first(dataset, few), few) else many
-    small, large = first(dataset, samples), first(dataset, samples, times=2)
+    samples = few if is_stacked(first_batch(dataset, few), few) else many
+    small, large = first_batch(dataset, samples), first_batch(dataset, samples, times=2)
     for device in (torch.device("meta"), torch.device("cpu")):
         try:
             once = trace_step(workload, model, small, device)
@@ -124,7 +124,7 @@ def trace_step(workload: Workload, model: nn.Module, data: Any, device: torch.de
     ready: list[tuple[int, int]] = []
     copied = _copied(model, device).train()
     forward, backward = Recorder(device), Recorder(device)
-    data = moved(data, device)
+    data = to_device(data, device)
     with forward, AsOnGpu():
         loss = workload.loss(copied, data)
     kernels += (("forward", one) for one in forward.kernels)
@@ -138,7 +138,7 @@ def trace_step(workload: Workload, model: nn.Module, data: Any, device: torch.de
     with backward:
         loss.backward()  # type: ignore[no-untyped-call]
     kernels += (("backward", one) for one in backward.kernels)
-    kernels += (("update", one) for one in _update(workload, model))
+    kernels += (("optimizer", one) for one in _update(workload, model))
     return Trace(tuple(kernels), tuple(ready))
 
 
@@ -173,7 +173,7 @@ def _copied(model: nn.Module, device: torch.device) -> nn.Module:
     return copy.deepcopy(model, memo)
 
 
-def _lines(once: Trace, twice: Trace, samples: int) -> list[Line]:
+def _lines(once: Trace, twice: Trace, samples: int) -> list[KernelScaling]:
     """Return the straight line of each kernel through a batch and its double."""
     if [one.name for _, one in once.kernels] != [one.name for _, one in twice.kernels]:
         raise NotAvailable("its operations are others in a batch of twice the size")
@@ -182,11 +182,11 @@ def _lines(once: Trace, twice: Trace, samples: int) -> list[Line]:
         flops = max(large.flops - small.flops, 0.0) / samples
         per_sample = max(large.moved_bytes - small.moved_bytes, 0.0) / samples
         fixed = max(small.moved_bytes - per_sample * samples, 0.0)
-        lines.append(Line(phase, flops, per_sample, fixed))
+        lines.append(KernelScaling(phase, flops, per_sample, fixed))
     return lines
 
 
-def merged(lines: Iterable[Line]) -> tuple[Kernels, ...]:
+def merge_kernels(lines: Iterable[KernelScaling]) -> tuple[Kernels, ...]:
     """Return rows of kernels that are alike: of one phase, each quantity within about 10 %.
 
     A row has the means of its kernels, so that sums over all kernels stay as they are. Where
@@ -195,7 +195,7 @@ def merged(lines: Iterable[Line]) -> tuple[Kernels, ...]:
     lines = list(lines)
     factor = _ALIKE_WITHIN
     while True:
-        rows: dict[tuple[Any, ...], list[Line]] = defaultdict(list)
+        rows: dict[tuple[Any, ...], list[KernelScaling]] = defaultdict(list)
         for line in lines:
             cell = (_step(amount, factor) for amount in line[1:])
             rows[(line.phase, *cell)].append(line)
@@ -209,7 +209,7 @@ def _step(amount: float, factor: float) -> int | None:
     return round(math.log(amount) / math.log(factor)) if amount > 0 else None
 
 
-def _row(alike: list[Line]) -> Kernels:
+def _row(alike: list[KernelScaling]) -> Kernels:
     flops, per_sample, fixed = np.mean([line[1:] for line in alike], axis=0).tolist()
     return Kernels(
         phase=alike[0].phase,
@@ -220,7 +220,9 @@ def _row(alike: list[Line]) -> Kernels:
     )
 
 
-def _gradients_ready(trace: Trace, lines: Iterable[Line]) -> tuple[tuple[float, float], ...]:
+def _gradients_ready(
+    trace: Trace, lines: Iterable[KernelScaling]
+) -> tuple[tuple[float, float], ...]:
     """Return how much of the gradients is ready as the backward pass goes on.
 
     Gradients become ready in steps. Kept are the foot and the top of those steps in which their
@@ -242,13 +244,13 @@ def _gradients_ready(trace: Trace, lines: Iterable[Line]) -> tuple[tuple[float, 
 def work_cv(workload: Workload, model: nn.Module, dataset: Dataset, device: torch.device) -> float:
     """Return standard deviation over mean of the operations of the first samples, each alone."""
     few = min(_ALIKE, len(dataset))
-    if is_stacked(first(dataset, few), few):
+    if is_stacked(first_batch(dataset, few), few):
         return 0.0
     copied = _copied(model, device).train()
     work = []
     for number in range(min(_SINGLES, len(dataset))):
         one = dataset.batch(np.array([number]), np.array([number], np.uint64))
-        data = moved(one, device)
+        data = to_device(one, device)
         recorder = Recorder(device)
         with recorder, AsOnGpu():
             workload.loss(copied, data).backward()  # type: ignore[no-untyped-call]

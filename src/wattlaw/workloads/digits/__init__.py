@@ -42,4 +42,5 @@ ENTRY = Entry(
     options=Options,
     factory="wattlaw.workloads.digits.cnn:DigitsCnn",
     work=_work,
+    modules=("torch", "sklearn"),
 )

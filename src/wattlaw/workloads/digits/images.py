@@ -27,7 +27,7 @@ def images_and_labels() -> tuple[Any, Any]:
     places = found.submodule_search_locations if found else None
     path = Path(next(iter(places or [""]))) / _FILE
     if not path.is_file():
-        told = "the digits of scikit-learn are not there; try: pip install 'wattlaw[train]'"
+        told = 'the digits of scikit-learn are not there; try: pip install "wattlaw[train]"'
         raise NotAvailable(f"{path}: {told}")
     table = np.loadtxt(path, delimiter=",", dtype=np.float32)
     images = table[:, :-1].reshape(-1, 1, _SIDE, _SIDE) / _GREYS

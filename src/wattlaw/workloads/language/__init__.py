@@ -132,4 +132,6 @@ BERT_BASE = Entry(
     factory="wattlaw.workloads.language.bert:Bert",
     make_data="wattlaw.workloads.language.make_data:make_data",
     work=_work,
+    modules=("torch", "tokenizers", "transformers"),
+    extra="language",
 )

@@ -125,10 +125,8 @@ class Bert:
         options = self._options
         if options.source == "synthetic" or options.data is None:
             return None
-        try:
-            from wattlaw.workloads.language.corpus import Corpus
-        except ModuleNotFoundError as error:
-            raise _missing(error) from None
+        from wattlaw.workloads.language.corpus import Corpus
+
         return Corpus(options, options.source, Path(options.data))
 
 
@@ -136,11 +134,9 @@ def _masked_lm(options: Options) -> Any:
     """Return transformers' model with random weights."""
     with contextlib.suppress(NotAvailable):
         import_torchvision()  # transformers imports it if it is there, and stops if that fails
-    try:
-        from transformers.models.bert.configuration_bert import BertConfig
-        from transformers.models.bert.modeling_bert import BertForMaskedLM
-    except ModuleNotFoundError as error:
-        raise _missing(error) from None
+    from transformers.models.bert.configuration_bert import BertConfig
+    from transformers.models.bert.modeling_bert import BertForMaskedLM
+
     config = BertConfig(
         vocab_size=options.vocab_size,
         hidden_size=options.hidden_size,
@@ -154,10 +150,3 @@ def _masked_lm(options: Options) -> Any:
         attn_implementation="sdpa",
     )
     return BertForMaskedLM(config)
-
-
-def _missing(error: ModuleNotFoundError) -> NotAvailable:
-    return NotAvailable(
-        f"bert-base needs {error.name}, which is not installed; "
-        "pip install 'wattlaw[train]' installs it"
-    )

@@ -12,7 +12,7 @@ import numpy as np
 import tokenizers
 
 from wattlaw.errors import BadInput
-from wattlaw.store.files import replacing
+from wattlaw.files import replacing
 from wattlaw.workloads.language.masking import Tokens
 
 

@@ -108,6 +108,7 @@ def _work(flops_per_sample: float, *sizes: str) -> Callable[[Options], Work | No
 
 
 _MAKE_DATA = "wattlaw.workloads.molecules.make_data:make_data"
+_MODULES = ("torch", "torch_geometric")
 
 SCHNET = Entry(
     name="schnet",
@@ -119,6 +120,8 @@ SCHNET = Entry(
     factory="wattlaw.workloads.molecules.regression:SchNetOnQm9",
     make_data=_MAKE_DATA,
     work=_work(2.641e8, "filters", "interactions", "gaussians"),
+    modules=_MODULES,
+    extra="molecules",
 )
 DIMENET = Entry(
     name="dimenet",
@@ -130,4 +133,6 @@ DIMENET = Entry(
     factory="wattlaw.workloads.molecules.regression:DimeNetOnQm9",
     make_data=_MAKE_DATA,
     work=_work(2.059e10, "blocks", "bilinear", "spherical", "radial"),
+    modules=_MODULES,
+    extra="molecules",
 )

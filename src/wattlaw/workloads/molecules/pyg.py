@@ -9,7 +9,7 @@ try:
 except ImportError as error:
     raise NotAvailable(
         f"torch_geometric cannot be imported ({one_line(error)}); "
-        "pip install 'wattlaw[train]' installs it and what it needs"
+        'try: pip install "wattlaw[molecules]"'
     ) from error
 
 __all__ = ["HAS_RADIUS_GRAPH", "HAS_TRIPLETS", "dimenet", "radius_graph", "schnet"]

@@ -148,6 +148,7 @@ def _work(flops_per_sample: float, *sizes: str) -> Callable[[Options], Work | No
 
 
 _MAKE_DATA = "wattlaw.workloads.vision.make_data:make_data"
+_MODULES = ("torch", "torchvision", "PIL", "tfrecord")
 
 VGG16 = Entry(
     name="vgg16",
@@ -158,6 +159,8 @@ VGG16 = Entry(
     factory="wattlaw.workloads.vision.classifier:Vgg16",
     make_data=_MAKE_DATA,
     work=_work(92_648_177_664, "width"),
+    modules=_MODULES,
+    extra="vision",
 )
 INCEPTIONV3 = Entry(
     name="inceptionv3",
@@ -168,6 +171,8 @@ INCEPTIONV3 = Entry(
     factory="wattlaw.workloads.vision.classifier:InceptionV3",
     make_data=_MAKE_DATA,
     work=_work(34_275_032_448, "aux"),
+    modules=_MODULES,
+    extra="vision",
 )
 RESNET50 = Entry(
     name="resnet50",
@@ -178,4 +183,6 @@ RESNET50 = Entry(
     factory="wattlaw.workloads.vision.classifier:ResNet50",
     make_data=_MAKE_DATA,
     work=_work(24_299_077_632, "blocks"),
+    modules=_MODULES,
+    extra="vision",
 )

@@ -133,4 +133,6 @@ FOURCASTNET = Entry(
     better="lower",
     make_data="wattlaw.workloads.weather.make_data:make_data",
     work=_work,
+    modules=("torch", "physicsnemo", "h5py"),
+    extra="weather",
 )

@@ -12,18 +12,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import torch
 
-from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.errors import BadInput
 from wattlaw.workloads.weather.grid import kept_rows
 from wattlaw.workloads.weather.normals import Array, Normals
 from wattlaw.workloads.workload import Indices, Seeds
 
-try:
-    import h5py
-except ImportError:
-    raise NotAvailable("h5py is not installed; pip install 'wattlaw[train]' installs it") from None
 #: What h5py raises for damaged files.
 _H5PY_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError)
 

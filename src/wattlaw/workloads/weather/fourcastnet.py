@@ -76,7 +76,7 @@ class FourCastNet:
             from physicsnemo.models.afno import AFNO
         except ImportError as error:
             raise NotAvailable(
-                f"AFNO cannot be imported ({error}); pip install 'wattlaw[train]' installs it"
+                f'AFNO cannot be imported ({error}); try: pip install "wattlaw[weather]"'
             ) from None
         network = AFNO(
             inp_shape=list(options.image_size),

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from wattlaw.cli.common.parsing import parse_counts, parse_json_object, parse_limits
 from wattlaw.errors import BadInput
 from wattlaw.launch.simulated.simulation_inputs import (
-    alike,
-    calibrated_as,
-    job_of,
+    calibrated_key,
+    matching_keys,
+    simulation_job,
     workload_key,
     workload_spec,
 )
@@ -106,7 +106,9 @@ def job_template(
         launch_kind="simulated",
     )
     try:
-        return job_of(spec, cluster, gpus_per_node=gpus_per_node, profile=profile, samples=samples)
+        return simulation_job(
+            spec, cluster, gpus_per_node=gpus_per_node, profile=profile, samples=samples
+        )
     except BadInput as error:
         raise BadInput(f"simulate: {error}") from None
 
@@ -130,9 +132,9 @@ def read_calibrated(path: Path, job: Job, measured_as: str | None) -> Calibrated
         if measured_as not in known:
             raise BadInput(f"--as: {measured_as!r:.80} is unknown; expected one of: {listed}")
         return Calibrated(calibration, measured_as)
-    chosen = calibrated_as(calibration, key)
+    chosen = calibrated_key(calibration, key)
     if chosen not in known:
-        several = alike(calibration, key)
+        several = matching_keys(calibration, key)
         reason = (
             f"it has several factors for {key} (choose one with --as): {'; '.join(several)}"
             if several

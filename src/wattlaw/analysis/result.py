@@ -1,0 +1,70 @@
+"""The base of every result: a frozen dataclass that becomes a dictionary or a table."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import date
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+
+class Result:
+    """The base class of frozen dataclasses that have ``to_dict`` and ``to_frame``.
+
+    Fields with ``repr=False`` are internal and stay out of both.
+    """
+
+    #: Properties and class constants that ``to_dict`` adds to the fields.
+    properties: ClassVar[tuple[str, ...]] = ()
+    #: The field that holds the rows of ``to_frame``; None where the result is one row.
+    rows_field: ClassVar[str | None] = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python values that JSON can represent.
+
+        Numbers that are missing or infinite become None. Tables become lists of rows.
+        """
+        names = [item.name for item in fields(self) if item.repr]  # type: ignore[arg-type]
+        return {name: plain(getattr(self, name)) for name in (*names, *self.properties)}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a table: the rows of the result or, of a single result, one row.
+
+        The values of a nested result have columns such as ``breakpoint.at``.
+        """
+        rows = (self,) if self.rows_field is None else getattr(self, self.rows_field)
+        if isinstance(rows, pd.DataFrame):
+            return rows.copy()
+        records = [row.to_dict() for row in rows]
+        nested = {name for row in records for name, value in row.items() if isinstance(value, dict)}
+        return pd.json_normalize(
+            [
+                {
+                    name: value
+                    for name, value in row.items()
+                    if not (value is None and name in nested)
+                }
+                for row in records
+            ]
+        )
+
+
+def plain(value: Any) -> Any:  # noqa: PLR0911 (one line for each kind of value)
+    """Return a value as JSON can represent it; a missing or infinite number becomes None."""
+    if isinstance(value, Result):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, pd.DataFrame):
+        return plain(value.to_dict("records"))
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is pd.NA or value is pd.NaT:
+        return None
+    return value.isoformat() if isinstance(value, date) else value

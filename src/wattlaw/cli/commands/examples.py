@@ -1,0 +1,51 @@
+"""``wattlaw examples``: list and copy the example studies."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattlaw.errors import BadInput
+from wattlaw.examples import EXAMPLES, example
+from wattlaw.files import replacing
+
+app = typer.Typer()
+_examples = typer.Typer(invoke_without_command=True)
+app.add_typer(_examples, name="examples")
+
+
+@_examples.callback()
+def examples(context: typer.Context) -> int:
+    """List the example studies.
+
+    They are study files to start from and the grids of two published studies.
+    """
+    if context.invoked_subcommand is None:
+        width = max(len(entry.name) for entry in EXAMPLES)
+        for entry in EXAMPLES:
+            print(f"{entry.name:<{width}}  {entry.summary}")
+        print("Copy: wattlaw examples copy NAME [DIR]")
+    return 0
+
+
+@_examples.command("copy")
+def examples_copy(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Example.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
+) -> int:
+    """Write the files of an example into a folder."""
+    chosen = example(name)
+    paths = [folder / file for file in chosen.files]
+    for path in paths:
+        if path.exists() and not force:
+            raise BadInput(
+                f"{path}: the file exists; add --force to overwrite it, or copy to another folder: "
+                f"wattlaw examples copy {name} DIR"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in paths:
+        with replacing(path) as temporary:
+            temporary.write_bytes(chosen.read(path.name))
+        print(path)
+    return 0

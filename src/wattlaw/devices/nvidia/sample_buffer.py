@@ -1,0 +1,162 @@
+"""The driver's ring buffers of timestamped samples: full resolution with one call a second."""
+
+import bisect
+import ctypes
+import struct
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import pynvml
+
+from wattlaw.devices.nvidia.driver import query, raise_on_error, valid
+
+#: Times in microseconds since 1970, ascending, and values.
+Series = tuple[tuple[int, ...], tuple[float, ...]]
+
+#: Power comes from a buffer whose spacing is at most the requested sample period, or this.
+FINE_S = 0.1
+#: Utilisation changes slowly; the driver itself averages it over 1/6 s to 1 s.
+FINE_UTIL_S = 1.0
+#: A clock that differs by more is not the wall clock.
+_MAX_OFFSET_US = 5_000_000
+#: A buffer that spans less cannot be read once a second without loss.
+_MIN_SPAN_S = 2.0
+#: More samples than any driver keeps of a kind.
+_MAX_SAMPLES = 1024
+
+
+class SampleBuffer:
+    """One kind of samples of one GPU."""
+
+    def __init__(self, handle: Any, kind: int, scale: float) -> None:
+        self._handle, self._kind, self.scale = handle, kind, scale
+        is_power = kind == pynvml.NVML_TOTAL_POWER_SAMPLES
+        self._max_value = 2**31 - 2 if is_power else 100  # mW below any sentinel, or a percentage
+        self._seen_us = 0
+        self._seen, self._type, self._count = ctypes.c_ulonglong(), ctypes.c_uint(), ctypes.c_uint()
+        self._memory = ctypes.create_string_buffer(_MAX_SAMPLES * _SAMPLE_BYTES)
+        self.spacing_s: float | None = None
+        self.span_s = 0.0
+
+    @classmethod
+    def open(
+        cls, handle: Any, kind: int, scale: float, max_spacing_s: float
+    ) -> "SampleBuffer | None":
+        """Return a buffer if it is fine enough, long enough and on the wall clock, else None."""
+        buffer = cls(handle, kind, scale)
+        times_us, values = buffer.new()
+        if len(times_us) < 3 or (kind == pynvml.NVML_TOTAL_POWER_SAMPLES and not any(values)):
+            return None  # no GPU that is on draws nothing
+        steps_us = sorted(later - t_us for t_us, later in pairwise(times_us))
+        buffer.spacing_s = steps_us[len(steps_us) // 2] * 1e-6
+        buffer.span_s = (times_us[-1] - times_us[0]) * 1e-6
+        is_current = abs(time.time_ns() // 1000 - times_us[-1]) < _MAX_OFFSET_US
+        fine = 0 < buffer.spacing_s <= max_spacing_s
+        return buffer if is_current and fine and buffer.span_s >= _MIN_SPAN_S else None
+
+    def new(self) -> Series:
+        """Return every sample since the previous call: times in us since 1970, and values.
+
+        It omits a sample that has no value or is no newer than the one before it. It calls the
+        driver's library directly, with memory for the full buffer: nvidia-ml-py would call it
+        twice and create an object per sample.
+        """
+        self._count.value = _MAX_SAMPLES
+        self._seen.value = self._seen_us
+        code = pynvml.nvmlLib.nvmlDeviceGetSamples(
+            self._handle,
+            self._kind,
+            self._seen,
+            ctypes.byref(self._type),
+            ctypes.byref(self._count),
+            self._memory,
+        )
+        layout = _LAYOUTS.get(self._type.value)
+        if query(raise_on_error, code) is None or layout is None or not self._count.value:
+            return (), ()
+        end = self._count.value * layout.size
+        times_us, values = zip(*layout.iter_unpack(memoryview(self._memory)[:end]), strict=True)
+        latest_us = time.time_ns() // 1000 + _MAX_OFFSET_US
+        in_range = (
+            min(values) >= 0 and max(values) <= self._max_value and max(times_us) <= latest_us
+        )
+        if not in_range or [*times_us] != sorted(times_us):
+            times_us, values = self._valid_samples(times_us, values, latest_us)
+        new = bisect.bisect_right(times_us, self._seen_us)
+        self._seen_us = max(self._seen_us, times_us[-1]) if times_us else self._seen_us
+        return times_us[new:], values[new:]
+
+    def _valid_samples(
+        self, times_us: Sequence[int], values: Sequence[float], latest_us: int
+    ) -> Series:
+        """Return the samples that have a value and are later than all before them."""
+        newest_us, kept = 0, []
+        for t_us, value in zip(times_us, values, strict=True):
+            if newest_us < t_us <= latest_us:
+                newest_us = t_us
+                if valid(value, self._max_value) is not None:
+                    kept.append((t_us, value))
+        return tuple(t_us for t_us, _ in kept), tuple(value for _, value in kept)
+
+
+#: The driver's sample: a time of 8 bytes, and a union of 8, by the type of its value.
+_LAYOUTS = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: struct.Struct("=Qd"),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: struct.Struct("=QI4x"),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: struct.Struct("=QQ"),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: struct.Struct("=QQ"),
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: struct.Struct("=Qq"),
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: struct.Struct("=Qi4x"),
+}
+_SAMPLE_BYTES = 16
+
+
+class Mean(NamedTuple):
+    """The mean of each column over one sample period."""
+
+    t_ns: int
+    values: dict[str, float]
+
+
+class PeriodMeans:
+    """Resamples several buffers to one period: the mean of each column in each period.
+
+    A mean keeps the energy of a period, which picking a single sample would not. Its time is the
+    mean of the times of its samples.
+    """
+
+    def __init__(self, period_s: float) -> None:
+        self._period_us = max(1, round(period_s * 1e6))
+        #: By period number and column: count, sum of times within the period, sum of values.
+        self._open: dict[int, dict[str, tuple[int, int, float]]] = {}
+
+    def add(self, column: str, series: Series, scale: float = 1.0) -> None:
+        """Add new samples of a column."""
+        times_us, values = series
+        begin = 0
+        while begin < len(times_us):
+            number = times_us[begin] // self._period_us
+            end = bisect.bisect_left(times_us, (number + 1) * self._period_us, begin)
+            count, base_us = end - begin, number * self._period_us
+            before = self._open.setdefault(number, {}).get(column, (0, 0, 0.0))
+            self._open[number][column] = (
+                before[0] + count,
+                before[1] + sum(times_us[begin:end]) - count * base_us,
+                before[2] + sum(values[begin:end]) * scale,
+            )
+            begin = end
+
+    def take(self, *, flush: bool = False) -> list[Mean]:
+        """Return the means of complete periods, with ``flush`` of all."""
+        if not self._open:
+            return []
+        newest = max(self._open)
+        numbers = sorted(number for number in self._open if flush or number < newest)
+        return [self._mean(number, self._open.pop(number)) for number in numbers]
+
+    def _mean(self, number: int, columns: dict[str, tuple[int, int, float]]) -> Mean:
+        count, times_us, _ = columns.get("power_w") or next(iter(columns.values()))
+        t_ns = number * self._period_us * 1000 + round(1000 * times_us / count)
+        return Mean(t_ns, {name: sums[2] / sums[0] for name, sums in columns.items()})

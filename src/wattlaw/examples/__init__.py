@@ -1,0 +1,54 @@
+"""The examples that come with the package: study files, and a training script for one of them."""
+
+from dataclasses import dataclass
+from importlib import resources
+
+from wattlaw.errors import BadInput
+from wattlaw.text import quote
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example. Its ``files`` are in the folder of this module; the first is the study."""
+
+    name: str
+    summary: str
+    files: tuple[str, ...]
+
+    def read(self, file: str) -> bytes:
+        """Return the content of one of its files."""
+        return resources.files(__name__).joinpath(file).read_bytes()
+
+
+def _study(name: str, summary: str, *more_files: str) -> Example:
+    return Example(name, summary, (f"{name}.yaml", *more_files))
+
+
+EXAMPLES = (
+    _study("quickstart", "a small net on real data with 1 and 2 workers; ends in minutes"),
+    _study("four-workers", "strong scaling of a small net to 4 workers of one thread each"),
+    _study("models", "the seven models, at a size that a laptop trains in minutes"),
+    _study("own-script", "a sweep over your own training script (DDP)", "own_script.py"),
+    _study("mit-2022-all", "Frey et al. 2022: all six models on up to 424 V100, 3,402 runs"),
+    _study("mit-2022-vision", "Frey et al. 2022: VGG16, InceptionV3 and ResNet50 on ImageNet"),
+    _study("mit-2022-language", "Frey et al. 2022: BERT-Base on WikiText-103"),
+    _study("mit-2022-molecules", "Frey et al. 2022: DimeNet and SchNet on QM9"),
+    _study("kit-2025-resnet50", "Huber et al. 2025: ResNet50 on ImageNet, on A100 and H100"),
+    _study("kit-2025-fourcastnet-pretrain", "Huber et al. 2025: FourCastNet on ERA5"),
+    _study("kit-2025-fourcastnet-finetune", "Huber et al. 2025: FourCastNet, second stage"),
+)
+
+
+def example(name: str) -> Example:
+    """Return an example by name.
+
+    Raises
+    ------
+    BadInput
+        There is no example of that name; the message lists the names.
+    """
+    for known in EXAMPLES:
+        if known.name == name:
+            return known
+    names = ", ".join(known.name for known in EXAMPLES)
+    raise BadInput(f"no example is named {quote(name)}; allowed: {names}")

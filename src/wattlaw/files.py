@@ -1,0 +1,258 @@
+"""Safe file access: atomic writes, reads that never block, locks, removal of abandoned files."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from wattlaw.errors import BadInput
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Far larger than any JSON file of a store.
+MAX_TEXT_BYTES = 64 * 2**20
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+#: ``.NAME.`` and what tempfile.mkstemp adds.
+_TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}")
+_DAY_S = 86_400.0
+
+
+def read_bytes(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
+    """Return the content of a regular file. A pipe or a device is an error, not a wait.
+
+    Raises
+    ------
+    OSError
+        ``path`` is missing, not a regular file, or larger than ``most_bytes``. The error names it.
+    """
+    with naming(path), open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes")
+        return file.read()
+
+
+def read_input(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a file that the user names, as ``read_bytes`` does.
+
+    Raises
+    ------
+    BadInput
+        It cannot be read; the text names the file and the reason.
+    """
+    try:
+        return read_bytes(path, most_bytes)
+    except (OSError, ValueError) as error:  # ValueError: no file can have this name
+        why = getattr(error, "strerror", None) or error
+        raise BadInput(f"{path}: cannot be read: {why}") from None
+
+
+def open_regular(path: Path, *, append: bool = False, follow_links: bool = True) -> BinaryIO:
+    """Open a regular file for reading, or for appending; the latter creates it.
+
+    Raises
+    ------
+    OSError
+        ``path`` is not a regular file, such as a pipe, or a link where ``follow_links`` is false.
+        The error names it.
+    """
+    how = os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
+    how |= 0 if follow_links else os.O_NOFOLLOW
+    handle = os.open(path, how | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "ab" if append else "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def read_text(path: Path) -> str:
+    """Return the content of a text file, read as ``read_bytes`` does.
+
+    Raises
+    ------
+    OSError
+        As ``read_bytes``.
+    UnicodeDecodeError
+        It is not UTF-8.
+    """
+    return read_bytes(path).decode("utf-8")
+
+
+def read_end(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Return the end of a log; bytes that are not UTF-8 are replaced.
+
+    Raises
+    ------
+    OSError
+        As ``read_bytes``, except that no file is too large.
+    """
+    with naming(path), open_regular(path) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
+        return file.read(most_bytes).decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Add ``path`` to system errors that name no file, or only the temporary one.
+
+    Python names no file when a write fails, for example on a full disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and str(error.filename) != str(temporary):
+            raise
+        why = error.strerror or (os.strerror(error.errno) if error.errno else str(error))
+        raise OSError(error.errno or errno.EIO, why, str(path)) from error
+
+
+def locked(file: BinaryIO | int, how: int = fcntl.LOCK_EX) -> bool:
+    """Lock an open file (flock); return False if another process holds a lock on it.
+
+    On a file system without locks the result is always True.
+    """
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return True
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """Yield a temporary path that replaces ``path`` when the block ends without an error.
+
+    Readers see the old file or the new one, never a part of it. ``durable`` also waits for the
+    disk. A link is followed. A special file, such as a pipe, is written to directly.
+
+    Raises
+    ------
+    OSError
+        ``path`` is a folder, its folder is missing, or the disk is full. The error names ``path``.
+    """
+    path = Path(os.path.realpath(path))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    try:
+        handle, temporary = _locked_temporary(path)
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from None
+    try:
+        with naming(path, temporary):
+            yield temporary
+            temporary.chmod(0o666 & ~_umask())
+            if durable:
+                _sync(temporary)
+            temporary.replace(path)
+            if durable:
+                _sync(path.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        os.close(handle)
+
+
+def _locked_temporary(path: Path) -> tuple[int, Path]:
+    """Return a new temporary file in the folder of ``path``, locked while this process lives."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        if locked(handle) and os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)  # another process just removed it as abandoned
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files of killed writers from a folder.
+
+    A writer holds a lock (flock) on its temporary file. The kernel, or an NFS server, drops it
+    when the writer dies. Without locks, a file is removed a day after its last change.
+    """
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if _TEMPORARY.fullmatch(entry.name):
+                with abandoned(Path(entry.path)) as is_abandoned, contextlib.suppress(OSError):
+                    if is_abandoned:
+                        os.unlink(entry.path)  # noqa: PTH108 - quicker
+
+
+@contextlib.contextmanager
+def abandoned(path: Path) -> Iterator[bool]:
+    """Lock a regular file that no living process has locked; yield whether that succeeded."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _is_abandoned(handle)
+    finally:
+        os.close(handle)
+
+
+def _is_abandoned(handle: int) -> bool:
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return _is_old(status)
+    return True
+
+
+def is_old(path: Path) -> bool:
+    """Say whether a path exists and has not changed for a day."""
+    try:
+        return _is_old(path.lstat())
+    except OSError:
+        return False
+
+
+def _is_old(status: os.stat_result) -> bool:
+    return time.time() - status.st_mtime > _DAY_S
+
+
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write a text file atomically."""
+    with replacing(path, durable=durable) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_parquet(path: Path, table: "pa.Table", *, durable: bool = True) -> None:
+    """Write a Parquet file atomically."""
+    import pyarrow.parquet as pq
+
+    with replacing(path, durable=durable) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,1 +1,0 @@
-"""Sentences made from findings."""

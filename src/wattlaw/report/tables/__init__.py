@@ -1,1 +1,0 @@
-"""Tables of a report, from findings; text only."""

@@ -1,0 +1,1 @@
+"""One module per topic of the report: its tables, and its sentences in the summary."""

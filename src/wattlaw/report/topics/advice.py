@@ -1,0 +1,230 @@
+"""What to run: the recommendation of each workload, the Pareto front, and the next doubling."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from wattlaw.analysis.advice.advice import Advice
+from wattlaw.analysis.advice.option import Option, Quantity
+from wattlaw.analysis.caps.limits import LIMITS, Limit
+from wattlaw.analysis.findings import Findings
+from wattlaw.formatting import (
+    ENERGY_UNITS,
+    LIMIT_NAMES,
+    MISSING,
+    TIME_UNITS,
+    Units,
+    choose_unit,
+    energy,
+    estimate,
+    limit_label,
+    number,
+    percent,
+    plural,
+    sentence,
+    time,
+)
+from wattlaw.report.topics.measured import worker_noun
+from wattlaw.report.topics.table import Column, Table, build_table, text_column
+
+_COMMAND = "wattlaw advise STORE --workload W --json"
+#: Start of the warning about variants that were left out.
+_VARIANTS = "The runs are of "
+
+
+class _Row(NamedTuple):
+    advice: Advice
+    option: Option
+
+
+def recommended(findings: Findings) -> Table | None:
+    """Return the recommended setting of each workload."""
+    rows = [_Row(advice, advice.recommended) for advice in findings.advice if advice.recommended]
+    return build_table(
+        "recommended",
+        "What to run, by workload",
+        _columns(findings, rows),
+        rows,
+        note="Without a deadline or a budget. Batch: of a worker / of all. Time and energy of an "
+        "epoch have 95 % intervals; training is all epochs, without evaluation.",
+        command=_COMMAND,
+    )
+
+
+def front(findings: Findings) -> Table | None:
+    """Return the Pareto front of time and energy of each workload."""
+    rows = [_Row(advice, option) for advice in findings.advice for option in advice.pareto]
+    return build_table(
+        "pareto",
+        "Pareto front of time and energy",
+        _columns(findings, rows),
+        rows,
+        note="No other setting is both faster and uses less energy. Settings that were left out "
+        "for their quality do not count.",
+        command=_COMMAND,
+    )
+
+
+def doublings(findings: Findings) -> Table | None:
+    """Return the effect of twice the recommended GPUs on time and energy."""
+    pairs = [(advice, advice.next_doubling) for advice in findings.advice if advice.next_doubling]
+    rows = [(_Row(advice, doubling.option), doubling) for advice, doubling in pairs]
+    options = [doubling.option for _, doubling in pairs]
+    amounts = [
+        _amounts("training time", options, "train_time_s", TIME_UNITS),
+        _amounts("training energy", options, "train_energy_j", ENERGY_UNITS),
+    ]
+    columns = [
+        text_column("workload", lambda row: row[0].advice.workload),
+        Column("from N", lambda row: number(row[1].of.gpus)),
+        Column("to N", lambda row: number(row[1].option.gpus)),
+        Column("time", lambda row: percent(row[1].time_ratio)),
+        Column("energy", lambda row: percent(row[1].energy_ratio)),
+        *(Column(amount.heading, lambda row, cell=amount.cell: cell(row[0])) for amount in amounts),
+        text_column("known by", lambda row: _known_by(row[0])),
+    ]
+    return build_table(
+        "doublings",
+        "Effect of the next doubling of GPUs (100 %: no change)",
+        columns,
+        rows,
+        command=_COMMAND,
+    )
+
+
+def rationale(findings: Findings) -> tuple[str, ...]:
+    """Return why each setting is recommended, what was counted, and all warnings."""
+    texts = [
+        (advice.workload, sentence(text))
+        for advice in findings.advice
+        for text in (advice.reason, f"Counted: {advice.counted}", *advice.warnings)
+    ]
+    texts += [(workload, f"no advice: {reason}") for workload, reason in findings.advice_refusals]
+    return tuple(merge_equal(texts, len(findings.advice)))
+
+
+def advice_sentences(findings: Findings) -> Iterator[str]:
+    """Yield the recommendation of each workload, its reason, and the first warning."""
+    for advice in findings.advice:
+        option = advice.recommended
+        if option is None:
+            yield f"{advice.workload}: nothing is recommended. {advice.reason}"
+            continue
+        text = f"{advice.workload}: {_setting(findings, advice.worker, option)}: "
+        text += time(option.epoch_time_s)
+        if option.energy_j is not None:
+            text += f" and {energy(option.energy_j)}"
+        text += " per epoch" + (" (measured once)" if option.repeats == 1 else "")
+        variants = any(warning.startswith(_VARIANTS) for warning in advice.warnings)
+        yield f"{text}.{' Runs of other variants of this job were left out.' if variants else ''}"
+    workloads = len(findings.advice)
+    chosen = [advice for advice in findings.advice if advice.recommended]
+    subject = "This setting has " if len(chosen) == 1 else "Each recommended setting has "
+    for text in merge_equal([(advice.workload, advice.reason) for advice in chosen], workloads):
+        of_all = text.startswith("It has ")
+        yield text.replace("It has ", subject if of_all else "the recommended setting has ", 1)
+    warnings = [
+        (advice.workload, warning)
+        for advice in findings.advice
+        for warning in [w for w in advice.warnings if not w.startswith(_VARIANTS)][:1]
+    ]
+    yield from merge_equal(warnings, workloads)
+    for workload, reason in findings.advice_refusals:
+        yield f"{workload}: no advice: {reason}."
+
+
+def merge_equal(texts: Sequence[tuple[str, str]], count: int) -> list[str]:
+    """Return each text of (name, text) once, after its names unless these are all ``count``."""
+    names: dict[str, dict[str, None]] = {}
+    for name, text in texts:
+        names.setdefault(text, {})[name] = None
+    return [
+        text if len(of_text) == count else f"{', '.join(of_text)}: {text}"
+        for text, of_text in names.items()
+    ]
+
+
+def _setting(findings: Findings, worker: str, option: Option) -> str:
+    """Return an option's setting without what is the same in all runs."""
+    setting, differing = option.setting, findings.differing
+    parts = [plural(option.gpus, worker)]
+    parts += [limit_label(kind, setting[kind]) for kind in LIMITS if kind in differing]
+    if setting["local_batch"] is not None:
+        parts.append(f"batch {setting['local_batch']} each ({setting['global_batch']} in all)")
+    parts += [
+        str(setting[name])
+        for name in ("precision", "hardware")
+        if name in differing and setting[name]
+    ]
+    return ", ".join(parts)
+
+
+def _columns(findings: Findings, rows: Sequence[_Row]) -> list[Column]:
+    differing = [name for name in ("hardware", "precision") if name in findings.differing]
+    options = [row.option for row in rows]
+    hours = Column(f"{worker_noun(findings)}-hours", lambda row: number(row.option.gpu_hours.mean))
+    # The page is narrow: cost and carbon replace the GPU-hours.
+    has_footprint = any(row.advice.footprint for row in rows)
+    return [
+        text_column("workload", lambda row: row.advice.workload),
+        *(_setting_column(name) for name in differing),
+        Column("N", lambda row: number(row.option.gpus)),
+        *(_limit_column(kind) for kind in LIMITS if kind in findings.differing),
+        Column("batch", _batch),
+        _amounts("epoch time", options, "epoch_time_s", TIME_UNITS),
+        _amounts("epoch energy", options, "energy_j", ENERGY_UNITS),
+        Column("epochs", lambda row: estimate(row.option.epochs)),
+        _amounts("training time", options, "train_time_s", TIME_UNITS),
+        _amounts("training energy", options, "train_energy_j", ENERGY_UNITS),
+        *([] if has_footprint else [hours]),
+        Column("cost", lambda row: _footprint(row, "cost")),
+        Column("kg CO2e", lambda row: _footprint(row, "co2_kg")),
+        text_column("known by", _known_by),
+    ]
+
+
+def _amounts(heading: str, options: Sequence[Option], name: str, units: Units) -> Column:
+    """Return a column in the unit of its median.
+
+    The interval of training is shown only if the number of epochs has one.
+    """
+    quantities = [getattr(option, name) for option in options]
+    size, unit = choose_unit([q.mean for q in quantities if q is not None], units)
+
+    def cell(row: _Row) -> str:
+        quantity = getattr(row.option, name)
+        epochs = row.option.epochs
+        of_training = quantity is not None and name.startswith("train_")
+        if of_training and epochs.low in (None, epochs.high):
+            quantity = Quantity(quantity.mean)
+        return estimate(quantity, size=size)
+
+    return Column(f"{heading} ({unit})", cell)
+
+
+def _batch(row: _Row) -> str:
+    setting = row.option.setting
+    return " / ".join(number(setting[name], 9) for name in ("local_batch", "global_batch"))
+
+
+def _setting_column(name: str) -> Column:
+    return text_column(name, lambda row: row.option.setting[name] or MISSING)
+
+
+def _limit_column(kind: Limit) -> Column:
+    return text_column(LIMIT_NAMES[kind], lambda row: limit_label(kind, row.option.setting[kind]))
+
+
+def _known_by(row: _Row) -> str:
+    option = row.option
+    if option.measured:
+        return "measured" if option.repeats != 1 else "measured once"
+    return f"{option.law} law" + (", beyond its range" if option.extrapolates else "")
+
+
+def _footprint(row: _Row, name: str) -> str:
+    quantity: Any = getattr(row.option, name)
+    if quantity is None:
+        return MISSING
+    currency = row.advice.footprint.currency if row.advice.footprint else None
+    unit = f" {currency}" if name == "cost" and currency else ""
+    return f"{number(quantity.mean)}{unit}"

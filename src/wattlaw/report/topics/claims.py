@@ -1,0 +1,64 @@
+"""Published claims of the two studies, tested on these data."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from wattlaw.analysis.claims.verdicts import CONTRADICTED, NOT_DECIDABLE, SUPPORTED, Claim
+from wattlaw.analysis.findings import Findings
+from wattlaw.reference.published import SOURCES
+from wattlaw.report.topics.table import Table, build_table, text_column
+
+_COMMAND = "wattlaw claims STORE --json"
+#: The summary names so many supported claims.
+_MAX_NAMED = 4
+
+
+def verdicts(claims: Sequence[Claim], study: str) -> Table | None:
+    """Return the claims of a study with verdict and evidence."""
+    columns = [
+        text_column("claim", lambda claim: claim.claim),
+        text_column("verdict here", lambda claim: claim.verdict),
+        text_column("evidence", lambda claim: claim.evidence),
+        text_column("tested as", lambda claim: claim.criterion),
+    ]
+    return build_table(
+        f"claims-{study}",
+        f"Claims of {SOURCES[study].name}, tested on these data",
+        columns,
+        [claim for claim in claims if claim.study == study],
+        note="Supported: one-sided tests at 5 % show the effect inside the tested range. "
+        "Contradicted: they show it outside. Not decidable: neither, or it was not measured.",
+        command=_COMMAND,
+        max_open_rows=40,
+    )
+
+
+def by_workload(claims: Sequence[Claim]) -> Table | None:
+    """Return the verdict of each workload on each claim."""
+    columns = [
+        text_column("claim", lambda row: row[0].claim),
+        text_column("runs of", lambda row: row[1].label),
+        text_column("verdict", lambda row: row[1].verdict),
+        text_column("evidence", lambda row: row[1].evidence),
+    ]
+    rows = [(claim, part) for claim in claims for part in claim.workloads]
+    return build_table("claims_by_workload", "Claims by workload", columns, rows, command=_COMMAND)
+
+
+def claim_sentences(findings: Findings, claims: Sequence[Claim]) -> Iterator[str]:
+    """Yield how many claims of each study have which verdict, and name some of them."""
+    for study in dict.fromkeys(claim.study for claim in claims):
+        of_study = [claim for claim in claims if claim.study == study]
+        counts = Counter(claim.verdict for claim in of_study)
+        text = (
+            f"Of {len(of_study)} claims of {SOURCES[study].name}: {counts[SUPPORTED]} supported, "
+            f"{counts[CONTRADICTED]} contradicted, {counts[NOT_DECIDABLE]} not decidable from "
+            "these data."
+        )
+        if "estimated" in (findings.energy or ""):
+            text += " Energies are estimated, so claims about energy are not tested by measurement."
+        for verdict, most in ((CONTRADICTED, len(of_study)), (SUPPORTED, _MAX_NAMED)):
+            named = [claim.claim.rstrip(".") for claim in of_study if claim.verdict == verdict]
+            if 0 < len(named) <= most:
+                text += f" {verdict.capitalize()}: {'; '.join(named)}."
+        yield text

@@ -1,0 +1,184 @@
+"""Data quality: runs that are not done, interruptions, and verdicts on energies."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from wattlaw.analysis.findings import Findings
+from wattlaw.formatting import number, percent, plural
+from wattlaw.report.topics.measured import energy_reasons, interruption_note, suspect_note
+from wattlaw.report.topics.table import Column, Table, build_table, number_column, text_column
+
+_NOT_TIMED = "done, not timed"
+_MAX_RUN_IDS = 3
+_COMMAND = "wattlaw status STORE --json"
+_VERDICTS = {
+    "suspect": "is suspect",
+    "partial": "covers only a part of their windows, and is left out",
+    "implausible": "is physically impossible, and is left out",
+}
+
+
+def not_done(findings: Findings) -> Table | None:
+    """Return the runs that are failed, interrupted, skipped or not started, with reasons."""
+    columns = [
+        text_column("run", "run_id"),
+        text_column("status", "status"),
+        text_column("workload", "workload"),
+        number_column("N", "gpus"),
+        number_column("global batch", "global_batch", 9),
+        number_column("repeat", "repeat"),
+        text_column("reason", "reason"),
+    ]
+    order = {"failed": 0, "interrupted": 1, "skipped": 2}
+    return build_table(
+        "not_done",
+        "Runs that are not done",
+        columns,
+        findings.not_done.to_dict("records"),
+        command=_COMMAND,
+        rank=lambda row: order.get(row["status"], 3),
+    )
+
+
+def reasons(findings: Findings) -> Table | None:
+    """Return how many runs are in no result, by reason, with the first few run ids.
+
+    They are not done, or done without a training window that counts.
+    """
+    not_timed = findings.not_timed.assign(status=_NOT_TIMED)
+    if len(findings.not_done) <= 1 and not_timed.empty:
+        return None
+    columns = ["run_id", "status", "reason"]
+    runs = pd.concat([findings.not_done[columns], not_timed[columns]], ignore_index=True)
+    counts = (
+        runs.assign(reason=runs["reason"].fillna("no reason stored"))
+        .groupby(["status", "reason"], as_index=False)
+        .agg(size=("run_id", "size"), run_ids=("run_id", _first_ids))
+        .sort_values("size", ascending=False, kind="stable")
+    )
+    return build_table(
+        "reasons",
+        "Why runs are in no result",
+        [
+            text_column("status", "status"),
+            text_column("reason", "reason"),
+            number_column("runs", "size"),
+            text_column("run ids", "run_ids"),
+        ],
+        counts.to_dict("records"),
+        max_rows=20,
+        rank=lambda row: row["status"] != _NOT_TIMED,
+        command=_COMMAND,
+    )
+
+
+def _first_ids(run_ids: pd.Series) -> str:
+    return ", ".join(run_ids.iloc[:_MAX_RUN_IDS]) + (", …" if len(run_ids) > _MAX_RUN_IDS else "")
+
+
+def verdicts(findings: Findings) -> Table | None:
+    """Return what was counted as energy, from which source, with which verdict."""
+    runs = findings.runs
+    if runs.empty:
+        return None
+    table = pd.DataFrame(
+        {
+            "hardware": runs["hardware"].fillna("unknown"),
+            "scope": runs["energy_scope"].fillna("nothing"),
+            "source": runs["energy_source"].fillna("none"),
+            "verdict": runs["energy_verdict"].fillna("unavailable"),
+        }
+    )
+    counts = table.groupby([*table.columns], as_index=False).size()
+    counts = counts.sort_values("size", ascending=False, kind="stable")
+    columns = [
+        text_column("hardware", "hardware"),
+        text_column("counted", "scope"),
+        text_column("source", "source"),
+        text_column("verdict", "verdict"),
+        number_column("runs", "size"),
+        Column("share of runs", lambda row: percent(row["size"] / len(runs))),
+    ]
+    return build_table(
+        "verdicts",
+        "Energy: what was counted, from which source, with which verdict",
+        columns,
+        counts.to_dict("records"),
+        note="ok: counter and power samples agree, if both exist. suspect: used, and marked, since "
+        f"a check failed.{suspect_note(findings)} partial, implausible (physically impossible) and "
+        "unavailable: not used; the run has times but no energy. Energies that count different "
+        "things are never averaged, compared or fitted together.",
+    )
+
+
+def repeats(findings: Findings) -> Table | None:
+    """Return how often settings were repeated."""
+    counts = findings.cells.groupby(["workload", "n"], as_index=False).size()
+    columns = [
+        text_column("workload", "workload"),
+        number_column("repeats of a setting", "n"),
+        number_column("settings", "size"),
+    ]
+    return build_table(
+        "repeats",
+        "Repeats",
+        columns,
+        counts.to_dict("records"),
+        note="A setting that was run once has no interval of its own.",
+    )
+
+
+def status_sentences(findings: Findings) -> Iterator[str]:
+    """Yield how many runs have which status, were interrupted, and how far clocks differed."""
+    total = sum(findings.statuses.values())
+    counts = ", ".join(f"{count:,} {status}" for status, count in sorted(findings.statuses.items()))
+    yield f"{total:,} runs: {counts}." if total else "There is no run."
+    if findings.not_done.empty and total:
+        yield "Every run is done."
+    sites = findings.sites
+    if sites.interrupted_runs:
+        was = "was" if sites.interrupted_runs == 1 else "were"
+        yield (
+            f"{plural(sites.interrupted_runs, 'run')} {was} interrupted "
+            f"({plural(sites.interruptions, 'time')} in total) and continued later."
+            f"{interruption_note(findings)}"
+        )
+    if sites.clock_offset_max_s is not None:
+        yield (
+            f"The clocks of hosts were compared in {plural(sites.clock_runs, 'run')}: they differ "
+            f"by at most {number(1e3 * sites.clock_offset_max_s)} ms, uncertainty included. The "
+            "windows and samples of a host use its own clock, so no time or energy of a window "
+            "depends on it."
+        )
+
+
+def caveat_sentences(findings: Findings) -> Iterator[str]:
+    """Yield what limits the trust in the results."""
+    others = {name: count for name, count in findings.statuses.items() if name != "done"}
+    if others:
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))
+        yield f"{counts} of {plural(sum(findings.statuses.values()), 'run')}: not in any result."
+    runs = findings.runs
+    for verdict, text in _VERDICTS.items():
+        count = int((runs["energy_verdict"] == verdict).sum())
+        if count:
+            reasons = "; ".join(energy_reasons(findings, verdict))
+            details = f": {reasons}" if reasons else ""
+            yield f"The energy of {plural(count, 'run')} {text}{details}."
+    if findings.energy is not None and runs["energy_per_epoch_j"].isna().any():
+        count = int(runs["energy_per_epoch_j"].isna().sum())
+        has = "has" if count == 1 else "have"
+        yield f"{count} of {plural(len(runs), 'run')} {has} no energy that counts."
+    if runs["energy_is"].nunique() > 1:
+        yield "Energies count different things: compare only those that count the same."
+    once = int((findings.cells["n"] == 1).sum())
+    if once:
+        settings = plural(len(findings.cells), "setting")
+        was = "was" if once == 1 else "were"
+        yield f"{once} of {settings} {was} run once: their uncertainty is not known."
+    simulated = runs["launcher"] == "simulated"
+    if simulated.any():
+        which = "All" if simulated.all() else "Some"
+        yield f"{which} runs are simulated: from a model of a cluster, not measured."
+    yield from findings.notes[:2]

@@ -1,0 +1,227 @@
+"""Energy against GPU-hours: the factor of each workload and hardware, and what it depends on."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from wattlaw.analysis.caps.limits import LIMITS, Limit
+from wattlaw.analysis.findings import Findings
+from wattlaw.formatting import (
+    JOULE_UNITS,
+    LIMIT_NAMES,
+    MISSING,
+    choose_unit,
+    interval,
+    known,
+    limit_label,
+    number,
+    p_value,
+    with_interval,
+)
+from wattlaw.report.topics.measured import suspect_note, worker_noun
+from wattlaw.report.topics.table import (
+    Column,
+    Table,
+    build_table,
+    estimate_column,
+    interval_column,
+    number_column,
+    text_column,
+)
+
+#: Energy is proportional to GPU-hours if the exponent is 1 within this margin.
+_MARGIN = 0.05
+#: The summary quotes so many laws.
+_MAX_QUOTED_LAWS = 3
+_LEVEL = re.compile(r"C\((\w+)\)\[T\.(.*)\]", re.DOTALL)
+_TERMS = {
+    "Intercept": "constant",
+    "log_samples": "elasticity of samples per GPU-hour",
+    "log_steps": "elasticity of steps per GPU-hour",
+}
+
+
+def factors(findings: Findings) -> Table | None:
+    """Return the factor between energy and GPU-hours, per workload and hardware."""
+    noun = worker_noun(findings)
+    columns = [
+        *_group_columns(findings),
+        text_column("energy is", "energy_is"),
+        number_column(f"factor (W per {noun})", "factor_w", 4),
+        interval_column("95 % interval", "factor_w", 4),
+        number_column("R²", "r2_origin", 4),
+        number_column("settings", "n"),
+        Column(f"{noun}-hours per epoch", lambda row: interval(row["hours_min"], row["hours_max"])),
+        text_column("note", "note"),
+    ]
+    return build_table(
+        "factors",
+        f"Energy factor by workload and hardware: E = factor · {noun}-hours",
+        columns,
+        _laws(findings).to_dict("records"),
+        note=f"The slope through the origin: mean power of a {noun} (and its share of the host, "
+        f"where that is counted) while training.{suspect_note(findings)}",
+    )
+
+
+def forms(findings: Findings) -> Table | None:
+    """Return whether energy is proportional to GPU-hours: three forms of the law."""
+    laws = _laws(findings)
+    size, unit = choose_unit(laws["intercept_j"], JOULE_UNITS)
+    columns = [
+        *_group_columns(findings),
+        text_column("proportional", _proportional),
+        text_column("best form", "best"),
+        number_column("R² through origin", "r2_origin", 4),
+        Column(f"intercept ({unit})", lambda row: with_interval(
+            *(row[f"intercept_j{end}"] / size for end in ("", "_low", "_high")))),
+        number_column("R² with intercept", "r2_intercept", 4),
+        estimate_column("exponent", "exponent"),
+        number_column("R² of the power law", "r2_log_log", 4),
+    ]  # fmt: skip
+    return build_table(
+        "energy_forms",
+        f"Is energy proportional to {worker_noun(findings)}-hours?",
+        columns,
+        laws.to_dict("records"),
+        note="Proportional: yes if the 95 % interval of the exponent is within "
+        f"{_MARGIN:g} of 1; no if it does not contain 1; else the data cannot tell. Best form: "
+        "lowest AICc.",
+    )
+
+
+def without_law(findings: Findings) -> Table | None:
+    """Return the groups without an energy law, with the reason."""
+    laws = findings.energy_laws
+    columns = [
+        *_group_columns(findings),
+        text_column("energy is", "energy_is"),
+        text_column("reason", "reason"),
+    ]
+    rows = laws[laws["reason"].notna()].to_dict("records")
+    return build_table("without_energy_law", "Energies without a law", columns, rows)
+
+
+def drifts(findings: Findings) -> Table | None:
+    """Return the drift of the factor with the number of GPUs in each series."""
+    columns = [
+        text_column("series", "series"),
+        Column("N", lambda row: f"{number(row['gpus_min'])} to {number(row['gpus_max'])}"),
+        number_column("factor at the smallest N (W)", "factor_first_w"),
+        number_column("at the largest (W)", "factor_last_w"),
+        number_column("slope of ln factor on ln N", "slope", 2),
+        interval_column("95 % interval", "slope", 2),
+        Column("p", lambda row: p_value(row["p_value"])),
+        text_column("verdict", "verdict"),
+        text_column("reason", "why"),
+    ]
+    return build_table(
+        "drifts",
+        "Drift of the energy factor with N",
+        columns,
+        findings.factor_drift.to_dict("records"),
+        note="No drift: the interval contains 0 and is within 2 % per doubling of N.",
+        rank=lambda row: re.search(r" (W|MHz)(,|$)", str(row["series"])) is not None,
+    )
+
+
+def factor_terms(findings: Findings) -> Table | None:
+    """Return the terms of the regression of the factor."""
+    model = findings.factor_model
+    if model is None:
+        return None
+    columns = [
+        text_column("term", lambda row: _term(row["term"])),
+        number_column("estimate", "estimate"),
+        number_column("SE", "se", 2),
+        Column("95 % interval", lambda row: interval(row["low"], row["high"])),
+        Column("p", lambda row: p_value(row["p_value"])),
+    ]
+    return build_table(
+        "factor_terms",
+        "What the energy factor depends on (ln factor as a sum of terms)",
+        columns,
+        model.terms.to_dict("records"),
+        note=f"{model.energy_is}; {model.n} runs of {model.settings} settings, R² "
+        f"{number(model.r2)}. An elasticity of 0.1 means that twice the rate uses 2^0.1 = 1.07 "
+        "times the energy per GPU-hour. Standard errors account for what repeats share.",
+    )
+
+
+def energy_sentences(findings: Findings) -> Iterator[str]:
+    """Yield what is counted, the factor of each workload and hardware, and its drift."""
+    if findings.energy is None:
+        yield (
+            "Energy was not measured: no meter was available. measure.assume_cpu_w gives an "
+            "estimate, marked as one."
+        )
+        return
+    text = f"Energies count: {findings.energy}."
+    if "estimated" in findings.energy:
+        text += " Estimated means busy cores times assumed watts: not a measurement."
+    if "simulated" in findings.energy:
+        text += " Simulated means from a model of a device: not a measurement."
+    yield text
+    noun = worker_noun(findings)
+    laws = _laws(findings)
+    for row in laws.iloc[:_MAX_QUOTED_LAWS].to_dict("records"):
+        factor = with_interval(row["factor_w"], row["factor_w_low"], row["factor_w_high"])
+        power = with_interval(row["exponent"], row["exponent_low"], row["exponent_high"])
+        yield (
+            f"{_group(row)}: {factor} W per {noun}; energy grows with {noun}-hours to the power "
+            f"{power} ({number(row['hours_min'])} to {number(row['hours_max'])} {noun}-hours per "
+            f"epoch, R² {number(row['r2_log_log'], 4)})."
+        )
+    rest = laws.iloc[_MAX_QUOTED_LAWS:]
+    if len(rest) == 1:
+        row = rest.iloc[0].to_dict()
+        yield f"{_group(row)}: {number(row['factor_w'])} W per {noun}."
+    elif len(rest):
+        yield (
+            f"{len(rest)} more (of other workloads, hardware, caps or clocks): between "
+            f"{number(rest['factor_w'].min())} W and {number(rest['factor_w'].max())} W per {noun}."
+        )
+    drifts = findings.factor_drift["verdict"].value_counts()
+    if len(drifts):
+        counts = ", ".join(f"{verdict} in {count}" for verdict, count in drifts.items())
+        yield f"Watts per {noun} with more {noun}s: {counts} of {drifts.sum()} series."
+
+
+def _laws(findings: Findings) -> Any:
+    laws = findings.energy_laws
+    return laws[laws["reason"].isna()]
+
+
+def _group(row: dict[Any, Any]) -> str:
+    """Return workload, hardware and limits of a law."""
+    limits = [limit_label(kind, row[kind]) for kind in LIMITS if known(row[kind])]
+    return ", ".join([f"{row['workload']} on {row['hardware']}", *limits])
+
+
+def _group_columns(findings: Findings) -> list[Column]:
+    """Return the columns of workload, hardware and each limit of any energy law."""
+    laws = findings.energy_laws
+    return [
+        text_column("workload", "workload"),
+        text_column("hardware", "hardware"),
+        *(_limit_column(kind) for kind in LIMITS if laws[kind].notna().any()),
+    ]
+
+
+def _limit_column(kind: Limit) -> Column:
+    return text_column(LIMIT_NAMES[kind], lambda row: limit_label(kind, row[kind]))
+
+
+def _term(name: str) -> str:
+    if level := _LEVEL.fullmatch(name):
+        return f"{level[1]} {level[2]}"
+    return _TERMS.get(name, name)
+
+
+def _proportional(row: dict[str, Any]) -> str:
+    low, high = row["exponent_low"], row["exponent_high"]
+    if not (known(low) and known(high)):
+        return MISSING
+    if low >= 1 - _MARGIN and high <= 1 + _MARGIN:
+        return "yes"
+    return "cannot tell" if low <= 1 <= high else "no"

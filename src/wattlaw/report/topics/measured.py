@@ -1,0 +1,199 @@
+"""Measurements by setting: repeats as mean with interval."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
+from wattlaw.formatting import (
+    JOULE_UNITS,
+    LIMIT_UNITS,
+    MISSING,
+    TIME_UNITS,
+    choose_unit,
+    interval,
+    known,
+    number,
+    plural,
+    setting_label,
+    with_interval,
+)
+from wattlaw.report.topics.table import Column, Table, build_table, number_column, text_column
+
+_SETTINGS = "wattlaw export STORE settings -o settings.csv"
+_THROTTLED = " Throttled by cap: share of time in which the power limit lowered the clocks."
+
+
+def settings(findings: Findings) -> Table | None:
+    """Return time, speed, energy and quality of each setting."""
+    cells = with_labels(findings.cells, findings.differing)
+    size, unit = choose_unit(cells["energy_per_epoch_j"], JOULE_UNITS)
+    seconds, time_unit = choose_unit(cells["epoch_time_s"], TIME_UNITS)
+    columns = [
+        *setting_columns(findings.differing),
+        number_column("local batch", "local_batch", 9),
+        number_column("runs", "n"),
+        scaled_column(f"{time_unit} per epoch", "epoch_time_s", seconds),
+        Column("95 % interval", lambda row: interval(
+            *(row[f"epoch_time_s_{end}"] / seconds for end in ("low", "high")))),
+        number_column("samples/s", "samples_per_s"),
+        scaled_column(f"{unit} per epoch", "energy_per_epoch_j", size),
+        text_column("energy is", lambda row: row["energy_is"] or "not available"),
+        number_column("metric", "metric", 4),
+    ]  # fmt: skip
+    return build_table(
+        "settings",
+        "Measurements by setting (mean over repeats)",
+        columns,
+        cells.to_dict("records"),
+        note="N: workers (GPUs, or CPU processes where there is no GPU). Time per epoch: "
+        f"training windows after warm-up, without evaluation.{interruption_note(findings)}",
+        command=_SETTINGS,
+        rank=limit_count,
+    )
+
+
+def efficiency(findings: Findings) -> Table | None:
+    """Return energy per sample and step, energy-delay products and GPU-hours by setting."""
+    cells = with_labels(findings.cells, findings.differing)
+    cells = cells[cells["energy_per_epoch_j"].notna()]
+    if cells.empty:
+        return None
+    noun = worker_noun(findings)
+    has_power = cells["power_per_gpu_w"].notna().any()
+    size, unit = choose_unit(cells["energy_per_epoch_j"], JOULE_UNITS)
+    sample_size, sample_unit = choose_unit(cells["energy_per_sample_j"], JOULE_UNITS)
+    step_size, step_unit = choose_unit(cells["energy_per_step_j"], JOULE_UNITS)
+    columns = [
+        *setting_columns(findings.differing),
+        Column(f"{unit} per epoch (95 % interval)", lambda row: with_interval(
+            *(row[f"energy_per_epoch_j{end}"] / size for end in ("", "_low", "_high")))),
+        scaled_column(f"{sample_unit} per sample", "energy_per_sample_j", sample_size),
+        scaled_column(f"{step_unit} per step", "energy_per_step_j", step_size),
+        number_column(f"{noun}-hours per epoch", "gpu_hours_per_epoch"),
+        number_column("W per GPU", "power_per_gpu_w"),
+        scaled_column(f"E·T ({unit} s)", "energy_delay_js", size),
+        scaled_column(f"E·T² ({unit} s²)", "energy_delay2_js2", size),
+        text_column("energy is", "energy_is"),
+    ]  # fmt: skip
+    return build_table(
+        "efficiency",
+        "Energy by setting (mean over repeats)",
+        columns,
+        cells.to_dict("records"),
+        note="E·T and E·T²: energy-delay products of an epoch (Gonzalez and Horowitz 1996); lower "
+        "is better."
+        + (" W per GPU: of the GPUs alone." if has_power else "")
+        + suspect_note(findings),
+        command=_SETTINGS,
+        rank=limit_count,
+    )
+
+
+def utilisation(findings: Findings) -> Table | None:
+    """Return GPU utilisation by setting; None where no run has it."""
+    cells = with_labels(findings.cells, findings.differing)
+    cells = cells[cells[["sm_util_mean", "mem_util_mean"]].notna().any(axis=1)]
+    columns = [
+        *setting_columns(findings.differing),
+        number_column("SM utilisation", "sm_util_mean"),
+        number_column("CV of SM utilisation", "sm_util_cv"),
+        number_column("memory utilisation", "mem_util_mean"),
+        number_column("CV of memory utilisation", "mem_util_cv"),
+        number_column("SM clock (MHz)", "sm_clock_mean_mhz", 4),
+        number_column("throttled by cap", "power_throttle_share"),
+        number_column("runs", "n"),
+    ]
+    return build_table(
+        "utilisation",
+        "Utilisation by setting (shares of time, 0 to 1; mean over repeats)",
+        columns,
+        cells.to_dict("records"),
+        note="CV: coefficient of variation over all samples of a run's training windows."
+        + (_THROTTLED if cells["power_throttle_share"].notna().any() else ""),
+        command=_SETTINGS,
+        rank=limit_count,
+    )
+
+
+def interruption_note(findings: Findings) -> str:
+    """Return a sentence on the windows that interruptions excluded; empty if there are none."""
+    epochs = findings.epochs[findings.epochs["run_id"].isin(findings.runs["run_id"])]
+    count = int((epochs["interrupted"].astype(bool) & (epochs["phase"] == "train")).sum())
+    if not count:
+        return ""
+    return f" Left out: {plural(count, 'training window')} during or after an interruption."
+
+
+def setting_columns(differing: Sequence[str]) -> list[Column]:
+    """Return the columns that name the setting of a row of ``with_labels``."""
+    others = (name for name in differing if name != "workload")
+    return [
+        text_column("workload", "workload"),
+        *(text_column(name.removesuffix("_w").removesuffix("_mhz").replace("_", " "), name)
+          for name in others),
+        number_column("N", "gpus"),
+        number_column("global batch", "global_batch", 9),
+    ]  # fmt: skip
+
+
+def with_labels(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
+    """Return rows whose settings that differ are text: caps with unit, options cut short."""
+    labels = {}
+    for name in differing:
+        if name in JSON_COLUMNS:
+            cut = differing_options(rows[name])
+            labels[name] = rows[name].map(lambda value, cut=cut: setting_label(
+                "options", cut[value]) if isinstance(value, str) else MISSING)  # fmt: skip
+        elif name in LIMITS:
+            unit = LIMIT_UNITS[name]
+            labels[name] = rows[name].map(
+                lambda value, unit=unit: f"{value:g} {unit}" if known(value) else "none"
+            )
+        elif name != "workload":
+            labels[name] = rows[name].map(
+                lambda value: value if isinstance(value, str) else number(value)
+            )
+    limits = rows[[name for name in LIMITS if name in rows]]
+    return rows.assign(**labels, _limits=limits.notna().sum(axis=1))
+
+
+def limit_count(row: dict[str, Any]) -> int:
+    """Return how many limits a row of ``with_labels`` has, as the rank of the row."""
+    return int(row["_limits"])
+
+
+def scaled_column(heading: str, key: str, size: float) -> Column:
+    """Return a column of energies or times in a unit of this size."""
+    return Column(heading, lambda row: number(row[key] / size) if known(row[key]) else MISSING)
+
+
+def worker_noun(findings: Findings) -> str:
+    """Return what the runs' workers are: GPUs if any was measured, else workers."""
+    has_gpus = findings.runs[["sm_util_mean", "gpu_energy_per_epoch_j"]].notna().any(axis=None)
+    return "GPU" if has_gpus else "worker"
+
+
+def energy_reasons(findings: Findings, verdict: str, most: int = 3) -> list[str]:
+    """Return the stored reasons for a verdict on energies, the most frequent first."""
+    epochs = findings.epochs
+    if "energy_reason" not in epochs:
+        return []
+    run_ids = findings.runs.loc[findings.runs["energy_verdict"] == verdict, "run_id"]
+    rows = epochs[
+        epochs["run_id"].isin(run_ids)
+        & (epochs["phase"] == "train")
+        & (epochs["energy_verdict"] == verdict)
+        & epochs["energy_reason"].notna()
+    ]
+    by_run = rows[["run_id", "energy_reason"]].drop_duplicates()
+    return [str(reason) for reason in by_run["energy_reason"].value_counts().index[:most]]
+
+
+def suspect_note(findings: Findings) -> str:
+    """Return a sentence on why energies are suspect; empty if none is."""
+    reasons = energy_reasons(findings, "suspect")
+    return f" Suspect energies: {'; '.join(reasons)}." if reasons else ""

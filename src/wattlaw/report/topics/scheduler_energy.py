@@ -1,0 +1,108 @@
+"""Energy by the scheduler's accounting, next to the measured energy."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.groups import groups
+from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.analysis.scheduler_energy import ALIKE, Agreement, spread
+from wattlaw.formatting import JOULE_UNITS, choose_unit, interval, number, percent
+from wattlaw.report.topics.measured import (
+    limit_count,
+    scaled_column,
+    setting_columns,
+    with_labels,
+)
+from wattlaw.report.topics.table import (
+    Column,
+    Table,
+    build_table,
+    estimate_column,
+    number_column,
+    text_column,
+)
+
+SAME_TIME, WINDOWS = "the same time", "windows only"
+_NOTE = (
+    "entire nodes as far as the site's energy plugin sees them, from the job's last start to its "
+    "end, with start-up, imports, idle parts and other jobs. Measured: the run's own devices that "
+    "have a meter, over the same time if there is telemetry, else over the windows in it, with "
+    "warm-up and evaluation. So a ratio below 1 is expected. Far below 1, most of the energy went "
+    "to parts that are not measured: idle GPUs, other jobs, parts without a meter, time outside "
+    "windows. Above 1, one of the two is wrong, or the plugin sees only a part of the nodes, such "
+    "as the processors."
+)
+
+
+def energies(findings: Findings) -> Table | None:
+    """Return both energies and their ratio by setting; None where the accounting has none."""
+    energies = findings.sites.energies
+    if energies.empty:
+        return None
+    labelled = with_labels(energies, findings.differing)
+    rows = [_setting_row(runs) for _, runs in groups(labelled, [*SETTINGS, *ALIKE])]
+    size, unit = choose_unit([row["site_energy_j"] for row in rows], JOULE_UNITS)
+    sources = sorted(energies["site_energy_source"].dropna().unique())
+    columns = [
+        *setting_columns(findings.differing),
+        number_column("runs", "n", 9),
+        text_column("measured energy counts", "ours_is"),
+        text_column("over", lambda row: SAME_TIME if row["same_time"] else WINDOWS),
+        Column("with telemetry", lambda row: percent(row["covered"])),
+        scaled_column(f"measured ({unit})", "ours_j", size),
+        scaled_column(f"scheduler ({unit})", "site_energy_j", size),
+        estimate_column("measured / scheduler", "ratio"),
+        *([text_column("source", "site_energy_source")] if len(sources) > 1 else []),
+    ]
+    return build_table(
+        "scheduler_energy",
+        "Energy by the scheduler's accounting (per run, mean over repeats)",
+        columns,
+        rows,
+        note=f"Scheduler ({', '.join(sources)}): {_NOTE} Ratio: median of the runs (minimum to "
+        "maximum).",
+        command="wattlaw export STORE runs -o runs.csv",
+        rank=limit_count,
+    )
+
+
+def _setting_row(runs: pd.DataFrame) -> dict[str, Any]:
+    """Return the means of a setting's runs, and the median and range of their ratios."""
+    ratios = runs["ratio"].dropna()
+    n, median, low, high = spread(ratios)[:4] if len(ratios) else (0, None, None, None)
+    return {
+        **runs.iloc[0].to_dict(),
+        "n": len(runs),
+        **runs[["ours_j", "site_energy_j", "covered"]].astype(float).mean().to_dict(),
+        "ratio": median,
+        "ratio_low": low if n > 1 else None,
+        "ratio_high": high if n > 1 else None,
+    }
+
+
+def agreement_sentences(findings: Findings) -> Iterator[str]:
+    """Yield the ratio of each kind of energies, and its spread over runs."""
+    for agreement in findings.sites.agreements:
+        group = agreement.group
+        over = "over the same time" if group["same_time"] else "of the windows only"
+        ratio = _ratio(agreement)
+        yield f"{group['ours_is']}, {over}, against {group['site_energy_source']}: {ratio}."
+
+
+def _ratio(agreement: Agreement) -> str:
+    """Return the ratio with its spread: limits of agreement if there are enough runs."""
+    if agreement.runs == 1:
+        return f"the measured energy is {number(agreement.median)} of the scheduler's in 1 run"
+    text = (
+        f"the measured energy is {number(agreement.median)} of the scheduler's (median of "
+        f"{agreement.runs:,} runs; {interval(agreement.low, agreement.high)})"
+    )
+    if agreement.limits is None:
+        return text
+    return (
+        f"{text}; 95 % limits of agreement of a run's ratio {interval(*agreement.limits)} "
+        "(log scale; Bland and Altman 1986, Lancet 327)"
+    )

@@ -1,0 +1,145 @@
+"""Starts the ranks of a run on this node, waits for them, and ends all of them when one fails.
+
+A workload's ranks run under torchrun's elastic agent. A command's ranks on a single node are plain
+processes with the environment variables of torchrun, so that a command needs no torch.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_POLL_S = 0.02
+#: As torchrun: how long a rank may take to end after SIGTERM.
+_GRACE_S = 30.0
+
+
+class EndedBySignal(Exception):
+    """The node agent got a signal that ends it, and its ranks have ended."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+
+
+def run_ranks(line: Sequence[str], ranks: int) -> dict[int, int]:
+    """Run a command line once per rank on this node alone; call it on the main thread.
+
+    Parameters
+    ----------
+    line
+        The command line. ``RANK``, ``LOCAL_RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``,
+        ``MASTER_PORT`` and the other variables of torchrun are in its environment.
+    ranks
+        How many processes to start, each in a session of its own.
+
+    Returns
+    -------
+    dict of int to int
+        The exit codes of the ranks that failed, the first to fail first; empty if none did. The
+        ranks that were ended because another failed are not among them.
+
+    Raises
+    ------
+    EndedBySignal
+        This process got SIGTERM, SIGINT, SIGHUP or SIGQUIT. The ranks got the same signal.
+    """
+    shared = _environment(ranks)
+    processes: list[subprocess.Popen[bytes]] = []
+    with _received_signals() as received:
+        try:
+            for rank in range(ranks):
+                own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")}
+                processes.append(
+                    subprocess.Popen(line, env=os.environ | shared | own, start_new_session=True)
+                )
+            failed: dict[int, int] = {}
+            while not failed and not received:
+                codes = [process.poll() for process in processes]
+                failed = {rank: code for rank, code in enumerate(codes) if code}
+                if all(code is not None for code in codes):
+                    return failed
+                time.sleep(_POLL_S)
+        finally:
+            _end(processes, received[0] if received else signal.SIGTERM)
+        if received:
+            raise EndedBySignal(received[0])
+        return failed
+
+
+def run_torchrun(words: Sequence[str]) -> dict[int, int]:
+    """Run the workers of a torchrun command line; call it on the main thread.
+
+    Returns
+    -------
+    dict of int to int
+        The exit codes of the ranks that failed, the first to fail first; empty if none did.
+
+    Raises
+    ------
+    EndedBySignal
+        This process got a signal that torchrun handles.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import get_args_parser, run
+
+    try:
+        run(get_args_parser().parse_args([*words]))  # type: ignore[no-untyped-call]
+    except ChildFailedError as error:
+        first = error.get_first_failure()[0]
+        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        return {first: codes.pop(first), **codes}
+    except SignalException as error:
+        raise EndedBySignal(error.sigval) from None
+    return {}
+
+
+def _environment(ranks: int) -> dict[str, str]:
+    """Return the variables that torchrun sets alike for all ranks of a single node."""
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(ranks))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return {
+        **sizes,
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": str(uuid.uuid4()),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+
+
+@contextlib.contextmanager
+def _received_signals() -> Iterator[list[int]]:
+    """Collect the signals that end this process instead of ending it."""
+    received: list[int] = []
+    before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in _SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(processes: Sequence["subprocess.Popen[bytes]"], number: int) -> None:
+    """End the processes that live, with their groups: by a signal, then by SIGKILL."""
+    for how, wait_s in ((number, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+        alive = [process for process in processes if process.poll() is None]
+        for process in alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, how)
+        end_s = time.monotonic() + wait_s
+        for process in alive:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, end_s - time.monotonic()))

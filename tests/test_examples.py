@@ -1,0 +1,80 @@
+"""The examples in the package: listed, copied, and studies that can be run."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conftest import wattlaw
+from wattlaw import examples
+from wattlaw.cli.main import main
+from wattlaw.examples import EXAMPLES, example
+
+FOLDER = Path(examples.__file__).parent
+NAMES = [known.name for known in EXAMPLES]
+
+
+def test_every_file_in_the_folder_belongs_to_one_example():
+    files = [file for known in EXAMPLES for file in known.files]
+    there = {path.name for path in FOLDER.iterdir() if path.is_file()}
+    assert sorted(files) == sorted(there - {"__init__.py"})
+
+
+def test_the_list_has_a_line_for_each_example(capsys):
+    assert main(["examples"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for known in EXAMPLES:
+        (line,) = (line for line in lines if line.split()[0] == known.name)
+        assert line.endswith(f"  {known.summary}")
+        assert len(line) <= 100
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copied_study_passes_its_check(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "new" / "folder"
+    assert main(["examples", "copy", name, str(folder)]) == 0
+    written = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert [path.name for path in written] == list(example(name).files)
+    for path in written:
+        assert path.read_bytes() == (FOLDER / path.name).read_bytes()
+    assert main(["check", str(written[0])]) == 0
+
+
+def test_a_script_that_a_copied_study_runs_is_beside_it():
+    for known in EXAMPLES:
+        for workload in yaml.safe_load(known.read(known.files[0]))["workloads"]:
+            words = workload.get("command", ())
+            assert {word for word in words if word.endswith(".py")} <= set(known.files)
+
+
+def test_a_copy_goes_to_the_current_folder_by_default(tmp_path):
+    copied = wattlaw("examples", "copy", "own-script", cwd=tmp_path)
+    assert copied.returncode == 0, copied.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own-script.yaml", "own_script.py"]
+
+
+def test_a_copy_overwrites_nothing_unless_forced(tmp_path, capsys):
+    script = tmp_path / "own_script.py"
+    script.write_text("mine")
+    assert main(["examples", "copy", "own-script", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(script) in line
+    assert "--force" in line
+    assert [path.name for path in tmp_path.iterdir()] == ["own_script.py"]
+    assert script.read_text() == "mine"
+    assert main(["examples", "copy", "own-script", str(tmp_path), "--force"]) == 0
+    assert script.read_bytes() == (FOLDER / "own_script.py").read_bytes()
+
+
+def test_a_name_that_is_none_lists_the_names(capsys):
+    assert main(["examples", "copy", "../quickstart"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(name in line for name in NAMES)
+
+
+def test_a_file_where_the_folder_should_be_is_one_line(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main(["examples", "copy", "quickstart", str(tmp_path / "file")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(tmp_path / "file") in line

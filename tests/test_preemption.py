@@ -1,0 +1,255 @@
+"""A run that is warned of its end stops, and goes on later as if nothing had been."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from agents import HERE, PLUGIN, agent, alone, record_of
+from conftest import wait_for
+from ranks import losses, spec_of, trained
+from wattlaw.launch.finish import finish
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.identity import run_id
+from wattlaw.study.model import RunSpec
+from wattlaw.training.agent import WORKER
+from wattlaw.training.environment import WARNS
+from wattlaw.training.preemption import steps_between
+
+UPDATES = 6  # of an epoch: 1437 samples are 5 x 256 + 157
+LOOKS = UPDATES + 2  # for a warning, in an epoch that is not the last
+
+
+def model_of(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(folder / "model.pt", weights_only=True)["model"]
+    return found
+
+
+def are_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def told(folder: RunFolder, attempt: int, name: str) -> dict[str, Any] | None:
+    path = folder.live(attempt) / f"{name}.json"
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return found
+
+
+def digits(gpus: int = 1, **train: object) -> RunSpec:
+    options = {"width": 8}
+    return spec_of(
+        "digits-dropout", options, gpus=gpus, global_batch=256, epochs=3, save_model=True, **train
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plugin() -> Iterator[None]:
+    """Have the workload with dropout in this process, whose path its ranks take over."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PLUGIN)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return trained(digits(), folder), folder
+
+
+@pytest.mark.parametrize(
+    ("looks", "stops"),
+    [
+        ([1], [(0, 1)]),
+        ([UPDATES - 1], [(0, UPDATES - 1)]),
+        ([UPDATES], [(0, UPDATES)]),  # the training of the epoch is done, its evaluation is not
+        ([UPDATES + 1], [(0, UPDATES)]),
+        ([LOOKS], [(1, 0)]),
+        ([LOOKS + 4, 1, 3], [(1, 4), (1, 5), (2, 0)]),
+        ([LOOKS + UPDATES, 2], [(1, UPDATES), (2, 0)]),
+        ([2 * LOOKS + UPDATES + 1], [(2, UPDATES)]),
+    ],
+)
+def test_a_run_that_is_warned_anywhere_goes_on_to_the_same_result(looks, stops, whole, tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    found = []
+    for attempt, look in enumerate([*looks, None], 1):
+        found.append(trained(digits(), folder.path, attempt, warned_at=look))
+    assert are_equal(model_of(folder.path), model_of(whole[1]))
+    for attempt, (epoch, update) in enumerate(stops, 1):
+        at = {"epoch": epoch, "update": update}
+        assert told(folder, attempt, "checkpointed") == at
+        assert told(folder, attempt, "stopped") == at | {"reason": "preemption notice (SIGUSR1)"}
+    assert told(folder, len(found), "stopped") is None
+    rows = [row for rows in found for row in rows]
+    assert losses(rows, "evaluate") == losses(whole[0], "evaluate")
+    for epoch, row in enumerate(one for one in whole[0] if one["phase"] == "train"):
+        parts = [one for one in rows if one["phase"] == "train" and one["epoch"] == epoch]
+        assert sum(part["samples"] for part in parts) == row["samples"]
+        assert sum(part["steps"] for part in parts) == UPDATES
+        mean = sum(part["loss"] * part["samples"] for part in parts) / row["samples"]
+        assert mean == pytest.approx(row["loss"], rel=1e-12)
+
+
+def test_windows_of_a_cut_epoch_and_the_first_after_it_are_marked(whole, tmp_path):
+    marks = ("epoch", "phase", "interrupted", "from_step", "steps")
+
+    def marked(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        return [tuple(row[name] for name in marks) for row in rows]
+
+    assert {row["interrupted"] for row in whole[0]} == {False}
+    assert {row["from_step"] for row in whole[0]} == {0}
+    assert marked(trained(digits(), tmp_path, 1, warned_at=4)) == [(0, "train", True, 0, 4)]
+    assert marked(trained(digits(), tmp_path, 2, warned_at=UPDATES - 4)) == [
+        (0, "train", True, 4, 2),
+    ]
+    assert marked(trained(digits(), tmp_path, 3, warned_at=2)) == [
+        (0, "evaluate", True, 0, None),
+    ]
+    assert marked(trained(digits(), tmp_path, 4)) == [
+        (1, "train", True, 0, 6),
+        (1, "evaluate", False, 0, None),
+        (2, "train", False, 0, 6),
+        (2, "evaluate", False, 0, None),
+    ]
+
+
+@pytest.mark.parametrize("changes", [{"gradient_accumulation": 3}, {"loader_workers": 2}])
+def test_a_cut_epoch_goes_on_whatever_brings_its_batches(changes, tmp_path):
+    spec = digits(2, **changes)
+    trained(spec, tmp_path / "whole")
+    trained(spec, tmp_path / "cut", 1, warned_at=3)
+    trained(spec, tmp_path / "cut", 2)
+    assert are_equal(model_of(tmp_path / "cut"), model_of(tmp_path / "whole"))
+
+
+def test_running_statistics_of_ranks_are_averaged_before_a_checkpoint(tmp_path):
+    options = {
+        "blocks": [1, 1, 1, 1], "image_size": 32, "classes": 2, "lr": 0.003, "train_samples": 64,
+        "evaluation_samples": 16,
+    }  # fmt: skip
+    spec = spec_of("resnet50", options, gpus=2, epochs=1, save_model=True)
+    trained(spec, tmp_path / "whole")
+    trained(spec, tmp_path / "cut", 1, warned_at=3)
+    trained(spec, tmp_path / "cut", 2)
+    one, other = model_of(tmp_path / "cut"), model_of(tmp_path / "whole")
+    statistics = [name for name in one if "running" in name]
+    assert statistics
+    for name in statistics:  # a mean of means is the mean but for its last digits
+        torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "steps"),
+    [(0.0, 1000), (1e-6, 1000), (0.001, 1000), (0.01, 100), (0.3, 3), (1.0, 1), (100.0, 1)],
+)
+def test_ranks_agree_about_once_a_second(step_s, steps):
+    assert steps_between(step_s) == steps
+
+
+class Run:
+    """A run of the workload with dropout by real agents of two ranks."""
+
+    def __init__(self, folder: Path) -> None:
+        train = {"save_model": True}
+        self.spec = spec_of("digits-dropout", {}, gpus=2, global_batch=24, epochs=2, **train)
+        self.folder = RunFolder(folder / run_id(self.spec))
+        self.attempt = 0
+        self.agents: list[subprocess.Popen[bytes]] = []
+
+    def begin(self, pause_s: float = 0.0, **more: str) -> "subprocess.Popen[bytes]":
+        """Start the next attempt."""
+        self.attempt += 1
+        self.record = record_of(self.spec, self.folder, self.attempt)
+        options, meeting = alone(self.folder, self.attempt)
+        pause = self.folder.path / "pause"
+        pause.write_text(str(pause_s))
+        more |= meeting | {"TEST_PAUSE_FILE": str(pause)}
+        self.agents.append(agent(self.folder, self.attempt, 2, options, **more))
+        return self.agents[-1]
+
+    def end(self) -> int:
+        """Wait for the attempt; return the agent's code."""
+        return self.agents[-1].wait(90)
+
+    def told(self, name: str) -> dict[str, Any] | None:
+        """Return what the attempt has told."""
+        return told(self.folder, self.attempt, name)
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the ranks that are there."""
+        children = psutil.Process(self.agents[-1].pid).children()
+        return [child for child in children if WORKER in child.cmdline()]
+
+    def sampler(self) -> psutil.Process | None:
+        """Return the sampler if it is there."""
+        children = psutil.Process(self.agents[-1].pid).children()
+        return next((one for one in children if "wattlaw.telemetry.sampler" in one.cmdline()), None)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    made = Run(tmp_path)
+    yield made
+    for one in made.agents:
+        family = psutil.Process(one.pid).children(recursive=True) if one.poll() is None else []
+        one.kill()
+        one.wait()
+        for process in family:
+            if process.is_running():
+                process.kill()
+
+
+def test_real_ranks_warned_in_the_middle_of_an_epoch_stop_and_go_on(run: Run, tmp_path: Path):
+    first = run.begin(0.03, **{WARNS: "1"})
+    wait_for(lambda: len(run.folder.windows(1)) == 2, "the first epoch")
+    time.sleep(0.4)
+    first.send_signal(signal.SIGUSR1)
+    sent_s = time.monotonic()
+    assert run.end() == 0
+    assert time.monotonic() - sent_s < 15
+    stopped = run.told("stopped")
+    assert stopped["epoch"] == 1
+    assert 0 < stopped["update"] < 60
+    assert run.told("checkpointed") == {"epoch": 1, "update": stopped["update"]}
+    assert run.told(f"ended.{HERE}") == {"code": 0}
+    failed = finish(run.record, run.folder)
+    assert failed.status == "failed"
+
+    second = run.begin(**{WARNS: "1"})
+    wait_for(run.sampler, "the sampler")
+    assert not run.workers()  # they will be warned when they are there
+    second.send_signal(signal.SIGUSR1)
+    assert run.end() == 0
+    assert run.told("stopped")["update"] == stopped["update"] + 1
+    run.begin()
+    assert run.end() == 0, run.folder.log_path.read_text()
+    done = finish(run.record, run.folder)
+    assert done.status == "done", done.reason
+    rows = pq.read_table(run.folder.epochs_path).to_pylist()
+    assert [row["interrupted"] for row in rows if row["phase"] == "train"][:2] == [False, True]
+    cut = [row for row in rows if row["phase"] == "train" and row["epoch"] == 1]
+    assert sum(row["steps"] for row in cut) == 60
+    assert len({report.host for report in done.samplers}) == 1
+
+    trained(run.spec, tmp_path / "uncut")
+    assert are_equal(model_of(run.folder.path), model_of(tmp_path / "uncut"))
+
+
+def test_without_the_variable_a_warning_changes_nothing(run: Run):
+    first = run.begin(0.01)
+    wait_for(lambda: len(run.workers()) == 2, "the ranks")
+    first.send_signal(signal.SIGUSR1)
+    for worker in run.workers():  # as Slurm may signal a whole tree
+        worker.send_signal(signal.SIGUSR1)
+    run.sampler().send_signal(signal.SIGUSR1)
+    assert run.end() == 0
+    assert run.told("stopped") is None
+    assert finish(run.record, run.folder).status == "done"

@@ -1,0 +1,108 @@
+"""Try a wheel in a fresh environment without torch: what the base install promises.
+
+``python tools/try_wheel.py dist/wattlaw-*.whl`` makes an environment in a temporary folder,
+installs the wheel and its dependencies there, and runs commands from outside the checkout.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from pathlib import Path
+
+CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
+TABLE = "model,gpus,batch,seconds,watts\n" + "".join(
+    f"mine,{gpus},{32 * gpus},{100 / gpus**0.9 + repeat / 10:.2f},{250 * gpus}\n"
+    for gpus in (1, 2, 4, 8)
+    for repeat in range(3)
+)
+FIELDS = "gpus=gpus,epoch_time_s=seconds,workload=model,global_batch=batch,power_w=watts"
+STUDY = """\
+name: commands
+workloads:
+  - {name: sleep, command: [python, work.py, "{local_batch}"]}
+sweeps:
+  - {gpus: [1, 2], global_batch: [32]}
+repeats: 2
+measure: {epochs: 2, warmup_epochs: 1, assume_cpu_w: 15}
+launch: {kind: local, gpus_per_node: 2}
+"""
+SCRIPT = """\
+import sys, time
+import wattlaw
+
+with wattlaw.track(store="tracked", quiet=True) as run:
+    for _ in run.epochs(range(2)):
+        time.sleep(int(sys.argv[1]) / 100)
+"""
+#: Command lines with their exit codes and a text that they print.
+COMMANDS: tuple[tuple[str, int, str], ...] = (
+    ("python -m torch", 1, "No module named torch"),
+    ("wattlaw --help", 0, "advise"),
+    ("wattlaw examples", 0, "quickstart"),
+    ("wattlaw examples copy quickstart", 0, "quickstart.yaml"),
+    ("wattlaw check quickstart.yaml", 0, "ok"),
+    ("wattlaw run quickstart.yaml", 3, 'pip install "wattlaw[train]"'),
+    ("wattlaw workloads", 0, "resnet50"),
+    ("wattlaw devices", 0, ""),
+    ("wattlaw fit table.csv --x gpus --y seconds", 0, ""),
+    (f"wattlaw import table.csv --map {FIELDS} --store imported", 0, "12 runs added"),
+    ("wattlaw advise imported -w mine", 0, ""),
+    ("wattlaw report imported -o report.html", 0, "report.html"),
+    ("wattlaw simulate -w resnet50 --hardware dgx-h100 --gpus 1,2,4 --local-batch 32", 0, ""),
+    ("wattlaw run commands.yaml --store commands", 0, "4 done"),
+    ("wattlaw status commands", 0, "4 done"),
+    ("wattlaw export commands epochs -o epochs.csv", 0, ""),
+    ("wattlaw measure -o measured -- python work.py 10", 0, ""),
+    ("python work.py 10", 0, ""),
+    ("wattlaw status tracked", 0, "1 done"),
+)
+
+
+def main() -> int:
+    """Install the wheel, run the commands, and return 1 at the first that is not as expected."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("wheel", type=Path)
+    wheel = parser.parse_args().wheel.resolve()
+    with tempfile.TemporaryDirectory(prefix="try-wheel-") as scratch:
+        folder = Path(scratch) / "work"
+        folder.mkdir()
+        (folder / "table.csv").write_text(TABLE)
+        (folder / "commands.yaml").write_text(STUDY)
+        (folder / "work.py").write_text(SCRIPT)
+        programs = Path(scratch) / "venv" / "bin"
+        venv.create(programs.parent, with_pip=True)
+        install = [str(programs / "python"), "-m", "pip", "install", "--quiet"]
+        subprocess.run([*install, "-c", str(CONSTRAINTS), str(wheel)], check=True)
+        unset = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+        environment = {name: value for name, value in os.environ.items() if name not in unset}
+        environment |= {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "160"}
+        return 0 if all(_try(*command, folder, environment) for command in COMMANDS) else 1
+
+
+def _try(line: str, code: int, text: str, folder: Path, environment: dict[str, str]) -> bool:
+    begun_s = time.monotonic()
+    words = line.split()
+    program = str(Path(environment["PATH"].split(os.pathsep)[0]) / words[0])
+    done = subprocess.run(
+        [program, *words[1:]],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    output = done.stdout + done.stderr
+    is_right = done.returncode == code and text in output
+    print(f"{'ok' if is_right else 'FAILED':<6} {time.monotonic() - begun_s:6.2f} s  {line}")
+    if not is_right:
+        print(f"exit code {done.returncode}, expected {code} and {text!r} in:\n{output}")
+    return is_right
+
+
+if __name__ == "__main__":
+    sys.exit(main())
