@@ -23,7 +23,7 @@ def profile(**changed: object) -> WorkloadProfile:
     )
     backward = forward.model_copy(update={"phase": "backward", "count": 320.0})
     update = Kernels(
-        phase="update", count=6, flops_per_sample=0.0, bytes_per_sample=0.0, bytes_fixed=1e8
+        phase="optimizer", count=6, flops_per_sample=0.0, bytes_per_sample=0.0, bytes_fixed=1e8
     )
     plain = WorkloadProfile(
         workload="plain",
