@@ -336,7 +336,7 @@ def test_a_mapping_that_makes_other_settings_of_the_same_rows_is_warned_of(tmp_p
     table = a_csv(tmp_path / "t.csv", "n,t,b", "1,10,32")
     bring(table, MAP, home)
     assert bring(table, MAP + ",local_batch=b", home) == 0
-    assert "has 1 other runs imported from a file of this name" in capsys.readouterr().err
+    assert "has 1 other runs from a file of this name" in capsys.readouterr().err
 
 
 def test_an_import_that_was_killed_is_completed_by_the_next(tmp_path, home):
