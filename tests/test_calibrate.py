@@ -391,14 +391,14 @@ def test_simulate_says_which_of_several_measured_data_sets_to_choose(
             "--calibration", str(traces.calibration), "-w"]  # fmt: skip
     assert main([*line, "bert-base"]) == 0
     err = capsys.readouterr().err
-    assert "choose with --as" in err
+    assert "choose one with --as" in err
     assert "bert-base [dataset=squad, runs=bert_base_uncased]" in err
     assert main([*line, "resnet50"]) == 0  # one data set, which is taken
     assert not capsys.readouterr().err
     assert main([*line, "vgg16"]) == 0
-    assert "it has not measured vgg16" in capsys.readouterr().err
+    assert "it has no factor for vgg16" in capsys.readouterr().err
     assert main([*line, "resnet50", "--as", "abacus"]) == 2
-    assert "--as: given 'abacus'; allowed: " in capsys.readouterr().err
+    assert "--as: 'abacus' is unknown; expected one of: " in capsys.readouterr().err
 
 
 def test_the_fit_is_told_with_its_residuals(

@@ -42,7 +42,7 @@ def test_where_nothing_is_under_way_nothing_is_changed(tmp_path):
     Store(store).create()
     told = wattlaw("cancel", store)
     assert told.returncode == 0
-    assert "0 run(s) noted as interrupted" in told.stdout
+    assert "0 run(s) marked as interrupted" in told.stdout
     missing = wattlaw("cancel", tmp_path / "nowhere")
     assert missing.returncode == 2
     assert "not a store" in missing.stderr
@@ -69,7 +69,7 @@ def test_jobs_of_another_packages_scheduler_are_shown_and_ended(given):
     assert told["not_done"][0]["reason"] == f"job {job}: WAITS (Nights)"
     ended = wattlaw("cancel", given.path)
     assert ended.returncode == 0, ended.stderr
-    assert "1 job(s) cancelled; 1 run(s) noted as interrupted" in ended.stdout
+    assert "1 job(s) cancelled; 1 run(s) marked as interrupted" in ended.stdout
     assert not job.exists()
     (record,) = given.records()
     assert (record.status, record.interrupted) == ("failed", True)

@@ -6,12 +6,12 @@ import sys
 
 import pandas as pd
 import pytest
+import typer
 
 from conftest import records, wattlaw
+from wattlaw.cli.app import COMMANDS, app
 from wattlaw.cli.main import main
 from wattlaw.workloads import catalogue
-
-COMMANDS = ("run", "check", "status", "fit", "report", "export", "workloads")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +46,12 @@ def test_help_names_every_command_and_imports_neither_torch_nor_pandas():
     modules = loaded_by("from wattlaw.cli.main import main; main(['--help'])")
     assert not {"torch", "pandas", "pyarrow", "numpy", "altair", "yaml"} & modules
     assert not {"torch", "pandas"} & loaded_by("import wattlaw")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_the_first_sentence_of_each_help(name):
+    command = typer.main.get_group(app).get_command(None, name)
+    assert command.help.partition("\n")[0] == COMMANDS[name]
 
 
 def test_the_front_end_of_a_run_never_imports_torch():
@@ -103,7 +109,7 @@ def test_a_finished_study_starts_nothing_again(study, store):
 def test_check_counts_the_runs(study, capsys):
     assert main(["check", str(study)]) == 0
     told = capsys.readouterr().out
-    assert told.endswith("ok: cli: 2 runs of 1 workload(s), 2 settings, 1 repeats\n")
+    assert told.endswith("cli: 2 runs, 1 workloads, 2 settings, 1 repeats\n")
 
 
 def test_status_tells_counts_and_reasons(store, capsys):
@@ -131,8 +137,9 @@ def test_without_a_meter_energy_is_missing_in_every_export(store, tmp_path):
 
 def test_tables_that_do_not_exist_and_endings_that_are_unknown_are_told(store, tmp_path, capsys):
     assert main(["export", str(store), "results", "-o", str(tmp_path / "x.csv")]) == 2
-    allowed = "runs, epochs, telemetry, statistics, metrics, settings, fits"
-    assert allowed in capsys.readouterr().err
+    message = capsys.readouterr().err
+    tables = ("runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits")
+    assert all(f"'{name}'" in message for name in tables)
     assert main(["export", str(store), "runs", "-o", str(tmp_path / "x.xls")]) == 2
     assert ".csv, .parquet, .jsonl" in capsys.readouterr().err
 

@@ -113,11 +113,11 @@ def test_a_dry_run_tells_what_is_left_by_where_it_is_known_from(write_study, tmp
     told = [one for one in capsys.readouterr().out.splitlines() if one.startswith("GPU-hours")]
     hours = 2 * 1_281_167 * 90 * catalogue.work(workload("resnet50")).flops_per_sample / RATE / 3600
     assert told == [
-        "GPU-hours left: 1 for 1 runs, by the repeats in this store",
-        f"GPU-hours left: {hours:,.0f} for 2 runs, estimated: training's operations at "
-        "10 TFLOP/s per GPU (--assume-tflops); evaluation, input and gradient communication "
-        "come on top",
-        "GPU-hours left: not known for 2 runs until one of each setting is done",
+        "GPU-hours left: 1 for 1 runs, from repeats in this store",
+        f"GPU-hours left: {hours:,.0f} for 2 runs, estimated from the operations of training at "
+        "10 TFLOP/s per GPU (--assume-tflops), without evaluation, input and gradient "
+        "communication",
+        "GPU-hours left: unknown for 2 runs until each setting has a done run",
     ]
 
 
@@ -129,7 +129,7 @@ def test_a_small_estimate_is_not_rounded_to_nothing(write_study, tmp_path, capsy
     assert main(["run", str(path), "--store", str(tmp_path / "no"), "--dry-run"]) == 0
     (line,) = [one for one in capsys.readouterr().out.splitlines() if "GPU-hours" in one]
     hours = 0.001 * 2 * 1_281_167 * catalogue.work(workload("resnet50")).flops_per_sample / 3.6e16
-    assert line.startswith(f"GPU-hours left: {hours:.3g} for 1 runs, estimated: ")
+    assert line.startswith(f"GPU-hours left: {hours:.3g} for 1 runs, estimated from ")
 
 
 def test_a_store_that_has_all_runs_leaves_no_hours(write_study, tmp_path, capsys):

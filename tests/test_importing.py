@@ -189,7 +189,7 @@ def test_bad_rows_are_told_by_line_and_kept_out_and_the_others_go_in(tmp_path, h
     told = capsys.readouterr()
     found = bad_lines(told.err)
     assert "3 runs added" in told.out
-    assert "13 rows kept out" in told.out
+    assert "13 rows skipped" in told.out
     times, counts = dict.fromkeys(range(3, 9), "epoch_time_s"), dict.fromkeys((9, 10, 11), "gpus")
     others = {12: "global_batch", 13: "global_batch", 14: "epoch_time_s", 15: "has"}
     assert {line: why.split()[0] for line, why in found.items()} == times | counts | others
@@ -336,7 +336,7 @@ def test_a_mapping_that_makes_other_settings_of_the_same_rows_is_warned_of(tmp_p
     table = a_csv(tmp_path / "t.csv", "n,t,b", "1,10,32")
     bring(table, MAP, home)
     assert bring(table, MAP + ",local_batch=b", home) == 0
-    assert "has 1 other runs imported from a file of this name" in capsys.readouterr().err
+    assert "has 1 other runs from a file of this name" in capsys.readouterr().err
 
 
 def test_an_import_that_was_killed_is_completed_by_the_next(tmp_path, home):

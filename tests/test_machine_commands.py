@@ -53,14 +53,14 @@ def test_a_limit_set_by_hand_is_shown_with_what_was_there_and_given_back_by_hand
     assert [boards[i].limit_mw for i in range(2)] == [150_000, 150_000]
     shown = {row["device"]: row for row in told("limits", "show")}
     mine = shown[boards[0].uuid.decode()]
-    assert (mine["power_limit_w"], mine["to_give_back"]["power_limit_w"]) == (150.0, 217.5)
+    assert (mine["power_limit_w"], mine["to_restore"]["power_limit_w"]) == (150.0, 217.5)
     refused = wattlaw("measure", "--power-limit", 130, "--", "true")
     assert (refused.returncode, "limits restore" in refused.stderr) == (3, True)
     restored = wattlaw("limits", "restore")
     assert restored.returncode == 0
     assert restored.stdout.count("restored") == 2
     assert [boards[i].limit_mw for i in range(2)] == [217_500, 400_000]
-    assert wattlaw("limits", "restore").stdout == "Nothing is to be given back.\n"
+    assert wattlaw("limits", "restore").stdout == "There are no limits to restore.\n"
 
 
 def test_a_clock_is_locked_by_hand_only_where_none_is_said_to_be_locked(boards):

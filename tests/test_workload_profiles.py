@@ -458,8 +458,11 @@ def test_the_command_counts_own_options_and_its_file_can_be_read(tmp_path, capsy
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["digits-cnn", "--options", "width=8"], "--options: given 'width=8'; allowed: a JSON"),
-        (["digits-cnn", "--options", "[1]"], "--options: given '[1]'"),
+        (
+            ["digits-cnn", "--options", "width=8"],
+            '--options: "width=8" is not valid; expected a JSON',
+        ),
+        (["digits-cnn", "--options", "[1]"], '--options: "[1]" is not valid'),
         (["digits-cnn", "--options", '{"width": 0}'], "digits-cnn.options.width: given 0"),
         (["digits-cnn", "--options", '{"depth": 2}'], "digits-cnn.options.depth: unknown key"),
         (["nothing"], "no workload is named 'nothing'"),

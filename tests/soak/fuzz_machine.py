@@ -119,16 +119,16 @@ _OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("examples",): (), ("examples", "copy", "VALUE", "DIR"): ("--force",),
     ("workloads",): ("--json",), ("workloads", "show", "VALUE"): (),
     ("workloads", "make-data", "VALUE", "DIR"): ("--size", "--seed"),
-    ("workloads", "figures", "VALUE"): ("--options", "-o"),
+    ("workloads", "profile", "VALUE"): ("--options", "-o"),
     ("simulate", "--list-hardware"): ("--hardware", "--json"),
     ("simulate", "--workload", "resnet50", "--hardware", "mit-v100", "--local-batch", "32"): (
-        "--options", "--figures", "--samples", "--gpus", "--gpus-per-node", "--local-batch",
+        "--options", "--profile", "--samples", "--gpus", "--gpus-per-node", "--local-batch",
         "--global-batch",
         "--power-limits", "--clock-limits", "--power-limit", "--clock-limit", "--precision",
         "--fraction", "--epochs", "--gradient-accumulation",
         "--epochs-to-target", "--critical-batch", "--calibration", "--as", "-o", "--json",
     ),
-    ("calibrate", "STORE"): ("--hardware", "-o", "--workload", "--as", "--json"),
+    ("calibrate", "STORE"): ("--hardware", "-o", "--profile", "--as", "--json"),
     ("VALUE",): ("--version", "--help"),
 }  # fmt: skip
 _FLAGS = {"--json", "--dry-run", "--version", "--help", "--list-hardware"}

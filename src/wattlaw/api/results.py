@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import tee
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pandas as pd
 import pyarrow as pa
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from wattlaw.analysis.findings import Findings
 
-EXPORTS = ("runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits")
+TableName = Literal["runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits"]
+EXPORTS = get_args(TableName)
 _SIMULATED = "simulated"
 
 

@@ -14,7 +14,7 @@ COMMANDS = {
     "cancel": "Cancel the active runs of a store, including queued Slurm jobs.",
     "measure": "Measure the time, energy and utilization of a command.",
     "workloads": "List the workloads.",
-    "examples": "List the example studies, and copy one.",
+    "examples": "List the example studies.",
     "fit": "Fit scaling laws to stores or to a table.",
     "report": "Write an HTML report that works offline.",
     "claims": "Test published findings on your own runs.",

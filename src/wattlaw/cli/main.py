@@ -67,22 +67,22 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
-    """Refuse an empty argument: an empty path is the current folder, where nobody wants files.
+    """Refuse empty arguments. An empty path would mean the current folder.
 
-    The arguments of a command that is measured are its own.
+    The arguments of a measured command are not checked.
     """
-    own = list(arguments)
-    if "--" in own:
-        own = own[: own.index("--")]
-    elif own[:1] == ["measure"]:
+    checked = list(arguments)
+    if "--" in checked:
+        checked = checked[: checked.index("--")]
+    elif checked[:1] == ["measure"]:
         return
-    for number, argument in enumerate(own, 1):
+    for number, argument in enumerate(checked, 1):
         name, equals, value = argument.partition("=")
         if not argument or (name.startswith("--") and equals and not value):
             from wattlaw.errors import BadInput
 
-            which = f"{name} is" if name else f"argument {number} is"
-            raise BadInput(f"{which} empty; is a variable of the shell not set?")
+            which = name or f"argument {number}"
+            raise BadInput(f"{which} is empty; is a shell variable not set?")
 
 
 def _print_error(text: str) -> None:

@@ -28,7 +28,7 @@ def advise(
     stores: StoreArguments,
     workload: Annotated[
         str | None,
-        typer.Option("--workload", "-w", help="Optional if the stores have a single workload."),
+        typer.Option("--workload", "-w", help="Workload. Required if the stores have several."),
     ] = None,
     deadline: Annotated[
         str | None,

@@ -1,9 +1,13 @@
-"""``examples``: list the examples that come with wattlaw, and copy one."""
+"""``wattlaw examples``: list and copy the example studies."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from wattlaw.errors import BadInput
+from wattlaw.examples import EXAMPLES, example
+from wattlaw.files import replacing
 
 app = typer.Typer()
 _examples = typer.Typer(invoke_without_command=True)
@@ -12,28 +16,25 @@ app.add_typer(_examples, name="examples")
 
 @_examples.callback()
 def examples(context: typer.Context) -> int:
-    """List the examples: study files to start from, and the grids of two published studies."""
-    if context.invoked_subcommand is None:
-        from wattlaw.examples import EXAMPLES
+    """List the example studies.
 
-        width = max(len(example.name) for example in EXAMPLES)
-        for example in EXAMPLES:
-            print(f"{example.name:<{width}}  {example.summary}")
-        print("Write one here: wattlaw examples copy NAME [DIR]")
+    They are study files to start from and the grids of two published studies.
+    """
+    if context.invoked_subcommand is None:
+        width = max(len(entry.name) for entry in EXAMPLES)
+        for entry in EXAMPLES:
+            print(f"{entry.name:<{width}}  {entry.summary}")
+        print("Copy: wattlaw examples copy NAME [DIR]")
     return 0
 
 
 @_examples.command("copy")
 def examples_copy(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="An example.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Example.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
 ) -> int:
     """Write the files of an example into a folder."""
-    from wattlaw.errors import BadInput
-    from wattlaw.examples import example
-    from wattlaw.files import replacing
-
     chosen = example(name)
     paths = [folder / file for file in chosen.files]
     for path in paths:

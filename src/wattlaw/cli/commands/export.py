@@ -1,7 +1,7 @@
 """``wattlaw export``."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -9,13 +9,12 @@ from wattlaw.api import results
 from wattlaw.cli.common.options import RawOption, StoreArgument
 
 app = typer.Typer()
-Table = Literal["runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits"]
 
 
 @app.command()
 def export(
     store: StoreArgument,
-    table: Annotated[Table, typer.Argument(help="Table to write.")],
+    table: Annotated[results.TableName, typer.Argument(help="Table to write.")],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="A .csv, .parquet or .jsonl file.")
     ],

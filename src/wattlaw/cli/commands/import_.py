@@ -69,7 +69,7 @@ def import_(
     _print_invalid(table, rows.unit, invalid)
     if written.other_runs:
         print(
-            f"wattlaw: {store} has {written.other_runs} other runs imported from a file of this name; "
+            f"wattlaw: {store} has {written.other_runs} other runs from a file of this name; "
             "if the mapping has changed, they may be the same measurements",
             file=sys.stderr,
         )

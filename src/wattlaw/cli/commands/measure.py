@@ -17,10 +17,10 @@ from wattlaw.launch import command as measured
 from wattlaw.launch.summary import PhaseSummary, phase_summaries
 from wattlaw.limits.requests import Limits
 from wattlaw.store.record import RunRecord
-from wattlaw.text import quote
+from wattlaw.text import collapse_whitespace, quote, shorten
 
 app = typer.Typer()
-_LONGEST = 200
+_MOST_CHARACTERS = 200  # of the command in the summary
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -66,8 +66,8 @@ def measure(
     phases = phase_summaries(done.folder)
     _show(done, phases[0])
     if json_to is not None:
-        told = {"run": str(done.folder.path), "exit_code": done.exit_code, **_as_json(phases[0])}
-        write_text(json_to, json.dumps(told) + "\n", durable=False)
+        summary = {"run": str(done.folder.path), "exit_code": done.exit_code, **_to_dict(phases[0])}
+        write_text(json_to, json.dumps(summary) + "\n", durable=False)
     return done.exit_code
 
 
@@ -94,32 +94,31 @@ def _lines(done: measured.MeasuredCommand, phase: PhaseSummary) -> list[tuple[st
     if phase.energy_j:
         counted = " and ".join(phase.energy_j)
         lines.append(
-            ("energy is", f"{phase.energy_source}, {phase.energy_verdict}; counts {counted} only")
+            ("energy source", f"{phase.energy_source}, {phase.energy_verdict}; {counted} only")
         )
     else:
         lines.append(("energy", "not available"))
     lines += [("", reason) for reason in phase.reasons]
     for name, value, unit in (
-        ("SM busy", phase.sm_util, "%"),
-        ("GPU memory busy", phase.mem_util, "%"),
-        ("busy cores", phase.cpu_cores, ""),
+        ("SM utilization", phase.sm_util, "%"),
+        ("GPU memory utilization", phase.mem_util, "%"),
+        ("busy CPU cores", phase.cpu_cores, ""),
     ):
         if value is not None:
-            told = f"{value:.1%}" if unit else f"{value:.2f}"
-            lines.append((name, told))
+            lines.append((name, f"{value:.1%}" if unit else f"{value:.2f}"))
     if phase.mem_used_max_bytes is not None:
-        lines.append(("memory, at most", f"{phase.mem_used_max_bytes / 2**20:,.0f} MiB"))
+        lines.append(("maximum GPU memory", f"{phase.mem_used_max_bytes / 2**20:,.0f} MiB"))
     for limit in record.limits:
         enforced = limit.power_limit_enforced_w
         if limit.power_limit_w is not None and enforced is not None:
             lines.append(
                 (
-                    "limited",
-                    f"{limit.device}: power limit {enforced:g} W (asked {limit.power_limit_w:g})",
+                    "power limit",
+                    f"{limit.device}: {enforced:g} W (requested: {limit.power_limit_w:g} W)",
                 )
             )
     for report in record.samplers:
-        lines += [("not there", f"{name}: {why}") for name, why in report.unavailable.items()]
+        lines += [("not available", f"{name}: {why}") for name, why in report.unavailable.items()]
         share = report.cpu_s / report.duration_s if report.duration_s else 0.0
         lines.append(("sampler", f"{share:.2%} of a core"))
     lines += [("note", note) for note in record.notes]
@@ -129,12 +128,12 @@ def _lines(done: measured.MeasuredCommand, phase: PhaseSummary) -> list[tuple[st
 
 
 def _command(record: RunRecord) -> str:
-    told = record.spec.workload.options["command"]
-    words = " ".join(shlex.join(map(str, told if isinstance(told, list) else [told])).split())
-    return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
+    command = record.spec.workload.options["command"]
+    line = shlex.join(map(str, command if isinstance(command, list) else [command]))
+    return shorten(collapse_whitespace(line), _MOST_CHARACTERS)
 
 
-def _as_json(phase: PhaseSummary) -> dict[str, object]:
+def _to_dict(phase: PhaseSummary) -> dict[str, object]:
     energies: dict[str, object] = {
         f"{part}_energy_j": phase.energy_j.get(part) for part in ("gpu", "cpu", "dram")
     }

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import pandas as pd
 import typer
 from rich.table import Table
 
@@ -78,7 +77,7 @@ def run(
 def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
     runs = preview.to_frame()
     same = [name for name in _OPTIONAL if runs[name].nunique(dropna=False) == 1]
-    table = Table(title=f"{preview.study.name}: the runs in their order", title_justify="left")
+    table = Table(title=f"{preview.study.name}: planned runs", title_justify="left")
     columns = [name for name in _HEADINGS if name not in same]
     for name in columns:
         is_text = name in ("run_id", "workload", "status")
@@ -91,7 +90,7 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
     counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
     console.print(f"{len(runs)} runs: {counts}. Nothing was run.")
     if preview.study.launcher == "simulated":
-        console.print("Simulated runs take no GPU-hours; on real GPUs it would be:")
+        console.print("Simulated runs use no GPU-hours. On real GPUs they would use:")
     elif preview.job is not None:
         console.print(f"Each run is a job, such as:\n  {preview.job}", soft_wrap=True)
     for line in _hours(preview.gpu_hours, assume_tflops):
@@ -99,6 +98,8 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
 
 
 def _cell(value: Any) -> str:
+    import pandas as pd
+
     return str(value) if isinstance(value, str | int) else "-" if pd.isna(value) else f"{value:g}"
 
 
@@ -108,18 +109,18 @@ def _hours(hours: GpuHours, assume_tflops: float) -> list[str]:
     if hours.measured_runs:
         lines.append(
             f"GPU-hours left: {_short(hours.measured)} for {hours.measured_runs} runs, "
-            "by the repeats in this store"
+            "from repeats in this store"
         )
     if hours.counted_runs:
         lines.append(
-            f"GPU-hours left: {_short(hours.counted)} for {hours.counted_runs} runs, estimated: "
-            f"training's operations at {assume_tflops:g} TFLOP/s per GPU (--assume-tflops); "
-            "evaluation, input and gradient communication come on top"
+            f"GPU-hours left: {_short(hours.counted)} for {hours.counted_runs} runs, estimated "
+            f"from the operations of training at {assume_tflops:g} TFLOP/s per GPU "
+            "(--assume-tflops), without evaluation, input and gradient communication"
         )
     if hours.unknown_runs:
         lines.append(
-            f"GPU-hours left: not known for {hours.unknown_runs} runs until one of each setting "
-            "is done"
+            f"GPU-hours left: unknown for {hours.unknown_runs} runs until each setting has a "
+            "done run"
         )
     return lines
 
