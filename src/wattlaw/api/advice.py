@@ -11,7 +11,7 @@ from wattlaw.analysis.advice.doubling import Doubling
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.advice.words import ENERGY, TIME, amount, number, setting_words, told
 from wattlaw.analysis.caps.limits import limit_words
-from wattlaw.api.display import as_dict, as_html
+from wattlaw.api.display import as_html
 
 _MOST = 20  # options that a text table shows; the frame has all
 _SETTINGS = ("cap", "clock", "batch", "precision", "hardware")
@@ -30,10 +30,6 @@ class Advice(analysis.Advice):
     def of(cls, advice: analysis.Advice) -> "Advice":
         """Return an advice of the analysis with the methods of the API."""
         return cls(**vars(advice))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python, as ``wattlaw advise --json`` prints it."""
-        return as_dict(self)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the Pareto front of time and energy: a row per option.
