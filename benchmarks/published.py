@@ -20,7 +20,7 @@ import pandas as pd
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.reference.published import Published, published
-from wattlaw.simulator.job import Job, Window
+from wattlaw.simulator.job import SimulatedJob, Window
 from wattlaw.simulator.predict import predict
 from wattlaw.study.model import RunSpec
 from wattlaw.study.plan import expand
@@ -29,7 +29,7 @@ from wattlaw.study.reader import read_study
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 EXAMPLES = ROOT / "src" / "wattlaw" / "examples"
-Change = Callable[[Job], Job]
+Change = Callable[[SimulatedJob], SimulatedJob]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def changes() -> Iterator[tuple[str, Change]]:
     """Return what is changed of every job, by name."""
 
     def with_(storage_gb_s: float | None, edges_s: float | None) -> Change:
-        def change(job: Job) -> Job:
+        def change(job: SimulatedJob) -> SimulatedJob:
             cluster, parameters = job.cluster, job.parameters
             if storage_gb_s is not None:
                 cluster = cluster.model_copy(update={"storage_gb_s": storage_gb_s})

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from wattlaw.simulator.cluster import Cluster
-from wattlaw.simulator.job import Job
+from wattlaw.simulator.job import SimulatedJob
 from wattlaw.simulator.library import read_cluster
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.profile import Kernels, WorkloadProfile
@@ -39,9 +39,9 @@ def profile(**changed: object) -> WorkloadProfile:
     return plain.model_copy(update=changed)
 
 
-def job(gpus: int = 1, **changed: object) -> Job:
+def job(gpus: int = 1, **changed: object) -> SimulatedJob:
     """Return a job of one million samples, 64 per GPU and update, on the cluster of the MIT."""
-    plain = Job(profile(), read_cluster("mit-v100"), gpus, 64, 1_024_000)
+    plain = SimulatedJob(profile(), read_cluster("mit-v100"), gpus, 64, 1_024_000)
     return replace(plain, **changed)  # type: ignore[arg-type]
 
 

@@ -21,10 +21,16 @@ from wattlaw.launch.simulated.calibration_data import (
     calibration_data,
 )
 from wattlaw.launch.simulated.simulation_inputs import calibrated_key, matching_keys, workload_key
-from wattlaw.simulator.calibration import Calibration, Measured, calibrate, calibrated, intervals
-from wattlaw.simulator.calibration_file import read_calibration, text_of
-from wattlaw.simulator.calibration_summary import factors_of, misfit, parameters_of
-from wattlaw.simulator.job import Job
+from wattlaw.simulator.calibration import (
+    Calibration,
+    MeasuredSetting,
+    apply_calibration,
+    calibrate,
+    prediction_intervals,
+)
+from wattlaw.simulator.calibration_file import calibration_json, read_calibration
+from wattlaw.simulator.calibration_summary import fit_errors, fitted_parameters, fitted_work_factors
+from wattlaw.simulator.job import SimulatedJob
 from wattlaw.simulator.library import read_cluster
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
@@ -37,14 +43,14 @@ NOISE = 0.02
 BOARD = read_cluster("mit-v100").gpu
 
 
-def measured(of: Job, dice: np.random.Generator) -> Measured:
+def measured(of: SimulatedJob, dice: np.random.Generator) -> MeasuredSetting:
     """Return a job as if it had been measured where ``TRUE`` holds."""
     train = predict(replace(of, parameters=TRUE)).train
     time, power = np.exp(dice.normal(0, NOISE, 2))
-    return Measured(of, "plain", train.duration_s * time, train.gpu_power_w * power)
+    return MeasuredSetting(of, "plain", train.duration_s * time, train.gpu_power_w * power)
 
 
-def settings() -> Iterator[Job]:
+def settings() -> Iterator[SimulatedJob]:
     """Yield settings of few seconds of simulator each, data sets of whole steps."""
     for place, (gpus, batch) in enumerate([(1, 4), (1, 16), (1, 64), (2, 16), (8, 16), (16, 64)]):
         samples = 64_000 * gpus
@@ -54,7 +60,7 @@ def settings() -> Iterator[Job]:
             yield job(gpus, local_batch=batch, samples=samples, power_limit_w=110.0 + 20 * place)
 
 
-def others() -> Iterator[Job]:
+def others() -> Iterator[SimulatedJob]:
     """Yield settings that nothing was fitted to."""
     for gpus, batch, cap_w in ((1, 32, None), (1, 8, 140.0), (4, 32, None), (4, 8, 200.0)):
         yield job(gpus, local_batch=batch, samples=64_000 * gpus, power_limit_w=cap_w)
@@ -75,15 +81,15 @@ def test_known_parameters_lie_within_their_intervals(fitted: list[Calibration]) 
     inside = [
         one.low <= truth[one.name] <= one.high
         for calibration in fitted
-        for one in parameters_of(calibration, BOARD)
+        for one in fitted_parameters(calibration, BOARD)
     ]
     assert np.mean(inside) >= 0.9
     for calibration in fitted:
-        by_name = {one.name: one for one in parameters_of(calibration, BOARD)}
-        assert by_name["power_busy"].is_told
-        assert not by_name["compute_tensor"].is_told  # nothing ran on it
+        by_name = {one.name: one for one in fitted_parameters(calibration, BOARD)}
+        assert by_name["power_busy"].is_identified
+        assert not by_name["compute_tensor"].is_identified  # nothing ran on it
         assert by_name["compute_tensor"].value == pytest.approx(0.45)
-        (factor,) = factors_of(calibration)
+        (factor,) = fitted_work_factors(calibration)
         assert factor.low <= 1 <= factor.high
         assert calibration.time_sigma == pytest.approx(NOISE, rel=0.6)
 
@@ -93,7 +99,7 @@ def test_settings_that_were_held_back_lie_within_their_intervals(fitted: list[Ca
     for calibration in fitted:
         for of in others():
             truth = predict(replace(of, parameters=TRUE)).train
-            told = intervals(of, calibration, "plain")
+            told = prediction_intervals(of, calibration, "plain")
             for name, true in (
                 ("epoch_time_s", truth.duration_s),
                 ("gpu_power_w", truth.gpu_power_w),
@@ -106,7 +112,7 @@ def test_settings_that_were_held_back_lie_within_their_intervals(fitted: list[Ca
 
 
 def test_a_workload_that_was_not_measured_is_less_certain(fitted: list[Calibration]) -> None:
-    known, unknown = (intervals(job(1), fitted[0], name) for name in ("plain", "other"))
+    known, unknown = (prediction_intervals(job(1), fitted[0], name) for name in ("plain", "other"))
     for name in known:
         assert unknown[name].high / unknown[name].low > known[name].high / known[name].low
 
@@ -119,14 +125,16 @@ def test_the_interval_of_a_calibration_that_tells_nothing_is_finite(fitted, chan
     if "covariance" in change:
         variances = np.full(len(fitted[0].names), change["covariance"])
         change = {"covariance": tuple(map(tuple, np.diag(variances)))}
-    told = intervals(job(1), fitted[0].model_copy(update=change), "plain")["epoch_time_s"]
+    told = prediction_intervals(job(1), fitted[0].model_copy(update=change), "plain")[
+        "epoch_time_s"
+    ]
     assert 0 < told.low < 1e-100
     assert 1e100 < told.high < np.inf
 
 
 def test_a_calibration_is_the_same_after_a_file(tmp_path: Path, fitted: list[Calibration]) -> None:
     path = tmp_path / "c.json"
-    path.write_text(text_of(fitted[0]), encoding="utf-8")
+    path.write_text(calibration_json(fitted[0]), encoding="utf-8")
     again = read_calibration(path, BOARD)
     assert again == fitted[0]
     assert again.digest == fitted[0].digest != fitted[1].digest
@@ -150,7 +158,7 @@ def test_a_file_that_is_no_calibration_of_the_board_is_refused(
     tmp_path: Path, fitted: list[Calibration], change: dict[str, Any], told: str
 ) -> None:
     path = tmp_path / "c.json"
-    path.write_text(json.dumps(json.loads(text_of(fitted[0])) | change), encoding="utf-8")
+    path.write_text(json.dumps(json.loads(calibration_json(fitted[0])) | change), encoding="utf-8")
     with pytest.raises(BadInput, match=r"c\.json") as caught:
         read_calibration(path, BOARD)
     assert told in str(caught.value)
@@ -161,12 +169,12 @@ def test_a_covariance_of_no_numbers_is_refused(tmp_path: Path, fitted: list[Cali
     size = len(fitted[0].names)
     path = tmp_path / "c.json"
     wrong = fitted[0].model_copy(update={"covariance": tuple(map(tuple, -np.eye(size)))})
-    path.write_text(text_of(wrong), encoding="utf-8")
+    path.write_text(calibration_json(wrong), encoding="utf-8")
     with pytest.raises(BadInput, match="not that of any numbers"):
         read_calibration(path)
     huge = np.full((size, size), 1.7e308)
     wrong = fitted[0].model_copy(update={"covariance": tuple(map(tuple, huge))})
-    path.write_text(text_of(wrong), encoding="utf-8")
+    path.write_text(calibration_json(wrong), encoding="utf-8")
     with pytest.raises(BadInput, match="covariance"):
         read_calibration(path)
 
@@ -257,7 +265,7 @@ def test_a_workload_is_found_by_itself_or_as_the_only_one_alike(fitted: list[Cal
 
 def test_two_settings_are_too_few() -> None:
     with pytest.raises(Refused, match="three settings"):
-        calibrate([Measured(job(1), "plain", 1.0)] * 2)
+        calibrate([MeasuredSetting(job(1), "plain", 1.0)] * 2)
 
 
 # Measurements of one V100: two networks on three data sets, seven caps.
@@ -323,12 +331,12 @@ def test_the_other_half_of_the_measurements_is_predicted_within_a_tenth(traces: 
     times, energies, inside = [], [], []
     for place, own in enumerate(traces.others):
         of, key = measured_job(own), names_of(own)[1]
-        train = predict(calibrated(of, calibration, key)).train
+        train = predict(apply_calibration(of, calibration, key)).train
         time_s, power_w = float(own["time_per_epoch"]), float(own["average_power"])
         times.append(abs(train.duration_s / time_s - 1))
         energies.append(abs(train.gpu_energy_j / (time_s * power_w) - 1))
         if place % 3 == 0:
-            told = intervals(of, calibration, key)["epoch_time_s"]
+            told = prediction_intervals(of, calibration, key)["epoch_time_s"]
             inside.append(told.low <= time_s <= told.high)
     assert len(traces.others) >= 35
     assert median(times) < 0.1
@@ -336,7 +344,7 @@ def test_the_other_half_of_the_measurements_is_predicted_within_a_tenth(traces: 
     assert np.mean(inside) > 0.85
 
 
-def measured_job(row: dict[str, str]) -> Job:
+def measured_job(row: dict[str, str]) -> SimulatedJob:
     """Return the job of a row."""
     found = calibration_data(
         [
@@ -371,7 +379,7 @@ def test_the_commands_predict_what_the_functions_do(
         assert row["calibration"] == f"calibrated {calibration.digest}"
         low, high = row["epoch_time_s_ci"]
         assert low < row["epoch_time_s"] < high
-        train = predict(calibrated(measured_job(own), calibration, key)).train
+        train = predict(apply_calibration(measured_job(own), calibration, key)).train
         assert row["epoch_time_s"] == pytest.approx(train.duration_s)
         assert row["gpu_energy_per_epoch_j"] == pytest.approx(train.gpu_energy_j)
 
@@ -401,11 +409,11 @@ def test_the_fit_is_told_with_its_residuals(
     assert f"{len(traces.fit)} runs of store" in calibration.made_from
     own = [one for one in traces.fit if one["network"] == "resnet50"][:6]
     again = [
-        Measured(measured_job(one), names_of(one)[1], float(one["time_per_epoch"]),
+        MeasuredSetting(measured_job(one), names_of(one)[1], float(one["time_per_epoch"]),
                  float(one["average_power"]))
         for one in own
     ]  # fmt: skip
-    off = misfit(calibration, again)
+    off = fit_errors(calibration, again)
     assert off.settings == 6
     assert off.time < 0.2
     assert off.energy is not None
@@ -433,6 +441,6 @@ def test_few_settings_make_wide_intervals_that_hold() -> None:
         found = calibrate(four)
         assert found.freedom < 4
         new = measured(job(1, local_batch=32, samples=64_000, clock_limit_mhz=1000.0), dice)
-        told = intervals(new.job, found, "plain")
+        told = prediction_intervals(new.job, found, "plain")
         inside.append(told["epoch_time_s"].low <= new.epoch_time_s <= told["epoch_time_s"].high)
     assert sum(inside) >= 5

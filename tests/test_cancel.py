@@ -45,7 +45,7 @@ def test_where_nothing_is_under_way_nothing_is_changed(tmp_path):
     assert "0 run(s) noted as interrupted" in told.stdout
     missing = wattlaw("cancel", tmp_path / "nowhere")
     assert missing.returncode == 2
-    assert "no store" in missing.stderr
+    assert "not a store" in missing.stderr
 
 
 @pytest.fixture

@@ -18,7 +18,9 @@ import pytest
 
 from fake_nvml import FakeGpus
 from limiting import FAKE_BIN, SET, Place
+from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted
+from wattlaw.files import locked_temporary
 from wattlaw.limits.guard import acquire
 from wattlaw.limits.requests import Limits
 from wattlaw.limits.restore import restore_stale_or_raise
@@ -471,3 +473,18 @@ def test_a_lock_file_that_a_cleaner_removed_does_not_let_two_in(start: Start) ->
         other = subprocess.run(line, capture_output=True, text=True, check=False)
         assert "is in use by" in other.stderr
         assert place.limits_w == [150]
+
+
+def test_what_killed_writers_left_is_removed_but_not_what_is_being_written(
+    start: Start,
+) -> None:
+    place = start()
+    place.folder.create()
+    name = f"{place.devices[0]}.json"
+    (place.folder.path / f".{name}.gu16v0d9").write_text("{")
+    handle, being_written = locked_temporary(place.folder.path / name)
+    restore_stale_or_raise(place.folder)
+    assert [path.name for path in place.folder.path.iterdir()] == [being_written.name]
+    os.close(handle)
+    assert main(["limits", "restore"]) == 0
+    assert list(place.folder.path.iterdir()) == []

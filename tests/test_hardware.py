@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from wattlaw.errors import BadInput
 from wattlaw.simulator.cluster import Cluster, Described, Gpu, Link
-from wattlaw.simulator.library import describe, gpu_names, names, read_cluster
+from wattlaw.simulator.library import cluster_names, describe, gpu_names, read_cluster
 
 DOC = (Path(__file__).parents[1] / "docs" / "hardware.md").read_text()
 EXAMPLE = re.findall(r"```yaml\n(.*?)```", DOC, re.DOTALL)[0]
-ALL = names() + gpu_names()
+ALL = cluster_names() + gpu_names()
 
 
 def board(name: str) -> Gpu:
@@ -57,7 +57,7 @@ def test_what_is_assumed_says_why(name: str) -> None:
 
 
 def test_the_hardware_of_the_issue_is_there() -> None:
-    assert set(names()) >= {"mit-v100", "kit-a100", "kit-h100", "dgx-a100-80", "dgx-h100"}
+    assert set(cluster_names()) >= {"mit-v100", "kit-a100", "kit-h100", "dgx-a100-80", "dgx-h100"}
     assert set(gpu_names()) >= {
         "v100-pcie-32gb", "v100-sxm2-32gb", "a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm-80gb",
         "h200-sxm-141gb",
@@ -119,7 +119,7 @@ def test_the_least_limits_and_clocks_are_those_that_the_mit_study_set() -> None:
 
 
 def test_links_within_a_node_are_faster_than_the_share_of_the_network() -> None:
-    for name in names():
+    for name in cluster_names():
         node, network = read_cluster(name).node, read_cluster(name).network
         assert node.link.bandwidth_gb_s > network.bandwidth_gb_s / node.gpus, name
         assert node.link.latency_us < network.latency_us, name
@@ -179,7 +179,7 @@ def test_the_tables_of_the_document_are_those_of_the_files() -> None:
             *peaks, gpu.memory_bandwidth_gb_s, gpu.idle_w, gpu.min_limit_w, gpu.max_w,
             gpu.min_clock_mhz, gpu.max_clock_mhz, gpu.knee_clock_mhz, gpu.least_voltage,
         ], name  # fmt: skip
-    for name in names():
+    for name in cluster_names():
         cluster = read_cluster(name)
         node = cluster.node
         assert rows[name][-8:] == [
@@ -253,9 +253,9 @@ def put(where: str, value: object) -> dict[str, Any]:
         ("node.gpu", "b300", 'node.gpu: given "b300"; allowed: one of a100-sxm-40gb'),
         ("node.gpu", "../gpus/v100-pcie-32gb", "node.gpu: given"),
         ("node", "dgx-h100", 'node: given "dgx-h100"; allowed: a mapping'),
-        ("network.sources", {}, "network: sources: nothing about bandwidth_gb_s, latency_us"),
+        ("network.sources", {}, "network: sources: none for bandwidth_gb_s, latency_us"),
         ("network.sources.latency_us", " ", "network.sources.latency_us: given"),
-        ("network.sources.speed", "x", "network: sources: no number is called speed; allowed:"),
+        ("network.sources.speed", "x", "network: sources: no number is named speed; allowed:"),
         ("network.name", "", 'network.name: given ""; allowed: text of 1 to 100'),
     ],
 )
@@ -379,7 +379,7 @@ def test_any_bytes_are_refused_in_one_line(
 
 
 def test_models_refuse_a_number_without_source_also_in_code() -> None:
-    with pytest.raises(ValueError, match="nothing about latency_us"):
+    with pytest.raises(ValueError, match="none for latency_us"):
         Link(name="x", bandwidth_gb_s=1, latency_us=1, sources={"bandwidth_gb_s": "assumed: x"})
 
 

@@ -419,7 +419,7 @@ def test_whatever_a_table_holds_its_rows_are_runs_or_refused_with_a_reason(rows,
     assert sorted([run.line for run in runs] + [one.line for one in refused]) == [
         row.line for row in given_rows
     ]
-    assert all(one.why.isprintable() and len(one.why) < 300 for one in refused)
+    assert all(one.reason.isprintable() and len(one.reason) < 300 for one in refused)
     assert len({run.record.run_id for run in runs}) == len(runs)
     again, _ = parse_runs(given_rows, fields, "t.jsonl", "study")
     assert [run.record for run in again] == [run.record for run in runs]

@@ -16,7 +16,7 @@ from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.molecules import DIMENET, SCHNET, DimeNetOptions, SchNetOptions, qm9
 from wattlaw.workloads.molecules.make_data import make_data
 from wattlaw.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
-from wattlaw.workloads.molecules.synthetic import made_molecules
+from wattlaw.workloads.molecules.synthetic import synthetic_molecules
 from wattlaw.workloads.workload import Shard
 
 SCHNET_SIZES = {
@@ -123,7 +123,7 @@ def test_targets_are_standardised_by_the_training_molecules():
 
 
 def test_made_molecules_are_of_qm9_s_sizes_elements_and_distances():
-    made = made_molecules(2000, 3)
+    made = synthetic_molecules(2000, 3)
     assert made.counts.min() >= 3
     assert made.counts.max() <= 29
     assert made.counts.mean() == pytest.approx(18, abs=0.5)
@@ -144,7 +144,11 @@ def test_made_molecules_are_of_qm9_s_sizes_elements_and_distances():
 
 
 def test_made_molecules_depend_on_the_seed_alone():
-    one, same, other = made_molecules(50, 1), made_molecules(50, 1), made_molecules(50, 2)
+    one, same, other = (
+        synthetic_molecules(50, 1),
+        synthetic_molecules(50, 1),
+        synthetic_molecules(50, 2),
+    )
     assert np.array_equal(one.pos, same.pos)
     assert np.array_equal(one.targets, same.targets)
     assert not np.array_equal(one.counts, other.counts)

@@ -14,7 +14,7 @@ from wattlaw.study.identity import canonical, run_id
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import MAX_RUNS, PlannedRun, expand
 from wattlaw.study.reader import read_study
-from wattlaw.study.rules import PLACEHOLDERS, filled, fraction, fraction_of
+from wattlaw.study.rules import PLACEHOLDERS, evaluate_fraction, parse_fraction, substitute
 
 
 def parsed(**changes: object) -> Study:
@@ -301,13 +301,13 @@ def test_settings_of_the_loop_are_part_of_every_run():
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
 def test_a_rule_means_the_nearest_number_to_its_fraction(gpus, other):
-    assert fraction_of(fraction(f"gpus/{other}"), gpus) == float(Fraction(gpus, other))
-    assert fraction_of(fraction(f"{other}/gpus"), gpus) == float(Fraction(other, gpus))
+    assert evaluate_fraction(parse_fraction(f"gpus/{other}"), gpus) == float(Fraction(gpus, other))
+    assert evaluate_fraction(parse_fraction(f"{other}/gpus"), gpus) == float(Fraction(other, gpus))
 
 
 @given(st.floats(0, 1, exclude_min=True) | st.just(1), st.integers(1, 10**6))
 def test_a_fraction_in_digits_means_itself_whatever_the_gpus(given_fraction, gpus):
-    found = fraction_of(fraction(given_fraction), gpus)
+    found = evaluate_fraction(parse_fraction(given_fraction), gpus)
     assert found == given_fraction
     assert isinstance(found, float)
 
@@ -315,10 +315,10 @@ def test_a_fraction_in_digits_means_itself_whatever_the_gpus(given_fraction, gpu
 @given(st.text() | st.floats() | st.integers() | st.none() | st.booleans())
 def test_whatever_is_taken_for_a_fraction_is_a_rule_or_lies_within_one(anything):
     try:
-        taken = fraction(anything)
+        taken = parse_fraction(anything)
     except ValueError:
         return
-    assert fraction_of(taken, 1) > 0
+    assert evaluate_fraction(taken, 1) > 0
     assert isinstance(taken, str) or 0 < taken <= 1
 
 
@@ -331,12 +331,12 @@ values = st.fixed_dictionaries(
 @given(st.text(), values)
 def test_a_word_with_its_braces_doubled_is_filled_to_itself(word, values):
     doubled = word.replace("{", "{{").replace("}", "}}")
-    assert filled(doubled, values) == word
+    assert substitute(doubled, values) == word
 
 
 @given(plain_words, st.sampled_from(PLACEHOLDERS), plain_words, values)
 def test_a_placeholder_becomes_its_value_and_what_stands_around_it_stays(before, name, end, values):
-    found = filled(f"{before}{{{name}}}{end}", values)
+    found = substitute(f"{before}{{{name}}}{end}", values)
     assert found.startswith(before)
     assert found.endswith(end)
     value, told = values[name], found[len(before) : len(found) - len(end)]
@@ -351,7 +351,7 @@ def test_a_placeholder_becomes_its_value_and_what_stands_around_it_stays(before,
     [(200.0, "200"), (0.1, "0.1"), (1 / 3, repr(1 / 3)), (1410.5, "1410.5"), (1e-9, "1e-09")],
 )
 def test_a_number_is_told_as_short_as_it_can_be(value, told):
-    assert filled("--x={power_limit_w}", {"power_limit_w": value}) == f"--x={told}"
+    assert substitute("--x={power_limit_w}", {"power_limit_w": value}) == f"--x={told}"
 
 
 pieces = st.sampled_from(["{{", "}}", "{", "}", "{gpus}", "gpus", " "])
@@ -363,14 +363,14 @@ def test_braces_mean_what_they_mean_to_pythons_format(word):
         expected = word.format(gpus=2)
     except (ValueError, LookupError):
         with pytest.raises(ValueError, match=r"^given '.*; allowed in braces: gpus \(\{\{ is a"):
-            filled(word, {"gpus": 2})
+            substitute(word, {"gpus": 2})
     else:
-        assert filled(word, {"gpus": 2}) == expected
+        assert substitute(word, {"gpus": 2}) == expected
 
 
 @given(values)
 def test_a_value_with_braces_in_it_is_not_filled_again(values):
-    assert filled("{precision}", values | {"precision": "{gpus}"}) == "{gpus}"
+    assert substitute("{precision}", values | {"precision": "{gpus}"}) == "{gpus}"
 
 
 def test_a_command_is_named_after_its_script():

@@ -5,7 +5,7 @@ import sys
 
 CODE = """
 import gc, weakref
-from wattlaw.processes import beginning
+from wattlaw.processes import collector_paused
 
 class Ring:
     def __init__(self):

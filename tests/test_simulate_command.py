@@ -15,7 +15,7 @@ from made_jobs import job, profile
 from wattlaw.cli.main import main
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
-from wattlaw.simulator.what_if import PARTS, Target, compared, row_of
+from wattlaw.simulator.what_if import PARTS, Target, add_scaling, prediction_row
 
 BASE = ("simulate", "--workload", "resnet50", "--hardware", "mit-v100", "--local-batch", "64")
 KEYS = (
@@ -81,7 +81,7 @@ def test_a_sweep_has_a_row_for_each_setting_and_compares_within_equal_limits(cap
 
 
 def test_one_count_has_no_speedup():
-    (row,) = compared([row_of(predict(job(4)))])
+    (row,) = add_scaling([prediction_row(predict(job(4)))])
     assert (row["speedup"], row["parallel_efficiency"], row["beta"]) == (None, None, None)
 
 
@@ -123,7 +123,7 @@ def test_settings_that_cannot_be_are_named_and_the_others_kept(capsys):
         (("--dataset-fraction", "2"), "--dataset-fraction: given 2; allowed"),
         (("--epochs", "0"), "--epochs: given 0; allowed"),
         (("--global-batch", "64"), "given both of --local-batch and --global-batch"),
-        (("--hardware", "abacus"), 'no hardware is called "abacus"; allowed'),
+        (("--hardware", "abacus"), 'no hardware is named "abacus"; allowed'),
         (("--workload", "abacus"), "abacus"),
         (("--options", "{"), "--options: given '{'; allowed: a JSON object"),
         (("--options", '{"depth": 3}'), "resnet50.options.depth: unknown key; allowed"),

@@ -134,7 +134,7 @@ def test_other_launchers_take_a_launch_as_it_is():
     ("launch", "options", "expected"),
     [
         ({"simulation": {}}, [], "launch.simulation.hardware: given nothing; allowed: one of dgx"),
-        ({"simulation": {"hardware": "x"}}, [], 'no hardware is called "x"; allowed: a cluster'),
+        ({"simulation": {"hardware": "x"}}, [], 'no hardware is named "x"; allowed: a cluster'),
         ({"gpus_per_node": 3}, [], "launch.gpus_per_node: given 3; allowed: 1 to 2"),
         ({"simulation": {"fail_share": 1.5}}, [], "given 1.5; allowed: the share of attempts"),
         ({"simulation": {"critical_batch": 5}}, [], "allowed: both or neither"),

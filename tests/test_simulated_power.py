@@ -10,13 +10,13 @@ from scipy.optimize import brentq
 
 from made_jobs import profile
 from wattlaw.simulator import kernels
-from wattlaw.simulator.library import names, read_cluster
+from wattlaw.simulator.library import cluster_names, read_cluster
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.power import Board, switching, with_curve
 
-BOARDS = {name: read_cluster(name).gpu for name in names()}
+BOARDS = {name: read_cluster(name).gpu for name in cluster_names()}
 GPU = BOARDS["mit-v100"]
-LOAD = kernels.load_of(profile(), ("forward", "backward", "optimizer"), 64, "fp32")
+LOAD = kernels.kernel_load(profile(), ("forward", "backward", "optimizer"), 64, "fp32")
 board_names = st.sampled_from(sorted(BOARDS))
 
 

@@ -14,7 +14,7 @@ from wattlaw.launch.simulated.samples import MAX_SAMPLES, Sampling, telemetry_ta
 from wattlaw.launch.simulated.signal import UTIL_AVERAGE_S, cycle_of
 from wattlaw.launch.simulated.windows import BEGIN_NS, epochs_table, windows_of
 from wattlaw.simulator import library
-from wattlaw.simulator.job import Job, Phase, Prediction, Split, Window
+from wattlaw.simulator.job import Phase, Prediction, SimulatedJob, Split, Window
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
 from wattlaw.store.schema import EPOCHS, TELEMETRY
@@ -28,7 +28,7 @@ V100 = library.read_cluster("mit-v100")
 
 def job(**changes):
     given = {"gpus": 8, "local_batch": 4, "samples": 1437, "evaluation_samples": 360}
-    return Job(catalogue.profile(DIGITS), V100, **given | changes)
+    return SimulatedJob(catalogue.profile(DIGITS), V100, **given | changes)
 
 
 def made(*phases: Phase, steps: int = 1000, startup_s: float = 0.0, **changes) -> Prediction:

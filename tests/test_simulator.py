@@ -15,18 +15,18 @@ from made_jobs import IDEAL, job, profile, with_links
 from wattlaw import simulator
 from wattlaw.errors import BadInput
 from wattlaw.simulator.data_loading import MOST_PROCESSES
-from wattlaw.simulator.job import Job, Prediction
-from wattlaw.simulator.library import names, read_cluster
+from wattlaw.simulator.job import Prediction, SimulatedJob
+from wattlaw.simulator.library import cluster_names, read_cluster
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
 
 #: Boards that not even their least clock keeps within a limit.
 HUNGRY = Parameters(power_memory=20.0, power_busy=2.0)
-CLUSTERS = {name: read_cluster(name) for name in names()}
+CLUSTERS = {name: read_cluster(name) for name in cluster_names()}
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> Job:
+def jobs(draw: st.DrawFn) -> SimulatedJob:
     """Return jobs over all hardware and settings that it allows."""
     cluster = CLUSTERS[draw(st.sampled_from(sorted(CLUSTERS)))]
     gpu = cluster.gpu
@@ -38,7 +38,7 @@ def jobs(draw: st.DrawFn) -> Job:
         gradient_bytes=draw(st.integers(1, 10**11)),
         layers=draw(st.integers(1, 10_000)),
     )
-    return Job(
+    return SimulatedJob(
         made,
         cluster,
         gpus=draw(st.integers(1, 100_000)),
@@ -57,12 +57,12 @@ def jobs(draw: st.DrawFn) -> Job:
     )
 
 
-def predicted(of: Job) -> Prediction | None:
+def predicted(of: SimulatedJob) -> Prediction | None:
     """Return the prediction, or None where an epoch has no update."""
     try:
         return predict(of)
     except BadInput as error:
-        assert "allowed: one or more for each" in str(error)
+        assert "allowed: a sample for each GPU" in str(error)
         return None
 
 
@@ -78,7 +78,7 @@ def numbers(found: Prediction) -> list[float]:
 
 @given(jobs())
 @settings(max_examples=300, deadline=None)
-def test_every_prediction_is_finite_and_within_its_bounds(of: Job) -> None:
+def test_every_prediction_is_finite_and_within_its_bounds(of: SimulatedJob) -> None:
     found = predicted(of)
     if found is None:
         return
@@ -98,7 +98,7 @@ def test_every_prediction_is_finite_and_within_its_bounds(of: Job) -> None:
 
 @given(jobs())
 @settings(max_examples=200, deadline=None)
-def test_time_is_never_below_the_roofline(of: Job) -> None:
+def test_time_is_never_below_the_roofline(of: SimulatedJob) -> None:
     found = predicted(of)
     if found is not None:
         assert found.split.step_s >= found.roofline_s * (1 - 1e-9)
@@ -106,7 +106,7 @@ def test_time_is_never_below_the_roofline(of: Job) -> None:
 
 @given(jobs(), st.floats(0, 1), st.floats(0, 1))
 @settings(max_examples=200, deadline=None)
-def test_a_lower_cap_or_clock_is_never_faster(of: Job, a: float, b: float) -> None:
+def test_a_lower_cap_or_clock_is_never_faster(of: SimulatedJob, a: float, b: float) -> None:
     gpu = of.cluster.gpu
     low, high = sorted((a, b))
     for key, least, most in (
@@ -123,7 +123,7 @@ def test_a_lower_cap_or_clock_is_never_faster(of: Job, a: float, b: float) -> No
 
 @given(jobs(), st.floats(1, 10))
 @settings(max_examples=100, deadline=None)
-def test_quicker_links_are_never_slower(of: Job, times: float) -> None:
+def test_quicker_links_are_never_slower(of: SimulatedJob, times: float) -> None:
     link = of.cluster.network
     quick = with_links(
         of.cluster, bandwidth_gb_s=link.bandwidth_gb_s * times, latency_us=link.latency_us / times

@@ -139,7 +139,7 @@ def test_what_a_job_without_an_epilog_left_is_given_back_before_the_next(
         for watchdog in node.watchdogs:
             watchdog.kill()
         assert node.limits_w == [250]
-        assert "gave back" in node.prolog(8, comment)
+        assert "restored the limits" in node.prolog(8, comment)
         assert node.limits_w == [limit_w]
         node.hook("epilog", 8)
         assert node.limits_w == [287.5]

@@ -342,5 +342,5 @@ def test_a_lock_is_had_by_one_at_a_time(tmp_path):
     folder = Store(tmp_path / "store").folder(RUN)
     with RunLock(folder) as lock:
         assert lock.acquire()
-        assert RunLock(folder).is_held()
-    assert not RunLock(folder).is_held()
+        assert RunLock(folder).is_locked()
+    assert not RunLock(folder).is_locked()

@@ -26,7 +26,7 @@ from wattlaw.launch.slurm.submission import existing_tag, job_name, run_id_of, s
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
-from wattlaw.study.launching import ALLOWED, Launch, Slurm, seconds_of
+from wattlaw.study.launching import ALLOWED, Launch, Slurm, parse_time_limit
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 
 POLICY = (
@@ -213,7 +213,7 @@ def test_an_option_is_refused_or_is_one_word_for_sbatch(tmp_path_factory, option
         ({"time": "02:00:00\n"}, "slurm.time"),
         ({"setup": ["echo \x1b[31m"]}, "slurm.setup[0]: given"),
         ({"python": "python\nid"}, "slurm.python: given"),
-        ({"time": "00:02:00"}, "slurm.time: given 00:02:00, 120 s; allowed: at least warn_s"),
+        ({"time": "00:02:00"}, "slurm.time: given 00:02:00, 120 s; allowed: at least 180 s"),
         ({"setup": ["a\nb"]}, "slurm.setup[0]: given several lines"),
         ({"max_queued": 0}, "slurm.max_queued"),
         ({"poll_s": 0.1}, "slurm.poll_s"),
@@ -237,7 +237,7 @@ def test_a_mistake_in_the_study_is_one_line_with_the_key(write_study, slurm, exp
     ],
 )
 def test_a_time_limit_is_read_as_slurm_reads_it(time, expected_s):
-    assert seconds_of(time) == expected_s
+    assert parse_time_limit(time) == expected_s
 
 
 def test_a_study_without_gpus_per_node_is_refused():

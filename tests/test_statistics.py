@@ -272,7 +272,7 @@ def test_of_many_files_one_of_another_run_is_named(store, monkeypatch):
     add_run(store, [window(0, 1)], [sample(0)])
     add_run(store, [window(0, 1)], [sample(0)], "e" * 16)
     store.folder(RUN).epochs_path.write_bytes(store.folder("e" * 16).epochs_path.read_bytes())
-    with pytest.raises(BadInput, match=f"it holds run '{'e' * 16}', not {RUN}"):
+    with pytest.raises(BadInput, match=f"it is of run '{'e' * 16}', not {RUN}"):
         store.arrow("epochs")
 
 

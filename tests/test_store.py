@@ -174,7 +174,7 @@ def test_a_reader_never_sees_half_a_record(tmp_path):
 
 def test_a_claim_belongs_to_one_process_and_dies_with_it(tmp_path):
     folder = RunFolder(tmp_path / ID)
-    assert not RunLock(folder).is_held()
+    assert not RunLock(folder).is_locked()
     code = (
         "import sys, time\nfrom pathlib import Path\n"
         "from wattlaw.store.run_folder import *\n"
@@ -187,13 +187,13 @@ def test_a_claim_belongs_to_one_process_and_dies_with_it(tmp_path):
     assert holder.stdout.readline() == "True\n"
     mine = RunLock(folder)
     assert not mine.acquire()
-    assert RunLock(folder).is_held()
+    assert RunLock(folder).is_locked()
     holder.kill()
     holder.communicate()
     assert mine.acquire()
-    assert RunLock(folder).is_held()
+    assert RunLock(folder).is_locked()
     mine.release()
-    assert not RunLock(folder).is_held()
+    assert not RunLock(folder).is_locked()
 
 
 def test_of_many_that_claim_a_run_at_once_one_gets_it(tmp_path):
@@ -215,11 +215,11 @@ def test_of_many_that_claim_a_run_at_once_one_gets_it(tmp_path):
     assert sorted(one.stdout.readline() for one in many) == ["False\n"] * 5 + ["True\n"]
     for one in many:
         one.communicate()
-    assert not RunLock(RunFolder(tmp_path / ID)).is_held()
+    assert not RunLock(RunFolder(tmp_path / ID)).is_locked()
 
 
 def test_asking_whether_a_claim_is_held_makes_no_file(tmp_path):
-    assert not RunLock(RunFolder(tmp_path / ID)).is_held()
+    assert not RunLock(RunFolder(tmp_path / ID)).is_locked()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -334,18 +334,18 @@ def test_the_table_of_another_run_is_not_taken_for_this_ones(store):
     path = store.folder(ID).epochs_path
     foreign = pq.read_table(path).to_pylist()
     pq.write_table(pa.Table.from_pylist([r | {"run_id": "e" * 16} for r in foreign], EPOCHS), path)
-    with pytest.raises(BadInput, match=f"it holds run '{'e' * 16}', not {ID}"):
+    with pytest.raises(BadInput, match=f"it is of run '{'e' * 16}', not {ID}"):
         store.arrow("epochs")
 
 
 def test_a_folder_that_is_no_store_is_said_to_be_none(tmp_path):
-    with pytest.raises(BadInput, match="no store"):
+    with pytest.raises(BadInput, match="not a store"):
         Store.existing(tmp_path)
 
 
 def test_a_store_cannot_be_made_where_a_file_stands(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot hold a store"):
+    with pytest.raises(BadInput, match="cannot be a store"):
         Store(tmp_path / "file").create()
 
 

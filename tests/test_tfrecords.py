@@ -19,8 +19,8 @@ from tfrecord.tools.tfrecord2idx import create_index
 from wattlaw.errors import BadInput
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.vision import records
+from wattlaw.workloads.vision.images import ImageData
 from wattlaw.workloads.vision.make_data import make_data
-from wattlaw.workloads.vision.pictures import Pictures
 from wattlaw.workloads.vision.records import Records, bounds
 from wattlaw.workloads.vision.tfrecords import Shards
 from wattlaw.workloads.workload import Shard
@@ -191,7 +191,7 @@ def test_a_wrong_checksum_is_named_with_its_record(data: Path, workers: int) -> 
     contents = bytearray(shard.read_bytes())
     contents[int(bounds(shard)[2]) + 500] ^= 1  # one bit of a JPEG file in its third record
     shard.write_bytes(contents)
-    pictures = Pictures(shards_of(data), 32, training=True)
+    pictures = ImageData(shards_of(data), 32, training=True)
     loader = Loader(pictures, Shard(0, 1, 4, 0), LoaderOptions(workers), training=True)
     with pytest.raises(BadInput, match=rf"{shard}: record 2: .* wrong checksum"):
         list(loader.epoch(0))
@@ -207,7 +207,7 @@ def test_an_image_that_cannot_be_decoded_is_named_with_its_record(
     write: Callable[..., Path],
 ) -> None:
     folder = write(example(), example(image=b"\xff\xd8\xff\xe0 no more than a start"))
-    pictures = Pictures(shards_of(folder), 32, training=False)
+    pictures = ImageData(shards_of(folder), 32, training=False)
     with pytest.raises(BadInput, match=r"train-00000-of-00001: record [01]: .*cannot be decoded"):
         pictures.batch(np.array([1]), np.zeros(1, np.uint64))
 
@@ -291,7 +291,7 @@ def test_few_files_are_open_however_many_shards_there_are(tmp_path: Path) -> Non
 
 def test_the_same_images_come_through_loader_processes(data: Path) -> None:
     def read(workers: int) -> list[torch.Tensor]:
-        pictures = Pictures(shards_of(data), 32, training=True)
+        pictures = ImageData(shards_of(data), 32, training=True)
         pictures.batch(np.array([0, 11]), np.zeros(2, np.uint64))  # opens files before the fork
         loader = Loader(pictures, Shard(0, 1, 4, 0), LoaderOptions(workers), training=True)
         return [batch.data[0] for batch in loader.epoch(0)]

@@ -20,11 +20,11 @@ from wattlaw.workloads.weather import Options, era5
 from wattlaw.workloads.weather.era5 import Era5
 from wattlaw.workloads.weather.fourcastnet import FourCastNet
 from wattlaw.workloads.weather.make_data import make_data
-from wattlaw.workloads.weather.normals import Normals
+from wattlaw.workloads.weather.statistics import ChannelStatistics
 from wattlaw.workloads.workload import Shard
 
 NO_SEEDS = np.zeros(0, np.uint64)
-PLAIN = Normals(np.zeros((2, 1, 1), np.float32), np.ones((2, 1, 1), np.float32))
+PLAIN = ChannelStatistics(np.zeros((2, 1, 1), np.float32), np.ones((2, 1, 1), np.float32))
 
 
 @pytest.fixture(scope="module")

@@ -150,7 +150,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
         yield path
         return
     try:
-        handle, temporary = _locked_temporary(path)
+        handle, temporary = locked_temporary(path)
     except OSError as error:
         raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from None
     try:
@@ -168,8 +168,11 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
         os.close(handle)
 
 
-def _locked_temporary(path: Path) -> tuple[int, Path]:
-    """Return a new temporary file in the folder of ``path``, locked while this process lives."""
+def locked_temporary(path: Path) -> tuple[int, Path]:
+    """Return a new temporary file beside ``path``, locked as long as its handle is open.
+
+    The lock tells ``remove_abandoned`` that its writer lives.
+    """
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         if locked(handle) and os.fstat(handle).st_nlink:

@@ -16,7 +16,7 @@ _CHANGED = ("PYTHONPATH", "PYTHONSAFEPATH")
 _SAVED = "WATTLAW_USER_"
 
 
-def own_python(*words: str, python: str = sys.executable) -> list[str]:
+def isolated_python(*words: str, python: str = sys.executable) -> list[str]:
     """Return the command line of one of wattlaw's own Python processes.
 
     Parameters
@@ -29,7 +29,7 @@ def own_python(*words: str, python: str = sys.executable) -> list[str]:
     return [python, "-I" if sys.flags.isolated else "-P", *words]
 
 
-def own_environment() -> dict[str, str]:
+def isolated_environment() -> dict[str, str]:
     """Return the environment for wattlaw's own processes, made of that of this process.
 
     PYTHONSAFEPATH holds for what they start in turn, also through other libraries. PYTHONPATH
@@ -72,7 +72,7 @@ def isolate() -> None:
     relative = {os.path.normpath(os.path.join(here, entry)) for entry in entries}  # noqa: PTH118
     relative -= {os.path.normpath(entry) for entry in entries if entry.startswith("/")}
     sys.path[:] = [entry for entry in sys.path if entry not in relative]
-    own = own_environment()
+    own = isolated_environment()
     if "PYTHONPATH" not in own:
         os.environ.pop("PYTHONPATH", None)
     os.environ.update(own)

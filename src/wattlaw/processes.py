@@ -38,7 +38,7 @@ def _watch_parent(parent_pid: int) -> None:
 
 
 @contextlib.contextmanager
-def beginning() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Look for no garbage while a program gets ready, and never among what it has then.
 
     What an import makes stays. To look through it again and again takes a part of the time of a
@@ -66,7 +66,7 @@ def descendants(root_pid: int) -> list[int]:
     tree is big; psutil goes through all processes of the machine.
     """
     if not _TELLS_CHILDREN:
-        return [process.pid for process in tree(root_pid)]
+        return [process.pid for process in process_tree(root_pid)]
     found, unseen = [], [root_pid]
     while unseen:
         pid = unseen.pop()
@@ -83,7 +83,7 @@ def descendants(root_pid: int) -> list[int]:
     return found
 
 
-def tree(root_pid: int) -> list[psutil.Process]:
+def process_tree(root_pid: int) -> list[psutil.Process]:
     """Return a process and all its living descendants; empty when it is gone."""
     try:
         root = psutil.Process(root_pid)
@@ -92,7 +92,7 @@ def tree(root_pid: int) -> list[psutil.Process]:
         return []
 
 
-def end(processes: Iterable[psutil.Process], grace_s: float) -> None:
+def terminate(processes: Iterable[psutil.Process], grace_s: float) -> None:
     """Ask processes to end (SIGTERM), and after ``grace_s`` seconds make them (SIGKILL).
 
     psutil identifies a process by pid and creation time, so a reused pid is never hit.

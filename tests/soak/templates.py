@@ -14,7 +14,7 @@ import made_tables
 from made_stores import write_store
 from soak.sandbox import REPOSITORY
 from wattlaw.simulator.calibration import NAMES, Calibration
-from wattlaw.simulator.calibration_file import text_of
+from wattlaw.simulator.calibration_file import calibration_json
 from wattlaw.simulator.library import read_cluster
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.store.record import DeviceReport, Facts, RunRecord, SamplerReport
@@ -132,4 +132,4 @@ def calibration() -> str:
         gpu=board.name, settings=5, parameters=Parameters(), names=names, covariance=rows,
         work_factors={"resnet50": 1.1}, time_sigma=0.05, freedom=4.0,
     )  # fmt: skip
-    return text_of(made)
+    return calibration_json(made)

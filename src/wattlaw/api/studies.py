@@ -78,7 +78,7 @@ class Study:
         if not 0 < assume_tflops < float("inf"):
             raise BadInput(f"assume_tflops: given {assume_tflops:g}; allowed: a number > 0")
         results = Store(Path(store))
-        records = results.records_of({run.run_id for run in self.plan.runs})
+        records = results.records_by_id({run.run_id for run in self.plan.runs})
         statuses = planning.statuses(results, self.plan.runs, records)
         left = [run for run in self.plan.runs if statuses[run.run_id] != "done"]
         known = [record for record in records.values() if record is not None]

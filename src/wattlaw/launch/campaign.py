@@ -120,7 +120,7 @@ class Campaign:
                 continue
             self._finished_before[planned.run_id] = record.finished_at
             if record.status == "done":
-                folder.drop_left()
+                folder.remove_stale_live_files()
                 self._report_end(record, is_new=False)
 
     def _damaged(self, run: PlannedRun, error: WattlawError) -> RunRecord:
@@ -310,7 +310,7 @@ class Campaign:
         try:
             folder.write(record, durable=self._launcher.is_durable)
             if record.status == "done":
-                folder.drop_live()
+                folder.remove_live_files()
         except OSError as error:  # a full disk: the run is reported, and its record is unfinished
             reasons = [record.reason, f"not recorded: {one_line(error)}"]
             record = _failed(record, "; ".join(filter(None, reasons)))

@@ -105,7 +105,7 @@ def _is_under_way(folder: RunFolder, emptied: Collection[Queue]) -> bool:
     record = folder.read()
     if record is None or record.status not in ("planned", "running"):
         return False
-    return RunLock(folder).is_held() or any(queue.was_submitted(folder) for queue in emptied)
+    return RunLock(folder).is_locked() or any(queue.was_submitted(folder) for queue in emptied)
 
 
 def _note(folder: RunFolder) -> bool:

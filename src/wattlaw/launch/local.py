@@ -15,7 +15,7 @@ from wattlaw import processes
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import NotAvailable
 from wattlaw.files import naming, open_regular
-from wattlaw.isolation import own_environment, own_python
+from wattlaw.isolation import isolated_environment, isolated_python
 from wattlaw.launch.finish import failure_reason, write_limits
 from wattlaw.launch.launcher import AttachedLauncher, Ended
 from wattlaw.launch.limits import requested_limits, restore_stale_limits, unsupported_limits_reason
@@ -152,7 +152,7 @@ class LocalLauncher(AttachedLauncher):
             write_limits(folder.live(record.attempts), socket.gethostname(), applied)
         rendezvous = allocation.rendezvous = Rendezvous(folder.live(record.attempts).resolve())
         environment = {
-            **own_environment(),
+            **isolated_environment(),
             "OMP_NUM_THREADS": str(self.threads),
             "MKL_NUM_THREADS": str(self.threads),
             "PYTHONUNBUFFERED": "1",
@@ -161,7 +161,7 @@ class LocalLauncher(AttachedLauncher):
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         if self._gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(allocation.workers.names)
-        line = own_python("-m", "wattlaw.training.agent")
+        line = isolated_python("-m", "wattlaw.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
         line += rendezvous.words
@@ -245,7 +245,7 @@ class LocalAttempt:
         """End the agent with all its descendants: asked first, then killed."""
         if self._ended is None:
             try:
-                processes.end(processes.tree(self._process.pid), _GRACE_S)
+                processes.terminate(processes.process_tree(self._process.pid), _GRACE_S)
                 self._process.wait()
             finally:
                 self._ended = Ended("stopped")
@@ -264,8 +264,8 @@ def _gpus() -> list[str]:
     """
     try:
         found = subprocess.run(
-            own_python("-c", _PROBE),
-            env=own_environment(),
+            isolated_python("-c", _PROBE),
+            env=isolated_environment(),
             capture_output=True,
             encoding="utf-8",
             errors="replace",

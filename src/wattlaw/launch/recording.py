@@ -14,7 +14,7 @@ from wattlaw import crash, machine
 from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput
 from wattlaw.files import open_regular, write_text
-from wattlaw.isolation import own_environment, own_python
+from wattlaw.isolation import isolated_environment, isolated_python
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
@@ -105,8 +105,8 @@ class Recording:
     def end_at_exit(self, reason: str) -> None:
         """Store the run as failed in a new process: at exit, libraries cannot be imported."""
         self._end_live()
-        line = own_python("-m", "wattlaw.launch.recording", str(self.folder.path), reason)
-        subprocess.run(line, env=own_environment(), check=False, stdin=subprocess.DEVNULL)
+        line = isolated_python("-m", "wattlaw.launch.recording", str(self.folder.path), reason)
+        subprocess.run(line, env=isolated_environment(), check=False, stdin=subprocess.DEVNULL)
         self._lock.release()
 
     def abandon(self) -> None:
@@ -183,7 +183,7 @@ def finalize_recording(
     changes = {"finished_at": now(), "notes": (*record.notes, *notes)}
     record = record.model_copy(update=changes)
     folder.write(record)
-    folder.drop_live()
+    folder.remove_live_files()
     return record
 
 

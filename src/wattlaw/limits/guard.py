@@ -14,7 +14,7 @@ from typing import Self
 
 from wattlaw.devices.limiter import Limiter, LimitState
 from wattlaw.errors import NotAvailable, NotPermitted, WattlawError, one_line
-from wattlaw.isolation import own_environment, own_python
+from wattlaw.isolation import isolated_environment, isolated_python
 from wattlaw.limits.requests import Limits, check_range, report_applied_limits, state_to_save
 from wattlaw.limits.restore import limiters_for, open_limiters, recover, restore
 from wattlaw.limits.saved_state import SavedState
@@ -234,9 +234,9 @@ class _Watchdog(WatchdogProcess):
     def __init__(
         self, folder: StateFolder, token: str, devices: Sequence[str], locks: Sequence[int]
     ) -> None:
-        line = own_python("-m", "wattlaw.limits.watchdog")
+        line = isolated_python("-m", "wattlaw.limits.watchdog")
         line += [str(folder.path.resolve()), token, str(os.getpid()), *devices]
-        super().__init__(line, env=own_environment(), pass_fds=tuple(locks))
+        super().__init__(line, env=isolated_environment(), pass_fds=tuple(locks))
 
     def dismiss(self) -> None:
         """Say that everything is restored, and wait until the watchdog has released the locks."""

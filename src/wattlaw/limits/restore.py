@@ -11,6 +11,7 @@ from wattlaw import registry
 from wattlaw.devices.limiter import GROUP, Limiter
 from wattlaw.devices.nvidia.limiter import UNLOCK_OPTIONS, set_power_options, sudo_allows
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted, WattlawError, one_line
+from wattlaw.files import remove_abandoned
 from wattlaw.limits.saved_state import SavedState
 from wattlaw.limits.state_folder import FolderContents, StateFolder
 
@@ -154,6 +155,7 @@ def restore_stale(
         other users too, if sudo allows those users to set limits.
     """
     contents = folder.survey()
+    remove_abandoned(folder.path)  # temporary files of killed writers
     if not contents.states:
         return [], contents
     stale = []

@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import stat
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ import psutil
 from pydantic import ValidationError
 
 from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.files import locked_temporary
 from wattlaw.limits.saved_state import SavedState
 from wattlaw.limits.trust import SAFE_OPEN_FLAGS, check_only_root_writes, read_small_file, user_name
 from wattlaw.text import quote
@@ -202,16 +202,16 @@ class StateFolder:
 
     def _write(self, path: Path, text: str) -> None:
         # Written to a new file and renamed: a link in place of the file is not followed.
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=self.path)
+        handle, temporary = locked_temporary(path)
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fchmod(handle, 0o644)  # whatever the umask: others can read it, not write it
                 os.fsync(handle)
-            Path(temporary).replace(path)
+                temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.store.record import RunRecord
-from wattlaw.store.schema import ENERGY, EPOCHS, TELEMETRY
+from wattlaw.store.schema import EPOCHS, TELEMETRY, WINDOW_ENERGY
 from wattlaw.store.store import Store, read_validated
 from wattlaw.telemetry.energy import energy_of_windows
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SPAN = [EPOCHS.field(name) for name in ("run_id", "host", "start_ns", "duration_s")]
-_SCHEMA = pa.schema([*_SPAN, *ENERGY])
+_SCHEMA = pa.schema([*_SPAN, *WINDOW_ENERGY])
 
 
 def read_accounting_windows(paths: Sequence[Path]) -> pd.DataFrame:
@@ -34,8 +34,8 @@ def read_accounting_windows(paths: Sequence[Path]) -> pd.DataFrame:
     -------
     DataFrame
         ``run_id, host, start_ns, duration_s``: the part of the span from a host's first to its last
-        sample, on its own clock; and the columns of ``store.schema.ENERGY`` of that part. A host
-        without two samples in the span has no row.
+        sample, on its own clock; and the columns of ``store.schema.WINDOW_ENERGY`` of that part. A
+        host without two samples in the span has no row.
 
     Raises
     ------

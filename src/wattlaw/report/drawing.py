@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import vl_convert
 
-from wattlaw.isolation import own_environment, own_python
+from wattlaw.isolation import isolated_environment, isolated_python
 
 _DIGITS = re.compile(r"(\.\d\d)\d+")
 _TAG = re.compile("<[^>]*>")
@@ -30,8 +30,8 @@ class Drawing:
 
     def __enter__(self) -> Self:
         self._child = subprocess.Popen(
-            own_python("-m", "wattlaw.report.drawing"),
-            env=own_environment(),
+            isolated_python("-m", "wattlaw.report.drawing"),
+            env=isolated_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,1 +1,1 @@
-"""A GPU cluster on paper: time and power of a run from first principles."""
+"""Simulates time and power of training on a GPU cluster from first principles."""

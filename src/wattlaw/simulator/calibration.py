@@ -1,10 +1,10 @@
-"""Calibration: the free fractions fitted to measured runs, with what is left uncertain.
+"""Calibration: the simulator's parameters fitted to measured runs, with their covariance.
 
-The most probable parameters under a prior (Gelman et al., Bayesian Data Analysis, ch. 4): ratios
-of measured to predicted time and power are log-normal, and every parameter, in logs (a share in
-logits), is normal around its default. What the runs say nothing about, such as the network of runs
-on one GPU, so keeps its default and all of its uncertainty. The covariance is that of the
-linearised model at the optimum.
+The fit maximises the posterior (Gelman et al., Bayesian Data Analysis, ch. 4). Ratios of measured
+to predicted time and power are log-normal. Each parameter, in logs (a share in logits), is normal
+around its default. A parameter that the runs do not depend on, such as the network for runs on one
+GPU, keeps its default and its prior uncertainty. The covariance is that of the linearised model at
+the optimum.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from scipy.optimize import least_squares
 
 from wattlaw.errors import Refused
 from wattlaw.simulator.cluster import Gpu
-from wattlaw.simulator.job import Job, Prediction
+from wattlaw.simulator.job import Prediction, SimulatedJob
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
 from wattlaw.study.base import Model
@@ -40,15 +40,15 @@ NAMES = (*SHARES, *_POSITIVE)
 #: Standard deviation of the prior: a default is right to about a factor of two (in logits, 0.45
 #: is likely between 0.29 and 0.62).
 PRIOR = 0.7
-#: And of a workload's factor, whose data may be others than those that were counted.
+#: And of a workload's factor, whose data may differ from those of its profile.
 FACTOR_PRIOR = 2.0
 _STEP = 1e-4
-#: An interval of exp(-300) to exp(300) times a prediction says that nothing is known.
+#: An interval is at most exp(-300) to exp(300) times the prediction, which keeps it finite.
 _MOST_OFF = 300.0
-#: A parameter with slopes below this (standard deviations per unit of its log) is not searched for.
+#: A parameter with slopes below this (standard deviations per unit of its log) is not fitted.
 _NO_INFLUENCE = 1e-3
 _ENOUGH = 1e-5
-#: No measurement is taken as better than this, in logs.
+#: The least standard deviation of a measurement, in logs.
 _LEAST_SIGMA = 0.005
 
 
@@ -56,17 +56,17 @@ Sigma = Annotated[float, Field(gt=0, le=10)]
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One measured setting. ``workload`` says which runs share a factor of their work."""
+class MeasuredSetting:
+    """One measured setting. Settings with the same ``workload`` share a factor of their work."""
 
-    job: Job
+    job: SimulatedJob
     workload: str
     epoch_time_s: float
     gpu_power_w: float | None = None  # mean of one GPU over the training window
 
 
 class Calibration(Model):
-    """Fitted parameters, their covariance as fitted (logs and logits), and the fit's residuals."""
+    """Fitted parameters, their covariance (in logs and logits), and the deviations of the fit."""
 
     gpu: str  # the board that was measured
     settings: int = Field(ge=1)
@@ -77,55 +77,57 @@ class Calibration(Model):
     time_sigma: Sigma  # standard deviation of ln(measured / predicted)
     power_sigma: Sigma | None = None
     energy_sigma: Sigma | None = None
-    #: Degrees of freedom of these deviations: settings less what the parameters took of them.
+    #: Degrees of freedom of these deviations: settings less those of the fitted parameters.
     freedom: Annotated[float, Field(gt=0, le=10**9)]
     made_from: str = ""
 
     @property
     def digest(self) -> str:
-        """Return 8 hex digits that tell this calibration from others."""
+        """Return 8 hex digits that identify this calibration."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """95 % of what a calibrated prediction may be."""
+    """A 95 % prediction interval."""
 
     low: float
     high: float
 
 
-def calibrate(measured: Sequence[Measured], made_from: str = "") -> Calibration:
-    """Return the calibration of one kind of board to measured runs.
+def calibrate(measured: Sequence[MeasuredSetting], made_from: str = "") -> Calibration:
+    """Return the calibration of one GPU model to measured runs.
 
     Raises
     ------
     Refused
-        There are fewer than three settings, or they are of several kinds of boards.
+        There are fewer than three settings, or they are of several GPU models.
     """
-    boards = {one.job.cluster.gpu.name for one in measured}
+    boards = {setting.job.cluster.gpu.name for setting in measured}
     if len(measured) < 3 or len(boards) != 1:
-        told = f"{len(measured)} settings of {len(boards)} kinds of boards"
-        raise Refused(f"{told}; a calibration needs three settings or more of one kind")
+        raise Refused(
+            f"{len(measured)} settings of {len(boards)} GPU models; a calibration needs at least "
+            "three settings of one model"
+        )
     fit = _Fit(measured)
-    sigmas, found = (0.05, 0.05), fit.start
-    for _ in range(2):  # weights follow from the residuals, residuals from the weights
-        found = fit.solve(found, sigmas)
-        sigmas = fit.scatter(found, sigmas).sigmas
-    found = fit.solve(found, sigmas)
-    scatter = fit.scatter(found, sigmas)
+    sigmas, packed = (0.05, 0.05), fit.start
+    for _ in range(2):  # the residuals give new weights
+        packed = fit.solve(packed, sigmas)
+        sigmas = fit.scatter(packed, sigmas).sigmas
+    packed = fit.solve(packed, sigmas)
+    scatter = fit.scatter(packed, sigmas)
     if scatter.freedom < 1:
         raise Refused(
-            f"{len(measured)} settings of {len(fit.workloads)} workloads leave nothing by which to "
-            "tell how far predictions are off; measure more settings of each"
+            f"{len(measured)} settings of {len(fit.workloads)} workloads leave no degrees of "
+            "freedom for the error of predictions; measure more settings of each workload"
         )
     return Calibration(
         gpu=boards.pop(),
         settings=len(measured),
-        parameters=fit.parameters(found),
+        parameters=fit.parameters(packed),
         names=fit.names,
         covariance=tuple(tuple(map(float, row)) for row in scatter.covariance),
-        work_factors={name: exp(found[i]) for i, name in enumerate(fit.workloads, len(NAMES))},
+        work_factors={name: exp(packed[i]) for i, name in enumerate(fit.workloads, len(NAMES))},
         time_sigma=scatter.sigmas[0],
         power_sigma=scatter.sigmas[1] if scatter.energy_sigma is not None else None,
         energy_sigma=scatter.energy_sigma,
@@ -134,32 +136,31 @@ def calibrate(measured: Sequence[Measured], made_from: str = "") -> Calibration:
     )
 
 
-def calibrated(job: Job, calibration: Calibration, workload: str) -> Job:
-    """Return a job with a calibration's parameters, and its workload's factor where it has one."""
+def apply_calibration(job: SimulatedJob, calibration: Calibration, workload: str) -> SimulatedJob:
+    """Return a job with the parameters of a calibration and its workload's factor, if any."""
     factor = calibration.work_factors.get(workload, 1.0)
     return replace(job, parameters=calibration.parameters, work_factor=factor)
 
 
-def intervals(job: Job, calibration: Calibration, workload: str) -> Mapping[str, Interval]:
+def prediction_intervals(
+    job: SimulatedJob, calibration: Calibration, workload: str
+) -> Mapping[str, Interval]:
     """Return 95 % intervals of ``epoch_time_s`` and, calibrated, ``gpu_power_w``, ``gpu_energy_j``.
 
     By the delta method: Var(ln y) = g' C g + sigma^2, with g the gradient of ln y by the
-    parameters, C their covariance and sigma the residuals', and Student's t with what the
-    parameters left of the settings as degrees of freedom. Of a workload that was not measured
-    the factor counts as unknown as those that were differ from 1.
+    parameters, C their covariance and sigma the standard deviation of the residuals; and Student's
+    t with the residuals' degrees of freedom. The factor of a workload that was not measured is as
+    uncertain as the measured factors differ from 1.
     """
-    at = _packed(calibration.parameters, job.cluster.gpu)
-    own = f"work:{workload}"
-    rows = [i for i, name in enumerate(calibration.names) if name in (*NAMES, own)]
+    at = _pack(calibration.parameters, job.cluster.gpu)
+    factor_name = f"work:{workload}"
+    rows = [i for i, name in enumerate(calibration.names) if name in (*NAMES, factor_name)]
     covariance = np.array(calibration.covariance)[np.ix_(rows, rows)]
-    known = own in calibration.names
-    spread = _spread_of(calibration.work_factors)
-    factor = calibration.work_factors.get(workload, 1.0)
-    at = np.append(at, log(factor))
-    if not known:
+    at = np.append(at, log(calibration.work_factors.get(workload, 1.0)))
+    if factor_name not in calibration.names:
         covariance = np.pad(covariance, (0, 1))
-        covariance[-1, -1] = spread**2
-    told = {}
+        covariance[-1, -1] = _factor_variance(calibration.work_factors)
+    intervals = {}
     base = _logs(job, at)
     slopes = np.array([(_logs(job, at + step) - base) / _STEP for step in np.eye(len(at)) * _STEP])
     sigmas = {
@@ -167,36 +168,36 @@ def intervals(job: Job, calibration: Calibration, workload: str) -> Mapping[str,
         "gpu_power_w": calibration.power_sigma,
         "gpu_energy_j": calibration.energy_sigma,
     }
-    reach = quantile(calibration)
+    t = quantile(calibration)
     for index, (name, sigma) in enumerate(sigmas.items()):
-        if sigma is None:  # no power was measured: nothing says how far it is off
+        if sigma is None:  # no power was measured, so its error is unknown
             continue
         gradient = slopes[:, index]
         variance = max(float(gradient @ covariance @ gradient), 0.0)
-        off = min(reach * sqrt(variance + sigma**2), _MOST_OFF)
-        told[name] = Interval(exp(base[index] - off), exp(base[index] + off))
-    return told
+        off = min(t * sqrt(variance + sigma**2), _MOST_OFF)
+        intervals[name] = Interval(exp(base[index] - off), exp(base[index] + off))
+    return intervals
 
 
 def quantile(calibration: Calibration) -> float:
-    """Return Student's t that a 95 % interval reaches to, with the residuals' freedom."""
+    """Return Student's t of a 95 % interval with the residuals' degrees of freedom."""
     return float(stats.t.ppf(0.975, calibration.freedom))
 
 
-def _spread_of(factors: Mapping[str, float]) -> float:
-    """Return by how much, in logs, the factor of a workload may be off that was not measured."""
-    logs = [log(factor) for factor in factors.values()]
-    return sqrt((sum(one**2 for one in logs) + PRIOR**2) / (len(logs) + 1))
+def _factor_variance(factors: Mapping[str, float]) -> float:
+    """Return the variance of ln(factor) of a workload that was not measured."""
+    squares = [log(factor) ** 2 for factor in factors.values()]
+    return (sum(squares) + PRIOR**2) / (len(squares) + 1)
 
 
-def _logs(job: Job, packed: Floats) -> Floats:
+def _logs(job: SimulatedJob, packed: Floats) -> Floats:
     """Return ln of time, power and energy of a job with packed parameters and factor."""
-    found = _predicted(job, packed[:-1], float(packed[-1])).train
-    return np.log([found.duration_s, found.gpu_power_w, found.gpu_energy_j])
+    train = _predict(job, packed[:-1], float(packed[-1])).train
+    return np.log([train.duration_s, train.gpu_power_w, train.gpu_energy_j])
 
 
-def _predicted(job: Job, packed: Floats, log_factor: float) -> Prediction:
-    parameters = _unpacked(packed, job.parameters)
+def _predict(job: SimulatedJob, packed: Floats, log_factor: float) -> Prediction:
+    parameters = _unpack(packed, job.parameters)
     return predict(replace(job, parameters=parameters, work_factor=exp(log_factor)))
 
 
@@ -205,20 +206,21 @@ def _logit(share: float) -> float:
     return log(inside / (1 - inside))
 
 
-def _packed(parameters: Parameters, gpu: Gpu) -> Floats:
+def _pack(parameters: Parameters, gpu: Gpu) -> Floats:
     """Return parameters as numbers without bounds, in the order of ``NAMES``."""
-    given = parameters.model_dump()
-    given["least_voltage"] = given["least_voltage"] or gpu.least_voltage
-    given["knee"] = given["knee"] or gpu.knee_clock_mhz / gpu.max_clock_mhz
-    shares = [_logit(given[name]) for name in SHARES]
-    return np.array(shares + [log(max(given[name], 1e-6)) for name in _POSITIVE])
+    values = parameters.model_dump()
+    values["least_voltage"] = values["least_voltage"] or gpu.least_voltage
+    values["knee"] = values["knee"] or gpu.knee_clock_mhz / gpu.max_clock_mhz
+    shares = [_logit(values[name]) for name in SHARES]
+    return np.array(shares + [log(max(values[name], 1e-6)) for name in _POSITIVE])
 
 
-def _unpacked(packed: Floats, like: Parameters) -> Parameters:
+def _unpack(packed: Floats, base: Parameters) -> Parameters:
+    """Return ``base`` with the packed parameters."""
     clipped = np.clip(packed, -20, 20)
     shares = 1 / (1 + np.exp(-clipped[: len(SHARES)]))
     values = [*map(float, shares), *map(float, np.exp(clipped[len(SHARES) :]))]
-    return like.model_copy(update=dict(zip(NAMES, values, strict=True)))
+    return base.model_copy(update=dict(zip(NAMES, values, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -234,84 +236,83 @@ class _Scatter:
 class _Fit:
     """Residuals of measured runs, and of parameters from their defaults."""
 
-    def __init__(self, measured: Sequence[Measured]) -> None:
+    def __init__(self, measured: Sequence[MeasuredSetting]) -> None:
         self._measured = measured
-        self.workloads = tuple(dict.fromkeys(one.workload for one in measured))
+        self.workloads = tuple(dict.fromkeys(setting.workload for setting in measured))
         self.names = (*NAMES, *(f"work:{name}" for name in self.workloads))
         first = measured[0].job
         self.start = np.append(
-            _packed(first.parameters, first.cluster.gpu), np.zeros(len(self.workloads))
+            _pack(first.parameters, first.cluster.gpu), np.zeros(len(self.workloads))
         )
         widths = [PRIOR] * len(NAMES) + [FACTOR_PRIOR] * len(self.workloads)
         self._widths = np.array(widths)
 
     def parameters(self, packed: Floats) -> Parameters:
         """Return packed numbers as parameters."""
-        return _unpacked(packed[: len(NAMES)], self._measured[0].job.parameters)
+        return _unpack(packed[: len(NAMES)], self._measured[0].job.parameters)
 
-    def misfits(self, packed: Floats) -> tuple[Floats, Floats]:
-        """Return ln(predicted / measured) of times, and of the powers that are known."""
+    def log_ratios(self, packed: Floats) -> tuple[Floats, Floats]:
+        """Return ln(predicted / measured) of times, and of the measured powers."""
         times, powers = [], []
-        for one in self._measured:
-            factor = float(packed[len(NAMES) + self.workloads.index(one.workload)])
-            found = _predicted(one.job, packed[: len(NAMES)], factor).train
-            times.append(log(found.duration_s / one.epoch_time_s))
-            if one.gpu_power_w is not None:
-                powers.append(log(found.gpu_power_w / one.gpu_power_w))
+        for setting in self._measured:
+            factor = float(packed[len(NAMES) + self.workloads.index(setting.workload)])
+            train = _predict(setting.job, packed[: len(NAMES)], factor).train
+            times.append(log(train.duration_s / setting.epoch_time_s))
+            if setting.gpu_power_w is not None:
+                powers.append(log(train.gpu_power_w / setting.gpu_power_w))
         return np.array(times), np.array(powers)
 
     def residuals(self, packed: Floats, sigmas: tuple[float, float]) -> Floats:
         """Return all residuals in units of their standard deviations."""
-        times, powers = self.misfits(packed)
+        times, powers = self.log_ratios(packed)
         off = (packed - self.start) / self._widths
         return np.concatenate([times / sigmas[0], powers / sigmas[1], off])
 
     def solve(self, start: Floats, sigmas: tuple[float, float]) -> Floats:
-        """Return the most probable packed parameters, searched for from ``start``.
+        """Return the most probable packed parameters; the search begins at ``start``.
 
-        What has no influence on these runs stays at its default, and costs no time.
+        Parameters without influence on these runs keep their defaults and are not fitted.
         """
-        told = np.abs(self.jacobian(start, sigmas)[: -len(start)]).max(axis=0) > _NO_INFLUENCE
+        is_free = np.abs(self.jacobian(start, sigmas)[: -len(start)]).max(axis=0) > _NO_INFLUENCE
 
         def residuals(free: Floats) -> Floats:
             packed = start.copy()
-            packed[told] = free
+            packed[is_free] = free
             return self.residuals(packed, sigmas)
 
-        found = least_squares(
-            residuals, start[told], diff_step=_STEP, ftol=_ENOUGH, xtol=_ENOUGH, gtol=_ENOUGH
+        solution = least_squares(
+            residuals, start[is_free], diff_step=_STEP, ftol=_ENOUGH, xtol=_ENOUGH, gtol=_ENOUGH
         )
         packed = start.copy()
-        packed[told] = found.x
+        packed[is_free] = solution.x
         return packed
 
     def scatter(self, packed: Floats, sigmas: tuple[float, float]) -> "_Scatter":
-        """Return how misfits scatter around fitted parameters, and these around the truth.
+        """Return the deviations of the residuals, and the covariance of the parameters.
 
-        The degrees of freedom that parameters take are the trace of the hat matrix; a parameter
-        that its prior holds takes less than one.
+        The parameters take as many degrees of freedom as the trace of the hat matrix; a parameter
+        that the prior constrains takes less than one.
         """
-        times, powers = self.misfits(packed)
+        times, powers = self.log_ratios(packed)
         jacobian = self.jacobian(packed, sigmas)
         covariance = np.asarray(np.linalg.inv(jacobian.T @ jacobian), dtype=np.float64)
         data = jacobian[: len(times) + len(powers)]
-        taken = ((data @ covariance) * data).sum(axis=1)
-        freedoms = [len(times) - float(taken[: len(times)].sum())]
+        leverages = ((data @ covariance) * data).sum(axis=1)
+        freedoms = [len(times) - float(leverages[: len(times)].sum())]
         if len(powers):
-            freedoms.append(len(powers) - float(taken[len(times) :].sum()))
+            freedoms.append(len(powers) - float(leverages[len(times) :].sum()))
 
-        def sigma(misfits: Floats, freedom: float) -> float:
-            spread = sqrt(float((misfits**2).sum()) / max(freedom, 1.0))
-            return max(_LEAST_SIGMA, spread)
+        def sigma(ratios: Floats, freedom: float) -> float:
+            return max(_LEAST_SIGMA, sqrt(float((ratios**2).sum()) / max(freedom, 1.0)))
 
         freedom = min(freedoms)
-        known = [one.gpu_power_w is not None for one in self._measured]
+        has_power = [setting.gpu_power_w is not None for setting in self._measured]
         return _Scatter(
             sigmas=(
                 sigma(times, freedoms[0]),
                 sigma(powers, freedoms[1]) if len(powers) else sigmas[1],
             ),
-            energy_sigma=sigma(times[known] + powers, freedom) if len(powers) else None,
+            energy_sigma=sigma(times[has_power] + powers, freedom) if len(powers) else None,
             freedom=freedom,
             covariance=covariance,
         )

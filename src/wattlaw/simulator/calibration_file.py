@@ -1,4 +1,4 @@
-"""Calibrations as files: JSON, read back with everything checked that a prediction relies on."""
+"""Reads and writes calibration files: JSON, validated when it is read."""
 
 import json
 from pathlib import Path
@@ -14,8 +14,8 @@ _WORK = "work:"
 _MAX_COVARIANCE = 1e300  # eigenvalues of larger ones overflow
 
 
-def text_of(calibration: Calibration) -> str:
-    """Return a calibration as the text of its file, a line for each key and row."""
+def calibration_json(calibration: Calibration) -> str:
+    """Return the text of a calibration's file, with a line for each key and row."""
     data = calibration.model_dump(mode="json")
     rows = ",\n".join(f"    {json.dumps(row)}" for row in data.pop("covariance"))
     lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
@@ -30,38 +30,38 @@ def read_calibration(path: Path, gpu: Gpu | None = None) -> Calibration:
     path
         The file.
     gpu
-        The board that is to be simulated; None to take a calibration of any.
+        The board to simulate; None accepts a calibration of any board.
 
     Raises
     ------
     BadInput
-        It cannot be read, is no calibration, or is one of another board: one line with the file,
-        the key, what was given and what is allowed.
+        It cannot be read, is not a calibration, or is of another board: one line with the file, the
+        key, the given value and what is allowed.
     """
-    found = read_document(path, Calibration, "calibration file")
-    fault = _fault(found)
+    calibration = read_document(path, Calibration, "calibration file")
+    fault = _fault(calibration)
     if fault is not None:
         raise BadInput(f"{path}: {fault}; allowed: what 'wattlaw calibrate' writes")
-    if gpu is not None and found.gpu != gpu.name:
+    if gpu is not None and calibration.gpu != gpu.name:
         raise BadInput(
-            f"{path}: gpu: given {found.gpu!a:.80}; allowed for this hardware: {gpu.name}"
+            f"{path}: gpu: given {calibration.gpu!a:.80}; allowed for this hardware: {gpu.name}"
         )
-    return found
+    return calibration
 
 
-def _fault(found: Calibration) -> str | None:
-    """Return what of a calibration does not fit together, or None."""
-    works = tuple(f"{_WORK}{name}" for name in found.work_factors)
-    if found.names != (*NAMES, *works):
-        return "names: not the parameters of this version and then the workloads"
-    size = len(found.names)
-    if len(found.covariance) != size or any(len(row) != size for row in found.covariance):
+def _fault(calibration: Calibration) -> str | None:
+    """Return what is inconsistent in a calibration, or None."""
+    factors = tuple(f"{_WORK}{name}" for name in calibration.work_factors)
+    if calibration.names != (*NAMES, *factors):
+        return "names: not the parameters of this version followed by the workloads"
+    size, rows = len(calibration.names), calibration.covariance
+    if len(rows) != size or any(len(row) != size for row in rows):
         return f"covariance: not {size} rows of {size} numbers"
-    covariance = np.array(found.covariance)
+    covariance = np.array(rows)
     scale = float(np.abs(covariance).max())
     if scale > _MAX_COVARIANCE:
         return f"covariance: a number beyond {_MAX_COVARIANCE:g}"
     least = float(np.linalg.eigvalsh((covariance + covariance.T) / 2)[0])
     if not np.allclose(covariance, covariance.T, atol=1e-6 * scale) or least < -1e-6 * scale:
-        return "covariance: not that of any numbers"
+        return "covariance: not symmetric and positive semidefinite"
     return None

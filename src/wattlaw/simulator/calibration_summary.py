@@ -1,4 +1,4 @@
-"""What a calibration found, parameter by parameter: default, value, interval, and who told it."""
+"""A calibration parameter by parameter: default, value, interval, and whether runs determine it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from wattlaw.simulator.calibration import (
     PRIOR,
     SHARES,
     Calibration,
-    Measured,
-    calibrated,
+    MeasuredSetting,
+    apply_calibration,
     quantile,
 )
 from wattlaw.simulator.cluster import Gpu
 from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
 
-#: A parameter is told by the runs where they leave less than this of the prior's deviation.
-_TOLD = 0.5
+#: Runs identify a parameter where its deviation is less than this share of the prior's.
+_IDENTIFIED_BELOW = 0.5
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedParameter:
     """A parameter, or the factor of a workload's work, with its 95 % interval."""
 
     name: str
@@ -32,12 +32,12 @@ class Fitted:
     value: float
     low: float
     high: float
-    is_told: bool  # by the runs; else it is about its default
+    is_identified: bool  # the runs determine it; otherwise it stays near its default
 
 
 @dataclass(frozen=True)
-class Misfit:
-    """Medians of |predicted / measured - 1| over the settings that were fitted to."""
+class FitErrors:
+    """Medians of |predicted / measured - 1| over the fitted settings."""
 
     settings: int
     time: float
@@ -45,57 +45,58 @@ class Misfit:
     energy: float | None  # of GPUs, power times time
 
 
-def parameters_of(calibration: Calibration, gpu: Gpu) -> list[Fitted]:
-    """Return the free fractions; those that the board's file gives have that as their default."""
+def fitted_parameters(calibration: Calibration, gpu: Gpu) -> list[FittedParameter]:
+    """Return the fitted parameters; those that the board's file sets have that default."""
     of_board = {
         "least_voltage": gpu.least_voltage,
         "knee": gpu.knee_clock_mhz / gpu.max_clock_mhz,
     }
     defaults = Parameters().model_dump() | of_board
     values = calibration.parameters.model_dump()
-    found = []
-    for place, name in enumerate(NAMES):
+    fitted = []
+    for i, name in enumerate(NAMES):
         value = defaults[name] if values[name] is None else values[name]
-        deviation = sqrt(max(0.0, calibration.covariance[place][place]))
+        deviation = sqrt(max(0.0, calibration.covariance[i][i]))
         off = quantile(calibration) * deviation
         low, high = _interval(value, off, is_share=name in SHARES)
-        told = deviation < _TOLD * PRIOR
-        found.append(Fitted(name, defaults[name], value, low, high, told))
-    return found
+        is_identified = deviation < _IDENTIFIED_BELOW * PRIOR
+        fitted.append(FittedParameter(name, defaults[name], value, low, high, is_identified))
+    return fitted
 
 
-def factors_of(calibration: Calibration) -> list[Fitted]:
-    """Return the workloads' factors: work of a sample over that of the profile."""
-    found = []
-    for place, (name, factor) in enumerate(calibration.work_factors.items(), len(NAMES)):
-        deviation = sqrt(max(0.0, calibration.covariance[place][place]))
+def fitted_work_factors(calibration: Calibration) -> list[FittedParameter]:
+    """Return the factors of the workloads: work of a sample over that of the profile."""
+    fitted = []
+    for i, (name, factor) in enumerate(calibration.work_factors.items(), len(NAMES)):
+        deviation = sqrt(max(0.0, calibration.covariance[i][i]))
         low, high = _interval(factor, quantile(calibration) * deviation, is_share=False)
-        told = deviation < _TOLD * FACTOR_PRIOR
-        found.append(Fitted(name, 1.0, factor, low, high, told))
-    return found
+        is_identified = deviation < _IDENTIFIED_BELOW * FACTOR_PRIOR
+        fitted.append(FittedParameter(name, 1.0, factor, low, high, is_identified))
+    return fitted
 
 
-def misfit(calibration: Calibration, measured: Sequence[Measured]) -> Misfit:
-    """Return how far predictions are from what they were fitted to."""
+def fit_errors(calibration: Calibration, measured: Sequence[MeasuredSetting]) -> FitErrors:
+    """Return how far predictions are from the settings that they were fitted to."""
     times, powers, energies = [], [], []
-    for one in measured:
-        train = predict(calibrated(one.job, calibration, one.workload)).train
-        times.append(abs(train.duration_s / one.epoch_time_s - 1))
-        if one.gpu_power_w is not None:
-            ratio = train.gpu_power_w / one.gpu_power_w
-            powers.append(abs(ratio - 1))
-            energies.append(abs(ratio * train.duration_s / one.epoch_time_s - 1))
-    has_power = bool(powers)
-    return Misfit(
+    for setting in measured:
+        job = apply_calibration(setting.job, calibration, setting.workload)
+        train = predict(job).train
+        time_ratio = train.duration_s / setting.epoch_time_s
+        times.append(abs(time_ratio - 1))
+        if setting.gpu_power_w is not None:
+            power_ratio = train.gpu_power_w / setting.gpu_power_w
+            powers.append(abs(power_ratio - 1))
+            energies.append(abs(power_ratio * time_ratio - 1))
+    return FitErrors(
         len(measured),
         median(times),
-        median(powers) if has_power else None,
-        median(energies) if has_power else None,
+        median(powers) if powers else None,
+        median(energies) if energies else None,
     )
 
 
 def _interval(value: float, off: float, *, is_share: bool) -> tuple[float, float]:
-    """Return the interval of what lies so far around its value in logs, or in logits."""
+    """Return the interval of half-width ``off`` in logs, or in logits for a share."""
     if value <= 0 or (is_share and value >= 1):
         return value, value
     middle = log(value / (1 - value)) if is_share else log(value)

@@ -1,4 +1,4 @@
-"""The hardware of a simulation: a GPU, its node, their network; as files describe them."""
+"""The hardware of a simulation, as hardware files describe it: GPU, node and network."""
 
 from typing import Annotated, Any, Self
 
@@ -6,7 +6,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from wattlaw.study.base import Model, Precision
 
-# Bounds are far outside any hardware, so that no product of them leaves what a float can hold.
+# Bounds are far outside any hardware, and keep products within the range of a float.
 Amount = Annotated[float, Field(ge=1e-9, le=1e15)]
 AtLeastZero = Annotated[float, Field(ge=0, le=1e15)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -18,30 +18,31 @@ def _amount(meaning: str) -> Any:
 
 
 class Described(Model):
-    """A part with a name and, for every number, where it is from."""
+    """A part with a name and a source for each of its numbers."""
 
     name: str = Field(min_length=1, max_length=100, description="text of 1 to 100 characters")
     sources: dict[str, Text] = Field(
-        description="a mapping of each number's key to where it is from, in words; 'assumed: why' "
-        "where there is no source"
+        description="a mapping of each number's key to its source, or to 'assumed: reason'"
     )
 
     @model_validator(mode="after")
     def _every_number_has_a_source(self) -> Self:
         numbers = self.numbers()
-        lacking = [key for key in numbers if key not in self.sources]
-        if lacking:
-            raise ValueError(f"sources: nothing about {', '.join(lacking)}; allowed: one for each")
+        missing = [key for key in numbers if key not in self.sources]
+        if missing:
+            raise ValueError(
+                f"sources: none for {', '.join(missing)}; allowed: one for each number"
+            )
         unknown = sorted(set(self.sources) - set(numbers))
         if unknown:
             raise ValueError(
-                f"sources: no number is called {', '.join(unknown)[:100]}; "
+                f"sources: no number is named {', '.join(unknown)[:100]}; "
                 f"allowed: {', '.join(numbers)}"
             )
         return self
 
     def numbers(self) -> dict[str, Any]:
-        """Return the part's own numbers by key, without those of the parts within it."""
+        """Return the numbers of this part by key, without those of its components."""
         return {
             key: value
             for key, value in self
@@ -50,9 +51,9 @@ class Described(Model):
 
 
 class Link(Described):
-    """A way for data: of one GPU to the others of its node, or of one node to the others.
+    """A data link: from one GPU to the others of its node, or from one node to the others.
 
-    Bandwidth is of one direction; a ring all-reduce can use all of it in both at once.
+    The bandwidth is of one direction; a ring all-reduce can use both directions at once.
     """
 
     bandwidth_gb_s: Amount = _amount("10^9 bytes per second in one direction")
@@ -60,25 +61,27 @@ class Link(Described):
 
 
 class Gpu(Described):
-    """One board. Peaks are dense, at ``max_clock_mhz``; a precision that it lacks is left out."""
+    """One board. Peaks are dense, at ``max_clock_mhz``; an unsupported precision has none."""
 
     peak_tflops: dict[Precision, Amount] = Field(
         min_length=1,
-        description="a mapping of fp32, tf32, bf16, fp16 (those that the board has) to dense peaks "
-        "in TFLOP/s at max_clock_mhz",
+        description="a mapping of fp32, tf32, bf16, fp16 (those that it supports) to dense peaks in "
+        "TFLOP/s at max_clock_mhz",
     )
     memory_gb: Amount = _amount("10^9 bytes, as the vendor names the board")
     memory_bandwidth_gb_s: Amount = _amount("10^9 bytes per second, read and written together")
     idle_w: Amount = _amount("watts without work")
-    max_w: Amount = _amount("watts: the greatest power limit, which is the one set by default")
-    min_limit_w: Amount = _amount("watts: the least power limit that can be set")
+    max_w: Amount = _amount("watts: the greatest power limit, which is the default limit")
+    min_limit_w: Amount = _amount("watts: the lowest power limit that can be set")
     min_clock_mhz: Amount = _amount("MHz")
     max_clock_mhz: Amount = _amount("MHz")
     knee_clock_mhz: Amount = _amount(
-        "MHz: up to here the voltage stays at its least, from here it rises in a straight line"
+        "MHz: up to this clock the voltage is at its minimum, above it rises linearly"
     )
     least_voltage: float = Field(
-        gt=0.01, le=1, description="a number > 0 and <= 1: least voltage over that at max_clock_mhz"
+        gt=0.01,
+        le=1,
+        description="a number > 0 and <= 1: minimum voltage over that at max_clock_mhz",
     )
 
     @model_validator(mode="after")
@@ -103,14 +106,14 @@ class Gpu(Described):
 
 
 class Node(Described):
-    """One machine: its GPUs and what they share."""
+    """One machine: its GPUs and their shared resources."""
 
     gpus: Count = Field(description="a whole number >= 1")
     gpu: Gpu = Field(description="the name of a board, or a mapping that describes one")
     link: Link = Field(description="a mapping: the link of one GPU to the others of the node")
     cores: Count = Field(description="a whole number >= 1: physical cores of all packages")
     cpu_idle_w: AtLeastZero = Field(description="a number >= 0: watts of all packages without work")
-    cpu_core_w: AtLeastZero = Field(description="a number >= 0: watts more for each busy core")
+    cpu_core_w: AtLeastZero = Field(description="a number >= 0: additional watts of each busy core")
     dram_w: AtLeastZero = Field(description="a number >= 0: watts of all memory modules")
 
 
@@ -121,7 +124,7 @@ class Cluster(Described):
     network: Link = Field(
         description="a mapping: the link of one node to the others, all its adapters together"
     )
-    #: How many there are; more are simulated all the same, and it is told.
+    #: A simulation may use more nodes; it then has a warning.
     nodes: Count = Field(description="a whole number >= 1")
     storage_gb_s: Amount = _amount("10^9 bytes per second that all nodes together can read")
 

@@ -1,15 +1,15 @@
-"""The exchange of gradients: all-reduce over a network of two levels, hidden behind the backward.
+"""Communication of gradients: all-reduce on a two-level network, overlapped with the backward pass.
 
-Latency and bandwidth as in Hockney's model. Both ways of NCCL are tried, and the quicker taken:
+Latency and bandwidth as in Hockney's model. The faster of NCCL's two algorithms is used:
 
     ring: 2 (N-1)/N (S / b + m l2 + (N-m) l1)
     tree: 2 (S / b + ceil(log2 m) l2 + (g-1) l1)
 
 for S bytes on N GPUs of m nodes with g each; l1 and l2 are the latencies within and between
-nodes, b the least bandwidth on the way: a ring passes through each node once, and so through all
+nodes, b the lowest bandwidth of the route: a ring passes through each node once, and so through all
 of its adapters together (Patarasuk and Yuan 2009, doi 10.1016/j.jpdc.2008.09.002; double binary
-trees: Sanders, Speck and Traff 2009, doi 10.1016/j.parco.2009.09.001). The network is taken as
-without blocking: what other jobs send is not modelled.
+trees: Sanders, Speck and Traff 2009, doi 10.1016/j.parco.2009.09.001). The network is
+assumed to be non-blocking: traffic of other jobs is not modelled.
 """
 
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from wattlaw.simulator.profile import WorkloadProfile
 Floats = npt.NDArray[np.float64]
 
 _MIB = 2**20
-#: DDP sends the gradients that are ready first in a bucket of this size, so that it starts early.
+#: DDP's first bucket has this size, so that communication starts early.
 _FIRST_BUCKET = _MIB
 
 
 @dataclass(frozen=True)
 class Route:
-    """The GPUs between which gradients go, and the fraction of the links that is achieved."""
+    """The GPUs of an all-reduce, and the fraction of the links' bandwidth that it achieves."""
 
     cluster: Cluster
     gpus: int
@@ -38,7 +38,7 @@ class Route:
     fraction: float = 1.0
 
     def allreduce_s(self, size: Floats) -> Floats:
-        """Return the time of all-reduces of so many bytes, each alone."""
+        """Return the time of an all-reduce for each size in bytes, alone on the network."""
         if self.gpus == 1:
             return np.zeros_like(size)
         inner, outer = self.cluster.node.link, self.cluster.network
@@ -47,11 +47,11 @@ class Route:
         send_s = size / (min(links) * 1e9 * self.fraction)
         per_node = ceil(self.gpus / self.nodes)
         inner_s, outer_s = inner.latency_us * 1e-6, outer.latency_us * 1e-6
-        around = self.nodes if self.nodes > 1 else 0
+        outer_hops = self.nodes if self.nodes > 1 else 0
         ring_s = (
             (self.gpus - 1)
             / self.gpus
-            * (send_s + around * outer_s + (self.gpus - around) * inner_s)
+            * (send_s + outer_hops * outer_s + (self.gpus - outer_hops) * inner_s)
         )
         tree_s = send_s + ceil(log2(self.nodes)) * outer_s + (per_node - 1) * inner_s
         return 2 * np.minimum(ring_s, tree_s)
@@ -59,43 +59,43 @@ class Route:
 
 @dataclass(frozen=True)
 class Communication:
-    """What a step's communication takes, and how much of it nothing hides."""
+    """The time of a step's communication, and the part of it that is not overlapped."""
 
     total_s: float
     exposed_s: float
 
 
 def communication(
-    profile: WorkloadProfile, way: Route, backward_s: float, bucket_mb: float, overlap: float
+    profile: WorkloadProfile, route: Route, backward_s: float, bucket_mb: float, overlap: float
 ) -> Communication:
     """Return the communication of one step, in buckets that start as soon as they are full.
 
-    A bucket goes when its gradients are ready and the one before has gone: the last is through at
-    max over k of (ready_k + sum of the times of k and all after it).
+    A bucket starts when its gradients are ready and the bucket before is done. The last bucket is
+    done at max over k of (ready_k + sum of the times of k and all after it).
 
     Parameters
     ----------
     backward_s
-        Time of the backward pass behind which buckets can hide.
+        Time of the backward pass, which can overlap with buckets.
     bucket_mb
         MiB of a bucket, ``train.bucket_mb``.
     overlap
-        Share of what could hide that does; the rest comes on top.
+        Share of the possible overlap that is achieved.
     """
     sizes = _buckets(profile, bucket_mb)
-    took_s = way.allreduce_s(sizes)
-    total_s = float(took_s.sum())
+    bucket_s = route.allreduce_s(sizes)
+    total_s = float(bucket_s.sum())
     done, ready = np.array(profile.gradients_ready).T
     ready_s = backward_s * np.interp(np.cumsum(sizes) / sizes.sum(), ready, done)
-    left_s = np.cumsum(took_s[::-1])[::-1]
+    left_s = np.cumsum(bucket_s[::-1])[::-1]
     exposed_s = min(total_s, max(0.0, float((ready_s + left_s).max()) - backward_s))
     return Communication(total_s, exposed_s + (1 - overlap) * (total_s - exposed_s))
 
 
 def _buckets(profile: WorkloadProfile, bucket_mb: float) -> Floats:
-    """Return the bytes of the buckets: a small one first, and no more of them than tensors.
+    """Return the bytes of the buckets: a small one first, and at most one for each tensor.
 
-    Buckets are cut evenly; that a large tensor goes whole, in one bucket, is not modelled.
+    Buckets are equal; that DDP never splits a large tensor is not modelled.
     """
     total = float(profile.gradient_bytes)
     first = min(total, _FIRST_BUCKET, bucket_mb * _MIB)

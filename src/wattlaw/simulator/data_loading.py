@@ -1,13 +1,13 @@
-"""The input of a rank: its loader processes, and the storage that all nodes share."""
+"""The input of a rank: its loader processes, and the shared storage."""
 
-from wattlaw.simulator.job import Job
+from wattlaw.simulator.job import SimulatedJob
 
-#: As ``workloads.data_loading``: more loader processes per rank are not started unless asked for.
+#: The most loader processes of a rank by default, as in ``workloads.data_loading``.
 MOST_PROCESSES = 8
 
 
-def loader_processes(job: Job) -> int:
-    """Return the loader processes of a rank: as set, or as ``workloads.data_loading`` chooses."""
+def loader_processes(job: SimulatedJob) -> int:
+    """Return the loader processes of a rank: as set, or as ``workloads.data_loading`` has it."""
     if job.loader_workers is not None:
         return job.loader_workers
     per_node = min(job.gpus, job.gpus_per_node or job.cluster.node.gpus)
@@ -15,23 +15,23 @@ def loader_processes(job: Job) -> int:
     return max(0, min(MOST_PROCESSES, spare)) if job.profile.reads_files else 0
 
 
-def input_s(job: Job, local: float) -> float:
-    """Return how long the input of a step takes: the cores' share, or the storage's."""
+def input_s(job: SimulatedJob, local: float) -> float:
+    """Return the time of a step's input, limited by the cores or by the storage."""
     cores_s, storage_s = local * job.profile.input_cpu_s_per_sample, _storage_s(job, local)
     workers = loader_processes(job)
     return max(cores_s / workers, storage_s) if workers else cores_s + storage_s
 
 
-def _storage_s(job: Job, local: float) -> float:
-    """Return how long all ranks' samples of a step take from the storage that they share."""
+def _storage_s(job: SimulatedJob, local: float) -> float:
+    """Return the time to read the samples of a step, of all ranks, from the shared storage."""
     if not job.profile.reads_files:
-        return 0.0  # in memory since the start
+        return 0.0  # the data set is in memory
     stored = job.gpus * local * job.profile.stored_bytes_per_sample
     return stored / (job.cluster.storage_gb_s * 1e9)
 
 
-def first_input_s(job: Job, local: float) -> float:
-    """Return the wait for an epoch's first batch, which one process of each rank makes alone."""
+def first_input_s(job: SimulatedJob, local: float) -> float:
+    """Return the wait for the first batch of an epoch, which one process of each rank prepares."""
     if not loader_processes(job):
-        return 0.0  # the rank makes every batch itself, the first as the others
+        return 0.0  # the rank prepares every batch itself
     return local * job.profile.input_cpu_s_per_sample + _storage_s(job, local)

@@ -1,4 +1,4 @@
-"""What is simulated, and what comes out."""
+"""The input and the output of a simulation."""
 
 from dataclasses import dataclass, field, fields
 
@@ -9,11 +9,11 @@ from wattlaw.study.base import Precision
 
 
 @dataclass(frozen=True)
-class Job:
+class SimulatedJob:
     """One setting of one workload on one cluster.
 
-    ``samples`` and ``evaluation_samples`` are those of the whole data set; of the training
-    samples ``dataset_fraction`` are used.
+    ``samples`` and ``evaluation_samples`` are of the full data set; training uses the fraction
+    ``dataset_fraction`` of its samples.
     """
 
     profile: WorkloadProfile
@@ -28,10 +28,10 @@ class Job:
     dataset_fraction: float = 1.0
     gradient_accumulation: int = 1
     bucket_mb: float = 25.0
-    gpus_per_node: int | None = None  # fewer than the node has, or None for all of them
-    loader_workers: int | None = None  # of each rank; None for an equal share of the cores
+    gpus_per_node: int | None = None  # None: all GPUs of the node
+    loader_workers: int | None = None  # of each rank; None: an equal share of the cores
     parameters: Parameters = field(default_factory=Parameters)
-    #: Operations and bytes of a sample over the profile', of a workload that was calibrated.
+    #: Operations and bytes of a sample over those of the profile, fitted by a calibration.
     work_factor: float = 1.0
 
     @property
@@ -41,29 +41,29 @@ class Job:
 
     @property
     def nodes(self) -> int:
-        """Return how many nodes the job takes."""
+        """Return the number of nodes."""
         return -(-self.gpus // (self.gpus_per_node or self.cluster.node.gpus))
 
 
 @dataclass(frozen=True)
 class Split:
-    """Where the time of a mean step goes, in seconds; the parts add up to it."""
+    """The parts of the time of a mean step, in seconds; they add up to it."""
 
     compute_s: float  # a kernel of forward, backward or update is on the GPU
-    launch_s: float  # GPU waits for the host to issue kernels, and what else the host does
-    communication_s: float  # gradients' communication that is not hidden
+    launch_s: float  # the GPU waits for the host to launch kernels or to do other work
+    communication_s: float  # communication of gradients that is not overlapped
     slowest_s: float  # waiting for the slowest rank
     input_s: float  # waiting for samples
 
     @property
     def step_s(self) -> float:
         """Return the time of a step."""
-        return float(sum(getattr(self, one.name) for one in fields(self)))
+        return float(sum(getattr(self, part.name) for part in fields(self)))
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A piece of every step in which power and utilisation stay as they are."""
+    """A part of every step with constant power and utilisation."""
 
     name: str  # "computing" (kernels and waiting for the host), "communication", "slowest", "input"
     duration_s: float
@@ -90,17 +90,17 @@ class Window:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one epoch of a job takes. Energies are simulated, never measured."""
+    """The prediction for one epoch of a job. Energies are simulated, never measured."""
 
-    job: Job
+    job: SimulatedJob
     split: Split
     phases: tuple[Phase, ...]
-    roofline_s: float  # least time of a step: peaks of the hardware, nothing else
-    startup_s: float  # at an epoch's edges: barriers, its order, the first samples
-    step_cv: float  # of the times of steps
+    roofline_s: float  # least time of a step at the peaks of the hardware
+    startup_s: float  # of an epoch: barriers, shuffling, the first samples
+    step_cv: float  # coefficient of variation of the step times
     clock_mhz: float
-    bottleneck: str  # what would have to be quicker: "compute", "launch", "communication", "input"
-    power_throttle_share: float  # of the training in which a power limit holds the clock down
+    bottleneck: str  # "compute" | "launch" | "communication" | "input"
+    power_throttle_share: float  # share of training in which a power limit lowers the clock
     train: Window
     evaluation: Window | None
     warnings: tuple[str, ...] = ()

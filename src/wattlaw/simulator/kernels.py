@@ -1,13 +1,13 @@
-"""The time of kernels: a roofline with achievable fractions, and a start for each of them.
+"""The time of kernels: a roofline with achievable fractions, and a fixed time for each kernel.
 
 A kernel of F operations and B bytes takes, at clock f,
 
     t(f) = t0 f_max / f + max(F / (e_c P f / f_max), B / (e_m min(W, W_L2 f / f_max)))
 
-with P the peak of the arithmetic, W the memory's bandwidth, W_L2 that of the cache in front of it,
-e_c and e_m the fractions that are achieved, t0 the start and end of a kernel (the roofline:
-Williams, Waterman and Patterson 2009, doi 10.1145/1498765.1498785). Arithmetic, cache and start
-go with the clock; the memory has a clock of its own.
+with P the arithmetic peak, W the memory bandwidth, W_L2 the cache bandwidth, e_c and e_m the
+achieved fractions, t0 the start and end of a kernel (the roofline: Williams, Waterman and
+Patterson 2009, doi 10.1145/1498765.1498785). Arithmetic, cache and t0 scale with the clock; the
+memory has its own clock.
 """
 
 from collections.abc import Collection
@@ -25,8 +25,8 @@ from wattlaw.study.base import Precision
 Floats = npt.NDArray[np.float64]
 
 #: Bandwidth of the second-level cache at the highest clock over that of the memory: 2155 GB/s and
-#: 900 GB/s on V100 (Jia et al. 2018, arXiv 1804.06826); assumed to be the same on other boards.
-#: Below 0.42 of that clock the cache is the limit.
+#: 900 GB/s on V100 (Jia et al. 2018, arXiv 1804.06826), assumed for all boards. The cache is the
+#: limit below 0.42 of the highest clock.
 CACHE_OVER_MEMORY = 2155 / 900
 #: Bytes of an activation over those of float32, under automatic mixed precision.
 _HALF: dict[Precision, float] = {"fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 0.5}
@@ -34,7 +34,7 @@ _HALF: dict[Precision, float] = {"fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 
 
 @dataclass(frozen=True)
 class Load:
-    """Kernels of one micro-batch as arrays of shape (kinds,): what the GPU is asked to do."""
+    """The kernels of one micro-batch, as arrays of shape (kinds,)."""
 
     count: Floats
     flops: Floats
@@ -42,23 +42,23 @@ class Load:
 
     @property
     def launches(self) -> float:
-        """Return how many kernels there are."""
+        """Return the number of kernels."""
         return float(self.count.sum())
 
 
 @dataclass(frozen=True)
 class Busy:
-    """How kernels keep a GPU busy at some clocks: arrays of the clocks' shape."""
+    """Time and utilisation of kernels at some clocks, as arrays of the clocks' shape."""
 
     duration_s: Floats
-    compute_share: Floats  # of the time that arithmetic would take alone, at its achievable rate
+    compute_share: Floats  # time of the arithmetic alone, at its achievable rate, over duration_s
     memory_share: Floats  # likewise of the memory
 
 
-def load_of(
+def kernel_load(
     profile: WorkloadProfile, phases: Collection[str], samples: float, precision: Precision
 ) -> Load:
-    """Return the kernels of some phases for a micro-batch of so many samples."""
+    """Return the kernels of some phases for a micro-batch of ``samples``."""
     table = np.concatenate([profile.tables[phase] for phase in phases])
     count, flops, per_sample, fixed = table.T
     return Load(count, flops * samples, per_sample * samples * _HALF[precision] + fixed)
@@ -70,7 +70,7 @@ def peak_flops(gpu: Gpu, precision: Precision) -> float:
     Raises
     ------
     BadInput
-        The board does not have that precision.
+        The board does not support that precision.
     """
     if precision not in gpu.peak_tflops:
         allowed = ", ".join(sorted(gpu.peak_tflops))
@@ -81,14 +81,14 @@ def peak_flops(gpu: Gpu, precision: Precision) -> float:
 def busy(
     load: Load, gpu: Gpu, precision: Precision, parameters: Parameters, clocks_mhz: Floats
 ) -> Busy:
-    """Return how long a load keeps a GPU busy, and with what, at clocks of any shape."""
+    """Return time and utilisation of a load at an array of clocks."""
     share = np.asarray(clocks_mhz, dtype=float)[..., None] / gpu.max_clock_mhz
     achieved = parameters.compute_fp32 if precision == "fp32" else parameters.compute_tensor
     compute_s = load.flops / (achieved * peak_flops(gpu, precision) * share)
     memory_s = load.bytes_moved / (parameters.bandwidth * _bandwidth(gpu, share))
     start_s = parameters.kernel_us * 1e-6 / share
     total_s = ((start_s + np.maximum(compute_s, memory_s)) * load.count).sum(axis=-1)
-    at_least = np.maximum(total_s, np.finfo(float).tiny)  # an empty load is busy with nothing
+    at_least = np.maximum(total_s, np.finfo(float).tiny)  # of an empty load
     return Busy(
         total_s,
         (compute_s * load.count).sum(axis=-1) / at_least,
@@ -97,12 +97,12 @@ def busy(
 
 
 def roofline_s(load: Load, gpu: Gpu, precision: Precision) -> float:
-    """Return the least time of a load: every kernel at the peaks of the hardware, and no start."""
+    """Return the least time of a load: every kernel at the hardware's peaks, without t0."""
     compute_s = load.flops / peak_flops(gpu, precision)
     memory_s = load.bytes_moved / (gpu.memory_bandwidth_gb_s * 1e9)
     return float((np.maximum(compute_s, memory_s) * load.count).sum())
 
 
 def _bandwidth(gpu: Gpu, share: Floats) -> Floats:
-    """Return what memory and the cache before it let through, in bytes per second."""
+    """Return the bandwidth of memory and cache together, in bytes per second."""
     return gpu.memory_bandwidth_gb_s * 1e9 * np.minimum(1.0, CACHE_OVER_MEMORY * share)

@@ -1,4 +1,4 @@
-"""Hardware that ships as data files, and files of the user's own."""
+"""Hardware descriptions: those that ship with the package, and the user's own files."""
 
 from functools import cache
 from pathlib import Path
@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from wattlaw.errors import BadInput
 from wattlaw.simulator.cluster import Cluster, Described, Gpu
 from wattlaw.study.document import read_document
-from wattlaw.study.rules import Misfit
+from wattlaw.study.rules import LocatedError
+from wattlaw.text import quote
 
 _FILES = Path(__file__).parent / "hardware"
 _WHAT = "hardware file"
@@ -25,7 +26,7 @@ class Entry(NamedTuple):
     source: str
 
 
-def names() -> list[str]:
+def cluster_names() -> list[str]:
     """Return the clusters that ship with the package."""
     return _stems("clusters")
 
@@ -41,26 +42,26 @@ def read_cluster(name_or_path: str) -> Cluster:
     Parameters
     ----------
     name_or_path
-        The name of a cluster (see ``names``); that of a board (see ``gpu_names``), which gives one
-        node with that board alone in an assumed machine; or the path of a YAML file.
+        The name of a cluster (see ``cluster_names``); the name of a board (see ``gpu_names``) for
+        one node with one such board in an assumed machine; or the path of a YAML file.
 
     Raises
     ------
     BadInput
-        There is none of this name, or the file is not valid: one line with the file, the line,
-        the dotted key, what was given and what is allowed.
+        No hardware has this name, or the file is not valid: one line with the file, the line, the
+        dotted key, the given value and what is allowed.
     """
-    if name_or_path in names():
+    if name_or_path in cluster_names():
         return _shipped(name_or_path)
     if name_or_path in gpu_names():
         return _one_board(name_or_path)
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or _is_there(path):
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or _exists(path):
         return read_document(path, Cluster, _WHAT, _with_board)
-    given = "".join(char if char.isprintable() else "?" for char in name_or_path)
     raise BadInput(
-        f'no hardware is called "{given[:100]}"; allowed: a cluster ({", ".join(names())}), '
-        f"one board ({', '.join(gpu_names())}), or the path of a YAML file"
+        f"no hardware is named {quote(name_or_path, 100)}; allowed: a cluster "
+        f"({', '.join(cluster_names())}), one board ({', '.join(gpu_names())}), or the path of a "
+        "YAML file"
     )
 
 
@@ -85,21 +86,21 @@ def _board(name: str) -> Gpu:
 
 @cache
 def _one_board(name: str) -> Cluster:
-    def put_in(data: dict[str, Any]) -> dict[str, Any]:
+    def prepare(data: dict[str, Any]) -> dict[str, Any]:
         node = data["node"] | {"gpu": name}
         return _with_board(data | {"name": name, "node": node})
 
-    return read_document(_FILES / "parts" / "one-board.yaml", Cluster, _WHAT, put_in)
+    return read_document(_FILES / "parts" / "one-board.yaml", Cluster, _WHAT, prepare)
 
 
 def _with_board(data: dict[str, Any]) -> dict[str, Any]:
-    """Put the profile of a board in the place of its name."""
+    """Replace the name of a board by its description."""
     node = data.get("node")
     if not isinstance(node, dict) or not isinstance(node.get("gpu"), str):
         return data
     name = node["gpu"]
     if name not in gpu_names():
-        raise Misfit(
+        raise LocatedError(
             f'given "{name[:100]}"; allowed: one of {", ".join(gpu_names())}, or a mapping that '
             "describes a board",
             *("node", "gpu"),
@@ -107,7 +108,7 @@ def _with_board(data: dict[str, Any]) -> dict[str, Any]:
     return data | {"node": node | {"gpu": _board(name).model_dump(mode="json")}}
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         return path != Path() and path.exists()
     except (OSError, ValueError):  # no file can have such a name
@@ -115,15 +116,15 @@ def _is_there(path: Path) -> bool:
 
 
 def _entries(part: Described, prefix: str) -> list[Entry]:
-    found = []
+    entries = []
     for key, value in part.numbers().items():
         unit = next((unit for end, unit in _UNITS.items() if key.endswith(f"_{end}")), "")
         items = value.items() if isinstance(value, dict) else [("", value)]
-        found += [
+        entries += [
             Entry(f"{prefix}{key}" + (f".{name}" if name else ""), number, unit, part.sources[key])
             for name, number in items
         ]
     for key, value in part:
         if isinstance(value, Described):
-            found += _entries(value, f"{prefix}{key}.")
-    return found
+            entries += _entries(value, f"{prefix}{key}.")
+    return entries

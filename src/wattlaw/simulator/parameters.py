@@ -1,7 +1,7 @@
-"""The few free fractions of the simulator: how much of what hardware could do is had in practice.
+"""The free parameters of the simulator: the shares of the hardware's peaks that runs achieve.
 
-They are of machines and of software, never of a model. ``wattlaw calibrate`` fits them to
-measured runs; without that the defaults hold, and results say "uncalibrated".
+They describe machines and software, never a model. ``wattlaw calibrate`` fits them to measured
+runs. Without calibration the defaults apply, and results say "uncalibrated".
 """
 
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ def _free(default: float | None, source: str) -> Any:
 
 
 class Parameters(Model):
-    """Free fractions; the description of each is the source of its default."""
+    """Free parameters; the description of each is the source of its default."""
 
     compute_fp32: Share = _free(0.7, "assumed: large float32 products reach 70-90 % of peak")
     compute_tensor: Share = _free(
@@ -54,12 +54,12 @@ class Parameters(Model):
         "2022, Not All GPUs Are Created Equal, SC22) is about five standard deviations",
     )
     run_spread: AtLeastZero = _free(0.01, "assumed: of whole runs of one setting")
-    #: Voltage: its least over that at the highest clock, and up to which share of that clock it
-    #: stays there; None is what the hardware's file says.
+    #: Minimum voltage over that at the highest clock, and the share of that clock up to which the
+    #: voltage is at its minimum; None: as in the hardware's file.
     least_voltage: Share | None = _free(None, "as the hardware's file says")
     knee: Share | None = _free(None, "as the hardware's file says")
-    #: Dynamic power of a board at full clock, as shares of (max_w - idle_w): of having kernels
-    #: at all, of arithmetic at its achievable rate, of memory at its achievable bandwidth.
+    #: Dynamic power of a board at full clock, as shares of (max_w - idle_w): of running kernels, of
+    #: arithmetic at its achievable rate, of memory at its achievable bandwidth.
     power_busy: AtLeastZero = _free(0.4, "assumed: GPUs that train draw 80-100 % of their limit")
     power_compute: AtLeastZero = _free(0.45, "assumed: dense products draw about the limit")
     power_memory: AtLeastZero = _free(0.25, "assumed: copies draw about half of the limit")

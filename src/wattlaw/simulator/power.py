@@ -1,12 +1,12 @@
-"""The power of a GPU, and the clock that a power limit leaves it.
+"""The power of a GPU, and its clock under a power limit.
 
     P = idle + (max - idle) (phi(f) (p_busy + p_compute u_compute) + p_memory u_memory)
 
 with phi(f) = f V(f)^2 / (f_max V_max^2), the switching power of CMOS at clock f and voltage V
-(Weste and Harris, CMOS VLSI Design, ch. 5); V stays at its least up to a knee and rises in a
-straight line from there (such curves were measured on GPUs by Mei, Wang and Chu 2017, doi
-10.1016/j.dcan.2016.10.001). u are the shares of time in which arithmetic and memory work at their
-achievable rates. Leakage is in the idle power and does not change: temperature is not modelled.
+(Weste and Harris, CMOS VLSI Design, ch. 5). V is at its minimum up to a knee and rises linearly
+above it, as measured on GPUs by Mei, Wang and Chu 2017, doi 10.1016/j.dcan.2016.10.001. u are the
+shares of time in which arithmetic and memory work at their achievable rates. Leakage is a constant
+part of the idle power: temperature is not modelled.
 """
 
 from dataclasses import dataclass, replace
@@ -21,8 +21,8 @@ from wattlaw.study.base import Precision
 
 Floats = npt.NDArray[np.float64]
 
-#: Clocks that are tried between the least and the highest one, and then between the two between
-#: which the limit lies, and so on: to a 27,000th of the range.
+#: The search tries this many clocks of a range, then of the interval with the limit, and so on: to
+#: a 27,000th of the range.
 _CLOCKS, _ROUNDS = 31, 3
 
 
@@ -37,7 +37,7 @@ def switching(gpu: Gpu, clocks_mhz: Floats) -> Floats:
 
 
 def with_curve(gpu: Gpu, parameters: Parameters) -> Gpu:
-    """Return the board with the voltage curve of a calibration, where there is one."""
+    """Return the board with the voltage curve of a calibration, if it has one."""
     changed: dict[str, float] = {}
     if parameters.least_voltage is not None:
         changed["least_voltage"] = parameters.least_voltage
@@ -48,7 +48,7 @@ def with_curve(gpu: Gpu, parameters: Parameters) -> Gpu:
 
 @dataclass(frozen=True)
 class Point:
-    """How a GPU runs: its clock, how long it computes and waits for the host, at what power."""
+    """The operating point of a GPU: its clock, its times of computing and waiting, its power."""
 
     clock_mhz: float
     compute_s: float
@@ -61,7 +61,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Board:
-    """A GPU at some precision, with limits."""
+    """A GPU with a precision and limits."""
 
     gpu: Gpu
     precision: Precision
@@ -70,19 +70,19 @@ class Board:
     clock_limit_mhz: float | None = None
 
     def awake_w(self, clock_mhz: float) -> float:
-        """Return the power of waiting with clocks up."""
+        """Return the power of waiting at a clock."""
         return self._with(self.parameters.power_awake, clock_mhz)
 
     def communication_w(self, clock_mhz: float) -> float:
-        """Return the power of gradient communication and of waiting for other ranks in it."""
+        """Return the power of gradient communication, which includes waiting for other ranks."""
         return self._with(self.parameters.power_communication, clock_mhz)
 
     def run(self, load: Load, host_s: float) -> Point:
-        """Return how the GPU runs a load that the host takes ``host_s`` to issue.
+        """Return the operating point of a load that the host takes ``host_s`` to launch.
 
-        It runs at the highest clock at which its mean power while it computes and waits for the
-        host stays within the limit; kernels and gaps change places in microseconds, of which a
-        board's control sees the mean. Where even the least clock draws more, it pauses in between.
+        The GPU runs at the highest clock at which its mean power of computing and waiting for the
+        host is within the limit. Kernels and gaps alternate within microseconds, of which the
+        board's control sees the mean. It pauses where even the lowest clock exceeds the limit.
         """
         gpu, top_mhz = self.gpu, self._top_mhz()
         limit_w = min(self.power_limit_w or gpu.max_w, gpu.max_w)
@@ -98,7 +98,7 @@ class Board:
                 by = "clock_limit_mhz" if top_mhz < gpu.max_clock_mhz else None
                 return self._at(load, host_s, top_mhz, by)
             low_mhz, high_mhz = float(clocks[best]), float(clocks[best + 1])
-        # A straight line between the last two: calibration needs slopes, and a grid has none.
+        # Interpolation makes the result differentiable, which calibration needs.
         low_w, high_w = float(powers[best]), float(powers[best + 1])
         clock_mhz = low_mhz + (high_mhz - low_mhz) * (limit_w - low_w) / (high_w - low_w)
         return self._at(load, host_s, clock_mhz, "power_limit_w")
@@ -107,49 +107,49 @@ class Board:
         return min(self.clock_limit_mhz or self.gpu.max_clock_mhz, self.gpu.max_clock_mhz)
 
     def _with(self, share: float, clock_mhz: float) -> float:
-        """Return the power of a share of the dynamic power that goes with the clock, limited."""
+        """Return idle power and a share of the dynamic power at a clock, at most the limit."""
         span_w = self.gpu.max_w - self.gpu.idle_w
-        wanted = self.gpu.idle_w + span_w * share * float(switching(self.gpu, np.array(clock_mhz)))
-        return min(wanted, self.power_limit_w or self.gpu.max_w, self.gpu.max_w)
+        power_w = self.gpu.idle_w + span_w * share * float(switching(self.gpu, np.array(clock_mhz)))
+        return min(power_w, self.power_limit_w or self.gpu.max_w, self.gpu.max_w)
 
-    def _compute_w(self, found: Busy, clocks_mhz: Floats) -> Floats:
-        own, span_w = self.parameters, self.gpu.max_w - self.gpu.idle_w
-        with_clock = own.power_busy + own.power_compute * found.compute_share
-        dynamic = switching(self.gpu, clocks_mhz) * with_clock
-        return self.gpu.idle_w + span_w * (dynamic + own.power_memory * found.memory_share)
+    def _compute_w(self, busy_at: Busy, clocks_mhz: Floats) -> Floats:
+        parameters, span_w = self.parameters, self.gpu.max_w - self.gpu.idle_w
+        clocked = parameters.power_busy + parameters.power_compute * busy_at.compute_share
+        dynamic = switching(self.gpu, clocks_mhz) * clocked
+        return self.gpu.idle_w + span_w * (dynamic + parameters.power_memory * busy_at.memory_share)
 
     def _mean_w(self, load: Load, host_s: float, clocks_mhz: Floats) -> Floats:
         """Return the mean power of computing and of waiting for the host, at each clock."""
-        found = busy(load, self.gpu, self.precision, self.parameters, clocks_mhz)
-        waits_s = np.maximum(0.0, host_s - found.duration_s)
+        busy_at = busy(load, self.gpu, self.precision, self.parameters, clocks_mhz)
+        waits_s = np.maximum(0.0, host_s - busy_at.duration_s)
         awake = self.parameters.power_awake * switching(self.gpu, clocks_mhz)
         awake_w = self.gpu.idle_w + (self.gpu.max_w - self.gpu.idle_w) * awake
-        energy_j = self._compute_w(found, clocks_mhz) * found.duration_s + awake_w * waits_s
-        in_all_s = found.duration_s + waits_s
-        return np.divide(energy_j, in_all_s, out=awake_w.copy(), where=in_all_s > 0)
+        energy_j = self._compute_w(busy_at, clocks_mhz) * busy_at.duration_s + awake_w * waits_s
+        total_s = busy_at.duration_s + waits_s
+        return np.divide(energy_j, total_s, out=awake_w.copy(), where=total_s > 0)
 
     def _at(self, load: Load, host_s: float, clock_mhz: float, limited_by: str | None) -> Point:
         clocks = np.array([clock_mhz])
-        found = busy(load, self.gpu, self.precision, self.parameters, clocks)
-        compute_s = float(found.duration_s[0])
+        busy_at = busy(load, self.gpu, self.precision, self.parameters, clocks)
+        compute_s = float(busy_at.duration_s[0])
         return Point(
             clock_mhz,
             compute_s,
             max(0.0, host_s - compute_s),
-            float(self._compute_w(found, clocks)[0]),
-            float(found.compute_share[0]),
-            float(found.memory_share[0]),
+            float(self._compute_w(busy_at, clocks)[0]),
+            float(busy_at.compute_share[0]),
+            float(busy_at.memory_share[0]),
             limited_by,
         )
 
     def _paused(self, load: Load, host_s: float, clock_mhz: float, limit_w: float) -> Point:
-        """Return the least clock, stretched by pauses at idle power until the mean fits."""
+        """Return the lowest clock, with pauses at idle power that lower the mean to the limit."""
         point = self._at(load, host_s, clock_mhz, "power_limit_w")
         idle_w = self.gpu.idle_w
         mean_w = float(self._mean_w(load, host_s, np.array([clock_mhz]))[0])
         longer = (mean_w - idle_w) / (limit_w - idle_w)
-        took_s = (point.compute_s + point.launch_s) * longer
-        pauses_s = took_s - point.compute_s
-        # What the kernels draw beside pauses for the mean to be the limit.
-        compute_w = (limit_w * took_s - self.awake_w(clock_mhz) * pauses_s) / point.compute_s
+        total_s = (point.compute_s + point.launch_s) * longer
+        pauses_s = total_s - point.compute_s
+        # The kernels' power with which the mean is the limit.
+        compute_w = (limit_w * total_s - self.awake_w(clock_mhz) * pauses_s) / point.compute_s
         return replace(point, launch_s=pauses_s, compute_w=compute_w)

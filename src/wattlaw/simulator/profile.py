@@ -1,4 +1,4 @@
-"""What a model asks of any hardware, counted once from the workload itself and stored as data."""
+"""The work of a model on any hardware, counted once from the workload and stored as data."""
 
 from functools import cached_property
 from itertools import pairwise
@@ -10,7 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from wattlaw.study.base import Model
 
-#: No amount of a sample or a step is greater; a bound keeps sums finite.
+#: A bound on amounts of a sample or a step; it keeps sums finite.
 _MOST = 10**18
 Amount = Annotated[float, Field(ge=0, le=_MOST)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -18,7 +18,7 @@ Phase = Literal["forward", "backward", "optimizer"]
 
 
 class Kernels(Model):
-    """Kernels of one step that are alike: how many, and what each of them does.
+    """Equal kernels of one step: their number, and the work of each.
 
     Bytes are those of float32, read and written once (no cache); operations are those of matrix
     products, convolutions and attention, a multiplication and an addition being two.
@@ -32,28 +32,28 @@ class Kernels(Model):
 
 
 class WorkloadProfile(Model):
-    """What one workload, with options that give its model its size, asks of any hardware.
+    """The work of one workload, with the options that determine the size of its model.
 
-    ``flops_per_sample`` (forward and backward pass, as ``training.flops`` counts them) is also
-    how profile are found again: they are those of all options with the same operations.
+    ``flops_per_sample`` (forward and backward pass, as counted by ``training.flops``) also
+    identifies the profile: it is that of all options with the same operations.
     """
 
     workload: str
     options: dict[str, JsonValue] = Field(default_factory=dict)  # those that differ from defaults
     parameters: int = Field(ge=1, le=10**15)
-    gradient_bytes: int = Field(ge=1, le=10**16)  # what the ranks exchange in one step
-    layers: int = Field(ge=1, le=10**6)  # modules with parameters of their own
+    gradient_bytes: int = Field(ge=1, le=10**16)  # bytes that the ranks all-reduce in one step
+    layers: int = Field(ge=1, le=10**6)  # modules that have parameters
     flops_per_sample: Annotated[float, Field(gt=0, le=_MOST)]
     #: Standard deviation over mean of the work of single samples; 0 where all are of one size.
     work_cv: Amount = 0.0
     stored_bytes_per_sample: Amount  # as the real data set is stored, read once per epoch
     input_cpu_s_per_sample: Amount  # of one core: read, decode, augment
-    #: Whether loader processes make samples beside the training; else the rank itself, in between.
+    #: Whether loader processes prepare samples in parallel; otherwise the rank does between steps.
     reads_files: bool = True
     kernels: tuple[Kernels, ...] = Field(min_length=1)
-    #: (share of the backward pass that is done, share of the gradients' bytes that are ready).
+    #: (share of the backward pass that is done, share of the gradients' bytes that is ready).
     gradients_ready: tuple[tuple[Share, Share], ...] = ((0.0, 0.0), (1.0, 1.0))
-    counted: str  # how, where and with which versions
+    counted: str  # how, where and with which versions the work was counted
 
     @cached_property
     def tables(self) -> dict[str, npt.NDArray[np.float64]]:
@@ -64,7 +64,7 @@ class WorkloadProfile(Model):
         rows: dict[str, list[tuple[float, ...]]] = {"forward": [], "backward": [], "optimizer": []}
         for k in self.kernels:
             rows[k.phase].append((k.count, k.flops_per_sample, k.bytes_per_sample, k.bytes_fixed))
-        return {phase: np.array(own).reshape(-1, 4) for phase, own in rows.items()}
+        return {phase: np.array(table).reshape(-1, 4) for phase, table in rows.items()}
 
     @model_validator(mode="after")
     def _gradients_become_ready(self) -> Self:

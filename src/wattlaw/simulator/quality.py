@@ -1,10 +1,10 @@
-"""How many epochs a global batch needs: the critical-batch model.
+"""The epochs that a global batch needs: the critical-batch model.
 
     E(B) = E_min (1 + B / B_crit)
 
-E_min is what small batches need, B_crit where the need has doubled (McCandlish et al. 2018, arXiv
-1812.06162, in epochs of a fixed data set: steps are E times samples over B). Both are the user's:
-``wattlaw report`` fits them to measured studies; nothing here knows them of a model.
+E_min is the number of epochs of small batches, and B_crit the batch that needs twice as many
+(McCandlish et al. 2018, arXiv 1812.06162, in epochs of a fixed data set: steps are E times samples
+over B). The user gives both; ``wattlaw report`` fits them to measured studies.
 """
 
 

@@ -1,8 +1,8 @@
-"""Waiting for the slowest: the expected maximum of times that differ from rank to rank.
+"""Waiting for the slowest rank: the expected maximum of the ranks' times.
 
-Every update waits for the slowest of N ranks. Ranks differ for good (boards of one kind are not
-equally quick) and from update to update (the system's noise, samples of different size); both are
-taken as normal and independent, so that the slowest takes (1 + sigma m(N)) times the mean, with
+Every step waits for the slowest of N ranks. Ranks differ permanently (boards of one model are not
+equally fast) and from step to step (system noise, samples of different size). Both are assumed to
+be normal and independent, so that the slowest takes (1 + sigma m(N)) times the mean, with
 m(N) the expected maximum of N standard normal numbers (Blom 1958:
 m(N) = Phi^-1((N - 0.375) / (N + 0.25)), within 0.026; 0 for N = 1).
 """
@@ -19,10 +19,10 @@ def expected_maximum(count: int) -> float:
 
 
 def step_cv(parameters: Parameters, work_cv: float, local_batch: float) -> float:
-    """Return standard deviation over mean of one rank's time from update to update.
+    """Return the coefficient of variation of one rank's time from step to step.
 
-    Samples of different size contribute ``work_cv / sqrt(local_batch)``, the mean of independent
-    draws.
+    Samples of different size contribute ``work_cv / sqrt(local_batch)``, as means of independent
+    samples.
     """
     return sqrt(parameters.step_spread**2 + work_cv**2 / local_batch)
 
@@ -30,8 +30,8 @@ def step_cv(parameters: Parameters, work_cv: float, local_batch: float) -> float
 def deviation_of_maximum(count: int) -> float:
     """Return the standard deviation of the maximum of ``count`` standard normal numbers.
 
-    Half of what lies between the quantiles of one standard deviation below and above, each
-    Phi^-1(p^(1/n)) of the maximum; exact for one number, within 3 % for more.
+    Half of the distance between the maximum's quantiles at one standard deviation below and above,
+    Phi^-1(p^(1/n)); exact for one number, within 3 % for more.
     """
     normal = NormalDist()
     low, high = (normal.inv_cdf(normal.cdf(side) ** (1 / count)) for side in (-1.0, 1.0))

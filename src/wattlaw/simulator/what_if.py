@@ -1,4 +1,4 @@
-"""What settings take, side by side: a plain row of each prediction, for tables and files."""
+"""Predictions as plain rows for tables and files, with their scaling."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -9,14 +9,14 @@ from wattlaw.simulator.job import Prediction, Split
 from wattlaw.simulator.quality import epochs_to_target
 
 HOUR_S = 3600.0
-#: Parts of a step, as they are called in a row: ``compute_s`` and so on.
+#: Names of the parts of a step in a row: ``compute_s`` and so on.
 PARTS = tuple(part.name for part in fields(Split))
 Intervals = Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Target:
-    """A quality to be reached: what small batches need, and where the need has doubled."""
+    """A target quality: the epochs of small batches, and the batch at which they double."""
 
     least_epochs: float
     critical_batch: float
@@ -26,8 +26,8 @@ class Target:
         return epochs_to_target(global_batch, self.critical_batch, self.least_epochs)
 
 
-def row_of(
-    found: Prediction,
+def prediction_row(
+    prediction: Prediction,
     epochs: int = 1,
     target: Target | None = None,
     intervals: Intervals | None = None,
@@ -36,29 +36,29 @@ def row_of(
 
     Parameters
     ----------
-    found
+    prediction
         The prediction.
     epochs
-        How many are trained.
+        The number of epochs to train.
     target
-        What is to be reached, if it is asked for.
+        The target quality, if any.
     intervals
-        At 95 %, of a calibrated prediction: ``epoch_time_s, gpu_power_w, gpu_energy_j``.
+        95 % intervals of a calibrated prediction: ``epoch_time_s, gpu_power_w, gpu_energy_j``.
 
     Returns
     -------
     dict
-        The setting; per epoch T = ``epoch_time_s``, energies by part and their sum; for all epochs
-        ``train_time_s``, energies and ``gpu_hours`` = N T epochs / 3600; an evaluation's time and
-        energy, which are in none of these; where a step's time goes, ``PARTS`` in seconds,
-        which add up to ``step_time_s``, beside ``roofline_s``; to the target. What is not asked
-        for or not known is None.
+        The setting; of an epoch T = ``epoch_time_s``, energies by part and their sum; of all epochs
+        ``train_time_s``, energies and ``gpu_hours`` = N T epochs / 3600; time and energy of an
+        evaluation, which the totals exclude; the parts of a step, ``PARTS`` in seconds, which add
+        up to ``step_time_s``, and ``roofline_s``; time and energy to the target. A value that was
+        not requested or is not known is None.
     """
-    job, train = found.job, found.train
-    told = intervals or {}
+    job, train = prediction.job, prediction.train
+    intervals = intervals or {}
     energy_j = train.gpu_energy_j + train.cpu_energy_j + train.dram_energy_j
-    evaluation = found.evaluation
-    # An epoch of a part of the data counts as that part.
+    evaluation = prediction.evaluation
+    # An epoch on a fraction of the data counts as that fraction.
     needed = None if target is None else target.epochs(job.global_batch) / job.dataset_fraction
     return {
         "workload": job.profile.workload,
@@ -74,14 +74,14 @@ def row_of(
         "dataset_fraction": job.dataset_fraction,
         "epochs": epochs,
         "epoch_time_s": train.duration_s,
-        "epoch_time_s_ci": _pair(told.get("epoch_time_s")),
+        "epoch_time_s_ci": _pair(intervals.get("epoch_time_s")),
         "train_time_s": train.duration_s * epochs,
         "samples_per_s": train.samples / train.duration_s,
         "steps_per_epoch": train.steps,
         "power_per_gpu_w": train.gpu_power_w,
-        "power_per_gpu_w_ci": _pair(told.get("gpu_power_w")),
+        "power_per_gpu_w_ci": _pair(intervals.get("gpu_power_w")),
         "gpu_energy_per_epoch_j": train.gpu_energy_j,
-        "gpu_energy_per_epoch_j_ci": _pair(told.get("gpu_energy_j")),
+        "gpu_energy_per_epoch_j_ci": _pair(intervals.get("gpu_energy_j")),
         "cpu_energy_per_epoch_j": train.cpu_energy_j,
         "dram_energy_per_epoch_j": train.dram_energy_j,
         "energy_per_epoch_j": energy_j,
@@ -94,47 +94,47 @@ def row_of(
         "eval_gpu_energy_j": evaluation.gpu_energy_j if evaluation else None,
         "sm_util": train.sm_util,
         "mem_util": train.mem_util,
-        "sm_clock_mhz": found.clock_mhz,
+        "sm_clock_mhz": prediction.clock_mhz,
         "limited_by": train.limited_by,
-        "power_throttle_share": found.power_throttle_share,
-        "step_time_s": found.split.step_s,
-        **{part: getattr(found.split, part) for part in PARTS},
-        "step_time_cv": found.step_cv,
-        "roofline_s": found.roofline_s,
-        "startup_s": found.startup_s,
-        "bottleneck": found.bottleneck,
+        "power_throttle_share": prediction.power_throttle_share,
+        "step_time_s": prediction.split.step_s,
+        **{part: getattr(prediction.split, part) for part in PARTS},
+        "step_time_cv": prediction.step_cv,
+        "roofline_s": prediction.roofline_s,
+        "startup_s": prediction.startup_s,
+        "bottleneck": prediction.bottleneck,
         "epochs_to_target": needed,
         "time_to_target_s": None if needed is None else needed * train.duration_s,
         "energy_to_target_j": None if needed is None else needed * energy_j,
-        "warnings": list(found.warnings),
+        "warnings": list(prediction.warnings),
     }
 
 
-def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows with how they scale, in series of equal limits, GPUs ascending.
+def add_scaling(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with their speedups, in series of equal limits and with GPUs ascending.
 
     ``speedup`` is T(n) / T(N) of an epoch with n the least count of the series, and
-    ``parallel_efficiency`` that over N / n; ``beta`` is -ln(T(N) / T(M)) / ln(N / M) with M the
-    next smaller count. None in a series of one count, and of the least count.
+    ``parallel_efficiency`` is speedup over N / n; ``beta`` is -ln(T(N) / T(M)) / ln(N / M) with M
+    the next smaller count. They are None in a series of one count; ``beta`` also at the least.
     """
     series: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         series.setdefault((row["power_limit_w"], row["clock_limit_mhz"]), []).append(row)
-    found = []
-    for own in series.values():
-        ordered = sorted(own, key=lambda row: int(row["gpus"]))
+    scaled = []
+    for group in series.values():
+        ordered = sorted(group, key=lambda row: int(row["gpus"]))
         for smaller, row in zip([None, *ordered[:-1]], ordered, strict=True):
-            speedup = ordered[0]["epoch_time_s"] / row["epoch_time_s"] if len(own) > 1 else None
-            more = row["gpus"] / ordered[0]["gpus"]
-            found.append(
+            speedup = ordered[0]["epoch_time_s"] / row["epoch_time_s"] if len(group) > 1 else None
+            ratio = row["gpus"] / ordered[0]["gpus"]
+            scaled.append(
                 {
                     **row,
                     "speedup": speedup,
-                    "parallel_efficiency": None if speedup is None else speedup / more,
+                    "parallel_efficiency": None if speedup is None else speedup / ratio,
                     "beta": None if smaller is None else _beta(smaller, row),
                 }
             )
-    return found
+    return scaled
 
 
 def _beta(smaller: Mapping[str, Any], row: Mapping[str, Any]) -> float:

@@ -1,1 +1,1 @@
-"""Where results live: plain files in one folder, safe against processes that die."""
+"""The store: results as plain files in one folder, safe against processes that die."""

@@ -1,4 +1,4 @@
-"""What a user's table may tell of a run: fields, what each may say, and which column has which."""
+"""Fields of an imported table: what each one means, which values it takes, and its column."""
 
 import csv
 import math
@@ -11,19 +11,19 @@ from wattlaw.errors import BadInput
 from wattlaw.study.base import MAX_COUNT
 from wattlaw.text import join_names, quote
 
-#: Longer names are refused, so that no table can make a report or a label unreadable.
+#: Longer names are rejected, so that no table can make a report or a label unreadable.
 MAX_TEXT = 200
 _MAX_EPOCHS = 100_000
-_MAX_WHOLE = 2**53  # beyond it a number in a table need not be the one that was meant
-#: A setting of the run that has no field of its own, such as ``options.optimizer``.
+_MAX_INTEGER = 2**53  # a table that holds floats cannot hold every larger integer
+#: Prefix of a setting that has no field of its own, such as ``options.optimizer``.
 OPTIONS = "options."
 
 
 @dataclass(frozen=True)
 class Field:
-    """One thing that a table may tell."""
+    """One thing that a table can say about a run."""
 
-    read: Callable[[Any], Any]  # raises ValueError
+    parse: Callable[[Any], Any]  # raises ValueError
     allowed: str
 
 
@@ -40,41 +40,45 @@ def _number(value: Any) -> float:
 
 
 def finite_number(value: Any) -> float:
-    """Return a cell as a number; raise ValueError where it is none, or infinite."""
+    """Return a cell as a number; raise ValueError where it is not a finite number."""
     number = _number(value)
     if not math.isfinite(number):
         raise ValueError
     return number
 
 
-def _outcome(value: Any) -> float:
-    """Return a number; a loss that diverged was measured, and is none."""
+def _number_or_nan(value: Any) -> float:
+    """Return a number; NaN is the measured loss or metric of a run that diverged."""
     number = _number(value)
     return number if math.isnan(number) else finite_number(number)
 
 
-def _between(low: float, high: float = math.inf, *, open_: bool) -> Callable[[Any], float]:
-    def read(value: Any) -> float:
+def _between(
+    low: float, high: float = math.inf, *, above_low: bool = False
+) -> Callable[[Any], float]:
+    def parse(value: Any) -> float:
         number = finite_number(value)
-        if not low <= number <= high or (open_ and number == low):
+        if not low <= number <= high or (above_low and number == low):
             raise ValueError
         return number
 
-    return read
+    return parse
 
 
-def _whole(low: int, high: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        number = finite_number(value)
-        if not number.is_integer() or not low <= number <= high:
+def _integer(low: int, high: int) -> Callable[[Any], int]:
+    in_range = _between(low, high)
+
+    def parse(value: Any) -> int:
+        number = in_range(value)
+        if not number.is_integer():
             raise ValueError
         return int(number)
 
-    return read
+    return parse
 
 
 def _percent(value: Any) -> float:
-    return _between(0, 100, open_=False)(value) / 100
+    return _between(0, 100)(value) / 100
 
 
 def _text(value: Any) -> str:
@@ -83,7 +87,7 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         finite_number(value)
     text = str(value).strip()
-    text.encode()  # a lone surrogate, which JSON can hold, is no text
+    text.encode()  # raises for a lone surrogate, which JSON can hold
     if not 0 < len(text) <= MAX_TEXT:
         raise ValueError
     return text
@@ -93,26 +97,26 @@ def _option(value: Any) -> str | int | float | bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, int):
-        _between(-_MAX_WHOLE, _MAX_WHOLE, open_=False)(value)
+        _between(-_MAX_INTEGER, _MAX_INTEGER)(value)
         return value
     return finite_number(value) if isinstance(value, float | Decimal) else _text(value)
 
 
-def _one_of(*words: str) -> Field:
-    def read(value: Any) -> str:
-        word = _text(value).lower()
-        if word not in words:
+def _choice(*names: str) -> Field:
+    def parse(value: Any) -> str:
+        name = _text(value).lower()
+        if name not in names:
             raise ValueError
-        return word
+        return name
 
-    return Field(read, ", ".join(words))
+    return Field(parse, ", ".join(names))
 
 
 _TEXT = Field(_text, f"a text of 1 to {MAX_TEXT} characters")
-_COUNT = Field(_whole(1, MAX_COUNT), f"a whole number from 1 to {MAX_COUNT:,}")
-_AMOUNT = Field(_whole(1, _MAX_WHOLE), "a whole number >= 1")
-_POSITIVE = Field(_between(0, open_=True), "a number > 0")
-_SHARE = Field(_between(0, 1, open_=False), "a share from 0 to 1")
+_COUNT = Field(_integer(1, MAX_COUNT), f"a whole number from 1 to {MAX_COUNT:,}")
+_AMOUNT = Field(_integer(1, _MAX_INTEGER), "a whole number >= 1")
+_POSITIVE = Field(_between(0, above_low=True), "a number > 0")
+_SHARE = Field(_between(0, 1), "a share from 0 to 1")
 _PERCENT = Field(_percent, "a number from 0 to 100")
 
 FIELDS: Mapping[str, Field] = {
@@ -124,100 +128,101 @@ FIELDS: Mapping[str, Field] = {
     "local_batch": _COUNT,
     "power_limit_w": _POSITIVE,
     "clock_limit_mhz": _POSITIVE,
-    "precision": _one_of("fp32", "tf32", "bf16", "fp16"),
-    "dataset_fraction": Field(_between(0, 1, open_=True), "a number > 0 and <= 1"),
+    "precision": _choice("fp32", "tf32", "bf16", "fp16"),
+    "dataset_fraction": Field(_between(0, 1, above_low=True), "a number > 0 and <= 1"),
     "nodes": _COUNT,
-    "repeat": Field(_whole(0, MAX_COUNT), f"a whole number from 0 to {MAX_COUNT:,}"),
-    "epochs": Field(_whole(1, _MAX_EPOCHS), f"a whole number from 1 to {_MAX_EPOCHS:,}"),
+    "repeat": Field(_integer(0, MAX_COUNT), f"a whole number from 0 to {MAX_COUNT:,}"),
+    "epochs": Field(_integer(1, _MAX_EPOCHS), f"a whole number from 1 to {_MAX_EPOCHS:,}"),
     "samples": _AMOUNT,
     "steps": _AMOUNT,
     "gpu_energy_j": _POSITIVE,
     "cpu_energy_j": _POSITIVE,
     "dram_energy_j": _POSITIVE,
     "power_w": _POSITIVE,
-    "energy_source": _one_of("counter", "integral", "estimated", "simulated"),
-    "energy_verdict": _one_of("ok", "suspect"),
+    "energy_source": _choice("counter", "integral", "estimated", "simulated"),
+    "energy_verdict": _choice("ok", "suspect"),
     "sm_util": _SHARE,
     "mem_util": _SHARE,
     "sm_util_percent": _PERCENT,
     "mem_util_percent": _PERCENT,
     "metric_name": _TEXT,
-    "metric": Field(_outcome, "a number (NaN if it diverged)"),
-    "loss": Field(_outcome, "a number (NaN if it diverged)"),
+    "metric": Field(_number_or_nan, "a number (NaN if it diverged)"),
+    "loss": Field(_number_or_nan, "a number (NaN if it diverged)"),
     "eval_time_s": _POSITIVE,
 }
 _OPTION = Field(_option, f"a number or a text of 1 to {MAX_TEXT} characters")
 REQUIRED = ("gpus", "epoch_time_s")
-_ONE_OF_BOTH = (
+_EXCLUSIVE = (
     ("gpu_energy_j", "power_w"),
     ("sm_util", "sm_util_percent"),
     ("mem_util", "mem_util_percent"),
 )
 
 
-class Misread(ValueError):
-    """A cell that cannot be what it is mapped to; the text says why."""
+class InvalidCell(ValueError):
+    """A cell or row that does not fit its field; the text says why."""
 
 
 @dataclass(frozen=True)
 class FieldMap:
-    """Which column tells which field, and what is the same in all rows."""
+    """The column of each field, and the fields that are the same in all rows."""
 
     columns: Mapping[str, str]
     constants: Mapping[str, Any]
 
-    def checked(self, there: Iterable[str]) -> "FieldMap":
-        """Return itself, if a table has all columns.
+    def require_columns(self, available: Iterable[str]) -> None:
+        """Check that a table has all columns.
 
         Raises
         ------
         BadInput
-            One is not there; the text lists those that are.
+            A column is missing; the text lists those of the table.
         """
-        names = tuple(there)
+        names = tuple(available)
         known = set(names)
         for field, column in self.columns.items():
             if column not in known:
-                alone = len(names) == 1 and any(mark in names[0] for mark in ";\t")
-                hint = " (cells have to be divided by commas)" if alone else ""
+                is_one_column = len(names) == 1 and any(mark in names[0] for mark in ";\t")
+                hint = " (separate the cells with commas)" if is_one_column else ""
                 raise BadInput(
                     f"--map {field}: no column {quote(column)}; "
-                    f"there are: {join_names(names)}{hint}"
+                    f"the table has: {join_names(names)}{hint}"
                 )
-        return self
 
-    def fields(self, cells: Mapping[str, Any], of: Callable[[str], bool]) -> dict[str, Any]:
-        """Return what a row tells of some fields; what it does not tell is left out.
+    def parse_row(
+        self, cells: Mapping[str, Any], selected: Callable[[str], bool]
+    ) -> dict[str, Any]:
+        """Return the selected fields of a row; blank cells are left out.
 
         Raises
         ------
-        Misread
-            A cell is not what its field may be.
+        InvalidCell
+            A cell does not fit its field.
         """
-        told = {name: value for name, value in self.constants.items() if of(name)}
+        values = {name: value for name, value in self.constants.items() if selected(name)}
         for name, column in self.columns.items():
-            value = cells.get(column)
-            is_blank = value is None or (isinstance(value, str) and not value.strip())
-            if of(name) and not is_blank:
-                told[name] = _read(name, value)
-        return told
+            cell = cells.get(column)
+            is_blank = cell is None or (isinstance(cell, str) and not cell.strip())
+            if selected(name) and not is_blank:
+                values[name] = _parse(name, cell)
+        return values
 
 
 def parse_map(text: str, options: Mapping[str, str | None] | None = None) -> FieldMap:
-    """Return what ``field=column,field=@value,...`` says; quotes keep a comma in a name.
+    """Return the mapping ``field=column,field=@value,...``; quotes keep a comma in a name.
 
     Parameters
     ----------
     text
         The mapping. A field is one of ``FIELDS``, or ``options.NAME``.
     options
-        Constants given beside it, by field; None for one that was not given.
+        More constants by field, such as command-line options; None is left out.
 
     Raises
     ------
     BadInput
-        A field is unknown (the text lists all), given twice, or missing; a constant is not what
-        its field may be.
+        A field is unknown (the text lists all), set twice, or missing; or a constant does not fit
+        its field.
     """
     columns: dict[str, str] = {}
     constants: dict[str, Any] = {}
@@ -231,21 +236,21 @@ def parse_map(text: str, options: Mapping[str, str | None] | None = None) -> Fie
             columns[field] = source
             continue
         try:
-            constants[field] = _read(field, source[1:])
-        except Misread as error:
+            constants[field] = _parse(field, source[1:])
+        except InvalidCell as error:
             raise BadInput(f"--map: {error}") from None
-    given = {*columns, *constants}
+    mapped = {*columns, *constants}
     for field in REQUIRED:
-        if field not in given:
-            raise BadInput(f"--map: {field} is missing; needed: {', '.join(REQUIRED)}")
-    if "metric" in given and "epochs" not in given:
+        if field not in mapped:
+            raise BadInput(f"--map: {field} is missing; required: {', '.join(REQUIRED)}")
+    if "metric" in mapped and "epochs" not in mapped:
         raise BadInput(
-            "--map: metric needs epochs: after how many epochs of training it was measured, such "
-            "as epochs=@90"
+            "--map: metric needs epochs, the number of epochs after which it was measured, such as "
+            "epochs=@90"
         )
-    for one, other in _ONE_OF_BOTH:
-        if {one, other} <= given:
-            raise BadInput(f"--map: given both {one} and {other}; allowed: one of them")
+    for first, second in _EXCLUSIVE:
+        if {first, second} <= mapped:
+            raise BadInput(f"--map: given both {first} and {second}; allowed: one of them")
     return FieldMap(columns, constants)
 
 
@@ -258,7 +263,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _pair(part: str) -> tuple[str, str]:
-    field, equals, source = (word.strip() for word in part.partition("="))
+    field, equals, source = (text.strip() for text in part.partition("="))
     if not (field and equals and source):
         raise BadInput(f"--map {quote(part)}: allowed: field=column or field=@value")
     return field, source
@@ -271,13 +276,13 @@ def _field(name: str) -> Field:
         return _OPTION
     if name not in FIELDS:
         known = join_names([*FIELDS, f"{OPTIONS}NAME"])
-        raise BadInput(f"--map: no field {quote(name)}; there are: {known}")
+        raise BadInput(f"--map: no field {quote(name)}; allowed: {known}")
     return FIELDS[name]
 
 
-def _read(name: str, value: Any) -> Any:
+def _parse(name: str, value: Any) -> Any:
     field = _field(name)
     try:
-        return field.read(value)
+        return field.parse(value)
     except ValueError:
-        raise Misread(f"{name} is {quote(value)}; allowed: {field.allowed}") from None
+        raise InvalidCell(f"{name} is {quote(value)}; allowed: {field.allowed}") from None

@@ -1,7 +1,7 @@
-"""Live streams: rows that are on file while a run goes on, of which only the tail can be lost.
+"""Live streams: files to which a running process appends rows; a crash can only lose the last ones.
 
-Comma-separated text with a header. It costs a writer a fifth of the processor time of Arrow's
-stream format, and no import of pyarrow in the sampler or in a training process.
+The format is comma-separated text with a header. Writing it takes a fifth of the processor time of
+Arrow's stream format, and needs no pyarrow in the sampler or in a training process.
 """
 
 import csv
@@ -16,15 +16,15 @@ from wattlaw.files import naming, read_bytes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The longest stream that is read: it is held in memory. 8 GPUs at 10 Hz fill it in two weeks.
+#: The longest stream that is read, since it is read into memory: two weeks of 8 GPUs at 10 Hz.
 MAX_BYTES = 8 * 10**9
 _HEADER_BYTES = 64 * 1024
 
 
 class LiveWriter:
-    """Appends rows to a new file; it can be read at any moment, even after this process was killed.
+    """Appends rows to a new file, which can be read at any time, even after a crash.
 
-    Texts must be printable: a line is a row.
+    Texts must be printable, since each line is a row.
     """
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
@@ -36,19 +36,19 @@ class LiveWriter:
             self._file.flush()
 
     def append(self, rows: Iterable[Iterable[Any]]) -> None:
-        """Write rows, values in the order of the columns and None for missing, to the system."""
+        """Write rows: values in the order of the columns, None for missing."""
         with naming(self._path):
             self._rows.writerows(rows)
             self._file.flush()
 
     def sync(self) -> None:
-        """Wait until the rows are on disk, from where another machine can read them."""
+        """Wait until the rows are on disk, where another machine can read them."""
         with naming(self._path):
             self._file.flush()
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """End the file and wait until it is on disk."""
+        """Close the file and wait until it is on disk."""
         self.sync()
         self._file.close()
 
@@ -67,38 +67,47 @@ class LiveWriter:
 def read_live(
     path: Path, schema: "pa.Schema", host: str | None = None, damage: list[str] | None = None
 ) -> "pa.Table":
-    """Return every whole row of a live file; a torn tail costs the torn rows only.
+    """Return every complete row of a live file.
 
-    Columns of the schema that the file has not are null; a file of other columns has no rows.
-    With ``host``, that is the host of every row: a file belongs to one. A line that cannot be
-    read, other than a torn tail, is left out; ``damage`` gets a sentence that names the file.
+    Columns of the schema that the file lacks are null. A file with other columns has no rows.
+
+    Parameters
+    ----------
+    path
+        The file.
+    schema
+        The columns of the result.
+    host
+        The host of every row, since a file belongs to one host; None reads it from the file.
+    damage
+        Gets a sentence for each kind of line that cannot be read and is left out.
 
     Raises
     ------
     OSError
-        The file cannot be read; it is named.
+        The file cannot be read. The error names it.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
-    from wattlaw.store.schema import faults_of
+    from wattlaw.store.schema import find_faults
 
-    whole = read_bytes(path, MAX_BYTES)
-    end = whole.rfind(b"\n") + 1
-    header = whole[: max(0, whole.find(b"\n", 0, _HEADER_BYTES))]
+    content = read_bytes(path, MAX_BYTES)
+    end = content.rfind(b"\n") + 1
+    header = content[: max(0, content.find(b"\n", 0, _HEADER_BYTES))]
     names = header.decode("utf-8", "replace").split(",")
     if len({*names} & {*schema.names}) != len(names):
         if damage is not None:
             damage.append(f"{path.name}: the header line has unknown or repeated columns")
         return schema.empty_table()
-    if end < len(whole) and damage is not None:
+    if end < len(content) and damage is not None:
         damage.append(f"{path.name}: the last line is incomplete")
-    body = memoryview(whole)[len(header) + 1 : end]
+    body = memoryview(content)[len(header) + 1 : end]
     if not body:
         return schema.empty_table()
     types = {name: schema.field(name).type for name in names}
-    lines = bad = None
+    lines = is_bad_row = None
     try:
         table = arrow_csv.read_csv(
             pa.BufferReader(body),
@@ -108,8 +117,8 @@ def read_live(
             ),
         )
     except pa.ArrowException:
-        lines = whole.count(b"\n", len(header) + 1, end)
-        table = pa.Table.from_pylist(_good_rows(bytes(body), names, types), schema=schema)
+        lines = content.count(b"\n", len(header) + 1, end)
+        table = pa.Table.from_pylist(_readable_rows(bytes(body), names, types), schema=schema)
     missing = {n: pa.nulls(len(table), schema.field(n).type) for n in schema.names}
     if host is not None:
         missing["host"] = pa.array([host] * len(table), pa.string())
@@ -118,16 +127,16 @@ def read_live(
     table = pa.table(columns, schema=schema)
     lines = len(table) if lines is None else lines
     checked = table if host is not None else table.drop_columns(["host"])
-    for _, is_bad in faults_of(checked, ("start_ns", "duration_s")):
-        bad = is_bad if bad is None else pc.or_(bad, is_bad)
-    table = table if bad is None else table.filter(pc.invert(bad))
+    for _, is_bad in find_faults(checked, ("start_ns", "duration_s")):
+        is_bad_row = is_bad if is_bad_row is None else pc.or_(is_bad_row, is_bad)
+    table = table if is_bad_row is None else table.filter(pc.invert(is_bad_row))
     if len(table) < lines and damage is not None:
         damage.append(f"{path.name}: {lines - len(table)} of {lines} lines cannot be read")
     return table
 
 
-def _good_rows(body: bytes, names: list[str], types: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows that can be understood, of a file that was damaged."""
+def _readable_rows(body: bytes, names: list[str], types: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a damaged file that can be read."""
     rows = []
     for line in body.split(b"\n"):
         try:
@@ -145,12 +154,12 @@ def _value(text: str, kind: Any) -> Any:
     if text == "":
         return None
     if pa.types.is_boolean(kind):
-        return {"True": True, "False": False}[text] if text in ("True", "False") else _no(text)
+        if text in ("True", "False"):
+            return text == "True"
+        raise ValueError(text)
     if pa.types.is_integer(kind):
         number = int(text)
-        return number if abs(number) < 2**63 else _no(text)
+        if abs(number) >= 2**63:
+            raise ValueError(text)
+        return number
     return float(text) if pa.types.is_floating(kind) else text
-
-
-def _no(text: str) -> Any:
-    raise ValueError(text)

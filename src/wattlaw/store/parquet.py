@@ -1,4 +1,4 @@
-"""Parquet files of many runs at once, by DuckDB: several times as quick as one after the other."""
+"""Reads Parquet files of many runs at once with DuckDB, which is several times faster."""
 
 import os
 import re
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-#: What queries over a store may take; they stream, and need a tenth of it.
+#: Memory limit of queries over a store; they stream and use about a tenth of it.
 MEMORY = "3GB"
 _MOST_THREADS = 8
-_MAGIC = re.compile(r"[\[*?]")
-#: ``run_id`` of the folder that a file is in.
+_PATTERN = re.compile(r"[\[*?]")
+#: The name of a file's folder, which is the run id.
 FOLDER = "parse_filename(parse_dirpath(filename))"
 
 
 def connection() -> "duckdb.DuckDBPyConnection":
-    """Return a DuckDB database of our own, in memory, that loads nothing from a network."""
+    """Return a new in-memory DuckDB database that loads nothing from a network."""
     import duckdb
 
     threads = min(_MOST_THREADS, processes.cores())
@@ -35,28 +35,28 @@ def connection() -> "duckdb.DuckDBPyConnection":
 
 
 def literal(path: Path) -> str:
-    """Return a path as ``read_parquet`` takes it: absolute, with nothing that is a pattern.
+    """Return an absolute path for ``read_parquet``, with pattern characters escaped.
 
     Raises
     ------
     BadInput
-        DuckDB has no name for it.
+        DuckDB cannot express the path.
     """
     text = os.path.abspath(path)  # noqa: PTH100 - a link stays a link
-    if not _MAGIC.search(text):
+    if not _PATTERN.search(text):
         return text
     if "\\" in text:
         raise BadInput(
             f"{path}: a path with a backslash and one of [ * ? cannot be read; rename it"
         )
-    return _MAGIC.sub(r"[\g<0>]", text)
+    return _PATTERN.sub(r"[\g<0>]", text)
 
 
 def read_together(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table | None":
     """Return the tables of several files as one, in their order.
 
-    None where one of them is not as a finished run's file should be, or cannot be read; reading
-    them one by one tells which, and why.
+    The result is None where one of them cannot be read or is not the file of a finished run;
+    reading them one by one then names the file and the reason.
     """
     import duckdb
     import pyarrow.compute as pc
@@ -85,14 +85,14 @@ def same_types(
 ) -> bool:
     """Say whether every file has every column of a schema, once and with its type.
 
-    Without this DuckDB would turn values into the first file's types where it can.
+    Without this check DuckDB converts values to the types of the first file where it can.
     """
-    found = database.execute(
+    columns = database.execute(
         "select name, type, logical_type::varchar, count(*) from parquet_schema($files) "
         "where type is not null group by all",
         {"files": list(files)},
     ).fetchall()
-    counts = {(name, kind, logical): count for name, kind, logical, count in found}
+    counts = {(name, kind, logical): count for name, kind, logical, count in columns}
     kinds = _kinds()
     return all(
         counts.get((field.name, *kinds[str(field.type)])) == len(files)
@@ -102,7 +102,7 @@ def same_types(
 
 
 def _kinds() -> dict[str, tuple[str, str | None]]:
-    """Return how Arrow's types of a store's tables are told in Parquet's own words."""
+    """Return Parquet's physical and logical type for each Arrow type of a store's tables."""
     return {
         "string": ("BYTE_ARRAY", "StringType()"),
         "int64": ("INT64", None),

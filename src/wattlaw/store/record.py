@@ -1,4 +1,4 @@
-"""``run.json``: what a run was asked to be, what became of it, and where it ran."""
+"""``run.json``: the specification of a run, its result, and where it ran."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Literal
@@ -8,22 +8,22 @@ from pydantic import BaseModel, ConfigDict, Field
 from wattlaw.study.model import RunSpec
 
 Status = Literal["planned", "running", "done", "failed", "skipped"]
-#: What a column of whole numbers holds.
+#: A count that fits a column of 64-bit integers.
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-#: JSON has no other numbers, so a record with them could not be read again.
+#: JSON has no NaN and no infinity: a record with them could not be read again.
 _FINITE = ConfigDict(frozen=True, allow_inf_nan=False)
-#: On the energy of a window, from the best to the worst; a sum takes the worst of its parts.
-#: From ``partial`` on no mean is made of it.
+#: Verdicts on the energy of a window, from best to worst; a sum gets the worst of its parts.
+#: Means leave out energies from ``partial`` on.
 VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")
 
 
 def now() -> datetime:
-    """Return the present moment, in UTC."""
+    """Return the current time, in UTC."""
     return datetime.now(UTC)
 
 
 class DeviceReport(BaseModel):
-    """One device that was read, with what its meter found out about it."""
+    """One device that was read, and the facts that its meter reports."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -40,28 +40,28 @@ class MeterReport(BaseModel):
 
     period_s: float
     reads: int
-    missed: int  # turns that were left out because the one before took too long
-    late_s: float  # mean time by which a reading began late
+    missed: int  # readings that were skipped because the one before took too long
+    late_s: float  # mean delay of a reading
 
 
 class SamplerReport(BaseModel):
-    """How the sampler of one host fared."""
+    """What the sampler of one host did, and what it cost."""
 
     model_config = _FINITE
 
     host: str
     samples: int
     duration_s: float
-    cpu_s: float  # processor time while sampling, all its threads
-    start_cpu_s: float  # processor time of its start
+    cpu_s: float  # processor time while sampling, of all threads
+    start_cpu_s: float  # processor time of the start
     devices: tuple[DeviceReport, ...]
     meters: dict[str, MeterReport] = Field(default_factory=dict)
-    unavailable: dict[str, str] = Field(default_factory=dict)  # meter -> why
+    unavailable: dict[str, str] = Field(default_factory=dict)  # meter -> reason
     problems: tuple[str, ...] = ()
 
 
 class LimitReport(BaseModel):
-    """What was limited on one device: asked for, enforced, and there before."""
+    """The limits of one device: requested, enforced, and before the run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -76,7 +76,7 @@ class LimitReport(BaseModel):
 
 
 class Facts(BaseModel):
-    """What a run found where it ran, told by its processes."""
+    """What the processes of a run report about the model and the machine."""
 
     model_config = _FINITE
 
@@ -84,7 +84,7 @@ class Facts(BaseModel):
     hardware: str | None = None
     device_ids: tuple[str, ...] = ()
     parameters: Count | None = None
-    gradient_bytes: Count | None = None  # what the ranks exchange in one step
+    gradient_bytes: Count | None = None  # bytes that the ranks all-reduce in one step
     flops_per_sample: float | None = None
     loader_workers: Count | None = None  # loader processes of each rank
     metric: str | None = None
@@ -93,19 +93,19 @@ class Facts(BaseModel):
 
 
 class ClockReport(BaseModel):
-    """How far the wall clock of a host was from another's, when both were asked."""
+    """The measured offset between the wall clocks of two hosts."""
 
     model_config = _FINITE
 
     host: str
-    reference: str  # the host that it was compared with
+    reference: str  # the other host
     at: Literal["begin", "end"]  # of an attempt
     offset_s: float  # host's clock minus the reference's
-    uncertainty_s: float  # the offset is within this of the truth: half of the quickest round trip
+    uncertainty_s: float  # largest error of the offset: half of the fastest round trip
 
 
 class Interruption(BaseModel):
-    """An attempt that something else than the run itself ended, and after which it went on."""
+    """An attempt that was ended from outside; another attempt continued the run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -114,11 +114,11 @@ class Interruption(BaseModel):
     reason: str
     job_id: str | None = None
     nodes: tuple[str, ...] = ()
-    has_progress: bool = False  # it left a checkpoint further on than the one it began with
+    has_progress: bool = False  # its last checkpoint is later than its first
 
 
 class Site(BaseModel):
-    """Where a scheduler has put a run, and what the site itself measured of it."""
+    """Where a scheduler ran a job, and the energy that the site accounted for it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -134,13 +134,13 @@ class Site(BaseModel):
     submitted_at: datetime | None = None
     energy_j: float | None = None  # of the whole job, by the scheduler's accounting
     energy_source: str | None = None  # such as "sacct ConsumedEnergyRaw"
-    energy_scope: str | None = None  # what that energy is of, in words
-    energy_start_at: datetime | None = None  # the time that it is over
+    energy_scope: str | None = None  # what that energy includes
+    energy_start_at: datetime | None = None  # the period of that energy
     energy_end_at: datetime | None = None
 
 
 class RunRecord(BaseModel):
-    """One run as a store keeps it."""
+    """One run of a store."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -151,7 +151,7 @@ class RunRecord(BaseModel):
     order_seed: int
     status: Status = "planned"
     reason: str | None = None
-    interrupted: bool = False  # failed because its launcher was asked to end, not by itself
+    interrupted: bool = False  # failed because its launcher was stopped
     notes: tuple[str, ...] = ()
     attempts: Count = 0
     git_commit: str | None = None

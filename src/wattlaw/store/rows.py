@@ -1,11 +1,12 @@
-"""A user's table row by row, each with where it stands in its file, as it is: nothing is guessed.
+"""Reads a user's table row by row, each with its line number; no types are guessed.
 
-A cell of a CSV file is text; an empty one, and null in the other kinds, is missing. Files are read
-in pieces of bounded size, and of each row only the columns that are needed are kept.
+Cells of a CSV file are text. Empty cells of a CSV file, and nulls of other files, are missing. A
+file is read in pieces of bounded size, and only the columns that are needed are kept.
 """
 
 import contextlib
 import csv
+import itertools
 import json
 import re
 from collections import Counter
@@ -20,37 +21,36 @@ from wattlaw.text import quote, shorten
 if TYPE_CHECKING:
     import pyarrow as pa
 
-KINDS = (".csv", ".jsonl", ".parquet")
-#: As many as the runs that one study may ask for.
+#: As many as the runs of the largest study.
 MAX_ROWS = 200_000
 MAX_COLUMNS = 100_000
-#: A line, or a cell that goes over several lines, may have so many characters.
-_LONGEST = 10_000_000
-#: What a Parquet file may take in memory before it is decoded.
+#: Most characters of a line, or of a cell of several lines.
+_MAX_CHARACTERS = 10_000_000
+#: Largest uncompressed size of a Parquet file.
 _MAX_BYTES = 500_000_000
 _BATCH_ROWS = 4096
 
-#: A text that a spreadsheet takes for a formula (OWASP, CSV Injection), or that is one after
-#: apostrophes: these are told apart from those that ``store.tables`` writes.
+#: A text that a spreadsheet interprets as a formula (OWASP, CSV Injection), or that is one after
+#: apostrophes, such as those that ``store.tables`` writes.
 FORMULA = re.compile(r"'*(?:[\t\r\n]|\s*[=+\-@＝＋－＠])")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row, or why there is none at this place."""
+    """One row, or the reason why it cannot be read."""
 
-    line: int  # of the file, from 1; of a Parquet file, the number of the row
+    line: int  # line of the file, from 1; row number of a Parquet file
     cells: dict[str, Any]
     fault: str | None = None
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A table that was read."""
+    """The rows of a table."""
 
-    columns: tuple[str, ...]  # all that the file has
+    columns: tuple[str, ...]  # all columns of the file
     rows: tuple[Row, ...]
-    place: str = "line"  # what ``Row.line`` counts
+    unit: str = "line"  # what ``Row.line`` counts
 
 
 def read_rows(path: Path, needed: Collection[str] | None = None) -> Rows:
@@ -61,18 +61,18 @@ def read_rows(path: Path, needed: Collection[str] | None = None) -> Rows:
     path
         The file.
     needed
-        The columns whose cells are kept; None for all. One that is not there is no error.
+        The columns whose cells are kept; None for all. A column may be missing.
 
     Raises
     ------
     BadInput
-        The file is not there, has another ending, is not of the kind that its ending says, has more
-        than ``MAX_ROWS`` rows, or a needed column holds neither numbers nor texts.
+        The file is missing, has an unknown suffix or not the format of its suffix, has more than
+        ``MAX_ROWS`` rows, or a needed column has a type other than numbers, texts and dates.
     """
     readers = {".csv": _csv, ".jsonl": _json_lines, ".parquet": _parquet}
     kind = path.suffix.lower()
     if kind not in readers:
-        raise BadInput(f"{path}: unknown ending {quote(kind)}; allowed: {', '.join(readers)}")
+        raise BadInput(f"{path}: unknown suffix {quote(kind)}; allowed: {', '.join(readers)}")
     try:
         if path.exists() and not path.is_file():
             raise BadInput(f"{path}: not a plain file")
@@ -82,19 +82,19 @@ def read_rows(path: Path, needed: Collection[str] | None = None) -> Rows:
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not a table: not UTF-8 text (byte {error.start})") from None
     except ValueError as error:
-        raise BadInput(f"{path}: not a table: {_first_words(error)}") from None
+        raise BadInput(f"{path}: not a table: {_reason(error)}") from None
     except (PermissionError, BadInput):
         raise
     except OSError as error:
-        raise BadInput(f"{path}: not a table: {_first_words(error)}") from None
+        raise BadInput(f"{path}: not a table: {_reason(error)}") from None
 
 
-def _first_words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return shorten(" ".join(str(error)[:1000].split()) or type(error).__name__)
 
 
 def _csv(path: Path, needed: Collection[str] | None) -> Rows:
-    with path.open(encoding="utf-8-sig", newline="") as file, _cells_of_any_length():
+    with path.open(encoding="utf-8-sig", newline="") as file, _long_cells():
         reader = csv.reader(_lines(file))
         try:
             columns = _distinct([_text(name) for name in next(reader, [])])
@@ -117,14 +117,14 @@ def _csv_rows(reader: Any, columns: Sequence[str], needed: Collection[str] | Non
 
 
 def _text(cell: str) -> str:
-    """Return a cell without the apostrophe that keeps spreadsheets from taking it for a formula."""
+    """Return a cell without the apostrophe that keeps spreadsheets from evaluating it."""
     return cell.removeprefix("'").strip() if FORMULA.match(cell) else cell.strip()
 
 
 @contextlib.contextmanager
-def _cells_of_any_length() -> Iterator[None]:
-    """Let a cell that is too long be one row's fault, not the file's."""
-    before = csv.field_size_limit(_LONGEST)
+def _long_cells() -> Iterator[None]:
+    """Raise the csv module's limit on the length of a cell."""
+    before = csv.field_size_limit(_MAX_CHARACTERS)
     try:
         yield
     finally:
@@ -132,31 +132,29 @@ def _cells_of_any_length() -> Iterator[None]:
 
 
 def _lines(file: TextIO) -> Iterator[str]:
-    """Yield the lines of a text file, none of which fills the memory."""
+    """Yield the lines of a text file; an extremely long line is an error."""
     number = 0
-    while line := file.readline(_LONGEST + 1):
+    while line := file.readline(_MAX_CHARACTERS + 1):
         number += 1
-        if len(line) > _LONGEST:
-            raise ValueError(f"line {number:,} has more than {_LONGEST:,} characters")
+        if len(line) > _MAX_CHARACTERS:
+            raise ValueError(f"line {number:,} has more than {_MAX_CHARACTERS:,} characters")
         yield line
 
 
 def _bounded(path: Path, rows: Iterator[Row]) -> tuple[Row, ...]:
-    found = []
-    for row in rows:
-        found.append(row)
-        if len(found) > MAX_ROWS:
-            raise _too_many(path)
-    return tuple(found)
+    kept = tuple(itertools.islice(rows, MAX_ROWS + 1))
+    if len(kept) > MAX_ROWS:
+        raise _too_many(path)
+    return kept
 
 
 def _too_many(path: Path, count: int | None = None) -> BadInput:
-    told = f"more than {MAX_ROWS:,}" if count is None else f"{count:,}"
-    return BadInput(f"{path}: given {told} rows; allowed: at most {MAX_ROWS:,} in one table")
+    given = f"more than {MAX_ROWS:,}" if count is None else f"{count:,}"
+    return BadInput(f"{path}: given {given} rows; allowed: at most {MAX_ROWS:,} in one table")
 
 
 def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of a table, if there are not too many and each is there once."""
+    """Return the columns of a table; raise ValueError if they are too many or not unique."""
     if len(columns) > MAX_COLUMNS:
         raise ValueError(f"more than {MAX_COLUMNS:,} columns")
     twice = next((name for name, count in Counter(columns).items() if count > 1), None)
@@ -182,24 +180,24 @@ def _json_rows(
         if not text.strip():
             continue
         try:
-            found = json.loads(text)
+            cells = json.loads(text)
         except (ValueError, RecursionError):
             yield Row(line, {}, "is not JSON")
             continue
-        if not isinstance(found, dict):
+        if not isinstance(cells, dict):
             yield Row(line, {}, "is not a JSON object")
             continue
-        columns.update(dict.fromkeys(found))
+        columns.update(dict.fromkeys(cells))
         if len(columns) > MAX_COLUMNS:
             raise ValueError(f"more than {MAX_COLUMNS:,} columns")
-        yield Row(line, {k: v for k, v in found.items() if needed is None or k in needed})
+        yield Row(line, {k: v for k, v in cells.items() if needed is None or k in needed})
 
 
 def _parquet(path: Path, needed: Collection[str] | None) -> Rows:
     import pyarrow.parquet as pq
 
     with path.open("rb"):
-        pass  # what the system says of a file that cannot be opened is clearer
+        pass  # raises the clear error of the operating system
     try:
         with pq.ParquetFile(path) as file:
             names = _distinct(file.schema_arrow.names)
@@ -211,20 +209,20 @@ def _parquet(path: Path, needed: Collection[str] | None) -> Rows:
             for field in fields:
                 if not _is_plain(field.type):
                     raise BadInput(
-                        f"{path}: column {quote(field.name)} holds {shorten(str(field.type), 60)}; "
+                        f"{path}: column {quote(field.name)} is {shorten(str(field.type), 60)}; "
                         "allowed: numbers, texts, dates, true and false"
                     )
-            _refuse_bytes(path, file.metadata)
+            _check_size(path, file.metadata)
         texts = [field.name for field in fields if _is_text(field.type)]
-        # Texts as a dictionary: a long one that many rows share is in memory once.
+        # Dictionaries keep a long text that many rows share in memory once.
         with pq.ParquetFile(path, read_dictionary=texts) as file:
             rows = _bounded(path, _parquet_rows(file, [field.name for field in fields]))
     except BadInput:
         raise
     except MemoryError:
         raise BadInput(f"{path}: not a table: there is not enough memory to read it") from None
-    except Exception as error:  # pyarrow raises many kinds for files that are damaged
-        raise ValueError(_first_words(error)) from None
+    except Exception as error:  # pyarrow raises many types for damaged files
+        raise ValueError(_reason(error)) from None
     return Rows(names, rows, "row")
 
 
@@ -232,9 +230,9 @@ def _parquet_rows(file: Any, names: Sequence[str]) -> Iterator[Row]:
     number = 0
     for batch in file.iter_batches(_BATCH_ROWS, columns=list(names)):
         columns = [_values(name, batch.column(name)) for name in names]
-        for place in range(batch.num_rows):
+        for i in range(batch.num_rows):
             number += 1
-            yield Row(number, {n: values[place] for n, values in zip(names, columns, strict=True)})
+            yield Row(number, {n: values[i] for n, values in zip(names, columns, strict=True)})
     if not names:
         for number in range(1, file.metadata.num_rows + 1):
             yield Row(number, {})
@@ -262,35 +260,32 @@ def _date(name: str, value: "pa.Scalar") -> str | None:
         return None if date is None else str(date.isoformat())
     except (ValueError, OverflowError, LookupError):
         raise ValueError(
-            f"column {quote(name)} holds a time that is not in the years 1 to 9999, or is of an "
-            "unknown zone"
+            f"column {quote(name)}: a time outside the years 1 to 9999 or of an unknown zone"
         ) from None
 
 
 def _is_plain(kind: "pa.DataType") -> bool:
-    import pyarrow.types as of
+    from pyarrow import types
 
-    kind = kind.value_type if of.is_dictionary(kind) else kind
-    is_number = of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind)
-    is_date = of.is_timestamp(kind) or of.is_date(kind)
-    return is_number or is_date or of.is_boolean(kind) or of.is_null(kind) or _is_text(kind)
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    is_date = types.is_timestamp(kind) or types.is_date(kind)
+    return is_number or is_date or types.is_boolean(kind) or types.is_null(kind) or _is_text(kind)
 
 
 def _is_text(kind: "pa.DataType") -> bool:
-    import pyarrow.types as of
+    from pyarrow import types
 
-    kind = kind.value_type if of.is_dictionary(kind) else kind
-    return bool(of.is_string(kind) or of.is_large_string(kind) or of.is_string_view(kind))
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def _refuse_bytes(path: Path, metadata: Any) -> None:
-    """Refuse a file that unpacks to very much, before any of it is read.
+def _check_size(path: Path, metadata: Any) -> None:
+    """Reject a file that is very large uncompressed, before any of it is read.
 
-    Sizes of row groups, not of columns: pyarrow aborts on the metadata of a damaged column.
+    Row groups are counted, not columns: pyarrow aborts on the metadata of a damaged column.
     """
     groups = range(metadata.num_row_groups)
     total = sum(metadata.row_group(group).total_byte_size for group in groups)
     if total > _MAX_BYTES:
-        raise BadInput(
-            f"{path}: its rows take {total:,} bytes unpacked; allowed: at most {_MAX_BYTES:,}"
-        )
+        raise BadInput(f"{path}: {total:,} bytes uncompressed; allowed: at most {_MAX_BYTES:,}")

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: What is there is not the regular file that it should be.
-_NO_FILE = {errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO}
+#: The path exists but is not a regular file.
+_NOT_A_FILE = {errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO}
 
 
 class RunFolder:
-    """``STORE/runs/<run_id>``. Each attempt has a live folder of its own.
+    """``STORE/runs/<run_id>``. Each attempt has its own folder for live files.
 
-    So a process of an attempt that was given up can never write into the next one's data.
+    A process of an abandoned attempt can therefore never write into the data of the next one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,12 +49,12 @@ class RunFolder:
         return self.path / "live" / str(attempt)
 
     def read(self) -> RunRecord | None:
-        """Return the run's record, or None where there is none yet.
+        """Return the run's record, or None before it has one.
 
         Raises
         ------
         BadInput
-            The file is there but is no record of this run.
+            The file is not a record of this run.
         NotPermitted
             This user may not read it.
         """
@@ -78,7 +78,7 @@ class RunFolder:
                 "move this run's folder away and start the study again"
             ) from None
         if record.run_id != self.run_id:
-            raise BadInput(f"{self.record_path}: holds run {record.run_id!a}, not {self.run_id}")
+            raise BadInput(f"{self.record_path}: is of run {record.run_id!a}, not {self.run_id}")
         return record
 
     def write(self, record: RunRecord, *, durable: bool = True) -> None:
@@ -87,20 +87,20 @@ class RunFolder:
         write_text(self.record_path, record.model_dump_json(indent=1) + "\n", durable=durable)
 
     def status(self, record: RunRecord | None) -> str:
-        """Return a run's status as it is now; a run whose owner died is ``interrupted``.
+        """Return a run's current status; a running run without a living owner is ``interrupted``.
 
-        What a scheduler runs has no owner here: only the scheduler knows how it stands.
+        A scheduler's run has no owner here: only the scheduler knows its status.
         """
         if record is None:
             return "planned"
-        if record.status == "running" and not record.site and not RunLock(self).is_held():
+        if record.status == "running" and not record.site and not RunLock(self).is_locked():
             return "interrupted"
         return record.status
 
     def windows(self, attempt: int, damage: list[str] | None = None) -> "pa.Table":
-        """Return the windows that an attempt's workers have written, of all hosts.
+        """Return the windows of an attempt, of all hosts.
 
-        What cannot be read is added to ``damage``, a line per file.
+        ``damage`` gets a line for each file with rows that cannot be read.
         """
         from wattlaw.store.schema import WINDOWS
 
@@ -141,49 +141,49 @@ class RunFolder:
         return path
 
     def write_tables(self, epochs: "pa.Table", telemetry: "pa.Table") -> None:
-        """Put the finished tables in place, each whole or not at all."""
+        """Write the finished tables, each atomically."""
         write_parquet(self.telemetry_path, telemetry)
         write_parquet(self.epochs_path, epochs)
 
     def remove_abandoned(self) -> None:
-        """Remove the temporary files that killed writers have left."""
+        """Remove the temporary files of killed writers."""
         remove_abandoned(self.path)
         for attempt in (self.path / "live").glob("*"):
             remove_abandoned(attempt)
 
-    def drop_left(self) -> None:
-        """Drop the live files of a done run that was killed before it could, unless it lives."""
+    def remove_stale_live_files(self) -> None:
+        """Remove the live files of a done run whose process was killed before it removed them."""
         if (self.path / "live").exists():
             with RunLock(self) as lock:
                 if lock.acquire():
-                    self.drop_live()
+                    self.remove_live_files()
 
-    def drop_live(self) -> None:
-        """Remove the live files, and the checkpoint, once the finished tables are there."""
+    def remove_live_files(self) -> None:
+        """Remove the live files and the checkpoint; the finished tables must exist."""
         shutil.rmtree(self.path / "live", ignore_errors=True)
         self.checkpoint_path.unlink(missing_ok=True)
 
 
 class RunLock:
-    """The claim of one ``wattlaw run`` on one run; the kernel drops it when the holder dies."""
+    """The lock of one process on one run; the kernel releases it when the process dies."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._path = folder.path / "lock"
         self._file: BinaryIO | None = None
 
     def acquire(self) -> bool:
-        """Take the claim if nobody holds it.
+        """Lock the run; return False if another process has locked it.
 
         Raises
         ------
         BadInput
-            Something that is not a lock is in its place.
+            The lock file is not a regular file.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = open_regular(self._path, append=True)
         except OSError as error:
-            if error.errno not in _NO_FILE:
+            if error.errno not in _NOT_A_FILE:
                 raise
             raise BadInput(f"{self._path}: cannot be locked: {error.strerror}") from None
         if not locked(file):
@@ -193,17 +193,17 @@ class RunLock:
         return True
 
     def release(self) -> None:
-        """Give the claim back."""
+        """Release the lock."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def is_held(self) -> bool:
-        """Say whether some process holds the claim now, without taking it."""
+    def is_locked(self) -> bool:
+        """Say whether some process has locked the run, without locking it."""
         try:
             file = open_regular(self._path)
         except OSError as error:
-            if error.errno in _NO_FILE or isinstance(error, FileNotFoundError):
+            if error.errno in _NOT_A_FILE or isinstance(error, FileNotFoundError):
                 return False
             raise
         with file:

@@ -1,9 +1,8 @@
-"""The samples that lie in training windows, as streaming queries see them.
+"""Streaming queries over the samples of training windows.
 
-A sample counts when it lies in a training window of its run and host that is neither warm-up nor
-interrupted, both ends included, on the host's clock: ``start_ns <= t_ns <= start_ns +
-duration_s``, as for the energy of a window (``telemetry.energy``). However many windows it lies in,
-it counts once.
+A sample counts if it is in a training window of its run and host that is neither warm-up nor
+interrupted: ``start_ns <= t_ns <= start_ns + duration_s`` on the clock of the host, as for the
+energy of a window (``telemetry.energy``). A sample that is in several windows counts once.
 """
 
 import contextlib
@@ -43,18 +42,18 @@ numbered as (
 select run_id, host, min(start_ns) as start_ns, max(end_ns) as end_ns
 from numbered group by run_id, host, island
 """
-# A sample is met with the windows of its stretch of time only, not with all of its run's. The
-# stretches are 2^shift ns, no shorter than the mean window, so windows have three each at most.
+# A sample is joined with the windows of its time bucket only, not with all windows of its run. A
+# bucket is 2^shift ns, at least the mean window, so that an average window is in at most three.
 _SHIFT = "select greatest(coalesce(ceil(log2(avg(end_ns - start_ns) + 1)), 0), 10) from windows"
-_STRETCHES = """
-create temp table stretches as
-select *, unnest(range(start_ns >> {shift}, (end_ns >> {shift}) + 1)) as stretch from windows
+_BUCKETS = """
+create temp table buckets as
+select *, unnest(range(start_ns >> {shift}, (end_ns >> {shift}) + 1)) as bucket from windows
 """
 SAMPLES = """
 from read_parquet($files, hive_partitioning = false) samples
-join stretches on samples.run_id = stretches.run_id and samples.host = stretches.host
-    and samples.t_ns >> {shift} = stretches.stretch
-    and samples.t_ns between stretches.start_ns and stretches.end_ns
+join buckets on samples.run_id = buckets.run_id and samples.host = buckets.host
+    and samples.t_ns >> {shift} = buckets.bucket
+    and samples.t_ns between buckets.start_ns and buckets.end_ns
 where samples.kind = 'gpu'
 """
 
@@ -63,11 +62,11 @@ where samples.kind = 'gpu'
 def queries(
     store: Store, run_ids: Sequence[str] | None
 ) -> Iterator[tuple["duckdb.DuckDBPyConnection", list[str], int]]:
-    """Give a database that knows the windows, the telemetry files, and the stretches' shift."""
+    """Yield a database with the table of windows, the telemetry files, and the buckets' shift."""
     import duckdb
 
     tables = {"epochs": EPOCHS, "telemetry": TELEMETRY}
-    paths = {name: _of(run_ids, store.finished(name)) for name in tables}
+    paths = {name: _selected(run_ids, store.finished(name)) for name in tables}
     with connection() as database:
         try:
             files = {name: [literal(path) for path in paths[name]] for name in tables}
@@ -78,17 +77,18 @@ def queries(
             if files["epochs"]:
                 database.execute(_WINDOWS, {"files": files["epochs"]})
                 ((shift,),) = database.execute(_SHIFT).fetchall()
-                database.execute(_STRETCHES.format(shift=int(shift)))
+                database.execute(_BUCKETS.format(shift=int(shift)))
             yield database, files["telemetry"], int(shift)
-        except (duckdb.Error, UnicodeDecodeError) as error:  # the latter of damaged names
+        except (duckdb.Error, UnicodeDecodeError) as error:  # the latter for damaged names
             for name, schema in tables.items():
                 for path in paths[name]:
                     read_validated([path], schema)  # names the file that is damaged
-            words = one_line(error)[:300]
-            raise BadInput(f"{store.path}: its telemetry cannot be read: {words}") from None
+            raise BadInput(
+                f"{store.path}: its telemetry cannot be read: {one_line(error)[:300]}"
+            ) from None
 
 
-def _of(run_ids: Sequence[str] | None, paths: list[Path]) -> list[Path]:
+def _selected(run_ids: Sequence[str] | None, paths: list[Path]) -> list[Path]:
     if run_ids is None:
         return paths
     known = {path.parent.name: path for path in paths}

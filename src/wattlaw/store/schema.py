@@ -33,9 +33,9 @@ RUNS = _schema(
     precision=_TEXT,
     dataset_fraction=_FLOAT,
     nodes=_INT,
-    train=_TEXT,  # JSON: settings of the training loop, defaults included
+    train=_TEXT,  # JSON: settings of the training loop, with defaults
     loader_workers=_INT,  # loader processes of each worker
-    threads_per_worker=_INT,  # processor threads, as the workers found them
+    threads_per_worker=_INT,  # processor threads that the workers used
     repeat=_INT,
     seed=_INT,
     order_seed=_INT,
@@ -46,7 +46,7 @@ RUNS = _schema(
     launcher=_TEXT,
     hardware=_TEXT,
     device_ids=pa.list_(_TEXT),
-    sampler_cpu_share=_FLOAT,  # of a core that the samplers took, the greatest of the hosts
+    sampler_cpu_share=_FLOAT,  # share of a core that the sampler used, maximum over hosts
     software=_TEXT,  # JSON: package -> version
     git_commit=_TEXT,
     status=_TEXT,  # planned | running | interrupted | done | failed | skipped
@@ -58,15 +58,15 @@ RUNS = _schema(
     job_id=_TEXT,  # the scheduler's, as the next two
     partition=_TEXT,
     node_names=pa.list_(_TEXT),
-    interruptions=_INT,  # attempts that something else ended, and after which the run went on
+    interruptions=_INT,  # attempts that were ended from outside and continued by another
     clock_offset_max_s=_FLOAT,  # largest |offset| + uncertainty between the clocks of its hosts
     site_energy_j=_FLOAT,  # of the whole job, by the scheduler's accounting
     site_energy_source=_TEXT,  # such as "sacct ConsumedEnergyRaw"
-    site_energy_start_at=_MOMENT,  # the time that it is over
+    site_energy_start_at=_MOMENT,  # the period of that energy
     site_energy_end_at=_MOMENT,
 )
 
-#: What a worker writes at the end of each window, one row per host.
+#: What a worker writes at the end of each window: one row per host.
 WINDOWS = _schema(
     host=_TEXT,
     epoch=_INT,
@@ -74,21 +74,21 @@ WINDOWS = _schema(
     warmup=_BOOL,
     start_ns=_INT,  # host's wall clock, nanoseconds since 1970
     duration_s=_FLOAT,
-    interrupted=_BOOL,  # part of an epoch that was cut, or the first after a run went on
-    from_step=_INT,  # at which step of its epoch it begins; 0 for a whole one
+    interrupted=_BOOL,  # a part of an interrupted epoch, or the first after a restart
+    from_step=_INT,  # first step in its epoch; 0 except after a restart
     samples=_INT,  # seen by the ranks of this host; sums over hosts to the window's samples
-    steps=_INT,  # optimiser steps, the same on every host
+    steps=_INT,  # optimizer steps, the same on every host
     loss=_FLOAT,  # mean over all samples of all ranks
     metric=_FLOAT,  # the workload's metric over all samples of all ranks
-    metrics=_TEXT,  # JSON: all that an evaluation found, by name
+    metrics=_TEXT,  # JSON: all results of an evaluation, by name
     step_time_mean_s=_FLOAT,
     step_time_p50_s=_FLOAT,
     step_time_p95_s=_FLOAT,
     step_time_cv=_FLOAT,
 )
 
-#: What the device samples add to a window.
-ENERGY = _schema(
+#: Columns of a window that are computed from device samples.
+WINDOW_ENERGY = _schema(
     gpu_energy_j=_FLOAT,
     gpu_energy_counter_j=_FLOAT,
     gpu_energy_integral_j=_FLOAT,
@@ -103,13 +103,13 @@ ENERGY = _schema(
     mem_util_mean=_FLOAT,
     mem_util_cv=_FLOAT,
     sm_clock_mean_mhz=_FLOAT,
-    power_limit_mean_w=_FLOAT,  # the limit that the GPUs enforced
-    power_throttle_share=_FLOAT,  # of the window, in which the power limit held the clocks down
+    power_limit_mean_w=_FLOAT,  # enforced limit of the GPUs
+    power_throttle_share=_FLOAT,  # share of the window in which the power limit lowered the clocks
     cpu_cores_mean=_FLOAT,  # busy cores of the run's processes
     mem_used_max_bytes=_INT,  # resident memory of the run's processes
 )
 
-#: What the sampler writes: the time series of every device.
+#: What the sampler writes: the time series of each device.
 SAMPLES = _schema(
     host=_TEXT,
     device=_TEXT,
@@ -122,7 +122,7 @@ SAMPLES = _schema(
     power_limit_w=_FLOAT,  # as enforced
     sm_util=_FLOAT,  # share of time with a kernel on the GPU, 0 to 1, as all shares
     mem_util=_FLOAT,  # share of time in which device memory was read or written
-    sm_occupancy=_FLOAT,  # share of warps that were active (GPM), likewise the next two
+    sm_occupancy=_FLOAT,  # share of active warps (GPM, as the next two)
     tensor_util=_FLOAT,  # share of time in tensor operations
     dram_util=_FLOAT,  # share of the memory bandwidth
     cpu_cores=_FLOAT,  # busy cores since the sample before
@@ -131,53 +131,53 @@ SAMPLES = _schema(
     mem_clock_mhz=_FLOAT,
     temperature_c=_FLOAT,
     throttle=_INT,  # bit mask of NVML's clocks event reasons
-    power_throttle_s=_FLOAT,  # counter: time in which the power limit held the clocks down
+    power_throttle_s=_FLOAT,  # counter: time in which the power limit lowered the clocks
 )
 
 _ID = _schema(run_id=_TEXT)
-EPOCHS = pa.schema([*_ID, *WINDOWS, *ENERGY])
+EPOCHS = pa.schema([*_ID, *WINDOWS, *WINDOW_ENERGY])
 TELEMETRY = pa.schema([*_ID, *SAMPLES])
 TABLES = {"runs": RUNS, "epochs": EPOCHS, "telemetry": TELEMETRY}
 
-#: Columns that are never null, in whichever table they are.
+#: Columns that are never null in any table.
 REQUIRED = (
     "run_id", "host", "phase", "device", "kind", "t_ns", "energy_source", "energy_verdict",
 )  # fmt: skip
-_VOCABULARY = {
+_CHOICES = {
     "energy_source": ("counter", "integral", "estimated", "simulated", "none"),
     "energy_verdict": VERDICTS,
 }
 #: The end of a window stays within the nanoseconds that 64 bits hold.
-_MOST_S, _MOST_NS = 4e9, 2**62
+_MAX_S, _MAX_NS = 4e9, 2**62
 
 
-def faults_of(table: pa.Table, also_required: Collection[str] = ()) -> list[tuple[str, pa.Array]]:
-    """Return what no table of a store can hold: a sentence for each fault, and its rows as a mask.
+def find_faults(table: pa.Table, also_required: Collection[str] = ()) -> list[tuple[str, pa.Array]]:
+    """Return the invalid rows of a table: a sentence for each kind of fault, and a row mask.
 
     Parameters
     ----------
     table
         With columns of ``EPOCHS`` or ``TELEMETRY``, or of a live file.
     also_required
-        More columns that are never null.
+        More columns that must not be null.
     """
-    found = []
+    faults = []
     for name in table.schema.names:
         column = table[name]
         if name in (*REQUIRED, *also_required) and column.null_count:
-            found.append((f"column {name}: no value", pc.is_null(column)))
-        if name in _VOCABULARY:
-            allowed = _VOCABULARY[name]
+            faults.append((f"column {name}: no value", pc.is_null(column)))
+        if name in _CHOICES:
+            allowed = _CHOICES[name]
             is_bad = pc.and_(pc.is_valid(column), pc.invert(pc.is_in(column, pa.array(allowed))))
-            found.append((f"column {name}: allowed: {', '.join(allowed)}", is_bad))
+            faults.append((f"column {name}: allowed: {', '.join(allowed)}", is_bad))
         if name == "duration_s":
             is_good = pc.and_(pc.is_finite(column), pc.greater_equal(column, 0.0))
-            found.append((f"column {name}: allowed: a number >= 0", pc.invert(is_good)))
-            within = pc.and_(
-                pc.and_(pc.greater_equal(table["start_ns"], 0),
-                        pc.less(table["start_ns"], _MOST_NS)),
-                pc.less(column, _MOST_S),
-            )  # fmt: skip
-            found.append(("columns start_ns, duration_s: no such time", pc.invert(within)))
-    masks = ((words, pc.fill_null(is_bad, fill_value=False)) for words, is_bad in found)
-    return [(words, is_bad) for words, is_bad in masks if pc.any(is_bad).as_py()]
+            faults.append((f"column {name}: allowed: a number >= 0", pc.invert(is_good)))
+            start_ns = table["start_ns"]
+            is_in_range = pc.and_(
+                pc.and_(pc.greater_equal(start_ns, 0), pc.less(start_ns, _MAX_NS)),
+                pc.less(column, _MAX_S),
+            )
+            faults.append(("columns start_ns, duration_s: out of range", pc.invert(is_in_range)))
+    masks = ((text, pc.fill_null(is_bad, fill_value=False)) for text, is_bad in faults)
+    return [(text, is_bad) for text, is_bad in masks if pc.any(is_bad).as_py()]

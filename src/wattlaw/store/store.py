@@ -1,4 +1,4 @@
-"""A store: the folder that holds the runs of one machine or cluster, and its three tables."""
+"""A store: the folder with the runs of one machine or cluster, and its three tables."""
 
 import contextlib
 import json
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-#: How the folder begins in which an import prepares its runs.
+#: Prefix of the folder in which an import prepares its runs.
 IMPORTING = ".importing."
-#: Fewer files are read one by one before DuckDB is there.
+#: Fewer files are read one by one: that is faster than starting DuckDB.
 _MANY = 50
-#: Of a record: what is no column of the table of runs, or one of another name.
+#: Fields of a record that are not columns of the table of runs, or have another name there.
 _NESTED = {
     *("spec", "facts", "samplers", "limits", "interrupted", "clocks", "interruptions", "site"),
 }
 
 
 class Store:
-    """Runs on disk. Cheap to make; every reading looks at the files afresh."""
+    """Runs on disk. An instance is cheap and caches nothing."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -53,12 +53,12 @@ class Store:
         Raises
         ------
         BadInput
-            There is no store, or none that this wattlaw can read.
+            The folder is not a store, or its schema version is another one.
         """
         store = cls(path)
         if not store._runs.is_dir():
             raise BadInput(
-                f"{path}: no store (a store has a folder 'runs'); 'wattlaw run' makes one"
+                f"{path}: not a store (a store has a folder 'runs'); 'wattlaw run' makes one"
             )
         return store
 
@@ -69,7 +69,7 @@ class Store:
         return self.path / "runs"
 
     def create(self) -> None:
-        """Make the folders of a new store, if they are not there."""
+        """Make the folders of a new store; an existing store stays as it is."""
         runs = self._runs
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -78,31 +78,31 @@ class Store:
         except PermissionError as error:
             raise NotAvailable(f"{self.path}: no permission to write a store here") from error
         except OSError as error:
-            raise BadInput(f"{self.path}: cannot hold a store: {error.strerror}") from None
+            raise BadInput(f"{self.path}: cannot be a store: {error.strerror}") from None
 
     def cancel(self) -> None:
-        """Tell every campaign on this store that its runs are not wanted any more."""
+        """Ask every campaign on this store to stop."""
         if self._cancelled.exists() and not self._cancelled.is_file():
             raise BadInput(f"{self._cancelled}: not a regular file; remove it")
         write_text(self._cancelled, json.dumps({"cancelled_at": str(now()), "by_pid": os.getpid()}))
 
     def cancelled_at(self) -> str | None:
-        """Return what tells the last call of ``cancel`` from others, None before any."""
+        """Return a text that identifies the last call of ``cancel``; None before the first."""
         try:
             return read_text(self._cancelled)
         except (OSError, UnicodeDecodeError):
             return None
 
     def was_cancelled_since(self, before: str | None) -> bool:
-        """Say whether ``cancel`` was called since ``cancelled_at`` told ``before``.
+        """Say whether ``cancel`` was called since ``cancelled_at`` returned ``before``.
 
-        A file that cannot be read for a moment says nothing.
+        A file that cannot be read at the moment counts as no call.
         """
-        asked = self.cancelled_at()
-        return asked is not None and asked != before
+        last = self.cancelled_at()
+        return last is not None and last != before
 
     def folder(self, run_id: str) -> RunFolder:
-        """Return the folder of one run, whether it is there or not."""
+        """Return the folder of one run, which may not exist."""
         return RunFolder(self._runs / run_id)
 
     def folders(self) -> Iterator[RunFolder]:
@@ -114,7 +114,7 @@ class Store:
                 yield RunFolder(path)
 
     def remove_abandoned(self) -> None:
-        """Remove what killed writers have left: temporary files, and imports that never ended."""
+        """Remove temporary files of killed writers and folders of killed imports."""
         remove_abandoned(self.path)
         for path in self.path.glob(f"{IMPORTING}*"):
             with abandoned(path / "lock") as is_abandoned:
@@ -125,46 +125,46 @@ class Store:
 
     def records(self) -> list[RunRecord]:
         """Return the records of all runs, whatever their status."""
-        found = (folder.read() for folder in self.folders())
-        return [record for record in found if record is not None]
+        records = (folder.read() for folder in self.folders())
+        return [record for record in records if record is not None]
 
-    def records_of(self, run_ids: Collection[str]) -> dict[str, RunRecord | None]:
-        """Return the records that are there of some runs, by run id.
+    def records_by_id(self, run_ids: Collection[str]) -> dict[str, RunRecord | None]:
+        """Return the records of some runs by run id; runs without a record are left out.
 
-        A record that cannot be read is None. Where no store is there are none.
+        A record that cannot be read is None.
         """
         try:
             names = sorted(path.name for path in self._runs.iterdir())
         except FileNotFoundError:
             return {}
-        found: dict[str, RunRecord | None] = {}
+        records: dict[str, RunRecord | None] = {}
         for name in names:
             if name in run_ids:
                 try:
                     record = self.folder(name).read()
                 except WattlawError:
-                    found[name] = None
+                    records[name] = None
                 else:
-                    found |= {name: record} if record is not None else {}
-        return found
+                    records |= {name: record} if record is not None else {}
+        return records
 
-    def undamaged(self) -> list[RunRecord]:
-        """Return the records of all runs that have one which can be read."""
-        found = []
+    def readable_records(self) -> list[RunRecord]:
+        """Return the records of all runs, without those that cannot be read."""
+        records = []
         for folder in self.folders():
             with contextlib.suppress(WattlawError):
-                found.append(folder.read())
-        return [record for record in found if record is not None]
+                records.append(folder.read())
+        return [record for record in records if record is not None]
 
     def arrow(self, table: str) -> "pa.Table":
-        """Return a whole table: ``runs`` (of every status), ``epochs`` or ``telemetry`` (done)."""
+        """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs)."""
         import pyarrow as pa
 
         from wattlaw.store.schema import RUNS, TABLES
 
         if table == "runs":
-            found = ((folder, folder.read()) for folder in self.folders())
-            rows = [_row(folder, record) for folder, record in found if record is not None]
+            pairs = ((folder, folder.read()) for folder in self.folders())
+            rows = [_row(folder, record) for folder, record in pairs if record is not None]
             try:
                 return pa.Table.from_pylist(rows, schema=RUNS)
             except (pa.ArrowException, OverflowError):
@@ -172,7 +172,7 @@ class Store:
         return read_all(self.finished(table), TABLES[table])
 
     def _runs_table(self, row: dict[str, Any]) -> "pa.Table":
-        """Return the table of one run; name its record if that holds what the table cannot."""
+        """Return the table of one run; the error names a record that does not fit the schema."""
         import pyarrow as pa
 
         from wattlaw.store.schema import RUNS
@@ -184,7 +184,7 @@ class Store:
             raise BadInput(f"{path}: not a run record: {one_line(error)[:200]}") from None
 
     def pandas(self, table: str) -> "pd.DataFrame":
-        """Return a whole table as a pandas frame."""
+        """Return a table as a pandas frame."""
         frame: pd.DataFrame = self.arrow(table).to_pandas()
         return frame
 
@@ -200,7 +200,7 @@ class Store:
             return duckdb.from_arrow(self.arrow(table))
         schema = TABLES[table]
         check_all(paths, schema)
-        # Not read_parquet: it takes a '[' or '*' in the store's path for a pattern.
+        # read_parquet would interpret a '[' or '*' in the path of the store as a pattern.
         files = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
         return duckdb.from_arrow(files)
 
@@ -210,7 +210,7 @@ class Store:
         Raises
         ------
         BadInput
-            One is missing.
+            A file is missing.
         """
         return [
             self.folder(record.run_id).finished(table)
@@ -236,30 +236,30 @@ def read_all(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
 
 
 def read_validated(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
-    """Return the tables of finished runs as one, for analyses: also their values are checked.
+    """Return the tables of finished runs as one, with their values checked.
 
     Raises
     ------
     BadInput
-        As ``read_all``; or a file holds a value that no run writes, such as no verdict.
+        As ``read_all``; or a file has a value that no run writes, such as a missing verdict.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from wattlaw.store.schema import faults_of
+    from wattlaw.store.schema import find_faults
 
     table = read_all(paths, schema)
-    if faults_of(table):
+    if find_faults(table):
         for path in paths:
             with _naming(path):
-                for words, is_bad in faults_of(_read(path, schema)):
+                for fault, is_bad in find_faults(_read(path, schema)):
                     row = pc.index(is_bad, value=True).as_py() + 1
-                    raise pa.ArrowInvalid(f"row {row}: {words}")
+                    raise pa.ArrowInvalid(f"row {row}: {fault}")
     return table
 
 
 def check_all(paths: Sequence[Path], schema: "pa.Schema") -> None:
-    """Look at the columns of finished runs' files, not at their rows.
+    """Check the columns, but not the rows, of finished runs' files.
 
     Raises
     ------
@@ -279,33 +279,33 @@ def _read(path: Path, schema: "pa.Schema") -> "pa.Table":
 
     with _naming(path):
         table = _as(schema, pq.read_table(path))
-        table.validate(full=True)  # texts may be no UTF-8
+        table.validate(full=True)  # also finds text that is not UTF-8
         others = set(table["run_id"].unique().to_pylist()) - {path.parent.name, None}
         if others:
-            raise pa.ArrowInvalid(f"it holds run {others.pop()!a}, not {path.parent.name}")
+            raise pa.ArrowInvalid(f"it is of run {others.pop()!a}, not {path.parent.name}")
         return table
 
 
 def _as(schema: "pa.Schema", table: "pa.Table") -> "pa.Table":
     import pyarrow as pa
 
-    found = table.select(schema.names)
-    if found.schema != schema:
+    selected = table.select(schema.names)
+    if selected.schema != schema:
         raise pa.ArrowInvalid("its columns have other types")
-    return found
+    return selected
 
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name the file in which Arrow found something else than a table of a store."""
+    """Name the file in errors of Arrow."""
     import pyarrow as pa
 
     try:
         yield
     except (pa.ArrowException, KeyError, OSError) as error:
-        words = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise BadInput(
-            f"{path}: not a table of this store: {words}; restore it, or move this run's folder "
+            f"{path}: not a table of this store: {reason}; restore it, or move this run's folder "
             "away and start the study again"
         ) from None
 
@@ -336,22 +336,22 @@ def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
         "hardware": spec.hardware or facts.hardware,
         "device_ids": facts.device_ids,
         "power_limit_enforced_w": min(
-            (one.power_limit_enforced_w for one in record.limits if one.power_limit_enforced_w),
+            (r.power_limit_enforced_w for r in record.limits if r.power_limit_enforced_w),
             default=None,
         ),
         "sampler_cpu_share": max(
-            (one.cpu_s / one.duration_s for one in record.samplers if one.duration_s), default=None
+            (r.cpu_s / r.duration_s for r in record.samplers if r.duration_s), default=None
         ),
         "software": json.dumps(facts.software, sort_keys=True),
         "interruptions": len(record.interruptions) if record.attempts else None,
         "clock_offset_max_s": max(
-            (abs(one.offset_s) + one.uncertainty_s for one in record.clocks), default=None
+            (abs(r.offset_s) + r.uncertainty_s for r in record.clocks), default=None
         ),
-        **_of_site(record.site),
+        **_site_columns(record.site),
     }
 
 
-def _of_site(site: Site | None) -> dict[str, Any]:
+def _site_columns(site: Site | None) -> dict[str, Any]:
     if site is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Tables in and out: of several stores at once, from a user's file, to a file of any kind."""
+"""Tables of one or more stores, from a user's file, and to a CSV, Parquet or JSON-lines file."""
 
 import contextlib
 import csv
@@ -21,9 +21,10 @@ from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store, read_validated
 from wattlaw.text import join_names, quote
 
-#: Texts that say in many tables that a cell is missing.
+#: Common texts for a missing value.
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
 _MAX_INT = 2**63 - 1
+#: Suffixes of the files that ``write_table`` writes and ``rows.read_rows`` reads.
 KINDS = (".csv", ".parquet", ".jsonl")
 
 
@@ -34,10 +35,10 @@ def read_stores(paths: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     windows = (read_validated(store.finished("epochs"), EPOCHS).to_pandas() for store in stores)
     epochs = pd.concat(windows, ignore_index=True)
     if runs["run_id"].duplicated().any():
-        twice = runs.loc[runs["run_id"].duplicated(), "run_id"].iloc[0]
+        run_id = runs.loc[runs["run_id"].duplicated(), "run_id"].iloc[0]
         raise BadInput(
-            f"run {twice} is in more than one store; give each machine's study a label "
-            "(launch.hardware)"
+            f"run {run_id} is in more than one store; set launch.hardware to a label for each "
+            "machine's study"
         )
     return runs, epochs
 
@@ -50,30 +51,30 @@ def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -
     path
         The file.
     numbers
-        Columns that hold numbers; a missing one is NaN.
+        Columns of numbers; missing values are NaN.
     others
-        Columns of any kind; texts that are all numbers become numbers.
+        Columns of any type; a column whose texts are all numbers becomes numeric.
 
     Raises
     ------
     BadInput
-        As ``rows.read_rows``; or a column is not there, or a cell is no number or cannot tell
-        groups apart: the line names file, row and column.
+        As ``rows.read_rows``; a column is missing; or a cell is not a number or not a label. The
+        text names file, row and column.
     """
-    found = read_rows(path, {*numbers, *others})
+    table = read_rows(path, {*numbers, *others})
     for name in (*numbers, *others):
-        if name not in found.columns:
-            raise BadInput(f"{path}: no column {quote(name)}; allowed: {join_names(found.columns)}")
+        if name not in table.columns:
+            raise BadInput(f"{path}: no column {quote(name)}; allowed: {join_names(table.columns)}")
     columns: dict[str, list[Any]] = {name: [] for name in (*others, *numbers)}
-    for row in found.rows:
-        where = f"{path}: {found.place} {row.line}:"
+    for row in table.rows:
+        where = f"{path}: {table.unit} {row.line}:"
         if row.fault is not None:
             raise BadInput(f"{where} {row.fault}")
         for name, cells in columns.items():
             value = row.cells.get(name)
             try:
-                read = finite_number if name in numbers else _label
-                cells.append(None if _is_missing(value) else read(value))
+                parse = finite_number if name in numbers else _label
+                cells.append(None if _is_missing(value) else parse(value))
             except ValueError:
                 allowed = "a number" if name in numbers else f"at most {MAX_TEXT} characters"
                 raise BadInput(
@@ -90,11 +91,11 @@ def _is_missing(value: Any) -> bool:
 
 
 def _label(value: Any) -> str | int | float | bool:
-    """Return what tells a group apart; raise ValueError where it can tell none."""
+    """Return a cell as the label of a group; raise ValueError where it cannot be one."""
     if isinstance(value, Decimal):
         value = float(value)
     if isinstance(value, int) and abs(value) > _MAX_INT:
-        value = str(value)  # may raise: of very many digits
+        value = str(value)  # raises for too many digits
     if not isinstance(value, str | int | float) or len(str(value)) > MAX_TEXT:
         raise ValueError
     return value
@@ -103,23 +104,22 @@ def _label(value: Any) -> str | int | float | bool:
 def _series(cells: list[Any], *, is_number: bool) -> pd.Series:
     if is_number:
         return pd.Series(cells, dtype=float)
-    there = {type(cell) for cell in cells if cell is not None}
-    if there == {str}:
+    types = {type(cell) for cell in cells if cell is not None}
+    if types == {str}:
         with contextlib.suppress(ValueError):
             numbers = [None if cell is None else finite_number(cell) for cell in cells]
             return pd.to_numeric(pd.Series(numbers)).convert_dtypes()
-    elif len(there) > 1 and not there <= {int, float}:
+    elif len(types) > 1 and not types <= {int, float}:
         cells = [None if cell is None else str(cell) for cell in cells]
     return pd.Series(cells)
 
 
 def write_table(path: Path, table: pa.Table, *, raw: bool = False) -> None:
-    """Write a table to a file of one of ``KINDS``, as its ending says.
+    """Write a table to a file; its suffix, one of ``KINDS``, selects the format.
 
-    Parquet keeps every type. In text a value that is missing is empty (CSV) or null (JSON lines),
-    and one that was measured and is not a number, such as a loss that diverged, is ``NaN``.
-    A CSV cell that a spreadsheet would take for a formula gets an apostrophe before it, unless
-    ``raw``; ``store.rows`` takes it away again.
+    Parquet keeps every type. A missing value is empty in CSV and null in JSON lines. A measured
+    NaN, such as the loss of a diverged run, is ``NaN``. A CSV cell that a spreadsheet would
+    evaluate as a formula gets a leading apostrophe, unless ``raw``; ``store.rows`` removes it.
     """
     in_csv = _in_csv if raw else _without_formula
     kind = path.suffix.lower()
@@ -131,7 +131,7 @@ def write_table(path: Path, table: pa.Table, *, raw: bool = False) -> None:
         temporary.open("w", encoding="utf-8", newline="") as file,
     ):
         if kind == ".csv":
-            rows = csv.writer(file)  # as RFC 4180 has it: a lone carriage return is quoted too
+            rows = csv.writer(file)  # RFC 4180 line ends, so a lone carriage return is quoted
             rows.writerow([in_csv(name) for name in table.schema.names])
         for batch in table.to_batches(max_chunksize=10_000):
             for row in batch.to_pylist():
@@ -149,7 +149,7 @@ def _in_csv(value: Any) -> Any:
 
 
 def _without_formula(value: Any) -> Any:
-    """Return a cell that no spreadsheet takes for a formula; a number is none."""
+    """Return a cell that no spreadsheet evaluates as a formula; numbers stay as they are."""
     cell = _in_csv(value)
     if isinstance(value, str) and FORMULA.match(value) and not _is_number(value):
         return f"'{cell}"

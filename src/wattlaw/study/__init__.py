@@ -1,1 +1,1 @@
-"""What to run: the study file, its sweeps, the plan of runs and their identity. Pure."""
+"""The study file, its sweeps, the planned runs and their identity. Pure."""

@@ -1,4 +1,4 @@
-"""A YAML file becomes a model, or one line naming the key, what was given, what is allowed."""
+"""Reads a YAML file into a model; an error names the key, the given value and what is allowed."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from wattlaw.errors import BadInput
 from wattlaw.files import read_input
-from wattlaw.study.rules import Misfit
+from wattlaw.study.rules import LocatedError
 from wattlaw.text import quote
 
 MAX_BYTES = 250_000
@@ -26,27 +26,27 @@ Mapping = dict[str, Any]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
-_LONGEST_NUMBER = 400
+_MAX_DIGITS = 400
 _COUNT = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
-    """Safe YAML without surprises: ``1e-3`` is a number, and what JSON cannot carry is an error."""
+    """Safe YAML in which ``1e-3`` is a number and values that JSON cannot hold are errors."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         text = node.value
         if node.tag == _INT and _COUNT.fullmatch(text):  # most values of a large file
             return int(text)
-        # A scalar that its tag does not fit (``!!bool x``, month 13) ends PyYAML in any of these.
+        # PyYAML raises any of these for a scalar that does not fit its tag (``!!bool x``).
         try:
-            if node.tag in (_INT, _FLOAT) and not (text.isascii() and len(text) <= _LONGEST_NUMBER):
-                raise ValueError("digits of another script, or more than any number has")
+            if node.tag in (_INT, _FLOAT) and not (text.isascii() and len(text) <= _MAX_DIGITS):
+                raise ValueError("not ASCII digits, or too many of them")
             value = super().construct_object(node, deep)
             if isinstance(value, str | int):
-                str(value).encode()  # neither half a surrogate pair nor a number without end
+                str(value).encode()  # raises for a lone surrogate and a number of too many digits
         except (ValueError, LookupError, AttributeError) as error:
             kind = node.tag.rpartition(":")[2]
-            problem = f"{quote(text)} cannot be taken as {kind}"
+            problem = f"{quote(text)} is not a valid {kind}"
             raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from error
         return value
 
@@ -62,28 +62,29 @@ def read_document(
     what: str,
     prepare: Callable[[Mapping], Mapping] = lambda data: data,
 ) -> ModelT:
-    """Read a YAML file of one mapping and validate it.
+    """Read a YAML file that contains one mapping, and validate it.
 
     Parameters
     ----------
     path
         The file.
     model
-        What it has to be; the descriptions of its fields say what is allowed.
+        The model of its content; field descriptions say what is allowed.
     what
-        What such a file is called, in messages: ``study file``.
+        The name of such a file in messages, such as ``study file``.
     prepare
-        Changes plain data before they are validated; it may raise ``Misfit``.
+        Changes the plain data before validation; it may raise ``LocatedError``.
 
     Raises
     ------
     BadInput
-        With one line: ``file:line: key: given ...; allowed: ...``.
+        One line: ``file:line: key: given ...; allowed: ...``.
     """
     try:
         return _read(path, model, what, prepare)
     except BadInput as error:
-        raise BadInput(_printable(str(error))) from None
+        text = "".join(char if char.isprintable() else "?" for char in str(error))
+        raise BadInput(text) from None
 
 
 def _read(
@@ -100,20 +101,20 @@ def _read(
         data = _Loader("").construct_document(root)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadInput(_yaml_problem(path, error)) from None
-    where = _not_plain(data)
-    if where is not None:
-        location, allowed = where
-        given = _at(data, location)
+    unsupported = _unsupported_value(data)
+    if unsupported is not None:
+        location, allowed = unsupported
+        given = _value_at(data, location)
         raise BadInput(f"{_place(path, root, location)}: given {quote(given)}; allowed: {allowed}")
     if not isinstance(data, dict):
         raise BadInput(f"{path}: given {quote(data)}; allowed: {keys}")
     try:
         data = prepare(data)
         return model.model_validate_json(json.dumps(data))
-    except Misfit as error:
-        raise BadInput(f"{_place(path, root, error.place)}: {error}") from None
+    except LocatedError as error:
+        raise BadInput(f"{_place(path, root, error.location)}: {error}") from None
     except ValidationError as error:
-        problems = _innermost(error.errors(include_url=False))
+        problems = _without_parents(error.errors(include_url=False))
         first = _problem(problems[0], data, model)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BadInput(f"{_place(path, root, _location(problems[0]))}: {first}{more}") from None
@@ -137,7 +138,7 @@ def _yaml_problem(path: Path, error: Exception) -> str:
 
 
 def _refuse_large(path: Path, text: str, what: str) -> None:
-    """Refuse very many values and deep nests while the file is parsed, before it is in memory."""
+    """Reject very many values and deep nesting while the file is parsed, before it is in memory."""
     values = depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionEndEvent):
@@ -152,11 +153,11 @@ def _refuse_large(path: Path, text: str, what: str) -> None:
 
 
 def _refuse_expansion(path: Path, root: yaml.Node, what: str) -> None:
-    """Refuse aliases that contain themselves or grow into many values, deep nests, twin keys."""
+    """Reject duplicate keys, and aliases that are recursive or expand to many or deep values."""
     measured: dict[int, tuple[int, int] | None] = {}
 
     def measure(node: yaml.Node, depth: int) -> tuple[int, int]:
-        """Return how many values a node holds and how deep they go, aliases followed."""
+        """Return the number of values in a node and their depth, with aliases expanded."""
         if isinstance(node, yaml.ScalarNode):
             return 1, 0
         known = measured.get(id(node), (0, 0))
@@ -169,7 +170,7 @@ def _refuse_expansion(path: Path, root: yaml.Node, what: str) -> None:
         measured[id(node)] = None
         children = node.value
         if isinstance(node, yaml.MappingNode):
-            _refuse_twins(node)
+            _refuse_duplicates(node)
             children = [part for pair in node.value for part in pair]
         inner = [measure(child, depth + 1) for child in children]
         values = 1 + sum(count for count, _ in inner)
@@ -181,7 +182,7 @@ def _refuse_expansion(path: Path, root: yaml.Node, what: str) -> None:
         raise _too_many(path, what)
 
 
-def _refuse_twins(node: yaml.MappingNode) -> None:
+def _refuse_duplicates(node: yaml.MappingNode) -> None:
     seen = set()
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
@@ -201,8 +202,8 @@ def _too_many(path: Path, what: str) -> BadInput:
     return BadInput(f"{path}: more than {MAX_VALUES:,} values; this is not a valid {what}")
 
 
-def _not_plain(value: object, at: Location = ()) -> tuple[Location, str] | None:
-    """Return where a value stands that JSON does not know (a date, .nan, bytes), and what may."""
+def _unsupported_value(value: object, at: Location = ()) -> tuple[Location, str] | None:
+    """Return the location of a value that JSON lacks (a date, .nan, bytes), and what is allowed."""
     children: list[tuple[Any, object]] = []
     if isinstance(value, dict):
         children = list(value.items())
@@ -211,16 +212,16 @@ def _not_plain(value: object, at: Location = ()) -> tuple[Location, str] | None:
                 return at, f"keys that are text (quote the key {key})"
     elif isinstance(value, list):
         children = list(enumerate(value))
-    elif (allowed := _instead_of(value)) is not None:
+    elif (allowed := _allowed_scalar(value)) is not None:
         return at, allowed
     for key, item in children:
-        if (found := _not_plain(item, (*at, key))) is not None:
-            return found
+        if (unsupported := _unsupported_value(item, (*at, key))) is not None:
+            return unsupported
     return None
 
 
-def _instead_of(scalar: object) -> str | None:
-    """Return what is allowed in place of a scalar that a store could not keep."""
+def _allowed_scalar(scalar: object) -> str | None:
+    """Return what is allowed instead of a scalar that JSON cannot hold; None if it can."""
     if isinstance(scalar, float) and not math.isfinite(scalar):
         return "a finite number"
     if isinstance(scalar, int) and abs(scalar) > MAX_INT:
@@ -230,36 +231,37 @@ def _instead_of(scalar: object) -> str | None:
     return "text, a number, true, false or null (quote a date)"
 
 
-def _innermost(problems: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Leave out a list that is called too short because an item of it was refused."""
-    around = {problem["loc"][:n] for problem in problems for n in range(len(problem["loc"]))}
-    return [problem for problem in problems if problem["loc"] not in around]
+def _without_parents(problems: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out problems of a list or mapping that follow from a problem of one of its items."""
+    parents = {problem["loc"][:n] for problem in problems for n in range(len(problem["loc"]))}
+    return [problem for problem in problems if problem["loc"] not in parents]
 
 
 def _location(details: ErrorDetails) -> Location:
-    """Return where the first thing stands that is wrong, which may lie within what was checked."""
+    """Return the location of an error; a LocatedError adds the path within the validated value."""
     error = details.get("ctx", {}).get("error")
-    place = (*details["loc"], *error.place) if isinstance(error, Misfit) else details["loc"]
-    return tuple(part for part in place if part != "[key]")  # pydantic's word for a mapping's key
+    inner = error.location if isinstance(error, LocatedError) else ()
+    # "[key]" is what pydantic adds for the key of a mapping.
+    return tuple(part for part in (*details["loc"], *inner) if part != "[key]")
 
 
-def _problem(details: ErrorDetails, data: object, whole: type[BaseModel]) -> str:
+def _problem(details: ErrorDetails, data: object, root: type[BaseModel]) -> str:
     location, kind = _location(details), details["type"]
     if kind == "value_error":
         return details["msg"].removeprefix("Value error, ")
-    model, description = _schema(location, whole)
+    model, description = _schema(location, root)
     if kind == "extra_forbidden":
         return f"unknown key; allowed: {', '.join(model.model_fields) if model else 'none'}"
-    given = "nothing" if kind == "missing" else quote(_at(data, location))
+    given = "nothing" if kind == "missing" else quote(_value_at(data, location))
     if details["loc"] != location:
         given = f"the key {quote(location[-1])}"
     return f"given {given}; allowed: {description or details['msg']}"
 
 
-def _schema(location: Location, whole: type[BaseModel]) -> tuple[type[BaseModel] | None, str]:
-    """Return the model in which a location lies and the description of the nearest field."""
-    model: type[BaseModel] | None = whole
-    inside: type[BaseModel] | None = whole
+def _schema(location: Location, root: type[BaseModel]) -> tuple[type[BaseModel] | None, str]:
+    """Return the model that contains a location, and the description of the nearest field."""
+    model: type[BaseModel] | None = root
+    inside: type[BaseModel] | None = root
     description = ""
     for part in location:
         if isinstance(part, str) and inside is not None:
@@ -276,12 +278,12 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for part in get_args(annotation):
-        if (found := _model_in(part)) is not None:
-            return found
+        if (model := _model_in(part)) is not None:
+            return model
     return None
 
 
-def _at(data: Any, location: Location) -> object:
+def _value_at(data: Any, location: Location) -> object:
     for part in location:
         try:
             data = data[part]
@@ -301,7 +303,3 @@ def _place(path: Path, root: yaml.Node, location: Location) -> str:
             node = next((item for key, item in node.value if key.value == part), node)
     line = node.start_mark.line + 1
     return f"{path}:{line}: {dotted.removeprefix('.')}" if dotted else f"{path}:{line}"
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,4 +1,4 @@
-"""The identity of a run: a hash of what was asked, never of when or by whom."""
+"""The identity of a run: a hash of its specification."""
 
 import hashlib
 import json
@@ -13,16 +13,16 @@ from wattlaw.study.model import RunSpec
 ID_DIGITS = 16
 _MAX_CACHED = 100_000  # values of one field
 _REQUIRED = math.nan  # equal to nothing
-_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+_encode_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 def canonical(spec: RunSpec) -> str:
     """Return the canonical JSON of a run: sorted keys, defaults left out, 200.0 as 200.
 
-    Defaults are left out so that a setting added later, at its default, changes no old identity.
+    Defaults are left out so that a field that is added later does not change existing identities.
     """
     before, after = around_setting(spec)
-    return before + encoded(spec.setting) + after
+    return before + encode(spec.setting) + after
 
 
 def run_id(spec: RunSpec) -> str:
@@ -46,12 +46,12 @@ def around_setting(spec: RunSpec) -> tuple[str, str]:
     return "{" + ",".join([*before, '"setting":']), ",".join(["", *after]) + "}"
 
 
-def encoded(model: BaseModel) -> str:
+def encode(model: BaseModel) -> str:
     """Return the canonical JSON of a part of a run."""
     values = model.__dict__
     try:
         pairs = [pair for field in _fields(type(model)) if (pair := field[values[field.name]])]
-    except TypeError:  # a list or mapping of the user's
+    except TypeError:  # a list or mapping is not hashable
         pairs = [pair for field in _fields(type(model)) if (pair := field.of(model))]
     return f"{{{','.join(pairs)}}}"
 
@@ -70,13 +70,13 @@ class _Pairs(dict[Any, str]):
         return pair
 
     def of(self, model: BaseModel) -> str:
-        """Return what belongs to a model's value, which need not be hashable."""
+        """Return the JSON of a model's value, which need not be hashable."""
         return self._encoded(getattr(model, self.name))
 
     def _encoded(self, value: object) -> str:
         if value == self._default:
             return ""
-        text = encoded(value) if isinstance(value, BaseModel) else _encode(_plain(value))
+        text = encode(value) if isinstance(value, BaseModel) else _encode_json(_plain(value))
         return f'"{self.name}":{text}'
 
 

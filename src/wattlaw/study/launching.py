@@ -1,15 +1,15 @@
-"""The study file's ``launch``: where and how runs happen."""
+"""The section ``launch`` of a study file: where and how runs are started."""
 
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from wattlaw.study.base import Model, Name, Word
-from wattlaw.study.rules import Misfit
+from wattlaw.study.rules import LocatedError
 from wattlaw.text import quote
 
-#: Options of sbatch that a study may give. Others say what a run is, on which its results depend;
-#: read or write files of their own; change the script, its user or its environment; or print.
+#: Options of sbatch that a study may set. The others change what a run measures, read or write
+#: files, change the script, its user or its environment, or print. See
 #: https://slurm.schedmd.com/sbatch.html
 WITH_VALUE = frozenset(
     {
@@ -24,29 +24,29 @@ WITH_VALUE = frozenset(
 FLAGS = frozenset({"contiguous", "overcommit", "oversubscribe", "spread-job", "use-min-nodes"})
 WITH_OR_WITHOUT = frozenset({"exclusive", "nice"})
 ALLOWED = sorted(WITH_VALUE | FLAGS | WITH_OR_WITHOUT)
-#: Their values are lists of nodes, or with a slash the name of a file that sbatch reads.
-_LISTS_OF_NODES = ("nodelist", "exclude")
-_LONGEST_VALUE = 1000
+#: Options whose value is a list of nodes; sbatch reads a file where it contains a slash.
+_NODE_LISTS = ("nodelist", "exclude")
+_MAX_VALUE_LENGTH = 1000
 
 
 def _fault(option: str, value: str | int | bool) -> str | None:
-    """Return what an option of sbatch may be instead of a value, None where it may be that."""
+    """Return what an option of sbatch allows, or None if it allows the value."""
     if isinstance(value, bool):
         return "text or a whole number" if value and option in WITH_VALUE else None
     if option in FLAGS:
         return "true or false"
     text = str(value)
-    if not 0 < len(text) <= _LONGEST_VALUE or not text.isprintable():
-        return f"1 to {_LONGEST_VALUE:,} printable characters"
+    if not 0 < len(text) <= _MAX_VALUE_LENGTH or not text.isprintable():
+        return f"1 to {_MAX_VALUE_LENGTH:,} printable characters"
     if option != "comment" and any(char.isdigit() and not char.isascii() for char in text):
         return "the digits 0 to 9"
-    if option in _LISTS_OF_NODES and "/" in text:
+    if option in _NODE_LISTS and "/" in text:
         return "names of nodes, not a file"
     return None
 
 
 class Simulation(Model):
-    """What the launcher ``simulated`` simulates; others do not look at it."""
+    """Settings of the launcher ``simulated``."""
 
     hardware: str | None = Field(
         default=None,
@@ -72,7 +72,7 @@ class Simulation(Model):
     )
 
     @model_validator(mode="after")
-    def _quality_is_whole(self) -> Self:
+    def _check_quality(self) -> Self:
         if (self.critical_batch is None) != (self.epochs_to_target is None):
             raise ValueError(
                 "given one of critical_batch and epochs_to_target; allowed: both or neither"
@@ -80,11 +80,11 @@ class Simulation(Model):
         return self
 
 
-#: How much earlier than asked for Slurm may send its warning (sbatch(1), --signal).
-SLURMS_LATITUDE_S = 60
+#: Slurm may send its signal this much earlier than requested (sbatch(1), --signal).
+SLURM_EARLY_SIGNAL_S = 60
 
 
-def seconds_of(time: str) -> int:
+def parse_time_limit(time: str) -> int:
     """Return the seconds of a time limit as Slurm reads it (sbatch(1), --time).
 
     With days: ``days-hours[:minutes[:seconds]]``; without: ``minutes[:seconds]`` or
@@ -102,11 +102,11 @@ def seconds_of(time: str) -> int:
 
 
 class Slurm(Model):
-    """How the launcher ``slurm`` asks for jobs; others do not look at it."""
+    """Settings of the launcher ``slurm``."""
 
     options: dict[str, str | int | bool] = Field(
         default_factory=dict,
-        description="a mapping of sbatch's long options without dashes to text, whole numbers, "
+        description="a mapping of sbatch's long options without dashes to texts, whole numbers, "
         "true or false, such as {partition: gpu, account: abc, exclusive: true}",
     )
     time: (
@@ -121,102 +121,103 @@ class Slurm(Model):
         Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+(:[A-Za-z0-9_.-]+)?$")] | None
     ) = Field(
         default="gpu",
-        description="what each worker takes of its node, such as gpu or gpu:a100, "
+        description="the generic resource of each worker, such as gpu or gpu:a100, "
         "or null for nodes without GPUs",
     )
     cpus_per_worker: int | None = Field(
         default=None,
         ge=1,
         le=4096,
-        description="processor cores (>= 1) to ask for, or null to leave that to the site",
+        description="processor cores (>= 1) of each worker, or null for the site's default",
     )
     setup: tuple[Word, ...] = Field(
         default=(),
         max_length=1000,
-        description="a list of lines of bash, run on the job's first node before anything else, "
+        description="a list of bash lines that run first, on the job's first node, "
         "such as ['module load CUDA']",
     )
     python: Word | None = Field(
         default=None,
         min_length=1,
-        description="the Python in which wattlaw is installed on the nodes, "
-        "or null for the one that submits",
+        description="the Python with wattlaw on the nodes, or null for the one that submits",
     )
     host_suffix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.-]{0,100}$")] = Field(
         default="",
-        description="what the first node's name is given to be reached through another network "
+        description="a suffix of the first node's name that selects another network "
         "(letters, digits, '.', '-'), such as i or -ib0",
     )
     limits: Literal["own", "prolog"] = Field(
         default="own",
-        description="own, to set power and clock limits from the job, or prolog, where the site "
-        "has installed wattlaw's Slurm prolog and epilog",
+        description="own, to set power and clock limits from the job, or prolog, to set them in "
+        "wattlaw's Slurm prolog and epilog where the site has installed these",
     )
     max_queued: int = Field(
-        default=20, ge=1, le=10_000, description="jobs in the queue at once, 1 to 10,000"
+        default=20, ge=1, le=10_000, description="the most jobs in the queue at once, 1 to 10,000"
     )
     poll_s: float = Field(
-        default=30.0, ge=1, le=3600, description="seconds between questions to Slurm, 1 to 3600"
+        default=30.0, ge=1, le=3600, description="seconds between queries of Slurm, 1 to 3600"
     )
     warn_s: int = Field(
         default=120,
         ge=1,
         le=65_535,
-        description="seconds (1 to 65,535) before the time limit at which a checkpoint is made",
+        description="seconds (1 to 65,535) before the time limit at which a checkpoint is saved",
     )
     settle_s: float = Field(
         default=60.0,
         ge=0,
         le=3600,
-        description="seconds (0 to 3600) after which a file written on one node is seen on another",
+        description="seconds (0 to 3600) until a file written on one node is visible on another",
     )
 
     @field_validator("options")
     @classmethod
-    def _options_are_allowed(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def _check_options(cls, given: dict[str, Any]) -> dict[str, Any]:
         for name, value in given.items():
             if name not in ALLOWED:
-                own = f" (set launch.slurm.{name})" if name in ("time", "gres") else ""
-                raise Misfit(f"cannot be set here{own}; allowed: {', '.join(ALLOWED)}", name)
+                hint = f" (set launch.slurm.{name})" if name in ("time", "gres") else ""
+                raise LocatedError(f"cannot be set here{hint}; allowed: {', '.join(ALLOWED)}", name)
             if (allowed := _fault(name, value)) is not None:
-                raise Misfit(f"given {quote(value)}; allowed: {allowed}", name)
+                raise LocatedError(f"given {quote(value)}; allowed: {allowed}", name)
         return given
 
     @field_validator("python")
     @classmethod
-    def _python_is_printable(cls, given: str | None) -> str | None:
+    def _check_python(cls, given: str | None) -> str | None:
         if given is not None and not given.isprintable():
-            raise Misfit(f"given {quote(given)}; allowed: printable characters, or null")
+            raise LocatedError(f"given {quote(given)}; allowed: printable characters, or null")
         return given
 
     @model_validator(mode="after")
-    def _there_is_time_to_warn(self) -> Self:
-        least_s = self.warn_s + SLURMS_LATITUDE_S
-        if self.time is not None and seconds_of(self.time) < least_s:
-            raise Misfit(
-                f"given {self.time}, {seconds_of(self.time)} s; allowed: at least warn_s and "
-                f"{SLURMS_LATITUDE_S} s, {least_s} s, since Slurm may warn so much earlier",
+    def _check_time(self) -> Self:
+        least_s = self.warn_s + SLURM_EARLY_SIGNAL_S
+        if self.time is not None and parse_time_limit(self.time) < least_s:
+            raise LocatedError(
+                f"given {self.time}, {parse_time_limit(self.time)} s; allowed: at least "
+                f"{least_s} s, since Slurm may signal {SLURM_EARLY_SIGNAL_S} s before warn_s",
                 "time",
             )
         return self
 
     @field_validator("setup")
     @classmethod
-    def _lines_are_lines(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        for place, line in enumerate(given):
+    def _check_setup(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for index, line in enumerate(given):
             if "\n" in line or "\r" in line:
-                raise Misfit("given several lines; allowed: one line in each item", place)
+                raise LocatedError("given several lines; allowed: one line in each item", index)
             if not line.replace("\t", " ").isprintable():
-                raise Misfit(f"given {quote(line)}; allowed: printable characters and tabs", place)
+                raise LocatedError(
+                    f"given {quote(line)}; allowed: printable characters and tabs", index
+                )
         return given
 
 
 class Launch(Model):
-    """Where runs happen. Only ``kind``, ``hardware`` and the node count are part of identity."""
+    """Where runs are started. Only ``kind``, ``hardware`` and node count affect the run id."""
 
     kind: Name = Field(default="local", description="the name of a launcher, such as local")
     hardware: str | None = Field(
-        default=None, max_length=200, description="a label for the hardware, or null to detect it"
+        default=None, max_length=200, description="a label of the hardware, or null to detect it"
     )
     gpus_per_node: int | None = Field(
         default=None, ge=1, description="a whole number >= 1, or null to count them"

@@ -1,7 +1,7 @@
 """The study file as frozen, validated models.
 
-Every field's description says what is allowed; the reader puts it into the error message.
-A default is part of every run's identity (see ``identity``) and must never be changed.
+The description of a field says what is allowed; error messages quote it. A default is part of the
+identity of every run (see ``identity``) and must never change.
 """
 
 import math
@@ -13,7 +13,14 @@ from pydantic import Field, JsonValue, PlainValidator, model_validator
 
 from wattlaw.study.base import MAX_COUNT, Count, Fraction, Model, Name, Positive, Precision, Word
 from wattlaw.study.launching import Launch
-from wattlaw.study.rules import FRACTIONS, PLACEHOLDERS, Misfit, filled, fraction, fraction_of
+from wattlaw.study.rules import (
+    FRACTIONS,
+    PLACEHOLDERS,
+    LocatedError,
+    evaluate_fraction,
+    parse_fraction,
+    substitute,
+)
 from wattlaw.text import join_names, quote
 
 _COUNTS = "a list of whole numbers >= 1"
@@ -21,10 +28,10 @@ _LIMITS = "a list of numbers > 0, or null for no limit"
 
 
 class WorkloadSpec(Model):
-    """What is trained: a registered workload and its options, or a command of the user's own."""
+    """What is trained: a registered workload with options, or the user's own command."""
 
     name: Name = Field(
-        description="the name of a workload (see 'wattlaw workloads'), or one for a command "
+        description="the name of a workload (see 'wattlaw workloads') or of a command "
         "(letters, digits, '.', '_', '-')"
     )
     options: dict[str, JsonValue] = Field(
@@ -33,18 +40,18 @@ class WorkloadSpec(Model):
     command: tuple[Word, ...] | None = Field(
         default=None,
         min_length=1,
-        description="a list of words such as [python, train.py, --batch, '{local_batch}']",
+        description="a list of arguments such as [python, train.py, --batch, '{local_batch}']",
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _named_after_its_script(cls, given: Any) -> Any:
-        """Give a command that has no name that of its script."""
+    def _default_name(cls, given: Any) -> Any:
+        """Name a command after its script where it has no name."""
         if not isinstance(given, dict) or given.get("command") is None:
             return given
         if not isinstance(given["command"], list | tuple):
-            return {"name": "command"} | given  # so that it is the command that is refused
-        # What has passed through here is no JSON any more: a strict tuple takes no list.
+            return {"name": "command"} | given  # so that the error is about the command
+        # A strict tuple takes no list once this validator has returned Python values.
         words = tuple(given["command"])
         texts = [word for word in words if isinstance(word, str)]
         script = next((word for word in texts if word.endswith(".py")), (*texts, "")[0])
@@ -52,14 +59,14 @@ class WorkloadSpec(Model):
         return {"name": name or "command"} | given | {"command": words}
 
     @model_validator(mode="after")
-    def _command_can_be_filled(self) -> Self:
+    def _check_command(self) -> Self:
         if self.command is not None and self.options:
             raise ValueError("given command and options; allowed: options are for workloads only")
         for index, word in enumerate(self.command or ()):
             try:
-                filled(word, dict.fromkeys(PLACEHOLDERS))
+                substitute(word, dict.fromkeys(PLACEHOLDERS))
             except ValueError as error:
-                raise Misfit(str(error), "command", index) from None
+                raise LocatedError(str(error), "command", index) from None
         return self
 
 
@@ -78,7 +85,7 @@ class Sweep(Model):
     precision: tuple[Precision, ...] = Field(
         default=("fp32",), min_length=1, description="a list of: fp32, tf32, bf16, fp16"
     )
-    dataset_fraction: tuple[Annotated[Any, PlainValidator(fraction)], ...] = Field(
+    dataset_fraction: tuple[Annotated[Any, PlainValidator(parse_fraction)], ...] = Field(
         default=(1.0,), min_length=1, description=FRACTIONS
     )
     workloads: tuple[Name, ...] | None = Field(
@@ -92,7 +99,7 @@ class Sweep(Model):
     )
 
     @model_validator(mode="after")
-    def _one_kind_of_batch(self) -> Self:
+    def _check_batches(self) -> Self:
         if bool(self.local_batch) == bool(self.global_batch):
             given = "both" if self.local_batch else "neither"
             raise ValueError(f"given {given}; allowed: exactly one of local_batch, global_batch")
@@ -101,11 +108,11 @@ class Sweep(Model):
             raise ValueError(
                 f"gpus x local_batch is {largest:,}; allowed: a global batch up to {MAX_COUNT:,}"
             )
-        # Every list is gone through once, never one for each value of another.
+        # One pass over each list: nested loops would be slow for long lists.
         every_count = 1
         for workers in self.gpus:
             if (every_count := math.lcm(every_count, workers)) > MAX_COUNT:
-                break  # no batch is so large
+                break  # larger than any batch
         for batch in self.global_batch or ():
             if batch % every_count:
                 workers = next(workers for workers in self.gpus if batch % workers)
@@ -116,8 +123,8 @@ class Sweep(Model):
         extremes = (min(self.gpus), max(self.gpus))
         for index, rule in enumerate(self.dataset_fraction):
             for workers in extremes:
-                if fraction_of(rule, workers) > 1:
-                    raise Misfit(
+                if evaluate_fraction(rule, workers) > 1:
+                    raise LocatedError(
                         f"given {rule}, with {workers} gpus more than 1; allowed: {FRACTIONS}",
                         "dataset_fraction",
                         index,
@@ -126,9 +133,9 @@ class Sweep(Model):
 
 
 class Setting(Model):
-    """One point of a sweep. Both batch sizes are kept; ``global_batch = gpus x local_batch``.
+    """One point of a sweep, with both batch sizes: ``global_batch = gpus x local_batch``.
 
-    A command that was measured as it is has none that we know of.
+    The batch sizes of a command may be unknown.
     """
 
     gpus: Count
@@ -140,7 +147,7 @@ class Setting(Model):
     dataset_fraction: Fraction = 1.0
 
     @model_validator(mode="after")
-    def _batches_agree(self) -> Self:
+    def _check_batches(self) -> Self:
         if self.local_batch is None and self.global_batch is None:
             return self
         if self.global_batch != self.gpus * (self.local_batch or 0):
@@ -149,7 +156,7 @@ class Setting(Model):
 
 
 class Measure(Model):
-    """How long and how finely a run is measured."""
+    """How long and how often a run is measured."""
 
     epochs: int = Field(
         default=3, ge=1, le=100_000, description="a whole number >= 1 and <= 100,000"
@@ -168,7 +175,7 @@ class Measure(Model):
     )
 
     @model_validator(mode="after")
-    def _something_is_measured(self) -> Self:
+    def _check_warmup(self) -> Self:
         if self.warmup_epochs >= self.epochs:
             raise ValueError(
                 f"warmup_epochs {self.warmup_epochs} of epochs {self.epochs}; "
@@ -178,7 +185,7 @@ class Measure(Model):
 
 
 class Train(Model):
-    """How the loop trains. The global batch is what the setting says, whatever is chosen here."""
+    """Settings of the training loop. None of them changes the global batch."""
 
     channels_last: bool = Field(default=False, description="true or false")
     compile: bool = Field(default=False, description="true or false (torch.compile)")
@@ -187,25 +194,25 @@ class Train(Model):
         default=1,
         ge=1,
         le=100_000,
-        description="the pieces in which a local batch is computed, >= 1 and <= 100,000",
+        description="gradient-accumulation steps of a local batch, >= 1 and <= 100,000",
     )
     bucket_mb: float = Field(
         default=25.0,
         gt=0,
         le=100_000,
-        description="MiB of gradients sent at once, > 0 and <= 100,000",
+        description="MiB of a gradient bucket, > 0 and <= 100,000",
     )
     loader_workers: int | None = Field(
         default=None,
         ge=0,
         le=256,
-        description="loader processes of each worker, 0 to 256, or null to go by data and cores",
+        description="loader processes of each worker, 0 to 256, or null for a default",
     )
     prefetch: int = Field(
         default=2,
         ge=1,
         le=1000,
-        description="batches each loader process has ready, >= 1 and <= 1000",
+        description="batches that each loader process prepares in advance, >= 1 and <= 1000",
     )
     checkpoint_every: int | None = Field(
         default=None, ge=1, description="epochs (>= 1), or null for no checkpoints"
@@ -244,35 +251,35 @@ class Study(Model):
     launch: Launch = Field(default=Launch(), description="a mapping of launch settings")
 
     @model_validator(mode="after")
-    def _sweeps_fit(self) -> Self:
+    def _check_sweeps(self) -> Self:
         names = {workload.name for workload in self.workloads}
         covered = set[str]()
         for index, sweep in enumerate(self.sweeps):
-            for place, name in enumerate(sweep.workloads or ()):
+            for position, name in enumerate(sweep.workloads or ()):
                 if name not in names:
-                    raise Misfit(
+                    raise LocatedError(
                         f"given {quote(name)}; allowed: {join_names(sorted(names))}",
-                        *("sweeps", index, "workloads", place),
+                        *("sweeps", index, "workloads", position),
                     )
             covered.update(sweep.workloads or ())
             if sweep.epochs is not None and sweep.epochs <= self.measure.warmup_epochs:
-                raise Misfit(
-                    f"given {sweep.epochs}, of which measure.warmup_epochs are "
-                    f"{self.measure.warmup_epochs}; allowed: more than those",
+                raise LocatedError(
+                    f"given {sweep.epochs} with measure.warmup_epochs "
+                    f"{self.measure.warmup_epochs}; allowed: more than measure.warmup_epochs",
                     *("sweeps", index, "epochs"),
                 )
         are_all_covered = any(sweep.workloads is None for sweep in self.sweeps)
         for index, workload in enumerate(self.workloads):
             if not are_all_covered and workload.name not in covered:
-                raise Misfit(
-                    f"no sweep is for {workload.name}; allowed: at least one for each workload",
+                raise LocatedError(
+                    f"no sweep includes {workload.name}; allowed: one or more for each workload",
                     *("workloads", index),
                 )
         return self
 
 
 class RunSpec(Model):
-    """What one run was asked to be: everything its identity depends on, and nothing else."""
+    """The specification of one run: everything its identity depends on, and nothing else."""
 
     workload: WorkloadSpec
     setting: Setting

@@ -1,4 +1,4 @@
-"""From a study to the runs it asks for: sweeps expanded, duplicates merged, order drawn."""
+"""Expands a study into its runs: sweeps multiplied out, duplicates merged, order shuffled."""
 
 import contextlib
 import gc
@@ -11,15 +11,15 @@ from math import ceil, prod
 from typing import NamedTuple
 
 from wattlaw.errors import BadInput
-from wattlaw.study.identity import around_setting, digest, encoded
+from wattlaw.study.identity import around_setting, digest, encode
 from wattlaw.study.model import Measure, RunSpec, Setting, Study, Sweep, Train, WorkloadSpec
-from wattlaw.study.rules import fraction_of
+from wattlaw.study.rules import evaluate_fraction
 
 MAX_RUNS = 200_000
 
 
 class _Shared(NamedTuple):
-    """What all runs of a workload in a sweep have in common."""
+    """What all runs of a workload in a sweep share."""
 
     workload: WorkloadSpec
     measure: Measure
@@ -30,7 +30,7 @@ class _Shared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A run and the identity under which a store keeps it."""
+    """A run and its id in a store."""
 
     run_id: str
     setting: Setting
@@ -40,9 +40,9 @@ class PlannedRun:
 
     @property
     def spec(self) -> RunSpec:
-        """Return what the run is asked to be. A plan of 200,000 runs does not keep them."""
+        """Return the specification; made on demand, since a plan may have 200,000 runs."""
         shared = self.shared
-        return RunSpec.from_valid(  # in the order of the fields, in which it is written
+        return RunSpec.from_valid(  # in the order of the fields, which is that of its JSON
             workload=shared.workload, setting=self.setting, repeat=self.repeat,
             measure=shared.measure, train=shared.train, launch_kind=shared.launch_kind,
             hardware=shared.hardware, nodes=self.nodes,
@@ -50,9 +50,9 @@ class PlannedRun:
 
 
 class _Grid(NamedTuple):
-    """A sweep that is expanded: how its runs are measured, and its settings.
+    """An expanded sweep: how its runs are measured, and its settings.
 
-    Each setting comes with its node count and its canonical JSON.
+    Each point is a setting, its node count and its canonical JSON.
     """
 
     measure: Measure
@@ -61,7 +61,7 @@ class _Grid(NamedTuple):
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Keep the garbage collector from going through a million new objects again and again."""
+    """Pause the garbage collector, which would repeatedly scan a million new objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -73,19 +73,19 @@ def _collector_paused() -> Iterator[None]:
 
 @_collector_paused()
 def expand(study: Study) -> list[PlannedRun]:
-    """Return the distinct runs of a study, in the order in which they are to run.
+    """Return the distinct runs of a study, in the order in which they run.
 
-    Repeats of random order are mixed over the whole study, so that drift of the machine does not
-    hide in one setting. The order depends on ``order_seed`` alone.
+    A random order mixes the repeats over the study, so that a drift of the machine does not affect
+    one setting alone. The order depends only on ``order_seed``.
 
     Raises
     ------
     BadInput
-        The study asks for more than ``MAX_RUNS`` runs.
+        The study has more than ``MAX_RUNS`` runs.
     """
-    asked = study.repeats * _points_of_workloads(study)
-    if asked > MAX_RUNS:
-        raise BadInput(f"sweeps: given {asked:,} runs; allowed: at most {MAX_RUNS:,} in one study")
+    count = study.repeats * _points_of_workloads(study)
+    if count > MAX_RUNS:
+        raise BadInput(f"sweeps: given {count:,} runs; allowed: at most {MAX_RUNS:,} in one study")
     grids = _grids(study)
     runs: dict[str, PlannedRun] = {}
     for repeat, workload in itertools.product(range(study.repeats), study.workloads):
@@ -109,7 +109,7 @@ def expand(study: Study) -> list[PlannedRun]:
 
 
 def _nodes(study: Study, setting: Setting) -> int:
-    """Return how many machines a setting takes; the local launcher has one, whatever its size."""
+    """Return how many nodes a setting uses; the local launcher always has one."""
     per_node = study.launch.gpus_per_node
     if study.launch.kind == "local" or per_node is None:
         return 1
@@ -117,13 +117,13 @@ def _nodes(study: Study, setting: Setting) -> int:
 
 
 def _points_of_workloads(study: Study) -> int:
-    """Return how many points the sweeps have for all workloads, counted without expanding one."""
-    of_all = sum(_points(sweep) for sweep in study.sweeps if sweep.workloads is None)
-    of_name: Counter[str] = Counter()
+    """Return the number of points of all sweeps and workloads, without expanding them."""
+    shared = sum(_points(sweep) for sweep in study.sweeps if sweep.workloads is None)
+    by_name: Counter[str] = Counter()
     for sweep in study.sweeps:
         for name in {*(sweep.workloads or ())}:
-            of_name[name] += _points(sweep)
-    return sum(of_all + of_name[workload.name] for workload in study.workloads)
+            by_name[name] += _points(sweep)
+    return sum(shared + by_name[workload.name] for workload in study.workloads)
 
 
 def _grids(study: Study) -> dict[str, list[_Grid]]:
@@ -132,7 +132,7 @@ def _grids(study: Study) -> dict[str, list[_Grid]]:
     for sweep in study.sweeps:
         epochs = sweep.epochs or study.measure.epochs
         measure = study.measure.model_copy(update={"epochs": epochs})
-        points = [(one, _nodes(study, one), encoded(one)) for one in _settings(sweep)]
+        points = [(s, _nodes(study, s), encode(s)) for s in _settings(sweep)]
         for name in grids if sweep.workloads is None else {*sweep.workloads}:
             grids[name].append(_Grid(measure, points))
     return grids
@@ -147,17 +147,17 @@ def _points(sweep: Sweep) -> int:
 
 
 def _settings(sweep: Sweep) -> Iterator[Setting]:
-    rule = "local" if sweep.local_batch else "global"
+    is_local = bool(sweep.local_batch)
     for batch, gpus, power, clock, precision, fraction in itertools.product(
         sweep.local_batch or sweep.global_batch or (), sweep.gpus, sweep.power_limit_w,
         sweep.clock_limit_mhz, sweep.precision, sweep.dataset_fraction,
     ):  # fmt: skip
         yield Setting.from_valid(
             gpus=gpus,
-            global_batch=batch * gpus if rule == "local" else batch,
-            local_batch=batch if rule == "local" else batch // gpus,
+            global_batch=batch * gpus if is_local else batch,
+            local_batch=batch if is_local else batch // gpus,
             power_limit_w=power,
             clock_limit_mhz=clock,
             precision=precision,
-            dataset_fraction=fraction_of(fraction, gpus),
+            dataset_fraction=evaluate_fraction(fraction, gpus),
         )

@@ -1,4 +1,4 @@
-"""A study file becomes a ``Study``, or one line naming the key, what was given, what is allowed."""
+"""Reads study files."""
 
 from pathlib import Path
 
@@ -12,6 +12,6 @@ def read_study(path: Path) -> Study:
     Raises
     ------
     BadInput
-        With one line: ``file:line: key: given ...; allowed: ...``.
+        One line: ``file:line: key: given ...; allowed: ...``.
     """
     return read_document(path, Study, "study file")

@@ -1,24 +1,24 @@
-"""What a study file may say in words: a share of the data set, a word of a command."""
+"""Texts of a study file with a meaning: fractions of the data set, placeholders of a command."""
 
 import re
 from typing import Any
 
 from pydantic_core import PydanticCustomError
 
-_RULE = re.compile(r"gpus/(?P<below>[1-9][0-9]{0,6})|(?P<above>[1-9][0-9]{0,6})/gpus")
+_RULE = re.compile(r"gpus/[1-9][0-9]{0,6}|[1-9][0-9]{0,6}/gpus")
 FRACTIONS = "a list of numbers > 0 and <= 1, or of rules such as gpus/256 or 1/gpus"
 
 
-class Misfit(ValueError):
-    """Parts of a study that do not fit together, and the place within what was checked."""
+class LocatedError(ValueError):
+    """An invalid value, and its location within the validated model."""
 
-    def __init__(self, message: str, *place: str | int) -> None:
+    def __init__(self, message: str, *location: str | int) -> None:
         super().__init__(message)
-        self.place = place
+        self.location = location
 
 
-def fraction(given: Any) -> float | str:
-    """Return a share of the data set, or the rule that makes one from the number of GPUs.
+def parse_fraction(given: Any) -> float | str:
+    """Return a fraction of the data set, or a rule that computes it from the number of GPUs.
 
     Raises
     ------
@@ -32,15 +32,15 @@ def fraction(given: Any) -> float | str:
     raise PydanticCustomError("fraction", FRACTIONS)
 
 
-def fraction_of(rule: float | str, gpus: int) -> float:
-    """Return the share of the data set that a rule means with so many GPUs."""
+def evaluate_fraction(rule: float | str, gpus: int) -> float:
+    """Return the fraction of the data set that a rule gives for a number of GPUs."""
     if isinstance(rule, float):
         return rule
-    above, below = (gpus if part == "gpus" else int(part) for part in rule.split("/"))
-    return above / below
+    numerator, denominator = (gpus if part == "gpus" else int(part) for part in rule.split("/"))
+    return numerator / denominator
 
 
-#: What a word of a command may name in braces.
+#: Names that an argument of a command may have in braces.
 PLACEHOLDERS = (
     "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "precision",
     "dataset_fraction", "epochs", "warmup_epochs", "seed", "repeat",
@@ -48,29 +48,29 @@ PLACEHOLDERS = (
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
-def filled(word: str, values: dict[str, object]) -> str:
-    """Return a word of a command with the values of a run; ``{{`` and ``}}`` are braces.
+def substitute(word: str, values: dict[str, object]) -> str:
+    """Return an argument of a command with the values of a run; ``{{`` and ``}}`` are braces.
 
     Raises
     ------
     ValueError
-        It names something else than ``values``, or has a lone brace.
+        It has an unknown name or a single brace.
     """
 
-    def value(found: re.Match[str]) -> str:
-        if found[0] in ("{{", "}}"):
-            return found[0][0]
-        if found[1] not in values:
+    def replacement(match: re.Match[str]) -> str:
+        if match[0] in ("{{", "}}"):
+            return match[0][0]
+        if match[1] not in values:
             raise ValueError(
                 f"given {word!r:.80}; allowed in braces: {', '.join(values)} ({{{{ is a brace)"
             )
-        told = values[found[1]]
-        return _number(told) if isinstance(told, float) else "" if told is None else str(told)
+        value = values[match[1]]
+        return _number(value) if isinstance(value, float) else "" if value is None else str(value)
 
-    return _BRACES.sub(value, word)
+    return _BRACES.sub(replacement, word)
 
 
 def _number(value: float) -> str:
-    """Return a number as short as it can be told exactly: 200.0 as 200."""
+    """Return the shortest exact text of a number: 200.0 as 200."""
     short = f"{value:.15g}"
     return short if float(short) == value else repr(value)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from wattlaw.devices.meter import Facts
 from wattlaw.store.record import VERDICTS
-from wattlaw.store.schema import ENERGY
+from wattlaw.store.schema import WINDOW_ENERGY
 from wattlaw.telemetry.device_energy import (
     MIN_COVERAGE,
     Counter,
@@ -47,7 +47,7 @@ def energy_of_windows(
     samples: pa.Table,
     facts: Mapping[tuple[str, str], Facts] | None = None,
 ) -> pa.Table:
-    """Return the ``ENERGY`` columns, one row per window.
+    """Return the ``WINDOW_ENERGY`` columns, one row per window.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def energy_of_windows(
         hosts[window["host"]].window(*_edges(window["start_ns"], window["duration_s"]))
         for window in windows.to_pylist()
     ]
-    return pa.Table.from_pylist(rows, schema=ENERGY)
+    return pa.Table.from_pylist(rows, schema=WINDOW_ENERGY)
 
 
 def _edges(start_ns: int | None, duration_s: float | None) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from wattlaw import crash, registry
 from wattlaw.devices.meter import GROUP, Device, Meter, Sample, Target
 from wattlaw.errors import one_line
 from wattlaw.files import write_text
-from wattlaw.isolation import own_python
+from wattlaw.isolation import isolated_python
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import DeviceReport, SamplerReport
 from wattlaw.telemetry.meter_poller import READ_TIMEOUT_S, MeterPoller
@@ -38,7 +38,7 @@ def command(folder: Path, host: str, target: Target, *, handles_sigterm: bool = 
     It ends on SIGUSR2 and, with ``handles_sigterm``, on SIGTERM. A scheduler sends SIGTERM to all
     processes of a job some time before their end.
     """
-    line = own_python("-m", "wattlaw.telemetry.sampler", str(folder), host)
+    line = isolated_python("-m", "wattlaw.telemetry.sampler", str(folder), host)
     line += ["--root-pid", str(target.root_pid), "--parent-pid", str(os.getpid())]
     line += ["--period-s", repr(target.period_s)]
     if target.assume_cpu_w is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from wattlaw.devices.meter import Target
-from wattlaw.isolation import own_environment
+from wattlaw.isolation import isolated_environment
 from wattlaw.telemetry import sampler
 
 _READY_S = 15.0
@@ -44,7 +44,7 @@ class SamplerProcess:
         self._stream = sampler.stream_path(folder, host)
         self._process = subprocess.Popen(
             sampler.command(folder, host, target, handles_sigterm=handles_sigterm),
-            env=own_environment(),
+            env=isolated_environment(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -23,7 +23,7 @@ from wattlaw import processes
 from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput, NotAvailable, WattlawError
 from wattlaw.files import write_text
-from wattlaw.isolation import isolate, own_python
+from wattlaw.isolation import isolate, isolated_python
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Measure
@@ -119,7 +119,7 @@ def _run(
     record, live = _wait_for_record(folder, attempt), folder.live(attempt)
     live.mkdir(parents=True, exist_ok=True)
     is_command = record.spec.workload.command is not None
-    line = own_python("-u", "-m")
+    line = isolated_python("-u", "-m")
     with _sampler(live, record.spec.measure) as sampler, Clocks(clock, live) as clocks:
         if is_command:
             os.environ[RUN_FOLDER] = str(folder.path.resolve())
@@ -181,7 +181,7 @@ def _import_torchrun() -> None:
             "torch is not installed; the ranks of a workload, and of a command on several nodes, "
             'need it; try: pip install "wattlaw[train]"'
         )
-    with processes.beginning():
+    with processes.collector_paused():
         import torch.distributed.run  # noqa: F401
 
 

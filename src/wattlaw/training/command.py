@@ -6,7 +6,7 @@ from pathlib import Path
 from wattlaw import machine
 from wattlaw.files import read_end, write_text
 from wattlaw.store.record import Facts, RunRecord
-from wattlaw.study.rules import filled
+from wattlaw.study.rules import substitute
 from wattlaw.telemetry.windows import open_windows, windows_path, write_window
 from wattlaw.text import collapse_whitespace
 from wattlaw.training.environment import host_name
@@ -31,7 +31,7 @@ def command_arguments(record: RunRecord) -> list[str]:
         "seed": record.seed,
         "repeat": spec.repeat,
     }
-    return [filled(word, values) for word in spec.workload.command or ()]
+    return [substitute(word, values) for word in spec.workload.command or ()]
 
 
 def write_window_and_facts(live: Path, start_ns: int, duration_s: float) -> None:

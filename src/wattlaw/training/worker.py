@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def _train(folder: RunFolder, attempt: int) -> None:
-    with processes.beginning():
+    with processes.collector_paused():
         import torch
         import torch._dynamo  # otherwise the first optimizer imports it
 

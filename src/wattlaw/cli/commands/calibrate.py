@@ -23,8 +23,14 @@ from wattlaw.launch.simulated.calibration_data import (
 )
 from wattlaw.simulator import calibration as calibrations
 from wattlaw.simulator.calibration import Calibration
-from wattlaw.simulator.calibration_file import text_of
-from wattlaw.simulator.calibration_summary import Fitted, Misfit, factors_of, misfit, parameters_of
+from wattlaw.simulator.calibration_file import calibration_json
+from wattlaw.simulator.calibration_summary import (
+    FitErrors,
+    FittedParameter,
+    fit_errors,
+    fitted_parameters,
+    fitted_work_factors,
+)
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.library import read_cluster
 from wattlaw.store.tables import read_stores
@@ -40,7 +46,8 @@ def calibrate(
     hardware: Annotated[
         str,
         typer.Option(
-            metavar="NAME|FILE", help="Measured hardware; see 'wattlaw simulate --list-hardware'."
+            metavar="NAME|FILE",
+            help="MeasuredSetting hardware; see 'wattlaw simulate --list-hardware'.",
         ),
     ],
     output: Annotated[
@@ -84,8 +91,8 @@ def calibrate(
         raise BadInput(f"calibrate: none of {len(table)} runs can be used")
     names = ", ".join(path.name for path in stores)
     calibration = calibrations.calibrate(data.measured, f"{data.runs} runs of {names}")
-    write_text(output, text_of(calibration))
-    errors = misfit(calibration, data.measured)
+    write_text(output, calibration_json(calibration))
+    errors = fit_errors(calibration, data.measured)
     if as_json:
         print(json.dumps(_to_dict(calibration, cluster, data, errors, output), allow_nan=False))
     else:
@@ -139,7 +146,11 @@ def _runs(count: int) -> str:
 
 
 def _to_dict(
-    calibration: Calibration, cluster: Cluster, data: CalibrationData, errors: Misfit, output: Path
+    calibration: Calibration,
+    cluster: Cluster,
+    data: CalibrationData,
+    errors: FitErrors,
+    output: Path,
 ) -> dict[str, Any]:
     return {
         "file": str(output),
@@ -147,8 +158,8 @@ def _to_dict(
         "gpu": calibration.gpu,
         "runs": data.runs,
         "settings": calibration.settings,
-        "parameters": [asdict(fitted) for fitted in parameters_of(calibration, cluster.gpu)],
-        "work_factors": [asdict(fitted) for fitted in factors_of(calibration)],
+        "parameters": [asdict(fitted) for fitted in fitted_parameters(calibration, cluster.gpu)],
+        "work_factors": [asdict(fitted) for fitted in fitted_work_factors(calibration)],
         "time_sigma": calibration.time_sigma,
         "power_sigma": calibration.power_sigma,
         "median_time_error": errors.time,
@@ -159,7 +170,7 @@ def _to_dict(
     }
 
 
-def _show(calibration: Calibration, cluster: Cluster, errors: Misfit, output: Path) -> None:
+def _show(calibration: Calibration, cluster: Cluster, errors: FitErrors, output: Path) -> None:
     console = Console()
     lines = [
         f"{output}: calibration {calibration.digest} of {calibration.gpu}, from "
@@ -173,12 +184,12 @@ def _show(calibration: Calibration, cluster: Cluster, errors: Misfit, output: Pa
     ]
     for line in lines:
         console.print(line)
-    parameters = parameters_of(calibration, cluster.gpu)
+    parameters = fitted_parameters(calibration, cluster.gpu)
     console.print(_table("parameter", parameters, show_source=True))
-    console.print(_table("work per sample / profile", factors_of(calibration)))
+    console.print(_table("work per sample / profile", fitted_work_factors(calibration)))
 
 
-def _table(title: str, rows: Sequence[Fitted], *, show_source: bool = False) -> Table:
+def _table(title: str, rows: Sequence[FittedParameter], *, show_source: bool = False) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column(title, overflow="fold")
     for column in ("default", "fitted", "95 % interval"):
@@ -188,7 +199,7 @@ def _table(title: str, rows: Sequence[Fitted], *, show_source: bool = False) -> 
     for row in rows:
         cells = [row.name, f"{row.default:.3g}", f"{row.value:.3g}"]
         cells.append(f"{row.low:.3g} to {row.high:.3g}")
-        table.add_row(*cells, *(["yes" if row.is_told else "no"] if show_source else []))
+        table.add_row(*cells, *(["yes" if row.is_identified else "no"] if show_source else []))
     return table
 
 

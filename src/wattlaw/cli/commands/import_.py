@@ -9,8 +9,8 @@ import typer
 
 from wattlaw.errors import BadInput
 from wattlaw.store.fields import parse_map
-from wattlaw.store.imported import write_runs
-from wattlaw.store.importing import Refused, parse_runs, slug
+from wattlaw.store.import_writer import write_runs
+from wattlaw.store.importing import RejectedRow, parse_runs, slug
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
 from wattlaw.text import quote
@@ -56,20 +56,20 @@ def import_(
             "and '-'"
         )
     rows = read_rows(table, {*fields.columns.values()})
-    fields = fields.checked(rows.columns)
+    fields.require_columns(rows.columns)
     source = "".join(c if c.isprintable() else "?" for c in table.name)
     runs, invalid = parse_runs(rows.rows, fields, source, name)
     if not runs:
-        _print_invalid(table, rows.place, invalid)
+        _print_invalid(table, rows.unit, invalid)
         raise BadInput(f"{table}: none of its {len(rows.rows)} rows can be imported")
     target = Store(store)
     target.create()
     written = write_runs(target, runs)
-    invalid += written.refused
-    _print_invalid(table, rows.place, invalid)
-    if written.others:
+    invalid += written.rejected
+    _print_invalid(table, rows.unit, invalid)
+    if written.other_runs:
         print(
-            f"wattlaw: {store} has {written.others} other runs imported from a file of this name; "
+            f"wattlaw: {store} has {written.other_runs} other runs imported from a file of this name; "
             "if the mapping has changed, they may be the same measurements",
             file=sys.stderr,
         )
@@ -80,9 +80,9 @@ def import_(
     return 1 if invalid else 0
 
 
-def _print_invalid(table: Path, place: str, rows: Sequence[Refused]) -> None:
+def _print_invalid(table: Path, place: str, rows: Sequence[RejectedRow]) -> None:
     """Print on standard error which rows are skipped, and why."""
     for row in sorted(rows, key=lambda row: row.line)[:_MOST_ROWS]:
-        print(f"wattlaw: {table}: {place} {row.line}: {row.why}", file=sys.stderr)
+        print(f"wattlaw: {table}: {place} {row.line}: {row.reason}", file=sys.stderr)
     if len(rows) > _MOST_ROWS:
         print(f"wattlaw: {table}: {len(rows) - _MOST_ROWS:,} more rows skipped", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.launch.simulated.simulation_inputs import simulation_job, workload_key, workload_spec
-from wattlaw.simulator.calibration import Measured
+from wattlaw.simulator.calibration import MeasuredSetting
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.predict import predict
 from wattlaw.simulator.profile import WorkloadProfile
@@ -40,7 +40,7 @@ class WorkloadSource:
 class CalibrationData:
     """What a store says to a calibration, and what of it cannot be used."""
 
-    measured: list[Measured] = field(default_factory=list)
+    measured: list[MeasuredSetting] = field(default_factory=list)
     runs: int = 0  # in ``measured``
     left_out: dict[str, int] = field(default_factory=dict)  # runs by reason
     notes: dict[str, int] = field(default_factory=dict)  # runs by what is to be known of them
@@ -91,7 +91,7 @@ def _add(counted: dict[str, int], words: str, runs: int) -> None:
 
 def _measured(
     rows: list[Row], cluster: Cluster, known: Mapping[str, WorkloadSource], notes: list[str]
-) -> Measured:
+) -> MeasuredSetting:
     row = rows[0]
     name = str(row["workload"])
     own = known.get(name, WorkloadSource(name))
@@ -122,7 +122,7 @@ def _measured(
         power_w = None
     if str(row["launcher"]) == "simulated":
         notes.append(f"{name}: the runs are simulated, and tell nothing of real hardware")
-    return Measured(job, workload_key(job.profile, labels), time_s, power_w)
+    return MeasuredSetting(job, workload_key(job.profile, labels), time_s, power_w)
 
 
 def _workload(row: Row, name: str, own: WorkloadSource) -> tuple[WorkloadSpec, dict[str, Any]]:

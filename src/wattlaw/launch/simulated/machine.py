@@ -9,7 +9,7 @@ from wattlaw.errors import BadInput, WattlawError
 from wattlaw.launch.simulated.simulation_inputs import simulation_job
 from wattlaw.simulator import library
 from wattlaw.simulator.cluster import Cluster
-from wattlaw.simulator.job import Job
+from wattlaw.simulator.job import SimulatedJob
 from wattlaw.study.launching import Launch, Simulation
 from wattlaw.study.model import RunSpec
 
@@ -46,7 +46,7 @@ class Machine:
         if asked.hardware is None:
             raise BadInput(
                 "launch.simulation.hardware: given nothing; allowed: one of "
-                f"{', '.join((*library.names(), *library.gpu_names()))}, or a file (or --hardware)"
+                f"{', '.join((*library.cluster_names(), *library.gpu_names()))}, or a file (or --hardware)"
             )
         try:
             cluster = library.read_cluster(asked.hardware)
@@ -67,7 +67,9 @@ class Machine:
             _label(cluster, asked, calibration),
         )
 
-    def job(self, spec: RunSpec, power_limit_w: float | None, clock_limit_mhz: float | None) -> Job:
+    def job(
+        self, spec: RunSpec, power_limit_w: float | None, clock_limit_mhz: float | None
+    ) -> SimulatedJob:
         """Return what the simulator is asked of a run, with the limits that are enforced.
 
         Raises
@@ -134,7 +136,7 @@ def _label(cluster: Cluster, asked: Simulation, calibration: "Calibration | None
     A file of the user's own may change while its name stays: its contents are in the label.
     """
     name, told = str(asked.hardware), ["simulated", _calibration_label(calibration)]
-    if name not in (*library.names(), *library.gpu_names()):
+    if name not in (*library.cluster_names(), *library.gpu_names()):
         digest = hashlib.sha256(cluster.model_dump_json().encode()).hexdigest()[:8]
         name = f"{Path(name).stem[:80]} {digest}"
     if asked.seed:

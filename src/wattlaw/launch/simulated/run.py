@@ -63,7 +63,7 @@ def simulate(machine: Machine, record: RunRecord, path: Path) -> Ended:
         _log(folder, record, [str(error)])
         return Ended(str(error))
     folder.write(done, durable=False)
-    folder.drop_live()
+    folder.remove_live_files()
     return Ended(record=done)
 
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from wattlaw.errors import BadInput
 from wattlaw.simulator.cluster import Cluster
-from wattlaw.simulator.job import Job
+from wattlaw.simulator.job import SimulatedJob
 from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.model import RunSpec, WorkloadSpec
 from wattlaw.workloads import catalogue
@@ -28,7 +28,7 @@ def simulation_job(
     gpus_per_node: int | None = None,
     profile: WorkloadProfile | None = None,
     samples: int | None = None,
-) -> Job:
+) -> SimulatedJob:
     """Return the job of a run, with the limits that its setting asks for.
 
     Parameters
@@ -65,7 +65,7 @@ def simulation_job(
             raise BadInput(f"{workload.name}: the number of samples of its data set is not known")
         samples = work.samples
     setting, train = spec.setting, spec.train
-    job = Job(
+    job = SimulatedJob(
         profile=profile,
         cluster=cluster,
         gpus=setting.gpus,
@@ -83,9 +83,9 @@ def simulation_job(
     )
     if calibration is None:
         return job
-    from wattlaw.simulator.calibration import calibrated
+    from wattlaw.simulator.calibration import apply_calibration
 
-    return calibrated(job, calibration, calibrated_key(calibration, workload_key(profile)))
+    return apply_calibration(job, calibration, calibrated_key(calibration, workload_key(profile)))
 
 
 @cache

@@ -256,7 +256,7 @@ class _Driver:
         after = after.model_copy(update={"site": site, "finished_at": now()})
         self._write(after)
         if after.status == "done":
-            self._folder.drop_live()
+            self._folder.remove_live_files()
 
     def _topology(self, live: Path) -> dict[str, str]:
         told: dict[str, str] = {}

@@ -34,7 +34,7 @@ def record_energies(store: Store) -> int:
     if shutil.which("sacct") is None:
         return 0
     lacking = {}
-    for record in store.undamaged():
+    for record in store.readable_records():
         site = record.site
         if record.status == "done" and site and site.job_id and site.energy_j is None:
             lacking[site.job_id] = record

@@ -18,7 +18,7 @@ from wattlaw import crash, processes
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.files import write_text
-from wattlaw.isolation import isolate, own_python
+from wattlaw.isolation import isolate, isolated_python
 from wattlaw.launch.finish import write_limits
 from wattlaw.launch.limits import requested_limits, restore_stale_limits, unsupported_limits_reason
 from wattlaw.launch.rendezvous import Rendezvous
@@ -66,7 +66,7 @@ def line(
         Where the first node is reached: for torchrun, and for comparing clocks.
     """
     module = "wattlaw.launch.slurm.node"
-    words = own_python("-m", module, str(folder.path.resolve()), str(attempt))
+    words = isolated_python("-m", module, str(folder.path.resolve()), str(attempt))
     words += ["--workers", str(workers), "--nodes", str(nodes), "--address", address]
     return [*words, "--port", str(ports[0]), "--clock-port", str(ports[1])]
 

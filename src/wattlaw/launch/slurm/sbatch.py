@@ -6,7 +6,7 @@ from pathlib import Path
 
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
-from wattlaw.isolation import own_python
+from wattlaw.isolation import isolated_python
 from wattlaw.launch.limits import requested_limits
 from wattlaw.launch.slurm.codes import SETUP_FAILED
 from wattlaw.limits.prolog_limits import limit_comment
@@ -91,7 +91,7 @@ def sbatch_arguments(spec: RunSpec, folder: RunFolder, launch: Launch, name: str
             words.append(f"--{option}={value}")
     driver = ["-m", "wattlaw.launch.slurm.driver"]
     words.append(str(folder.path.resolve() / "job.sh"))
-    words += own_python(*driver, python=slurm.python or sys.executable)
+    words += isolated_python(*driver, python=slurm.python or sys.executable)
     return [*words, str(folder.path.resolve())]
 
 

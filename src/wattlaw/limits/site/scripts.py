@@ -14,7 +14,7 @@ _PLAIN = re.compile(r"/[A-Za-z0-9_./+-]+")
 
 
 def write_site_files(folder: Path, python: str) -> list[Path]:
-    """Write prolog, epilog, an example site file, and a tmpfiles.d file into a folder.
+    """Write prolog, epilog, an example site file, and a systemd drop-in for slurmd into a folder.
 
     Parameters
     ----------

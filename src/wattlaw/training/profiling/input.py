@@ -71,14 +71,14 @@ def measure_input(spec: WorkloadSpec, workload: Workload, dataset: Dataset) -> I
 def _photographs(spec: WorkloadSpec, folder: Path) -> InputCost:
     from PIL import Image
 
-    from wattlaw.workloads.vision.synthetic import made_images
+    from wattlaw.workloads.vision.synthetic import synthetic_images
 
     generator = torch.Generator().manual_seed(0)
     sizes = []
     for number in range(_IMAGES):
         label = number % 2
         (folder / "train" / f"class{label}").mkdir(parents=True, exist_ok=True)
-        pixels = made_images(torch.tensor([label]), _HEIGHT, _WIDTH, generator)[0]
+        pixels = synthetic_images(torch.tensor([label]), _HEIGHT, _WIDTH, generator)[0]
         path = folder / "train" / f"class{label}" / f"{number}.jpg"
         image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
         image.save(path, "JPEG", quality=_QUALITY)

@@ -6,7 +6,7 @@ import torch
 
 from wattlaw.errors import BadInput
 from wattlaw.workloads.molecules.graphs import neighbours
-from wattlaw.workloads.molecules.synthetic import made_molecules
+from wattlaw.workloads.molecules.synthetic import synthetic_molecules
 
 _ELEMENTS = (1, 6, 7, 8, 9)
 _RADIUS = torch.zeros(10)
@@ -25,7 +25,7 @@ def make_data(folder: Path, size: int, seed: int) -> None:
         raise BadInput(f"size: {size} molecules are too few; allowed: an integer >= 2")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder}: there is something there; allowed: a new or empty folder")
-    molecules = made_molecules(size, seed)
+    molecules = synthetic_molecules(size, seed)
     z = torch.from_numpy(molecules.z).long()
     pos = torch.from_numpy(molecules.pos)
     counts = torch.from_numpy(molecules.counts)

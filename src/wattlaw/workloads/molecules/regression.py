@@ -15,7 +15,7 @@ from wattlaw.workloads.molecules import DimeNetOptions, Options, SchNetOptions, 
 from wattlaw.workloads.molecules.graphs import neighbours, paths
 from wattlaw.workloads.molecules.molecules import MoleculeData, Molecules
 from wattlaw.workloads.molecules.nets import DimeNet, SchNet, Standardised
-from wattlaw.workloads.molecules.synthetic import made_molecules
+from wattlaw.workloads.molecules.synthetic import synthetic_molecules
 from wattlaw.workloads.schedules import Constant
 from wattlaw.workloads.workload import Dataset, Indices, Schedule, means
 
@@ -114,8 +114,8 @@ class _OnQm9(ABC, Generic[_Options]):
         options = self._options
         train, evaluation = options.train_samples, options.evaluation_samples
         if options.data is None:
-            pool = made_molecules(min(train, _POOL), _POOL_SEED)
-            judged = made_molecules(min(evaluation, _EVALUATION_POOL), _EVALUATION_POOL_SEED)
+            pool = synthetic_molecules(min(train, _POOL), _POOL_SEED)
+            judged = synthetic_molecules(min(evaluation, _EVALUATION_POOL), _EVALUATION_POOL_SEED)
             return (
                 _Samples(pool, np.arange(len(pool)), train),
                 _Samples(judged, np.arange(len(judged)), evaluation),

@@ -32,7 +32,7 @@ _CHARGE = np.zeros(10)
 _CHARGE[[1, 6, 7, 8, 9]] = [0.1, 0.0, -0.15, -0.25, -0.2]
 
 
-def made_molecules(size: int, seed: int) -> Molecules:
+def synthetic_molecules(size: int, seed: int) -> Molecules:
     """Return molecules of 3 to 29 atoms; the same for the same size and seed."""
     rng = np.random.default_rng(seed)
     z, parents, counts = _skeletons(size, rng)

@@ -11,8 +11,8 @@ from torch.nn import functional
 from wattlaw.errors import BadInput
 from wattlaw.workloads.schedules import Constant, WarmupThenPlateau
 from wattlaw.workloads.vision import InceptionV3Options, Options, ResNet50Options, Vgg16Options
+from wattlaw.workloads.vision.images import Files, ImageData
 from wattlaw.workloads.vision.nets import inception_v3, resnet50, vgg16
-from wattlaw.workloads.vision.pictures import Files, Pictures
 from wattlaw.workloads.vision.synthetic import Synthetic
 from wattlaw.workloads.workload import Dataset, Schedule, means
 
@@ -103,7 +103,9 @@ class _Classifier:
         if options.data is None:
             samples = options.train_samples if training else options.evaluation_samples
             return Synthetic(samples, options.image_size, options.classes, training=training)
-        return Pictures(_files(options, Path(options.data), training), options.image_size, training)
+        return ImageData(
+            _files(options, Path(options.data), training), options.image_size, training
+        )
 
 
 def _files(options: Options, data: Path, training: bool) -> Files:

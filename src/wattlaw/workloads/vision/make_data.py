@@ -10,7 +10,7 @@ from PIL import Image
 from tfrecord import TFRecordWriter
 
 from wattlaw.errors import BadInput
-from wattlaw.workloads.vision.synthetic import made_images
+from wattlaw.workloads.vision.synthetic import synthetic_images
 
 _CLASSES = 10
 _PER_SHARD = 1000
@@ -47,7 +47,7 @@ def _images(
         label = number % classes
         sides = torch.randint(_SHORTEST, _LONGEST + 1, (2,), generator=generator)
         height, width = sides.tolist()
-        pixels = made_images(torch.tensor([label]), height, width, generator)[0]
+        pixels = synthetic_images(torch.tensor([label]), height, width, generator)[0]
         image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
         yield image.convert("L") if number % _GREY_EVERY == _GREY_EVERY - 1 else image, label
 

@@ -45,7 +45,7 @@ class Synthetic:
         )
         for start in range(0, pool, _CHUNK):
             part = slice(start, min(start + _CHUNK, pool))
-            images[part] = made_images(self._labels[part], size, size, generator)
+            images[part] = synthetic_images(self._labels[part], size, size, generator)
         if self.training:  # with the mirror images in store, a batch is one copy
             images[pool:] = images[:pool].flip(3)
         self._images = images
@@ -63,7 +63,7 @@ class Synthetic:
         return self._images.index_select(0, numbers), labels
 
 
-def made_images(
+def synthetic_images(
     labels: torch.Tensor, height: int, width: int, generator: torch.Generator
 ) -> torch.Tensor:
     """Return images (n, 3, height, width) of uint8 for labels (n,).

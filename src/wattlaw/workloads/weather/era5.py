@@ -18,7 +18,7 @@ import torch
 
 from wattlaw.errors import BadInput
 from wattlaw.workloads.weather.grid import kept_rows
-from wattlaw.workloads.weather.normals import Array, Normals
+from wattlaw.workloads.weather.statistics import Array, ChannelStatistics
 from wattlaw.workloads.workload import Indices, Seeds
 
 #: What h5py raises for damaged files.
@@ -53,7 +53,13 @@ class Era5:
     reads_files = True
 
     def __init__(
-        self, folder: Path, normals: Normals, size: tuple[int, int, int], *, steps: int, step: int
+        self,
+        folder: Path,
+        normals: ChannelStatistics,
+        size: tuple[int, int, int],
+        *,
+        steps: int,
+        step: int,
     ) -> None:
         if not folder.is_dir():
             raise BadInput(f"{folder}: there is no such folder; allowed: one with *.h5 files")

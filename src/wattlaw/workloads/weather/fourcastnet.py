@@ -11,13 +11,13 @@ from wattlaw.errors import NotAvailable
 from wattlaw.workloads.schedules import Cosine
 from wattlaw.workloads.torchvision_import import import_torchvision
 from wattlaw.workloads.weather import Options
-from wattlaw.workloads.weather.normals import read_climatology, read_normals
 from wattlaw.workloads.weather.scores import (
     anomaly_correlation,
     latitude_weights,
     relative_l2,
     weighted_rmse,
 )
+from wattlaw.workloads.weather.statistics import read_channel_statistics, read_climatology
 from wattlaw.workloads.weather.synthetic import Climate, SyntheticWeather
 from wattlaw.workloads.weather.weights import load_weights
 from wattlaw.workloads.workload import Dataset, Schedule, means
@@ -162,7 +162,7 @@ class FourCastNet:
     def _era5(self, part: str) -> "Era5":
         from wattlaw.workloads.weather.era5 import Era5
 
-        normals = read_normals(self._stats(), self._options.channels)
+        normals = read_channel_statistics(self._stats(), self._options.channels)
         steps, step = self._options.steps, self._options.step
         return Era5(self._folder() / part, normals, self._size, steps=steps, step=step)
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from wattlaw.errors import BadInput
-from wattlaw.workloads.weather.normals import Array
+from wattlaw.workloads.weather.statistics import Array
 from wattlaw.workloads.weather.synthetic import Climate
 
 _GRID = (33, 64)  # odd as ERA5's 721 rows are: the last is left out

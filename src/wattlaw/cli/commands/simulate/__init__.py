@@ -13,9 +13,9 @@ from wattlaw.cli.commands.simulate import settings
 from wattlaw.cli.common.options import JsonOption, RawOption
 from wattlaw.cli.common.parsing import positive
 from wattlaw.errors import BadInput
-from wattlaw.simulator.job import Job
+from wattlaw.simulator.job import SimulatedJob
 from wattlaw.simulator.predict import predict
-from wattlaw.simulator.what_if import Target, compared, row_of
+from wattlaw.simulator.what_if import Target, add_scaling, prediction_row
 from wattlaw.study.base import MAX_COUNT, Precision
 
 app = typer.Typer()
@@ -147,7 +147,7 @@ def simulate(
         template, gpus=gpus, power_limits=power_limit, clock_limits=clock_limit,
         local_batch=local_batch, global_batch=global_batch,
     )  # fmt: skip
-    rows = compared(_rows(jobs, epochs, target, calibrated))
+    rows = add_scaling(_rows(jobs, epochs, target, calibrated))
     if output is not None:
         _write(output, rows, raw=raw)
     if as_json:
@@ -168,7 +168,10 @@ def _target(epochs: float | None, critical_batch: float | None) -> Target | None
 
 
 def _rows(
-    jobs: Sequence[Job], epochs: int, target: Target | None, calibrated: settings.Calibrated | None
+    jobs: Sequence[SimulatedJob],
+    epochs: int,
+    target: Target | None,
+    calibrated: settings.Calibrated | None,
 ) -> list[dict[str, Any]]:
     """Return the predictions; print the settings that cannot be simulated on standard error."""
     rows, errors = [], []
@@ -187,17 +190,17 @@ def _rows(
 
 
 def _row(
-    job: Job, epochs: int, target: Target | None, calibrated: settings.Calibrated | None
+    job: SimulatedJob, epochs: int, target: Target | None, calibrated: settings.Calibrated | None
 ) -> dict[str, Any]:
     if not job.local_batch:
         raise BadInput("--global-batch: is not a multiple of the GPU count")
     intervals = None if calibrated is None else calibrated.intervals(job)
     source = "uncalibrated" if calibrated is None else f"calibrated {calibrated.digest}"
-    prediction = row_of(predict(job), epochs, target, intervals)
+    prediction = prediction_row(predict(job), epochs, target, intervals)
     return {"simulated": True, "calibration": source, **prediction}
 
 
-def _label(job: Job) -> str:
+def _label(job: SimulatedJob) -> str:
     limits = {"W": job.power_limit_w, "MHz": job.clock_limit_mhz}
     texts = [f"{value:g} {unit}" for unit, value in limits.items() if value is not None]
     return ", ".join([f"{job.gpus:,} GPU{'s' * (job.gpus > 1)}", *texts])

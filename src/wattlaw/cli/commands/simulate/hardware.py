@@ -13,7 +13,7 @@ def show(hardware: str | None, *, as_json: bool) -> int:
     """List the known hardware, or the parameters of a cluster with their sources."""
     if hardware is not None:
         return _show_parameters(hardware, as_json=as_json)
-    names = [*library.names(), *library.gpu_names()]
+    names = [*library.cluster_names(), *library.gpu_names()]
     rows = []
     for name in names:
         cluster = library.read_cluster(name)
@@ -21,7 +21,9 @@ def show(hardware: str | None, *, as_json: bool) -> int:
         rows.append(
             {
                 "name": name,
-                "description": cluster.name if name in library.names() else f"one {gpu.name}",
+                "description": cluster.name
+                if name in library.cluster_names()
+                else f"one {gpu.name}",
                 "gpu": gpu.name,
                 "nodes": cluster.nodes,
                 "gpus_per_node": node.gpus,

@@ -16,7 +16,7 @@ from wattlaw.launch.simulated.simulation_inputs import (
     workload_key,
     workload_spec,
 )
-from wattlaw.simulator.job import Job
+from wattlaw.simulator.job import SimulatedJob
 from wattlaw.simulator.library import read_cluster
 from wattlaw.simulator.what_if import Intervals
 from wattlaw.study.base import MAX_COUNT, Precision
@@ -42,17 +42,17 @@ class Calibrated:
         """The identity of the calibration."""
         return self.calibration.digest
 
-    def applied(self, job: Job) -> Job:
+    def applied(self, job: SimulatedJob) -> SimulatedJob:
         """Return a job with the calibration's parameters and the workload's factor."""
-        from wattlaw.simulator.calibration import calibrated
+        from wattlaw.simulator.calibration import apply_calibration
 
-        return calibrated(job, self.calibration, self.key)
+        return apply_calibration(job, self.calibration, self.key)
 
-    def intervals(self, job: Job) -> Intervals:
+    def intervals(self, job: SimulatedJob) -> Intervals:
         """Return the 95 % intervals of a job's prediction."""
-        from wattlaw.simulator.calibration import intervals
+        from wattlaw.simulator.calibration import prediction_intervals
 
-        by_name = intervals(job, self.calibration, self.key)
+        by_name = prediction_intervals(job, self.calibration, self.key)
         return {name: (interval.low, interval.high) for name, interval in by_name.items()}
 
 
@@ -67,7 +67,7 @@ def job_template(
     precision: Precision,
     dataset_fraction: float,
     gradient_accumulation: int,
-) -> Job:
+) -> SimulatedJob:
     """Return a job of one GPU and one sample, with what all settings of a sweep share.
 
     Raises
@@ -113,7 +113,7 @@ def job_template(
         raise BadInput(f"simulate: {error}") from None
 
 
-def read_calibrated(path: Path, job: Job, measured_as: str | None) -> Calibrated:
+def read_calibrated(path: Path, job: SimulatedJob, measured_as: str | None) -> Calibrated:
     """Return the calibration of a file, for the workload of a job.
 
     A warning says so if the calibration has no single factor for this workload.
@@ -145,14 +145,14 @@ def read_calibrated(path: Path, job: Job, measured_as: str | None) -> Calibrated
 
 
 def sweep(
-    template: Job,
+    template: SimulatedJob,
     *,
     gpus: str,
     power_limits: str | None,
     clock_limits: str | None,
     local_batch: int | None,
     global_batch: int | None,
-) -> list[Job]:
+) -> list[SimulatedJob]:
     """Return a job for each combination, possible or not.
 
     A global batch that the GPUs do not divide makes a local batch of 0.

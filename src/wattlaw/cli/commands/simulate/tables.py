@@ -12,7 +12,7 @@ from wattlaw.analysis.caps.limits import limit_words
 from wattlaw.cli.commands.simulate.settings import Calibrated
 from wattlaw.cli.common.console import Console
 from wattlaw.formatting import plural
-from wattlaw.simulator.job import Job
+from wattlaw.simulator.job import SimulatedJob
 
 Row = Mapping[str, Any]
 Column = Callable[[Sequence[Row]], list[str]]
@@ -32,7 +32,7 @@ _BOTTLENECKS = {
 _LIMITS = {"power_limit_w": "power limit", "clock_limit_mhz": "clock limit"}
 
 
-def show(rows: Sequence[Row], template: Job, calibrated: Calibrated | None) -> None:
+def show(rows: Sequence[Row], template: SimulatedJob, calibrated: Calibrated | None) -> None:
     """Print one setting as text, or several as a table, after a line on how they were predicted."""
     console = Console()
     if len(rows) > 1:  # a truncated number would be wrong: let the line wrap instead
@@ -48,7 +48,7 @@ def show(rows: Sequence[Row], template: Job, calibrated: Calibrated | None) -> N
         console.print(f"Warning: {warning}")
 
 
-def _subject(row: Row, template: Job) -> str:
+def _subject(row: Row, template: SimulatedJob) -> str:
     fraction = row["dataset_fraction"]
     part = "" if fraction == 1 else f" ({fraction:g} of the data)"
     return (

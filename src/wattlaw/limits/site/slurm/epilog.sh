@@ -1,6 +1,6 @@
 #!/bin/sh
-# slurm.conf: Epilog=. Root runs it on each node after a job. It gives back what the job's GPUs had
-# before; where it cannot, it ends with another code than 0, and Slurm drains the node.
+# slurm.conf: Epilog=. Root runs it on each node after a job. It restores the limits of the job's GPUs
+# from before the job. If it cannot, its exit code is not 0, and Slurm drains the node.
 PYTHON=@PYTHON@
 PATH=@PATH@
 STATE=/var/lib/wattlaw/limits

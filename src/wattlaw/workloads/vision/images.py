@@ -42,7 +42,7 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageData:
     """Image files as training or evaluation takes them.
 
     For training a part of 8 to 100 % of the area is cut out at random and mirrored every second

@@ -14,7 +14,7 @@ Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Normals:
+class ChannelStatistics:
     """Mean and standard deviation of each channel, over all times and points of the globe."""
 
     means: Array  # (channels, 1, 1), in the fields' own units
@@ -26,7 +26,7 @@ class Normals:
         fields /= self.stds
 
 
-def read_normals(folder: Path, channels: int) -> Normals:
+def read_channel_statistics(folder: Path, channels: int) -> ChannelStatistics:
     """Return the first channels of ``global_means.npy`` and ``global_stds.npy``.
 
     Both have the shape (1, C, 1, 1), C not less than ``channels``.
@@ -44,7 +44,7 @@ def read_normals(folder: Path, channels: int) -> Normals:
         raise BadInput(
             f"{folder / 'global_stds.npy'}: channel {channel} is {found:g}; allowed: above 0"
         )
-    return Normals(means, stds)
+    return ChannelStatistics(means, stds)
 
 
 def read_climatology(folder: Path, channels: int, height: int, width: int) -> Array:
@@ -55,11 +55,11 @@ def read_climatology(folder: Path, channels: int, height: int, width: int) -> Ar
     Raises
     ------
     BadInput
-        As for ``read_normals``.
+        As for ``read_channel_statistics``.
     """
     path = folder / "time_means.npy"
     means = _read(path, channels, (height, width))
-    read_normals(folder, channels).standardise(means)
+    read_channel_statistics(folder, channels).standardise(means)
     return means
 
 
