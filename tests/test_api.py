@@ -187,7 +187,7 @@ def test_claims_have_verdicts_by_name(results, measured):
     assert claims["power-law-describes"].verdict == "supported"
     assert set(claims.to_frame()["study"]) == {"mit-2022", "kit-2025"}
     assert [claim.name for claim in claims] == claims.to_frame()["name"].tolist()
-    with pytest.raises(BadInput, match="claim: given 'no-such-claim'; allowed: "):
+    with pytest.raises(BadInput, match='claim: given "no-such-claim"; allowed: '):
         claims["no-such-claim"]
 
 
@@ -198,7 +198,7 @@ def test_a_plot_is_the_figure_of_the_report(results):
     assert spec["title"]["text"] == "Energy against speed"
     assert "simulated: nothing was measured" in spec["title"]["subtitle"]
     assert "energy_speed" in results.figures
-    with pytest.raises(BadInput, match=r"figure: given 'energy_sped'; allowed: pareto, "):
+    with pytest.raises(BadInput, match='figure: given "energy_sped"; allowed: pareto, '):
         results.plot("energy_sped")
     with pytest.raises(Refused, match="figure exponents_by_clock: these runs do not have"):
         results.plot("exponents_by_clock")
@@ -231,9 +231,9 @@ def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
         (lambda r: wattlaw.open(), "open: given no store"),
         (lambda r: wattlaw.open("nowhere"), "nowhere: no store"),
         (lambda r: wattlaw.load_study("nowhere.yaml"), "nowhere.yaml"),
-        (lambda r: r.export("all", "t.csv"), "table: given 'all'; allowed: runs, "),
+        (lambda r: r.export("all", "t.csv"), 'table: given "all"; allowed: runs, '),
         (lambda r: r.export("runs", "t.xlsx"), "unknown ending '.xlsx'"),
-        (lambda r: r.advise(deadline="6"), "deadline: given '6'"),
+        (lambda r: r.advise(deadline="6"), 'deadline: given "6"'),
         (lambda r: r.advise(deadline=-1), "deadline: given -1"),
         (lambda r: r.advise(max_slowdown=-0.1), "max_slowdown: given -0.1"),
         (lambda r: r.advise(grid="atlantis"), "grid: no grid intensity of 'atlantis'"),

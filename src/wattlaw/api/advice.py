@@ -9,7 +9,7 @@ import pandas as pd
 from wattlaw.analysis.advice import advice as analysis
 from wattlaw.analysis.advice.doubling import Doubling
 from wattlaw.analysis.advice.option import Option
-from wattlaw.api.display import as_dict, as_html
+from wattlaw.api.display import as_html
 from wattlaw.formatting import duration_text, energy_text, estimate_text, limit_label, number
 
 _MOST = 20  # options that a text table shows; the frame has all
@@ -29,10 +29,6 @@ class Advice(analysis.Advice):
     def of(cls, advice: analysis.Advice) -> "Advice":
         """Return an advice of the analysis with the methods of the API."""
         return cls(**vars(advice))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python, as ``wattlaw advise --json`` prints it."""
-        return as_dict(self)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the Pareto front of time and energy: a row per option.

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
 from wattlaw.analysis.claims import Claim
-from wattlaw.api.display import as_dict, as_html
+from wattlaw.analysis.result import Result
+from wattlaw.api.display import as_html
 from wattlaw.errors import BadInput
 from wattlaw.text import join_names, quote
 
 
 @dataclass(frozen=True)
-class Claims:
+class Claims(Result):
     """Published claims with their verdicts; ``claims["name"]`` is a single claim."""
 
     claims: tuple[Claim, ...]
@@ -29,10 +29,6 @@ class Claims:
         if name not in by_name:
             raise BadInput(f"claim: given {quote(name)}; allowed: {join_names(list(by_name))}")
         return by_name[name]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python: ``claims``, a list with the numbers of each workload."""
-        return {"claims": [as_dict(claim) for claim in self.claims]}
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row per claim: study, name, claim, verdict, evidence, criterion."""

@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Iterable
-from typing import Any
 
 import pandas as pd
 
@@ -14,9 +13,3 @@ def as_html(frame: pd.DataFrame, lines: Iterable[str] = ()) -> str:
         index=False, na_rep="-", border=0, float_format=lambda value: f"{value:.4g}", max_rows=60
     )  # fmt: skip
     return text + str(table)
-
-
-def as_dict(result: Any) -> dict[str, Any]:
-    """Return a result of an analysis as plain Python."""
-    plain: dict[str, Any] = result.as_json()
-    return plain

@@ -4,17 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from wattlaw.analysis.laws import fits as analysis
 from wattlaw.analysis.laws.power_law import PowerLaw
-from wattlaw.api.display import as_dict, as_html
+from wattlaw.api.display import as_html
 from wattlaw.formatting import group_label
-
-#: Parts of a fit that are objects in the JSON and several columns of the table.
-_NESTED = ("trusted", "diagnostics", "selected", "breakpoint")
 
 
 @dataclass(frozen=True)
@@ -32,19 +28,6 @@ class Fits(analysis.Fits):
     """
 
     left_out: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python: ``fits``, a list with a row per series, and ``left_out``."""
-        return {"fits": [as_dict(row) for row in self.rows], "left_out": self.left_out}
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a row per series; nested values are columns such as ``breakpoint.at``."""
-        rows = [
-            {name: value for name, value in row.items() if value is not None or name not in _NESTED}
-            for row in self.to_dict()["fits"]
-        ]
-        frame = pd.json_normalize(rows)
-        return frame.astype({"n": "Int64"}) if rows else frame
 
     def to_text_frame(self) -> pd.DataFrame:
         """Return the laws as text, with the intervals that a report should quote."""

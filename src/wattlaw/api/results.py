@@ -449,7 +449,7 @@ def open(*stores: str | PathLike[str]) -> Results:
     >>> results = wattlaw.open("results")
     >>> results.workloads
     ('resnet50',)
-    >>> sorted(results.settings["gpus"].unique())
+    >>> sorted(set(results.settings["gpus"].tolist()))
     [1, 2, 4, 8]
     """
     if not stores:

@@ -60,7 +60,7 @@ def fit(
         text = f"no law for {shorten(group_label(group)) or 'the table'}: {reason}"
         print(f"wattlaw: {collapse_whitespace(text)}", file=sys.stderr)
     if as_json:
-        print(json.dumps(fits.to_dict()["fits"], allow_nan=False))
+        print(json.dumps(fits.to_dict()["rows"], allow_nan=False))
     elif fits.laws:
         _show(fits)
     if fits.laws:
