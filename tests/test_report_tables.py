@@ -12,7 +12,7 @@ from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw import formatting as words
 from wattlaw.analysis.claims import check_claims
-from wattlaw.analysis.findings import Findings, find
+from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.reference.published import published
 from wattlaw.report.methods import METHODS
@@ -37,14 +37,14 @@ from wattlaw.report.tables.table import MOST, Column, Table, make
 def mit_findings() -> Findings:
     models = {name: MIT[name] for name in ("resnet50", "schnet", "dimenet")}
     made = mit(models=models, counts=(2, 4, 8, 16, 32), caps=Caps(), repeats=2)
-    return find(made.runs, made.epochs, reference=2)
+    return analyse(made.runs, made.epochs, reference=2)
 
 
 @cache
 def kit_findings() -> Findings:
     made = kit(repeats=2, counts=(1, 2, 4))
     footprint = Footprint(pue=1.5, grid_g_per_kwh=400.0, price_per_kwh=0.2, currency="EUR")
-    return find(made.runs, made.epochs, footprint=footprint, target=0.7)
+    return analyse(made.runs, made.epochs, footprint=footprint, target=0.7)
 
 
 def column(table: Table | None, heading: str) -> list[str]:
@@ -86,19 +86,19 @@ def test_exponents_by_cap_have_a_column_per_cap_and_published_rows_below_ours():
 
 def test_a_workload_that_nobody_published_has_no_published_value():
     runs, epochs = study()
-    table = papers.exponents(find(runs, epochs))
+    table = papers.exponents(analyse(runs, epochs))
     assert "published β" not in table.headings
 
 
 def test_windows_that_an_interruption_left_out_are_counted_in_the_note():
     runs = [run_row("a")]
     whole = [window_row("a", 1), window_row("a", 2)]
-    assert "interrupted" not in measured.settings(find(*frames(runs, whole))).note
+    assert "interrupted" not in measured.settings(analyse(*frames(runs, whole))).note
     cut = [
         window_row("a", 3, interrupted=True),
         window_row("a", 3, from_step=5, interrupted=True),
     ]
-    note = measured.settings(find(*frames(runs, [*whole, *cut]))).note
+    note = measured.settings(analyse(*frames(runs, [*whole, *cut]))).note
     assert "Left out: 2 training windows" in note
 
 
@@ -107,7 +107,7 @@ def test_energy_factors_are_told_by_model_and_hardware():
     assert column(table, "hardware") == ["A100", "H100"]
     for cell, watts in zip(column(table, "factor (W per GPU)"), (300 + 80, 480 + 80), strict=True):
         assert float(cell) == pytest.approx(watts, rel=0.05)
-    assert energy.factors(find(*study(source="none"))) is None
+    assert energy.factors(analyse(*study(source="none"))) is None
 
 
 def test_energy_laws_of_different_caps_have_a_column_of_caps_and_say_if_proportional():
@@ -124,7 +124,7 @@ def test_energy_laws_of_different_caps_have_a_column_of_caps_and_say_if_proporti
 
 
 def test_titles_promise_no_published_values_where_there_are_none():
-    findings = find(*study())
+    findings = analyse(*study())
     assert "published" not in papers.exponents(findings).title
     assert "published" not in papers.exponents(findings).note
     assert "published" not in papers.speedups(findings).title
@@ -135,7 +135,7 @@ def test_a_column_of_amounts_has_one_unit_the_one_of_its_median():
     units = (("h", 3600.0, 5400.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0))
     assert words.unit_of([1.0, 600.0, None, 9000.0], units) == (60.0, "min")
     assert words.unit_of([], units) == (1.0, "s")
-    headings = advice.recommended(find(*study())).headings
+    headings = advice.recommended(analyse(*study())).headings
     assert not any("GPU" in heading for heading in headings)
     assert "worker-hours" in headings
 
@@ -166,7 +166,7 @@ def test_tables_of_settings_name_caps_and_batches_and_cut_rows_are_counted():
 def test_utilisation_and_its_variation_are_told_by_setting():
     table = measured.utilisation(mit_findings())
     assert {"SM utilisation", "memory utilisation", "its CV"} <= set(table.headings)
-    assert measured.utilisation(find(*study())) is None
+    assert measured.utilisation(analyse(*study())) is None
 
 
 def test_batches_are_judged_and_targets_are_told_where_one_is_asked_for():
@@ -206,10 +206,10 @@ def test_claims_have_their_evidence():
 
 
 def test_what_energies_are_is_counted():
-    table = data_quality.verdicts(find(*study()))
+    table = data_quality.verdicts(analyse(*study()))
     assert table.rows == (("board", "cpu", "estimated", "ok", "27", "100\u00a0%"),)
-    assert data_quality.not_done(find(*study())) is None
-    assert data_quality.repeats(find(*study())).rows == (("digits-cnn", "3", "9"),)
+    assert data_quality.not_done(analyse(*study())) is None
+    assert data_quality.repeats(analyse(*study())).rows == (("digits-cnn", "3", "9"),)
 
 
 def test_laws_bends_and_alternatives_are_told_for_each_series():
@@ -217,13 +217,13 @@ def test_laws_bends_and_alternatives_are_told_for_each_series():
     assert len(scaling.exponents(findings).rows) == len(findings.fits.laws)
     assert set(column(scaling.exponents(findings), "from")) <= {"runs", "counts"}
     assert scaling.alternatives(findings) is not None
-    assert scaling.without_law(find(*study(counts=(1, 2)))) is not None
+    assert scaling.without_law(analyse(*study(counts=(1, 2)))) is not None
     assert environment.models(findings) is not None
     assert environment.facts(findings) is not None
 
 
 def test_without_runs_there_are_no_tables():
-    empty = find(study()[0].iloc[:0], study()[1].iloc[:0])
+    empty = analyse(study()[0].iloc[:0], study()[1].iloc[:0])
     makers = (
         papers.exponents, papers.speedups, scaling.exponents, scaling.speedups, measured.settings,
         measured.efficiency, measured.utilisation, energy.factors, energy.forms, energy.drifts,
@@ -279,7 +279,7 @@ def test_numbers_as_people_read_them(told, expected):
 
 
 def test_a_footprint_without_energy_tells_no_cost():
-    findings = replace(find(*study(source="none")), footprint=Footprint(pue=1.1))
+    findings = replace(analyse(*study(source="none")), footprint=Footprint(pue=1.1))
     assert carbon.totals(findings) is not None
 
 
@@ -287,12 +287,12 @@ def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
     runs = [run_row("fine"), *(run_row(f"warm{i}") for i in range(4)),
             run_row("broken", status="failed", reason="no memory")]  # fmt: skip
     windows = [window_row("fine", 1), *(window_row(f"warm{i}", 0, warmup=True) for i in range(4))]
-    table = data_quality.reasons(find(*frames(runs, windows)))
+    table = data_quality.reasons(analyse(*frames(runs, windows)))
     assert table.rows == (
         ("done, not timed", "all training windows are warm-up", "4", "warm0, warm1, warm2, …"),
         ("failed", "no memory", "1", "broken"),
     )
-    assert data_quality.reasons(find(*study())) is None
+    assert data_quality.reasons(analyse(*study())) is None
 
 
 def test_methods_tell_efficiency_where_the_data_set_grows():

@@ -10,7 +10,7 @@ import pytest
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study
 from wattlaw.analysis.claims import check_claims
-from wattlaw.analysis.findings import Findings, find
+from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.report.narrative.running import shared
 from wattlaw.report.narrative.summary import MOST, summary
 
@@ -19,13 +19,13 @@ from wattlaw.report.narrative.summary import MOST, summary
 def mit_findings() -> Findings:
     models = {name: MIT[name] for name in ("resnet50", "schnet")}
     made = mit(models=models, counts=(2, 4, 8, 16, 32, 64, 128), caps=Caps(), repeats=3)
-    return find(made.runs, made.epochs, reference=2)
+    return analyse(made.runs, made.epochs, reference=2)
 
 
 @cache
 def kit_findings() -> Findings:
     made = kit(repeats=3)
-    return find(made.runs, made.epochs)
+    return analyse(made.runs, made.epochs)
 
 
 def told(findings: Findings, topic: str, claims: tuple = ()) -> str:
@@ -60,7 +60,7 @@ def test_a_law_is_told_with_interval_range_runs_and_speedup():
     beta, low, high = map(float, found.groups())
     assert low < beta < high
     assert low < 0.83 < high  # what is true of the made study
-    table = findings.relative.query("gpus == 128 and series == 'resnet50, local batch 256'")
+    table = findings.speedups.query("gpus == 128 and series == 'resnet50, local batch 256'")
     assert f"The fastest, on 128 GPUs, is {table['speedup'].iloc[0]:.3g} (" in text
 
 
@@ -110,7 +110,7 @@ def test_claims_are_tallied_and_those_contradicted_are_named():
 
 
 def test_nothing_is_told_that_was_not_measured():
-    text = " ".join(one.text for one in summary(find(*study(source="none"))))
+    text = " ".join(one.text for one in summary(analyse(*study(source="none"))))
     assert "Energy was not measured" in text
     assert "kWh" not in text
     assert "energy −" not in text
@@ -118,16 +118,16 @@ def test_nothing_is_told_that_was_not_measured():
 
 
 def test_a_gain_that_cannot_be_told_from_none_is_said_to_be_that():
-    assert "a gain cannot be told from none" in told(find(*study(beta=0.0)), "Scaling")
+    assert "a gain cannot be told from none" in told(analyse(*study(beta=0.0)), "Scaling")
 
 
 def test_two_counts_of_workers_give_no_law():
-    text = told(find(*study(counts=(1, 2))), "Scaling")
+    text = told(analyse(*study(counts=(1, 2))), "Scaling")
     assert "No scaling law is fitted: it needs at least three worker counts" in text
 
 
 def test_no_done_run_means_that_nothing_is_concluded():
-    (only,) = summary(find(*frames([run_row("a", status="planned")], [])))
+    (only,) = summary(analyse(*frames([run_row("a", status="planned")], [])))
     assert "nothing to conclude" in only.text
 
 
@@ -143,14 +143,16 @@ def test_what_is_to_be_doubted_is_said(change, words):
     runs, epochs = study()
     for name, value in change.items():
         runs[name] = [value if i < 3 else one for i, one in enumerate(runs[name])]
-    assert words in told(find(runs, epochs), "To doubt")
+    assert words in told(analyse(runs, epochs), "To doubt")
 
 
 def test_settings_that_were_run_once_and_energies_in_doubt_are_counted():
     runs, epochs = study()
     epochs.loc[epochs["run_id"] == runs["run_id"][0], "energy_verdict"] = "suspect"
     once = runs["repeat"] == 0
-    text = told(find(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])]), "To doubt")
+    text = told(
+        analyse(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])]), "To doubt"
+    )
     assert "The energy of 1 run is suspect" in text
     assert "9 of 9 settings were run once" in text
     assert "kept apart" in text
@@ -161,7 +163,7 @@ def test_the_stored_reasons_of_doubt_are_told_and_no_others():
     of_run = epochs["run_id"] == runs["run_id"][0]
     epochs.loc[of_run, "energy_verdict"] = "suspect"
     epochs.loc[of_run, "energy_reason"] = "measured elsewhere, not checked here"
-    text = told(find(runs, epochs), "To doubt")
+    text = told(analyse(runs, epochs), "To doubt")
     assert "The energy of 1 run is suspect: measured elsewhere, not checked here." in text
     assert "disagree" not in text
 
@@ -179,7 +181,7 @@ def test_at_most_three_laws_of_energy_are_told_each_with_its_cap_and_a_range_of_
 def test_a_recommendation_names_whose_it_is_and_that_it_was_measured_once():
     runs, epochs = study()
     once = runs["repeat"] == 0
-    findings = find(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])])
+    findings = analyse(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])])
     text = told(findings, "What to run")
     assert "an epoch (measured once)." in text
     assert "This setting has the least" in text
@@ -190,7 +192,7 @@ def test_no_topic_has_more_than_it_can_hold():
         models={f"model{i:02}": MIT["resnet50"] for i in range(MOST + 4)},
         counts=(2, 4, 8), caps=Caps({}, {}, {135.0: 6.0}, {135.0: 0.3}), clocks=False, repeats=2,
     )  # fmt: skip
-    sentences = pd.Series([one.topic for one in summary(find(made.runs, made.epochs))])
+    sentences = pd.Series([one.topic for one in summary(analyse(made.runs, made.epochs))])
     assert sentences.value_counts().max() == MOST + 1
 
 

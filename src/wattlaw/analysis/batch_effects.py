@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.comparisons import from_the_best
+from wattlaw.analysis.comparisons import compare_with_best
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.quality import direction
 from wattlaw.analysis.result import Result
@@ -74,7 +74,7 @@ class BatchQuality(Result):
 
 
 @dataclass(frozen=True)
-class QualityByBatch(Result):
+class QualityFindings(Result):
     """One finding per group of runs that learn alike."""
 
     rows_field = "rows"
@@ -100,7 +100,7 @@ def quality_by_batch(
     better: Mapping[str, str] | None = None,
     metric: str = "metric",
     margin: float = MARGIN,
-) -> QualityByBatch:
+) -> QualityFindings:
     """Find for each group of runs up to which global batch quality holds and where it falls.
 
     Parameters
@@ -118,7 +118,7 @@ def quality_by_batch(
 
     Returns
     -------
-    QualityByBatch
+    QualityFindings
         ``falls``: a batch and all that are larger are worse than the best with 95 % confidence,
         and their loss may exceed the margin. ``no fall seen``: the loss at the largest batch is
         within the margin with that confidence, and no run diverged from the best batch on.
@@ -148,7 +148,7 @@ def quality_by_batch(
         workload = str(group["workload"])
         found = given[workload] if workload in given else direction(group["metric_name"])
         rows.append(_of_group(group, runs, metric, found, margin))
-    return QualityByBatch(tuple(rows))
+    return QualityFindings(tuple(rows))
 
 
 def _of_group(
@@ -209,7 +209,7 @@ def _diverged(means: pd.DataFrame) -> str:
 def _compared(values: pd.Series, means: pd.DataFrame, better: str, margin: float) -> pd.DataFrame:
     sign = 1.0 if better == "higher" else -1.0
     samples = [sign * one.to_numpy(float) for _, one in values.groupby(level="global_batch")]
-    found = from_the_best(samples)
+    found = compare_with_best(samples)
     top = found.mean.max()
     apart = np.array([np.delete(found.mean, i).max() for i in range(len(samples))]) - found.mean
     holds = -found.low <= margin * abs(top)

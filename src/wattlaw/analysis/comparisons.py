@@ -21,7 +21,7 @@ _NODES = 64
 
 
 @dataclass(frozen=True)
-class FromTheBest:
+class BestComparison:
     """Distance of each mean from the best of the others, bigger being better.
 
     ``low`` and ``high`` bound mean_i - max over j != i of mean_j. Which of the means have a high
@@ -35,7 +35,7 @@ class FromTheBest:
     p_value: Floats
 
 
-def from_the_best(samples: Sequence[Floats]) -> FromTheBest:
+def compare_with_best(samples: Sequence[Floats]) -> BestComparison:
     """Compare each sample's mean with the best of the others.
 
     With s^2 the variance pooled over the k samples, n_i their sizes and d_j the 95 % quantile of
@@ -75,7 +75,7 @@ def from_the_best(samples: Sequence[Floats]) -> FromTheBest:
     high = -below.max(axis=0, initial=-np.inf, where=np.isfinite(below))
     candidates = high > 0
     low = np.minimum(0, below[:, candidates].min(axis=1))
-    return FromTheBest(mean, low, high, p_value)
+    return BestComparison(mean, low, high, p_value)
 
 
 def _greatest_below(d: float, load: Floats, freedom: int) -> float:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import optimize, stats
 
-from wattlaw.analysis.goodness import aicc, exceeds
+from wattlaw.analysis.goodness import aicc, f_test_p
 from wattlaw.analysis.levels import ERROR, LEVEL
 from wattlaw.analysis.result import Result
 from wattlaw.errors import Refused
@@ -165,14 +165,14 @@ class _Runs:
 
 
 @dataclass(frozen=True)
-class _Fit:
+class _FormFit:
     name: str
     parameters: Floats  # ln S_min or the like first; sigma is apart
     sigma: float
     log_likelihood: float
 
 
-def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _Fit:
+def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _FormFit:
     """Maximise the likelihood of a form, with one parameter fixed or none.
 
     Least squares are the maximum where nothing is censored, and otherwise the start of it.
@@ -211,7 +211,7 @@ def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _Fit
         best, log_sigma = found.x[:-1], float(found.x[-1])
     whole = start.copy()
     whole[free] = best
-    return _Fit(name, whole, math.exp(log_sigma), -loss(np.array([*best, log_sigma])))
+    return _FormFit(name, whole, math.exp(log_sigma), -loss(np.array([*best, log_sigma])))
 
 
 def _edges(data: _Runs) -> tuple[float, float]:
@@ -220,7 +220,7 @@ def _edges(data: _Runs) -> tuple[float, float]:
     return float(data.b.min()) - reach, float(data.b.max()) + reach
 
 
-def _lack_of_fit(data: _Runs, law: _Fit) -> tuple[float | None, float, float]:
+def _lack_of_fit(data: _Runs, law: _FormFit) -> tuple[float | None, float, float]:
     """Return p of the law against free means, and what profile intervals take from it.
 
     That is s^2 / (sum of squared residuals) and the degrees of freedom of s^2: of the residuals,
@@ -235,11 +235,11 @@ def _lack_of_fit(data: _Runs, law: _Fit) -> tuple[float | None, float, float]:
     lack, freedom = max(whole - pure, 0.0), batches - 2
     if pure <= data.n * _LEAST_SIGMA**2:
         return None, *usual
-    p_value = exceeds(lack, freedom, pure, data.n - batches)
+    p_value = f_test_p(lack, freedom, pure, data.n - batches)
     return p_value, *(usual if p_value >= ERROR else (lack / freedom / whole, freedom))
 
 
-def _end(data: _Runs, law: _Fit, at: int, edge: float, allowed: float) -> float | None:
+def _end(data: _Runs, law: _FormFit, at: int, edge: float, allowed: float) -> float | None:
     """Return where the deviance of parameter ``at`` passes what is allowed; None if not by edge."""
 
     def beyond(value: float) -> float:
@@ -252,7 +252,7 @@ def _end(data: _Runs, law: _Fit, at: int, edge: float, allowed: float) -> float 
     return float(optimize.brentq(beyond, best, edge, xtol=1e-6))
 
 
-def _table(fits: dict[str, _Fit], n: int) -> pd.DataFrame:
+def _table(fits: dict[str, _FormFit], n: int) -> pd.DataFrame:
     rows = []
     for name, fit in fits.items():
         k = len(fit.parameters) + 1

@@ -97,7 +97,7 @@ def energy_law(table: pd.DataFrame) -> EnergyLaw:
         No energy, energies that count different things, several workloads, hardware, caps or
         clocks, fewer than four settings, or GPU-hours that hardly differ.
     """
-    rows = measured(table, BY)
+    rows = with_energy(table, BY)
     points = rows.groupby(list(SETTINGS), dropna=False)[[HOURS, ENERGY]].mean()
     hours, energy = (points[name].to_numpy(float) for name in (HOURS, ENERGY))
     if len(points) < MIN_SETTINGS:
@@ -142,7 +142,7 @@ def energy_laws(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def measured(table: pd.DataFrame, alike: tuple[str, ...]) -> pd.DataFrame:
+def with_energy(table: pd.DataFrame, alike: tuple[str, ...]) -> pd.DataFrame:
     """Return the rows with energy and GPU-hours.
 
     Raises

@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 
-from wattlaw.analysis.groups import differing_options, setting_words
+from wattlaw.analysis.groups import differing_options, format_setting
 
 
 def facts(runs: pd.DataFrame) -> dict[str, str]:
@@ -50,7 +50,7 @@ def _options(done: pd.DataFrame) -> str:
     for workload, rows in done.groupby("workload"):
         differ = differing_options(rows["options"]) if rows["options"].nunique() > 1 else {}
         texts = sorted(differ) if differ else sorted(rows["options"].dropna().unique())
-        words = [said for text in texts if (said := setting_words("options", text))]
+        words = [said for text in texts if (said := format_setting("options", text))]
         told += [f"{workload}: {'; '.join(words)}"] if words else []
     return " | ".join(told)
 

@@ -6,8 +6,8 @@ from functools import cached_property
 import pandas as pd
 
 from wattlaw.analysis.advice.advice import Advice, advise
-from wattlaw.analysis.aggregate import aggregate, energy_words
-from wattlaw.analysis.batch_effects import QualityByBatch, quality_by_batch
+from wattlaw.analysis.aggregate import aggregate, join_energy_kinds
+from wattlaw.analysis.batch_effects import QualityFindings, quality_by_batch
 from wattlaw.analysis.caps.choice import best_limits
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.effects import limit_effects
@@ -18,12 +18,12 @@ from wattlaw.analysis.energy_laws import energy_laws
 from wattlaw.analysis.facts import facts, notes
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.groups import groups
-from wattlaw.analysis.laws.fits import Fits
-from wattlaw.analysis.metrics import HOUR_S, measured, of_all_samples, run_metrics
-from wattlaw.analysis.series import fit_series, scaling_series, telling
-from wattlaw.analysis.sites import Sites, find_sites
-from wattlaw.analysis.speedup import relative
-from wattlaw.analysis.targets import Targets, find_targets
+from wattlaw.analysis.laws.fits import SeriesFits
+from wattlaw.analysis.metrics import HOUR_S, measured_windows, run_metrics, with_sampled_utilisation
+from wattlaw.analysis.series import fit_series, scaling_series, varying_columns
+from wattlaw.analysis.sites import Sites, summarise_sites
+from wattlaw.analysis.speedup import speedups
+from wattlaw.analysis.targets import Targets, analyse_targets
 from wattlaw.errors import Refused
 
 #: How the best cap and clock of each setting are chosen.
@@ -41,12 +41,12 @@ class Findings:
     notes: tuple[str, ...]  # what runs noted, with how many said it
     runs: pd.DataFrame  # analysis.metrics.run_metrics
     epochs: pd.DataFrame  # as in the stores
-    cells: pd.DataFrame  # analysis.aggregate.aggregate
+    settings: pd.DataFrame  # analysis.aggregate.aggregate
     series: pd.DataFrame  # analysis.series.scaling_series
-    fits: Fits
-    relative: pd.DataFrame  # analysis.relative.relative
+    fits: SeriesFits
+    relative: pd.DataFrame  # analysis.speedups.speedups
     energy: str | None  # "cpu, estimated": scope and source of all energies; None without any
-    differing: tuple[str, ...]  # settings beside GPUs and batch in which the runs differ
+    varying_settings: tuple[str, ...]  # settings beside GPUs and batch in which the runs differ
     statistics: pd.DataFrame | None  # of the telemetry, store.statistics
     joint: pd.DataFrame | None  # run_id, sm_bin, mem_bin, samples
     comparisons: tuple[tuple[str, LimitComparison], ...]  # by family
@@ -56,7 +56,7 @@ class Findings:
     factor_model: FactorModel | None
     factor_refusal: str | None
     factor_drift: pd.DataFrame  # analysis.energy_factor.factor_drift
-    quality: QualityByBatch
+    quality: QualityFindings
     targets: Targets | None  # where a target quality is given
     totals: pd.DataFrame  # what all runs took: _totals
     footprint: Footprint | None
@@ -71,7 +71,7 @@ class Findings:
     def best_limits(self) -> pd.DataFrame:
         """Return ``analysis.caps.choice.best_limits`` by ``limit_kind`` and ``rule``."""
         found = [
-            best_limits(self.runs, kind, rule).assign(limit_kind=kind, rule=rule.words)
+            best_limits(self.runs, kind, rule).assign(limit_kind=kind, rule=rule.description)
             for kind in LIMITS
             for rule in RULES
         ]
@@ -98,13 +98,13 @@ class Findings:
         return tuple(advice), tuple(refused)
 
 
-def find(
+def analyse(
     runs: pd.DataFrame,
     epochs: pd.DataFrame,
     *,
     statistics: pd.DataFrame | None = None,
     joint: pd.DataFrame | None = None,
-    spans: pd.DataFrame | None = None,
+    accounting_windows: pd.DataFrame | None = None,
     footprint: Footprint | None = None,
     reference: int | None = None,
     target: float | None = None,
@@ -117,7 +117,7 @@ def find(
         Of ``store.schema``.
     statistics, joint
         Of ``store.statistics``, where there is telemetry of GPUs.
-    spans
+    accounting_windows
         Of ``report.accounting_window``, to compare with the energies of a scheduler's accounting.
     footprint
         What a kWh and a GPU-hour cost and emit.
@@ -126,7 +126,7 @@ def find(
     target
         Quality that the runs are to reach, in the unit of their metric.
     """
-    table = of_all_samples(run_metrics(runs, epochs), statistics)
+    table = with_sampled_utilisation(run_metrics(runs, epochs), statistics)
     series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
@@ -140,12 +140,12 @@ def find(
         notes=notes(runs),
         runs=table,
         epochs=epochs,
-        cells=aggregate(table),
+        settings=aggregate(table),
         series=series,
         fits=fit_series(series),
-        relative=relative(series, reference),
-        energy=energy_words(table.loc[table["energy_per_epoch_j"].notna(), "energy_is"]),
-        differing=tuple(telling(table)),
+        speedups=speedups(series, reference),
+        energy=join_energy_kinds(table.loc[table["energy_per_epoch_j"].notna(), "energy_is"]),
+        varying_settings=tuple(varying_columns(table)),
         statistics=statistics,
         joint=joint,
         comparisons=compared,
@@ -159,10 +159,10 @@ def find(
         factor_refusal=model_refusal,
         factor_drift=factor_drift(table),
         quality=quality_by_batch(table),
-        targets=None if target is None else find_targets(table, epochs, target),
+        targets=None if target is None else analyse_targets(table, epochs, target),
         totals=_totals(table, footprint),
         footprint=footprint,
-        sites=find_sites(table, runs, epochs, spans),
+        sites=summarise_sites(table, runs, epochs, accounting_windows),
     )
 
 
@@ -171,7 +171,7 @@ def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) ->
     left = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
     own = epochs[epochs["run_id"].isin(left["run_id"]) & (epochs["phase"] == "train")]
     warm = own[~own["warmup"].astype(bool)]
-    timed = measured(own)
+    timed = measured_windows(own)
     known = timed[timed["duration_s"].notna()]
     reason = pd.Series("no training window", index=left.index)
     for windows, words in (

@@ -24,11 +24,11 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[Group, pd.D
 
 def group_label(group: Mapping[str, Any]) -> str:
     """Return a group in words, the workload in front: ``resnet50, local batch 256, 200 W``."""
-    words = [setting_words(name, value) for name, value in group.items() if value is not None]
+    words = [format_setting(name, value) for name, value in group.items() if value is not None]
     return ", ".join(word for word in words if word)
 
 
-def setting_words(name: str, value: Any) -> str:
+def format_setting(name: str, value: Any) -> str:
     """Return one setting in words; empty where there is none.
 
     ``value`` of ``options`` and ``train`` is JSON, of which ``differing_options`` keeps what

@@ -76,7 +76,7 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     kept = done[[*_KEPT, *(name for name in SETTINGS if name not in _KEPT)]]
     kept = kept.assign(train=_train(kept["train"]))
     training = epochs[epochs["phase"] == "train"]
-    timed = _phase(measured(training))
+    timed = _phase(measured_windows(training))
     timed = timed[timed["epoch_time_s"] > 0]
     judged = epochs[epochs["phase"] == "evaluate"]
     evaluated = _phase(judged[~judged["interrupted"].astype(bool)])[
@@ -92,7 +92,7 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     return _derived(table).sort_values([*_SORT, "run_id"], ignore_index=True)
 
 
-def measured(windows: pd.DataFrame) -> pd.DataFrame:
+def measured_windows(windows: pd.DataFrame) -> pd.DataFrame:
     """Return the windows that tell what an epoch takes.
 
     Those of warm-up do not, nor parts of an epoch that was cut, nor the first after a run went on,
@@ -101,7 +101,7 @@ def measured(windows: pd.DataFrame) -> pd.DataFrame:
     return windows[~(windows["warmup"].astype(bool) | windows["interrupted"].astype(bool))]
 
 
-def of_all_samples(table: pd.DataFrame, statistics: pd.DataFrame | None) -> pd.DataFrame:
+def with_sampled_utilisation(table: pd.DataFrame, statistics: pd.DataFrame | None) -> pd.DataFrame:
     """Return ``table`` with the utilisation of those runs whose telemetry was gone through.
 
     ``statistics`` are of ``store.statistics``; its rows of a whole run (``part`` is ``run``) are of

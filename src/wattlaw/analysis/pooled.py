@@ -19,16 +19,16 @@ Key = TypeVar("Key", bound=Hashable)
 class Pooled(Generic[Key]):
     """Means of samples, and the variance that they share.
 
-    ``freedom`` is 0 where nothing tells how sure a mean is: without repeats, or where repeats are
-    ``alike``, the same up to rounding (a replay, a simulation, a clock that is too coarse). That
-    is no proof of certainty, so there is no variance then.
+    ``freedom`` is 0, and there is no variance, without repeats and where repeats are ``identical``
+    up to rounding (a replay, a simulation, a coarse clock): identical repeats do not prove that
+    the mean is certain.
     """
 
     means: Mapping[Key, float]
     sizes: Mapping[Key, int]
     variance: float  # missing without freedom
     freedom: int
-    alike: bool
+    identical: bool
 
     def contrast(self, weights: Mapping[Key, float]) -> tuple[float, float]:
         """Return the sum of weights times means, and its standard error: missing without freedom.

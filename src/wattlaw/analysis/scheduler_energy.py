@@ -48,7 +48,7 @@ def scheduler_energy(
     table: pd.DataFrame,
     runs: pd.DataFrame,
     epochs: pd.DataFrame,
-    spans: pd.DataFrame | None = None,
+    accounting_windows: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Return the runs that have an energy by the scheduler's accounting, with ours.
 
@@ -58,7 +58,7 @@ def scheduler_energy(
         Of ``metrics.run_metrics``.
     runs, epochs
         Of ``store.schema``.
-    spans
+    accounting_windows
         Of ``report.accounting_window.read_accounting_windows``, where telemetry was read.
 
     Returns
@@ -86,12 +86,12 @@ def scheduler_energy(
     found = table.loc[table["run_id"].isin(site.index), ["run_id", *SETTINGS]]
     found = found.join(site, on="run_id").set_index("run_id")
     of_windows = _energy(_in_time(epochs, found))
-    of_span, covered = of_windows.iloc[:0], pd.Series(dtype=float)
-    if spans is not None:
-        own = spans[spans["run_id"].isin(found.index)]
-        of_span, covered = _energy(own), _covered(own, found)
-    same = found.index.isin(of_span.index[of_span["ours_j"].notna()])
-    ours = pd.concat([of_span.loc[found.index[same]], of_windows.reindex(found.index[~same])])
+    of_accounting, covered = of_windows.iloc[:0], pd.Series(dtype=float)
+    if accounting_windows is not None:
+        own = accounting_windows[accounting_windows["run_id"].isin(found.index)]
+        of_accounting, covered = _energy(own), _covered(own, found)
+    same = found.index.isin(of_accounting.index[of_accounting["ours_j"].notna()])
+    ours = pd.concat([of_accounting.loc[found.index[same]], of_windows.reindex(found.index[~same])])
     found = found.join(ours).assign(
         same_time=same, covered=covered.reindex(found.index).where(same)
     )
@@ -154,12 +154,12 @@ def _energy(windows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _covered(spans: pd.DataFrame, found: pd.DataFrame) -> pd.Series:
+def _covered(accounting_windows: pd.DataFrame, found: pd.DataFrame) -> pd.Series:
     """Return the share of the accounting's time with telemetry, the mean over its nodes."""
-    by_run = spans.groupby("run_id")
+    by_run = accounting_windows.groupby("run_id")
     start, end = (pd.to_datetime(found[name], utc=True) for name in _MOMENTS)
-    span_s = (end - start).dt.total_seconds()
+    accounted_s = (end - start).dt.total_seconds()
     named = found["node_names"].map(lambda names: 0 if names is None else len(names))
     seen = by_run.size()
     nodes = seen.where(seen > named.reindex(seen.index), named)
-    return by_run["duration_s"].sum() / (nodes * span_s)
+    return by_run["duration_s"].sum() / (nodes * accounted_s)

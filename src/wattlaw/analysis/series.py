@@ -12,7 +12,7 @@ import pandas as pd
 
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, group_label
-from wattlaw.analysis.laws.fits import Fits, fit_groups
+from wattlaw.analysis.laws.fits import SeriesFits, fit_groups
 
 RULES = ("global_batch", "local_batch")
 ENERGY = "energy_per_epoch_j"
@@ -48,7 +48,7 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     if not parts:
         return table.iloc[:0].assign(**dict.fromkeys(_ADDED, ""))
     series = pd.concat(parts, ignore_index=True)
-    names = telling(series)
+    names = varying_columns(series)
     series["series"] = _labels(series, names)
     series["family"] = _labels(series, [name for name in names if name not in LIMITS])
     return series
@@ -59,15 +59,15 @@ def _wide(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:
     return [one for _, one in rows[counts >= least].groupby(by, dropna=False, sort=True)]
 
 
-def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> Fits:
+def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> SeriesFits:
     """Fit a law of the column ``y`` to each series of ``scaling_series``.
 
     A group says workload, the batch rule with its value, whatever else differs in the table, and
     caps and clocks that are set; a law of energy also says what the energy is.
     """
     if series.empty:
-        return Fits(())
-    names = [name for name in telling(series) if name != "workload"]
+        return SeriesFits(())
+    names = [name for name in varying_columns(series) if name != "workload"]
     energy = ["energy_is"] if y == ENERGY else []
     fits = []
     for rule in (*RULES, "unknown_batch"):
@@ -78,10 +78,10 @@ def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> Fits:
             others = [*names, "fraction_per_gpu"] if grows else names
             others = [name for name in others if not (grows and name == "dataset_fraction")]
             fits.append(fit_groups(rows, "gpus", y, ["workload", *batch, *others, *energy]))
-    return Fits(tuple(row for found in fits for row in found.rows))
+    return SeriesFits(tuple(row for found in fits for row in found.rows))
 
 
-def telling(series: pd.DataFrame) -> list[str]:
+def varying_columns(series: pd.DataFrame) -> list[str]:
     """Return the columns beside GPUs and batch that differ, and caps and clocks that are set."""
     return [
         name

@@ -15,7 +15,7 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-def relative(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame:
+def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame:
     """Return each series of ``scaling_series`` relative to one of its GPU counts.
 
     Parameters

@@ -28,7 +28,7 @@ class Targets:
     refusals: tuple[tuple[Group, str], ...]
 
 
-def find_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> Targets:
+def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> Targets:
     """Return time and energy to ``target`` by setting, and epochs to it by global batch.
 
     Parameters

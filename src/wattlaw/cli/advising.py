@@ -9,9 +9,16 @@ from rich.table import Table
 
 from wattlaw.analysis.advice import advice
 from wattlaw.analysis.advice.doubling import Doubling
+from wattlaw.analysis.advice.formatting import (
+    ENERGY_UNITS,
+    TIME_UNITS,
+    describe_setting,
+    format_number,
+    format_quantity,
+    with_unit,
+)
 from wattlaw.analysis.advice.option import Option
-from wattlaw.analysis.advice.words import ENERGY, TIME, amount, number, setting_words, told
-from wattlaw.analysis.caps.limits import limit_words
+from wattlaw.analysis.caps.limits import format_limit
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.cli.console import Console
 from wattlaw.cli.footprints import footprint_of
@@ -66,11 +73,11 @@ def _words(found: advice.Advice) -> list[str]:
     if option is None:
         lines = [f"Nothing to recommend for {found.workload}: {found.reason}"]
         if found.nearest is not None:
-            lines.append(f"Nearest: {setting_words(found.nearest, found.worker)}.")
+            lines.append(f"Nearest: {describe_setting(found.nearest, found.worker)}.")
             lines.append(_takes(found, found.nearest))
         return [*lines, f"Counted: {found.counted}."]
     return [
-        f"Run {found.workload} on {setting_words(option, found.worker)}.",
+        f"Run {found.workload} on {describe_setting(option, found.worker)}.",
         _takes(found, option),
         found.reason,
         _doubling(found.next_doubling, found),
@@ -80,10 +87,10 @@ def _words(found: advice.Advice) -> list[str]:
 
 def _takes(found: advice.Advice, option: Option) -> str:
     many = option.epochs.mean != 1
-    words = [told(option.train_time_s, TIME)]
+    words = [with_unit(option.train_time_s, TIME_UNITS)]
     if option.train_energy_j is not None:
-        words.append(told(option.train_energy_j, ENERGY))
-    words.append(amount(option.gpu_hours, f"{found.worker}-hours"))
+        words.append(with_unit(option.train_energy_j, ENERGY_UNITS))
+    words.append(format_quantity(option.gpu_hours, f"{found.worker}-hours"))
     words += [text for text in _spent(found, option).values() if text]
     interval = "95 % intervals in brackets" if option.train_time_s.interval else "no intervals"
     by = _by(found)
@@ -104,7 +111,8 @@ def _spent(found: advice.Advice, option: Option) -> dict[str, str]:
     said = {"cost": currency, "co2_kg": "kg CO2e"}
     amounts = {name: getattr(option, name) for name in said}
     return {
-        name: "" if spent is None else amount(spent, said[name]) for name, spent in amounts.items()
+        name: "" if spent is None else format_quantity(spent, said[name])
+        for name, spent in amounts.items()
     }
 
 
@@ -119,13 +127,13 @@ def _doubling(doubling: Doubling | None, found: advice.Advice) -> str:
     words = (
         f"Twice as many {found.worker}s ({option.gpus}, same {doubling.rule.replace('_', ' ')}, "
         f"{_by(found) if option.measured else 'by the law'}) take {doubling.time_ratio:.2f} times "
-        f"the time ({told(abs(saved), TIME)} {'less' if saved >= 0 else 'more'})"
+        f"the time ({with_unit(abs(saved), TIME_UNITS)} {'less' if saved >= 0 else 'more'})"
     )
     if doubling.energy_ratio is not None and option.train_energy_j and base.train_energy_j:
         more = option.train_energy_j.mean - base.train_energy_j.mean
         words += (
-            f" and {doubling.energy_ratio:.2f} times the energy ({told(abs(more), ENERGY)} "
-            f"{'more' if more >= 0 else 'less'})"
+            f" and {doubling.energy_ratio:.2f} times the energy "
+            f"({with_unit(abs(more), ENERGY_UNITS)} {'more' if more >= 0 else 'less'})"
         )
     hours = option.gpu_hours.mean - base.gpu_hours.mean
     return f"{words}, {hours:+,.3g} {found.worker}-hours."
@@ -176,20 +184,20 @@ def _columns(found: advice.Advice) -> dict[str, Callable[[Option], str]]:
     def mean(name: str) -> Callable[[Option], str]:
         def cell(one: Option) -> str:
             quantity = getattr(one, name)
-            return "-" if quantity is None else number(quantity.mean)
+            return "-" if quantity is None else format_number(quantity.mean)
 
         return cell
 
     return {
         "gpus": gpus,
-        "cap": lambda one: limit_words("power_limit_w", one.setting["power_limit_w"]),
-        "clock": lambda one: limit_words("clock_limit_mhz", one.setting["clock_limit_mhz"]),
+        "cap": lambda one: format_limit("power_limit_w", one.setting["power_limit_w"]),
+        "clock": lambda one: format_limit("clock_limit_mhz", one.setting["clock_limit_mhz"]),
         "batch": lambda one: str(one.setting["global_batch"] or "-"),
         "precision": lambda one: str(one.setting["precision"] or "-"),
         "hardware": lambda one: str(one.setting["hardware"] or "-"),
-        "time": lambda one: _tight(told(one.train_time_s, TIME)),
+        "time": lambda one: _tight(with_unit(one.train_time_s, TIME_UNITS)),
         "energy": lambda one: (
-            _tight(told(one.train_energy_j, ENERGY)) if one.train_energy_j else "-"
+            _tight(with_unit(one.train_energy_j, ENERGY_UNITS)) if one.train_energy_j else "-"
         ),
         "cost": mean("cost"),
         "kg CO2e": mean("co2_kg"),

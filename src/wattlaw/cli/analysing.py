@@ -11,9 +11,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from wattlaw.analysis.aggregate import aggregate
-from wattlaw.analysis.findings import find
+from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.groups import group_label
-from wattlaw.analysis.laws.fits import Fit, Fits, fit_groups
+from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits, fit_groups
 from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import ENERGY, fit_series, scaling_series
@@ -57,7 +57,7 @@ def fit(source: Sequence[Path], x: str, y: str, by: str | None, *, as_json: bool
     raise Refused(f"{source[0]}: no rows to fit (no runs done, or no series of several {x})")
 
 
-def _fits(source: Sequence[Path], x: str, y: str, by: list[str], *, series: bool) -> Fits:
+def _fits(source: Sequence[Path], x: str, y: str, by: list[str], *, series: bool) -> SeriesFits:
     if source[0].is_file():
         table = read_table(
             source[0], list(dict.fromkeys([x, y])), [n for n in by if n not in (x, y)]
@@ -102,9 +102,10 @@ def report(
     footprint = footprint_of(pue, grid, price, price_per_gpu_hour)
     runs, epochs = read_stores(stores)
     used, joint = read_telemetry(stores, runs)
-    findings = find(
-        runs, epochs, statistics=used, joint=joint, spans=read_accounting_windows(stores),
-        footprint=footprint, reference=chosen.reference, target=finite("--target", target),
+    findings = analyse(
+        runs, epochs, statistics=used, joint=joint,
+        accounting_windows=read_accounting_windows(stores), footprint=footprint,
+        reference=chosen.reference, target=finite("--target", target),
     )  # fmt: skip
     for_page, for_files = tee(charts(findings, chosen.study))
     write_report(findings, check_claims(findings), output, template, made=for_page)
@@ -142,7 +143,7 @@ def export(store: Path, table: str, output: Path, *, raw: bool = False) -> int:
     return 0
 
 
-def _show(fits: Fits) -> None:
+def _show(fits: SeriesFits) -> None:
     table = Table(title="t = alpha * N^-beta", title_justify="left", box=SIMPLE_HEAD)
     for name in ("series", "alpha", "beta", "SE", "95 % interval", "R²", "p", "n", "N",
                  "selected", "breakpoint"):  # fmt: skip
@@ -159,7 +160,7 @@ def _show(fits: Fits) -> None:
     console.print(table)
 
 
-def _cells(row: Fit, law: PowerLaw) -> list[str]:
+def _cells(row: SeriesFit, law: PowerLaw) -> list[str]:
     """Return a series in the table's columns: the intervals that a report should quote."""
     quoted = law.trusted
     low, high = quoted.beta_ci
@@ -178,7 +179,7 @@ def _cells(row: Fit, law: PowerLaw) -> list[str]:
     ]
 
 
-def _breakpoint_cell(row: Fit) -> str:
+def _breakpoint_cell(row: SeriesFit) -> str:
     if row.breakpoint is None:
         return "cannot tell" if row.breakpoint_p is None else "none seen"
     found = row.breakpoint

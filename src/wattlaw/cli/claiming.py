@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wattlaw.analysis.claims import CONTRADICTED, NOT_DECIDABLE, SUPPORTED, Claim, check_claims
-from wattlaw.analysis.findings import find
+from wattlaw.analysis.findings import analyse
 from wattlaw.cli.console import Console
 from wattlaw.cli.footprints import footprint_of
 from wattlaw.reference.published import SOURCES
@@ -26,7 +26,7 @@ def claims(
     ``pue`` and ``grid`` (g CO2e per kWh, or a region) are what the claim on carbon needs.
     """
     footprint = footprint_of(pue, grid, None, None)
-    found = check_claims(find(*read_stores(stores), footprint=footprint))
+    found = check_claims(analyse(*read_stores(stores), footprint=footprint))
     if as_json:
         print(json.dumps([claim.to_dict() for claim in found], allow_nan=False))
     else:

@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
+from wattlaw.analysis.advice.formatting import (
+    ENERGY_UNITS,
+    TIME_UNITS,
+    Units,
+    format_number,
+    format_quantity,
+    with_unit,
+)
 from wattlaw.analysis.advice.option import Quantity
-from wattlaw.analysis.advice.words import ENERGY, TIME, Units, amount, number, told
-from wattlaw.analysis.caps.limits import limit_words
+from wattlaw.analysis.caps.limits import format_limit
 from wattlaw.cli.console import Console
 from wattlaw.simulator.job import Job
 
@@ -75,30 +82,32 @@ def _takes(row: Row) -> list[str]:
     lines = [
         f"{gpus:,} GPU{'s' * (gpus > 1)} on {nodes:,} node{'s' * (nodes > 1)}, batch "
         f"{row['local_batch']:,} each ({row['global_batch']:,} in all), "
-        f"{limit_words('power_limit_w', row['power_limit_w'])}, "
-        f"{limit_words('clock_limit_mhz', row['clock_limit_mhz'])}",
-        f"An epoch takes {told(_quantity(row, 'epoch_time_s'), TIME)}, "
-        f"{told(_quantity(row, 'gpu_energy_per_epoch_j'), ENERGY)} of GPUs, "
-        f"{told(row['cpu_energy_per_epoch_j'], ENERGY)} of CPUs and "
-        f"{told(row['dram_energy_per_epoch_j'], ENERGY)} of DRAM, "
-        f"{number(row['samples_per_s'])} samples/s.",
+        f"{format_limit('power_limit_w', row['power_limit_w'])}, "
+        f"{format_limit('clock_limit_mhz', row['clock_limit_mhz'])}",
+        f"An epoch takes {with_unit(_quantity(row, 'epoch_time_s'), TIME_UNITS)}, "
+        f"{with_unit(_quantity(row, 'gpu_energy_per_epoch_j'), ENERGY_UNITS)} of GPUs, "
+        f"{with_unit(row['cpu_energy_per_epoch_j'], ENERGY_UNITS)} of CPUs and "
+        f"{with_unit(row['dram_energy_per_epoch_j'], ENERGY_UNITS)} of DRAM, "
+        f"{format_number(row['samples_per_s'])} samples/s.",
         f"{epochs:,} epoch{'s' * (epochs > 1)} take{'s' * (epochs == 1)} "
-        f"{told(row['train_time_s'], TIME)}, {told(row['energy_j'], ENERGY)} in all "
-        f"({told(row['gpu_energy_j'], ENERGY)} of GPUs), {number(row['gpu_hours'])} GPU-hours.",
-        f"A GPU draws {amount(_quantity(row, 'power_per_gpu_w'), 'W')} at "
+        f"{with_unit(row['train_time_s'], TIME_UNITS)}, {with_unit(row['energy_j'], ENERGY_UNITS)} "
+        f"in all ({with_unit(row['gpu_energy_j'], ENERGY_UNITS)} of GPUs), "
+        f"{format_number(row['gpu_hours'])} GPU-hours.",
+        f"A GPU draws {format_quantity(_quantity(row, 'power_per_gpu_w'), 'W')} at "
         f"{row['sm_clock_mhz']:,.0f} MHz; SMs are in use {100 * row['sm_util']:.0f} % of the time, "
         f"memory {100 * row['mem_util']:.0f} %.",
         f"What holds it: {_limit(row)}.",
     ]
     if row["eval_time_s"] is not None:
         lines.append(
-            f"Each evaluation takes {told(row['eval_time_s'], TIME)} and "
-            f"{told(row['eval_gpu_energy_j'], ENERGY)} of GPUs more."
+            f"Each evaluation takes {with_unit(row['eval_time_s'], TIME_UNITS)} and "
+            f"{with_unit(row['eval_gpu_energy_j'], ENERGY_UNITS)} of GPUs more."
         )
     if row["epochs_to_target"] is not None:
         lines.append(
-            f"To the target: {number(row['epochs_to_target'])} epochs, "
-            f"{told(row['time_to_target_s'], TIME)}, {told(row['energy_to_target_j'], ENERGY)}."
+            f"To the target: {format_number(row['epochs_to_target'])} epochs, "
+            f"{with_unit(row['time_to_target_s'], TIME_UNITS)}, "
+            f"{with_unit(row['energy_to_target_j'], ENERGY_UNITS)}."
         )
     return lines
 
@@ -121,12 +130,12 @@ def _parts(row: Row) -> list[str]:
         bar = "#" * round(_BAR * share)
         lines.append(f"  {what:<{_WORDS}} {_ms(row[part]):>9} {100 * share:5.1f} %  {bar}")
     if row["startup_s"]:
-        lines.append(f"  and {told(row['startup_s'], TIME)} at the start of each epoch")
+        lines.append(f"  and {with_unit(row['startup_s'], TIME_UNITS)} at the start of each epoch")
     return lines
 
 
 def _ms(seconds: float) -> str:
-    return f"{number(1e3 * seconds)} ms" if seconds < 10 else told(seconds, TIME)
+    return f"{format_number(1e3 * seconds)} ms" if seconds < 10 else with_unit(seconds, TIME_UNITS)
 
 
 def _sweep(rows: Sequence[Row]) -> Table:
@@ -161,7 +170,7 @@ def _told(name: str, units: Units, like: str = "") -> Column:
         return [
             "-"
             if row[name] is None
-            else told(_quantity(row, name), ((unit, factor, 0.0),)).replace(" to ", "-")
+            else with_unit(_quantity(row, name), ((unit, factor, 0.0),)).replace(" to ", "-")
             for row in rows
         ]
 
@@ -176,17 +185,17 @@ def _number(name: str, form: str) -> Column:
 _NOTHING = {"-", "uncapped", "free clock"}
 _COLUMNS: Mapping[str, Column] = {
     "GPUs": _number("gpus", ","),
-    "cap": _each(lambda row: limit_words("power_limit_w", row["power_limit_w"])),
-    "clock": _each(lambda row: limit_words("clock_limit_mhz", row["clock_limit_mhz"])),
+    "cap": _each(lambda row: format_limit("power_limit_w", row["power_limit_w"])),
+    "clock": _each(lambda row: format_limit("clock_limit_mhz", row["clock_limit_mhz"])),
     "batch": _number("global_batch", ","),
-    "epoch": _told("epoch_time_s", TIME),
+    "epoch": _told("epoch_time_s", TIME_UNITS),
     "speedup": _number("speedup", ".4g"),
     "efficiency": _number("parallel_efficiency", ".2g"),
     "beta": _number("beta", ".3f"),
-    "W per GPU": _each(lambda row: number(row["power_per_gpu_w"])),
-    "GPU energy": _told("gpu_energy_per_epoch_j", ENERGY, like="energy_per_epoch_j"),
-    "all energy": _told("energy_per_epoch_j", ENERGY),
-    "to target": _told("time_to_target_s", TIME),
-    "its energy": _told("energy_to_target_j", ENERGY),
+    "W per GPU": _each(lambda row: format_number(row["power_per_gpu_w"])),
+    "GPU energy": _told("gpu_energy_per_epoch_j", ENERGY_UNITS, like="energy_per_epoch_j"),
+    "all energy": _told("energy_per_epoch_j", ENERGY_UNITS),
+    "to target": _told("time_to_target_s", TIME_UNITS),
+    "its energy": _told("energy_to_target_j", ENERGY_UNITS),
     "held by": _each(_limit),
 }

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from wattlaw.analysis.advice.choice import Constraints, Decision, decide, pareto
+from wattlaw.analysis.advice.comparable_runs import SIMULATED, ComparableRuns, comparable_runs
 from wattlaw.analysis.advice.doubling import Doubling, next_doubling
 from wattlaw.analysis.advice.epochs import needed_epochs
-from wattlaw.analysis.advice.job import SIMULATED, Job, job_of
 from wattlaw.analysis.advice.measured import measured_options
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.advice.predicted import predicted_options
-from wattlaw.analysis.advice.warnings import warnings_of
+from wattlaw.analysis.advice.warnings import collect_warnings
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality, quality_by_batch
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.result import Result
@@ -65,7 +65,7 @@ def advise(
         The store's table of windows, for ``target``.
     workload
         Which one; runs of other jobs under its name are left out, with a warning
-        (``advice.job.job_of``).
+        (``advice.job.comparable_runs``).
     deadline_s, max_slowdown, energy_budget_j, max_gpus
         What to keep (``advice.choice.decide``). Time and energy are of training.
     epochs_to_train
@@ -94,14 +94,17 @@ def advise(
         A constraint that no number can keep.
     """
     constraints = Constraints(deadline_s, max_slowdown, energy_budget_j, max_gpus)
-    job = job_of(table, workload)
+    job = comparable_runs(table, workload)
     needed = needed_epochs(job, epochs, epochs_to_train, target)
     judged = quality_by_batch(job.rows).rows
-    measured = [_judged(one, judged, footprint) for one in measured_options(job, needed.of)]
+    measured = [
+        _judged(one, judged, footprint) for one in measured_options(job, needed.for_setting)
+    ]
     if not measured:
         raise Refused(f"no setting of {workload!r} has a time and the epochs to train")
     predicted = [
-        _judged(one, judged, footprint) for one in predicted_options(job, needed.of, max_gpus)
+        _judged(one, judged, footprint)
+        for one in predicted_options(job, needed.for_setting, max_gpus)
     ]
     near = [one for one in predicted if not one.extrapolates or max_gpus is not None]
     offered = [*measured, *near]
@@ -122,10 +125,10 @@ def advise(
         nearest=decision.nearest,
         pareto=tuple(pareto(sound or shown)),
         next_doubling=doubling,
-        counted=_counted(job, decision, needed.words, footprint),
+        counted=_counted(job, decision, needed.description, footprint),
         warnings=(
             *job.warnings, *needed.warnings,
-            *warnings_of(decision, measured, predicted, doubling, job, constraints),
+            *collect_warnings(decision, measured, predicted, doubling, job, constraints),
         ),
         worker=job.worker,
         simulated=bool((job.rows["launcher"] == SIMULATED).all()),
@@ -149,7 +152,9 @@ def _judged(option: Option, judged: Sequence[BatchQuality], footprint: Footprint
     return replace(option, quality_warnings=tuple(dict.fromkeys(found)), falls=falls)
 
 
-def _counted(job: Job, decision: Decision, epochs: str, footprint: Footprint | None) -> str:
+def _counted(
+    job: ComparableRuns, decision: Decision, epochs: str, footprint: Footprint | None
+) -> str:
     """Return in words what times, energies and costs count."""
     words = [f"{epochs}: training alone, without start-up"]
     option = decision.option or decision.nearest

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from wattlaw.analysis.advice.formatting import ENERGY_UNITS, TIME_UNITS, with_unit
 from wattlaw.analysis.advice.option import Option, Quantity
-from wattlaw.analysis.advice.words import ENERGY, TIME, told
 from wattlaw.errors import BadInput
 
 
@@ -184,9 +184,9 @@ def _kept(constraints: Constraints, worker: str) -> list[str]:
     """Return what is kept, in words that go on after "nothing" or "each"."""
     words = []
     if constraints.deadline_s is not None:
-        words.append(f"meets the deadline of {told(constraints.deadline_s, TIME)}")
+        words.append(f"meets the deadline of {with_unit(constraints.deadline_s, TIME_UNITS)}")
     if constraints.energy_budget_j is not None:
-        words.append(f"keeps within {told(constraints.energy_budget_j, ENERGY)}")
+        words.append(f"keeps within {with_unit(constraints.energy_budget_j, ENERGY_UNITS)}")
     if constraints.max_slowdown is not None:
         words.append(f"is at most {100 * constraints.max_slowdown:g} % slower than the fastest")
     if constraints.max_gpus is not None:

@@ -57,7 +57,7 @@ def next_doubling(option: Option, options: Sequence[Option]) -> Doubling | None:
             for one in options
             if one.gpus == 2 * option.gpus
             and option.setting[rule] is not None
-            and one.same_as(option, other, *_LEFT)
+            and one.matches(option, other, *_LEFT)
         ]
     # Without batches that are known, all else is the same.
     found += [
@@ -65,7 +65,7 @@ def next_doubling(option: Option, options: Sequence[Option]) -> Doubling | None:
         for one in options
         if one.gpus == 2 * option.gpus
         and option.setting["global_batch"] is None
-        and one.same_as(option, *_LEFT)
+        and one.matches(option, *_LEFT)
     ]
     return min(found, key=_order, default=None)
 

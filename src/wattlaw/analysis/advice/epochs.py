@@ -6,24 +6,24 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.advice.job import Job
+from wattlaw.analysis.advice.comparable_runs import ComparableRuns
 from wattlaw.analysis.advice.option import Quantity
 from wattlaw.analysis.to_target import time_to_target
 from wattlaw.errors import BadInput, Refused
 
 
 @dataclass(frozen=True)
-class Needed:
+class EpochsNeeded:
     """The epochs of a setting (None: not known), in words, and what to be warned of."""
 
-    of: Callable[[dict[str, Any]], Quantity | None]
-    words: str
+    for_setting: Callable[[dict[str, Any]], Quantity | None]
+    description: str
     warnings: tuple[str, ...]
 
 
 def needed_epochs(
-    job: Job, epochs: pd.DataFrame, asked: int | None, target: float | None
-) -> Needed:
+    job: ComparableRuns, epochs: pd.DataFrame, asked: int | None, target: float | None
+) -> EpochsNeeded:
     """Return the epochs to train.
 
     Without ``asked`` and ``target`` they are what most runs trained, of several the most.
@@ -56,12 +56,12 @@ def needed_epochs(
     return _fixed(most, (said,))
 
 
-def _fixed(count: int, warnings: tuple[str, ...]) -> Needed:
+def _fixed(count: int, warnings: tuple[str, ...]) -> EpochsNeeded:
     exactly = Quantity(float(count), float(count), float(count))
-    return Needed(lambda _: exactly, f"{count} epoch{'s' * (count > 1)}", warnings)
+    return EpochsNeeded(lambda _: exactly, f"{count} epoch{'s' * (count > 1)}", warnings)
 
 
-def _to_target(job: Job, epochs: pd.DataFrame, target: float) -> Needed:
+def _to_target(job: ComparableRuns, epochs: pd.DataFrame, target: float) -> EpochsNeeded:
     """Return the epochs that the runs of a global batch took to the target."""
     told = time_to_target(job.rows, epochs, target)
     told = told[told["global_batch"].notna()]
@@ -84,7 +84,7 @@ def _to_target(job: Job, epochs: pd.DataFrame, target: float) -> Needed:
     without = job.rows.loc[job.rows["global_batch"].isna(), "run_id"].nunique()
     if without:
         warnings.append(f"{without} runs without a known global batch are no candidates.")
-    return Needed(
+    return EpochsNeeded(
         lambda setting: by_batch.get(tuple(setting[name] for name in _LEARNS)),
         f"the epochs to a metric of {target:g}, by global batch",
         tuple(warnings),

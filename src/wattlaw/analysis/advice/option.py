@@ -96,7 +96,7 @@ class Option(Result):
         """Return GPUs x hours of all epochs."""
         return self.train_time_s.times(self.gpus / HOUR_S)
 
-    def same_as(self, other: "Option", *but: str) -> bool:
+    def matches(self, other: "Option", *but: str) -> bool:
         """Say whether all settings but these are those of another option."""
         return all(self.setting[name] == other.setting[name] for name in SETTING if name not in but)
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.advice.choice import Constraints, Decision
+from wattlaw.analysis.advice.comparable_runs import ENERGY, TIME, ComparableRuns
 from wattlaw.analysis.advice.doubling import Doubling
-from wattlaw.analysis.advice.job import ENERGY, TIME, Job
 from wattlaw.analysis.advice.option import SETTING, Option
 from wattlaw.analysis.advice.predicted import REACH
 from wattlaw.analysis.caps.choice import UNKNOWN, best_limit
@@ -15,12 +15,12 @@ from wattlaw.errors import Refused
 _MUCH = 0.05  # of the training's time, from which evaluation is worth a word
 
 
-def warnings_of(
+def collect_warnings(
     decision: Decision,
     measured: Sequence[Option],
     predicted: Sequence[Option],
     doubling: Doubling | None,
-    job: Job,
+    job: ComparableRuns,
     constraints: Constraints,
 ) -> list[str]:
     """Return the warnings, the gravest first."""
@@ -42,7 +42,7 @@ def warnings_of(
     return list(dict.fromkeys(said))
 
 
-def _of_option(option: Option, job: Job) -> Iterator[str]:
+def _of_option(option: Option, job: ComparableRuns) -> Iterator[str]:
     if option.extrapolates:
         yield (
             f"{option.gpus} {job.worker}s lie outside the measured range of "
@@ -67,12 +67,12 @@ def _of_option(option: Option, job: Job) -> Iterator[str]:
         )
 
 
-def _range(option: Option, job: Job) -> str:
+def _range(option: Option, job: ComparableRuns) -> str:
     least, most = option.law_range or (option.gpus, option.gpus)
     return f"{least} to {most} {job.worker}s"
 
 
-def _of_data(measured: Sequence[Option], job: Job, decision: Decision) -> Iterator[str]:
+def _of_data(measured: Sequence[Option], job: ComparableRuns, decision: Decision) -> Iterator[str]:
     if job.energy_is is None:
         yield (
             f"No energy was measured: this is advice by time and {job.worker}-hours, and says "
@@ -107,7 +107,7 @@ def _of_laws(
     decision: Decision,
     measured: Sequence[Option],
     predicted: Sequence[Option],
-    job: Job,
+    job: ComparableRuns,
     constraints: Constraints,
 ) -> Iterator[str]:
     most = max(one.gpus for one in measured)
@@ -124,7 +124,7 @@ def _of_laws(
         )
 
 
-def _rival_limits(option: Option, job: Job, constraints: Constraints) -> Iterator[str]:
+def _rival_limits(option: Option, job: ComparableRuns, constraints: Constraints) -> Iterator[str]:
     """Say where repeats do not tell that another cap or clock at the same setting is no better."""
     if constraints.deadline_s is not None or constraints.energy_budget_j is not None:
         return

@@ -11,8 +11,8 @@ from wattlaw.analysis.caps.limits import (
     Limit,
     at_limit,
     distinct_limits,
-    limit_words,
-    with_several,
+    format_limit,
+    with_several_limits,
 )
 from wattlaw.analysis.caps.rules import LeastEnergyWithin, Rule
 from wattlaw.analysis.groups import groups
@@ -129,7 +129,7 @@ def best_limit(
     saving, saving_ci = _change(energies, chosen)
     slower, slower_ci = _change(times, chosen)
     if not told:
-        verdict = ALIKE if any(one.alike for one in needed) else NO_REPEATS
+        verdict = ALIKE if any(one.identical for one in needed) else NO_REPEATS
     elif sure and not table["rival"].any():
         verdict = BEST
     else:
@@ -159,7 +159,7 @@ def best_limits(
     )
     rows: list[dict[str, Any]] = []
     needed = [name for name in ("limit", "time_s", "energy_j", "energy_is") if name in energies]
-    for group, wide in groups(energies.loc[with_several(table, names, limit).index], names):
+    for group, wide in groups(energies.loc[with_several_limits(table, names, limit).index], names):
         runs = wide[needed]
         try:
             found = best_limit(runs, rule, limit)
@@ -225,14 +225,14 @@ def _rivals(
 def _why(
     verdict: str, table: pd.DataFrame, chosen: int, rule: Rule, kind: Limit, *, sure: bool
 ) -> str:
-    name = limit_words(kind, table["limit"].iloc[chosen])
-    words = f"{name} has the {rule.words} of {len(table)} limits"
+    name = format_limit(kind, table["limit"].iloc[chosen])
+    words = f"{name} has the {rule.description} of {len(table)} limits"
     if verdict in (NO_REPEATS, ALIKE):
         return f"{words}; {verdict}: the data cannot tell how sure that is."
     if verdict == BEST:
         return f"{words}; no other may be better by more than {100 * TOLERANCE:g} %."
     doubts = []
-    rivals = [limit_words(kind, value) for value in table.loc[table["rival"], "limit"]]
+    rivals = [format_limit(kind, value) for value in table.loc[table["rival"], "limit"]]
     if rivals:
         doubts.append(f"{', '.join(rivals)} may be better by more than {100 * TOLERANCE:g} %")
     if not sure and rule.slowdown is not None:

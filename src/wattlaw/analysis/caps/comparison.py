@@ -20,10 +20,10 @@ from wattlaw.analysis.caps.limits import (
     Limit,
     at_limit,
     distinct_limits,
-    limit_words,
-    varied_alone,
+    format_limit,
+    varying_only,
 )
-from wattlaw.analysis.goodness import exceeds
+from wattlaw.analysis.goodness import f_test_p
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL, ROUNDING
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.analysis.levels import ERROR, LEVEL
@@ -153,7 +153,7 @@ def _telling_rows(
     for name in ("family", "rule"):
         if name in rows and rows[name].nunique() > 1:
             raise BadInput(f"compare_limits: rows of several values of {name}; give those of one")
-    rows = varied_alone(rows, limit)
+    rows = varying_only(rows, limit)
     rows = rows[rows[y].notna()].reset_index(drop=True)
     if (rows[y] <= 0).any() or (rows["gpus"] <= 0).any():
         raise BadInput(f"compare_limits: {y} and gpus must be above 0")
@@ -167,7 +167,7 @@ def _telling_rows(
         if counts >= MIN_DISTINCT:
             kept.append(one)
         else:
-            left_out.append(f"{limit_words(limit, value)}: {counts} GPU counts")
+            left_out.append(f"{format_limit(limit, value)}: {counts} GPU counts")
     if len(kept) < 2:
         said = f" ({', '.join(left_out)})" if left_out else ""
         raise Refused(
@@ -186,7 +186,7 @@ def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, Any, Any]:
     if own > 0 and repeats > 0:
         lack = max(float(model.ssr) - pure, 0.0)
         alike = pure <= len(logs) * ROUNDING**2  # repeats that tell nothing
-        if alike or exceeds(lack, own, pure, repeats) < POOLING_LEVEL:
+        if alike or f_test_p(lack, own, pure, repeats) < POOLING_LEVEL:
             means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
             for blocks in (True, False):
                 design = _design(means, limits, blocks=blocks)
@@ -265,10 +265,10 @@ def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit, margin: float) ->
     others = frame.iloc[1:]
     row = others.iloc[int(others["beta_difference"].abs().argmax())]
     most = (
-        f"at most {row['beta_difference']:+.3f} ({limit_words(limit, row['limit'])}; 90 % interval "
-        f"{row['beta_difference_low']:+.3f} to {row['beta_difference_high']:+.3f})"
+        f"at most {row['beta_difference']:+.3f} ({format_limit(limit, row['limit'])}; 90 % "
+        f"interval {row['beta_difference_low']:+.3f} to {row['beta_difference_high']:+.3f})"
     )
-    against = limit_words(limit, frame["limit"].iloc[0])
+    against = format_limit(limit, frame["limit"].iloc[0])
     if verdict == SAME:
         return f"The exponent is the same as {against} within {margin:g}: it differs by {most}."
     if verdict == DIFFERENT:

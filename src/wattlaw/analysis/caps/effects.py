@@ -11,8 +11,8 @@ from wattlaw.analysis.caps.limits import (
     Limit,
     at_limit,
     distinct_limits,
-    limit_words,
-    with_several,
+    format_limit,
+    with_several_limits,
 )
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.metrics import SETTINGS
@@ -63,7 +63,7 @@ def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.Dat
     if missing := {limit, TIME} - {*table.columns}:
         raise BadInput(f"limit_effects: no column {', '.join(sorted(missing))}")
     names = [name for name in (*_OF_SERIES, *SETTINGS) if name in table.columns and name != limit]
-    several = with_several(table, names, limit)
+    several = with_several_limits(table, names, limit)
     measured = [name for name in (limit, TIME, ENERGY, "energy_is") if name in table.columns]
     rows = [
         row
@@ -112,7 +112,7 @@ def _energies_are(rows: pd.DataFrame) -> list[str]:
 def _logs(rows: pd.DataFrame, column: str, limit: Limit) -> Floats:
     found = rows[column].dropna()
     if (found <= 0).any():
-        where = limit_words(limit, rows[limit].iloc[0])
+        where = format_limit(limit, rows[limit].iloc[0])
         raise BadInput(f"{column} at {where} is {found.min():g}; allowed: above 0")
     logs: Floats = np.log(found.to_numpy(float))
     return logs

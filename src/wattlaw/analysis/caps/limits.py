@@ -17,14 +17,14 @@ def other_limit(limit: Limit) -> Limit:
     return "clock_limit_mhz" if limit == "power_limit_w" else "power_limit_w"
 
 
-def limit_words(limit: Limit, value: float | None) -> str:
+def format_limit(limit: Limit, value: float | None) -> str:
     """Return ``200 W``, ``735 MHz`` or, of a missing value, ``uncapped``, ``free clock``."""
     if value is None or pd.isna(value):
         return FREE[limit]
     return f"{value:g} {UNITS[limit]}"
 
 
-def varied_alone(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
+def varying_only(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
     """Return the rows in which ``limit`` is the only limit that differs.
 
     Where the other limit differs too, the rows without it are kept, or where all have one, those
@@ -66,7 +66,7 @@ def without_limits(rows: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     return rows
 
 
-def with_several(table: pd.DataFrame, names: Sequence[str], limit: Limit) -> pd.DataFrame:
+def with_several_limits(table: pd.DataFrame, names: Sequence[str], limit: Limit) -> pd.DataFrame:
     """Return the rows of those settings (``names``) that have at least two values of ``limit``."""
     code = table[limit].fillna(-1.0).groupby([table[name] for name in names], dropna=False)
     return table[code.transform("nunique") > 1]

@@ -5,8 +5,8 @@ import json
 import pandas as pd
 
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality
-from wattlaw.analysis.claims.jobs import called_like
-from wattlaw.analysis.claims.verdicts import KIT, Case, Claim, Statement, Tested
+from wattlaw.analysis.claims.run_groups import matches_name
+from wattlaw.analysis.claims.verdicts import KIT, Case, Claim, ClaimDefinition, Tested
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
 from wattlaw.analysis.result import plain
@@ -39,12 +39,12 @@ def _falls_beyond(
     cases = [
         _case(row, batch)
         for row in findings.quality.rows
-        if called_like(str(row.group["workload"]), workload)
+        if matches_name(str(row.group["workload"]), workload)
         and row.group["dataset_fraction"] in (None, 1.0)
         and stage in (None, _stage(row))
     ]
     words = f"{workload}-{stage}" if stage else workload
-    return Statement(
+    return ClaimDefinition(
         name=f"{words}-quality-falls-beyond-{batch}",
         claim=f"The quality of {model} falls beyond a global batch of {batch}.",
         study=KIT,
@@ -57,7 +57,7 @@ def _falls_beyond(
             f"{words} trained to its end, with evaluation, at global batches up to and beyond "
             f"{batch}, repeated"
         ),
-    ).judged(cases)
+    ).evaluate(cases)
 
 
 def _case(row: BatchQuality, batch: int) -> Case:

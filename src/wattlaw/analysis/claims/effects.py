@@ -8,10 +8,16 @@ import pandas as pd
 import statsmodels.api as sm
 from scipy import special
 
-from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, limit_words, varied_alone
+from wattlaw.analysis.caps.limits import (
+    Limit,
+    at_limit,
+    distinct_limits,
+    format_limit,
+    varying_only,
+)
 from wattlaw.analysis.claims.verdicts import Effect
-from wattlaw.analysis.goodness import exceeds
-from wattlaw.analysis.laws import observations as seen
+from wattlaw.analysis.goodness import f_test_p
+from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.power_law import CONSTANTS, fit_power_law
 from wattlaw.analysis.levels import LEVEL
 from wattlaw.analysis.metrics import SETTINGS
@@ -32,7 +38,7 @@ _POOLED_FROM = 4
 _ALL_THE_SAME = "repeats are all the same, so nothing says what differs by chance"
 
 
-def measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
+def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
     """Return the rows that have ``y``.
 
     Raises
@@ -57,7 +63,7 @@ def exponent(rows: pd.DataFrame, y: str = TIME, x: str = "gpus") -> Effect:
     Refused
         ``y`` was not measured at three values of ``x``.
     """
-    found = measured(rows, y)
+    found = require_measured(rows, y)
     law = fit_power_law(found[x].to_numpy(float), found[y].to_numpy(float))
     if law.trusted.interval == "repeats" and law.beta_se_repeats is not None:
         return Effect(law.beta, law.beta_se_repeats, found[x].nunique() - 2)
@@ -79,12 +85,12 @@ def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float
     Refused
         Nothing was repeated, repeats are all the same, or a cell was not measured.
     """
-    found = measured(rows, y)
+    found = require_measured(rows, y)
     cells = _logs(found, y).groupby(found[by])
     logs = pool({cell: values.to_numpy(float) for cell, values in cells})
     if missing := [cell for cell in weights if cell not in logs.means]:
         raise Refused(f"{_WORDS.get(y, y)} was not measured at {by} {missing[0]}")
-    if logs.alike:
+    if logs.identical:
         raise Refused(_ALL_THE_SAME)
     if logs.freedom < 1:
         raise Refused("no repeats tell how sure a ratio is: measure at least two of each setting")
@@ -114,7 +120,7 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
     Refused
         No cell has both, too few runs to tell how sure the change is, or all repeats are the same.
     """
-    found = measured(rows, y)
+    found = require_measured(rows, y)
     treated, cell = treated[found.index], cell[found.index]
     both = treated.groupby(cell).transform("nunique") == 2
     if not both.any():
@@ -127,13 +133,13 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
     cells, freedom = len(each), len(own) - 2 * len(each)
     if freedom + cells < 2:
         raise Refused("a single pair of runs: measure repeats, or more GPU counts")
-    if (np.abs(np.append(own, each - each.mean())) <= seen.ROUNDING).all():
+    if (np.abs(np.append(own, each - each.mean())) <= obs.ROUNDING).all():
         raise Refused(_ALL_THE_SAME)
     within, mean = float(own @ own), float(each.mean())
     if cells < MIN_CELLS and freedom:
         which = "this setting" if cells == 1 else f"these {cells} settings"
         error = np.sqrt(within / freedom * (1 / weights).sum()) / cells
-        if error <= seen.ROUNDING:
+        if error <= obs.ROUNDING:
             raise Refused(_ALL_THE_SAME)
         return Effect(mean, float(error), freedom, f"at exactly {which}")
     alike = float(weights @ each / weights.sum())
@@ -146,12 +152,14 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
 
 def _interact(between: float, between_df: int, within: float, within_df: int) -> bool:
     """Say whether an F test finds that cells differ by more than their repeats; yes without any."""
-    if within_df < 1 or within <= within_df * seen.ROUNDING**2:
+    if within_df < 1 or within <= within_df * obs.ROUNDING**2:
         return True
-    return exceeds(between, between_df, within, within_df) < seen.POOLING_LEVEL
+    return f_test_p(between, between_df, within, within_df) < obs.POOLING_LEVEL
 
 
-def with_and_without(rows: pd.DataFrame, limit: Limit, value: float | None = None) -> pd.DataFrame:
+def limited_and_reference(
+    rows: pd.DataFrame, limit: Limit, value: float | None = None
+) -> pd.DataFrame:
     """Return the rows under a limit (the lowest, if not given) and those without it.
 
     Without means without any, or where none was run so, with the highest. The other limit does not
@@ -162,19 +170,19 @@ def with_and_without(rows: pd.DataFrame, limit: Limit, value: float | None = Non
     Refused
         The limit, or a higher one or none, was not run.
     """
-    alone = varied_alone(rows, limit)
+    alone = varying_only(rows, limit)
     limits = distinct_limits(alone[limit])
     reference, at = limits[0], limits[-1] if value is None else value
     if at not in limits or at == reference:
-        asked = "a lower limit" if value is None else limit_words(limit, value)
-        told = ", ".join(limit_words(limit, one) for one in limits)
+        asked = "a lower limit" if value is None else format_limit(limit, value)
+        told = ", ".join(format_limit(limit, one) for one in limits)
         raise Refused(f"no runs with {asked} beside a higher one or none (there: {told})")
     kinds = [at_limit(alone, limit, one).assign(limited=one == at) for one in (reference, at)]
     return pd.concat(kinds, ignore_index=True)
 
 
-def under_limit(rows: pd.DataFrame, y: str, limit: Limit) -> Effect:
-    """Return the change of ln y that the limit of ``with_and_without`` brings, all else the same.
+def change_under_limit(rows: pd.DataFrame, y: str, limit: Limit) -> Effect:
+    """Return the change of ln y under the limit of ``limited_and_reference``.
 
     Raises
     ------
@@ -204,11 +212,11 @@ def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
     Refused
         Fewer than three counts up to ``reach``, or none beyond.
     """
-    found = measured(rows, TIME)
+    found = require_measured(rows, TIME)
     counts = found["gpus"].to_numpy(float)
     distinct = np.unique(counts)
     within, beyond = distinct[distinct <= reach], distinct[distinct > reach]
-    if len(within) < seen.MIN_DISTINCT or not len(beyond):
+    if len(within) < obs.MIN_DISTINCT or not len(beyond):
         raise Refused(
             f"{len(within)} GPU counts up to {reach:g} and {len(beyond)} beyond: 3 and 1 are needed"
         )
@@ -218,7 +226,7 @@ def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
     repeated = law.lack_of_fit_p is not None
     if law.trusted.interval == "repeats" or (repeated and len(within) < _POOLED_FROM):
         return _beyond_means(
-            seen.observe(counts[before], np.exp(logs[before])), logs[last], distinct[-1]
+            obs.observe(counts[before], np.exp(logs[before])), logs[last], distinct[-1]
         )
     indicators = [(counts == count).astype(float) for count in beyond]
     design = np.column_stack([np.ones_like(counts), np.log(counts), *indicators])
@@ -228,12 +236,12 @@ def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
     return Effect(float(model.params[-1]), float(model.bse[-1]), float(model.df_resid))
 
 
-def _beyond_means(data: seen.Observations, logs: seen.Floats, count: float) -> Effect:
+def _beyond_means(data: obs.Observations, logs: obs.Floats, count: float) -> Effect:
     """Return how far the mean of ``logs`` at a count is from the law, by the scatter of counts."""
     model = sm.OLS(data.log_y, sm.add_constant(np.log(data.run_x))).fit()
     law = sm.add_constant(np.log(data.x)) @ model.params
     at = np.array([1.0, np.log(count)])
-    spread = seen.of_means(data, seen.squares(data, data.means - law), CONSTANTS)
+    spread = obs.noise_of_means(data, obs.sum_of_squares(data, data.means - law), CONSTANTS)
     leverage = float(at @ model.normalized_cov_params @ at)
     # A count's mean varies by what repeats share and by their noise over their number.
     own = spread.scale * spread.share + spread.within * (1 / len(logs) - spread.share)

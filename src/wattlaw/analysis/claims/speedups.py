@@ -5,15 +5,22 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from wattlaw.analysis.claims.cases import on_main, on_series
-from wattlaw.analysis.claims.effects import TIME, contrast, exponent, measured, ratio, scaled
+from wattlaw.analysis.claims.cases import cases_of_every_series, cases_of_main_series
+from wattlaw.analysis.claims.effects import (
+    TIME,
+    contrast,
+    exponent,
+    ratio,
+    require_measured,
+    scaled,
+)
 from wattlaw.analysis.claims.verdicts import (
     KIT,
     MIT,
     Check,
     Claim,
+    ClaimDefinition,
     Effect,
-    Statement,
     Within,
 )
 from wattlaw.analysis.findings import Findings
@@ -48,7 +55,7 @@ def _reaches(findings: Findings, workload: str, model: str, speedup: float) -> C
             raise Refused(_too_narrow(said, found, reach, FULL_RANGE))
         yield Within("speedup", said, found, least, show=ratio)
 
-    return Statement(
+    return ClaimDefinition(
         name=f"{workload}-speedup-{speedup:g}",
         claim=f"{model} gets {speedup:g} times as fast.",
         study=MIT,
@@ -58,7 +65,7 @@ def _reaches(findings: Findings, workload: str, model: str, speedup: float) -> C
             f"the study's whole range, a factor of {FULL_RANGE:g}"
         ),
         needs=f"{workload} at constant local batch from 2 GPUs up to 424, with repeats",
-    ).judged(on_main(findings, "local_batch", checks, workload))
+    ).evaluate(cases_of_main_series(findings, "local_batch", checks, workload))
 
 
 def cnn_speedup(findings: Findings) -> Claim:
@@ -74,7 +81,7 @@ def cnn_speedup(findings: Findings) -> Claim:
             raise Refused(_too_narrow(said, found, reach, needed))
         yield Within("speedup", said, found, low, high, ratio)
 
-    return Statement(
+    return ClaimDefinition(
         name="cnn-speedup-5-to-6",
         claim="The convolutional networks get 5 to 6 times as fast.",
         study=MIT,
@@ -84,12 +91,14 @@ def cnn_speedup(findings: Findings) -> Claim:
             f"factor of {PICTURED_RANGE:g}; less contradicts from a factor of {FULL_RANGE:g} on"
         ),
         needs="resnet50, vgg16 or inceptionv3 at constant local batch from 2 to 128 GPUs, repeated",
-    ).judged(on_main(findings, "local_batch", checks, "resnet50", "vgg16", "inception"))
+    ).evaluate(
+        cases_of_main_series(findings, "local_batch", checks, "resnet50", "vgg16", "inception")
+    )
 
 
 def _speedup(rows: pd.DataFrame) -> tuple[str, Effect, float]:
     """Return words, ln of the speedup of the largest count over the smallest, and their ratio."""
-    counts = measured(rows, TIME)["gpus"]
+    counts = require_measured(rows, TIME)["gpus"]
     low, high = int(counts.min()), int(counts.max())
     said = f"speedup from {low} to {high} GPUs"
     return said, contrast(rows, TIME, "gpus", {low: 1.0, high: -1.0}), high / low
@@ -108,13 +117,13 @@ def resnet50_near_linear(findings: Findings) -> Claim:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         yield Within("beta", "beta", exponent(rows), NEAR_LINEAR)
 
-    return Statement(
+    return ClaimDefinition(
         name="resnet50-near-linear",
         claim="ResNet50's speedup is near-linear at constant global batch.",
         study=KIT,
         criterion=f"beta of every series of constant global batch is at least {NEAR_LINEAR:g}",
         needs="resnet50 at a constant global batch on 3 or more GPU counts, with repeats",
-    ).judged(on_series(findings, "global_batch", checks, "resnet50"))
+    ).evaluate(cases_of_every_series(findings, "global_batch", checks, "resnet50"))
 
 
 def fourcastnet_ends_at_four(findings: Findings) -> Claim:
@@ -136,7 +145,7 @@ def fourcastnet_ends_at_four(findings: Findings) -> Claim:
             said = f"beta between {low} and {high} GPUs"
             yield Within(name, said, scaled(logs, 1 / math.log(high / low)), *bounds)
 
-    return Statement(
+    return ClaimDefinition(
         name="fourcastnet-not-past-4x",
         claim="FourCastNet scales near-linearly up to 4 times the GPUs and not past it.",
         study=KIT,
@@ -149,7 +158,7 @@ def fourcastnet_ends_at_four(findings: Findings) -> Claim:
             "fourcastnet at a constant global batch, repeated, on counts up to and beyond 4 times "
             "the smallest"
         ),
-    ).judged(on_series(findings, "global_batch", checks, "fourcastnet"))
+    ).evaluate(cases_of_every_series(findings, "global_batch", checks, "fourcastnet"))
 
 
 CLAIMS = (

@@ -67,7 +67,7 @@ class Check(Protocol):
     def verdict(self, support: float, contradict: float) -> str:
         """Return the verdict at these two levels."""
 
-    def words(self) -> str:
+    def evidence(self) -> str:
         """Return what was found, with numbers."""
 
     def numbers(self) -> Numbers:
@@ -82,7 +82,7 @@ class Within:
     """
 
     name: str  # of the number
-    said: str  # in words
+    label: str  # in words
     effect: Effect
     low: float = -math.inf
     high: float = math.inf
@@ -97,12 +97,12 @@ class Within:
         low, high = self.effect.bounds(contradict)
         return CONTRADICTED if low > self.high or high < self.low else NOT_DECIDABLE
 
-    def words(self) -> str:
+    def evidence(self) -> str:
         """Return the effect with its 90 % interval."""
         low, high = self.effect.bounds(ERROR)
         told = [self.shape.format(self.show(value)) for value in (self.effect.estimate, low, high)]
         about = f", {self.effect.about}" if self.effect.about else ""
-        return f"{self.said}: {told[0]} (90 % interval {told[1]} to {told[2]}{about})"
+        return f"{self.label}: {told[0]} (90 % interval {told[1]} to {told[2]}{about})"
 
     def numbers(self) -> Numbers:
         """Return the effect and its 90 % interval, as shown."""
@@ -124,9 +124,9 @@ class Outside:
         found = self.inside.verdict(contradict, support)
         return turned.get(found, found)
 
-    def words(self) -> str:
+    def evidence(self) -> str:
         """Return the effect with its 90 % interval."""
-        return self.inside.words()
+        return self.inside.evidence()
 
     def numbers(self) -> Numbers:
         """Return the effect and its 90 % interval, as shown."""
@@ -137,25 +137,25 @@ class Outside:
 class Tested:
     """What another analysis has tested: supported or not, else contradicted by a p value."""
 
-    said: str
+    label: str
     holds: bool
-    against_p: float | None = None  # of the test that contradicts; None where there is none
-    told: Mapping[str, Any] = field(default_factory=dict)
+    contradicting_p: float | None = None  # of the test that contradicts; None where there is none
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     def verdict(self, support: float, contradict: float) -> str:  # noqa: ARG002
         """Return the verdict at these two levels."""
         if self.holds:
             return SUPPORTED
-        against = self.against_p is not None and self.against_p < contradict
+        against = self.contradicting_p is not None and self.contradicting_p < contradict
         return CONTRADICTED if against else NOT_DECIDABLE
 
-    def words(self) -> str:
+    def evidence(self) -> str:
         """Return what was found."""
-        return self.said
+        return self.label
 
     def numbers(self) -> Numbers:
         """Return the numbers by name."""
-        return dict(self.told)
+        return dict(self.values)
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Claim(Result):
 
 
 @dataclass(frozen=True)
-class Statement:
+class ClaimDefinition:
     """A published finding, and the criterion for it.
 
     ``needs`` says what would have to be measured where nothing can be tested; ``remark`` is added
@@ -217,7 +217,7 @@ class Statement:
     about: Literal["every", "some"] = "every"
     remark: str = ""
 
-    def judged(self, cases: Sequence[Case]) -> Claim:
+    def evaluate(self, cases: Sequence[Case]) -> Claim:
         """Return the claim with the verdicts of the cases, and that of all together."""
         tests = max(1, sum(len(one.checks) for one in cases))
         levels = (ERROR, ERROR / tests) if self.about == "every" else (ERROR / tests, ERROR)
@@ -254,7 +254,7 @@ def _part(one: Case, support: float, contradict: float) -> WorkloadVerdict:
         )
     verdicts = [check.verdict(support, contradict) for check in one.checks]
     numbers = {name: value for check in one.checks for name, value in check.numbers().items()}
-    words = ", ".join(check.words() for check in one.checks)
+    words = ", ".join(check.evidence() for check in one.checks)
     counted = f"; {one.counted}" if one.counted else ""
     return WorkloadVerdict(
         one.workload, one.label, _overall(verdicts, "every"), words + counted, numbers

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from wattlaw.analysis.laws import observations as seen
+from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import (
     Floats,
     Interval,
@@ -88,7 +88,7 @@ def find_breakpoint(x: Sequence[float] | Floats, y: Sequence[float] | Floats) ->
     Refused
         A value is not above zero, or there are fewer than five distinct counts.
     """
-    return fit_breakpoint(seen.observe(x, y))[0]
+    return fit_breakpoint(obs.observe(x, y))[0]
 
 
 def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
@@ -108,7 +108,7 @@ def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
     units = units / np.sqrt((units**2).sum(axis=0))
     left = data.means * root[:, 0]
     left = left - base @ (base.T @ left)
-    total = seen.squares(data, left / root[:, 0])
+    total = obs.sum_of_squares(data, left / root[:, 0])
     if total == 0:
         return None, 1.0
     gains = np.minimum((units.T @ left) ** 2 / total, 1.0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.laws import observations as seen
+from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.curves import Curve, aicc, fit_curve
 from wattlaw.analysis.laws.families import LAWS, POWER
 from wattlaw.analysis.laws.observations import Floats, Observations
@@ -75,7 +75,7 @@ def select(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Selectio
     Refused
         A value is not above zero, or fewer than three distinct x are left.
     """
-    return selection(seen.observe(x, y))
+    return selection(obs.observe(x, y))
 
 
 def selection(data: Observations) -> Selection:
@@ -114,7 +114,7 @@ def selection(data: Observations) -> Selection:
 
 
 def _lacks(curve: Curve, data: Observations) -> bool:
-    p_value = seen.lack_of_fit(data, curve.between, curve.k - 1)
+    p_value = obs.lack_of_fit(data, curve.between, curve.k - 1)
     return p_value is not None and p_value < LACKING
 
 

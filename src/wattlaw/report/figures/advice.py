@@ -6,11 +6,11 @@ import altair as alt
 import pandas as pd
 
 from wattlaw.analysis.advice.advice import Advice
-from wattlaw.analysis.advice.job import job_of
+from wattlaw.analysis.advice.comparable_runs import comparable_runs
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.groups import setting_words
+from wattlaw.analysis.groups import format_setting
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.formatting import joules
 from wattlaw.report.figures.facets import MOST_PANELS, size_of
@@ -57,7 +57,7 @@ def _options(advice: Advice) -> list[Option]:
 
 def _table(findings: Findings, advice: Advice, size: float) -> pd.DataFrame:
     """Return time and energy of settings, in the order in which they are drawn."""
-    runs = job_of(findings.runs, advice.workload).rows
+    runs = comparable_runs(findings.runs, advice.workload).rows
     runs = runs[runs["energy_per_epoch_j"].notna()]
     names = ["epoch_time_s", "energy_per_epoch_j"]
     cells = runs.groupby(list(SETTINGS), dropna=False)[names].mean().reset_index(drop=True)
@@ -92,7 +92,7 @@ def _row(option: Option, size: float, line: str) -> dict[str, object]:
 
 def _label(option: Option) -> str:
     """Return workers, and cap and clock where there are any."""
-    limits = [setting_words(name, option.setting[name]) for name in LIMITS if option.setting[name]]
+    limits = [format_setting(name, option.setting[name]) for name in LIMITS if option.setting[name]]
     return ", ".join([str(option.gpus), *(word.replace(" ", "\u2009") for word in limits if word)])
 
 

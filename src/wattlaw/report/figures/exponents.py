@@ -8,8 +8,8 @@ import pandas as pd
 
 from wattlaw.analysis.caps.limits import FREE, LIMITS, Limit
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.groups import setting_words
-from wattlaw.analysis.laws.fits import Fit
+from wattlaw.analysis.groups import format_setting
+from wattlaw.analysis.laws.fits import SeriesFit
 from wattlaw.reference.published import published
 from wattlaw.report.figures.labels import short
 from wattlaw.report.figures.parts import POINT, across, compact, on, panel, picture
@@ -58,7 +58,7 @@ def exponents(findings: Findings) -> alt.ConcatChart | None:
     return picture(parts, 1, "Exponents beside the published ones", words, _WIDTH + 100)
 
 
-def _ours(fit: Fit) -> list[dict[str, Any]]:
+def _ours(fit: SeriesFit) -> list[dict[str, Any]]:
     """Return the row of a law whose data set does not grow."""
     if fit.law is None or fit.group.get("fraction_per_gpu") is not None:
         return []
@@ -88,5 +88,5 @@ def _theirs() -> list[dict[str, Any]]:
 
 
 def _name(workload: str, limits: Mapping[Limit, float | None]) -> str:
-    words = [setting_words(name, value) for name, value in limits.items() if value is not None]
+    words = [format_setting(name, value) for name, value in limits.items() if value is not None]
     return short(", ".join([workload, *(words or [FREE["power_limit_w"]])]), 36)

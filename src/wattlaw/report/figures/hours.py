@@ -85,7 +85,7 @@ def factor(findings: Findings) -> alt.ConcatChart | None:
 
 def _settings(findings: Findings) -> Arranged | None:
     """Return the settings with energy, uncapped ones where there are any, as the laws are."""
-    cells = findings.cells
+    cells = findings.settings
     cells = cells[cells["energy_per_epoch_j"].notna() & cells["energy_is"].notna()]
     free = cells[cells[list(LIMITS)].isna().all(axis=1)]
     rows = cells if free.empty else free

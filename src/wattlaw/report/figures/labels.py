@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.caps.limits import FREE
-from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, setting_words
+from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, format_setting
 from wattlaw.formatting import clean
 from wattlaw.report.theme import CHARACTER, PAGE
 
@@ -66,7 +66,7 @@ def _word(row: dict[Any, Any], name: str) -> str:
         return FREE[name]
     if name == "fraction_per_gpu":
         return "" if pd.isna(value) else "data grows with N"
-    return setting_words(name, value)
+    return format_setting(name, value)
 
 
 def lines_of(text: str, width: int = PAGE) -> list[str]:

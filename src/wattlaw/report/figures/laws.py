@@ -10,7 +10,7 @@ import pandas as pd
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
-from wattlaw.analysis.laws.fits import Fit
+from wattlaw.analysis.laws.fits import SeriesFit
 from wattlaw.report.figures.axes import workers_axis
 from wattlaw.report.figures.facets import arranged, beside, fixed_data, free, size_of
 from wattlaw.report.figures.labels import short_all
@@ -87,27 +87,27 @@ def alternatives(findings: Findings) -> alt.ConcatChart | None:
     return picture(panels, columns, title, words, columns * (width + 70))
 
 
-def _differs(fit: Fit) -> bool:
+def _differs(fit: SeriesFit) -> bool:
     other = fit.selection is not None and fit.selection.best.law != "power"
     return fit.law is not None and (other or fit.breakpoint is not None)
 
 
-def _limited(fit: Fit) -> bool:
+def _limited(fit: SeriesFit) -> bool:
     """Say whether a cap, a clock or growing data makes the series a special one."""
     return any(fit.group.get(name) is not None for name in (*LIMITS, "fraction_per_gpu"))
 
 
-def _name(fit: Fit) -> str:
+def _name(fit: SeriesFit) -> str:
     name = "power" if fit.selection is None else fit.selection.best.law
     return _NAMES.get(name, name)
 
 
-def _verdict(fit: Fit) -> str:
+def _verdict(fit: SeriesFit) -> str:
     bend = f"; breakpoints at {fit.breakpoint.at:g}" if fit.breakpoint else ""
     return f"selected: {_name(fit)}{bend}"
 
 
-def _layers(fit: Fit, rows: pd.DataFrame, width: int, looks: dict[str, Any]) -> Sequence[Any]:
+def _layers(fit: SeriesFit, rows: pd.DataFrame, width: int, looks: dict[str, Any]) -> Sequence[Any]:
     means = rows.groupby("gpus")["epoch_time_s"].mean().reset_index()
     means = means.rename(columns={"gpus": "at", "epoch_time_s": "mean"})
     parts = []

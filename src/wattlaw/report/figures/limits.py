@@ -6,7 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import Limit, limit_words, other_limit
+from wattlaw.analysis.caps.limits import Limit, format_limit, other_limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import plural
 from wattlaw.report.figures.energy import counted
@@ -42,8 +42,8 @@ def _effects(findings: Findings, kind: Limit, title: str) -> alt.ConcatChart | N
     panels = []
     for name in shown.panels:
         mine = shown.of(name, ratios)
-        steps = [limit_words(kind, value) for value in _falling(mine["limit"])]
-        mine = mine.assign(words=[limit_words(kind, value) for value in mine["limit"]])
+        steps = [format_limit(kind, value) for value in _falling(mine["limit"])]
+        mine = mine.assign(words=[format_limit(kind, value) for value in mine["limit"]])
         x = alt.X("words:N", title=_NAMES[kind], sort=steps, scale=alt.Scale(domain=steps),
                   axis=alt.Axis(labelAngle=0, labelOverlap="greedy"))  # fmt: skip
         heights = mine[["ratio", "low", "high"]].to_numpy(float).ravel()
@@ -102,7 +102,7 @@ def _dots(mine: pd.DataFrame, x: alt.X, y: alt.Y, looks: dict[str, Any]) -> list
 
 
 def _reference(rows: pd.DataFrame, kind: Limit) -> str:
-    words = {limit_words(kind, value) for value in rows["reference"]}
+    words = {format_limit(kind, value) for value in rows["reference"]}
     return f"100 %: {', '.join(sorted(words))}, at the same workers and batch"
 
 
@@ -125,7 +125,7 @@ def _exponents(findings: Findings, kind: Limit, title: str) -> alt.ConcatChart |
     panels = []
     for label, one in shown:
         table = one.limits[one.limits["beta"].notna()]
-        table = table.assign(words=[limit_words(kind, value) for value in table["limit"]])
+        table = table.assign(words=[format_limit(kind, value) for value in table["limit"]])
         middle = float(table["beta"].iloc[0])
         low, high = middle - one.margin, middle + one.margin
         ends = table[["beta", "beta_ci_low", "beta_ci_high"]].to_numpy(float).ravel()

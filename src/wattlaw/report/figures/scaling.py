@@ -107,7 +107,7 @@ def relative_to_reference(findings: Findings) -> tuple[Arranged, pd.DataFrame]:
     """Return the uncapped series, and their rows of ``findings.relative`` with panel and line."""
     shown = arranged(free(fixed_data(findings.series)))
     place = shown.rows[["series", "panel", "line"]].drop_duplicates("series")
-    return shown, findings.relative.merge(place, on="series")
+    return shown, findings.speedups.merge(place, on="series")
 
 
 def _ideal(table: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from wattlaw.analysis.caps.limits import LIMITS, limit_words
+from wattlaw.analysis.caps.limits import LIMITS, format_limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import known, number, with_interval
 from wattlaw.report.tables.measured import worker
@@ -54,5 +54,5 @@ def energy(findings: Findings) -> Iterator[str]:
 
 def _whose(row: dict[Any, Any]) -> str:
     """Return the workload, hardware and limits of a law."""
-    limits = [limit_words(kind, row[kind]) for kind in LIMITS if known(row[kind])]
+    limits = [format_limit(kind, row[kind]) for kind in LIMITS if known(row[kind])]
     return ", ".join([f"{row['workload']} on {row['hardware']}", *limits])

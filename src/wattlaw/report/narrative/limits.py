@@ -25,7 +25,7 @@ def limits(findings: Findings) -> Iterator[str]:
 def _effects(findings: Findings) -> Iterator[str]:
     """Tell what each limit does, over all workloads: the range of their medians."""
     rows = effects_by_workload(findings)
-    per = "workload and hardware" if "hardware" in findings.differing else "workload"
+    per = "workload and hardware" if "hardware" in findings.varying_settings else "workload"
     for kind, limit in dict.fromkeys((row["kind"], row["words"]) for row in rows):
         alike = [row for row in rows if (row["kind"], row["words"]) == (kind, limit)]
         against = " or ".join(dict.fromkeys(row["against"] for row in alike))
@@ -62,7 +62,7 @@ def _tally(compared: Sequence[LimitComparison], name: str) -> str:
 
 
 def _best(findings: Findings) -> Iterator[str]:
-    rule = LeastEnergyWithin().words
+    rule = LeastEnergyWithin().description
     rows = findings.best_limits
     rows = rows[(rows["rule"] == rule) & rows["verdict"].notna()]
     for kind, of_kind in rows.groupby("limit_kind"):

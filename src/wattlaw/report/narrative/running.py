@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.advice.advice import Advice
-from wattlaw.analysis.advice.words import ENERGY, TIME, told
-from wattlaw.analysis.caps.limits import LIMITS, limit_words
+from wattlaw.analysis.advice.formatting import ENERGY_UNITS, TIME_UNITS, with_unit
+from wattlaw.analysis.caps.limits import LIMITS, format_limit
 from wattlaw.analysis.findings import Findings
 
 #: How the warning begins that tells of variants left out.
@@ -19,9 +19,9 @@ def recommended(findings: Findings) -> Iterator[str]:
             yield f"{advice.workload}: nothing is recommended. {advice.reason}"
             continue
         words = f"{advice.workload}: {_setting(findings, advice)}: "
-        words += told(option.epoch_time_s, TIME)
+        words += with_unit(option.epoch_time_s, TIME_UNITS)
         if option.energy_j is not None:
-            words += f" and {told(option.energy_j, ENERGY)}"
+            words += f" and {with_unit(option.energy_j, ENERGY_UNITS)}"
         words += " an epoch" + (" (measured once)" if option.repeats == 1 else "")
         yield f"{words}.{_left_out(advice)}"
     of = len(findings.advice)
@@ -55,7 +55,9 @@ def _setting(findings: Findings, advice: Advice) -> str:
         return ""
     words = [f"{option.gpus} {advice.worker}{'s' if option.gpus > 1 else ''}"]
     words += [
-        limit_words(kind, option.setting[kind]) for kind in LIMITS if kind in findings.differing
+        format_limit(kind, option.setting[kind])
+        for kind in LIMITS
+        if kind in findings.varying_settings
     ]
     if option.setting["local_batch"] is not None:
         local, whole = option.setting["local_batch"], option.setting["global_batch"]
@@ -63,7 +65,7 @@ def _setting(findings: Findings, advice: Advice) -> str:
     words += [
         str(option.setting[name])
         for name in ("precision", "hardware")
-        if name in findings.differing and option.setting[name]
+        if name in findings.varying_settings and option.setting[name]
     ]
     return ", ".join(words)
 

@@ -6,7 +6,7 @@ import pandas as pd
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
-from wattlaw.analysis.laws.fits import Fit
+from wattlaw.analysis.laws.fits import SeriesFit
 from wattlaw.formatting import interval, number, percent, plural, with_interval
 from wattlaw.report.tables.measured import worker
 from wattlaw.report.tables.scaling import main_fits, relative_rows
@@ -34,7 +34,7 @@ def scaling(findings: Findings) -> Iterator[str]:
         )
 
 
-def _law(fit: Fit, noun: str) -> str:
+def _law(fit: SeriesFit, noun: str) -> str:
     law = fit.law
     if law is None:
         return ""
@@ -53,7 +53,7 @@ def _law(fit: Fit, noun: str) -> str:
     return sentence + "."
 
 
-def _speedup(findings: Findings, fit: Fit, noun: str) -> str:
+def _speedup(findings: Findings, fit: SeriesFit, noun: str) -> str:
     """Return the greatest speedup of a fit's series."""
     table = relative_rows(findings, fit)
     if table.empty:

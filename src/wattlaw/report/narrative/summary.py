@@ -93,12 +93,12 @@ def _doubts(findings: Findings) -> Iterator[str]:
         yield f"{count} of {plural(len(runs), 'run')} {has} no energy that counts."
     if runs["energy_is"].nunique() > 1:
         yield "Energies count different things and are kept apart: compare only what counts alike."
-    once = int((findings.cells["n"] == 1).sum())
+    once = int((findings.settings["n"] == 1).sum())
     if once:
         were = "was" if once == 1 else "were"
         yield (
-            f"{once} of {plural(len(findings.cells), 'setting')} {were} run once: nothing says how "
-            "sure their numbers are."
+            f"{once} of {plural(len(findings.settings), 'setting')} {were} run once: nothing says "
+            "how sure their numbers are."
         )
     simulated = runs["launcher"] == "simulated"
     if simulated.any():

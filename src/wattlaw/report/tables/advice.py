@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from wattlaw.analysis.advice.advice import Advice
 from wattlaw.analysis.advice.doubling import Doubling
+from wattlaw.analysis.advice.formatting import ENERGY_UNITS, TIME_UNITS, Units, format_quantity
 from wattlaw.analysis.advice.option import Option, Quantity
-from wattlaw.analysis.advice.words import ENERGY, TIME, Units, amount
-from wattlaw.analysis.caps.limits import LIMITS, Limit, limit_words
+from wattlaw.analysis.caps.limits import LIMITS, Limit, format_limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import NONE, number, percent, unit_of
 from wattlaw.report.tables.limits import KIND
@@ -56,8 +56,8 @@ def doublings(findings: Findings) -> Table | None:
     rows = [_Doubled(one, one.next_doubling) for one in findings.advice if one.next_doubling]
     options = [row.doubling.option for row in rows]
     doubled = [
-        _amounts("training", options, "train_time_s", TIME),
-        _amounts("energy of it", options, "train_energy_j", ENERGY),
+        _amounts("training", options, "train_time_s", TIME_UNITS),
+        _amounts("energy of it", options, "train_energy_j", ENERGY_UNITS),
     ]
     columns = [
         Column("workload", lambda one: one.advice.workload, numeric=False),
@@ -88,7 +88,7 @@ class _Doubled(NamedTuple):
 
 
 def _columns(findings: Findings, offers: Sequence[Offer]) -> list[Column]:
-    differ = [name for name in ("hardware", "precision") if name in findings.differing]
+    differ = [name for name in ("hardware", "precision") if name in findings.varying_settings]
     hours = Column(f"{worker(findings)}-hours", lambda one: number(one.option.gpu_hours.mean))
     # The page is narrow: where money and carbon are told, the hours behind them are not.
     footprint = any(one.advice.footprint for one in offers)
@@ -96,13 +96,13 @@ def _columns(findings: Findings, offers: Sequence[Offer]) -> list[Column]:
         Column("workload", lambda one: one.advice.workload, numeric=False),
         *(_setting(name) for name in differ),
         Column("N", lambda one: number(one.option.gpus)),
-        *(_limit(kind) for kind in LIMITS if kind in findings.differing),
+        *(_limit(kind) for kind in LIMITS if kind in findings.varying_settings),
         Column("batch", _batch),
-        _amounts("epoch", [one.option for one in offers], "epoch_time_s", TIME),
-        _amounts("its energy", [one.option for one in offers], "energy_j", ENERGY),
+        _amounts("epoch", [one.option for one in offers], "epoch_time_s", TIME_UNITS),
+        _amounts("its energy", [one.option for one in offers], "energy_j", ENERGY_UNITS),
         Column("epochs", lambda one: _count(one.option.epochs)),
-        _amounts("training", [one.option for one in offers], "train_time_s", TIME),
-        _amounts("energy of it", [one.option for one in offers], "train_energy_j", ENERGY),
+        _amounts("training", [one.option for one in offers], "train_time_s", TIME_UNITS),
+        _amounts("energy of it", [one.option for one in offers], "train_energy_j", ENERGY_UNITS),
         *([] if footprint else [hours]),
         Column("cost", lambda one: _footprint(one, "cost")),
         Column("kg CO2e", lambda one: _footprint(one, "co2_kg")),
@@ -124,8 +124,8 @@ def _amounts(heading: str, options: Sequence[Option], name: str, units: Units) -
             return NONE
         epochs = one.option.epochs
         if name.startswith("train_") and epochs.low in (None, epochs.high):
-            return amount(Quantity(quantity.mean / size), "").strip()
-        return amount(quantity.times(1 / size), "").replace("  ", " ").strip()
+            return format_quantity(Quantity(quantity.mean / size), "").strip()
+        return format_quantity(quantity.times(1 / size), "").replace("  ", " ").strip()
 
     return Column(f"{heading} ({unit})", cell)
 
@@ -142,12 +142,12 @@ def _setting(name: str) -> Column:
 
 def _limit(kind: Limit) -> Column:
     return Column(
-        KIND[kind], lambda one: limit_words(kind, one.option.setting[kind]), numeric=False
+        KIND[kind], lambda one: format_limit(kind, one.option.setting[kind]), numeric=False
     )
 
 
 def _count(quantity: Quantity) -> str:
-    return amount(quantity, "").replace("  ", " ").strip()
+    return format_quantity(quantity, "").replace("  ", " ").strip()
 
 
 def _known_by(option: Option) -> str:

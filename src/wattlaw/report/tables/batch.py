@@ -64,7 +64,7 @@ def label(findings: Findings, row: BatchQuality) -> str:
         value = row.group.get(name)
         told[name] = shorter.get(value) if isinstance(value, str) else None
     for name in ("hardware", "precision", "dataset_fraction"):
-        if name in findings.differing:
+        if name in findings.varying_settings:
             told[name] = row.group.get(name)
     if findings.runs["epochs_trained"].nunique() > 1:
         told["epochs_trained"] = row.group.get("epochs_trained")

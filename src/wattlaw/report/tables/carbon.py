@@ -1,6 +1,6 @@
 """What the measured runs took: GPU-hours, energy, carbon and money, with what was counted."""
 
-from wattlaw.analysis.advice.words import ENERGY
+from wattlaw.analysis.advice.formatting import ENERGY_UNITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import NONE, known, number, text, unit_of
 from wattlaw.report.tables.measured import worker
@@ -11,7 +11,7 @@ def totals(findings: Findings) -> Table | None:
     """Return the totals of the done runs by workload, hardware and kind of energy."""
     footprint = findings.footprint
     currency = footprint.currency if footprint else None
-    size, unit = unit_of(findings.totals["energy_j"], ENERGY)
+    size, unit = unit_of(findings.totals["energy_j"], ENERGY_UNITS)
     columns = [
         words("workload", "workload"),
         words("hardware", "hardware"),

@@ -102,7 +102,7 @@ def verdicts(findings: Findings) -> Table | None:
 
 def repeats(findings: Findings) -> Table | None:
     """Return how often settings were repeated."""
-    cells = findings.cells
+    cells = findings.settings
     counted = cells.groupby(["workload", "n"], as_index=False).size()
     columns = [
         words("workload", "workload"),

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from wattlaw.analysis.caps.limits import LIMITS, Limit, limit_words
+from wattlaw.analysis.caps.limits import LIMITS, Limit, format_limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import NONE, interval, joules, known, number, p_value, with_interval
 from wattlaw.report.tables.limits import KIND
@@ -158,7 +158,7 @@ def _limits(findings: Findings) -> list[Column]:
 def _limit(kind: Limit) -> Column:
     return Column(
         KIND[kind],
-        lambda row: limit_words(kind, row[kind] if known(row[kind]) else None),
+        lambda row: format_limit(kind, row[kind] if known(row[kind]) else None),
         numeric=False,
     )
 

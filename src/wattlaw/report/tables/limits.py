@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.caps.comparison import LimitComparison
-from wattlaw.analysis.caps.limits import LIMITS, limit_words
+from wattlaw.analysis.caps.limits import LIMITS, format_limit
 from wattlaw.analysis.caps.rules import LeastEnergyWithin
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import groups
@@ -32,7 +32,7 @@ def comparisons(findings: Findings) -> Table | None:
                 _most(one)["beta_difference_low"], _most(one)["beta_difference_high"], 2
             ),
         ),
-        Column("at", lambda one: limit_words(one[1].limit, _most(one)["limit"]), numeric=False),
+        Column("at", lambda one: format_limit(one[1].limit, _most(one)["limit"]), numeric=False),
         Column("margin", lambda one: number(one[1].margin)),
         Column("computed from", lambda one: one[1].basis, numeric=False),
     ]
@@ -65,7 +65,7 @@ def exponents_by_limit(findings: Findings) -> Table | None:
         Column("runs", lambda row: number(row["n"])),
     ]  # fmt: skip
     rows = [
-        {"family": label, "words": limit_words(one.limit, row["limit"]), **row}
+        {"family": label, "words": format_limit(one.limit, row["limit"]), **row}
         for label, one in findings.comparisons
         for row in one.limits.to_dict("records")
     ]
@@ -107,7 +107,7 @@ def effects_by_setting(findings: Findings) -> Table | None:
     rows = _changed(findings)
     columns = [
         *setting_columns(_others(findings)),
-        Column("limit", lambda row: limit_words(row["limit_kind"], row["limit"]), numeric=False),
+        Column("limit", lambda row: format_limit(row["limit_kind"], row["limit"]), numeric=False),
         Column("time", lambda row: change(row["time_ratio"])),
         Column("95 % interval", lambda row: _ratio_interval(row, "time")),
         Column("energy", lambda row: change(row["energy_ratio"])),
@@ -128,12 +128,12 @@ def effects_by_setting(findings: Findings) -> Table | None:
 
 def best(findings: Findings) -> Table | None:
     """Return the best limit of each setting that has several, under the rule of a small cost."""
-    rule = LeastEnergyWithin().words
+    rule = LeastEnergyWithin().description
     rows = findings.best_limits[findings.best_limits["rule"] == rule]
     columns = [
         *setting_columns(_others(findings)),
         Column("limit", lambda row: KIND[row["limit_kind"]], numeric=False),
-        Column("best", lambda row: limit_words(row["limit_kind"], row["limit"])
+        Column("best", lambda row: format_limit(row["limit_kind"], row["limit"])
                if known(row["verdict"]) else NONE, numeric=False),
         Column("how sure", lambda row: row["verdict"] if known(row["verdict"]) else "no choice",
                numeric=False),
@@ -167,8 +167,8 @@ def _by_workload(rows: pd.DataFrame) -> Iterator[dict[str, Any]]:
         if rows["hardware"].nunique() > 1:
             name += f", {group['hardware']}"
         row = {
-            "workload": name, "kind": kind, "limit": limit, "words": limit_words(kind, limit),
-            "against": ", ".join(limit_words(kind, one) for one in references),
+            "workload": name, "kind": kind, "limit": limit, "words": format_limit(kind, limit),
+            "against": ", ".join(format_limit(kind, one) for one in references),
             "settings": len(alike),
         }  # fmt: skip
         for quantity in ("time", "energy"):
@@ -200,7 +200,7 @@ def _changed(findings: Findings) -> pd.DataFrame:
 
 
 def _others(findings: Findings) -> tuple[str, ...]:
-    return tuple(name for name in findings.differing if name not in ("workload", *LIMITS))
+    return tuple(name for name in findings.varying_settings if name not in ("workload", *LIMITS))
 
 
 def _spread(row: dict[str, Any], name: str) -> str:

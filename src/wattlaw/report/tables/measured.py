@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.advice.words import TIME
+from wattlaw.analysis.advice.formatting import TIME_UNITS
 from wattlaw.analysis.caps.limits import LIMITS, UNITS
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, setting_words
+from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, format_setting
 from wattlaw.formatting import (
     NONE,
     interval,
@@ -27,11 +27,11 @@ _HELD_DOWN = " Held down by cap: share of time in which the power limit kept the
 
 def settings(findings: Findings) -> Table | None:
     """Return time, speed, energy and quality of each setting."""
-    cells = in_words(findings.cells, findings.differing)
+    cells = in_words(findings.settings, findings.varying_settings)
     size, unit = joules(cells["energy_per_epoch_j"])
-    seconds, time_unit = unit_of(cells["epoch_time_s"], TIME)
+    seconds, time_unit = unit_of(cells["epoch_time_s"], TIME_UNITS)
     columns = [
-        *setting_columns(findings.differing),
+        *setting_columns(findings.varying_settings),
         Column("local batch", lambda row: number(row["local_batch"], 9)),
         Column("runs", lambda row: number(row["n"])),
         Column(f"{time_unit} per epoch", lambda row: scaled(row, "epoch_time_s", seconds)),
@@ -56,7 +56,7 @@ def settings(findings: Findings) -> Table | None:
 
 def efficiency(findings: Findings) -> Table | None:
     """Return energy per sample and update, energy-delay products and GPU-hours by setting."""
-    cells = in_words(findings.cells, findings.differing)
+    cells = in_words(findings.settings, findings.varying_settings)
     cells = cells[cells["energy_per_epoch_j"].notna()]
     if cells.empty:
         return None
@@ -66,7 +66,7 @@ def efficiency(findings: Findings) -> Table | None:
     sample_size, sample_unit = joules(cells["energy_per_sample_j"])
     update_size, update_unit = joules(cells["energy_per_step_j"])
     columns = [
-        *setting_columns(findings.differing),
+        *setting_columns(findings.varying_settings),
         Column(f"{unit} per epoch (95 % interval)", lambda row: scaled(
             row, "energy_per_epoch_j", size, with_ci=True)),
         Column(f"{sample_unit} per sample", lambda row: scaled(
@@ -95,10 +95,10 @@ def efficiency(findings: Findings) -> Table | None:
 
 def utilisation(findings: Findings) -> Table | None:
     """Return how busy the GPUs were by setting; None where no run has it."""
-    cells = in_words(findings.cells, findings.differing)
+    cells = in_words(findings.settings, findings.varying_settings)
     cells = cells[cells[["sm_util_mean", "mem_util_mean"]].notna().any(axis=1)]
     columns = [
-        *setting_columns(findings.differing),
+        *setting_columns(findings.varying_settings),
         Column("SM utilisation", lambda row: number(row["sm_util_mean"])),
         Column("its CV", lambda row: number(row["sm_util_cv"])),
         Column("memory utilisation", lambda row: number(row["mem_util_mean"])),
@@ -149,7 +149,7 @@ def in_words(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
     for name in differing:
         if name in JSON_COLUMNS:
             shorter = differing_options(rows[name])
-            told[name] = rows[name].map(lambda one, by=shorter: setting_words("options", by[one])
+            told[name] = rows[name].map(lambda one, by=shorter: format_setting("options", by[one])
                                         if isinstance(one, str) else NONE)  # fmt: skip
         elif name in LIMITS:
             unit = UNITS[name]

@@ -6,10 +6,10 @@ Published values are never measured here: their rows and columns say whose they 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from wattlaw.analysis.caps.limits import LIMITS, Limit, limit_words, other_limit
+from wattlaw.analysis.caps.limits import LIMITS, Limit, format_limit, other_limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
-from wattlaw.analysis.laws.fits import Fit
+from wattlaw.analysis.laws.fits import SeriesFit
 from wattlaw.formatting import NONE, known, number, with_interval
 from wattlaw.reference.published import Published, published
 from wattlaw.report.tables.claims import STUDIES
@@ -71,7 +71,7 @@ def by_limit(findings: Findings, kind: Limit) -> Table | None:
 
 
 def _limit_column(kind: Limit, limit: float | None) -> Column:
-    return Column(limit_words(kind, limit), lambda row: row["cells"].get(limit, NONE))
+    return Column(format_limit(kind, limit), lambda row: row["cells"].get(limit, NONE))
 
 
 def speedups(findings: Findings) -> Table | None:
@@ -102,7 +102,7 @@ def speedups(findings: Findings) -> Table | None:
 
 
 def _rows(findings: Findings, kind: Limit) -> Iterator[dict[str, Any]]:
-    families: dict[str, list[Fit]] = {}
+    families: dict[str, list[SeriesFit]] = {}
     for fit in findings.fits.rows:
         free = not known(fit.group.get(other_limit(kind)))
         if fit.law and free and not known(fit.group.get("fraction_per_gpu")):
@@ -128,7 +128,7 @@ def _rows(findings: Findings, kind: Limit) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-def _ranges(fits: Sequence[Fit]) -> str:
+def _ranges(fits: Sequence[SeriesFit]) -> str:
     """Return the counts that the laws of a family speak for."""
     return "; ".join(dict.fromkeys(range_of(fit.law) for fit in fits if fit.law))
 

@@ -7,7 +7,7 @@ import pandas as pd
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
-from wattlaw.analysis.laws.fits import Fit
+from wattlaw.analysis.laws.fits import SeriesFit
 from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.formatting import NONE, interval, known, number, p_value, percent, with_interval
 from wattlaw.report.tables.measured import worker
@@ -94,7 +94,7 @@ def breakpoints(findings: Findings) -> Table | None:
 
 def speedups(findings: Findings) -> Table | None:
     """Return speedup, efficiency and normalised energy against each series' reference count."""
-    rows = findings.relative
+    rows = findings.speedups
     columns = [
         words("series", "series"),
         Column("N", lambda row: number(row["gpus"])),
@@ -129,23 +129,23 @@ def without_law(findings: Findings) -> Table | None:
     return make("without_law", "Series without a law", columns, refused, command=_FITS)
 
 
-def series(fit: Fit) -> str:
+def series(fit: SeriesFit) -> str:
     """Return a fit's series in words."""
     return group_label(fit.group) or "all runs"
 
 
-def limits_set(fit: Fit) -> int:
+def limits_set(fit: SeriesFit) -> int:
     """Return how many limits a fit's series has: those without any come first."""
     return sum(known(fit.group.get(name)) for name in LIMITS)
 
 
-def main_fits(findings: Findings) -> list[Fit]:
+def main_fits(findings: Findings) -> list[SeriesFit]:
     """Return the fit to quote of each workload, and of each hardware.
 
     Without caps and clocks, on a data set that does not grow; of several series the one with the
     widest range of N, then with the most runs.
     """
-    chosen: dict[tuple[object, object], Fit] = {}
+    chosen: dict[tuple[object, object], SeriesFit] = {}
     for fit in findings.fits.rows:
         law = fit.law
         if law is None or any(known(fit.group.get(name)) for name in (*LIMITS, "fraction_per_gpu")):
@@ -157,7 +157,7 @@ def main_fits(findings: Findings) -> list[Fit]:
     return list(chosen.values())
 
 
-def relative_rows(findings: Findings, fit: Fit) -> pd.DataFrame:
+def relative_rows(findings: Findings, fit: SeriesFit) -> pd.DataFrame:
     """Return the speedups of a fit's series."""
     rows = findings.series
     rows = rows[rows["fraction_per_gpu"].isna()]
@@ -167,7 +167,7 @@ def relative_rows(findings: Findings, fit: Fit) -> pd.DataFrame:
             rows = rows[rows[column].isna() if value is None else rows[column] == value]
         if column == "batch":
             rows = rows[rows["rule"] == name]
-    return findings.relative[findings.relative["series"].isin(rows["series"].unique())]
+    return findings.speedups[findings.speedups["series"].isin(rows["series"].unique())]
 
 
 def range_of(law: PowerLaw) -> str:
@@ -178,7 +178,7 @@ def range_of(law: PowerLaw) -> str:
 _FROM = {"ols": "runs", "repeats": "counts"}
 
 
-def _doubts(fit: Fit) -> str:
+def _doubts(fit: SeriesFit) -> str:
     found = fit.law.diagnostics.sentence if fit.law else ""
     told = found.removeprefix("residuals: ")
     return NONE if "nothing speaks against" in told or "too few runs" in told else told
@@ -188,14 +188,14 @@ def _parameters(curve: Any) -> str:
     return ", ".join(f"{name} {number(value)}" for name, value in curve.params.items())
 
 
-def _of_law(fit: Fit, law: str, column: str) -> Any:
+def _of_law(fit: SeriesFit, law: str, column: str) -> Any:
     if fit.selection is None:
         return None
     rows = fit.selection.table
     return next(iter(rows.loc[rows["law"] == law, column]), None)
 
 
-def _error(fit: Fit, law: str) -> str:
+def _error(fit: SeriesFit, law: str) -> str:
     error = _of_law(fit, law, "holdout_error")
     if not known(error):
         return NONE

@@ -27,12 +27,12 @@ def energies(findings: Findings) -> Table | None:
     found = findings.sites.energies
     if found.empty:
         return None
-    told = in_words(found, findings.differing)
+    told = in_words(found, findings.varying_settings)
     rows = [_of_setting(one) for _, one in groups(told, [*SETTINGS, *ALIKE])]
     size, unit = joules(row["site_energy_j"] for row in rows)
     sources = sorted(found["site_energy_source"].dropna().unique())
     columns = [
-        *setting_columns(findings.differing),
+        *setting_columns(findings.varying_settings),
         Column("runs", lambda row: number(row["n"], 9)),
         words("ours counts", "ours_is"),
         Column("ours is of", lambda row: SAME_TIME if row["same_time"] else WINDOWS,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from wattlaw.analysis.advice.words import ENERGY, TIME
+from wattlaw.analysis.advice.formatting import ENERGY_UNITS, TIME_UNITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import group_label
 from wattlaw.formatting import NONE, number, unit_of, with_interval
@@ -15,11 +15,11 @@ def settings(findings: Findings) -> Table | None:
     targets = findings.targets
     if targets is None:
         return None
-    rows = in_words(targets.settings, findings.differing)
-    seconds, time_unit = unit_of(rows["time_to_target_s"], TIME)
-    size, unit = unit_of(rows["energy_to_target_j"], ENERGY)
+    rows = in_words(targets.settings, findings.varying_settings)
+    seconds, time_unit = unit_of(rows["time_to_target_s"], TIME_UNITS)
+    size, unit = unit_of(rows["energy_to_target_j"], ENERGY_UNITS)
     columns = [
-        *setting_columns(findings.differing),
+        *setting_columns(findings.varying_settings),
         Column("reached by", lambda row: f"{number(row['runs_reached'])} of {number(row['runs'])}"),
         Column("epochs", lambda row: with_interval(
             row["epochs"], row["epochs_low"], row["epochs_high"])),

@@ -15,7 +15,7 @@ SIMULATED = "simulated"
 
 
 @dataclass(frozen=True)
-class Job:
+class ComparableRuns:
     """Rows of ``run_metrics`` that compare, with one kind of energy or none."""
 
     rows: pd.DataFrame
@@ -24,7 +24,7 @@ class Job:
     warnings: tuple[str, ...]
 
 
-def job_of(table: pd.DataFrame, workload: str) -> Job:
+def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     """Return the runs of a workload that advice may compare.
 
     Measured runs before simulated ones; of several variants of the job (options, training loop,
@@ -47,7 +47,7 @@ def job_of(table: pd.DataFrame, workload: str) -> Job:
     rows = _one_variant(rows, warnings)
     rows, energy_is = _one_energy(rows, warnings)
     seen = rows[["sm_util_mean", "gpu_energy_per_epoch_j"]].notna().any(axis=None)
-    return Job(rows, energy_is, "GPU" if seen else "worker", tuple(warnings))
+    return ComparableRuns(rows, energy_is, "GPU" if seen else "worker", tuple(warnings))
 
 
 def _measured(rows: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
