@@ -52,25 +52,23 @@ def compare_with_best(samples: Sequence[Floats]) -> BestComparison:
     sizes = np.array([len(values) for values in samples], dtype=float)
     freedom = int(sizes.sum()) - len(samples)
     if len(samples) < 2:
-        raise Refused("nothing to compare with; measure at least two")
+        raise Refused("a comparison needs at least two samples")
     if freedom < 1:
-        raise Refused("no repeats, so nothing says what differs by chance; measure repeats")
+        raise Refused("no repeats, so the random variation is unknown; measure repeats")
     mean = np.array([values.mean() for values in samples])
     squares = sum(float(((values - values.mean()) ** 2).sum()) for values in samples)
     if squares <= (1e-12 * np.abs(mean).max()) ** 2:
-        raise Refused(
-            "repeats are all the same, so nothing says what differs by chance: change seeds"
-        )
+        raise Refused("all repeats are identical, so the random variation is unknown: change seeds")
     error = np.sqrt(squares / freedom * (1 / sizes[:, None] + 1 / sizes[None, :]))
     difference = mean[:, None] - mean[None, :]
     below = np.full_like(difference, np.inf)  # L_ij
     p_value = np.ones(len(samples))
     for j, size in enumerate(sizes):
-        others = np.arange(len(sizes)) != j
-        load = np.sqrt(sizes[others] / (sizes[others] + size))
+        is_other = np.arange(len(sizes)) != j
+        load = np.sqrt(sizes[is_other] / (sizes[is_other] + size))
         d = _quantile(tuple(sorted(load)), freedom)
-        below[others, j] = difference[others, j] - d * error[others, j]
-        t = (difference[others, j] / error[others, j]).max()
+        below[is_other, j] = difference[is_other, j] - d * error[is_other, j]
+        t = (difference[is_other, j] / error[is_other, j]).max()
         p_value[j] = 1 - _greatest_below(float(t), load, freedom)
     high = -below.max(axis=0, initial=-np.inf, where=np.isfinite(below))
     candidates = high > 0

@@ -87,7 +87,7 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
         raise Refused(f"{settings} settings for {terms} terms; at least {terms + 3} are needed")
     fit = model.fit(cov_type="cluster", cov_kwds={"groups": clusters}, use_t=True)
     ends = fit.conf_int(alpha=ERROR)
-    found = pd.DataFrame(
+    terms_table = pd.DataFrame(
         {
             "estimate": fit.params,
             "se": fit.bse,
@@ -97,7 +97,7 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
         }
     )
     return FactorModel(
-        terms=found.rename_axis("term").reset_index(),
+        terms=terms_table.rename_axis("term").reset_index(),
         energy_is=str(rows["energy_is"].iloc[0]),
         n=len(known),
         settings=settings,

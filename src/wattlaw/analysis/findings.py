@@ -44,7 +44,7 @@ class Findings:
     settings: pd.DataFrame  # analysis.aggregate.aggregate
     series: pd.DataFrame  # analysis.series.scaling_series
     fits: SeriesFits
-    relative: pd.DataFrame  # analysis.speedups.speedups
+    speedups: pd.DataFrame  # analysis.speedup.speedups
     energy: str | None  # "cpu, estimated": scope and source of all energies; None without any
     varying_settings: tuple[str, ...]  # settings beside GPUs and batch in which the runs differ
     statistics: pd.DataFrame | None  # of the telemetry, store.statistics
@@ -70,12 +70,12 @@ class Findings:
     @cached_property
     def best_limits(self) -> pd.DataFrame:
         """Return ``analysis.caps.choice.best_limits`` by ``limit_kind`` and ``rule``."""
-        found = [
+        chosen = [
             best_limits(self.runs, kind, rule).assign(limit_kind=kind, rule=rule.description)
             for kind in LIMITS
             for rule in RULES
         ]
-        return pd.concat(found, ignore_index=True)
+        return pd.concat(chosen, ignore_index=True)
 
     @property
     def advice(self) -> tuple[Advice, ...]:
@@ -169,20 +169,20 @@ def analyse(
 def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return the done runs that ``run_metrics`` left out, each with the reason."""
     left = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
-    own = epochs[epochs["run_id"].isin(left["run_id"]) & (epochs["phase"] == "train")]
-    warm = own[~own["warmup"].astype(bool)]
-    timed = measured_windows(own)
+    windows_of_left = epochs[epochs["run_id"].isin(left["run_id"]) & (epochs["phase"] == "train")]
+    warm = windows_of_left[~windows_of_left["warmup"].astype(bool)]
+    timed = measured_windows(windows_of_left)
     known = timed[timed["duration_s"].notna()]
     reason = pd.Series("no training window", index=left.index)
-    for windows, words in (
-        (own, "all training windows are warm-up"),
+    for windows, why in (
+        (windows_of_left, "all training windows are warm-up"),
         (warm, "all training windows after warm-up were interrupted"),
         (timed, "the duration of the training windows is unknown"),
         (known, "the training windows have no duration above 0 s"),
     ):
-        reason = reason.mask(left["run_id"].isin(windows["run_id"]), words)
-    found = left[["run_id", "workload", "gpus"]].assign(reason=reason)
-    return found.sort_values(["reason", "run_id"], ignore_index=True)
+        reason = reason.mask(left["run_id"].isin(windows["run_id"]), why)
+    chosen = left[["run_id", "workload", "gpus"]].assign(reason=reason)
+    return chosen.sort_values(["reason", "run_id"], ignore_index=True)
 
 
 def _comparisons(
@@ -215,11 +215,11 @@ def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
     ``co2_kg, cost, counted``.
     """
     rows = []
-    for group, one in groups(table, ["workload", "hardware", "energy_is"]):
-        energies = one["energy_per_epoch_j"] * one["epochs_timed"]
+    for group, rows_of_group in groups(table, ["workload", "hardware", "energy_is"]):
+        energies = rows_of_group["energy_per_epoch_j"] * rows_of_group["epochs_timed"]
         energy_j = float(energies.sum()) if energies.notna().all() else None
-        hours = float((one["gpus"] * one["train_time_s"]).sum() / HOUR_S)
-        row = {**group, "runs": len(one), "gpu_hours": hours, "energy_j": energy_j}
+        hours = float((rows_of_group["gpus"] * rows_of_group["train_time_s"]).sum() / HOUR_S)
+        row = {**group, "runs": len(rows_of_group), "gpu_hours": hours, "energy_j": energy_j}
         if footprint is not None:
             cost = footprint.of(energy_j, hours, group["energy_is"])
             row |= {"co2_kg": cost.co2_kg, "cost": cost.cost, "counted": cost.counted}

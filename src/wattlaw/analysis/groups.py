@@ -24,8 +24,8 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[Group, pd.D
 
 def group_label(group: Mapping[str, Any]) -> str:
     """Return a group in words, the workload in front: ``resnet50, local batch 256, 200 W``."""
-    words = [format_setting(name, value) for name, value in group.items() if value is not None]
-    return ", ".join(word for word in words if word)
+    parts = [format_setting(name, value) for name, value in group.items() if value is not None]
+    return ", ".join(word for word in parts if word)
 
 
 def format_setting(name: str, value: Any) -> str:
@@ -42,8 +42,10 @@ def format_setting(name: str, value: Any) -> str:
         return str(value)
     if name in JSON_COLUMNS:
         return _told(value)
-    whole = isinstance(value, float) and value.is_integer()
-    shown = str(int(value)) if whole else f"{value:g}" if isinstance(value, float) else str(value)
+    is_whole = isinstance(value, float) and value.is_integer()
+    shown = (
+        str(int(value)) if is_whole else f"{value:g}" if isinstance(value, float) else str(value)
+    )
     return f"{name.replace('_', ' ')} {shown}"
 
 
@@ -68,26 +70,26 @@ def differing_options(texts: pd.Series) -> dict[str, str]:
     return {
         text: text
         if value is None
-        else json.dumps({name: one for name, one in value.items() if name not in shared})
+        else json.dumps({name: setting for name, setting in value.items() if name not in shared})
         for text, value in parsed.items()
     }
 
 
 def _object(text: Any) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
+        parsed_object = json.loads(text)
     except (TypeError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return parsed_object if isinstance(parsed_object, dict) else None
 
 
 def _told(text: Any) -> str:
-    found = _object(text)
-    if found is None:
+    parsed_object = _object(text)
+    if parsed_object is None:
         return str(text)
-    if list(found) == ["command"] and isinstance(found["command"], list):
-        return " ".join(map(str, found["command"]))
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found.items())
+    if list(parsed_object) == ["command"] and isinstance(parsed_object["command"], list):
+        return " ".join(map(str, parsed_object["command"]))
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in parsed_object.items())
 
 
 def _value(value: Any) -> Any:

@@ -39,13 +39,13 @@ class Pooled(Generic[Key]):
         share = sum(weight**2 / self.sizes[key] for key, weight in weights.items())
         return float(total), float(np.sqrt(self.variance * share))
 
-    def difference(self, one: Key, other: Key) -> tuple[float, float]:
+    def difference(self, first_key: Key, other: Key) -> tuple[float, float]:
         """Return the ``contrast`` of one mean with another; a mean does not differ from itself."""
-        return (0.0, 0.0) if one == other else self.contrast({one: 1.0, other: -1.0})
+        return (0.0, 0.0) if first_key == other else self.contrast({first_key: 1.0, other: -1.0})
 
-    def interval(self, one: Key, other: Key) -> tuple[float, float, float]:
+    def interval(self, first_key: Key, other: Key) -> tuple[float, float, float]:
         """Return the difference of two means with its 95 % t interval."""
-        change, error = self.difference(one, other)
+        change, error = self.difference(first_key, other)
         half = self.t((1 + LEVEL) / 2) * error if error else error
         return change, change - half, change + half
 
@@ -64,14 +64,14 @@ def pool(samples: Mapping[Key, Floats]) -> Pooled[Key]:
     squares = sum(float(((values - means[key]) ** 2).sum()) for key, values in samples.items())
     count = sum(map(len, samples.values()))
     freedom = count - len(samples)
-    alike = freedom > 0 and squares <= count * ROUNDING**2
-    told = 0 if alike else freedom
+    is_identical = freedom > 0 and squares <= count * ROUNDING**2
+    usable_freedom = 0 if is_identical else freedom
     return Pooled(
         means,
         {key: len(values) for key, values in samples.items()},
-        squares / told if told else np.nan,
-        told,
-        alike,
+        squares / usable_freedom if usable_freedom else np.nan,
+        usable_freedom,
+        is_identical,
     )
 
 

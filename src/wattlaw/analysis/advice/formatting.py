@@ -28,10 +28,10 @@ def with_unit(quantity: Quantity | float, units: Units) -> str:
 
 def format_quantity(quantity: Quantity, unit: str) -> str:
     """Return a number with its unit and interval."""
-    words = f"{format_number(quantity.mean)} {unit}"
+    text = f"{format_number(quantity.mean)} {unit}"
     if quantity.low is None or quantity.high is None or quantity.low == quantity.high:
-        return words
-    return f"{words} ({format_number(quantity.low)} to {format_number(quantity.high)})"
+        return text
+    return f"{text} ({format_number(quantity.low)} to {format_number(quantity.high)})"
 
 
 def format_number(value: float) -> str:
@@ -42,12 +42,12 @@ def format_number(value: float) -> str:
 def describe_setting(option: Option, worker: str) -> str:
     """Return GPUs, limits, batch and precision: ``16 GPUs, 200 W, free clock, ...``."""
     setting = option.setting
-    words = [
+    text = [
         f"{option.gpus} {worker}{'s' * (option.gpus > 1)}",
         format_limit("power_limit_w", setting["power_limit_w"]),
         format_limit("clock_limit_mhz", setting["clock_limit_mhz"]),
     ]
     if setting["local_batch"] is not None:
-        words.append(f"batch {setting['local_batch']} each ({setting['global_batch']} in all)")
-    words += [str(setting[name]) for name in ("precision", "hardware") if setting[name]]
-    return ", ".join(words)
+        text.append(f"batch {setting['local_batch']} each ({setting['global_batch']} in all)")
+    text += [str(setting[name]) for name in ("precision", "hardware") if setting[name]]
+    return ", ".join(text)

@@ -47,8 +47,8 @@ def measured_options(job: ComparableRuns, epochs: Epochs) -> list[Option]:
 
 def row_setting(row: dict[Any, Any]) -> dict[str, Any]:
     """Return the settings of a row as plain Python, a missing one as None."""
-    found = {name: plain(row[name]) for name in SETTING}
-    return found | {name: int(found[name]) for name in _COUNTS if found[name] is not None}
+    values = {name: plain(row[name]) for name in SETTING}
+    return values | {name: int(values[name]) for name in _COUNTS if values[name] is not None}
 
 
 _COUNTS = ("nodes", "gpus", "global_batch", "local_batch", "threads_per_worker")

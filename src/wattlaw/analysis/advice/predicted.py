@@ -30,15 +30,15 @@ def predicted_options(job: ComparableRuns, epochs: Epochs, max_gpus: int | None)
     range nobody measured. A setting told by several laws is told by one that it lies within, if
     there is one, then by the one with the narrowest interval.
     """
-    found: dict[tuple[Any, ...], Option] = {}
+    best_options: dict[tuple[Any, ...], Option] = {}
     series = scaling_series(job.rows)
     of_rule = series[series["rule"].isin(RULES) & series["fraction_per_gpu"].isna()]
     for _, rows in of_rule.groupby("series", sort=False):
         for option in _of_series(rows, job, epochs, max_gpus):
             key = tuple(option.setting.values())
-            if key not in found or _doubt(option) < _doubt(found[key]):
-                found[key] = option
-    return list(found.values())
+            if key not in best_options or _doubt(option) < _doubt(best_options[key]):
+                best_options[key] = option
+    return list(best_options.values())
 
 
 def _of_series(

@@ -42,8 +42,8 @@ def distinct_limits(limits: pd.Series) -> list[float | None]:
 
     The first is the reference, with which the others are compared.
     """
-    given = sorted((float(value) for value in limits.dropna().unique()), reverse=True)
-    return [None, *given] if limits.isna().any() else [*given]
+    values = sorted((float(value) for value in limits.dropna().unique()), reverse=True)
+    return [None, *values] if limits.isna().any() else [*values]
 
 
 def at_limit(rows: pd.DataFrame, column: str, value: float | None) -> pd.DataFrame:

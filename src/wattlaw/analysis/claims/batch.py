@@ -43,9 +43,9 @@ def _falls_beyond(
         and row.group["dataset_fraction"] in (None, 1.0)
         and stage in (None, _stage(row))
     ]
-    words = f"{workload}-{stage}" if stage else workload
+    subject = f"{workload}-{stage}" if stage else workload
     return ClaimDefinition(
-        name=f"{words}-quality-falls-beyond-{batch}",
+        name=f"{subject}-quality-falls-beyond-{batch}",
         claim=f"The quality of {model} falls beyond a global batch of {batch}.",
         study=KIT,
         criterion=(
@@ -54,15 +54,15 @@ def _falls_beyond(
             "worse already, or the smallest beyond is within 1 % of the best"
         ),
         needs=(
-            f"{words} trained to its end, with evaluation, at global batches up to and beyond "
+            f"{subject} trained to its end, with evaluation, at global batches up to and beyond "
             f"{batch}, repeated"
         ),
     ).evaluate(cases)
 
 
 def _case(row: BatchQuality, batch: int) -> Case:
-    told = {name: row.group.get(name) for name in ("workload", "hardware", "precision")}
-    workload, label = str(row.group["workload"]), group_label(told)
+    group_values = {name: row.group.get(name) for name in ("workload", "hardware", "precision")}
+    workload, label = str(row.group["workload"]), group_label(group_values)
     try:
         return Case(workload, label, (_tested(row, batch),), _counted(row.means))
     except Refused as refused:

@@ -16,12 +16,18 @@ Checks = Callable[[pd.DataFrame], Iterable[Check]]
 
 
 def cases_of_runs(
-    found: Iterable[RunGroup], kept: RowFilter, checks: Checks, *, energy: bool = False
+    selected_groups: Iterable[RunGroup],
+    row_filter: RowFilter,
+    checks: Checks,
+    *,
+    energy: bool = False,
 ) -> list[Case]:
     """Test those runs of each group that ``kept`` keeps."""
     return [
-        make_case(group.workload, group.label, partial(kept, group.runs), checks, energy=energy)
-        for group in found
+        make_case(
+            group.workload, group.label, partial(row_filter, group.runs), checks, energy=energy
+        )
+        for group in selected_groups
     ]
 
 
@@ -68,9 +74,11 @@ def make_case(
 ) -> Case:
     """Return the case with its tests, or with the words of the analysis that refused."""
     try:
-        there = rows() if callable(rows) else rows
-        if energy and there["energy_is"].str.contains("estimated", na=False).any():
+        selected = rows() if callable(rows) else rows
+        if energy and selected["energy_is"].str.contains("estimated", na=False).any():
             raise Refused("the energies were estimated from an assumed power: that tests no claim")
-        return Case(workload, label, tuple(checks(there)), describe_runs(there, energy=energy))
+        return Case(
+            workload, label, tuple(checks(selected)), describe_runs(selected, energy=energy)
+        )
     except Refused as refused:
         return Case(workload, label, refusal=str(refused))

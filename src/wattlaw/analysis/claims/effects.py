@@ -35,7 +35,7 @@ MIN_CELLS = 3
 #: With fewer counts, the test for deviations that repeats share finds too few of them: intervals
 #: beyond a law of three held in 84 % instead of 95 %.
 _POOLED_FROM = 4
-_ALL_THE_SAME = "repeats are all the same, so nothing says what differs by chance"
+_ALL_THE_SAME = "all repeats are identical, so the random variation is unknown"
 
 
 def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
@@ -46,13 +46,13 @@ def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
     Refused
         There are none, or energies count different things.
     """
-    found = rows[rows[y] > 0]
-    if found.empty:
+    known = rows[rows[y] > 0]
+    if known.empty:
         raise Refused(f"no {_WORDS.get(y, y)} was measured")
-    if "energy" in y and found["energy_is"].nunique() > 1:
-        words = "; ".join(sorted(found["energy_is"].dropna().unique()))
-        raise Refused(f"energies count different things ({words}): measure all alike")
-    return found
+    if "energy" in y and known["energy_is"].nunique() > 1:
+        energy_kinds = "; ".join(sorted(known["energy_is"].dropna().unique()))
+        raise Refused(f"energies count different things ({energy_kinds}): measure all alike")
+    return known
 
 
 def exponent(rows: pd.DataFrame, y: str = TIME, x: str = "gpus") -> Effect:
@@ -63,10 +63,10 @@ def exponent(rows: pd.DataFrame, y: str = TIME, x: str = "gpus") -> Effect:
     Refused
         ``y`` was not measured at three values of ``x``.
     """
-    found = require_measured(rows, y)
-    law = fit_power_law(found[x].to_numpy(float), found[y].to_numpy(float))
+    known = require_measured(rows, y)
+    law = fit_power_law(known[x].to_numpy(float), known[y].to_numpy(float))
     if law.trusted.interval == "repeats" and law.beta_se_repeats is not None:
-        return Effect(law.beta, law.beta_se_repeats, found[x].nunique() - 2)
+        return Effect(law.beta, law.beta_se_repeats, known[x].nunique() - 2)
     return Effect(law.beta, law.beta_se, law.n - 2)
 
 
@@ -85,15 +85,17 @@ def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float
     Refused
         Nothing was repeated, repeats are all the same, or a cell was not measured.
     """
-    found = require_measured(rows, y)
-    cells = _logs(found, y).groupby(found[by])
+    known = require_measured(rows, y)
+    cells = _logs(known, y).groupby(known[by])
     logs = pool({cell: values.to_numpy(float) for cell, values in cells})
     if missing := [cell for cell in weights if cell not in logs.means]:
         raise Refused(f"{_WORDS.get(y, y)} was not measured at {by} {missing[0]}")
     if logs.identical:
         raise Refused(_ALL_THE_SAME)
     if logs.freedom < 1:
-        raise Refused("no repeats tell how sure a ratio is: measure at least two of each setting")
+        raise Refused(
+            "the ratio has no interval without repeats: measure each setting twice or more"
+        )
     return Effect(*logs.contrast(weights), logs.freedom)
 
 
@@ -120,34 +122,34 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
     Refused
         No cell has both, too few runs to tell how sure the change is, or all repeats are the same.
     """
-    found = require_measured(rows, y)
-    treated, cell = treated[found.index], cell[found.index]
+    known = require_measured(rows, y)
+    treated, cell = treated[known.index], cell[known.index]
     both = treated.groupby(cell).transform("nunique") == 2
     if not both.any():
-        raise Refused("no two runs that differ in this alone")
-    grouped = _logs(found[both], y).groupby([cell[both], treated[both]])
-    own = (_logs(found[both], y) - grouped.transform("mean")).to_numpy(float)
+        raise Refused("no two runs differ in this alone")
+    grouped = _logs(known[both], y).groupby([cell[both], treated[both]])
+    deviations = (_logs(known[both], y) - grouped.transform("mean")).to_numpy(float)
     means, sizes = grouped.mean().unstack(), grouped.size().unstack()
     each = (means[True] - means[False]).to_numpy(float)
     weights = 1 / (1 / sizes[True] + 1 / sizes[False]).to_numpy(float)
-    cells, freedom = len(each), len(own) - 2 * len(each)
+    cells, freedom = len(each), len(deviations) - 2 * len(each)
     if freedom + cells < 2:
         raise Refused("a single pair of runs: measure repeats, or more GPU counts")
-    if (np.abs(np.append(own, each - each.mean())) <= obs.ROUNDING).all():
+    if (np.abs(np.append(deviations, each - each.mean())) <= obs.ROUNDING).all():
         raise Refused(_ALL_THE_SAME)
-    within, mean = float(own @ own), float(each.mean())
+    within, mean = float(deviations @ deviations), float(each.mean())
     if cells < MIN_CELLS and freedom:
         which = "this setting" if cells == 1 else f"these {cells} settings"
         error = np.sqrt(within / freedom * (1 / weights).sum()) / cells
         if error <= obs.ROUNDING:
             raise Refused(_ALL_THE_SAME)
         return Effect(mean, float(error), freedom, f"at exactly {which}")
-    alike = float(weights @ each / weights.sum())
-    between = float(weights @ (each - alike) ** 2)
+    common_change = float(weights @ each / weights.sum())
+    between = float(weights @ (each - common_change) ** 2)
     if _interact(between, cells - 1, within, freedom):
         return Effect(mean, float(each.std(ddof=1) / np.sqrt(cells)), cells - 1)
     spread = (within + between) / (freedom + cells - 1)
-    return Effect(alike, float(np.sqrt(spread / weights.sum())), freedom + cells - 1)
+    return Effect(common_change, float(np.sqrt(spread / weights.sum())), freedom + cells - 1)
 
 
 def _interact(between: float, between_df: int, within: float, within_df: int) -> bool:
@@ -174,10 +176,10 @@ def limited_and_reference(
     limits = distinct_limits(alone[limit])
     reference, at = limits[0], limits[-1] if value is None else value
     if at not in limits or at == reference:
-        asked = "a lower limit" if value is None else format_limit(limit, value)
-        told = ", ".join(format_limit(limit, one) for one in limits)
-        raise Refused(f"no runs with {asked} beside a higher one or none (there: {told})")
-    kinds = [at_limit(alone, limit, one).assign(limited=one == at) for one in (reference, at)]
+        wanted = "a lower limit" if value is None else format_limit(limit, value)
+        available = ", ".join(format_limit(limit, first) for first in limits)
+        raise Refused(f"no runs with {wanted} beside a higher one or none (there: {available})")
+    kinds = [at_limit(alone, limit, first).assign(limited=first == at) for first in (reference, at)]
     return pd.concat(kinds, ignore_index=True)
 
 
@@ -212,17 +214,17 @@ def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
     Refused
         Fewer than three counts up to ``reach``, or none beyond.
     """
-    found = require_measured(rows, TIME)
-    counts = found["gpus"].to_numpy(float)
+    known = require_measured(rows, TIME)
+    counts = known["gpus"].to_numpy(float)
     distinct = np.unique(counts)
     within, beyond = distinct[distinct <= reach], distinct[distinct > reach]
     if len(within) < obs.MIN_DISTINCT or not len(beyond):
         raise Refused(
             f"{len(within)} GPU counts up to {reach:g} and {len(beyond)} beyond: 3 and 1 are needed"
         )
-    logs = np.log(found[TIME].to_numpy(float))
+    logs = np.log(known[TIME].to_numpy(float))
     before, last = counts <= reach, counts == distinct[-1]
-    law = fit_power_law(counts[before], found[TIME].to_numpy(float)[before])
+    law = fit_power_law(counts[before], known[TIME].to_numpy(float)[before])
     repeated = law.lack_of_fit_p is not None
     if law.trusted.interval == "repeats" or (repeated and len(within) < _POOLED_FROM):
         return _beyond_means(
@@ -232,7 +234,7 @@ def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
     design = np.column_stack([np.ones_like(counts), np.log(counts), *indicators])
     model = sm.OLS(logs, design).fit()
     if model.df_resid < 1:
-        raise Refused("too few runs to tell how sure the law is: measure repeats or more counts")
+        raise Refused("too few runs for an interval of the law: measure repeats or more counts")
     return Effect(float(model.params[-1]), float(model.bse[-1]), float(model.df_resid))
 
 
@@ -244,25 +246,25 @@ def _beyond_means(data: obs.Observations, logs: obs.Floats, count: float) -> Eff
     spread = obs.noise_of_means(data, obs.sum_of_squares(data, data.means - law), CONSTANTS)
     leverage = float(at @ model.normalized_cov_params @ at)
     # A count's mean varies by what repeats share and by their noise over their number.
-    own = spread.scale * spread.share + spread.within * (1 / len(logs) - spread.share)
-    error = float(np.sqrt(spread.scale * leverage + own))
+    deviations = spread.scale * spread.share + spread.within * (1 / len(logs) - spread.share)
+    error = float(np.sqrt(spread.scale * leverage + deviations))
     return Effect(float(logs.mean() - at @ model.params), error, spread.df)
 
 
-def difference(one: Effect, other: Effect) -> Effect:
+def difference(first: Effect, other: Effect) -> Effect:
     """Return ``other`` minus ``one``, of different runs (Welch's t; Satterthwaite 1946)."""
-    squares = (one.se**2, other.se**2)
+    squares = (first.se**2, other.se**2)
     spread = sum(squares)
-    freedom = min(one.df, other.df)
+    freedom = min(first.df, other.df)
     if spread > 0:
-        freedom = spread**2 / (squares[0] ** 2 / one.df + squares[1] ** 2 / other.df)
-    return Effect(other.estimate - one.estimate, float(np.sqrt(spread)), freedom)
+        freedom = spread**2 / (squares[0] ** 2 / first.df + squares[1] ** 2 / other.df)
+    return Effect(other.estimate - first.estimate, float(np.sqrt(spread)), freedom)
 
 
 def from_interval(estimate: float, interval: tuple[float, float], df: float) -> Effect:
     """Return the effect whose symmetric 95 % interval by Student's t is given."""
     if df < 1:
-        raise Refused("too few settings to tell how sure the law is: measure more")
+        raise Refused("too few settings for an interval of the law: measure more")
     half = (interval[1] - interval[0]) / 2
     return Effect(estimate, half / float(special.stdtrit(df, (1 + LEVEL) / 2)), df)
 

@@ -66,16 +66,19 @@ def _alpha_not_beta(
     findings: Findings, limit: Limit, words: str, plural: str, remark: str
 ) -> Claim:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        found = compare_limits(rows, limit, TIME, MARGIN)
-        values, betas = found.limits["limit"], found.limits["beta"]
+        compared = compare_limits(rows, limit, TIME, MARGIN)
+        values, betas = compared.limits["limit"], compared.limits["beta"]
         # Exact data have no test; what is not within the margin then differs.
-        against = 0.0 if found.difference_p is None else found.difference_p
-        told = {format_limit(limit, one): float(b) for one, b in zip(values, betas, strict=True)}
+        against = 0.0 if compared.difference_p is None else compared.difference_p
+        betas_by_limit = {
+            format_limit(limit, limit_value): float(b)
+            for limit_value, b in zip(values, betas, strict=True)
+        }
         yield Tested(
-            found.sentence.rstrip("."), found.verdict == SAME, against,
+            compared.sentence.rstrip("."), compared.verdict == SAME, against,
             {
-                "betas": told, "difference_p": found.difference_p,
-                "equivalence_p": plain(found.equivalence_p),
+                "betas": betas_by_limit, "difference_p": compared.difference_p,
+                "equivalence_p": plain(compared.equivalence_p),
             },
         )  # fmt: skip
         lowest = distinct_limits(rows[limit])[-1]
@@ -166,8 +169,8 @@ def _cap_needs(cap_w: float) -> str:
 def _at_cap(
     findings: Findings, cap_w: float, checks: Checks, *, energy: bool = False
 ) -> list[Case]:
-    kept = partial(limited_and_reference, limit="power_limit_w", value=cap_w)
-    return cases_of_runs(run_groups(findings), kept, checks, energy=energy)
+    row_filter = partial(limited_and_reference, limit="power_limit_w", value=cap_w)
+    return cases_of_runs(run_groups(findings), row_filter, checks, energy=energy)
 
 
 def _change(
@@ -176,8 +179,8 @@ def _change(
 ) -> Check:  # fmt: skip
     effect = change_under_limit(rows, y, "power_limit_w")
     word = "energy" if y == ENERGY else "time"
-    said = f"{word} per epoch under {cap_w:g} W"
-    return Within(name, said, effect, low, high, relative_change, "{:+.1%}")
+    label = f"{word} per epoch under {cap_w:g} W"
+    return Within(name, label, effect, low, high, relative_change, "{:+.1%}")
 
 
 def slow_down_shrinks(findings: Findings) -> Claim:
@@ -191,11 +194,16 @@ def slow_down_shrinks(findings: Findings) -> Claim:
         if len(limits) < 2:
             raise Refused("no runs under a cap beside a higher one or none")
         kinds = [at_limit(rows, "power_limit_w", value) for value in (limits[0], limits[-1])]
-        free, capped = (one["gpus"].unique() for one in kinds)
+        free, capped = (limit_value["gpus"].unique() for limit_value in kinds)
         shared = sorted(set(free) & set(capped))
         if MANY_GPUS not in shared or shared[0] == MANY_GPUS:
             raise Refused(f"not run with and without the cap on {MANY_GPUS} GPUs and on fewer")
-        both = pd.concat([one.assign(cell=one["gpus"] * (-1) ** i) for i, one in enumerate(kinds)])
+        both = pd.concat(
+            [
+                limit_value.assign(cell=limit_value["gpus"] * (-1) ** i)
+                for i, limit_value in enumerate(kinds)
+            ]
+        )
         few = {-shared[0]: 1.0, shared[0]: -1.0}
         slower = contrast(both, TIME, "cell", few)
         if slower.bounds(ERROR)[1] < math.log(1 + SHRINKS):

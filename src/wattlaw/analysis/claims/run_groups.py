@@ -39,8 +39,8 @@ class RunGroup:
         rows = self.series[
             (self.series["rule"] == rule) & (self.series["fraction_per_gpu"].notna() == grows)
         ]
-        for label, one in without_limits(rows).groupby("series", sort=True):
-            yield self.full_label(str(label)), one
+        for label, rows_of_series in without_limits(rows).groupby("series", sort=True):
+            yield self.full_label(str(label)), rows_of_series
 
     def main_series(self, rule: str) -> pd.DataFrame:
         """Return the series that speaks for the group.
@@ -56,17 +56,20 @@ class RunGroup:
         """
         rows = without_limits(self.series[self.series["fraction_per_gpu"].isna()])
         as_asked = rows[rows["rule"] == rule]
-        found = [one for _, one in (as_asked if len(as_asked) else rows).groupby("series")]
-        if not found:
+        result = [
+            rows_of_series
+            for _, rows_of_series in (as_asked if len(as_asked) else rows).groupby("series")
+        ]
+        if not result:
             raise Refused("no series of several GPU counts: run the same setting on 3 or more")
-        best: pd.DataFrame = max(found, key=_coverage)
+        best: pd.DataFrame = max(result, key=_coverage)
         return best
 
     def limit_series(self, rule: str, limit: Limit) -> pd.DataFrame:
         """Return the ``main`` series and those that differ from it in one limit alone."""
         main = self.main_series(rule)
-        alike = self.series["family"] == main["family"].iloc[0]
-        rows = self.series[alike & (self.series["rule"] == main["rule"].iloc[0])]
+        in_family = self.series["family"] == main["family"].iloc[0]
+        rows = self.series[in_family & (self.series["rule"] == main["rule"].iloc[0])]
         return varying_only(rows, limit).reset_index(drop=True)
 
     def full_label(self, label: str) -> str:
@@ -80,16 +83,18 @@ def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
     shown = runs.assign(
         **{name: runs[name].map(differing_options(runs[name])) for name in JSON_COLUMNS}
     )
-    telling = [name for name in _JOB if runs[name].nunique(dropna=False) > 1]
-    found = []
+    varying = [name for name in _JOB if runs[name].nunique(dropna=False) > 1]
+    result = []
     for group, rows in groups(runs, _JOB):
         if names and not matches_name(group["workload"], *names):
             continue
-        told = {name: shown.loc[rows.index[0], name] for name in telling if name != "workload"}
-        label = group_label({"workload": group["workload"], **told})
+        varying_values = {
+            name: shown.loc[rows.index[0], name] for name in varying if name != "workload"
+        }
+        label = group_label({"workload": group["workload"], **varying_values})
         series = findings.series.loc[findings.series["run_id"].isin(rows["run_id"]), _SERIES]
-        found.append(RunGroup(group["workload"], str(group["hardware"]), label, rows, series))
-    return found
+        result.append(RunGroup(group["workload"], str(group["hardware"]), label, rows, series))
+    return result
 
 
 def _coverage(series: pd.DataFrame) -> tuple[float, ...]:
@@ -105,9 +110,9 @@ def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
     gpus = "GPU" if counts == [1] else "GPUs"
     span = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
     made = " simulated" if (rows["launcher"] == "simulated").any() else ""
-    words = f"{len(rows)}{made} {'run' if len(rows) == 1 else 'runs'}, {span} {gpus}"
+    text = f"{len(rows)}{made} {'run' if len(rows) == 1 else 'runs'}, {span} {gpus}"
     kinds = sorted(rows["energy_is"].dropna().unique()) if energy else []
-    return f"{words}, energy of {'; '.join(kinds)}" if kinds else words
+    return f"{text}, energy of {'; '.join(kinds)}" if kinds else text
 
 
 def matches_name(workload: str, *names: str) -> bool:

@@ -62,16 +62,18 @@ def power_law_describes(findings: Findings) -> Claim:
             beyond_law(rows, largest - 1), math.log(1 - MISS), math.log(1 + MISS),
             relative_change, "{:+.1%}",
         )  # fmt: skip
-        told = {"r2": law.r2, "beta": law.beta, "lack_of_fit_p": law.lack_of_fit_p}
+        numbers = {"r2": law.r2, "beta": law.beta, "lack_of_fit_p": law.lack_of_fit_p}
         try:
             bend = find_breakpoint(counts, times_s)
         except Refused as refused:  # too few counts to look for one: no support
-            said, holds, contradicting_p = str(refused), False, None
+            label, holds, contradicting_p = str(refused), False, None
         else:
-            said, holds = bend.sentence if bend else "no breakpoint found", bend is None
+            label, holds = bend.sentence if bend else "no breakpoint found", bend is None
             contradicting_p = bend.p_value if bend else None
-        told["breakpoint_p"] = contradicting_p
-        yield Tested(f"{said}, R^2 {law.r2:.3f}, beta {law.beta:.2f}", holds, contradicting_p, told)
+        numbers["breakpoint_p"] = contradicting_p
+        yield Tested(
+            f"{label}, R^2 {law.r2:.3f}, beta {law.beta:.2f}", holds, contradicting_p, numbers
+        )
 
     return ClaimDefinition(
         name="power-law-describes",
@@ -92,10 +94,10 @@ def beta_differs_between_models(findings: Findings) -> Claim:
     An exponent depends on the range of N, so two models are compared over the counts of both.
     """
     cases = [
-        make_case(f"{one.workload}, {other.workload}", f"{one.label} and {other.label}",
-             partial(_over_shared_counts, one, other), _two_betas)
-        for one, other in combinations(run_groups(findings), 2)
-        if one.workload != other.workload and one.hardware == other.hardware
+        make_case(f"{former.workload}, {other.workload}", f"{former.label} and {other.label}",
+             partial(_over_shared_counts, former, other), _two_betas)
+        for former, other in combinations(run_groups(findings), 2)
+        if former.workload != other.workload and former.hardware == other.hardware
     ]  # fmt: skip
     return ClaimDefinition(
         name="beta-differs-between-models",
@@ -110,8 +112,8 @@ def beta_differs_between_models(findings: Findings) -> Claim:
     ).evaluate(cases)
 
 
-def _over_shared_counts(one: RunGroup, other: RunGroup) -> pd.DataFrame:
-    first, second = one.main_series("local_batch"), other.main_series("local_batch")
+def _over_shared_counts(former: RunGroup, other: RunGroup) -> pd.DataFrame:
+    first, second = former.main_series("local_batch"), other.main_series("local_batch")
     shared = set(first["gpus"]) & set(second["gpus"])
     both = pd.concat([first.assign(which=0), second.assign(which=1)], ignore_index=True)
     return both[both["gpus"].isin(shared)]
@@ -120,11 +122,16 @@ def _over_shared_counts(one: RunGroup, other: RunGroup) -> pd.DataFrame:
 def _two_betas(rows: pd.DataFrame) -> Iterator[Check]:
     if rows.empty:
         raise Refused("no GPU count that both have")
-    one, other = (exponent(of_one) for _, of_one in rows.groupby("which"))
-    said = f"beta {one.estimate:.2f} and {other.estimate:.2f}, difference"
+    former, other = (exponent(of_one) for _, of_one in rows.groupby("which"))
+    label = f"beta {former.estimate:.2f} and {other.estimate:.2f}, difference"
     yield Outside(
         Within(
-            "beta_difference", said, difference(one, other), -SAME_BETA, SAME_BETA, shape="{:+.3f}"
+            "beta_difference",
+            label,
+            difference(former, other),
+            -SAME_BETA,
+            SAME_BETA,
+            shape="{:+.3f}",
         )
     )
 
@@ -146,9 +153,9 @@ def schnet_leaves_the_law(findings: Findings) -> Claim:
         except Refused:  # too few counts to look for a breakpoint
             return
         if bend is not None and bend.flattens:
-            said = f"breakpoint already at {bend.at:g} GPUs (p = {bend.p_value:.2g})"
+            label = f"breakpoint already at {bend.at:g} GPUs (p = {bend.p_value:.2g})"
             yield Tested(
-                said, holds=False, contradicting_p=bend.p_value, values={"bend_at": bend.at}
+                label, holds=False, contradicting_p=bend.p_value, values={"bend_at": bend.at}
             )
 
     return ClaimDefinition(

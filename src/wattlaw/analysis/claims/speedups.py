@@ -50,10 +50,10 @@ def _reaches(findings: Findings, workload: str, model: str, speedup: float) -> C
     least = math.log(speedup * (1 - GIVE))
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        said, found, reach = _speedup(rows)
-        if reach < FULL_RANGE and found.bounds(ERROR)[0] < least:
-            raise Refused(_too_narrow(said, found, reach, FULL_RANGE))
-        yield Within("speedup", said, found, least, show=ratio)
+        label, effect, reach = _speedup(rows)
+        if reach < FULL_RANGE and effect.bounds(ERROR)[0] < least:
+            raise Refused(_too_narrow(label, effect, reach, FULL_RANGE))
+        yield Within("speedup", label, effect, least, show=ratio)
 
     return ClaimDefinition(
         name=f"{workload}-speedup-{speedup:g}",
@@ -73,13 +73,13 @@ def cnn_speedup(findings: Findings) -> Claim:
     low, high = math.log(CNN[0] * (1 - GIVE)), math.log(CNN[1] * (1 + GIVE))
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        said, found, reach = _speedup(rows)
-        least, most = found.bounds(ERROR)
+        label, effect, reach = _speedup(rows)
+        least, most = effect.bounds(ERROR)
         # More GPUs may still bring more: too little contradicts over the whole range alone.
         needed = PICTURED_RANGE if least >= low and most <= high else FULL_RANGE
         if least <= high and reach < needed:
-            raise Refused(_too_narrow(said, found, reach, needed))
-        yield Within("speedup", said, found, low, high, ratio)
+            raise Refused(_too_narrow(label, effect, reach, needed))
+        yield Within("speedup", label, effect, low, high, ratio)
 
     return ClaimDefinition(
         name="cnn-speedup-5-to-6",
@@ -100,14 +100,14 @@ def _speedup(rows: pd.DataFrame) -> tuple[str, Effect, float]:
     """Return words, ln of the speedup of the largest count over the smallest, and their ratio."""
     counts = require_measured(rows, TIME)["gpus"]
     low, high = int(counts.min()), int(counts.max())
-    said = f"speedup from {low} to {high} GPUs"
-    return said, contrast(rows, TIME, "gpus", {low: 1.0, high: -1.0}), high / low
+    label = f"speedup from {low} to {high} GPUs"
+    return label, contrast(rows, TIME, "gpus", {low: 1.0, high: -1.0}), high / low
 
 
-def _too_narrow(said: str, found: Effect, reach: float, needed: float) -> str:
+def _too_narrow(label: str, effect: Effect, reach: float, needed: float) -> str:
     return (
-        f"{said} {math.exp(found.estimate):.3g}, and counts that span a factor of {reach:g} leave "
-        f"open what more GPUs bring: measure a span of {needed:g}"
+        f"{label} {math.exp(effect.estimate):.3g}; the counts span a factor of {reach:g}, so the "
+        f"effect of more GPUs is unknown: measure counts that span a factor of {needed:g}"
     )
 
 
@@ -142,8 +142,8 @@ def fourcastnet_ends_at_four(findings: Findings) -> Claim:
             ("beta_beyond_4x", knee, counts[-1], (-math.inf, NEAR_LINEAR)),
         ):
             logs = contrast(rows, TIME, "gpus", {low: 1.0, high: -1.0})
-            said = f"beta between {low} and {high} GPUs"
-            yield Within(name, said, scaled(logs, 1 / math.log(high / low)), *bounds)
+            label = f"beta between {low} and {high} GPUs"
+            yield Within(name, label, scaled(logs, 1 / math.log(high / low)), *bounds)
 
     return ClaimDefinition(
         name="fourcastnet-not-past-4x",

@@ -44,20 +44,20 @@ def memory_variation_rises(findings: Findings) -> Claim:
     return _variation_rises(findings, "mem", "memory")
 
 
-def _variation_rises(findings: Findings, kind: str, words: str) -> Claim:
+def _variation_rises(findings: Findings, kind: str, part: str) -> Claim:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         yield Within(
-            "variation_per_doubling", f"sigma/mu of {words} utilisation per doubling of GPUs",
+            "variation_per_doubling", f"sigma/mu of {part} utilisation per doubling of GPUs",
             slope(rows, f"{kind}_util_cv"), math.log2(1 + LEAST), show=per_doubling,
             shape="{:+.1%}",
         )  # fmt: skip
 
     return ClaimDefinition(
-        name=f"{words.lower()}-variation-rises",
-        claim=f"The coefficient of variation of {words} utilisation rises with the number of GPUs.",
+        name=f"{part.lower()}-variation-rises",
+        claim=f"The coefficient of variation of {part} utilisation rises with the number of GPUs.",
         study=MIT,
         criterion=(
-            f"sigma/mu of {words} utilisation over a run's samples rises by at least {LEAST:.0%} "
+            f"sigma/mu of {part} utilisation over a run's samples rises by at least {LEAST:.0%} "
             "per doubling"
         ),
         needs=_NEEDS,

@@ -163,8 +163,8 @@ def _inverse(design: Floats) -> Floats:
     """Return (X'X)^-1, with columns of one size: terms differ by powers of N."""
     sizes = np.sqrt((design**2).sum(axis=0))
     inverse = np.linalg.pinv(design / sizes)
-    found: Floats = inverse @ inverse.T / np.outer(sizes, sizes)
-    return found
+    solution: Floats = inverse @ inverse.T / np.outer(sizes, sizes)
+    return solution
 
 
 def _weights(law: Law, data: Observations) -> tuple[Floats, float]:
@@ -173,8 +173,8 @@ def _weights(law: Law, data: Observations) -> tuple[Floats, float]:
     logs, root = data.means - scale, np.sqrt(data.repeats)
     terms = law.terms(data.x)
     if law.in_logs:
-        found = np.linalg.lstsq(terms * root[:, None], logs * root, rcond=None)[0]
-        return np.asarray(found, dtype=float), scale
+        solution = np.linalg.lstsq(terms * root[:, None], logs * root, rcond=None)[0]
+        return np.asarray(solution, dtype=float), scale
     sizes = np.abs(terms).max(axis=0)
     return _nonnegative(terms / sizes, logs, root) / sizes, scale
 
@@ -211,7 +211,7 @@ def _nonnegative(terms: Floats, logs: Floats, root: Floats) -> Floats:
 
 def _nnls(terms: Floats, target: Floats) -> Floats:
     try:
-        found: Floats = nnls(terms, target)[0]
+        solution: Floats = nnls(terms, target)[0]
     except (RuntimeError, ValueError):
         raise Refused("its numbers overflow on these values") from None
-    return found
+    return solution

@@ -1,4 +1,4 @@
-"""All laws of many series at once, and why some series have none."""
+"""Fit all laws to many series, with the reasons where a series has none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ from wattlaw.errors import BadInput, Refused
 
 @dataclass(frozen=True)
 class SeriesFit(Result):
-    """What a series says: its power law, the law selected beside it, and whether it bends.
+    """The laws of one series: its power law, the selected law, and its breakpoint.
 
     ``refusal`` says why there is no law; ``no_breakpoint_reason`` says why there is no
     ``breakpoint``: none was found, or the data cannot tell. ``breakpoint_p`` is the
@@ -93,8 +93,8 @@ def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Series
         raise BadInput(f"x and y are both {x!r}; allowed: two different columns")
     for name in (x, y, *by):
         if name not in frame.columns:
-            there = ", ".join(repr(str(column)) for column in frame.columns)
-            raise BadInput(f"no column {name!r}; allowed: {there}")
+            available = ", ".join(repr(str(column)) for column in frame.columns)
+            raise BadInput(f"no column {name!r}; allowed: {available}")
     for name in (x, y):
         if len(frame) and not pd.api.types.is_numeric_dtype(frame[name]):
             first = _first_that_is_no_number(frame[name])
@@ -110,13 +110,13 @@ def _fit(group: Group, x: pd.Series, y: pd.Series) -> SeriesFit:
     except Refused as refusal:
         return SeriesFit(group, None, str(refusal), None, None, None, None)
     try:
-        found, p_value = fit_breakpoint(data)
+        bend, p_value = fit_breakpoint(data)
     except Refused as refusal:
         return SeriesFit(group, law, None, selected, None, None, str(refusal))
     no_breakpoint_reason = (
-        None if found else f"no breakpoint seen (p = {p_value:.2g}, above {SIGNIFICANT:g})"
+        None if bend else f"no breakpoint detected (p = {p_value:.2g}, above {SIGNIFICANT:g})"
     )
-    return SeriesFit(group, law, None, selected, found, p_value, no_breakpoint_reason)
+    return SeriesFit(group, law, None, selected, bend, p_value, no_breakpoint_reason)
 
 
 def _first_that_is_no_number(column: pd.Series) -> str:

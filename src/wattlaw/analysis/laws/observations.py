@@ -51,8 +51,8 @@ class Observations:
 
     def without_largest(self) -> "Observations":
         """Return the observations below the largest x."""
-        kept = self.run_x < self.x[-1]
-        return _observations(self.run_x[kept], self.log_y[kept])
+        smaller = self.run_x < self.x[-1]
+        return _observations(self.run_x[smaller], self.log_y[smaller])
 
 
 def observe(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Observations:
@@ -68,13 +68,13 @@ def observe(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Observa
     wrong = int((~(pairs > 0) | np.isinf(pairs)).any(axis=1).sum())
     if wrong:
         raise Refused(f"{wrong} of {len(pairs)} rows have a value that is not a number above 0")
-    found = _observations(pairs[:, 0], np.log(pairs[:, 1]))
-    if len(found.x) < MIN_DISTINCT:
+    observations = _observations(pairs[:, 0], np.log(pairs[:, 1]))
+    if len(observations.x) < MIN_DISTINCT:
         raise Refused(
-            f"{len(found.x)} distinct worker counts; a law needs at least {MIN_DISTINCT}: "
+            f"{len(observations.x)} distinct worker counts; a law needs at least {MIN_DISTINCT}: "
             "measure more counts"
         )
-    return found
+    return observations
 
 
 def _observations(x: Floats, log_y: Floats) -> Observations:

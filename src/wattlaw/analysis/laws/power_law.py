@@ -90,14 +90,14 @@ class PowerLaw(Result):
         if self._noise.of_repeats and se is not None and beta_ci and alpha_ci:
             why = (
                 f"repeats of a worker count share deviations from the law (lack of fit "
-                f"p = {self.lack_of_fit_p:.2g}, below {obs.POOLING_LEVEL:g}), so counts, not "
-                "runs, tell how sure it is"
+                f"p = {self.lack_of_fit_p:.2g}, below {obs.POOLING_LEVEL:g}), so the error is that "
+                "of the counts' means"
             )
             return Trusted("repeats", se, beta_ci, alpha_ci, why)
         why = (
-            "without repeats the scatter around the law is all there is"
+            "without repeats, the error is that of the scatter around the law"
             if self.lack_of_fit_p is None
-            else f"repeats show no deviation that they share (lack of fit p = "
+            else f"repeats share no deviation from the law (lack of fit p = "
             f"{self.lack_of_fit_p:.2g})"
         )
         return Trusted("ols", self.beta_se, self.beta_ci, self.alpha_ci, why)
