@@ -154,7 +154,7 @@ def test_what_limits_do_is_told_with_the_test_of_equality():
 
 def test_tables_of_settings_name_caps_and_batches_and_cut_rows_are_counted():
     table = measured.settings(mit_findings())
-    total = len(mit_findings().cells)
+    total = len(mit_findings().settings)
     assert len(table.rows) == MOST
     assert table.left_out == total - MOST
     assert table.command.startswith("wattlaw export STORE")

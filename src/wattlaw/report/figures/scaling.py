@@ -104,7 +104,7 @@ def efficiency(findings: Findings) -> alt.ConcatChart | None:
 
 
 def relative_to_reference(findings: Findings) -> tuple[Arranged, pd.DataFrame]:
-    """Return the uncapped series, and their rows of ``findings.relative`` with panel and line."""
+    """Return the uncapped series, and their rows of ``findings.speedups`` with panel and line."""
     shown = arranged(free(fixed_data(findings.series)))
     place = shown.rows[["series", "panel", "line"]].drop_duplicates("series")
     return shown, findings.speedups.merge(place, on="series")
