@@ -112,7 +112,7 @@ def _best(
     if not groups:
         return None
     group = min(groups)
-    cost, phrases = _objective(constraints, by_energy=by_energy, worker=worker)
+    cost, goal = _objective(constraints, by_energy=by_energy, worker=worker)
     decision = min(
         groups[group],
         key=lambda candidate: (cost(candidate), candidate.train_time_s.mean, candidate.gpus),
@@ -122,7 +122,7 @@ def _best(
         warnings.append(
             "Only the mean meets the constraints; the upper bound of its 95 % interval does not."
         )
-    reason = f"It has the {phrases} of {len(groups[group])} {_GROUPS[group]} settings"
+    reason = f"It has the {goal} of {len(groups[group])} {_GROUPS[group]} settings"
     if phrases := _constraint_phrases(constraints, worker):
         reason += f" of which each {' and '.join(phrases)}"
     if constraints.deadline_s is not None or constraints.energy_budget_j is not None:
