@@ -169,13 +169,13 @@ def test_a_law_is_followed_no_farther_than_eight_times_its_range():
     found = advice(made, deadline_s=1, max_gpus=4096)
     assert found.recommended is None
     assert max(one.gpus for one in found.pareto) == 64
-    assert said(found, "Laws are followed up to 8 times the largest measured count")
+    assert said(found, "Predictions end at 8 times the largest measured count")
 
 
 def test_where_nothing_meets_the_constraints_the_nearest_is_named(made):
     found = advice(made, deadline_s=1, max_gpus=16)
     assert found.recommended is None
-    assert found.reason == "Nothing meets the deadline of 1 s and has at most 16 GPUs."
+    assert found.reason == "No setting meets the deadline of 1 s and has at most 16 GPUs."
     assert found.nearest.gpus == 16
     assert found.next_doubling is None
     assert found.to_dict()["recommended"] is None
@@ -188,7 +188,7 @@ def test_a_deadline_that_only_the_mean_meets_is_said():
     quickest = cells_of(made)["epoch_time_s"].min()
     found = advice(made, deadline_s=1.001 * quickest, epochs_to_train=1, max_gpus=4)
     assert found.recommended.epoch_time_s.mean == pytest.approx(quickest)
-    assert said(found, "Only the mean keeps the constraints")
+    assert said(found, "Only the mean meets the constraints")
     assert "by the mean" in found.reason
 
 
@@ -216,7 +216,7 @@ def test_a_batch_at_which_quality_falls_is_not_recommended(batches):
     found = advice(batches, "resnet50")
     assert found.recommended.setting["global_batch"] <= 512
     assert all(one.setting["global_batch"] <= 512 for one in found.pareto)
-    assert said(found, "quality is shown to fall there: global batch 1024")
+    assert said(found, "Excluded because quality is lower: global batch 1024")
 
 
 def test_a_batch_at_which_quality_falls_is_the_last_resort_with_a_warning(batches):
@@ -230,7 +230,7 @@ def test_a_batch_at_which_quality_falls_is_the_last_resort_with_a_warning(batche
     assert found.recommended.setting["global_batch"] == 512
     found = advise(table, epochs, "resnet50", deadline_s=0.5 * quickest, **asked)
     assert found.recommended.setting["global_batch"] == 1024
-    assert said(found, "The data show that quality falls at this global batch")
+    assert said(found, "Quality is lower at this global batch")
 
 
 def test_runs_without_a_known_batch_tell_no_epochs_to_a_target(batches):
@@ -251,11 +251,11 @@ def test_to_a_target_epochs_are_those_that_each_global_batch_took(batches):
     table = run_metrics(runs, epochs)
     found = advise(table, epochs, "resnet50", target=0.7, max_slowdown=100.0)
     assert {one.epochs.mean for one in found.pareto} <= {2.0, 3.0}
-    assert said(found, "Global batch 1024 is no candidate: 0 of 5 repeats reached the target")
+    assert said(found, "Global batch 1024 is excluded: 0 of 5 repeats reached the target")
     for one in found.pareto:
         took = 3 if one.setting["global_batch"] >= 512 else 2
         assert one.train_time_s.mean == pytest.approx(took * one.epoch_time_s.mean)
-    with pytest.raises(Refused, match="no global batch whose runs all reached"):
+    with pytest.raises(Refused, match="at no global batch did all runs reach"):
         advise(table, epochs, "resnet50", target=0.9)
 
 
@@ -335,7 +335,7 @@ def test_measured_runs_come_before_simulated_ones(made):
     runs.loc[runs["gpus"] == 128, "launcher"] = "simulated"
     found = advise(run_metrics(runs, made.epochs), made.epochs, "dimenet")
     assert found.recommended.gpus == 64
-    assert said(found, "15 simulated runs are left out")
+    assert said(found, "15 simulated runs are excluded")
     only = runs.assign(launcher="simulated")
     found = advise(run_metrics(only, made.epochs), made.epochs, "dimenet")
     assert said(found, "All times and energies are simulated")
@@ -346,7 +346,7 @@ def test_runs_of_another_job_are_left_out(made):
     runs.loc[runs["gpus"] == 128, "dataset_fraction"] = 0.01
     found = advise(run_metrics(runs, made.epochs), made.epochs, "dimenet")
     assert found.recommended.gpus == 64
-    assert said(found, "The runs are of 2 jobs, whose epochs do not compare")
+    assert said(found, "The runs are of 2 different jobs, whose epochs cannot be compared")
 
 
 def test_a_rival_cap_that_repeats_cannot_exclude_is_named():
@@ -427,7 +427,7 @@ def test_the_command_says_it_in_words_first(store, capsys, monkeypatch):
 def test_the_command_names_an_answer_that_is_none(store, capsys):
     assert advise_command([store], "dimenet", deadline="1s", max_gpus=2) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "Nothing to recommend for dimenet: Nothing meets the deadline of 1 s" in text
+    assert "Nothing to recommend for dimenet: No setting meets the deadline of 1 s" in text
     assert "Nearest: 2 GPUs" in text
 
 

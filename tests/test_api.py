@@ -356,7 +356,7 @@ def test_the_cells_of_the_notebook_run_and_show_something(tmp_path, monkeypatch)
                 value = eval(expression, names)  # noqa: S307
                 shown.append(type(value).__name__)
     assert shown == [
-        "NoneType", "DataFrame", "RunOutcome", "Results", "DataFrame", "Fits", "Advice",
+        "NoneType", "DataFrame", "RunOutcome", "Results", "DataFrame", "SeriesFits", "Advice",
         "DataFrame", "ConcatChart", "Claims", "Report", "TrackResult",
     ]  # fmt: skip
     assert names["outcome"].done == 21

@@ -11,7 +11,7 @@ from scipy import stats
 
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.batch_effects import CANNOT_TELL, FALLS, NO_FALL, quality_by_batch
-from wattlaw.analysis.comparisons import from_the_best
+from wattlaw.analysis.comparisons import compare_with_best
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.errors import BadInput, Refused
 
@@ -40,7 +40,7 @@ def like_resnet50() -> dict[int, float]:
 
 def test_two_samples_are_a_one_sided_t_test():
     one, two = np.array([1.0, 1.2, 0.9, 1.1]), np.array([0.7, 0.9, 0.8])
-    found = from_the_best([one, two])
+    found = compare_with_best([one, two])
     expected = stats.ttest_ind(one, two, alternative="greater")
     assert found.p_value[1] == pytest.approx(expected.pvalue, abs=1e-4)
     low = expected.confidence_interval(0.95).low
@@ -51,7 +51,7 @@ def test_two_samples_are_a_one_sided_t_test():
 def test_many_samples_agree_with_scipys_dunnett(sizes):
     dice = np.random.default_rng(3)
     samples = [dice.normal(0.3 * i, 1, n) for i, n in enumerate(sizes)]
-    found = from_the_best(samples)
+    found = compare_with_best(samples)
     for j, control in enumerate(samples):
         others = [one for i, one in enumerate(samples) if i != j]
         test = stats.dunnett(*others, control=control, alternative="greater", rng=dice)
@@ -61,7 +61,7 @@ def test_many_samples_agree_with_scipys_dunnett(sizes):
 def test_the_best_is_seldom_called_worse():
     dice = np.random.default_rng(4)
     wrong = sum(
-        bool(from_the_best([dice.normal(0, 1, 4) for _ in range(5)]).high[0] < 0)
+        bool(compare_with_best([dice.normal(0, 1, 4) for _ in range(5)]).high[0] < 0)
         for _ in range(400)
     )
     assert wrong / 400 < 0.05
@@ -69,11 +69,11 @@ def test_the_best_is_seldom_called_worse():
 
 def test_one_sample_and_no_repeats_are_refused():
     with pytest.raises(Refused, match="at least two"):
-        from_the_best([np.array([1.0, 2.0])])
+        compare_with_best([np.array([1.0, 2.0])])
     with pytest.raises(Refused, match="measure repeats"):
-        from_the_best([np.array([1.0]), np.array([2.0])])
+        compare_with_best([np.array([1.0]), np.array([2.0])])
     with pytest.raises(Refused, match="all the same"):
-        from_the_best([np.array([1.0, 1.0]), np.array([2.0, 2.0])])
+        compare_with_best([np.array([1.0, 1.0]), np.array([2.0, 2.0])])
 
 
 def test_a_fall_beyond_8192_is_found():

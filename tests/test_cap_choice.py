@@ -208,7 +208,7 @@ def test_repeats_that_are_all_the_same_tell_no_more_than_one():
     found = best_limit(rows, LeastEnergyWithin(0.10))
     assert (found.limit, found.verdict) == (200.0, "repeats are all the same")
     assert found.saving_ci is found.slowdown_ci is None
-    assert "repeats are all the same: the data cannot tell" in found.why
+    assert "repeats are all the same: the uncertainty is unknown" in found.why
     assert not found.candidates["rival"].any()
     # Rounding is no scatter either.
     dice = np.random.default_rng(0)

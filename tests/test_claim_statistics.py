@@ -12,8 +12,8 @@ from claims_lab import Lab, capped
 from wattlaw.analysis.claims import CONTRADICTED, MIT, SUPPORTED
 from wattlaw.analysis.claims import limits as limit_claims
 from wattlaw.analysis.claims.effects import beyond_law, contrast, exponent, paired
-from wattlaw.analysis.claims.jobs import called_like, counted
-from wattlaw.analysis.claims.verdicts import Case, Effect, Outside, Statement, Within
+from wattlaw.analysis.claims.run_groups import describe_runs, matches_name
+from wattlaw.analysis.claims.verdicts import Case, ClaimDefinition, Effect, Outside, Within
 from wattlaw.errors import Refused
 
 RUNS = 800
@@ -111,7 +111,7 @@ def test_an_effect_in_one_or_two_settings_is_said_to_be_theirs(cells: int) -> No
     assert (found.estimate, found.se, found.df) == pytest.approx(
         (told.effect.item(), told.sd.item(), told.df_denom)
     )
-    assert "at exactly th" in Within("x", "x", found).words()
+    assert "at exactly th" in Within("x", "x", found).evidence()
 
 
 def test_repeats_that_are_all_the_same_give_no_certainty() -> None:
@@ -124,13 +124,13 @@ def test_repeats_that_are_all_the_same_give_no_certainty() -> None:
 
 def test_a_claim_on_a_model_is_about_workloads_with_its_name_as_a_word() -> None:
     for workload in ("bert-base", "BERT_base_uncased", "my bert"):
-        assert called_like(workload, "bert"), workload
+        assert matches_name(workload, "bert"), workload
     for workload in ("roberta", "albert-base", "bert4rec", "distilbert"):
-        assert not called_like(workload, "bert"), workload
-    assert called_like("SchNet-QM9", "schnet")
-    assert called_like("ResNet-50", "vgg16", "resnet50")
-    assert called_like("InceptionV3", "inception")
-    assert not called_like("resnet501", "resnet50")
+        assert not matches_name(workload, "bert"), workload
+    assert matches_name("SchNet-QM9", "schnet")
+    assert matches_name("ResNet-50", "vgg16", "resnet50")
+    assert matches_name("InceptionV3", "inception")
+    assert not matches_name("resnet501", "resnet50")
 
 
 def test_an_effect_without_freedom_or_repeats_is_refused() -> None:
@@ -151,11 +151,11 @@ def test_equivalence_is_two_one_sided_tests() -> None:
         assert supported == (p < level)
 
 
-def judged(effects: list[Effect], about: str, margin: float) -> str:
+def evaluate(effects: list[Effect], about: str, margin: float) -> str:
     checks = [Within("x", "x", effect, -margin, margin) for effect in effects]
     made = [Outside(check) if about == "some" else check for check in checks]
     cases = [Case("w", str(i), (check,)) for i, check in enumerate(made)]
-    return Statement("n", "c", MIT, "k", "m", about=about).judged(cases).verdict  # type: ignore[arg-type]
+    return ClaimDefinition("n", "c", MIT, "k", "m", about=about).evaluate(cases).verdict  # type: ignore[arg-type]
 
 
 def shares(truths: list[float], about: str, n: int = RUNS) -> dict[str, float]:
@@ -165,7 +165,7 @@ def shares(truths: list[float], about: str, n: int = RUNS) -> dict[str, float]:
             Effect(truth + dice.normal(0, 0.02), 0.02 * math.sqrt(dice.chisquare(12) / 12), 12)
             for truth in truths
         ]
-        found.append(judged(effects, about, 0.05))
+        found.append(evaluate(effects, about, 0.05))
     return {verdict: found.count(verdict) / n for verdict in (SUPPORTED, CONTRADICTED)}
 
 
@@ -192,7 +192,7 @@ def test_caps_that_leave_beta_alone_are_rarely_said_to_change_it() -> None:
 
 def test_one_gpu_and_one_run_are_told_as_one():
     def told(*gpus: int) -> str:
-        return counted(pd.DataFrame({"gpus": gpus}).assign(launcher="local", energy_is=None))
+        return describe_runs(pd.DataFrame({"gpus": gpus}).assign(launcher="local", energy_is=None))
 
     assert told(1) == "1 run, 1 GPU"
     assert told(1, 1) == "2 runs, 1 GPU"

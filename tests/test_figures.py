@@ -19,7 +19,7 @@ from altair.utils.schemapi import debug_mode
 import made_studies
 from drawn import Text, size, texts
 from made_tables import frames, run_row, study, window_row
-from wattlaw.analysis.findings import Findings, find
+from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.report.figures import GALLERY, Figure
 from wattlaw.report.figures.facets import MAX_PANELS
 from wattlaw.report.figures.labels import MAX_LENGTH, shorten_middle, unique_labels
@@ -39,19 +39,19 @@ KIT = {"gpu_hours", "factor", "strong_scaling", "constant_local_batch", "quality
 def made(kind: str) -> Findings:
     """Return what a store says: small, crowded, or like one of the two studies."""
     if kind == "small":
-        return find(*study(counts=(1, 2), source="none"))
+        return analyse(*study(counts=(1, 2), source="none"))
     if kind == "hostile":
         runs, epochs = study(counts=(1, 2, 4, 8))
         runs["workload"] = [EVIL if i % 2 else LONG for i in range(len(runs))]
         runs["hardware"] = "a\nboard\x00 with\ttabs " + "W" * 90
         runs["metric_name"] = EVIL
         runs.loc[0, ["status", "reason"]] = "failed", EVIL
-        return find(runs, epochs)
+        return analyse(runs, epochs)
     if kind == "crowded":
-        return find(*_crowd())
+        return analyse(*_crowd())
     tables = made_studies.mit(repeats=2) if kind == "mit" else made_studies.kit(repeats=3)
     target = 0.76 if kind == "kit" else None
-    return find(tables.runs, tables.epochs, joint=tables.joint, target=target)
+    return analyse(tables.runs, tables.epochs, joint=tables.joint, target=target)
 
 
 def _crowd() -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -278,7 +278,7 @@ def test_names_that_are_cut_to_the_same_stay_apart():
 
 def test_a_store_with_nothing_done_has_no_figure_but_that_of_its_runs():
     runs, epochs = frames([run_row("a", status="failed", reason="no")], [])
-    empty = find(runs, epochs)
+    empty = analyse(runs, epochs)
     there = {figure.name for figure in GALLERY if figure.chart(empty) is not None}
     assert there == {"data_quality"}
 
@@ -288,7 +288,7 @@ def test_energies_that_count_different_things_are_different_lines():
     other, others = study(source="counter")
     for table in (other, others):
         table["run_id"] = "x" + table["run_id"]
-    both = find(pd.concat([runs, other]), pd.concat([epochs, others]))
+    both = analyse(pd.concat([runs, other]), pd.concat([epochs, others]))
     figure = next(one for one in GALLERY if one.name == "energy")
     text = json.dumps(figure.chart(both).to_dict()["concat"])
     assert "cpu, counter" in text

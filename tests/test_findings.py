@@ -6,7 +6,7 @@ import pytest
 from made_studies import Caps, Model, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.facts import facts
-from wattlaw.analysis.findings import find
+from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.footprint import Footprint
 
 ONE = {"resnet50": Model(3000.0, 0.83, 256)}
@@ -14,7 +14,7 @@ ONE = {"resnet50": Model(3000.0, 0.83, 256)}
 
 def test_a_study_of_caps_and_clocks_gives_a_comparison_for_each_and_a_best_cap_per_count():
     made = mit(models=ONE)
-    found = find(made.runs, made.epochs)
+    found = analyse(made.runs, made.epochs)
     kinds = [comparison.limit for _, comparison in found.comparisons]
     assert kinds == ["power_limit_w", "clock_limit_mhz"]
     assert {comparison.verdict for _, comparison in found.comparisons} == {"same beta"}
@@ -27,13 +27,13 @@ def test_a_study_of_caps_and_clocks_gives_a_comparison_for_each_and_a_best_cap_p
 
 def test_a_cap_that_changes_the_exponent_is_found():
     made = mit(models=ONE, caps=Caps(beta_shift=-0.15), clocks=False)
-    (comparison,) = [one for _, one in find(made.runs, made.epochs).comparisons]
+    (comparison,) = [one for _, one in analyse(made.runs, made.epochs).comparisons]
     assert comparison.verdict == "different beta"
 
 
 def test_limits_with_too_few_counts_are_refused_with_the_reason():
     made = mit(models=ONE, counts=(2, 4), clocks=False)
-    found = find(made.runs, made.epochs)
+    found = analyse(made.runs, made.epochs)
     assert found.comparisons == ()
     (label, reason) = found.comparison_refusals[0]
     assert "power_limit_w" in label
@@ -42,7 +42,7 @@ def test_limits_with_too_few_counts_are_refused_with_the_reason():
 
 def test_the_energy_law_is_that_of_runs_without_limits():
     made = mit(models=ONE, power_falls=0.0)
-    found = find(made.runs, made.epochs)
+    found = analyse(made.runs, made.epochs)
     (law,) = found.energy_laws.to_dict("records")
     assert law["factor_w"] == pytest.approx(200.0, rel=0.02)
     assert law["exponent_low"] < 1 < law["exponent_high"]
@@ -50,7 +50,7 @@ def test_the_energy_law_is_that_of_runs_without_limits():
 
 def test_every_workload_gets_advice_or_a_reason():
     made = mit(counts=(2, 4, 8), repeats=2, clocks=False)
-    found = find(made.runs, made.epochs)
+    found = analyse(made.runs, made.epochs)
     told = {advice.workload for advice in found.advice} | {w for w, _ in found.advice_refusals}
     assert told == set(made.runs["workload"])
 
@@ -59,7 +59,7 @@ def test_totals_add_what_was_measured_and_cost_what_the_footprint_says():
     gpu = {"energy_source": "counter", "energy_verdict": "ok", "duration_s": 1800.0}
     runs = [run_row("a", gpus=2, local_batch=32), run_row("b", gpus=2, local_batch=32, repeat=1)]
     windows = [window_row(name, 1, gpu_energy_j=3.6e6, **gpu) for name in "ab"]
-    found = find(*frames(runs, windows), footprint=Footprint(pue=1.5, grid_g_per_kwh=400.0))
+    found = analyse(*frames(runs, windows), footprint=Footprint(pue=1.5, grid_g_per_kwh=400.0))
     (row,) = found.totals.to_dict("records")
     assert row["runs"] == 2
     assert row["gpu_hours"] == pytest.approx(2.0)
@@ -71,7 +71,7 @@ def test_totals_with_one_energy_missing_have_no_energy_and_not_a_smaller_sum():
     energy = {"cpu_energy_j": 10.0, "energy_source": "estimated", "energy_verdict": "ok"}
     runs = [run_row("a"), run_row("b", repeat=1)]
     windows = [window_row("a", 1, **energy), window_row("b", 1)]
-    totals = find(*frames(runs, windows)).totals
+    totals = analyse(*frames(runs, windows)).totals
     by_energy = {row["energy_is"]: row["energy_j"] for row in totals.to_dict("records")}
     assert by_energy["cpu, estimated"] == 10.0
     assert len(by_energy) == 2
@@ -80,11 +80,11 @@ def test_totals_with_one_energy_missing_have_no_energy_and_not_a_smaller_sum():
 
 def test_a_target_tells_time_and_epochs_to_it_by_setting():
     made = kit(repeats=2, counts=(1, 2, 4), growing=False)
-    found = find(made.runs, made.epochs, target=0.5).targets
+    found = analyse(made.runs, made.epochs, target=0.5).targets
     assert found is not None
     assert found.settings["time_to_target_s"].notna().all()
     assert len(found.critical) + len(found.refusals) > 0
-    assert find(made.runs, made.epochs).targets is None
+    assert analyse(made.runs, made.epochs).targets is None
 
 
 def test_facts_say_what_ran_and_leave_out_what_is_not_known():
@@ -108,7 +108,7 @@ def test_done_runs_without_a_window_that_counts_are_named_with_the_reason():
         window_row("failed", 0, warmup=True),
         window_row("cut", 0, warmup=True), window_row("cut", 1, interrupted=True),
     ]  # fmt: skip
-    found = find(*frames(runs, windows))
+    found = analyse(*frames(runs, windows))
     assert found.runs["run_id"].to_list() == ["fine"]
     assert list(found.not_timed.columns) == ["run_id", "workload", "gpus", "reason"]
     assert dict(found.not_timed[["run_id", "reason"]].to_numpy()) == {
@@ -118,4 +118,4 @@ def test_done_runs_without_a_window_that_counts_are_named_with_the_reason():
         "warm": "all training windows are warm-up",
         "zero": "the training windows have no duration above 0 s",
     }
-    assert find(*study()).not_timed.empty
+    assert analyse(*study()).not_timed.empty

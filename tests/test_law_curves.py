@@ -168,7 +168,10 @@ def test_four_counts_have_no_criterion_and_say_so():
     assert table["weight"].isna().all()
     assert table["reason"].str.contains("AICc is undefined: 4 runs").all()
     assert chosen.best.law == "amdahl"
-    assert chosen.reason == ("too few observations for AICc; it foretells the largest count best")
+    assert (
+        chosen.reason
+        == "too few observations for AICc; lowest prediction error at the largest count"
+    )
     told = json.dumps(chosen.to_dict(), allow_nan=False)
     assert json.loads(told)["aicc"] is None
 

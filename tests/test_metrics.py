@@ -9,8 +9,8 @@ from scipy import stats
 
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.aggregate import aggregate
-from wattlaw.analysis.findings import find
-from wattlaw.analysis.metrics import of_all_samples, run_metrics
+from wattlaw.analysis.findings import analyse
+from wattlaw.analysis.metrics import run_metrics, with_sampled_utilisation
 from wattlaw.analysis.quality import direction
 
 
@@ -81,7 +81,7 @@ def test_no_mean_is_taken_over_energies_that_count_different_things():
     assert np.isnan(found.loc[1, "energy_per_epoch_j"])
     assert found.loc[2, "energy_is"] == "cpu, estimated"
     assert found.loc[2, "energy_per_epoch_j"] == 10.0
-    assert find(*frames(runs, windows)).energy == "cpu, counter; cpu, estimated"
+    assert analyse(*frames(runs, windows)).energy == "cpu, counter; cpu, estimated"
 
 
 @pytest.mark.parametrize("verdict", ["partial", "implausible"])
@@ -94,9 +94,9 @@ def test_energy_that_is_partial_or_implausible_is_left_out_and_told(verdict):
     run = one_run(*windows)
     assert np.isnan(run["energy_per_epoch_j"])
     assert run["energy_is"] == f"{verdict}, left out"
-    findings = find(*frames([run_row("a")], windows))
+    findings = analyse(*frames([run_row("a")], windows))
     assert findings.energy is None
-    assert list(findings.cells["energy_is"]) == [f"{verdict}, left out"]
+    assert list(findings.settings["energy_is"]) == [f"{verdict}, left out"]
 
 
 def test_a_run_that_diverged_at_its_end_is_not_judged_by_an_earlier_epoch():
@@ -156,7 +156,7 @@ def test_a_run_that_took_no_time_was_not_timed():
     runs = [run_row("a"), run_row("b", power_limit_w=100.0), run_row("c", repeat=1)]
     times = zip("abc", (1.0, 2.0, 0.0), strict=True)
     windows = [window_row(name, 1, duration_s=time_s) for name, time_s in times]
-    findings = find(*frames(runs, windows))
+    findings = analyse(*frames(runs, windows))
     assert findings.runs["run_id"].to_list() == ["a", "b"]
     assert findings.limit_effects["time_ratio"].to_list() == [1.0, 2.0]
 
@@ -187,7 +187,7 @@ def test_one_repeat_has_no_interval():
 
 
 def test_a_store_without_a_done_run_gives_findings_that_say_so():
-    findings = find(*frames([run_row("a", status="failed", reason="broken")], []))
+    findings = analyse(*frames([run_row("a", status="failed", reason="broken")], []))
     assert findings.runs.empty
     assert findings.fits.laws == ()
     assert findings.not_done["reason"].to_list() == ["broken"]
@@ -318,9 +318,9 @@ def test_the_statistics_of_all_samples_replace_what_is_pooled_from_windows():
         {"run_id": ["a", "a"], "part": ["gpu", "run"], "sm_util_mean": [0.9, 0.6],
          "sm_util_cv": [0.9, 0.3], "mem_util_mean": [0.9, 0.4], "mem_util_cv": [0.9, 0.1]}
     )  # fmt: skip
-    found = of_all_samples(table, statistics).set_index("run_id")
+    found = with_sampled_utilisation(table, statistics).set_index("run_id")
     assert (found.loc["a", "sm_util_mean"], found.loc["a", "sm_util_cv"]) == (0.6, 0.3)
     assert found.loc["b", "sm_util_mean"] == 0.5
     assert found.loc["b", "sm_util_cv"] == pytest.approx(0.2)
     assert np.isnan(found.loc["b", "mem_util_mean"])
-    assert of_all_samples(table, None) is table
+    assert with_sampled_utilisation(table, None) is table

@@ -146,7 +146,7 @@ def test_residuals_that_curve_or_spread_are_told():
     straight = fit_power_law(x, x**-0.8 * np.exp(dice.normal(0, 0.02, x.size))).diagnostics
     curved = fit_power_law(x, (1 / x + 0.1) * np.exp(dice.normal(0, 0.02, x.size))).diagnostics
     spread = fit_power_law(x, x**-0.8 * np.exp(dice.normal(0, 0.01 * x))).diagnostics
-    assert straight.sentence == "residuals: nothing speaks against the law"
+    assert straight.sentence == "residuals: consistent with the law"
     assert "they curve with ln N" in curved.sentence
     assert "their spread changes with N" in spread.sentence
     design = np.column_stack([np.ones(30), np.log(x), np.log(x) ** 2])
@@ -344,7 +344,7 @@ def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys
     assert main([*line, "--json"]) == 0
     rows = {row["group"]["s"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["schnet"]["breakpoint"]["at"] == 64
-    assert rows["straight"]["no_breakpoint_reason"].startswith("no breakpoint seen (p = ")
+    assert rows["straight"]["no_breakpoint_reason"].startswith("no breakpoint detected (p = ")
     assert rows["two"]["law"] is None
 
 

@@ -22,7 +22,7 @@ from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw import __version__
 from wattlaw.analysis.claims import check_claims
-from wattlaw.analysis.findings import Findings, find
+from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput
@@ -53,14 +53,14 @@ class Page(HTMLParser):
 @cache
 def mit_findings() -> Findings:
     made = mit(models=FEW, counts=(2, 4, 8, 16, 32), caps=Caps(), repeats=2)
-    return find(made.runs, made.epochs, joint=made.joint, reference=2)
+    return analyse(made.runs, made.epochs, joint=made.joint, reference=2)
 
 
 @cache
 def kit_findings() -> Findings:
     made = kit(repeats=2, counts=(1, 2, 4))
     footprint = Footprint(pue=1.2, grid_g_per_kwh=300.0, price_per_kwh=0.2, currency="EUR")
-    return find(made.runs, made.epochs, footprint=footprint)
+    return analyse(made.runs, made.epochs, footprint=footprint)
 
 
 def written(findings: Findings, template: str | None = None) -> str:
@@ -172,7 +172,7 @@ def hostile() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def test_no_text_of_a_store_becomes_markup():
-    text = written(find(*hostile()))
+    text = written(analyse(*hostile()))
     parsed = Page(text)
     assert not parsed.of("script")
     assert not parsed.of("svg")
@@ -196,7 +196,7 @@ def test_no_text_of_a_store_becomes_markup():
 
 def test_figures_are_written_in_the_kinds_asked_for_and_hostile_text_stays_text(tmp_path, some):
     written_to = write_figures(
-        make_charts(find(*hostile())), tmp_path / "figures", ("png", "svg", "html")
+        make_charts(analyse(*hostile())), tmp_path / "figures", ("png", "svg", "html")
     )
     names = {path.name for path in written_to}
     assert names == {f"{one.name}.{kind}" for one in some for kind in ("png", "svg", "html")}
@@ -214,7 +214,7 @@ def test_figures_are_written_in_the_kinds_asked_for_and_hostile_text_stays_text(
     [([], []), ([run_row("a", status="planned")], []), ([run_row("a")], [window_row("a", 1)])],
 )
 def test_a_store_with_little_in_it_still_gets_a_page(runs, epochs):
-    text = written(find(*frames(runs, epochs)))
+    text = written(analyse(*frames(runs, epochs)))
     assert "Methods" in text
     assert "How to cite" in text
 
@@ -225,7 +225,7 @@ def test_runs_that_are_not_done_are_listed_with_their_reasons():
     broken = frames(
         [run_row(f"bad{i}", status="failed", reason="rank 1: out of luck") for i in range(200)], []
     )[0]
-    text = written(find(pd.concat([runs, broken]), epochs))
+    text = written(analyse(pd.concat([runs, broken]), epochs))
     assert "200 failed" in text
     assert "rank 1: out of luck" in text
     assert "140 of 200 rows are not shown; all are in <code>wattlaw status STORE --json" in text
@@ -233,11 +233,11 @@ def test_runs_that_are_not_done_are_listed_with_their_reasons():
 
 @pytest.mark.usefixtures("some")
 def test_an_estimate_is_marked_and_a_missing_energy_is_not_zero():
-    text = written(find(*study()))
+    text = written(analyse(*study()))
     assert "Estimated means busy cores" in text
     assert text.count("cpu, estimated") > 9
-    assert "Simulated means from a model" in written(find(*study(source="simulated")))
-    without = written(find(*study(source="none")))
+    assert "Simulated means from a model" in written(analyse(*study(source="simulated")))
+    without = written(analyse(*study(source="none")))
     assert "Not available: no energy meter" in without
     assert 'id="figure-energy"' not in without
 
@@ -255,7 +255,7 @@ def test_the_template_of_a_study_keeps_to_its_sections_figures_and_claims(some, 
 
 def test_an_unknown_template_or_kind_of_figure_is_refused_with_what_is_allowed():
     with pytest.raises(BadInput, match="mit-2022, kit-2025"):
-        written(find(*study()), "mit")
+        written(analyse(*study()), "mit")
     with pytest.raises(BadInput, match="png, svg, html"):
         figure_kinds("png,gif")
     with pytest.raises(BadInput, match="png, svg, html"):

@@ -12,7 +12,7 @@ from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw import formatting
 from wattlaw.analysis.claims import check_claims
-from wattlaw.analysis.findings import Findings, find
+from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.reference import published as reference
 from wattlaw.report.methods import METHODS
@@ -36,14 +36,14 @@ from wattlaw.report.topics.table import MAX_ROWS, Column, Table, build_table
 def mit_findings() -> Findings:
     models = {name: MIT[name] for name in ("resnet50", "schnet", "dimenet")}
     made = mit(models=models, counts=(2, 4, 8, 16, 32), caps=Caps(), repeats=2)
-    return find(made.runs, made.epochs, reference=2)
+    return analyse(made.runs, made.epochs, reference=2)
 
 
 @cache
 def kit_findings() -> Findings:
     made = kit(repeats=2, counts=(1, 2, 4))
     footprint = Footprint(pue=1.5, grid_g_per_kwh=400.0, price_per_kwh=0.2, currency="EUR")
-    return find(made.runs, made.epochs, footprint=footprint, target=0.7)
+    return analyse(made.runs, made.epochs, footprint=footprint, target=0.7)
 
 
 def column(table: Table | None, heading: str) -> list[str]:
@@ -85,19 +85,19 @@ def test_exponents_by_cap_have_a_column_per_cap_and_published_rows_below_ours():
 
 def test_a_workload_without_published_values_has_no_published_column():
     runs, epochs = study()
-    table = published.exponents(find(runs, epochs))
+    table = published.exponents(analyse(runs, epochs))
     assert "published β" not in table.headings
 
 
 def test_windows_that_an_interruption_left_out_are_counted_in_the_note():
     runs = [run_row("a")]
     whole = [window_row("a", 1), window_row("a", 2)]
-    assert "interrupted" not in measured.settings(find(*frames(runs, whole))).note
+    assert "interrupted" not in measured.settings(analyse(*frames(runs, whole))).note
     cut = [
         window_row("a", 3, interrupted=True),
         window_row("a", 3, from_step=5, interrupted=True),
     ]
-    note = measured.settings(find(*frames(runs, [*whole, *cut]))).note
+    note = measured.settings(analyse(*frames(runs, [*whole, *cut]))).note
     assert "Left out: 2 training windows" in note
 
 
@@ -106,7 +106,7 @@ def test_energy_factors_are_by_model_and_hardware():
     assert column(table, "hardware") == ["A100", "H100"]
     for cell, watts in zip(column(table, "factor (W per GPU)"), (300 + 80, 480 + 80), strict=True):
         assert float(cell) == pytest.approx(watts, rel=0.05)
-    assert energy.factors(find(*study(source="none"))) is None
+    assert energy.factors(analyse(*study(source="none"))) is None
 
 
 def test_energy_laws_of_different_caps_have_a_column_of_caps_and_say_if_proportional():
@@ -123,7 +123,7 @@ def test_energy_laws_of_different_caps_have_a_column_of_caps_and_say_if_proporti
 
 
 def test_titles_mention_published_values_only_if_there_are_some():
-    findings = find(*study())
+    findings = analyse(*study())
     assert "published" not in published.exponents(findings).title
     assert "published" not in published.exponents(findings).note
     assert "published" not in published.speedups(findings).title
@@ -134,7 +134,7 @@ def test_a_column_of_amounts_has_the_unit_of_its_median():
     units = (("h", 3600.0, 5400.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0))
     assert formatting.choose_unit([1.0, 600.0, None, 9000.0], units) == (60.0, "min")
     assert formatting.choose_unit([], units) == (1.0, "s")
-    headings = advice.recommended(find(*study())).headings
+    headings = advice.recommended(analyse(*study())).headings
     assert not any("GPU" in heading for heading in headings)
     assert "worker-hours" in headings
 
@@ -153,7 +153,7 @@ def test_the_effect_of_limits_has_the_test_of_equivalence():
 
 def test_tables_of_settings_name_caps_and_batches_and_cut_rows_are_counted():
     table = measured.settings(mit_findings())
-    total = len(mit_findings().cells)
+    total = len(mit_findings().settings)
     assert len(table.rows) == MAX_ROWS
     assert table.omitted == total - MAX_ROWS
     assert table.command.startswith("wattlaw export STORE")
@@ -165,7 +165,7 @@ def test_tables_of_settings_name_caps_and_batches_and_cut_rows_are_counted():
 def test_utilisation_and_its_variation_are_by_setting():
     table = measured.utilisation(mit_findings())
     assert {"SM utilisation", "memory utilisation", "CV of SM utilisation"} <= set(table.headings)
-    assert measured.utilisation(find(*study())) is None
+    assert measured.utilisation(analyse(*study())) is None
 
 
 def test_batches_have_verdicts_and_a_target_has_its_table():
@@ -205,10 +205,10 @@ def test_claims_have_their_evidence():
 
 
 def test_energies_are_counted_by_source_and_verdict():
-    table = data_quality.verdicts(find(*study()))
+    table = data_quality.verdicts(analyse(*study()))
     assert table.rows == (("board", "cpu", "estimated", "ok", "27", "100\u00a0%"),)
-    assert data_quality.not_done(find(*study())) is None
-    assert data_quality.repeats(find(*study())).rows == (("digits-cnn", "3", "9"),)
+    assert data_quality.not_done(analyse(*study())) is None
+    assert data_quality.repeats(analyse(*study())).rows == (("digits-cnn", "3", "9"),)
 
 
 def test_each_series_has_its_law_breakpoint_and_alternatives():
@@ -216,13 +216,13 @@ def test_each_series_has_its_law_breakpoint_and_alternatives():
     assert len(scaling.exponents(findings).rows) == len(findings.fits.laws)
     assert set(column(scaling.exponents(findings), "interval from")) <= {"runs", "counts"}
     assert scaling.alternatives(findings) is not None
-    assert scaling.without_law(find(*study(counts=(1, 2)))) is not None
+    assert scaling.without_law(analyse(*study(counts=(1, 2)))) is not None
     assert environment.models(findings) is not None
     assert environment.facts(findings) is not None
 
 
 def test_without_runs_there_are_no_tables():
-    empty = find(study()[0].iloc[:0], study()[1].iloc[:0])
+    empty = analyse(study()[0].iloc[:0], study()[1].iloc[:0])
     makers = (
         published.exponents, published.speedups, scaling.exponents, scaling.speedups,
         measured.settings, measured.efficiency, measured.utilisation, energy.factors,
@@ -289,7 +289,7 @@ def test_numbers_as_text(text, expected):
 
 
 def test_a_footprint_without_energy_has_no_cost():
-    findings = replace(find(*study(source="none")), footprint=Footprint(pue=1.1))
+    findings = replace(analyse(*study(source="none")), footprint=Footprint(pue=1.1))
     assert carbon.totals(findings) is not None
 
 
@@ -297,12 +297,12 @@ def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
     runs = [run_row("fine"), *(run_row(f"warm{i}") for i in range(4)),
             run_row("broken", status="failed", reason="no memory")]  # fmt: skip
     windows = [window_row("fine", 1), *(window_row(f"warm{i}", 0, warmup=True) for i in range(4))]
-    table = data_quality.reasons(find(*frames(runs, windows)))
+    table = data_quality.reasons(analyse(*frames(runs, windows)))
     assert table.rows == (
         ("done, not timed", "all training windows are warm-up", "4", "warm0, warm1, warm2, …"),
         ("failed", "no memory", "1", "broken"),
     )
-    assert data_quality.reasons(find(*study())) is None
+    assert data_quality.reasons(analyse(*study())) is None
 
 
 def test_methods_define_efficiency_where_the_data_set_grows():

@@ -10,7 +10,7 @@ import pytest
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study
 from wattlaw.analysis.claims import check_claims
-from wattlaw.analysis.findings import Findings, find
+from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.report.summary import MAX_SENTENCES, summarise
 from wattlaw.report.topics.advice import merge_equal
 
@@ -19,13 +19,13 @@ from wattlaw.report.topics.advice import merge_equal
 def mit_findings() -> Findings:
     models = {name: MIT[name] for name in ("resnet50", "schnet")}
     made = mit(models=models, counts=(2, 4, 8, 16, 32, 64, 128), caps=Caps(), repeats=3)
-    return find(made.runs, made.epochs, reference=2)
+    return analyse(made.runs, made.epochs, reference=2)
 
 
 @cache
 def kit_findings() -> Findings:
     made = kit(repeats=3)
-    return find(made.runs, made.epochs)
+    return analyse(made.runs, made.epochs)
 
 
 def text_of(findings: Findings, topic: str, claims: tuple = ()) -> str:
@@ -60,7 +60,7 @@ def test_a_law_has_its_interval_range_runs_and_speedup():
     beta, low, high = map(float, found.groups())
     assert low < beta < high
     assert low < 0.83 < high  # what is true of the made study
-    table = findings.relative.query("gpus == 128 and series == 'resnet50, local batch 256'")
+    table = findings.speedups.query("gpus == 128 and series == 'resnet50, local batch 256'")
     assert f"The fastest, on 128 GPUs, is {table['speedup'].iloc[0]:.3g} (" in text
 
 
@@ -112,7 +112,7 @@ def test_claims_are_counted_and_contradicted_ones_are_named():
 
 
 def test_the_summary_has_no_value_that_was_not_measured():
-    text = " ".join(one.text for one in summarise(find(*study(source="none"))))
+    text = " ".join(one.text for one in summarise(analyse(*study(source="none"))))
     assert "Energy was not measured" in text
     assert "kWh" not in text
     assert "energy −" not in text
@@ -120,16 +120,16 @@ def test_the_summary_has_no_value_that_was_not_measured():
 
 
 def test_an_exponent_that_may_be_zero_shows_no_speedup():
-    assert "no speedup is shown" in text_of(find(*study(beta=0.0)), "Scaling")
+    assert "no speedup is shown" in text_of(analyse(*study(beta=0.0)), "Scaling")
 
 
 def test_two_counts_of_workers_give_no_law():
-    text = text_of(find(*study(counts=(1, 2))), "Scaling")
+    text = text_of(analyse(*study(counts=(1, 2))), "Scaling")
     assert "No scaling law is fitted: it needs at least three worker counts" in text
 
 
 def test_without_a_done_run_there_is_no_result():
-    (only,) = summarise(find(*frames([run_row("a", status="planned")], [])))
+    (only,) = summarise(analyse(*frames([run_row("a", status="planned")], [])))
     assert "no result yet" in only.text
 
 
@@ -145,14 +145,16 @@ def test_caveats_are_in_the_summary(change, words):
     runs, epochs = study()
     for name, value in change.items():
         runs[name] = [value if i < 3 else one for i, one in enumerate(runs[name])]
-    assert words in text_of(find(runs, epochs), "Caveats")
+    assert words in text_of(analyse(runs, epochs), "Caveats")
 
 
 def test_settings_that_were_run_once_and_suspect_energies_are_counted():
     runs, epochs = study()
     epochs.loc[epochs["run_id"] == runs["run_id"][0], "energy_verdict"] = "suspect"
     once = runs["repeat"] == 0
-    text = text_of(find(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])]), "Caveats")
+    text = text_of(
+        analyse(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])]), "Caveats"
+    )
     assert "The energy of 1 run is suspect" in text
     assert "9 of 9 settings were run once" in text
     assert "count different things" in text
@@ -163,7 +165,7 @@ def test_the_summary_has_the_stored_reasons_for_suspect_energies_only():
     of_run = epochs["run_id"] == runs["run_id"][0]
     epochs.loc[of_run, "energy_verdict"] = "suspect"
     epochs.loc[of_run, "energy_reason"] = "measured elsewhere, not checked here"
-    text = text_of(find(runs, epochs), "Caveats")
+    text = text_of(analyse(runs, epochs), "Caveats")
     assert "The energy of 1 run is suspect: measured elsewhere, not checked here." in text
     assert "disagree" not in text
 
@@ -181,7 +183,7 @@ def test_three_energy_laws_are_quoted_with_their_cap_and_the_rest_as_a_range():
 def test_a_recommendation_that_was_measured_once_is_marked():
     runs, epochs = study()
     once = runs["repeat"] == 0
-    findings = find(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])])
+    findings = analyse(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])])
     text = text_of(findings, "What to run")
     assert "per epoch (measured once)." in text
     assert "This setting has the least" in text
@@ -192,7 +194,7 @@ def test_a_topic_has_a_limited_number_of_sentences():
         models={f"model{i:02}": MIT["resnet50"] for i in range(MAX_SENTENCES + 4)},
         counts=(2, 4, 8), caps=Caps({}, {}, {135.0: 6.0}, {135.0: 0.3}), clocks=False, repeats=2,
     )  # fmt: skip
-    sentences = pd.Series([one.topic for one in summarise(find(made.runs, made.epochs))])
+    sentences = pd.Series([one.topic for one in summarise(analyse(made.runs, made.epochs))])
     assert sentences.value_counts().max() == MAX_SENTENCES + 1
 
 

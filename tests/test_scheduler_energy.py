@@ -11,7 +11,7 @@ import pytest
 
 from made_stores import write_store
 from made_tables import frames, run_row, study, window_row
-from wattlaw.analysis.findings import Findings, find
+from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.scheduler_energy import spread
 from wattlaw.errors import BadInput
 from wattlaw.report.accounting_window import read_accounting_windows
@@ -84,7 +84,7 @@ def slurm_store(path: Path, sites: dict[str, Site | None], *, gpu_ends_s: float 
 
 def found_in(store: Store, *, with_telemetry: bool = True) -> Findings:
     spans = read_accounting_windows([store.path]) if with_telemetry else None
-    return find(store.pandas("runs"), store.pandas("epochs"), spans=spans)
+    return analyse(store.pandas("runs"), store.pandas("epochs"), accounting_windows=spans)
 
 
 def energies(store: Store, *, with_telemetry: bool = True) -> list[dict[Any, Any]]:
@@ -164,11 +164,11 @@ def test_a_window_without_its_energy_leaves_no_energy_of_ours_and_no_smaller_one
     site = {"site_energy_j": 5000.0, "site_energy_source": "sacct"}
     lost = {"gpu_energy_j": None, "energy_verdict": "partial"}
     windows = [window("a", "n1", 3), window("a", "n1", 7, **lost)]
-    (row,) = find(*frames([run_row("a", **site)], windows)).sites.energies.to_dict("records")
+    (row,) = analyse(*frames([run_row("a", **site)], windows)).sites.energies.to_dict("records")
     assert np.isnan(row["ours_j"])
     assert np.isnan(row["ratio"])
     short = [*windows[:1], windows[1] | {"duration_s": 0.03}]
-    (row,) = find(*frames([run_row("a", **site)], short)).sites.energies.to_dict("records")
+    (row,) = analyse(*frames([run_row("a", **site)], short)).sites.energies.to_dict("records")
     assert row["ours_j"] == pytest.approx(700)
 
 
@@ -217,7 +217,7 @@ def test_the_page_shows_both_energies_with_their_scope(tmp_path):
 
 
 def test_without_a_scheduler_the_page_does_not_mention_it():
-    findings = find(*study())
+    findings = analyse(*study())
     assert scheduler_energy.energies(findings) is None
     text = text_of(findings, "energy") + text_of(findings, "data")
     assert "scheduler" not in text
@@ -227,7 +227,7 @@ def test_without_a_scheduler_the_page_does_not_mention_it():
 
 def test_the_schedulers_energy_is_shown_without_a_meter_of_ours():
     runs = [run_row("a", site_energy_j=5000.0, site_energy_source="sacct")]
-    findings = find(*frames(runs, [window_row("a", 1)]))
+    findings = analyse(*frames(runs, [window_row("a", 1)]))
     assert findings.energy is None
     table = scheduler_energy.energies(findings)
     assert table is not None
@@ -242,7 +242,7 @@ def test_interruptions_and_clocks_are_in_the_section_on_data_quality():
         run_row("c", repeat=2, interruptions=1, status="failed", reason="out of tries"),
     ]
     windows = [window_row("a", 1), window_row("b", 1), window_row("a", 2, interrupted=True)]
-    text = text_of(find(*frames(runs, windows)), "data")
+    text = text_of(analyse(*frames(runs, windows)), "data")
     assert "2 runs were interrupted (3 times in total)" in text
     assert "Left out: 1 training window" in text
     assert "compared in 2 runs: they differ by at most 3.2 ms" in text

@@ -6,10 +6,10 @@ from scipy import stats
 
 from made_studies import kit, mit
 from made_tables import frames, run_row, study, window_row
-from wattlaw.analysis.findings import find
+from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import fit_series, scaling_series
-from wattlaw.analysis.speedup import relative
+from wattlaw.analysis.speedup import speedups
 
 
 def test_runs_of_different_threads_make_different_series():
@@ -20,7 +20,7 @@ def test_runs_of_different_threads_make_different_series():
     ]
     series = scaling_series(run_metrics(*frames(runs, [window_row(r["run_id"], 1) for r in runs])))
     assert set(series["series"]) == {"global batch 64, 1 threads", "global batch 64, 2 threads"}
-    assert find(*frames(runs, [window_row(r["run_id"], 1) for r in runs])).differing == (
+    assert analyse(*frames(runs, [window_row(r["run_id"], 1) for r in runs])).varying_settings == (
         "threads_per_worker",
     )
 
@@ -58,7 +58,7 @@ def test_a_series_of_two_counts_is_refused_and_one_of_three_is_fitted():
     two = fit_series(scaling_series(run_metrics(*study(counts=(1, 2)))))
     assert not two.laws
     assert len(two.refusals) >= 3
-    three = find(*study(beta=0.7)).fits
+    three = analyse(*study(beta=0.7)).fits
     found = {g["global_batch"]: law for g, law in three.laws if "global_batch" in g}
     assert set(found) == {32, 64, 128}
     for law in found.values():
@@ -74,7 +74,7 @@ def test_speedup_is_a_ratio_of_geometric_means_with_a_pooled_interval():
             name = f"{gpus}{repeat}"
             runs.append(run_row(name, gpus=gpus, local_batch=64 // gpus, repeat=repeat))
             windows.append(window_row(name, 1, duration_s=time_s))
-    table = relative(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
+    table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
     assert table.loc[2, "speedup"] == pytest.approx(2.0)
     assert table.loc[2, "efficiency"] == pytest.approx(1.0)
     spread = np.sqrt((0.005 + 0.005) / 2 * (1 / 2 + 1 / 2))
@@ -146,7 +146,7 @@ def test_energy_is_relative_to_the_reference_with_a_pooled_interval_of_logs():
                 window_row(name, 1, duration_s=8.0 / gpus, gpu_energy_j=energy_j,
                            energy_source="counter", energy_verdict="ok")
             )  # fmt: skip
-    row = relative(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus").loc[4]
+    row = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus").loc[4]
     assert row["energy_ratio"] == pytest.approx(1.5)
     assert row["energy_delay_ratio"] == pytest.approx(1.5 / 2)
     sd = np.log(1.1) / np.sqrt(2)  # of two values that far apart, in both cells
@@ -157,7 +157,7 @@ def test_energy_is_relative_to_the_reference_with_a_pooled_interval_of_logs():
 
 
 def test_the_reference_that_is_asked_for_is_used_where_a_series_has_it():
-    table = relative(scaling_series(run_metrics(*study(counts=(1, 2, 4)))), reference=2)
+    table = speedups(scaling_series(run_metrics(*study(counts=(1, 2, 4)))), reference=2)
     strong = table[table["series"] == "global batch 64"].set_index("gpus")
     assert set(strong["reference"]) == {2}
     assert strong.loc[2, "speedup"] == 1.0
@@ -169,7 +169,7 @@ def test_energies_that_count_different_things_have_no_ratio():
     runs = [run_row("a", gpus=1), run_row("b", gpus=2, local_batch=32)]
     energy = {"energy_source": "counter", "energy_verdict": "ok", "cpu_energy_j": 1.0}
     windows = [window_row("a", 1, **energy), window_row("b", 1, gpu_energy_j=5.0, **energy)]
-    table = relative(scaling_series(run_metrics(*frames(runs, windows))))
+    table = speedups(scaling_series(run_metrics(*frames(runs, windows))))
     assert table["energy_ratio"].isna().all()
     assert table["speedup"].notna().all()
 
@@ -180,7 +180,7 @@ def test_gpus_that_get_more_data_are_efficient_where_time_stays_the_same():
         runs.append(run_row(str(gpus), gpus=gpus, global_batch=32 * gpus, local_batch=32,
                             dataset_fraction=gpus / 4))  # fmt: skip
         windows.append(window_row(str(gpus), 1, duration_s=10.0 if gpus < 4 else 12.5))
-    table = relative(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
+    table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
     assert table["efficiency"].to_list() == pytest.approx([1.0, 1.0, 0.8])
 
 
@@ -190,7 +190,7 @@ def test_a_repeat_without_energy_leaves_the_ratio_of_the_others():
     windows = [window_row(name, 1, **energy) for name in "abc"]
     windows[1]["energy_verdict"] = "partial"
     windows[2]["cpu_energy_j"] = 6.0
-    table = relative(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
+    table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
     assert table.loc[2, "energy_ratio"] == pytest.approx(1.5)
     assert set(table["energy_is"]) == {"cpu, counter"}
 
@@ -201,7 +201,7 @@ def test_repeats_that_are_all_the_same_give_no_interval():
         for gpus in (1, 2) for repeat in (0, 1)
     ]  # fmt: skip
     windows = [window_row(str(row["run_id"]), 1, duration_s=1.0 / row["gpus"]) for row in runs]
-    row = relative(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus").loc[2]
+    row = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus").loc[2]
     assert row["speedup"] == pytest.approx(2.0)
     assert row[["speedup_low", "speedup_high", "efficiency_low"]].isna().all()
 
@@ -222,7 +222,7 @@ def test_energies_of_a_data_set_that_grows_are_compared_by_the_sample():
                 **energy,
             )
         )
-    table = relative(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
+    table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
     assert table["energy_ratio"].to_list() == pytest.approx([1, 2**0.5, 2])
     # Energy and time of a sample: 4 GPUs take 1.25 times as long for 4 times as many.
     assert table["energy_delay_ratio"].to_list() == pytest.approx([1, 2**-0.5, 2 * 1.25 / 4])

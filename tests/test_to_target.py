@@ -11,7 +11,7 @@ from scipy import stats
 
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.targets import find_targets
+from wattlaw.analysis.targets import analyse_targets
 from wattlaw.analysis.to_target import epochs_to_target, time_to_target
 from wattlaw.errors import BadInput, Refused
 
@@ -182,8 +182,8 @@ REACH = {64: [10, 12, 11], 256: [13, 16, 12], 1024: [30, 25, 33]}
 
 
 def test_the_same_seed_on_several_gpu_counts_counts_once_in_the_critical_batch():
-    ((_, once),) = find_targets(*store(*of_batches(REACH)), 0.7).critical
-    ((_, often),) = find_targets(*store(*of_batches(REACH, (1, 2, 4, 8))), 0.7).critical
+    ((_, once),) = analyse_targets(*store(*of_batches(REACH)), 0.7).critical
+    ((_, often),) = analyse_targets(*store(*of_batches(REACH, (1, 2, 4, 8))), 0.7).critical
     assert once.n == often.n == 9
     assert often.b_crit == pytest.approx(once.b_crit, rel=1e-4)
     assert often.b_crit_ci == pytest.approx(once.b_crit_ci, rel=1e-4)
@@ -191,20 +191,20 @@ def test_the_same_seed_on_several_gpu_counts_counts_once_in_the_critical_batch()
 
 def test_a_repeat_that_never_reaches_it_is_censored_once():
     reach = REACH | {1024: [30, 25, 99]}
-    ((_, found),) = find_targets(*store(*of_batches(reach, (1, 2, 4))), 0.7).critical
+    ((_, found),) = analyse_targets(*store(*of_batches(reach, (1, 2, 4))), 0.7).critical
     assert (found.n, found.censored) == (9, 1)
 
 
 def test_of_runs_of_different_lengths_the_longest_are_in_the_critical_batch():
     short = [trained(f"{'short':12}{i:04}", rise(2, 3), global_batch=64, repeat=i + 3, gpus=4)
              for i in range(4)]  # fmt: skip
-    ((_, found),) = find_targets(*store(*of_batches(REACH), *short), 0.7).critical
+    ((_, found),) = analyse_targets(*store(*of_batches(REACH), *short), 0.7).critical
     assert found.n == 9
 
 
 def test_epochs_that_are_the_same_for_all_batches_tell_nothing_of_the_batch():
     table, epochs = store(*of_batches(dict.fromkeys((64, 256, 1024), [7] * 3), (1, 2, 4)))
-    ((_, why),) = find_targets(table, epochs, 0.7).refusals
+    ((_, why),) = analyse_targets(table, epochs, 0.7).refusals
     assert "every run took 7 epochs" in why
 
 
@@ -233,11 +233,11 @@ def test_a_target_holds_for_the_workloads_whose_metric_is_named_and_reached_it()
         *of_batches({64: [3], 128: [3]}, workload="unnamed", metric_name=None),
         *of_batches({64: [3], 128: [3]}, workload="odd", metric_name="goodness"),
     )
-    found = find_targets(table, epochs, 0.7)
+    found = analyse_targets(table, epochs, 0.7)
     assert set(found.settings["workload"]) == {"digits-cnn"}
     assert [group["workload"] for group, _ in found.critical] == ["digits-cnn"]
     why = {group["workload"]: words for group, words in found.refusals}
     assert why["never"] == "none of 2 runs reached accuracy 0.7"
     assert "no name" in why["unnamed"] and "goodness may be better high or low" in why["odd"]
-    hard = find_targets(table, epochs, 0.99)
+    hard = analyse_targets(table, epochs, 0.99)
     assert hard.settings.empty and not hard.critical and len(hard.refusals) == 4

@@ -28,27 +28,27 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
     """Return the repeats in ``table`` (of ``run_metrics``) aggregated by ``by``.
 
     For each quantity q of ``QUANTITIES``: ``q`` (mean), ``q_sd`` (with n - 1), ``q_low`` and
-    ``q_high``: the 95 % interval of the mean by Student's t with n - 1 degrees of freedom, which
-    assumes repeats that are independent and near to normal; missing for a single repeat, and cut at
-    0 where the quantity cannot be less. ``n``
-    counts the repeats; ``energy_is`` says what their energies are (``energy_words``), or why there
-    is none. Where the repeats' energies count different things, there is no mean energy; a repeat
-    without energy is left out of it.
+    ``q_high``, the 95 % interval of the mean by Student's t with n - 1 degrees of freedom. The
+    interval assumes independent repeats that are close to normal. It is missing for a single
+    repeat, and cut at 0 where the quantity cannot be negative. ``n`` counts the repeats.
+
+    ``energy_is`` says what the energies count, or why there is none. There is no mean energy where
+    the repeats' energies count different things. A repeat without energy is left out of the mean.
     """
     names = list(QUANTITIES)
     energy_j = table["energy_per_epoch_j"]
     measured = energy_j.groupby([table[name] for name in by], dropna=False).transform("count") > 0
     table = table.assign(energy_is=table["energy_is"].where(energy_j.notna() | ~measured))
-    alike = table.groupby(list(by), dropna=False)["energy_is"].transform("nunique") <= 1
-    energies = {name: table[name].where(alike) for name in ENERGIES}
-    told = table.assign(**energies).astype(dict.fromkeys(names, float))
-    grouped = told.groupby(list(by), dropna=False, sort=True)
+    is_comparable = table.groupby(list(by), dropna=False)["energy_is"].transform("nunique") <= 1
+    energies = {name: table[name].where(is_comparable) for name in ENERGIES}
+    comparable = table.assign(**energies).astype(dict.fromkeys(names, float))
+    grouped = comparable.groupby(list(by), dropna=False, sort=True)
     count, mean, sd = grouped[names].count(), grouped[names].mean(), grouped[names].std(ddof=1)
     half = stats.t.ppf((1 + LEVEL) / 2, count.where(count > 1) - 1) * sd / np.sqrt(count)
-    words = grouped["energy_is"].first()
-    if not alike.all():
-        words = grouped["energy_is"].agg(energy_words)
-    parts = [grouped.size().rename("n"), words]
+    kinds = grouped["energy_is"].first()
+    if not is_comparable.all():
+        kinds = grouped["energy_is"].agg(join_energy_kinds)
+    parts = [grouped.size().rename("n"), kinds]
     for name in names:
         low, high = mean[name] - half[name], mean[name] + half[name]
         low = low if name in _ANY_SIGN else low.clip(lower=0.0)
@@ -57,6 +57,6 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
     return pd.concat(parts, axis=1).reset_index()
 
 
-def energy_words(words: pd.Series) -> str | None:
+def join_energy_kinds(kinds: pd.Series) -> str | None:
     """Return the different values of ``energy_is`` as one text; None without any."""
-    return "; ".join(sorted(words.dropna().unique())) or None
+    return "; ".join(sorted(kinds.dropna().unique())) or None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.comparisons import from_the_best
+from wattlaw.analysis.comparisons import compare_with_best
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.quality import direction
 from wattlaw.analysis.result import Result
@@ -74,7 +74,7 @@ class BatchQuality(Result):
 
 
 @dataclass(frozen=True)
-class QualityByBatch(Result):
+class QualityFindings(Result):
     """One finding per group of runs that learn alike."""
 
     rows_field = "rows"
@@ -87,12 +87,12 @@ class QualityByBatch(Result):
         Findings count whose workload, options, training settings, precision and data set are those
         of ``settings``, on any hardware.
         """
-        asked = settings["global_batch"]
-        if pd.isna(asked):
+        wanted_batch = settings["global_batch"]
+        if pd.isna(wanted_batch):
             return []
-        alike = (row for row in self.rows if _same(row.group, settings))
-        found = (row.warning(float(asked)) for row in alike)
-        return list(dict.fromkeys(words for words in found if words is not None))
+        relevant = (row for row in self.rows if _same(row.group, settings))
+        outcome = (row.warning(float(wanted_batch)) for row in relevant)
+        return list(dict.fromkeys(text for text in outcome if text is not None))
 
 
 def quality_by_batch(
@@ -100,7 +100,7 @@ def quality_by_batch(
     better: Mapping[str, str] | None = None,
     metric: str = "metric",
     margin: float = MARGIN,
-) -> QualityByBatch:
+) -> QualityFindings:
     """Find for each group of runs up to which global batch quality holds and where it falls.
 
     Parameters
@@ -118,7 +118,7 @@ def quality_by_batch(
 
     Returns
     -------
-    QualityByBatch
+    QualityFindings
         ``falls``: a batch and all that are larger are worse than the best with 95 % confidence,
         and their loss may exceed the margin. ``no fall seen``: the loss at the largest batch is
         within the margin with that confidence, and no run diverged from the best batch on.
@@ -138,17 +138,21 @@ def quality_by_batch(
     BadInput
         A direction is neither ``higher`` nor ``lower``.
     """
-    given = dict(better or {})
-    for workload, way in given.items():
-        if way not in ("higher", "lower"):
-            raise BadInput(f"better of {workload}: given {way!r}; allowed: higher, lower")
+    directions = dict(better or {})
+    for workload, direction_name in directions.items():
+        if direction_name not in ("higher", "lower"):
+            raise BadInput(
+                f"better of {workload}: given {direction_name!r}; allowed: higher, lower"
+            )
     known = table[table["global_batch"].notna()]
     rows = []
     for group, runs in groups(known, _BY):
         workload = str(group["workload"])
-        found = given[workload] if workload in given else direction(group["metric_name"])
-        rows.append(_of_group(group, runs, metric, found, margin))
-    return QualityByBatch(tuple(rows))
+        outcome = (
+            directions[workload] if workload in directions else direction(group["metric_name"])
+        )
+        rows.append(_of_group(group, runs, metric, outcome, margin))
+    return QualityFindings(tuple(rows))
 
 
 def _of_group(
@@ -181,11 +185,11 @@ def _repeats(runs: pd.DataFrame, metric: str) -> tuple[pd.Series, pd.Series]:
     evaluated = runs["eval_time_s"].notna() | runs["loss"].notna() | value.notna()
     rows = runs[by].assign(value=finite, diverged=evaluated & finite.isna())
     repeats = rows[evaluated].groupby(by, dropna=False)
-    found, failed = repeats["value"].mean(), repeats["diverged"].any()
+    outcome, failed = repeats["value"].mean(), repeats["diverged"].any()
     by_batch = failed.groupby(level="global_batch").sum()
     if not finite.notna().any():  # a metric that no run has, has not been recorded
-        return found.dropna(), by_batch.iloc[:0]
-    return found[~failed], by_batch
+        return outcome.dropna(), by_batch.iloc[:0]
+    return outcome[~failed], by_batch
 
 
 def _means(values: pd.Series, diverged: pd.Series) -> pd.DataFrame:
@@ -198,34 +202,40 @@ def _means(values: pd.Series, diverged: pd.Series) -> pd.DataFrame:
 
 def _diverged(means: pd.DataFrame) -> str:
     """Return at which batches how many repeats diverged, in words; empty where none did."""
-    told = means[means["diverged"] > 0]
-    words = [
+    new_columns = means[means["diverged"] > 0]
+    text = [
         f"{row['diverged']} of {row['n'] + row['diverged']} repeats at {row['global_batch']}"
-        for row in told.to_dict("records")
+        for row in new_columns.to_dict("records")
     ]
-    return f"{', '.join(words)} diverged" if words else ""
+    return f"{', '.join(text)} diverged" if text else ""
 
 
 def _compared(values: pd.Series, means: pd.DataFrame, better: str, margin: float) -> pd.DataFrame:
     sign = 1.0 if better == "higher" else -1.0
-    samples = [sign * one.to_numpy(float) for _, one in values.groupby(level="global_batch")]
-    found = from_the_best(samples)
-    top = found.mean.max()
-    apart = np.array([np.delete(found.mean, i).max() for i in range(len(samples))]) - found.mean
-    holds = -found.low <= margin * abs(top)
+    samples = [
+        sign * values_of_batch.to_numpy(float)
+        for _, values_of_batch in values.groupby(level="global_batch")
+    ]
+    outcome = compare_with_best(samples)
+    top = outcome.mean.max()
+    apart = np.array([np.delete(outcome.mean, i).max() for i in range(len(samples))]) - outcome.mean
+    holds = -outcome.low <= margin * abs(top)
     compared = means["n"] > 0
     holds &= (means.loc[compared, "diverged"] == 0).to_numpy()
-    told = {
+    new_columns = {
         "worse_by": apart,
-        "worse_by_low": -found.high,
-        "worse_by_high": -found.low,
-        "p_value": found.p_value,
-        "verdict": np.where(holds, "holds", np.where(found.high < 0, "worse", CANNOT_TELL)),
+        "worse_by_low": -outcome.high,
+        "worse_by_high": -outcome.low,
+        "p_value": outcome.p_value,
+        "verdict": np.where(holds, "holds", np.where(outcome.high < 0, "worse", CANNOT_TELL)),
     }
     at = means.index[compared]
     means = means.assign(verdict=DIVERGED)
     return means.assign(
-        **{name: means[name].where(~compared, pd.Series(of, at)) for name, of in told.items()}
+        **{
+            name: means[name].where(~compared, pd.Series(of, at))
+            for name, of in new_columns.items()
+        }
     ).astype(dict.fromkeys(_NUMBERS, float))
 
 
@@ -237,46 +247,44 @@ def _judged(group: Group, means: pd.DataFrame, better: str, margin: float) -> Ba
     worse = [i for i in range(last + 1, len(batches)) if verdicts[i] == "worse"]
     falls = bool(worse)
     diverged = _diverged(means)
-    held = best - 1
-    while held + 1 < len(batches) and verdicts[held + 1] == "holds":
-        held += 1
+    last_held = best - 1
+    while last_held + 1 < len(batches) and verdicts[last_held + 1] == "holds":
+        last_held += 1
     name = group["metric_name"] or "quality"
     if falls:
         row = means.iloc[worse[0]]
-        verdict, words = FALLS, (
+        verdict, text = FALLS, (
             f"{name} falls beyond global batch {batches[last]}: at {batches[worse[0]]} it is worse "
             f"than the best by {row['worse_by']:.3g} ({row['worse_by_low']:.3g} to "
             f"{row['worse_by_high']:.3g})"
         )  # fmt: skip
     elif means["diverged"].iloc[best:].any():
         verdict = CANNOT_TELL
-        words = f"cannot tell whether {name} falls with the global batch: runs diverged"
+        text = f"cannot tell whether {name} falls with the global batch: runs diverged"
     elif verdicts[-1] == "holds":
         verdict = NO_FALL
-        words = (
+        text = (
             f"no fall of {name} by more than {margin:.3g} of the best is seen up to global batch "
             f"{batches[-1]}"
         )
     else:
         row, verdict = means.iloc[-1], CANNOT_TELL
-        words = (
+        text = (
             f"cannot tell whether {name} falls with the global batch: at {batches[-1]} it may be "
             f"worse than the best by up to {row['worse_by_high']:.3g}; measure more repeats"
         )
-    words += f"; {diverged}" if diverged else ""
+    text += f"; {diverged}" if diverged else ""
     epochs = group["epochs_trained"]
-    words += (
-        f", after {epochs:g} epoch{'s'[: epochs > 1]} of training" if epochs is not None else ""
-    )
+    text += f", after {epochs:g} epoch{'s'[: epochs > 1]} of training" if epochs is not None else ""
     return BatchQuality(
         group,
         better,
         verdict,
-        words,
+        text,
         best_batch=batches[best],
         falls_beyond=batches[last] if falls else None,
         falls_from=batches[last + 1] if falls else None,
-        holds_to=batches[held] if held >= best else None,
+        holds_to=batches[last_held] if last_held >= best else None,
         means=means,
     )
 

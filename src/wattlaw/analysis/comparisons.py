@@ -21,7 +21,7 @@ _NODES = 64
 
 
 @dataclass(frozen=True)
-class FromTheBest:
+class BestComparison:
     """Distance of each mean from the best of the others, bigger being better.
 
     ``low`` and ``high`` bound mean_i - max over j != i of mean_j. Which of the means have a high
@@ -35,7 +35,7 @@ class FromTheBest:
     p_value: Floats
 
 
-def from_the_best(samples: Sequence[Floats]) -> FromTheBest:
+def compare_with_best(samples: Sequence[Floats]) -> BestComparison:
     """Compare each sample's mean with the best of the others.
 
     With s^2 the variance pooled over the k samples, n_i their sizes and d_j the 95 % quantile of
@@ -52,30 +52,28 @@ def from_the_best(samples: Sequence[Floats]) -> FromTheBest:
     sizes = np.array([len(values) for values in samples], dtype=float)
     freedom = int(sizes.sum()) - len(samples)
     if len(samples) < 2:
-        raise Refused("nothing to compare with; measure at least two")
+        raise Refused("a comparison needs at least two samples")
     if freedom < 1:
-        raise Refused("no repeats, so nothing says what differs by chance; measure repeats")
+        raise Refused("no repeats, so the random variation is unknown; measure repeats")
     mean = np.array([values.mean() for values in samples])
     squares = sum(float(((values - values.mean()) ** 2).sum()) for values in samples)
     if squares <= (1e-12 * np.abs(mean).max()) ** 2:
-        raise Refused(
-            "repeats are all the same, so nothing says what differs by chance: change seeds"
-        )
+        raise Refused("all repeats are identical, so the random variation is unknown: change seeds")
     error = np.sqrt(squares / freedom * (1 / sizes[:, None] + 1 / sizes[None, :]))
     difference = mean[:, None] - mean[None, :]
     below = np.full_like(difference, np.inf)  # L_ij
     p_value = np.ones(len(samples))
     for j, size in enumerate(sizes):
-        others = np.arange(len(sizes)) != j
-        load = np.sqrt(sizes[others] / (sizes[others] + size))
+        is_other = np.arange(len(sizes)) != j
+        load = np.sqrt(sizes[is_other] / (sizes[is_other] + size))
         d = _quantile(tuple(sorted(load)), freedom)
-        below[others, j] = difference[others, j] - d * error[others, j]
-        t = (difference[others, j] / error[others, j]).max()
+        below[is_other, j] = difference[is_other, j] - d * error[is_other, j]
+        t = (difference[is_other, j] / error[is_other, j]).max()
         p_value[j] = 1 - _greatest_below(float(t), load, freedom)
     high = -below.max(axis=0, initial=-np.inf, where=np.isfinite(below))
     candidates = high > 0
     low = np.minimum(0, below[:, candidates].min(axis=1))
-    return FromTheBest(mean, low, high, p_value)
+    return BestComparison(mean, low, high, p_value)
 
 
 def _greatest_below(d: float, load: Floats, freedom: int) -> float:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import optimize, stats
 
-from wattlaw.analysis.goodness import aicc, exceeds
+from wattlaw.analysis.goodness import aicc, f_test_p
 from wattlaw.analysis.levels import ERROR, LEVEL
 from wattlaw.analysis.result import Result
 from wattlaw.errors import Refused
@@ -110,7 +110,7 @@ def critical_batch(
     is_inside = edges[0] + 0.01 < law.parameters[1] < edges[1] - 0.01
     forms = _table(fits, data.n)
     has_aicc = forms.loc[forms["form"] == LAW, "aicc"].notna().all()
-    found = CriticalBatch(
+    fitted = CriticalBatch(
         s_min=math.exp(law.parameters[0]),
         s_min_ci=(_exp(least), _exp(most)),
         b_crit=math.exp(law.parameters[1]) if is_inside else None,
@@ -126,7 +126,7 @@ def critical_batch(
         forms=forms,
         sentence="",
     )
-    return replace(found, sentence=_sentence(found))
+    return replace(fitted, sentence=_sentence(fitted))
 
 
 @dataclass(frozen=True)
@@ -146,54 +146,54 @@ class _Runs:
         ended = np.full_like(s, np.nan) if trained is None else np.asarray(trained, dtype=float)
         is_censored = np.isnan(s)
         value = np.where(is_censored, ended, s)
-        kept = ~np.isnan(value) & ~np.isnan(b)
-        if not (np.isfinite(value[kept]) & (value[kept] > 0) & (b[kept] > 0)).all():
+        usable = ~np.isnan(value) & ~np.isnan(b)
+        if not (np.isfinite(value[usable]) & (value[usable] > 0) & (b[usable] > 0)).all():
             raise Refused("a batch or a number of epochs is not a number above 0")
-        batches = len(np.unique(b[kept & ~is_censored]))
+        batches = len(np.unique(b[usable & ~is_censored]))
         if batches < MIN_BATCHES:
             raise Refused(
                 f"{batches} batches have a run that reached the target; at least {MIN_BATCHES} are "
                 "needed: measure more batches, or choose a target that is easier"
             )
-        if np.ptp(np.log(value[kept])) < _SAME:
+        if np.ptp(np.log(value[usable])) < _SAME:
             raise Refused(
-                f"every run took {value[kept][0]:g} epochs, so nothing is told of the batch: "
+                f"every run took {value[usable][0]:g} epochs, so they say nothing about the batch: "
                 "choose a target that takes more epochs"
             )
-        left_out = int((is_censored & ~kept).sum())
-        return cls(np.log(b[kept]), np.log(value[kept]), is_censored[kept], left_out)
+        left_out = int((is_censored & ~usable).sum())
+        return cls(np.log(b[usable]), np.log(value[usable]), is_censored[usable], left_out)
 
 
 @dataclass(frozen=True)
-class _Fit:
+class _FormFit:
     name: str
     parameters: Floats  # ln S_min or the like first; sigma is apart
     sigma: float
     log_likelihood: float
 
 
-def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _Fit:
+def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _FormFit:
     """Maximise the likelihood of a form, with one parameter fixed or none.
 
     Least squares are the maximum where nothing is censored, and otherwise the start of it.
     """
     mean, start_at = _FORMS[name]
     b = data.b if name == LAW else data.b - data.b.mean()
-    others = start_at(b)
-    start = np.array([float((data.y - mean(b, others)).mean()), *others])
+    shape = start_at(b)
+    start = np.array([float((data.y - mean(b, shape)).mean()), *shape])
     if fixed is not None:
         start[fixed[0]] = fixed[1]
     free = [i for i in range(len(start)) if fixed is None or i != fixed[0]]
 
     def residuals(p: Floats) -> Floats:
-        whole = start.copy()
-        whole[free] = p
-        return np.asarray(data.y - whole[0] - mean(b, whole[1:]))
+        all_parameters = start.copy()
+        all_parameters[free] = p
+        return np.asarray(data.y - all_parameters[0] - mean(b, all_parameters[1:]))
 
     def loss(p: Floats) -> float:
         z = residuals(p[:-1]) * math.exp(-p[-1])
-        told = stats.norm.logpdf(z[~data.is_censored]) - p[-1]
-        return -float(told.sum() + stats.norm.logsf(z[data.is_censored]).sum())
+        reached_density = stats.norm.logpdf(z[~data.is_censored]) - p[-1]
+        return -float(reached_density.sum() + stats.norm.logsf(z[data.is_censored]).sum())
 
     best = start[free]
     low, high = (np.full(len(free), sign * np.inf) for sign in (-1, 1))
@@ -207,11 +207,11 @@ def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _Fit
     log_sigma = math.log(max(sigma, _LEAST_SIGMA))
     if data.is_censored.any():
         within = [*zip(low, high, strict=True), (math.log(_LEAST_SIGMA), math.log(10.0))]
-        found = optimize.minimize(loss, [*best, log_sigma], method="L-BFGS-B", bounds=within)
-        best, log_sigma = found.x[:-1], float(found.x[-1])
-    whole = start.copy()
-    whole[free] = best
-    return _Fit(name, whole, math.exp(log_sigma), -loss(np.array([*best, log_sigma])))
+        fitted = optimize.minimize(loss, [*best, log_sigma], method="L-BFGS-B", bounds=within)
+        best, log_sigma = fitted.x[:-1], float(fitted.x[-1])
+    all_parameters = start.copy()
+    all_parameters[free] = best
+    return _FormFit(name, all_parameters, math.exp(log_sigma), -loss(np.array([*best, log_sigma])))
 
 
 def _edges(data: _Runs) -> tuple[float, float]:
@@ -220,7 +220,7 @@ def _edges(data: _Runs) -> tuple[float, float]:
     return float(data.b.min()) - reach, float(data.b.max()) + reach
 
 
-def _lack_of_fit(data: _Runs, law: _Fit) -> tuple[float | None, float, float]:
+def _lack_of_fit(data: _Runs, law: _FormFit) -> tuple[float | None, float, float]:
     """Return p of the law against free means, and what profile intervals take from it.
 
     That is s^2 / (sum of squared residuals) and the degrees of freedom of s^2: of the residuals,
@@ -231,15 +231,15 @@ def _lack_of_fit(data: _Runs, law: _Fit) -> tuple[float | None, float, float]:
     batches = len(np.unique(data.b))
     if data.is_censored.any() or data.n == batches:
         return None, *usual
-    pure, whole = float((means**2).sum()), data.n * law.sigma**2
-    lack, freedom = max(whole - pure, 0.0), batches - 2
+    pure, all_parameters = float((means**2).sum()), data.n * law.sigma**2
+    lack, freedom = max(all_parameters - pure, 0.0), batches - 2
     if pure <= data.n * _LEAST_SIGMA**2:
         return None, *usual
-    p_value = exceeds(lack, freedom, pure, data.n - batches)
-    return p_value, *(usual if p_value >= ERROR else (lack / freedom / whole, freedom))
+    p_value = f_test_p(lack, freedom, pure, data.n - batches)
+    return p_value, *(usual if p_value >= ERROR else (lack / freedom / all_parameters, freedom))
 
 
-def _end(data: _Runs, law: _Fit, at: int, edge: float, allowed: float) -> float | None:
+def _end(data: _Runs, law: _FormFit, at: int, edge: float, allowed: float) -> float | None:
     """Return where the deviance of parameter ``at`` passes what is allowed; None if not by edge."""
 
     def beyond(value: float) -> float:
@@ -252,7 +252,7 @@ def _end(data: _Runs, law: _Fit, at: int, edge: float, allowed: float) -> float 
     return float(optimize.brentq(beyond, best, edge, xtol=1e-6))
 
 
-def _table(fits: dict[str, _Fit], n: int) -> pd.DataFrame:
+def _table(fits: dict[str, _FormFit], n: int) -> pd.DataFrame:
     rows = []
     for name, fit in fits.items():
         k = len(fit.parameters) + 1
@@ -267,25 +267,25 @@ def _exp(value: float | None) -> float | None:
     return None if value is None else math.exp(value)
 
 
-def _sentence(found: CriticalBatch) -> str:
-    low, high = found.b_crit_ci
-    span = f"{found.batch_min:g} to {found.batch_max:g}"
+def _sentence(fitted: CriticalBatch) -> str:
+    low, high = fitted.b_crit_ci
+    span = f"{fitted.batch_min:g} to {fitted.batch_max:g}"
     if low is not None and high is None:
-        words = f"no rise of the epochs is measured over batches {span}; B_crit is above {low:.3g}"
+        text = f"the epochs do not rise measurably over batches {span}; B_crit is above {low:.3g}"
     elif low is None and high is not None:
-        words = f"epochs rise in proportion to the batch over {span}; B_crit is below {high:.3g}"
-    elif low is None or found.b_crit is None:
-        words = f"cannot tell B_crit from batches {span}: the spread between runs is too large"
+        text = f"epochs rise in proportion to the batch over {span}; B_crit is below {high:.3g}"
+    elif low is None or fitted.b_crit is None:
+        text = f"B_crit is unknown for batches {span}: the spread between runs is too large"
     else:
-        words = f"B_crit {found.b_crit:.3g} ({low:.3g} to {high:.3g}), from batches {span}"
-        if found.b_crit > found.batch_max:
-            words += ", so it lies outside of them"
-    if found.best_form != LAW:
-        words += f"; a {found.best_form} form fits better"
-    if found.lack_of_fit_p is not None and found.lack_of_fit_p < ERROR:
-        words += f"; the batches' means leave the law (p = {found.lack_of_fit_p:.2g})"
-    if found.censored:
-        words += f"; {found.censored} runs had not reached the target when they ended"
-    if found.left_out:
-        words += f"; {found.left_out} runs that never reached the target are left out"
-    return words
+        text = f"B_crit {fitted.b_crit:.3g} ({low:.3g} to {high:.3g}), from batches {span}"
+        if fitted.b_crit > fitted.batch_max:
+            text += ", beyond the measured range"
+    if fitted.best_form != LAW:
+        text += f"; a {fitted.best_form} form fits better"
+    if fitted.lack_of_fit_p is not None and fitted.lack_of_fit_p < ERROR:
+        text += f"; the batches' means deviate from the law (p = {fitted.lack_of_fit_p:.2g})"
+    if fitted.censored:
+        text += f"; {fitted.censored} runs had not reached the target when they ended"
+    if fitted.left_out:
+        text += f"; {fitted.left_out} runs that never reached the target are left out"
+    return text

@@ -14,7 +14,7 @@ import statsmodels.api as sm
 import statsmodels.formula.api as smf
 
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.energy_laws import measured
+from wattlaw.analysis.energy_laws import with_energy
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
@@ -65,7 +65,7 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
         rate is unknown throughout or does not vary by itself, or there are fewer settings than
         terms + 3.
     """
-    rows = measured(table, ("energy_is", *LIMITS))
+    rows = with_energy(table, ("energy_is", *LIMITS))
     known = rows[(rows[list(_RATES.values())] > 0).all(axis=1)]
     if known.empty:
         raise Refused("samples and steps per GPU-hour are not known")
@@ -87,7 +87,7 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
         raise Refused(f"{settings} settings for {terms} terms; at least {terms + 3} are needed")
     fit = model.fit(cov_type="cluster", cov_kwds={"groups": clusters}, use_t=True)
     ends = fit.conf_int(alpha=ERROR)
-    found = pd.DataFrame(
+    terms_table = pd.DataFrame(
         {
             "estimate": fit.params,
             "se": fit.bse,
@@ -97,7 +97,7 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
         }
     )
     return FactorModel(
-        terms=found.rename_axis("term").reset_index(),
+        terms=terms_table.rename_axis("term").reset_index(),
         energy_is=str(rows["energy_is"].iloc[0]),
         n=len(known),
         settings=settings,

@@ -97,7 +97,7 @@ def energy_law(table: pd.DataFrame) -> EnergyLaw:
         No energy, energies that count different things, several workloads, hardware, caps or
         clocks, fewer than four settings, or GPU-hours that hardly differ.
     """
-    rows = measured(table, BY)
+    rows = with_energy(table, BY)
     points = rows.groupby(list(SETTINGS), dropna=False)[[HOURS, ENERGY]].mean()
     hours, energy = (points[name].to_numpy(float) for name in (HOURS, ENERGY))
     if len(points) < MIN_SETTINGS:
@@ -142,7 +142,7 @@ def energy_laws(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def measured(table: pd.DataFrame, alike: tuple[str, ...]) -> pd.DataFrame:
+def with_energy(table: pd.DataFrame, constant: tuple[str, ...]) -> pd.DataFrame:
     """Return the rows with energy and GPU-hours.
 
     Raises
@@ -155,8 +155,8 @@ def measured(table: pd.DataFrame, alike: tuple[str, ...]) -> pd.DataFrame:
     partial = int((table["energy_verdict"] == "partial").sum())
     if rows.empty and partial:
         raise Refused(
-            f"the energies of {partial} of {len(table)} runs are partial: a meter missed a part of "
-            "them, so their sums are too low and were left out; measure these runs again"
+            f"the energies of {partial} of {len(table)} runs are partial: a meter missed a part, "
+            "so their sums are too low and were excluded; measure these runs again"
         )
     if rows.empty and (implausible := int((table["energy_verdict"] == "implausible").sum())):
         raise Refused(
@@ -165,10 +165,10 @@ def measured(table: pd.DataFrame, alike: tuple[str, ...]) -> pd.DataFrame:
         )
     if rows.empty:
         raise Refused("no run has an energy; measure on a machine with a meter, or assume_cpu_w")
-    for name in alike:
-        found = [str(value) for value in rows[name].unique()]
-        if len(found) > 1:
-            raise Refused(f"{name} differs ({'; '.join(sorted(found))}); take one of them")
+    for name in constant:
+        values = [str(value) for value in rows[name].unique()]
+        if len(values) > 1:
+            raise Refused(f"{name} differs ({'; '.join(sorted(values))}); select one of them")
     return rows
 
 
@@ -207,7 +207,7 @@ def _row(law: EnergyLaw) -> dict[str, object]:
 
 def _note(rows: pd.DataFrame) -> str | None:
     """Return what a reader of a law has to know of its runs."""
-    mixed = [words for name, words in _MAY_DIFFER.items() if rows[name].nunique(dropna=False) > 1]
+    mixed = [label for name, label in _MAY_DIFFER.items() if rows[name].nunique(dropna=False) > 1]
     notes = [_ESTIMATED] if "estimated" in str(rows["energy_is"].iloc[0]) else []
     if mixed:
         notes.append(f"the runs of the law differ in {', '.join(mixed)}")

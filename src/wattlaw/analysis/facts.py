@@ -12,7 +12,7 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
     """Return what the done runs were and where they ran; what is not known is left out."""
     done = runs[runs["status"] == "done"]
     begun, ended = done["started_at"].min(), done["finished_at"].max()
-    found = {
+    facts_by_name = {
         "Studies": _listed(runs["study"]),
         "Workloads": _listed(done["workload"]),
         "Hardware": _listed(done["hardware"]),
@@ -29,7 +29,7 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
         "Software": _software(done["software"]),
         "Git commit": _listed(done["git_commit"]),
     }
-    return {name: words for name, words in found.items() if words}
+    return {name: shown for name, shown in facts_by_name.items() if shown}
 
 
 def notes(runs: pd.DataFrame) -> tuple[str, ...]:
@@ -43,19 +43,23 @@ def _software(texts: pd.Series) -> str:
     for text in texts.dropna().unique():
         for package, version in json.loads(text).items():
             versions.setdefault(package, set()).add(version)
-    return ", ".join(f"{name} {', '.join(sorted(found))}" for name, found in versions.items())
+    return ", ".join(
+        f"{name} {', '.join(sorted(facts_by_name))}" for name, facts_by_name in versions.items()
+    )
 
 
 def _options(done: pd.DataFrame) -> str:
-    told = []
+    texts_of_workloads = []
     for workload, rows in done.groupby("workload"):
         differ = differing_options(rows["options"]) if rows["options"].nunique() > 1 else {}
         texts = sorted(differ) if differ else sorted(rows["options"].dropna().unique())
-        words = [said for text in texts if (said := setting_label("options", text))]
-        told += [f"{workload}: {'; '.join(words)}"] if words else []
-    return " | ".join(told)
+        shown = [formatted for text in texts if (formatted := setting_label("options", text))]
+        texts_of_workloads += [f"{workload}: {'; '.join(shown)}"] if shown else []
+    return " | ".join(texts_of_workloads)
 
 
 def _listed(values: pd.Series) -> str:
-    found = sorted(values.dropna().unique())
-    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in found)
+    facts_by_name = sorted(values.dropna().unique())
+    return ", ".join(
+        f"{value:g}" if isinstance(value, float) else str(value) for value in facts_by_name
+    )

@@ -6,8 +6,8 @@ from functools import cached_property
 import pandas as pd
 
 from wattlaw.analysis.advice.advice import Advice, advise
-from wattlaw.analysis.aggregate import aggregate, energy_words
-from wattlaw.analysis.batch_effects import QualityByBatch, quality_by_batch
+from wattlaw.analysis.aggregate import aggregate, join_energy_kinds
+from wattlaw.analysis.batch_effects import QualityFindings, quality_by_batch
 from wattlaw.analysis.caps.choice import best_limits
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.effects import limit_effects
@@ -18,12 +18,12 @@ from wattlaw.analysis.energy_laws import energy_laws
 from wattlaw.analysis.facts import facts, notes
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.groups import groups
-from wattlaw.analysis.laws.fits import Fits
-from wattlaw.analysis.metrics import HOUR_S, measured, of_all_samples, run_metrics
-from wattlaw.analysis.series import fit_series, scaling_series, telling
-from wattlaw.analysis.sites import Sites, find_sites
-from wattlaw.analysis.speedup import relative
-from wattlaw.analysis.targets import Targets, find_targets
+from wattlaw.analysis.laws.fits import SeriesFits
+from wattlaw.analysis.metrics import HOUR_S, measured_windows, run_metrics, with_sampled_utilisation
+from wattlaw.analysis.series import fit_series, scaling_series, varying_columns
+from wattlaw.analysis.sites import Sites, summarise_sites
+from wattlaw.analysis.speedup import speedups
+from wattlaw.analysis.targets import Targets, analyse_targets
 from wattlaw.errors import Refused
 
 #: How the best cap and clock of each setting are chosen.
@@ -41,12 +41,12 @@ class Findings:
     notes: tuple[str, ...]  # what runs noted, with how many said it
     runs: pd.DataFrame  # analysis.metrics.run_metrics
     epochs: pd.DataFrame  # as in the stores
-    cells: pd.DataFrame  # analysis.aggregate.aggregate
+    settings: pd.DataFrame  # analysis.aggregate.aggregate
     series: pd.DataFrame  # analysis.series.scaling_series
-    fits: Fits
-    relative: pd.DataFrame  # analysis.relative.relative
+    fits: SeriesFits
+    speedups: pd.DataFrame  # analysis.speedup.speedups
     energy: str | None  # "cpu, estimated": scope and source of all energies; None without any
-    differing: tuple[str, ...]  # settings beside GPUs and batch in which the runs differ
+    varying_settings: tuple[str, ...]  # settings beside GPUs and batch in which the runs differ
     statistics: pd.DataFrame | None  # of the telemetry, store.statistics
     joint: pd.DataFrame | None  # run_id, sm_bin, mem_bin, samples
     comparisons: tuple[tuple[str, LimitComparison], ...]  # by family
@@ -56,7 +56,7 @@ class Findings:
     factor_model: FactorModel | None
     factor_refusal: str | None
     factor_drift: pd.DataFrame  # analysis.energy_factor.factor_drift
-    quality: QualityByBatch
+    quality: QualityFindings
     targets: Targets | None  # where a target quality is given
     totals: pd.DataFrame  # what all runs took: _totals
     footprint: Footprint | None
@@ -70,12 +70,12 @@ class Findings:
     @cached_property
     def best_limits(self) -> pd.DataFrame:
         """Return ``analysis.caps.choice.best_limits`` by ``limit_kind`` and ``rule``."""
-        found = [
-            best_limits(self.runs, kind, rule).assign(limit_kind=kind, rule=rule.words)
+        chosen = [
+            best_limits(self.runs, kind, rule).assign(limit_kind=kind, rule=rule.description)
             for kind in LIMITS
             for rule in RULES
         ]
-        return pd.concat(found, ignore_index=True)
+        return pd.concat(chosen, ignore_index=True)
 
     @property
     def advice(self) -> tuple[Advice, ...]:
@@ -98,13 +98,13 @@ class Findings:
         return tuple(advice), tuple(refused)
 
 
-def find(
+def analyse(
     runs: pd.DataFrame,
     epochs: pd.DataFrame,
     *,
     statistics: pd.DataFrame | None = None,
     joint: pd.DataFrame | None = None,
-    spans: pd.DataFrame | None = None,
+    accounting_windows: pd.DataFrame | None = None,
     footprint: Footprint | None = None,
     reference: int | None = None,
     target: float | None = None,
@@ -117,7 +117,7 @@ def find(
         Of ``store.schema``.
     statistics, joint
         Of ``store.statistics``, where there is telemetry of GPUs.
-    spans
+    accounting_windows
         Of ``report.accounting_window``, to compare with the energies of a scheduler's accounting.
     footprint
         What a kWh and a GPU-hour cost and emit.
@@ -126,7 +126,7 @@ def find(
     target
         Quality that the runs are to reach, in the unit of their metric.
     """
-    table = of_all_samples(run_metrics(runs, epochs), statistics)
+    table = with_sampled_utilisation(run_metrics(runs, epochs), statistics)
     series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
@@ -140,12 +140,12 @@ def find(
         notes=notes(runs),
         runs=table,
         epochs=epochs,
-        cells=aggregate(table),
+        settings=aggregate(table),
         series=series,
         fits=fit_series(series),
-        relative=relative(series, reference),
-        energy=energy_words(table.loc[table["energy_per_epoch_j"].notna(), "energy_is"]),
-        differing=tuple(telling(table)),
+        speedups=speedups(series, reference),
+        energy=join_energy_kinds(table.loc[table["energy_per_epoch_j"].notna(), "energy_is"]),
+        varying_settings=tuple(varying_columns(table)),
         statistics=statistics,
         joint=joint,
         comparisons=compared,
@@ -159,30 +159,30 @@ def find(
         factor_refusal=model_refusal,
         factor_drift=factor_drift(table),
         quality=quality_by_batch(table),
-        targets=None if target is None else find_targets(table, epochs, target),
+        targets=None if target is None else analyse_targets(table, epochs, target),
         totals=_totals(table, footprint),
         footprint=footprint,
-        sites=find_sites(table, runs, epochs, spans),
+        sites=summarise_sites(table, runs, epochs, accounting_windows),
     )
 
 
 def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return the done runs that ``run_metrics`` left out, each with the reason."""
     left = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
-    own = epochs[epochs["run_id"].isin(left["run_id"]) & (epochs["phase"] == "train")]
-    warm = own[~own["warmup"].astype(bool)]
-    timed = measured(own)
+    windows_of_left = epochs[epochs["run_id"].isin(left["run_id"]) & (epochs["phase"] == "train")]
+    warm = windows_of_left[~windows_of_left["warmup"].astype(bool)]
+    timed = measured_windows(windows_of_left)
     known = timed[timed["duration_s"].notna()]
     reason = pd.Series("no training window", index=left.index)
-    for windows, words in (
-        (own, "all training windows are warm-up"),
+    for windows, why in (
+        (windows_of_left, "all training windows are warm-up"),
         (warm, "all training windows after warm-up were interrupted"),
         (timed, "the duration of the training windows is unknown"),
         (known, "the training windows have no duration above 0 s"),
     ):
-        reason = reason.mask(left["run_id"].isin(windows["run_id"]), words)
-    found = left[["run_id", "workload", "gpus"]].assign(reason=reason)
-    return found.sort_values(["reason", "run_id"], ignore_index=True)
+        reason = reason.mask(left["run_id"].isin(windows["run_id"]), why)
+    chosen = left[["run_id", "workload", "gpus"]].assign(reason=reason)
+    return chosen.sort_values(["reason", "run_id"], ignore_index=True)
 
 
 def _comparisons(
@@ -215,11 +215,11 @@ def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
     ``co2_kg, cost, counted``.
     """
     rows = []
-    for group, one in groups(table, ["workload", "hardware", "energy_is"]):
-        energies = one["energy_per_epoch_j"] * one["epochs_timed"]
+    for group, rows_of_group in groups(table, ["workload", "hardware", "energy_is"]):
+        energies = rows_of_group["energy_per_epoch_j"] * rows_of_group["epochs_timed"]
         energy_j = float(energies.sum()) if energies.notna().all() else None
-        hours = float((one["gpus"] * one["train_time_s"]).sum() / HOUR_S)
-        row = {**group, "runs": len(one), "gpu_hours": hours, "energy_j": energy_j}
+        hours = float((rows_of_group["gpus"] * rows_of_group["train_time_s"]).sum() / HOUR_S)
+        row = {**group, "runs": len(rows_of_group), "gpu_hours": hours, "energy_j": energy_j}
         if footprint is not None:
             cost = footprint.of(energy_j, hours, group["energy_is"])
             row |= {"co2_kg": cost.co2_kg, "cost": cost.cost, "counted": cost.counted}

@@ -124,21 +124,21 @@ class Footprint:
 
     def counted(self, energy_is: str | None = None) -> str:
         """Return in words what the numbers count, by which factors, and what they leave out."""
-        words = [_scope(energy_is)]
+        parts_text = [_scope(energy_is)]
         if self.pue is None:
-            words.append("no PUE given, so without cooling and conversion of the building")
+            parts_text.append("no PUE given, so without cooling and conversion of the building")
         else:
-            words.append(f"times PUE {self.pue:g}{self._source('pue')}")
+            parts_text.append(f"times PUE {self.pue:g}{self._source('pue')}")
         if self.grid_g_per_kwh is not None:
             factor = f"{self.grid_g_per_kwh:g} g CO2e per kWh{self._source('grid_g_per_kwh')}"
-            words.append(f"{factor}, making of the machines not included")
+            parts_text.append(f"{factor}, making of the machines not included")
         for name, unit in (("price_per_kwh", "kWh"), ("price_per_gpu_hour", "GPU-hour")):
             price = getattr(self, name)
             if price is not None:
-                words.append(f"{price:g} {self.currency} per {unit}{self._source(name)}")
+                parts_text.append(f"{price:g} {self.currency} per {unit}{self._source(name)}")
         if self.price_per_kwh is not None and self.price_per_gpu_hour is not None:
-            words.append("electricity and GPU-hours are added")
-        return "; ".join(words)
+            parts_text.append("electricity and GPU-hours are added")
+        return "; ".join(parts_text)
 
     def _source(self, name: str) -> str:
         return f" ({self.sources[name]})" if name in self.sources else ""
@@ -150,10 +150,14 @@ _LEAST = {"pue": 1.0, "grid_g_per_kwh": 0.0, "price_per_kwh": 0.0, "price_per_gp
 def _scope(energy_is: str | None) -> str:
     if energy_is is None:
         return "energy as given"
-    there = energy_is.split(",")[0].split("+")
-    if not set(there) & {"gpu", *_HOST}:
+    counted_parts = energy_is.split(",")[0].split("+")
+    if not set(counted_parts) & {"gpu", *_HOST}:
         return f"energy of {energy_is}"
-    left_out = [*(part.upper() for part in _HOST if part not in there), "network", "storage"]
+    left_out = [
+        *(part.upper() for part in _HOST if part not in counted_parts),
+        "network",
+        "storage",
+    ]
     return f"energy of {energy_is}; a lower bound: without {', '.join(left_out)}"
 
 

@@ -14,7 +14,7 @@ def aicc(log_likelihood: float, n: int, k: int) -> float | None:
     return -2 * log_likelihood + 2 * k + 2 * k * (k + 1) / (n - k - 1)
 
 
-def exceeds(between: float, between_df: int, within: float, within_df: int) -> float:
+def f_test_p(between: float, between_df: int, within: float, within_df: int) -> float:
     """Return p of F = (between / its df) / (within / its df), of two sums of squares.
 
     Small where what groups differ by, or a law leaves of their means, is more than their repeats

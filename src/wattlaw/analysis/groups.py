@@ -41,17 +41,17 @@ def differing_options(texts: pd.Series) -> dict[str, str]:
     return {
         text: text
         if value is None
-        else json.dumps({name: one for name, one in value.items() if name not in shared})
+        else json.dumps({name: setting for name, setting in value.items() if name not in shared})
         for text, value in parsed.items()
     }
 
 
 def _object(text: Any) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
+        parsed_object = json.loads(text)
     except (TypeError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return parsed_object if isinstance(parsed_object, dict) else None
 
 
 def _value(value: Any) -> Any:

@@ -73,26 +73,26 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
             warm-up.
     """
     done = runs[runs["status"] == "done"]
-    kept = done[[*_KEPT, *(name for name in SETTINGS if name not in _KEPT)]]
-    kept = kept.assign(train=_train(kept["train"]))
+    settings_of = done[[*_KEPT, *(name for name in SETTINGS if name not in _KEPT)]]
+    settings_of = settings_of.assign(train=_train(settings_of["train"]))
     training = epochs[epochs["phase"] == "train"]
-    timed = _phase(measured(training))
+    timed = _phase(measured_windows(training))
     timed = timed[timed["epoch_time_s"] > 0]
-    judged = epochs[epochs["phase"] == "evaluate"]
-    evaluated = _phase(judged[~judged["interrupted"].astype(bool)])[
+    evaluations = epochs[epochs["phase"] == "evaluate"]
+    evaluated = _phase(evaluations[~evaluations["interrupted"].astype(bool)])[
         ["epoch_time_s", "energy_per_epoch_j"]
     ].set_axis(["eval_time_s", "eval_energy_j"], axis=1)
-    final = judged.sort_values("epoch", kind="stable").groupby("run_id").tail(1)
+    final = evaluations.sort_values("epoch", kind="stable").groupby("run_id").tail(1)
     last = final.set_index("run_id")[["metric", "loss"]]
-    table = kept[kept["run_id"].isin(timed.index)].reset_index(drop=True)
+    table = settings_of[settings_of["run_id"].isin(timed.index)].reset_index(drop=True)
     trained = training.groupby("run_id")["epoch"].nunique().rename("epochs_trained")
-    for more in (timed, evaluated, last, _best(done, judged), trained):
-        of_run = more.reindex(table["run_id"]).reset_index(drop=True)
+    for columns_of in (timed, evaluated, last, _best(done, evaluations), trained):
+        of_run = columns_of.reindex(table["run_id"]).reset_index(drop=True)
         table = pd.concat([table, of_run], axis=1)
     return _derived(table).sort_values([*_SORT, "run_id"], ignore_index=True)
 
 
-def measured(windows: pd.DataFrame) -> pd.DataFrame:
+def measured_windows(windows: pd.DataFrame) -> pd.DataFrame:
     """Return the windows that tell what an epoch takes.
 
     Those of warm-up do not, nor parts of an epoch that was cut, nor the first after a run went on,
@@ -101,7 +101,7 @@ def measured(windows: pd.DataFrame) -> pd.DataFrame:
     return windows[~(windows["warmup"].astype(bool) | windows["interrupted"].astype(bool))]
 
 
-def of_all_samples(table: pd.DataFrame, statistics: pd.DataFrame | None) -> pd.DataFrame:
+def with_sampled_utilisation(table: pd.DataFrame, statistics: pd.DataFrame | None) -> pd.DataFrame:
     """Return ``table`` with the utilisation of those runs whose telemetry was gone through.
 
     ``statistics`` are of ``store.statistics``; its rows of a whole run (``part`` is ``run``) are of
@@ -139,8 +139,8 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
         }
     )
     # What an evaluation leaves of an epoch may be too short to be measured by itself.
-    told = windows[windows["duration_s"] >= _TELLING * hosts["duration_s"].transform("sum")]
-    return table.join(energies(told)).join(_utilisation(windows))
+    usable = windows[windows["duration_s"] >= _TELLING * hosts["duration_s"].transform("sum")]
+    return table.join(energies(usable)).join(_utilisation(windows))
 
 
 def energies(windows: pd.DataFrame) -> pd.DataFrame:
@@ -154,14 +154,14 @@ def energies(windows: pd.DataFrame) -> pd.DataFrame:
     counted = by_run[columns].count()
     sizes = by_run.size()
     present = counted > 0
-    whole = ((counted == 0) | counted.eq(sizes, axis=0)).all(axis=1) & present.any(axis=1)
+    is_complete = ((counted == 0) | counted.eq(sizes, axis=0)).all(axis=1) & present.any(axis=1)
     codes = windows["energy_verdict"].map(_VERDICTS.index).groupby(windows["run_id"]).max()
     trusted = codes < _VERDICTS.index("partial")
-    told = whole & trusted
+    usable = is_complete & trusted
     per_epoch = windows.groupby(["run_id", "epoch"])[columns].sum()
     mean_j = per_epoch.groupby(level="run_id").mean()
     # Work takes energy: a sum that is not above 0 is a meter that did not move.
-    told &= mean_j.sum(axis=1) > 0
+    usable &= mean_j.sum(axis=1) > 0
     scope = present.apply(
         lambda row: "+".join(part for part, column in _PARTS.items() if row[column]), axis=1
     )
@@ -170,9 +170,9 @@ def energies(windows: pd.DataFrame) -> pd.DataFrame:
     gpu = trusted & (counted["gpu_energy_j"] == sizes) & (mean_j["gpu_energy_j"] > 0)
     return pd.DataFrame(
         {
-            "energy_per_epoch_j": mean_j.sum(axis=1).where(told),
+            "energy_per_epoch_j": mean_j.sum(axis=1).where(usable),
             "gpu_energy_per_epoch_j": mean_j["gpu_energy_j"].where(gpu),
-            "energy_scope": scope.astype(object).where(told, None),
+            "energy_scope": scope.astype(object).where(usable, None),
             "energy_source": by_run["energy_source"].first().where(~mixed, "mixed"),
             "energy_verdict": worst.map(lambda code: _VERDICTS[code]),
         }
@@ -183,30 +183,30 @@ def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:
     run, weight = windows["run_id"], windows["duration_s"]
 
     def mean(values: pd.Series) -> pd.Series:
-        there = weight.where(values.notna())
-        return (values * weight).groupby(run).sum(min_count=1) / there.groupby(run).sum()
+        known_weight = weight.where(values.notna())
+        return (values * weight).groupby(run).sum(min_count=1) / known_weight.groupby(run).sum()
 
-    found = {}
+    columns_by_name = {}
     for name in ("sm_util", "mem_util"):
         of_window, cv = windows[f"{name}_mean"], windows[f"{name}_cv"]
-        found[f"{name}_mean"] = middle = mean(of_window)
+        columns_by_name[f"{name}_mean"] = middle = mean(of_window)
         # A window without any use has no variation to tell; another of unknown one tells nothing.
         unknown = (cv.isna() & (of_window > 0)).groupby(run).any()
         square = mean(of_window**2 * (1 + cv.fillna(0.0) ** 2)).mask(unknown)
         spread = np.sqrt((square - middle**2).clip(lower=0.0))
-        found[f"{name}_cv"] = spread / middle.where(middle > 0)
+        columns_by_name[f"{name}_cv"] = spread / middle.where(middle > 0)
     for name in ("sm_clock_mean_mhz", "power_throttle_share"):
-        found[name] = mean(windows[name])
-    found["cpu_cores"] = mean(windows["cpu_cores_mean"])
-    return pd.DataFrame(found)
+        columns_by_name[name] = mean(windows[name])
+    columns_by_name["cpu_cores"] = mean(windows["cpu_cores_mean"])
+    return pd.DataFrame(columns_by_name)
 
 
-def _best(runs: pd.DataFrame, judged: pd.DataFrame) -> pd.Series:
+def _best(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.Series:
     """Return the best metric of each run for which it is known which way is better."""
     better = runs.set_index("run_id")["metric_name"].map(direction, na_action="ignore")
-    by_run = judged.groupby("run_id")["metric"]
-    way = by_run.max().index.to_series().map(better)
-    best = by_run.max().where(way == "higher", by_run.min().where(way == "lower"))
+    by_run = evaluations.groupby("run_id")["metric"]
+    better_way = by_run.max().index.to_series().map(better)
+    best = by_run.max().where(better_way == "higher", by_run.min().where(better_way == "lower"))
     return best.rename("best_metric")
 
 

@@ -19,16 +19,16 @@ Key = TypeVar("Key", bound=Hashable)
 class Pooled(Generic[Key]):
     """Means of samples, and the variance that they share.
 
-    ``freedom`` is 0 where nothing tells how sure a mean is: without repeats, or where repeats are
-    ``alike``, the same up to rounding (a replay, a simulation, a clock that is too coarse). That
-    is no proof of certainty, so there is no variance then.
+    ``freedom`` is 0, and there is no variance, without repeats and where repeats are ``identical``
+    up to rounding (a replay, a simulation, a coarse clock): identical repeats do not prove that
+    the mean is certain.
     """
 
     means: Mapping[Key, float]
     sizes: Mapping[Key, int]
     variance: float  # missing without freedom
     freedom: int
-    alike: bool
+    identical: bool
 
     def contrast(self, weights: Mapping[Key, float]) -> tuple[float, float]:
         """Return the sum of weights times means, and its standard error: missing without freedom.
@@ -39,13 +39,13 @@ class Pooled(Generic[Key]):
         share = sum(weight**2 / self.sizes[key] for key, weight in weights.items())
         return float(total), float(np.sqrt(self.variance * share))
 
-    def difference(self, one: Key, other: Key) -> tuple[float, float]:
+    def difference(self, first_key: Key, other: Key) -> tuple[float, float]:
         """Return the ``contrast`` of one mean with another; a mean does not differ from itself."""
-        return (0.0, 0.0) if one == other else self.contrast({one: 1.0, other: -1.0})
+        return (0.0, 0.0) if first_key == other else self.contrast({first_key: 1.0, other: -1.0})
 
-    def interval(self, one: Key, other: Key) -> tuple[float, float, float]:
+    def interval(self, first_key: Key, other: Key) -> tuple[float, float, float]:
         """Return the difference of two means with its 95 % t interval."""
-        change, error = self.difference(one, other)
+        change, error = self.difference(first_key, other)
         half = self.t((1 + LEVEL) / 2) * error if error else error
         return change, change - half, change + half
 
@@ -64,14 +64,14 @@ def pool(samples: Mapping[Key, Floats]) -> Pooled[Key]:
     squares = sum(float(((values - means[key]) ** 2).sum()) for key, values in samples.items())
     count = sum(map(len, samples.values()))
     freedom = count - len(samples)
-    alike = freedom > 0 and squares <= count * ROUNDING**2
-    told = 0 if alike else freedom
+    is_identical = freedom > 0 and squares <= count * ROUNDING**2
+    usable_freedom = 0 if is_identical else freedom
     return Pooled(
         means,
         {key: len(values) for key, values in samples.items()},
-        squares / told if told else np.nan,
-        told,
-        alike,
+        squares / usable_freedom if usable_freedom else np.nan,
+        usable_freedom,
+        is_identical,
     )
 
 

@@ -10,8 +10,8 @@ def direction(name: str | None) -> str | None:
     The name is split at what is no letter or digit; a word that is known decides, such as ``acc``
     in ``val_acc`` or ``rmse`` in ``rmse_u10``. Names with words of both kinds are unclear.
     """
-    words = set("".join(c if c.isalnum() else " " for c in (name or "").lower()).split())
-    higher, lower = not words.isdisjoint(_HIGHER), not words.isdisjoint(_LOWER)
+    tokens = set("".join(c if c.isalnum() else " " for c in (name or "").lower()).split())
+    higher, lower = not tokens.isdisjoint(_HIGHER), not tokens.isdisjoint(_LOWER)
     if higher == lower:
         return None
     return "higher" if higher else "lower"

@@ -48,7 +48,7 @@ def scheduler_energy(
     table: pd.DataFrame,
     runs: pd.DataFrame,
     epochs: pd.DataFrame,
-    spans: pd.DataFrame | None = None,
+    accounting_windows: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Return the runs that have an energy by the scheduler's accounting, with ours.
 
@@ -58,7 +58,7 @@ def scheduler_energy(
         Of ``metrics.run_metrics``.
     runs, epochs
         Of ``store.schema``.
-    spans
+    accounting_windows
         Of ``report.accounting_window.read_accounting_windows``, where telemetry was read.
 
     Returns
@@ -83,28 +83,30 @@ def scheduler_energy(
     site = known.set_index("run_id")[
         ["site_energy_j", "site_energy_source", *_MOMENTS, "node_names"]
     ]
-    found = table.loc[table["run_id"].isin(site.index), ["run_id", *SETTINGS]]
-    found = found.join(site, on="run_id").set_index("run_id")
-    of_windows = _energy(_in_time(epochs, found))
-    of_span, covered = of_windows.iloc[:0], pd.Series(dtype=float)
-    if spans is not None:
-        own = spans[spans["run_id"].isin(found.index)]
-        of_span, covered = _energy(own), _covered(own, found)
-    same = found.index.isin(of_span.index[of_span["ours_j"].notna()])
-    ours = pd.concat([of_span.loc[found.index[same]], of_windows.reindex(found.index[~same])])
-    found = found.join(ours).assign(
-        same_time=same, covered=covered.reindex(found.index).where(same)
+    compared = table.loc[table["run_id"].isin(site.index), ["run_id", *SETTINGS]]
+    compared = compared.join(site, on="run_id").set_index("run_id")
+    of_windows = _energy(_in_time(epochs, compared))
+    of_accounting, covered = of_windows.iloc[:0], pd.Series(dtype=float)
+    if accounting_windows is not None:
+        run_windows = accounting_windows[accounting_windows["run_id"].isin(compared.index)]
+        of_accounting, covered = _energy(run_windows), _covered(run_windows, compared)
+    same = compared.index.isin(of_accounting.index[of_accounting["ours_j"].notna()])
+    ours = pd.concat(
+        [of_accounting.loc[compared.index[same]], of_windows.reindex(compared.index[~same])]
     )
-    theirs = found["site_energy_j"].where(found["site_energy_j"] > 0)
-    found = found.assign(ratio=found["ours_j"].astype(float) / theirs)
-    return found.reset_index()[list(COLUMNS)]
+    compared = compared.join(ours).assign(
+        same_time=same, covered=covered.reindex(compared.index).where(same)
+    )
+    theirs = compared["site_energy_j"].where(compared["site_energy_j"] > 0)
+    compared = compared.assign(ratio=compared["ours_j"].astype(float) / theirs)
+    return compared.reset_index()[list(COLUMNS)]
 
 
-def agreements(found: pd.DataFrame) -> tuple[Agreement, ...]:
+def agreements(compared: pd.DataFrame) -> tuple[Agreement, ...]:
     """Return how far ratios of ``scheduler_energy`` are from 1, by what is compared."""
     return tuple(
         Agreement(group, *spread(rows["ratio"]))
-        for group, rows in groups(found[found["ratio"].notna()], ALIKE)
+        for group, rows in groups(compared[compared["ratio"].notna()], ALIKE)
     )
 
 
@@ -121,15 +123,15 @@ def spread(
     return len(values), float(np.median(values)), float(values.min()), float(values.max()), limits
 
 
-def _in_time(epochs: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+def _in_time(epochs: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
     """Return the windows of the runs that began in the accounting's time, if that is known."""
-    own = epochs[epochs["run_id"].isin(found.index)]
-    if own.empty:
-        return own
-    start, end = (_ns(own["run_id"].map(found[name])) for name in _MOMENTS)
-    begun = own["start_ns"].astype("Int64")
+    run_windows = epochs[epochs["run_id"].isin(compared.index)]
+    if run_windows.empty:
+        return run_windows
+    start, end = (_ns(run_windows["run_id"].map(compared[name])) for name in _MOMENTS)
+    begun = run_windows["start_ns"].astype("Int64")
     outside = (begun < start - _ROUNDED_NS) | (begun > end + _ROUNDED_NS)
-    return own[~outside.fillna(value=False).astype(bool)]
+    return run_windows[~outside.fillna(value=False).astype(bool)]
 
 
 def _ns(moments: pd.Series) -> pd.Series:
@@ -142,24 +144,24 @@ def _energy(windows: pd.DataFrame) -> pd.DataFrame:
     unknown = windows["energy_verdict"].isin(["partial", "implausible", "unavailable"])
     time_s = windows["duration_s"].groupby(windows["run_id"]).transform("sum")
     lost_s = windows["duration_s"].where(unknown, 0.0).groupby(windows["run_id"]).transform("sum")
-    told = windows[~(unknown & (lost_s <= _UNKNOWN * time_s))]
-    by_run = energies(told.assign(epoch=0))
-    words = [energy_is(row) for row in by_run.to_dict("records")]
-    whole = by_run["energy_per_epoch_j"].notna()
+    usable = windows[~(unknown & (lost_s <= _UNKNOWN * time_s))]
+    by_run = energies(usable.assign(epoch=0))
+    kinds = [energy_is(row) for row in by_run.to_dict("records")]
+    is_complete = by_run["energy_per_epoch_j"].notna()
     return pd.DataFrame(
         {
             "ours_j": by_run["energy_per_epoch_j"],
-            "ours_is": pd.Series(words, index=by_run.index, dtype=object).where(whole, None),
+            "ours_is": pd.Series(kinds, index=by_run.index, dtype=object).where(is_complete, None),
         }
     )
 
 
-def _covered(spans: pd.DataFrame, found: pd.DataFrame) -> pd.Series:
+def _covered(accounting_windows: pd.DataFrame, compared: pd.DataFrame) -> pd.Series:
     """Return the share of the accounting's time with telemetry, the mean over its nodes."""
-    by_run = spans.groupby("run_id")
-    start, end = (pd.to_datetime(found[name], utc=True) for name in _MOMENTS)
-    span_s = (end - start).dt.total_seconds()
-    named = found["node_names"].map(lambda names: 0 if names is None else len(names))
-    seen = by_run.size()
-    nodes = seen.where(seen > named.reindex(seen.index), named)
-    return by_run["duration_s"].sum() / (nodes * span_s)
+    by_run = accounting_windows.groupby("run_id")
+    start, end = (pd.to_datetime(compared[name], utc=True) for name in _MOMENTS)
+    accounted_s = (end - start).dt.total_seconds()
+    named = compared["node_names"].map(lambda names: 0 if names is None else len(names))
+    sampled_nodes = by_run.size()
+    nodes = sampled_nodes.where(sampled_nodes > named.reindex(sampled_nodes.index), named)
+    return by_run["duration_s"].sum() / (nodes * accounted_s)

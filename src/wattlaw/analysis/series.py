@@ -12,7 +12,7 @@ import pandas as pd
 
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
-from wattlaw.analysis.laws.fits import Fits, fit_groups
+from wattlaw.analysis.laws.fits import SeriesFits, fit_groups
 from wattlaw.formatting import group_label
 
 RULES = ("global_batch", "local_batch")
@@ -49,7 +49,7 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     if not parts:
         return table.iloc[:0].assign(**dict.fromkeys(_ADDED, ""))
     series = pd.concat(parts, ignore_index=True)
-    names = telling(series)
+    names = varying_columns(series)
     series["series"] = _labels(series, names)
     series["family"] = _labels(series, [name for name in names if name not in LIMITS])
     return series
@@ -57,18 +57,18 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
 
 def _wide(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:
     counts = rows.groupby(by, dropna=False)["gpus"].transform("nunique")
-    return [one for _, one in rows[counts >= least].groupby(by, dropna=False, sort=True)]
+    return [part for _, part in rows[counts >= least].groupby(by, dropna=False, sort=True)]
 
 
-def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> Fits:
-    """Fit a law of the column ``y`` to each series of ``scaling_series``.
+def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> SeriesFits:
+    """SeriesFit a law of the column ``y`` to each series of ``scaling_series``.
 
     A group says workload, the batch rule with its value, whatever else differs in the table, and
     caps and clocks that are set; a law of energy also says what the energy is.
     """
     if series.empty:
-        return Fits(())
-    names = [name for name in telling(series) if name != "workload"]
+        return SeriesFits(())
+    names = [name for name in varying_columns(series) if name != "workload"]
     energy = ["energy_is"] if y == ENERGY else []
     fits = []
     for rule in (*RULES, "unknown_batch"):
@@ -79,10 +79,10 @@ def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> Fits:
             others = [*names, "fraction_per_gpu"] if grows else names
             others = [name for name in others if not (grows and name == "dataset_fraction")]
             fits.append(fit_groups(rows, "gpus", y, ["workload", *batch, *others, *energy]))
-    return Fits(tuple(row for found in fits for row in found.rows))
+    return SeriesFits(tuple(row for series_fits in fits for row in series_fits.rows))
 
 
-def telling(series: pd.DataFrame) -> list[str]:
+def varying_columns(series: pd.DataFrame) -> list[str]:
     """Return the columns beside GPUs and batch that differ, and caps and clocks that are set."""
     return [
         name
@@ -101,23 +101,23 @@ def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
     )
     columns = ["rule", "batch", "fraction_per_gpu", *names]
     fixed = series["dataset_fraction"].where(series["fraction_per_gpu"].isna())
-    told = series.assign(dataset_fraction=fixed)
-    codes = told.groupby(columns, dropna=False, sort=False).ngroup()
-    words: dict[Any, str] = {}
-    seen: Counter[str] = Counter()
+    label_parts = series.assign(dataset_fraction=fixed)
+    codes = label_parts.groupby(columns, dropna=False, sort=False).ngroup()
+    labels: dict[Any, str] = {}
+    label_counts: Counter[str] = Counter()
     for code, row in zip(codes, shown[columns].to_dict("records"), strict=True):
-        if code not in words:
+        if code not in labels:
             label = _label(row, names)
-            seen[label] += 1
-            words[code] = f"{label} ({seen[label]})" if seen[label] > 1 else label
-    return [words[code] for code in codes]
+            label_counts[label] += 1
+            labels[code] = f"{label} ({label_counts[label]})" if label_counts[label] > 1 else label
+    return [labels[code] for code in codes]
 
 
 def _label(row: dict[Any, Any], names: list[str]) -> str:
     grows = not pd.isna(row["fraction_per_gpu"])
-    told: dict[str, Any] = {"workload": row["workload"]} if "workload" in names else {}
+    label_parts: dict[str, Any] = {"workload": row["workload"]} if "workload" in names else {}
     if row["rule"] in RULES:
-        told[row["rule"]] = row["batch"]
-    told |= {name: row[name] for name in names if not (grows and name == "dataset_fraction")}
-    words = group_label(told)
-    return f"{words}, data grows with N" if grows else words or "all runs"
+        label_parts[row["rule"]] = row["batch"]
+    label_parts |= {name: row[name] for name in names if not (grows and name == "dataset_fraction")}
+    labels = group_label(label_parts)
+    return f"{labels}, data grows with N" if grows else labels or "all runs"

@@ -19,11 +19,14 @@ class Sites:
     clock_offset_max_s: float | None  # largest |offset| + uncertainty among them
 
 
-def find_sites(
-    table: pd.DataFrame, runs: pd.DataFrame, epochs: pd.DataFrame, spans: pd.DataFrame | None
+def summarise_sites(
+    table: pd.DataFrame,
+    runs: pd.DataFrame,
+    epochs: pd.DataFrame,
+    accounting_windows: pd.DataFrame | None,
 ) -> Sites:
     """Return what the tables say; parameters as for ``scheduler_energy``."""
-    energies = scheduler_energy(table, runs, epochs, spans)
+    energies = scheduler_energy(table, runs, epochs, accounting_windows)
     count = runs["interruptions"].fillna(0)
     offsets = runs["clock_offset_max_s"].dropna()
     return Sites(

@@ -15,7 +15,7 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-def relative(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame:
+def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame:
     """Return each series of ``scaling_series`` relative to one of its GPU counts.
 
     Parameters
@@ -40,20 +40,20 @@ def relative(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame
     """
     rows = [
         row
-        for label, one in series.groupby("series", sort=False)
-        for row in _of_series(str(label), one, reference)
+        for label, rows_of_series in series.groupby("series", sort=False)
+        for row in _of_series(str(label), rows_of_series, reference)
     ]
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def _of_series(label: str, series: pd.DataFrame, asked: int | None) -> Iterator[dict[str, object]]:
+def _of_series(label: str, series: pd.DataFrame, wanted: int | None) -> Iterator[dict[str, object]]:
     counts = sorted(int(count) for count in series["gpus"].unique())
-    reference = asked if asked in counts else counts[0]
+    reference = wanted if wanted in counts else counts[0]
     slower = ratios(_logs(series, "epoch_time_s"), reference)
     grows = bool(series["fraction_per_gpu"].notna().any())
     energy_j = "energy_per_sample_j" if grows else "energy_per_epoch_j"
-    words = series.loc[series[energy_j].notna(), "energy_is"].dropna().unique()
-    energies = ratios(_logs(series, energy_j), reference) if len(words) == 1 else {}
+    kinds = series.loc[series[energy_j].notna(), "energy_is"].dropna().unique()
+    energies = ratios(_logs(series, energy_j), reference) if len(kinds) == 1 else {}
     for gpus in counts:
         time, high, low = (1 / value for value in slower[gpus])
         energy, energy_low, energy_high = energies.get(gpus, (np.nan,) * 3)
@@ -65,7 +65,7 @@ def _of_series(label: str, series: pd.DataFrame, asked: int | None) -> Iterator[
                 (
                     label, gpus, reference, time, low, high, time * share, low * share,
                     high * share, energy, energy_low, energy_high, energy / (time * work),
-                    words[0] if len(words) == 1 else None,
+                    kinds[0] if len(kinds) == 1 else None,
                 ),
                 strict=True,
             )
@@ -84,16 +84,16 @@ def ratios(logs: Mapping[int, Floats], reference: int) -> dict[int, Ratio]:
     reference
         The count to compare with; where it has no values there is nothing to return.
     """
-    there = {gpus: values[np.isfinite(values)] for gpus, values in logs.items()}
-    there = {gpus: values for gpus, values in there.items() if len(values)}
-    if reference not in there:
+    samples = {gpus: values[np.isfinite(values)] for gpus, values in logs.items()}
+    samples = {gpus: values for gpus, values in samples.items() if len(values)}
+    if reference not in samples:
         return {}
-    pooled = pool(there)
-    found = {}
-    for gpus in there:
+    pooled = pool(samples)
+    result = {}
+    for gpus in samples:
         change, low, high = np.exp(pooled.interval(gpus, reference))
-        found[gpus] = (float(change), float(low), float(high))
-    return found
+        result[gpus] = (float(change), float(low), float(high))
+    return result
 
 
 def _logs(series: pd.DataFrame, column: str) -> dict[int, Floats]:

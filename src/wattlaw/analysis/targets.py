@@ -28,7 +28,7 @@ class Targets:
     refusals: tuple[tuple[Group, str], ...]
 
 
-def find_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> Targets:
+def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> Targets:
     """Return time and energy to ``target`` by setting, and epochs to it by global batch.
 
     Parameters
@@ -45,37 +45,39 @@ def find_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> Ta
     """
     settings = time_to_target(table, epochs, target)
     better = table.set_index("run_id")["metric_name"].map(direction, na_action="ignore").dropna()
-    reached = epochs_to_target(epochs, target, {str(run): str(way) for run, way in better.items()})
-    kept, critical, refusals = [], [], []
+    reached = epochs_to_target(
+        epochs, target, {str(run): str(better_way) for run, better_way in better.items()}
+    )
+    kept_groups, critical, refusals = [], [], []
     for group, runs in groups(table, LEARNING):
-        judged = runs.merge(reached, on="run_id")
+        evaluated = runs.merge(reached, on="run_id")
         try:
-            _check(runs, judged, target)
-            kept.append(group)
-            critical.append((group, _critical(judged)))
+            _check(runs, evaluated, target)
+            kept_groups.append(group)
+            critical.append((group, _critical(evaluated)))
         except Refused as refusal:
             refusals.append((group, str(refusal)))
-    of_kept = [rows for group, rows in groups(settings, LEARNING) if group in kept]
+    of_kept = [rows for group, rows in groups(settings, LEARNING) if group in kept_groups]
     shown = pd.concat(of_kept).sort_index() if of_kept else settings.iloc[:0]
     return Targets(target, shown, tuple(critical), tuple(refusals))
 
 
-def _check(runs: pd.DataFrame, judged: pd.DataFrame, target: float) -> None:
+def _check(runs: pd.DataFrame, evaluated: pd.DataFrame, target: float) -> None:
     """Raise where the target says nothing of a group's runs."""
     names = sorted(map(str, runs["metric_name"].dropna().unique()))
     if not names:
         raise Refused("the metric has no name, so nothing says whether the target is one of it")
-    told = " and ".join(names)
+    metrics = " and ".join(names)
     if all(direction(name) is None for name in names):
-        raise Refused(f"{told} may be better high or low")
-    if judged.empty:
-        raise Refused(f"no run has {told}; evaluate (measure.evaluate)")
-    if not judged["reached"].any():
-        raise Refused(f"none of {len(judged)} runs reached {told} {target:g}")
+        raise Refused(f"{metrics} may be better high or low")
+    if evaluated.empty:
+        raise Refused(f"no run has {metrics}; evaluate (measure.evaluate)")
+    if not evaluated["reached"].any():
+        raise Refused(f"none of {len(evaluated)} runs reached {metrics} {target:g}")
 
 
-def _critical(judged: pd.DataFrame) -> CriticalBatch:
-    repeats = learning_repeats(judged)
+def _critical(evaluated: pd.DataFrame) -> CriticalBatch:
+    repeats = learning_repeats(evaluated)
     return critical_batch(
         repeats["global_batch"].to_numpy(float),
         np.exp(repeats["log_epochs"].to_numpy(float)),

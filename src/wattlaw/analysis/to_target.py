@@ -51,25 +51,25 @@ def epochs_to_target(
     BadInput
         A direction is neither ``higher`` nor ``lower``.
     """
-    judged = epochs[(epochs["phase"] == "evaluate") & epochs["metric"].notna()]
-    way = judged["run_id"].map(better) if isinstance(better, Mapping) else better
-    judged = judged.assign(better=way)
-    judged = judged[judged["better"].notna()]
-    for found in judged["better"].unique():
-        if found not in ("higher", "lower"):
-            raise BadInput(f"better: given {found!r}; allowed: higher, lower")
-    metric, higher = judged["metric"], judged["better"] == "higher"
-    judged = judged.assign(
-        number=judged["epoch"] + 1,  # the first epoch is 0
+    evaluated = epochs[(epochs["phase"] == "evaluate") & epochs["metric"].notna()]
+    better_way = evaluated["run_id"].map(better) if isinstance(better, Mapping) else better
+    evaluated = evaluated.assign(better=better_way)
+    evaluated = evaluated[evaluated["better"].notna()]
+    for result in evaluated["better"].unique():
+        if result not in ("higher", "lower"):
+            raise BadInput(f"better: given {result!r}; allowed: higher, lower")
+    metric, higher = evaluated["metric"], evaluated["better"] == "higher"
+    evaluated = evaluated.assign(
+        number=evaluated["epoch"] + 1,  # the first epoch is 0
         is_reached=(metric >= target).where(higher, metric <= target),
         signed=metric.where(higher, -metric),
     )
-    by_run = judged.groupby("run_id", sort=True)
-    first = judged[judged["is_reached"]].groupby("run_id")["number"].min()
-    found = pd.DataFrame({"epochs_to_target": first.reindex(by_run.size().index).astype(float)})
+    by_run = evaluated.groupby("run_id", sort=True)
+    first = evaluated[evaluated["is_reached"]].groupby("run_id")["number"].min()
+    result = pd.DataFrame({"epochs_to_target": first.reindex(by_run.size().index).astype(float)})
     best = by_run["signed"].max()
-    return found.assign(
-        reached=found["epochs_to_target"].notna(),
+    return result.assign(
+        reached=result["epochs_to_target"].notna(),
         epochs_evaluated=by_run["number"].max(),
         best=best.where(by_run["better"].first() == "higher", -best),
     ).reset_index()
@@ -123,32 +123,36 @@ def time_to_target(
     Refused
         No run has an evaluation with a metric of which it is known which way is better.
     """
-    ways = _ways(table, better)
-    runs = _reached(table, epochs, target, ways)
+    better_by_run = _ways(table, better)
+    runs = _reached(table, epochs, target, better_by_run)
     if runs.empty:
         raise Refused(
             "no run with a metric that is known to be better high or low was evaluated: evaluate "
             "(measure.evaluate), or say which way is better"
         )
     repeats_of = learning_repeats(runs)
-    alike = {tuple(group.values()): rows for group, rows in groups(repeats_of, _LEARNED)}
+    repeats_of_group = {tuple(group.values()): rows for group, rows in groups(repeats_of, _LEARNED)}
     settings = []
     for setting, rows in groups(table, SETTINGS):
-        repeats = alike.get(tuple(setting[name] for name in _LEARNED))
+        repeats = repeats_of_group.get(tuple(setting[name] for name in _LEARNED))
         if repeats is not None:
             settings.append(setting | _to_target(rows, repeats))
         elif setting["global_batch"] is None and rows["run_id"].isin(runs["run_id"]).any():
             settings.append(setting | _without_batch())
-    found = pd.DataFrame(settings)
-    least = found.groupby(list(LEARNING), dropna=False)["epochs"].transform("min")
-    return found.assign(statistical_efficiency=least / found["epochs"])
+    result = pd.DataFrame(settings)
+    least = result.groupby(list(LEARNING), dropna=False)["epochs"].transform("min")
+    return result.assign(statistical_efficiency=least / result["epochs"])
 
 
 def _ways(table: pd.DataFrame, better: Mapping[str, str] | None) -> dict[str, str]:
-    given = better or {}
+    directions = better or {}
     names = table[["run_id", "workload", "metric_name"]].to_dict("records")
-    ways = {row["run_id"]: given.get(row["workload"], _way(row["metric_name"])) for row in names}
-    return {run_id: way for run_id, way in ways.items() if way is not None}
+    better_by_run = {
+        row["run_id"]: directions.get(row["workload"], _way(row["metric_name"])) for row in names
+    }
+    return {
+        run_id: better_way for run_id, better_way in better_by_run.items() if better_way is not None
+    }
 
 
 def _way(name: object) -> str | None:
@@ -159,7 +163,7 @@ def _reached(
     table: pd.DataFrame,
     epochs: pd.DataFrame,
     target: float | Mapping[str, float],
-    ways: Mapping[str, str],
+    better_by_run: Mapping[str, str],
 ) -> pd.DataFrame:
     targets = (
         dict(target)
@@ -170,8 +174,8 @@ def _reached(
     for workload, runs in table.groupby("workload"):
         if workload in targets:
             windows = epochs[epochs["run_id"].isin(runs["run_id"])]
-            found = epochs_to_target(windows, targets[str(workload)], ways)
-            parts.append(runs.merge(found, on="run_id"))
+            result = epochs_to_target(windows, targets[str(workload)], better_by_run)
+            parts.append(runs.merge(result, on="run_id"))
     return pd.concat(parts) if parts else table.iloc[:0]
 
 
@@ -222,23 +226,25 @@ def _without_batch() -> dict[str, object]:
     }
 
 
-def _to_target(rows: pd.DataFrame, alike: pd.DataFrame) -> dict[str, object]:
-    reached = int(alike["reached"].sum())
-    whole = reached == len(alike)
-    count = _LogMean.of(alike["log_epochs"].to_numpy(float)) if whole else None
-    words = rows["energy_is"].dropna().unique()
-    is_known = len(words) == 1 and bool(rows["energy_per_epoch_j"].notna().all())
+def _to_target(rows: pd.DataFrame, repeats_of_group: pd.DataFrame) -> dict[str, object]:
+    reached = int(repeats_of_group["reached"].sum())
+    all_reached = reached == len(repeats_of_group)
+    count = _LogMean.of(repeats_of_group["log_epochs"].to_numpy(float)) if all_reached else None
+    kinds = rows["energy_is"].dropna().unique()
+    is_known = len(kinds) == 1 and bool(rows["energy_per_epoch_j"].notna().all())
     time = _LogMean.of(np.log(rows["epoch_time_s"].to_numpy(float)))
     energy = _LogMean.of(np.log(rows["energy_per_epoch_j"].to_numpy(float))) if is_known else None
     return {
-        "epochs_trained": int(alike["epochs_trained"].iloc[0]),
-        "runs": len(alike),
+        "epochs_trained": int(repeats_of_group["epochs_trained"].iloc[0]),
+        "runs": len(repeats_of_group),
         "runs_reached": reached,
         **_named("epochs", count),
         **_named("time_to_target_s", count and count.times(time)),
         **_named("energy_to_target_j", count and energy and count.times(energy)),
-        "energy_is": words[0] if is_known else None,
-        "why": None if whole else f"{reached} of {len(alike)} repeats reached the target",
+        "energy_is": kinds[0] if is_known else None,
+        "why": None
+        if all_reached
+        else f"{reached} of {len(repeats_of_group)} repeats reached the target",
     }
 
 
@@ -271,6 +277,6 @@ class _LogMean:
         return math.exp(self.mean), math.exp(self.mean - half), math.exp(self.mean + half)
 
 
-def _named(name: str, found: _LogMean | None) -> dict[str, object]:
-    values = (math.nan,) * 3 if found is None else found.interval()
+def _named(name: str, result: _LogMean | None) -> dict[str, object]:
+    values = (math.nan,) * 3 if result is None else result.interval()
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))

@@ -14,7 +14,7 @@ from wattlaw.formatting import group_label
 
 
 @dataclass(frozen=True)
-class Fits(analysis.Fits):
+class Fits(analysis.SeriesFits):
     """A fit per series.
 
     Parameters
@@ -80,7 +80,7 @@ def fit(
     return Fits(fitted.rows, int(frame[[x, y]].isna().any(axis=1).sum()))
 
 
-def _cells(row: analysis.Fit, law: PowerLaw) -> dict[str, str]:
+def _cells(row: analysis.SeriesFit, law: PowerLaw) -> dict[str, str]:
     quoted = law.trusted
     low, high = quoted.beta_ci
     return {
@@ -98,7 +98,7 @@ def _cells(row: analysis.Fit, law: PowerLaw) -> dict[str, str]:
     }
 
 
-def _breakpoint(row: analysis.Fit) -> str:
+def _breakpoint(row: analysis.SeriesFit) -> str:
     if row.breakpoint is None:
         return "not testable" if row.breakpoint_p is None else "none"
     point = row.breakpoint

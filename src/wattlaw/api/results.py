@@ -251,9 +251,9 @@ class Results:
         'supported'
         """
         from wattlaw.analysis.claims import check_claims
-        from wattlaw.analysis.findings import find
+        from wattlaw.analysis.findings import analyse
 
-        return Claims(check_claims(find(*self._tables, footprint=footprint_of(pue, grid))))
+        return Claims(check_claims(analyse(*self._tables, footprint=footprint_of(pue, grid))))
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -419,14 +419,14 @@ class Results:
     def _findings(
         self, footprint: Footprint | None, reference: int | None, target: float | None
     ) -> "Findings":
-        from wattlaw.analysis.findings import find
+        from wattlaw.analysis.findings import analyse
         from wattlaw.report.accounting_window import read_accounting_windows
         from wattlaw.store.statistics import read_telemetry
 
         statistics, joint = read_telemetry(self.paths, self.runs)
-        return find(
+        return analyse(
             self.runs, self.epochs, statistics=statistics, joint=joint,
-            spans=read_accounting_windows(self.paths), footprint=footprint, reference=reference,
+            accounting_windows=read_accounting_windows(self.paths), footprint=footprint, reference=reference,
             target=target,
         )  # fmt: skip
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from wattlaw.analysis.advice.choice import Constraints, Decision, decide, pareto
+from wattlaw.analysis.advice.comparable_runs import SIMULATED, ComparableRuns, comparable_runs
 from wattlaw.analysis.advice.doubling import Doubling, next_doubling
 from wattlaw.analysis.advice.epochs import needed_epochs
-from wattlaw.analysis.advice.job import SIMULATED, Job, job_of
 from wattlaw.analysis.advice.measured import measured_options
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.advice.predicted import predicted_options
-from wattlaw.analysis.advice.warnings import warnings_of
+from wattlaw.analysis.advice.warnings import collect_warnings
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality, quality_by_batch
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.result import Result
@@ -21,10 +21,10 @@ from wattlaw.errors import Refused
 
 @dataclass(frozen=True)
 class Advice(Result):
-    """What to run, what else could be, and how far the data carry it.
+    """The recommended setting, its alternatives, and the limits of the data.
 
-    ``recommended`` is None where nothing meets the constraints; ``nearest`` then is the option
-    that misses them least.
+    ``recommended`` is None where no option meets the constraints. ``nearest`` is then the option
+    that exceeds them least.
     """
 
     rows_field = "pareto"
@@ -38,7 +38,7 @@ class Advice(Result):
     counted: str
     warnings: tuple[str, ...]
     worker: str = field(repr=False)  # what a "gpu" is called
-    simulated: bool  # nothing of it was measured
+    simulated: bool  # all runs are simulated
     footprint: Footprint | None = field(repr=False)
 
 
@@ -55,7 +55,7 @@ def advise(
     footprint: Footprint | None = None,
     target: float | None = None,
 ) -> Advice:
-    """Return what to run of a workload.
+    """Return the recommended setting for a workload.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ def advise(
         The store's table of windows, for ``target``.
     workload
         Which one; runs of other jobs under its name are left out, with a warning
-        (``advice.job.job_of``).
+        (``advice.job.comparable_runs``).
     deadline_s, max_slowdown, energy_budget_j, max_gpus
-        What to keep (``advice.choice.decide``). Time and energy are of training.
+        The constraints (``advice.choice.decide``). Time and energy are of training.
     epochs_to_train
         For how many epochs; by default as many as the runs trained.
     footprint
@@ -78,8 +78,8 @@ def advise(
     Returns
     -------
     Advice
-        Measured settings come first: a law fills in GPU counts that nobody measured only where no
-        measured setting keeps the constraints, and is marked ``measured: false``.
+        Measured settings come first. GPU counts that were not measured are predicted by a law,
+        and used only where no measured setting meets the constraints (``measured: false``).
 
     Notes
     -----
@@ -91,26 +91,32 @@ def advise(
     Refused
         No run of the workload is done, or none reached the target.
     BadInput
-        A constraint that no number can keep.
+        A constraint is out of range.
     """
     constraints = Constraints(deadline_s, max_slowdown, energy_budget_j, max_gpus)
-    job = job_of(table, workload)
+    job = comparable_runs(table, workload)
     needed = needed_epochs(job, epochs, epochs_to_train, target)
-    judged = quality_by_batch(job.rows).rows
-    measured = [_judged(one, judged, footprint) for one in measured_options(job, needed.of)]
+    quality = quality_by_batch(job.rows).rows
+    measured = [
+        _judged(candidate, quality, footprint)
+        for candidate in measured_options(job, needed.for_setting)
+    ]
     if not measured:
         raise Refused(f"no setting of {workload!r} has a time and the epochs to train")
     predicted = [
-        _judged(one, judged, footprint) for one in predicted_options(job, needed.of, max_gpus)
+        _judged(candidate, quality, footprint)
+        for candidate in predicted_options(job, needed.for_setting, max_gpus)
     ]
-    near = [one for one in predicted if not one.extrapolates or max_gpus is not None]
+    near = [
+        candidate for candidate in predicted if not candidate.extrapolates or max_gpus is not None
+    ]
     offered = [*measured, *near]
     decision = decide(offered, constraints, job.worker)
     if deadline_s is not None and not decision.is_sure:
         offered = [*measured, *predicted]
         decision = decide(offered, constraints, job.worker)
-    shown = [one for one in offered if one.gpus <= (max_gpus or one.gpus)]
-    sound = [one for one in shown if not one.falls]
+    shown = [candidate for candidate in offered if candidate.gpus <= (max_gpus or candidate.gpus)]
+    sound = [candidate for candidate in shown if not candidate.falls]
     doubling = (
         None if decision.option is None
         else next_doubling(decision.option, [*measured, *predicted])
@@ -122,10 +128,10 @@ def advise(
         nearest=decision.nearest,
         pareto=tuple(pareto(sound or shown)),
         next_doubling=doubling,
-        counted=_counted(job, decision, needed.words, footprint),
+        counted=_counted(job, decision, needed.description, footprint),
         warnings=(
             *job.warnings, *needed.warnings,
-            *warnings_of(decision, measured, predicted, doubling, job, constraints),
+            *collect_warnings(decision, measured, predicted, doubling, job, constraints),
         ),
         worker=job.worker,
         simulated=bool((job.rows["launcher"] == SIMULATED).all()),
@@ -133,31 +139,37 @@ def advise(
     )  # fmt: skip
 
 
-def _judged(option: Option, judged: Sequence[BatchQuality], footprint: Footprint | None) -> Option:
+def _judged(option: Option, quality: Sequence[BatchQuality], footprint: Footprint | None) -> Option:
     """Add the cost factors, and what speaks against the option's global batch."""
     option = replace(option, footprint=footprint)
     batch = option.setting["global_batch"]
     if batch is None:
         return option
-    own = [
-        one
-        for one in judged
-        if all(one.group.get(name) == option.setting[name] for name in ("hardware", "precision"))
+    findings = [
+        candidate
+        for candidate in quality
+        if all(
+            candidate.group.get(name) == option.setting[name] for name in ("hardware", "precision")
+        )
     ]
-    found = [words for one in own if (words := one.warning(batch))]
-    falls = any(one.verdict == FALLS and one.warning(batch) for one in own)
-    return replace(option, quality_warnings=tuple(dict.fromkeys(found)), falls=falls)
+    texts = [parts for candidate in findings if (parts := candidate.warning(batch))]
+    falls = any(candidate.verdict == FALLS and candidate.warning(batch) for candidate in findings)
+    return replace(option, quality_warnings=tuple(dict.fromkeys(texts)), falls=falls)
 
 
-def _counted(job: Job, decision: Decision, epochs: str, footprint: Footprint | None) -> str:
-    """Return in words what times, energies and costs count."""
-    words = [f"{epochs}: training alone, without start-up"]
+def _counted(
+    job: ComparableRuns, decision: Decision, epochs: str, footprint: Footprint | None
+) -> str:
+    """Return a text that says what times, energies and costs include."""
+    parts = [f"{epochs}: training alone, without start-up"]
     option = decision.option or decision.nearest
     if option is not None and option.eval_time_s is not None:
-        words[0] += f" and evaluation ({option.eval_time_s:.3g} s each time, not counted)"
+        parts[0] += f" and evaluation ({option.eval_time_s:.3g} s each time, not counted)"
     elif job.rows["eval_time_s"].notna().any():
-        words[0] += " and evaluation (not counted)"
-    words.append(
-        (footprint or Footprint()).counted(job.energy_is) if job.energy_is else "no energy"
+        parts[0] += " and evaluation (not counted)"
+    parts.append(
+        (footprint or Footprint()).counted(job.energy_is)
+        if job.energy_is
+        else "energy was not measured"
     )
-    return "; ".join(words)
+    return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""Which option is recommended under given constraints, and why."""
+"""Select the recommended option under constraints, with the reason."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from wattlaw.formatting import duration_text, energy_text
 
 @dataclass(frozen=True)
 class Constraints:
-    """What an answer has to keep; None does not matter. All hold together."""
+    """The constraints that an option must meet; None is no constraint."""
 
     deadline_s: float | None = None
     max_slowdown: float | None = None  # share of the time of the fastest setting allowed
@@ -32,7 +32,7 @@ _LEAST = {"deadline_s": 0, "max_slowdown": 0, "energy_budget_j": 0, "max_gpus": 
 
 @dataclass(frozen=True)
 class Decision:
-    """The recommended option, or None with the nearest one; why, and what to be warned of."""
+    """The recommended option, or None and the nearest one; the reason and warnings."""
 
     option: Option | None
     reason: str
@@ -46,7 +46,7 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
 
     What is best: with a deadline or a greatest slow-down, the least energy that keeps all
     constraints; with an energy budget alone, the fastest; without any, the least product of energy
-    and time. Where no energy is known, GPU-hours stand for it.
+    and time. Where no energy is known, GPU-hours replace it.
 
     Which options count, the first group that has one: measured ones whose 95 % upper bounds keep
     deadline and budget; measured once, which have no bounds; predicted ones whose upper bounds do;
@@ -62,31 +62,41 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
     worker
         What a GPU is called, in words.
     """
-    allowed = [one for one in options if one.gpus <= (constraints.max_gpus or one.gpus)]
+    allowed = [
+        candidate
+        for candidate in options
+        if candidate.gpus <= (constraints.max_gpus or candidate.gpus)
+    ]
     if not allowed:
-        least = min(options, key=lambda one: (one.gpus, one.train_time_s.mean))
-        return Decision(None, f"No setting has as few as {constraints.max_gpus} {worker}s.", least)
-    by_energy = any(one.energy_j for one in allowed if one.measured)
+        least = min(options, key=lambda candidate: (candidate.gpus, candidate.train_time_s.mean))
+        return Decision(
+            None, f"Every setting needs more than {constraints.max_gpus} {worker}s.", least
+        )
+    by_energy = any(candidate.energy_j for candidate in allowed if candidate.measured)
     if constraints.energy_budget_j is not None and not by_energy:
         return Decision(
-            None, "No energy was measured, so that no budget can be checked.",
-            min(allowed, key=lambda one: one.gpu_hours.mean),
+            None, "No energy was measured, so the energy budget cannot be checked.",
+            min(allowed, key=lambda candidate: candidate.gpu_hours.mean),
         )  # fmt: skip
-    usable = [one for one in allowed if one.energy_j or not by_energy]
-    sound = [one for one in usable if not one.falls]
+    usable = [candidate for candidate in allowed if candidate.energy_j or not by_energy]
+    sound = [candidate for candidate in usable if not candidate.falls]
     for candidates in (sound, usable):
-        found = _best(candidates, constraints, by_energy=by_energy, worker=worker)
-        if found is not None and candidates is usable and sound:
+        decision = _best(candidates, constraints, by_energy=by_energy, worker=worker)
+        if decision is not None and candidates is usable and sound:
             waived = (
-                f"Nothing {' and '.join(_kept(constraints, worker))} at a global batch whose "
-                "quality holds; giving that up: "
+                f"No setting {' and '.join(_constraint_phrases(constraints, worker))} at a global "
+                "batch without a quality loss. Without that condition: "
             )
-            return replace(found, reason=waived + found.reason[0].lower() + found.reason[1:])
-        if found is not None:
-            return found
+            return replace(
+                decision, reason=waived + decision.reason[0].lower() + decision.reason[1:]
+            )
+        if decision is not None:
+            return decision
     base = _fastest(sound or usable)
-    nearest = min(usable, key=lambda one: _excess(one, constraints, base))
-    return Decision(None, f"Nothing {' and '.join(_kept(constraints, worker))}.", nearest)
+    nearest = min(usable, key=lambda candidate: _excess(candidate, constraints, base))
+    return Decision(
+        None, f"No setting {' and '.join(_constraint_phrases(constraints, worker))}.", nearest
+    )
 
 
 def _best(
@@ -96,25 +106,28 @@ def _best(
         return None
     base = _fastest(options)
     groups: dict[int, list[Option]] = {}
-    for one in options:
-        if (group := _group(one, constraints, base)) is not None:
-            groups.setdefault(group, []).append(one)
+    for candidate in options:
+        if (group := _group(candidate, constraints, base)) is not None:
+            groups.setdefault(group, []).append(candidate)
     if not groups:
         return None
     group = min(groups)
-    cost, words = _objective(constraints, by_energy=by_energy, worker=worker)
-    found = min(groups[group], key=lambda one: (cost(one), one.train_time_s.mean, one.gpus))
+    cost, goal = _objective(constraints, by_energy=by_energy, worker=worker)
+    decision = min(
+        groups[group],
+        key=lambda candidate: (cost(candidate), candidate.train_time_s.mean, candidate.gpus),
+    )
     warnings = []
     if group in _MEAN_ONLY:
         warnings.append(
-            "Only the mean keeps the constraints: the upper bound of its 95 % interval does not."
+            "Only the mean meets the constraints; the upper bound of its 95 % interval does not."
         )
-    reason = f"It has the {words} of {len(groups[group])} {_GROUPS[group]} settings"
-    if kept := _kept(constraints, worker):
-        reason += f" of which each {' and '.join(kept)}"
+    reason = f"It has the {goal} of {len(groups[group])} {_GROUPS[group]} settings"
+    if phrases := _constraint_phrases(constraints, worker):
+        reason += f" of which each {' and '.join(phrases)}"
     if constraints.deadline_s is not None or constraints.energy_budget_j is not None:
         reason += ", with its upper 95 % bound" if group in _SURE else ", by the mean"
-    return Decision(found, f"{reason}.", None, tuple(warnings), is_sure=group <= 1)
+    return Decision(decision, f"{reason}.", None, tuple(warnings), is_sure=group <= 1)
 
 
 _SURE, _MEAN_ONLY = (0, 2), (3, 4)
@@ -146,8 +159,8 @@ def _within(option: Option, base: Option, slowdown: float) -> bool:
 
 def _fastest(options: Sequence[Option]) -> Option:
     """Return the fastest measured option; predicted ones only where none is measured."""
-    measured = [one for one in options if one.measured]
-    return min(measured or options, key=lambda one: one.train_time_s.mean)
+    measured = [candidate for candidate in options if candidate.measured]
+    return min(measured or options, key=lambda candidate: candidate.train_time_s.mean)
 
 
 def _objective(
@@ -161,9 +174,9 @@ def _objective(
     if constraints.deadline_s is not None or constraints.max_slowdown is not None:
         return spent, f"least {name}" if by_energy else f"fewest {name}"
     if constraints.energy_budget_j is not None:
-        return lambda one: one.train_time_s.mean, "shortest time"
-    words = "energy-delay product" if by_energy else f"product of {name} and time"
-    return lambda one: spent(one) * one.train_time_s.mean, f"least {words}"
+        return lambda candidate: candidate.train_time_s.mean, "shortest time"
+    phrases = "energy-delay product" if by_energy else f"product of {name} and time"
+    return lambda candidate: spent(candidate) * candidate.train_time_s.mean, f"least {phrases}"
 
 
 def _excess(option: Option, constraints: Constraints, base: Option) -> float:
@@ -180,18 +193,18 @@ def _excess(option: Option, constraints: Constraints, base: Option) -> float:
     return max(ratios)
 
 
-def _kept(constraints: Constraints, worker: str) -> list[str]:
-    """Return what is kept, in words that go on after "nothing" or "each"."""
-    words = []
+def _constraint_phrases(constraints: Constraints, worker: str) -> list[str]:
+    """Return the constraints as phrases that follow "no setting" or "each"."""
+    phrases = []
     if constraints.deadline_s is not None:
-        words.append(f"meets the deadline of {duration_text(constraints.deadline_s)}")
+        phrases.append(f"meets the deadline of {duration_text(constraints.deadline_s)}")
     if constraints.energy_budget_j is not None:
-        words.append(f"keeps within {energy_text(constraints.energy_budget_j)}")
+        phrases.append(f"uses at most {energy_text(constraints.energy_budget_j)}")
     if constraints.max_slowdown is not None:
-        words.append(f"is at most {100 * constraints.max_slowdown:g} % slower than the fastest")
+        phrases.append(f"is at most {100 * constraints.max_slowdown:g} % slower than the fastest")
     if constraints.max_gpus is not None:
-        words.append(f"has at most {constraints.max_gpus} {worker}s")
-    return words
+        phrases.append(f"has at most {constraints.max_gpus} {worker}s")
+    return phrases
 
 
 def pareto(options: Sequence[Option]) -> list[Option]:
@@ -200,16 +213,18 @@ def pareto(options: Sequence[Option]) -> list[Option]:
     Where no energy is known GPU-hours stand for it; where only some have energy, the others are
     not among them.
     """
-    by_energy = any(one.energy_j for one in options)
+    by_energy = any(candidate.energy_j for candidate in options)
     front: list[Option] = []
     least = float("inf")
 
-    def spent(one: Option) -> float:
-        energy = one.train_energy_j if by_energy else one.gpu_hours
+    def spent(candidate: Option) -> float:
+        energy = candidate.train_energy_j if by_energy else candidate.gpu_hours
         return float("inf") if energy is None else energy.mean
 
-    for one in sorted(options, key=lambda one: (one.train_time_s.mean, spent(one))):
-        if spent(one) < least:
-            front.append(one)
-            least = spent(one)
+    for candidate in sorted(
+        options, key=lambda candidate: (candidate.train_time_s.mean, spent(candidate))
+    ):
+        if spent(candidate) < least:
+            front.append(candidate)
+            least = spent(candidate)
     return front

@@ -26,8 +26,8 @@ class Doubling(Result):
     @property
     def energy_ratio(self) -> float | None:
         """Return the energy likewise; None where either is not known."""
-        more, less = self.option.train_energy_j, self.of.train_energy_j
-        return None if more is None or less is None else more.mean / less.mean
+        larger, smaller = self.option.train_energy_j, self.of.train_energy_j
+        return None if larger is None or smaller is None else larger.mean / smaller.mean
 
     def to_dict(self) -> dict[str, Any]:
         """Return the option's values, with the ratios and differences of the means."""
@@ -50,24 +50,24 @@ def next_doubling(option: Option, options: Sequence[Option]) -> Doubling | None:
     The global batch stays rather than the local one, since then the same is learned; but what was
     measured comes before what a law says.
     """
-    found = []
+    doublings = []
     for rule, other in (("global_batch", "local_batch"), ("local_batch", "global_batch")):
-        found += [
-            Doubling(option, one, rule)
-            for one in options
-            if one.gpus == 2 * option.gpus
+        doublings += [
+            Doubling(option, candidate, rule)
+            for candidate in options
+            if candidate.gpus == 2 * option.gpus
             and option.setting[rule] is not None
-            and one.same_as(option, other, *_LEFT)
+            and candidate.matches(option, other, *_LEFT)
         ]
     # Without batches that are known, all else is the same.
-    found += [
-        Doubling(option, one, "unknown_batch")
-        for one in options
-        if one.gpus == 2 * option.gpus
+    doublings += [
+        Doubling(option, candidate, "unknown_batch")
+        for candidate in options
+        if candidate.gpus == 2 * option.gpus
         and option.setting["global_batch"] is None
-        and one.same_as(option, *_LEFT)
+        and candidate.matches(option, *_LEFT)
     ]
-    return min(found, key=_order, default=None)
+    return min(doublings, key=_order, default=None)
 
 
 def _order(doubling: Doubling) -> tuple[bool, bool, int]:

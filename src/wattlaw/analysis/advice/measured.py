@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.advice.job import ENERGY, TIME, Job
+from wattlaw.analysis.advice.comparable_runs import ENERGY, TIME, ComparableRuns
 from wattlaw.analysis.advice.option import SETTING, Option, Quantity
 from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.metrics import SETTINGS
@@ -14,7 +14,7 @@ from wattlaw.analysis.metrics import SETTINGS
 Epochs = Callable[[dict[str, Any]], Quantity | None]
 
 
-def measured_options(job: Job, epochs: Epochs) -> list[Option]:
+def measured_options(job: ComparableRuns, epochs: Epochs) -> list[Option]:
     """Return the settings of a job, each with what it was measured to take.
 
     Parameters
@@ -30,7 +30,7 @@ def measured_options(job: Job, epochs: Epochs) -> list[Option]:
     for row, eval_s in zip(
         aggregate(job.rows).to_dict("records"), evaluation.to_numpy(float), strict=True
     ):
-        setting = setting_of(row)
+        setting = row_setting(row)
         needed, time_s = epochs(setting), _quantity(row, TIME)
         if needed is None or time_s is None:
             continue
@@ -45,10 +45,10 @@ def measured_options(job: Job, epochs: Epochs) -> list[Option]:
     return options
 
 
-def setting_of(row: dict[Any, Any]) -> dict[str, Any]:
+def row_setting(row: dict[Any, Any]) -> dict[str, Any]:
     """Return the settings of a row as plain Python, a missing one as None."""
-    found = {name: plain(row[name]) for name in SETTING}
-    return found | {name: int(found[name]) for name in _COUNTS if found[name] is not None}
+    values = {name: plain(row[name]) for name in SETTING}
+    return values | {name: int(values[name]) for name in _COUNTS if values[name] is not None}
 
 
 _COUNTS = ("nodes", "gpus", "global_batch", "local_batch", "threads_per_worker")

@@ -113,7 +113,7 @@ class Option(Result):
         others = [setting[name] for name in ("precision", "hardware") if name in names]
         return ", ".join([*parts, *(str(value) for value in others if value)])
 
-    def same_as(self, other: "Option", *but: str) -> bool:
+    def matches(self, other: "Option", *but: str) -> bool:
         """Say whether all settings but these are those of another option."""
         return all(self.setting[name] == other.setting[name] for name in SETTING if name not in but)
 

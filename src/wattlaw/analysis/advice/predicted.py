@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.advice.job import ENERGY, TIME, Job
-from wattlaw.analysis.advice.measured import Epochs, setting_of
+from wattlaw.analysis.advice.comparable_runs import ENERGY, TIME, ComparableRuns
+from wattlaw.analysis.advice.measured import Epochs, row_setting
 from wattlaw.analysis.advice.option import Option, Quantity
 from wattlaw.analysis.laws.curves import Curve
 from wattlaw.analysis.laws.selection import select
@@ -20,7 +20,7 @@ from wattlaw.errors import Refused
 REACH = 8
 
 
-def predicted_options(job: Job, epochs: Epochs, max_gpus: int | None) -> list[Option]:
+def predicted_options(job: ComparableRuns, epochs: Epochs, max_gpus: int | None) -> list[Option]:
     """Return options at doublings of the measured GPU counts that were not measured.
 
     Each series of a job gets the law that ``laws.selection.select`` takes for its time, and one
@@ -30,19 +30,19 @@ def predicted_options(job: Job, epochs: Epochs, max_gpus: int | None) -> list[Op
     range nobody measured. A setting told by several laws is told by one that it lies within, if
     there is one, then by the one with the narrowest interval.
     """
-    found: dict[tuple[Any, ...], Option] = {}
+    best_options: dict[tuple[Any, ...], Option] = {}
     series = scaling_series(job.rows)
     of_rule = series[series["rule"].isin(RULES) & series["fraction_per_gpu"].isna()]
     for _, rows in of_rule.groupby("series", sort=False):
         for option in _of_series(rows, job, epochs, max_gpus):
             key = tuple(option.setting.values())
-            if key not in found or _doubt(option) < _doubt(found[key]):
-                found[key] = option
-    return list(found.values())
+            if key not in best_options or _doubt(option) < _doubt(best_options[key]):
+                best_options[key] = option
+    return list(best_options.values())
 
 
 def _of_series(
-    rows: pd.DataFrame, job: Job, epochs: Epochs, max_gpus: int | None
+    rows: pd.DataFrame, job: ComparableRuns, epochs: Epochs, max_gpus: int | None
 ) -> Iterator[Option]:
     measured = sorted(int(count) for count in rows["gpus"].unique())
     counts = [count for count in doublings(measured, max_gpus) if _fits(rows, count)]
@@ -91,7 +91,7 @@ def _law(rows: pd.DataFrame, column: str) -> Curve | None:
 
 
 def _setting(rows: pd.DataFrame, count: int) -> dict[str, Any]:
-    setting = setting_of(rows.iloc[0].to_dict()) | {"gpus": count, "nodes": None}
+    setting = row_setting(rows.iloc[0].to_dict()) | {"gpus": count, "nodes": None}
     if rows["rule"].iloc[0] == "global_batch":
         return setting | {"local_batch": setting["global_batch"] // count}
     return setting | {"global_batch": setting["local_batch"] * count}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, with_several
+from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, with_several_limits
 from wattlaw.analysis.caps.rules import LeastEnergyWithin, Rule
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.levels import ERROR
@@ -119,20 +119,21 @@ def best_limit(
     times = _logs(rows["time_s"] for rows in at)
     energies = _logs(rows["energy_j"] for rows in at)
     needed = [costs] if rule.slowdown is None else [costs, times]
-    told = all(one.freedom for one in needed)
-    table, sure = _rivals(table, chosen, base, rule, costs, times, told=told)
+    has_scatter = all(sample.freedom for sample in needed)
+    table, is_certain = _rivals(table, chosen, base, rule, costs, times, has_scatter=has_scatter)
     saving, saving_ci = _change(energies, chosen)
     slower, slower_ci = _change(times, chosen)
-    if not told:
-        verdict = ALIKE if any(one.alike for one in needed) else NO_REPEATS
-    elif sure and not table["rival"].any():
+    if not has_scatter:
+        verdict = ALIKE if any(sample.identical for sample in needed) else NO_REPEATS
+    elif is_certain and not table["rival"].any():
         verdict = BEST
     else:
         verdict = UNKNOWN
     return Choice(
         limits[chosen], limits[0], verdict,
         -saving, None if saving_ci is None else (-saving_ci[1], -saving_ci[0]),
-        slower, slower_ci, table, _why(verdict, table, chosen, rule, kind, sure=sure),
+        slower, slower_ci, table,
+        _why(verdict, table, chosen, rule, kind, is_certain=is_certain),
     )  # fmt: skip
 
 
@@ -154,23 +155,26 @@ def best_limits(
     )
     rows: list[dict[str, Any]] = []
     needed = [name for name in ("limit", "time_s", "energy_j", "energy_is") if name in energies]
-    for group, wide in groups(energies.loc[with_several(table, names, limit).index], names):
-        runs = wide[needed]
+    for group, rows_of_setting in groups(
+        energies.loc[with_several_limits(table, names, limit).index], names
+    ):
+        runs = rows_of_setting[needed]
         try:
-            found = best_limit(runs, rule, limit)
+            choice = best_limit(runs, rule, limit)
         except Refused as error:
             rows.append({**group, "why": str(error)})
             continue
-        low, high = found.saving_ci or (np.nan, np.nan)
-        quick, slow = found.slowdown_ci or (np.nan, np.nan)
-        words = runs.loc[runs["energy_j"].notna(), "energy_is"] if "energy_is" in runs else None
+        low, high = choice.saving_ci or (np.nan, np.nan)
+        slowdown_low, slowdown_high = choice.slowdown_ci or (np.nan, np.nan)
+        text = runs.loc[runs["energy_j"].notna(), "energy_is"] if "energy_is" in runs else None
         rows.append(
             {
-                **group, "energy_is": None if words is None else words.iloc[0],
-                "limit": found.limit, "reference": found.reference, "verdict": found.verdict,
-                "saving": found.saving, "saving_low": low, "saving_high": high,
-                "slowdown": found.slowdown, "slowdown_low": quick, "slowdown_high": slow,
-                "why": found.why,
+                **group, "energy_is": None if text is None else text.iloc[0],
+                "limit": choice.limit, "reference": choice.reference, "verdict": choice.verdict,
+                "saving": choice.saving, "saving_low": low, "saving_high": high,
+                "slowdown": choice.slowdown, "slowdown_low": slowdown_low,
+                "slowdown_high": slowdown_high,
+                "why": choice.why,
             }
         )  # fmt: skip
     columns = [
@@ -181,18 +185,18 @@ def best_limits(
 
 
 def _logs(values: Iterable[pd.Series]) -> Pooled[int]:
-    return pool({i: np.log(one.to_numpy(float)) for i, one in enumerate(values)})
+    return pool({i: np.log(sample.to_numpy(float)) for i, sample in enumerate(values)})
 
 
 def _change(logs: Pooled[int], i: int) -> tuple[float, Interval | None]:
     """Return limit i over the reference, less 1, with its interval; None without freedom."""
-    change, low, high = (float(one) for one in np.expm1(logs.interval(i, 0)))
+    change, low, high = (float(sample) for sample in np.expm1(logs.interval(i, 0)))
     return change, (low, high) if logs.freedom else None
 
 
 def _rivals(
     table: pd.DataFrame, chosen: int, base: int, rule: Rule, costs: Pooled[int],
-    times: Pooled[int], *, told: bool,
+    times: Pooled[int], *, has_scatter: bool,
 ) -> tuple[pd.DataFrame, bool]:  # fmt: skip
     """Add what the other limits cost relative to the chosen; say whether that is surely allowed."""
     shared = max(len(table) - 1, 1)
@@ -208,31 +212,37 @@ def _rivals(
             allowed.append((True, True))
             continue
         slower, slow_error = times.difference(i, base)
-        half, room = t_times * slow_error, np.log1p(rule.slowdown)
-        allowed.append((slower - half <= room, slower + half <= room))
-    found = table.assign(cost_ratio=table["cost"] / table["cost"].iloc[chosen], cost_ratio_low=low)
-    may_be = pd.Series([one for one, _ in allowed], index=table.index) | table["allowed"]
-    rival = may_be & (found["cost_ratio_low"] < 1 - TOLERANCE)
+        half, margin = t_times * slow_error, np.log1p(rule.slowdown)
+        allowed.append((slower - half <= margin, slower + half <= margin))
+    choice = table.assign(cost_ratio=table["cost"] / table["cost"].iloc[chosen], cost_ratio_low=low)
+    may_be = pd.Series([sample for sample, _ in allowed], index=table.index) | table["allowed"]
+    rival = may_be & (choice["cost_ratio_low"] < 1 - TOLERANCE)
     rival[chosen] = False
-    return found.assign(rival=rival & told), allowed[chosen][1]
+    return choice.assign(rival=rival & has_scatter), allowed[chosen][1]
 
 
 def _why(
-    verdict: str, table: pd.DataFrame, chosen: int, rule: Rule, kind: Limit, *, sure: bool
+    verdict: str,
+    table: pd.DataFrame,
+    chosen: int,
+    rule: Rule,
+    kind: Limit,
+    *,
+    is_certain: bool,
 ) -> str:
     name = limit_label(kind, table["limit"].iloc[chosen])
-    words = f"{name} has the {rule.words} of {len(table)} limits"
+    text = f"{name} has the {rule.description} of {len(table)} limits"
     if verdict in (NO_REPEATS, ALIKE):
-        return f"{words}; {verdict}: the data cannot tell how sure that is."
+        return f"{text}; {verdict}: the uncertainty is unknown."
     if verdict == BEST:
-        return f"{words}; no other may be better by more than {100 * TOLERANCE:g} %."
-    doubts = []
+        return f"{text}; no other may be better by more than {100 * TOLERANCE:g} %."
+    reasons = []
     rivals = [limit_label(kind, value) for value in table.loc[table["rival"], "limit"]]
     if rivals:
-        doubts.append(f"{', '.join(rivals)} may be better by more than {100 * TOLERANCE:g} %")
-    if not sure and rule.slowdown is not None:
-        doubts.append(f"its slow-down may be more than {100 * rule.slowdown:g} %")
-    return f"{words} by the means, but {' and '.join(doubts)}: more repeats would tell."
+        reasons.append(f"{', '.join(rivals)} may be better by more than {100 * TOLERANCE:g} %")
+    if not is_certain and rule.slowdown is not None:
+        reasons.append(f"its slow-down may be more than {100 * rule.slowdown:g} %")
+    return f"{text} by the means, but {' and '.join(reasons)}: measure more repeats."
 
 
 def _usable(frame: pd.DataFrame) -> pd.DataFrame:
@@ -243,8 +253,8 @@ def _usable(frame: pd.DataFrame) -> pd.DataFrame:
     if (runs[["time_s", "energy_j"]] <= 0).any(axis=None):
         raise BadInput("best_limit: a time or energy is not above 0")
     if "energy_is" in runs and runs["energy_is"].nunique() > 1:
-        words = "; ".join(sorted(runs["energy_is"].dropna().unique()))
-        raise Refused(f"energies count different things ({words}): choose among rows of one kind")
+        text = "; ".join(sorted(runs["energy_is"].dropna().unique()))
+        raise Refused(f"energies count different things ({text}): select rows of one kind")
     if runs["limit"].nunique(dropna=False) < 2:
-        raise Refused("no choice: fewer than two limits with time and energy; run more limits")
+        raise Refused("fewer than two limits have time and energy; measure more limits")
     return runs[needed]

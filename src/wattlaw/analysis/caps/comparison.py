@@ -16,8 +16,8 @@ import pandas as pd
 import statsmodels.api as sm
 from scipy import stats
 
-from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varied_alone
-from wattlaw.analysis.goodness import exceeds
+from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varying_only
+from wattlaw.analysis.goodness import f_test_p
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL, ROUNDING
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.analysis.levels import ERROR, LEVEL
@@ -120,10 +120,10 @@ def compare_limits(
     )  # fmt: skip
     basis, model, parallel = _fitted(logs, len(limits))
     differences = _differences(model, len(limits), margin)
-    own = [_own_law(at_limit(rows, limit, value), y) for value in limits]
+    own_laws = [_own_law(at_limit(rows, limit, value), y) for value in limits]
     shifts = _shifts(parallel, len(limits))
     frame = pd.concat(
-        [pd.DataFrame({"limit": limits}, dtype=float), pd.DataFrame(own), differences, shifts],
+        [pd.DataFrame({"limit": limits}, dtype=float), pd.DataFrame(own_laws), differences, shifts],
         axis=1,
     )
     difference_p = _difference_p(model, len(limits), logs)
@@ -148,28 +148,28 @@ def _telling_rows(
     for name in ("family", "rule"):
         if name in rows and rows[name].nunique() > 1:
             raise BadInput(f"compare_limits: rows of several values of {name}; give those of one")
-    rows = varied_alone(rows, limit)
+    rows = varying_only(rows, limit)
     rows = rows[rows[y].notna()].reset_index(drop=True)
     if (rows[y] <= 0).any() or (rows["gpus"] <= 0).any():
         raise BadInput(f"compare_limits: {y} and gpus must be above 0")
     if "energy" in y and "energy_is" in rows and rows["energy_is"].nunique() > 1:
-        words = "; ".join(sorted(rows["energy_is"].dropna().unique()))
-        raise Refused(f"energies count different things ({words}): compare rows of one kind")
-    kept, left_out = [], []
+        kinds = "; ".join(sorted(rows["energy_is"].dropna().unique()))
+        raise Refused(f"energies count different things ({kinds}): compare rows of one kind")
+    usable, left_out = [], []
     for value in distinct_limits(rows[limit]):
-        one = at_limit(rows, limit, value)
-        counts = one["gpus"].nunique()
+        at_value = at_limit(rows, limit, value)
+        counts = at_value["gpus"].nunique()
         if counts >= MIN_DISTINCT:
-            kept.append(one)
+            usable.append(at_value)
         else:
             left_out.append(f"{limit_label(limit, value)}: {counts} GPU counts")
-    if len(kept) < 2:
-        said = f" ({', '.join(left_out)})" if left_out else ""
+    if len(usable) < 2:
+        details = f" ({', '.join(left_out)})" if left_out else ""
         raise Refused(
-            f"{len(kept)} limits with {MIN_DISTINCT} GPU counts{said}: a comparison of exponents "
-            f"needs two; run the same {MIN_DISTINCT} counts under each limit"
+            f"{len(usable)} limits with {MIN_DISTINCT} GPU counts{details}: a comparison of "
+            f"exponents needs two; run the same {MIN_DISTINCT} counts under each limit"
         )
-    return pd.concat(kept, ignore_index=True), tuple(left_out)
+    return pd.concat(usable, ignore_index=True), tuple(left_out)
 
 
 def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, Any, Any]:
@@ -177,11 +177,11 @@ def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, Any, Any]:
     model = sm.OLS(logs["y"].to_numpy(), _design(logs, limits)).fit()
     cells = logs.groupby(["code", "gpus"])["y"]
     pure = float(((logs["y"] - cells.transform("mean")) ** 2).sum())
-    own, repeats = len(cells) - 2 * limits, len(logs) - len(cells)
-    if own > 0 and repeats > 0:
+    own_laws, repeats = len(cells) - 2 * limits, len(logs) - len(cells)
+    if own_laws > 0 and repeats > 0:
         lack = max(float(model.ssr) - pure, 0.0)
-        alike = pure <= len(logs) * ROUNDING**2  # repeats that tell nothing
-        if alike or exceeds(lack, own, pure, repeats) < POOLING_LEVEL:
+        is_identical = pure <= len(logs) * ROUNDING**2  # repeats that tell nothing
+        if is_identical or f_test_p(lack, own_laws, pure, repeats) < POOLING_LEVEL:
             means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
             for blocks in (True, False):
                 design = _design(means, limits, blocks=blocks)
@@ -189,8 +189,8 @@ def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, Any, Any]:
                 if np.linalg.matrix_rank(design) == design.shape[1] and model.df_resid > 0:
                     break
             parallel = _design(means, limits, blocks=blocks, slopes=False)
-            words = MEANS if blocks else MEANS.split(",", maxsplit=1)[0]
-            return words, model, sm.OLS(means["y"].to_numpy(), parallel).fit()
+            kinds = MEANS if blocks else MEANS.split(",", maxsplit=1)[0]
+            return kinds, model, sm.OLS(means["y"].to_numpy(), parallel).fit()
     parallel = _design(logs, limits, slopes=False)
     return RUNS, model, sm.OLS(logs["y"].to_numpy(), parallel).fit()
 
@@ -218,23 +218,23 @@ def _differences(model: Any, limits: int, margin: float) -> pd.DataFrame:
     for i in range(limits - 1, 2 * (limits - 1)):
         change, error = -float(model.params[i]), float(model.bse[i])
         half = stats.t.ppf(LEVEL, freedom) * error
-        room = margin - abs(change)
+        distance = margin - abs(change)
         with np.errstate(divide="ignore"):
-            p = float(stats.t.sf(np.divide(room, error), freedom))
+            p = float(stats.t.sf(np.divide(distance, error), freedom))
         rows.append([change, change - half, change + half, p])
     return pd.DataFrame(rows, columns=names)
 
 
 def _shifts(parallel: Any, limits: int) -> pd.DataFrame:
     """Return the factor on t of each limit under laws of one exponent."""
-    found = np.exp(parallel.params[: limits - 1])
+    factors = np.exp(parallel.params[: limits - 1])
     low, high = np.exp(parallel.conf_int(ERROR)[: limits - 1]).T
-    one = np.ones(1)
+    at_value = np.ones(1)
     return pd.DataFrame(
         {
-            "alpha_ratio": np.concatenate([one, found]),
-            "alpha_ratio_low": np.concatenate([one, low]),
-            "alpha_ratio_high": np.concatenate([one, high]),
+            "alpha_ratio": np.concatenate([at_value, factors]),
+            "alpha_ratio_low": np.concatenate([at_value, low]),
+            "alpha_ratio_high": np.concatenate([at_value, high]),
         }
     )
 
@@ -248,11 +248,11 @@ def _difference_p(model: Any, limits: int, logs: pd.DataFrame) -> float | None:
 
 def _own_law(rows: pd.DataFrame, y: str) -> dict[str, Any]:
     law = fit_power_law(rows["gpus"].to_numpy(float), rows[y].to_numpy(float))
-    sure = law.trusted
+    quoted = law.trusted
     return {
-        "n": law.n, "beta": law.beta, "beta_se": sure.beta_se, "beta_ci_low": sure.beta_ci[0],
-        "beta_ci_high": sure.beta_ci[1], "interval": sure.interval, "alpha": law.alpha,
-        "alpha_ci_low": sure.alpha_ci[0], "alpha_ci_high": sure.alpha_ci[1], "r2": law.r2,
+        "n": law.n, "beta": law.beta, "beta_se": quoted.beta_se, "beta_ci_low": quoted.beta_ci[0],
+        "beta_ci_high": quoted.beta_ci[1], "interval": quoted.interval, "alpha": law.alpha,
+        "alpha_ci_low": quoted.alpha_ci[0], "alpha_ci_high": quoted.alpha_ci[1], "r2": law.r2,
     }  # fmt: skip
 
 
@@ -260,8 +260,8 @@ def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit, margin: float) ->
     others = frame.iloc[1:]
     row = others.iloc[int(others["beta_difference"].abs().argmax())]
     most = (
-        f"at most {row['beta_difference']:+.3f} ({limit_label(limit, row['limit'])}; 90 % interval "
-        f"{row['beta_difference_low']:+.3f} to {row['beta_difference_high']:+.3f})"
+        f"at most {row['beta_difference']:+.3f} ({limit_label(limit, row['limit'])}; 90 % "
+        f"interval {row['beta_difference_low']:+.3f} to {row['beta_difference_high']:+.3f})"
     )
     against = limit_label(limit, frame["limit"].iloc[0])
     if verdict == SAME:
@@ -269,6 +269,6 @@ def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit, margin: float) ->
     if verdict == DIFFERENT:
         return f"The exponents differ: from that of {against} by {most}."
     return (
-        f"These data cannot tell whether the exponents differ by more than {margin:g}: from that "
+        f"These data do not show whether the exponents differ by more than {margin:g}: from that "
         f"of {against} by {most}."
     )

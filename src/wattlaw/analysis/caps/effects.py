@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, with_several
+from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, with_several_limits
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.speedup import ratios
@@ -58,7 +58,7 @@ def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.Dat
     if missing := {limit, TIME} - {*table.columns}:
         raise BadInput(f"limit_effects: no column {', '.join(sorted(missing))}")
     names = [name for name in (*_OF_SERIES, *SETTINGS) if name in table.columns and name != limit]
-    several = with_several(table, names, limit)
+    several = with_several_limits(table, names, limit)
     measured = [name for name in (limit, TIME, ENERGY, "energy_is") if name in table.columns]
     rows = [
         row
@@ -66,8 +66,8 @@ def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.Dat
         for row in _of_setting(group, runs[measured], limit)
     ]
     columns = [*names, "limit", "reference", *_RATIOS, "n", "n_reference", "energy_is"]
-    found = pd.DataFrame(rows, columns=columns)
-    return found.astype(dict.fromkeys(["limit", "reference", *_RATIOS], float))
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.astype(dict.fromkeys(["limit", "reference", *_RATIOS], float))
 
 
 def _of_setting(group: Group, runs: pd.DataFrame, limit: Limit) -> Iterator[dict[str, Any]]:
@@ -77,22 +77,22 @@ def _of_setting(group: Group, runs: pd.DataFrame, limit: Limit) -> Iterator[dict
     words_at = [_energies_are(rows) for rows in at]
     logs = [_logs(rows, ENERGY, limit) for rows in at] if ENERGY in runs else []
     for i, (value, rows) in enumerate(zip(limits, at, strict=True)):
-        words = sorted({*words_at[0], *words_at[i]})
+        kinds = sorted({*words_at[0], *words_at[i]})
         row: dict[str, Any] = {
             "limit": value,
             "reference": limits[0],
             "n": len(rows),
             "n_reference": len(at[0]),
-            "energy_is": "; ".join(words) or None,
+            "energy_is": "; ".join(kinds) or None,
         }
         if i in times:
             row |= _named("time", times[i])
             ratio, low, high = times[i]
             row |= _named("speed", (1 / ratio, 1 / high, 1 / low))
-        if ENERGY in runs and len(words) <= 1:
+        if ENERGY in runs and len(kinds) <= 1:
             # Repeats of other limits add to the variance only if they count the same.
-            alike = {j: logs[j] for j, found in enumerate(words_at) if found == words}
-            energies = ratios(alike, 0)
+            comparable = {j: logs[j] for j, frame in enumerate(words_at) if frame == kinds}
+            energies = ratios(comparable, 0)
             row |= _named("energy", energies[i]) if i in energies else {}
         yield {**group, **row}
 
@@ -105,11 +105,11 @@ def _energies_are(rows: pd.DataFrame) -> list[str]:
 
 
 def _logs(rows: pd.DataFrame, column: str, limit: Limit) -> Floats:
-    found = rows[column].dropna()
-    if (found <= 0).any():
+    frame = rows[column].dropna()
+    if (frame <= 0).any():
         where = limit_label(limit, rows[limit].iloc[0])
-        raise BadInput(f"{column} at {where} is {found.min():g}; allowed: above 0")
-    logs: Floats = np.log(found.to_numpy(float))
+        raise BadInput(f"{column} at {where} is {frame.min():g}; allowed: above 0")
+    logs: Floats = np.log(frame.to_numpy(float))
     return logs
 
 

@@ -15,7 +15,7 @@ def other_limit(limit: Limit) -> Limit:
     return "clock_limit_mhz" if limit == "power_limit_w" else "power_limit_w"
 
 
-def varied_alone(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
+def varying_only(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
     """Return the rows in which ``limit`` is the only limit that differs.
 
     Where the other limit differs too, the rows without it are kept, or where all have one, those
@@ -33,8 +33,8 @@ def distinct_limits(limits: pd.Series) -> list[float | None]:
 
     The first is the reference, with which the others are compared.
     """
-    given = sorted((float(value) for value in limits.dropna().unique()), reverse=True)
-    return [None, *given] if limits.isna().any() else [*given]
+    values = sorted((float(value) for value in limits.dropna().unique()), reverse=True)
+    return [None, *values] if limits.isna().any() else [*values]
 
 
 def at_limit(rows: pd.DataFrame, column: str, value: float | None) -> pd.DataFrame:
@@ -57,7 +57,7 @@ def without_limits(rows: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     return rows
 
 
-def with_several(table: pd.DataFrame, names: Sequence[str], limit: Limit) -> pd.DataFrame:
+def with_several_limits(table: pd.DataFrame, names: Sequence[str], limit: Limit) -> pd.DataFrame:
     """Return the rows of those settings (``names``) that have at least two values of ``limit``."""
     code = table[limit].fillna(-1.0).groupby([table[name] for name in names], dropna=False)
     return table[code.transform("nunique") > 1]

@@ -22,7 +22,7 @@ class Rule:
     against: Against = "fastest"
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return the rule in words."""
         return "least energy"
 
@@ -53,7 +53,7 @@ class LeastEnergyWithin(Rule):
             raise BadInput(f"slow-down {self.slowdown:g}; allowed: 0 or more")
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return the rule in words."""
         return f"least energy at no more than {100 * self.slowdown:g} % slow-down"
 
@@ -72,6 +72,6 @@ class LeastEnergyDelay(Rule):
             raise BadInput(f"energy-delay power {self.power}; allowed: 1, 2")
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Return the rule in words."""
         return "least energy-delay product" if self.power == 1 else "least energy-delay² product"

@@ -40,4 +40,6 @@ def check_claims(findings: Findings, better: Mapping[str, str] | None = None) ->
     """
     if better is not None:
         findings = replace(findings, quality=quality_by_batch(findings.runs, better))
-    return tuple(sorted((claim(findings) for claim in CLAIMS), key=lambda one: one.study != MIT))
+    return tuple(
+        sorted((claim(findings) for claim in CLAIMS), key=lambda checked: checked.study != MIT)
+    )

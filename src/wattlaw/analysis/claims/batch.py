@@ -5,8 +5,8 @@ import json
 import pandas as pd
 
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality
-from wattlaw.analysis.claims.jobs import called_like
-from wattlaw.analysis.claims.verdicts import KIT, Case, Claim, Statement, Tested
+from wattlaw.analysis.claims.run_groups import matches_name
+from wattlaw.analysis.claims.verdicts import KIT, Case, Claim, ClaimDefinition, Tested
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.result import plain
 from wattlaw.errors import Refused
@@ -39,13 +39,13 @@ def _falls_beyond(
     cases = [
         _case(row, batch)
         for row in findings.quality.rows
-        if called_like(str(row.group["workload"]), workload)
+        if matches_name(str(row.group["workload"]), workload)
         and row.group["dataset_fraction"] in (None, 1.0)
         and stage in (None, _stage(row))
     ]
-    words = f"{workload}-{stage}" if stage else workload
-    return Statement(
-        name=f"{words}-quality-falls-beyond-{batch}",
+    subject = f"{workload}-{stage}" if stage else workload
+    return ClaimDefinition(
+        name=f"{subject}-quality-falls-beyond-{batch}",
         claim=f"The quality of {model} falls beyond a global batch of {batch}.",
         study=KIT,
         criterion=(
@@ -54,15 +54,15 @@ def _falls_beyond(
             "worse already, or the smallest beyond is within 1 % of the best"
         ),
         needs=(
-            f"{words} trained to its end, with evaluation, at global batches up to and beyond "
+            f"{subject} trained to its end, with evaluation, at global batches up to and beyond "
             f"{batch}, repeated"
         ),
-    ).judged(cases)
+    ).evaluate(cases)
 
 
 def _case(row: BatchQuality, batch: int) -> Case:
-    told = {name: row.group.get(name) for name in ("workload", "hardware", "precision")}
-    workload, label = str(row.group["workload"]), group_label(told)
+    group_values = {name: row.group.get(name) for name in ("workload", "hardware", "precision")}
+    workload, label = str(row.group["workload"]), group_label(group_values)
     try:
         return Case(workload, label, (_tested(row, batch),), _counted(row.means))
     except Refused as refused:

@@ -8,10 +8,10 @@ import pandas as pd
 import statsmodels.api as sm
 from scipy import special
 
-from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varied_alone
+from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.claims.verdicts import Effect
-from wattlaw.analysis.goodness import exceeds
-from wattlaw.analysis.laws import observations as seen
+from wattlaw.analysis.goodness import f_test_p
+from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.power_law import CONSTANTS, fit_power_law
 from wattlaw.analysis.levels import LEVEL
 from wattlaw.analysis.metrics import SETTINGS
@@ -30,10 +30,10 @@ MIN_CELLS = 3
 #: With fewer counts, the test for deviations that repeats share finds too few of them: intervals
 #: beyond a law of three held in 84 % instead of 95 %.
 _POOLED_FROM = 4
-_ALL_THE_SAME = "repeats are all the same, so nothing says what differs by chance"
+_ALL_THE_SAME = "all repeats are identical, so the random variation is unknown"
 
 
-def measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
+def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
     """Return the rows that have ``y``.
 
     Raises
@@ -41,13 +41,13 @@ def measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
     Refused
         There are none, or energies count different things.
     """
-    found = rows[rows[y] > 0]
-    if found.empty:
+    known = rows[rows[y] > 0]
+    if known.empty:
         raise Refused(f"no {_WORDS.get(y, y)} was measured")
-    if "energy" in y and found["energy_is"].nunique() > 1:
-        words = "; ".join(sorted(found["energy_is"].dropna().unique()))
-        raise Refused(f"energies count different things ({words}): measure all alike")
-    return found
+    if "energy" in y and known["energy_is"].nunique() > 1:
+        energy_kinds = "; ".join(sorted(known["energy_is"].dropna().unique()))
+        raise Refused(f"energies count different things ({energy_kinds}): measure all alike")
+    return known
 
 
 def exponent(rows: pd.DataFrame, y: str = TIME, x: str = "gpus") -> Effect:
@@ -58,10 +58,10 @@ def exponent(rows: pd.DataFrame, y: str = TIME, x: str = "gpus") -> Effect:
     Refused
         ``y`` was not measured at three values of ``x``.
     """
-    found = measured(rows, y)
-    law = fit_power_law(found[x].to_numpy(float), found[y].to_numpy(float))
+    known = require_measured(rows, y)
+    law = fit_power_law(known[x].to_numpy(float), known[y].to_numpy(float))
     if law.trusted.interval == "repeats" and law.beta_se_repeats is not None:
-        return Effect(law.beta, law.beta_se_repeats, found[x].nunique() - 2)
+        return Effect(law.beta, law.beta_se_repeats, known[x].nunique() - 2)
     return Effect(law.beta, law.beta_se, law.n - 2)
 
 
@@ -80,15 +80,17 @@ def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float
     Refused
         Nothing was repeated, repeats are all the same, or a cell was not measured.
     """
-    found = measured(rows, y)
-    cells = _logs(found, y).groupby(found[by])
+    known = require_measured(rows, y)
+    cells = _logs(known, y).groupby(known[by])
     logs = pool({cell: values.to_numpy(float) for cell, values in cells})
     if missing := [cell for cell in weights if cell not in logs.means]:
         raise Refused(f"{_WORDS.get(y, y)} was not measured at {by} {missing[0]}")
-    if logs.alike:
+    if logs.identical:
         raise Refused(_ALL_THE_SAME)
     if logs.freedom < 1:
-        raise Refused("no repeats tell how sure a ratio is: measure at least two of each setting")
+        raise Refused(
+            "the ratio has no interval without repeats: measure each setting twice or more"
+        )
     return Effect(*logs.contrast(weights), logs.freedom)
 
 
@@ -115,44 +117,46 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
     Refused
         No cell has both, too few runs to tell how sure the change is, or all repeats are the same.
     """
-    found = measured(rows, y)
-    treated, cell = treated[found.index], cell[found.index]
+    known = require_measured(rows, y)
+    treated, cell = treated[known.index], cell[known.index]
     both = treated.groupby(cell).transform("nunique") == 2
     if not both.any():
-        raise Refused("no two runs that differ in this alone")
-    grouped = _logs(found[both], y).groupby([cell[both], treated[both]])
-    own = (_logs(found[both], y) - grouped.transform("mean")).to_numpy(float)
+        raise Refused("no two runs differ in this alone")
+    grouped = _logs(known[both], y).groupby([cell[both], treated[both]])
+    deviations = (_logs(known[both], y) - grouped.transform("mean")).to_numpy(float)
     means, sizes = grouped.mean().unstack(), grouped.size().unstack()
     each = (means[True] - means[False]).to_numpy(float)
     weights = 1 / (1 / sizes[True] + 1 / sizes[False]).to_numpy(float)
-    cells, freedom = len(each), len(own) - 2 * len(each)
+    cells, freedom = len(each), len(deviations) - 2 * len(each)
     if freedom + cells < 2:
         raise Refused("a single pair of runs: measure repeats, or more GPU counts")
-    if (np.abs(np.append(own, each - each.mean())) <= seen.ROUNDING).all():
+    if (np.abs(np.append(deviations, each - each.mean())) <= obs.ROUNDING).all():
         raise Refused(_ALL_THE_SAME)
-    within, mean = float(own @ own), float(each.mean())
+    within, mean = float(deviations @ deviations), float(each.mean())
     if cells < MIN_CELLS and freedom:
         which = "this setting" if cells == 1 else f"these {cells} settings"
         error = np.sqrt(within / freedom * (1 / weights).sum()) / cells
-        if error <= seen.ROUNDING:
+        if error <= obs.ROUNDING:
             raise Refused(_ALL_THE_SAME)
         return Effect(mean, float(error), freedom, f"at exactly {which}")
-    alike = float(weights @ each / weights.sum())
-    between = float(weights @ (each - alike) ** 2)
+    common_change = float(weights @ each / weights.sum())
+    between = float(weights @ (each - common_change) ** 2)
     if _interact(between, cells - 1, within, freedom):
         return Effect(mean, float(each.std(ddof=1) / np.sqrt(cells)), cells - 1)
     spread = (within + between) / (freedom + cells - 1)
-    return Effect(alike, float(np.sqrt(spread / weights.sum())), freedom + cells - 1)
+    return Effect(common_change, float(np.sqrt(spread / weights.sum())), freedom + cells - 1)
 
 
 def _interact(between: float, between_df: int, within: float, within_df: int) -> bool:
     """Say whether an F test finds that cells differ by more than their repeats; yes without any."""
-    if within_df < 1 or within <= within_df * seen.ROUNDING**2:
+    if within_df < 1 or within <= within_df * obs.ROUNDING**2:
         return True
-    return exceeds(between, between_df, within, within_df) < seen.POOLING_LEVEL
+    return f_test_p(between, between_df, within, within_df) < obs.POOLING_LEVEL
 
 
-def with_and_without(rows: pd.DataFrame, limit: Limit, value: float | None = None) -> pd.DataFrame:
+def limited_and_reference(
+    rows: pd.DataFrame, limit: Limit, value: float | None = None
+) -> pd.DataFrame:
     """Return the rows under a limit (the lowest, if not given) and those without it.
 
     Without means without any, or where none was run so, with the highest. The other limit does not
@@ -163,19 +167,19 @@ def with_and_without(rows: pd.DataFrame, limit: Limit, value: float | None = Non
     Refused
         The limit, or a higher one or none, was not run.
     """
-    alone = varied_alone(rows, limit)
+    alone = varying_only(rows, limit)
     limits = distinct_limits(alone[limit])
     reference, at = limits[0], limits[-1] if value is None else value
     if at not in limits or at == reference:
-        asked = "a lower limit" if value is None else limit_label(limit, value)
-        told = ", ".join(limit_label(limit, one) for one in limits)
-        raise Refused(f"no runs with {asked} beside a higher one or none (there: {told})")
-    kinds = [at_limit(alone, limit, one).assign(limited=one == at) for one in (reference, at)]
+        wanted = "a lower limit" if value is None else limit_label(limit, value)
+        available = ", ".join(limit_label(limit, first) for first in limits)
+        raise Refused(f"no runs with {wanted} beside a higher one or none (there: {available})")
+    kinds = [at_limit(alone, limit, first).assign(limited=first == at) for first in (reference, at)]
     return pd.concat(kinds, ignore_index=True)
 
 
-def under_limit(rows: pd.DataFrame, y: str, limit: Limit) -> Effect:
-    """Return the change of ln y that the limit of ``with_and_without`` brings, all else the same.
+def change_under_limit(rows: pd.DataFrame, y: str, limit: Limit) -> Effect:
+    """Return the change of ln y under the limit of ``limited_and_reference``.
 
     Raises
     ------
@@ -205,57 +209,57 @@ def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
     Refused
         Fewer than three counts up to ``reach``, or none beyond.
     """
-    found = measured(rows, TIME)
-    counts = found["gpus"].to_numpy(float)
+    known = require_measured(rows, TIME)
+    counts = known["gpus"].to_numpy(float)
     distinct = np.unique(counts)
     within, beyond = distinct[distinct <= reach], distinct[distinct > reach]
-    if len(within) < seen.MIN_DISTINCT or not len(beyond):
+    if len(within) < obs.MIN_DISTINCT or not len(beyond):
         raise Refused(
             f"{len(within)} GPU counts up to {reach:g} and {len(beyond)} beyond: 3 and 1 are needed"
         )
-    logs = np.log(found[TIME].to_numpy(float))
+    logs = np.log(known[TIME].to_numpy(float))
     before, last = counts <= reach, counts == distinct[-1]
-    law = fit_power_law(counts[before], found[TIME].to_numpy(float)[before])
+    law = fit_power_law(counts[before], known[TIME].to_numpy(float)[before])
     repeated = law.lack_of_fit_p is not None
     if law.trusted.interval == "repeats" or (repeated and len(within) < _POOLED_FROM):
         return _beyond_means(
-            seen.observe(counts[before], np.exp(logs[before])), logs[last], distinct[-1]
+            obs.observe(counts[before], np.exp(logs[before])), logs[last], distinct[-1]
         )
     indicators = [(counts == count).astype(float) for count in beyond]
     design = np.column_stack([np.ones_like(counts), np.log(counts), *indicators])
     model = sm.OLS(logs, design).fit()
     if model.df_resid < 1:
-        raise Refused("too few runs to tell how sure the law is: measure repeats or more counts")
+        raise Refused("too few runs for an interval of the law: measure repeats or more counts")
     return Effect(float(model.params[-1]), float(model.bse[-1]), float(model.df_resid))
 
 
-def _beyond_means(data: seen.Observations, logs: seen.Floats, count: float) -> Effect:
+def _beyond_means(data: obs.Observations, logs: obs.Floats, count: float) -> Effect:
     """Return how far the mean of ``logs`` at a count is from the law, by the scatter of counts."""
     model = sm.OLS(data.log_y, sm.add_constant(np.log(data.run_x))).fit()
     law = sm.add_constant(np.log(data.x)) @ model.params
     at = np.array([1.0, np.log(count)])
-    spread = seen.of_means(data, seen.squares(data, data.means - law), CONSTANTS)
+    spread = obs.noise_of_means(data, obs.sum_of_squares(data, data.means - law), CONSTANTS)
     leverage = float(at @ model.normalized_cov_params @ at)
     # A count's mean varies by what repeats share and by their noise over their number.
-    own = spread.scale * spread.share + spread.within * (1 / len(logs) - spread.share)
-    error = float(np.sqrt(spread.scale * leverage + own))
+    deviations = spread.scale * spread.share + spread.within * (1 / len(logs) - spread.share)
+    error = float(np.sqrt(spread.scale * leverage + deviations))
     return Effect(float(logs.mean() - at @ model.params), error, spread.df)
 
 
-def difference(one: Effect, other: Effect) -> Effect:
+def difference(first: Effect, other: Effect) -> Effect:
     """Return ``other`` minus ``one``, of different runs (Welch's t; Satterthwaite 1946)."""
-    squares = (one.se**2, other.se**2)
+    squares = (first.se**2, other.se**2)
     spread = sum(squares)
-    freedom = min(one.df, other.df)
+    freedom = min(first.df, other.df)
     if spread > 0:
-        freedom = spread**2 / (squares[0] ** 2 / one.df + squares[1] ** 2 / other.df)
-    return Effect(other.estimate - one.estimate, float(np.sqrt(spread)), freedom)
+        freedom = spread**2 / (squares[0] ** 2 / first.df + squares[1] ** 2 / other.df)
+    return Effect(other.estimate - first.estimate, float(np.sqrt(spread)), freedom)
 
 
 def from_interval(estimate: float, interval: tuple[float, float], df: float) -> Effect:
     """Return the effect whose symmetric 95 % interval by Student's t is given."""
     if df < 1:
-        raise Refused("too few settings to tell how sure the law is: measure more")
+        raise Refused("too few settings for an interval of the law: measure more")
     half = (interval[1] - interval[0]) / 2
     return Effect(estimate, half / float(special.stdtrit(df, (1 + LEVEL) / 2)), df)
 

@@ -9,29 +9,29 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.caps.limits import LIMITS, without_limits
-from wattlaw.analysis.claims.cases import case, on_main, on_runs
+from wattlaw.analysis.claims.cases import cases_of_main_series, cases_of_runs, make_case
 from wattlaw.analysis.claims.effects import (
     ENERGY,
     TIME,
     contrast,
     from_interval,
-    measured,
     paired,
     per_doubling,
     ratio,
+    require_measured,
     settings,
     slope,
 )
-from wattlaw.analysis.claims.jobs import Job, jobs
+from wattlaw.analysis.claims.run_groups import RunGroup, run_groups
 from wattlaw.analysis.claims.verdicts import (
     KIT,
     MIT,
     Case,
     Check,
     Claim,
+    ClaimDefinition,
     Effect,
     Outside,
-    Statement,
     Tested,
     Within,
 )
@@ -52,8 +52,8 @@ def energy_rises_with_gpus(findings: Findings) -> Claim:
     """Test that the energy of an epoch, relative to the fewest GPUs, rises with their number."""
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        found = measured(rows, ENERGY)
-        means = np.log(found.groupby("gpus")[ENERGY].mean())
+        known = require_measured(rows, ENERGY)
+        means = np.log(known.groupby("gpus")[ENERGY].mean())
         last = f"{math.exp(means.iloc[-1] - means.iloc[0]):.2f} times that of {means.index[0]}"
         yield Within(
             "energy_per_doubling",
@@ -61,13 +61,13 @@ def energy_rises_with_gpus(findings: Findings) -> Claim:
             slope(rows, ENERGY), math.log2(1 + LEAST), show=per_doubling, shape="{:+.1%}",
         )  # fmt: skip
 
-    return Statement(
+    return ClaimDefinition(
         name="energy-rises-with-gpus",
         claim="The energy of an epoch rises with the number of GPUs.",
         study=MIT,
         criterion=f"the energy per epoch rises by at least {LEAST:.0%} per doubling",
         needs="the energy of runs on 3 or more GPU counts of one setting, with repeats",
-    ).judged(on_main(findings, "local_batch", checks, energy=True))
+    ).evaluate(cases_of_main_series(findings, "local_batch", checks, energy=True))
 
 
 def carbon_of_128(findings: Findings) -> Claim:
@@ -78,21 +78,21 @@ def carbon_of_128(findings: Findings) -> Claim:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         if footprint is None or footprint.grid_g_per_kwh is None:
             raise Refused("no carbon intensity of the grid was given")
-        found = measured(rows, ENERGY)
-        kg = [footprint.of(energy_j).co2_kg for energy_j in found[ENERGY]]
-        hourly = found.assign(kg_per_h=np.array(kg, dtype=float) / (found[TIME] / HOUR_S))
+        known = require_measured(rows, ENERGY)
+        kg = [footprint.of(energy_j).co2_kg for energy_j in known[ENERGY]]
+        hourly = known.assign(kg_per_h=np.array(kg, dtype=float) / (known[TIME] / HOUR_S))
         effect = contrast(hourly, "kg_per_h", "gpus", {CO2_GPUS: 1.0})
-        said = f"kg CO2e per hour of {CO2_GPUS} GPUs ({footprint.counted()})"
-        yield Within("co2_kg_per_h", said, effect, low, high, ratio)
+        label = f"kg CO2e per hour of {CO2_GPUS} GPUs ({footprint.counted()})"
+        yield Within("co2_kg_per_h", label, effect, low, high, ratio)
 
-    def kept(rows: pd.DataFrame) -> pd.DataFrame:
-        there = without_limits(rows[rows["gpus"] == CO2_GPUS])
-        if there.empty:
+    def row_filter(rows: pd.DataFrame) -> pd.DataFrame:
+        selected = without_limits(rows[rows["gpus"] == CO2_GPUS])
+        if selected.empty:
             raise Refused(f"no runs on {CO2_GPUS} GPUs")
-        return there
+        return selected
 
-    boards = [job for job in jobs(findings) if "v100" in job.hardware.lower()]
-    return Statement(
+    boards = [group for group in run_groups(findings) if "v100" in group.hardware.lower()]
+    return ClaimDefinition(
         name="128-v100-22-kg-co2-per-hour",
         claim="128 V100 emit 22 kg CO2 per hour.",
         study=MIT,
@@ -102,7 +102,7 @@ def carbon_of_128(findings: Findings) -> Claim:
         ),
         needs=f"the energy of repeated runs on {CO2_GPUS} V100, PUE and the grid's g CO2e per kWh",
         remark="At a full 250 W per board, 22 kg per hour are 0.69 kg per kWh.",
-    ).judged(on_runs(boards, kept, checks, energy=True))
+    ).evaluate(cases_of_runs(boards, row_filter, checks, energy=True))
 
 
 def energy_linear_in_gpu_hours(findings: Findings) -> Claim:
@@ -125,7 +125,7 @@ def energy_linear_in_gpu_hours(findings: Findings) -> Claim:
             {"r2": power.r2, "r2_through_origin": law.form(ORIGIN).r2, "factor_w": law.factor_w},
         )  # fmt: skip
 
-    return Statement(
+    return ClaimDefinition(
         name="energy-near-linear-in-gpu-hours",
         claim="Energy is close to linear in GPU-hours.",
         study=KIT,
@@ -134,15 +134,15 @@ def energy_linear_in_gpu_hours(findings: Findings) -> Claim:
             f"{NEAR_LINEAR:g}, with R^2 of at least {LEAST_R2:g}"
         ),
         needs="the energy of 4 or more settings on 3 or more GPU counts",
-    ).judged(on_runs(jobs(findings), without_limits, checks, energy=True))
+    ).evaluate(cases_of_runs(run_groups(findings), without_limits, checks, energy=True))
 
 
 def factor_depends_on_hardware(findings: Findings) -> Claim:
     """Test that energy per GPU-hour differs between hardware, at the same settings."""
     pairs = [
-        _pair(one, other, ("hardware", "launcher", "nodes", "threads_per_worker"))
-        for one, other in combinations(jobs(findings), 2)
-        if one.workload == other.workload and one.hardware != other.hardware
+        _pair(first, other, ("hardware", "launcher", "nodes", "threads_per_worker"))
+        for first, other in combinations(run_groups(findings), 2)
+        if first.workload == other.workload and first.hardware != other.hardware
     ]
     return _factor_depends(
         "hardware", "the hardware",
@@ -154,9 +154,9 @@ def factor_depends_on_hardware(findings: Findings) -> Claim:
 def factor_depends_on_model(findings: Findings) -> Claim:
     """Test that energy per GPU-hour differs between models on the same hardware and GPU count."""
     pairs = [
-        _pair(one, other, None)
-        for one, other in combinations(jobs(findings), 2)
-        if one.workload != other.workload and one.hardware == other.hardware
+        _pair(first, other, None)
+        for first, other in combinations(run_groups(findings), 2)
+        if first.workload != other.workload and first.hardware == other.hardware
     ]
     return _factor_depends(
         "model", "the model",
@@ -166,7 +166,7 @@ def factor_depends_on_model(findings: Findings) -> Claim:
 
 
 def _factor_depends(name: str, on: str, there_are: str, needs: str, pairs: list[Case]) -> Claim:
-    return Statement(
+    return ClaimDefinition(
         name=f"factor-depends-on-{name}",
         claim=f"The energy of a GPU-hour depends on {on}.",
         study=KIT,
@@ -175,30 +175,30 @@ def _factor_depends(name: str, on: str, there_are: str, needs: str, pairs: list[
         ),
         needs=needs,
         about="some",
-    ).judged(pairs)
+    ).evaluate(pairs)
 
 
-def _pair(one: Job, other: Job, but: tuple[str, ...] | None) -> Case:
+def _pair(first: RunGroup, other: RunGroup, but: tuple[str, ...] | None) -> Case:
     """Compare two jobs at the same settings ``but`` for these or, if None, at the same GPUs."""
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         cell = rows.groupby("gpus").ngroup() if but is None else settings(rows, but)
         effect = paired(rows, FACTOR, rows["which"] == 1, cell)
-        words = [] if but is None else [other.hardware, "over", one.hardware]
-        said = " ".join(
-            ["energy per GPU-hour,", *(words or [other.workload, "over", one.workload])]
+        names_of_pair = [] if but is None else [other.hardware, "over", first.hardware]
+        label = " ".join(
+            ["energy per GPU-hour,", *(names_of_pair or [other.workload, "over", first.workload])]
         )
         inside = Within(
-            "factor_ratio", said, effect, math.log(1 - DIFFERS), math.log(1 + DIFFERS), ratio
+            "factor_ratio", label, effect, math.log(1 - DIFFERS), math.log(1 + DIFFERS), ratio
         )
         yield Outside(inside)
 
     both = pd.concat(
-        [without_limits(job.runs).assign(which=i) for i, job in enumerate((one, other))],
+        [without_limits(group.runs).assign(which=i) for i, group in enumerate((first, other))],
         ignore_index=True,
     )
-    workload = one.workload if but is not None else f"{one.workload}, {other.workload}"
-    return case(workload, f"{one.label} and {other.label}", both, checks, energy=True)
+    workload = first.workload if but is not None else f"{first.workload}, {other.workload}"
+    return make_case(workload, f"{first.label} and {other.label}", both, checks, energy=True)
 
 
 def factor_moves_with_samples(findings: Findings) -> Claim:
@@ -219,15 +219,19 @@ def _factor_moves(findings: Findings, rate: str) -> Claim:
         term = model.terms.set_index("term").loc[f"log_{rate}"]
         estimate, error = (float(value) for value in term[["estimate", "se"]].to_numpy(float))
         effect = Effect(estimate, error, model.settings - 1)
-        said = f"energy per GPU-hour per doubling of {rate} per GPU-hour"
-        shown = Within(rate, said, effect, -least, least, per_doubling, "{:+.1%}")
+        label = f"energy per GPU-hour per doubling of {rate} per GPU-hour"
+        shown = Within(rate, label, effect, -least, least, per_doubling, "{:+.1%}")
         yield Outside(shown)
 
-    found = jobs(findings)
-    names = ", ".join(sorted({job.workload for job in found}))
-    kept = partial(_unlimited, found)
-    cases = [case(names, "all runs without limits", kept, checks, energy=True)] if found else []
-    return Statement(
+    known = run_groups(findings)
+    names = ", ".join(sorted({group.workload for group in known}))
+    row_filter = partial(_unlimited, known)
+    cases = (
+        [make_case(names, "all runs without limits", row_filter, checks, energy=True)]
+        if known
+        else []
+    )
+    return ClaimDefinition(
         name=f"factor-moves-with-{rate}",
         claim=f"The energy of a GPU-hour moves with {rate} per GPU-hour.",
         study=KIT,
@@ -236,11 +240,11 @@ def _factor_moves(findings: Findings, rate: str) -> Claim:
             f"hardware, it changes by more than {LEAST:.0%} per doubling; contradicted if by less"
         ),
         needs="the energy of runs at several GPU counts and global batches per workload",
-    ).judged(cases)
+    ).evaluate(cases)
 
 
-def _unlimited(found: list[Job]) -> pd.DataFrame:
-    rows = pd.concat([without_limits(job.runs) for job in found], ignore_index=True)
+def _unlimited(known: list[RunGroup]) -> pd.DataFrame:
+    rows = pd.concat([without_limits(group.runs) for group in known], ignore_index=True)
     return rows.assign(**dict.fromkeys(LIMITS, float("nan")))  # the highest stands for none
 
 

@@ -8,23 +8,23 @@ import pandas as pd
 
 from wattlaw.analysis.caps.comparison import SAME, compare_limits
 from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits
-from wattlaw.analysis.claims.cases import Checks, on_family, on_runs
+from wattlaw.analysis.claims.cases import Checks, cases_of_limit_series, cases_of_runs
 from wattlaw.analysis.claims.effects import (
     ENERGY,
     TIME,
+    change_under_limit,
     contrast,
+    limited_and_reference,
     ratio,
     relative_change,
-    under_limit,
-    with_and_without,
 )
-from wattlaw.analysis.claims.jobs import jobs
+from wattlaw.analysis.claims.run_groups import run_groups
 from wattlaw.analysis.claims.verdicts import (
     MIT,
     Case,
     Check,
     Claim,
-    Statement,
+    ClaimDefinition,
     Tested,
     Within,
 )
@@ -67,26 +67,29 @@ def _alpha_not_beta(
     findings: Findings, limit: Limit, words: str, plural: str, remark: str
 ) -> Claim:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        found = compare_limits(rows, limit, TIME, MARGIN)
-        values, betas = found.limits["limit"], found.limits["beta"]
+        compared = compare_limits(rows, limit, TIME, MARGIN)
+        values, betas = compared.limits["limit"], compared.limits["beta"]
         # Exact data have no test; what is not within the margin then differs.
-        against = 0.0 if found.difference_p is None else found.difference_p
-        told = {limit_label(limit, one): float(b) for one, b in zip(values, betas, strict=True)}
+        against = 0.0 if compared.difference_p is None else compared.difference_p
+        betas_by_limit = {
+            limit_label(limit, limit_value): float(b)
+            for limit_value, b in zip(values, betas, strict=True)
+        }
         yield Tested(
-            found.sentence.rstrip("."), found.verdict == SAME, against,
+            compared.sentence.rstrip("."), compared.verdict == SAME, against,
             {
-                "betas": told, "difference_p": found.difference_p,
-                "equivalence_p": plain(found.equivalence_p),
+                "betas": betas_by_limit, "difference_p": compared.difference_p,
+                "equivalence_p": plain(compared.equivalence_p),
             },
         )  # fmt: skip
         lowest = distinct_limits(rows[limit])[-1]
         yield Within(
             "alpha_ratio", f"time under {limit_label(limit, lowest)} over that without",
-            under_limit(with_and_without(rows, limit), TIME, limit), math.log(1 + MOVED),
-            show=ratio, shape="{:.3f}",
+            change_under_limit(limited_and_reference(rows, limit), TIME, limit),
+            math.log(1 + MOVED), show=ratio, shape="{:.3f}",
         )  # fmt: skip
 
-    return Statement(
+    return ClaimDefinition(
         name=f"{plural}-move-alpha-not-beta",
         claim=f"{words} move alpha, not beta.",
         study=MIT,
@@ -97,7 +100,7 @@ def _alpha_not_beta(
         ),
         needs=f"two or more {plural} on the same 3 or more GPU counts, with repeats",
         remark=remark,
-    ).judged(on_family(findings, "local_batch", limit, checks))
+    ).evaluate(cases_of_limit_series(findings, "local_batch", limit, checks))
 
 
 def mild_cap_costs_no_speed(findings: Findings) -> Claim:
@@ -106,7 +109,7 @@ def mild_cap_costs_no_speed(findings: Findings) -> Claim:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         yield _change("time_ratio", TIME, rows, MILD_W, high=math.log(1 + NO_COST))
 
-    return Statement(
+    return ClaimDefinition(
         name="200w-costs-no-speed",
         claim="A power cap of 200 W costs no speed.",
         study=MIT,
@@ -116,7 +119,7 @@ def mild_cap_costs_no_speed(findings: Findings) -> Claim:
         ),
         needs=_cap_needs(MILD_W),
         remark=_BOARD,
-    ).judged(_at_cap(findings, MILD_W, checks))
+    ).evaluate(_at_cap(findings, MILD_W, checks))
 
 
 def mild_cap_saves_energy(findings: Findings) -> Claim:
@@ -125,7 +128,7 @@ def mild_cap_saves_energy(findings: Findings) -> Claim:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         yield _change("energy_ratio", ENERGY, rows, MILD_W, high=math.log(1 - SAVED))
 
-    return Statement(
+    return ClaimDefinition(
         name="200w-saves-energy",
         claim="A power cap of 200 W saves at least 10 % of the energy.",
         study=MIT,
@@ -135,7 +138,7 @@ def mild_cap_saves_energy(findings: Findings) -> Claim:
         ),
         needs=f"{_cap_needs(MILD_W)}, and their energy",
         remark=_BOARD,
-    ).judged(_at_cap(findings, MILD_W, checks, energy=True))
+    ).evaluate(_at_cap(findings, MILD_W, checks, energy=True))
 
 
 def strict_cap_slows(findings: Findings) -> Claim:
@@ -144,7 +147,7 @@ def strict_cap_slows(findings: Findings) -> Claim:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         yield _change("time_ratio", TIME, rows, STRICT_W, low=math.log(1 + CLEARLY))
 
-    return Statement(
+    return ClaimDefinition(
         name="100w-slows-clearly",
         claim="A power cap of 100 W slows training clearly.",
         study=MIT,
@@ -154,7 +157,7 @@ def strict_cap_slows(findings: Findings) -> Claim:
         ),
         needs=_cap_needs(STRICT_W),
         remark=_BOARD,
-    ).judged(_at_cap(findings, STRICT_W, checks))
+    ).evaluate(_at_cap(findings, STRICT_W, checks))
 
 
 _BOARD = "Published for V100 boards with a limit of 250 W."
@@ -167,18 +170,18 @@ def _cap_needs(cap_w: float) -> str:
 def _at_cap(
     findings: Findings, cap_w: float, checks: Checks, *, energy: bool = False
 ) -> list[Case]:
-    kept = partial(with_and_without, limit="power_limit_w", value=cap_w)
-    return on_runs(jobs(findings), kept, checks, energy=energy)
+    row_filter = partial(limited_and_reference, limit="power_limit_w", value=cap_w)
+    return cases_of_runs(run_groups(findings), row_filter, checks, energy=energy)
 
 
 def _change(
     name: str, y: str, rows: pd.DataFrame, cap_w: float, low: float = -math.inf,
     high: float = math.inf,
 ) -> Check:  # fmt: skip
-    effect = under_limit(rows, y, "power_limit_w")
+    effect = change_under_limit(rows, y, "power_limit_w")
     word = "energy" if y == ENERGY else "time"
-    said = f"{word} per epoch under {cap_w:g} W"
-    return Within(name, said, effect, low, high, relative_change, "{:+.1%}")
+    label = f"{word} per epoch under {cap_w:g} W"
+    return Within(name, label, effect, low, high, relative_change, "{:+.1%}")
 
 
 def slow_down_shrinks(findings: Findings) -> Claim:
@@ -192,11 +195,16 @@ def slow_down_shrinks(findings: Findings) -> Claim:
         if len(limits) < 2:
             raise Refused("no runs under a cap beside a higher one or none")
         kinds = [at_limit(rows, "power_limit_w", value) for value in (limits[0], limits[-1])]
-        free, capped = (one["gpus"].unique() for one in kinds)
+        free, capped = (limit_value["gpus"].unique() for limit_value in kinds)
         shared = sorted(set(free) & set(capped))
         if MANY_GPUS not in shared or shared[0] == MANY_GPUS:
             raise Refused(f"not run with and without the cap on {MANY_GPUS} GPUs and on fewer")
-        both = pd.concat([one.assign(cell=one["gpus"] * (-1) ** i) for i, one in enumerate(kinds)])
+        both = pd.concat(
+            [
+                limit_value.assign(cell=limit_value["gpus"] * (-1) ** i)
+                for i, limit_value in enumerate(kinds)
+            ]
+        )
         few = {-shared[0]: 1.0, shared[0]: -1.0}
         slower = contrast(both, TIME, "cell", few)
         if slower.bounds(ERROR)[1] < math.log(1 + SHRINKS):
@@ -211,7 +219,7 @@ def slow_down_shrinks(findings: Findings) -> Claim:
             change, math.log(1 + SHRINKS), show=ratio, shape="{:.3f}",
         )  # fmt: skip
 
-    return Statement(
+    return ClaimDefinition(
         name="slow-down-shrinks-at-128",
         claim="The slow-down by a power cap shrinks at 128 GPUs.",
         study=MIT,
@@ -224,7 +232,7 @@ def slow_down_shrinks(findings: Findings) -> Claim:
             "repeated"
         ),
         remark="A slow-down that shrinks is a larger beta under the cap.",
-    ).judged(on_family(findings, "local_batch", "power_limit_w", checks))
+    ).evaluate(cases_of_limit_series(findings, "local_batch", "power_limit_w", checks))
 
 
 CLAIMS = (

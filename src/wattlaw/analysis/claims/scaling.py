@@ -7,25 +7,25 @@ from itertools import combinations
 
 import pandas as pd
 
-from wattlaw.analysis.claims.cases import case, on_main, on_series
+from wattlaw.analysis.claims.cases import cases_of_every_series, cases_of_main_series, make_case
 from wattlaw.analysis.claims.effects import (
     TIME,
     beyond_law,
     difference,
     exponent,
-    measured,
     per_doubling,
     relative_change,
+    require_measured,
     slope,
 )
-from wattlaw.analysis.claims.jobs import Job, jobs
+from wattlaw.analysis.claims.run_groups import RunGroup, run_groups
 from wattlaw.analysis.claims.verdicts import (
     KIT,
     MIT,
     Check,
     Claim,
+    ClaimDefinition,
     Outside,
-    Statement,
     Tested,
     Within,
 )
@@ -51,7 +51,7 @@ def power_law_describes(findings: Findings) -> Claim:
     """
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        rows = measured(rows, TIME)
+        rows = require_measured(rows, TIME)
         counts, times_s = rows["gpus"].to_numpy(float), rows[TIME].to_numpy(float)
         law = fit_power_law(counts, times_s)
         if law.r2 is None:
@@ -62,18 +62,20 @@ def power_law_describes(findings: Findings) -> Claim:
             beyond_law(rows, largest - 1), math.log(1 - MISS), math.log(1 + MISS),
             relative_change, "{:+.1%}",
         )  # fmt: skip
-        told = {"r2": law.r2, "beta": law.beta, "lack_of_fit_p": law.lack_of_fit_p}
+        numbers = {"r2": law.r2, "beta": law.beta, "lack_of_fit_p": law.lack_of_fit_p}
         try:
             bend = find_breakpoint(counts, times_s)
         except Refused as refused:  # too few counts to look for one: no support
-            said, holds, against_p = str(refused), False, None
+            label, holds, contradicting_p = str(refused), False, None
         else:
-            said, holds = bend.sentence if bend else "no breakpoint found", bend is None
-            against_p = bend.p_value if bend else None
-        told["breakpoint_p"] = against_p
-        yield Tested(f"{said}, R^2 {law.r2:.3f}, beta {law.beta:.2f}", holds, against_p, told)
+            label, holds = bend.sentence if bend else "no breakpoint found", bend is None
+            contradicting_p = bend.p_value if bend else None
+        numbers["breakpoint_p"] = contradicting_p
+        yield Tested(
+            f"{label}, R^2 {law.r2:.3f}, beta {law.beta:.2f}", holds, contradicting_p, numbers
+        )
 
-    return Statement(
+    return ClaimDefinition(
         name="power-law-describes",
         claim="The time per epoch follows t = alpha N^-beta.",
         study=MIT,
@@ -83,7 +85,7 @@ def power_law_describes(findings: Findings) -> Claim:
             "contradicts); R^2 is told and decides nothing"
         ),
         needs=f"at least {MIN_COUNTS} GPU counts of one setting, with repeats",
-    ).judged(on_main(findings, "local_batch", checks))
+    ).evaluate(cases_of_main_series(findings, "local_batch", checks))
 
 
 def beta_differs_between_models(findings: Findings) -> Claim:
@@ -92,12 +94,12 @@ def beta_differs_between_models(findings: Findings) -> Claim:
     An exponent depends on the range of N, so two models are compared over the counts of both.
     """
     cases = [
-        case(f"{one.workload}, {other.workload}", f"{one.label} and {other.label}",
-             partial(_over_shared_counts, one, other), _two_betas)
-        for one, other in combinations(jobs(findings), 2)
-        if one.workload != other.workload and one.hardware == other.hardware
+        make_case(f"{former.workload}, {other.workload}", f"{former.label} and {other.label}",
+             partial(_over_shared_counts, former, other), _two_betas)
+        for former, other in combinations(run_groups(findings), 2)
+        if former.workload != other.workload and former.hardware == other.hardware
     ]  # fmt: skip
-    return Statement(
+    return ClaimDefinition(
         name="beta-differs-between-models",
         claim="The scaling exponent beta differs between models.",
         study=MIT,
@@ -107,11 +109,11 @@ def beta_differs_between_models(findings: Findings) -> Claim:
         ),
         needs="two workloads on the same hardware and the same 3 or more GPU counts",
         about="some",
-    ).judged(cases)
+    ).evaluate(cases)
 
 
-def _over_shared_counts(one: Job, other: Job) -> pd.DataFrame:
-    first, second = one.main("local_batch"), other.main("local_batch")
+def _over_shared_counts(former: RunGroup, other: RunGroup) -> pd.DataFrame:
+    first, second = former.main_series("local_batch"), other.main_series("local_batch")
     shared = set(first["gpus"]) & set(second["gpus"])
     both = pd.concat([first.assign(which=0), second.assign(which=1)], ignore_index=True)
     return both[both["gpus"].isin(shared)]
@@ -120,11 +122,16 @@ def _over_shared_counts(one: Job, other: Job) -> pd.DataFrame:
 def _two_betas(rows: pd.DataFrame) -> Iterator[Check]:
     if rows.empty:
         raise Refused("no GPU count that both have")
-    one, other = (exponent(of_one) for _, of_one in rows.groupby("which"))
-    said = f"beta {one.estimate:.2f} and {other.estimate:.2f}, difference"
+    former, other = (exponent(of_one) for _, of_one in rows.groupby("which"))
+    label = f"beta {former.estimate:.2f} and {other.estimate:.2f}, difference"
     yield Outside(
         Within(
-            "beta_difference", said, difference(one, other), -SAME_BETA, SAME_BETA, shape="{:+.3f}"
+            "beta_difference",
+            label,
+            difference(former, other),
+            -SAME_BETA,
+            SAME_BETA,
+            shape="{:+.3f}",
         )
     )
 
@@ -133,7 +140,7 @@ def schnet_leaves_the_law(findings: Findings) -> Claim:
     """Test that SchNet follows its power law up to 64 GPUs and is slower beyond."""
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        rows = measured(rows, TIME)
+        rows = require_measured(rows, TIME)
         yield Within(
             "over_law",
             f"time at {rows['gpus'].max()} GPUs against the law up to {SCHNET_REACH}",
@@ -146,10 +153,12 @@ def schnet_leaves_the_law(findings: Findings) -> Claim:
         except Refused:  # too few counts to look for a breakpoint
             return
         if bend is not None and bend.flattens:
-            said = f"breakpoint already at {bend.at:g} GPUs (p = {bend.p_value:.2g})"
-            yield Tested(said, holds=False, against_p=bend.p_value, told={"bend_at": bend.at})
+            label = f"breakpoint already at {bend.at:g} GPUs (p = {bend.p_value:.2g})"
+            yield Tested(
+                label, holds=False, contradicting_p=bend.p_value, values={"bend_at": bend.at}
+            )
 
-    return Statement(
+    return ClaimDefinition(
         name="schnet-leaves-the-law-beyond-64",
         claim="SchNet leaves its power law beyond 64 GPUs.",
         study=MIT,
@@ -158,7 +167,7 @@ def schnet_leaves_the_law(findings: Findings) -> Claim:
             "law of the counts up to there, and these show no breakpoint of their own"
         ),
         needs=f"schnet on 3 or more GPU counts up to {SCHNET_REACH} and at least one beyond",
-    ).judged(on_main(findings, "local_batch", checks, "schnet"))
+    ).evaluate(cases_of_main_series(findings, "local_batch", checks, "schnet"))
 
 
 def growing_data_constant_local_batch(findings: Findings) -> Claim:
@@ -170,7 +179,7 @@ def growing_data_constant_local_batch(findings: Findings) -> Claim:
             -SAME_BETA, SAME_BETA, per_doubling, "{:+.1%}",
         )  # fmt: skip
 
-    return Statement(
+    return ClaimDefinition(
         name="growing-data-constant-time",
         claim="With a data set that grows with the GPUs, constant local batch keeps time constant.",
         study=KIT,
@@ -179,7 +188,7 @@ def growing_data_constant_local_batch(findings: Findings) -> Claim:
             f"{per_doubling(SAME_BETA):.1%} per doubling"
         ),
         needs="a data set that grows with 3 or more GPU counts at constant local batch",
-    ).judged(on_series(findings, "local_batch", checks, grows=True))
+    ).evaluate(cases_of_every_series(findings, "local_batch", checks, grows=True))
 
 
 def growing_data_constant_global_batch(findings: Findings) -> Claim:
@@ -192,7 +201,7 @@ def growing_data_constant_global_batch(findings: Findings) -> Claim:
             low, high, per_doubling, "{:+.1%}",
         )  # fmt: skip
 
-    return Statement(
+    return ClaimDefinition(
         name="growing-data-time-grows-slightly",
         claim=(
             "With a data set that grows with the GPUs, time grows slightly at constant global "
@@ -201,7 +210,7 @@ def growing_data_constant_global_batch(findings: Findings) -> Claim:
         study=KIT,
         criterion=f"time grows by {SLIGHT[0]:.1%} to {SLIGHT[1]:.0%} per doubling",
         needs="a data set that grows with 3 or more GPU counts at constant global batch",
-    ).judged(on_series(findings, "global_batch", checks, grows=True))
+    ).evaluate(cases_of_every_series(findings, "global_batch", checks, grows=True))
 
 
 CLAIMS = (

@@ -5,15 +5,22 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from wattlaw.analysis.claims.cases import on_main, on_series
-from wattlaw.analysis.claims.effects import TIME, contrast, exponent, measured, ratio, scaled
+from wattlaw.analysis.claims.cases import cases_of_every_series, cases_of_main_series
+from wattlaw.analysis.claims.effects import (
+    TIME,
+    contrast,
+    exponent,
+    ratio,
+    require_measured,
+    scaled,
+)
 from wattlaw.analysis.claims.verdicts import (
     KIT,
     MIT,
     Check,
     Claim,
+    ClaimDefinition,
     Effect,
-    Statement,
     Within,
 )
 from wattlaw.analysis.findings import Findings
@@ -43,12 +50,12 @@ def _reaches(findings: Findings, workload: str, model: str, speedup: float) -> C
     least = math.log(speedup * (1 - GIVE))
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        said, found, reach = _speedup(rows)
-        if reach < FULL_RANGE and found.bounds(ERROR)[0] < least:
-            raise Refused(_too_narrow(said, found, reach, FULL_RANGE))
-        yield Within("speedup", said, found, least, show=ratio)
+        label, effect, reach = _speedup(rows)
+        if reach < FULL_RANGE and effect.bounds(ERROR)[0] < least:
+            raise Refused(_too_narrow(label, effect, reach, FULL_RANGE))
+        yield Within("speedup", label, effect, least, show=ratio)
 
-    return Statement(
+    return ClaimDefinition(
         name=f"{workload}-speedup-{speedup:g}",
         claim=f"{model} gets {speedup:g} times as fast.",
         study=MIT,
@@ -58,7 +65,7 @@ def _reaches(findings: Findings, workload: str, model: str, speedup: float) -> C
             f"the study's whole range, a factor of {FULL_RANGE:g}"
         ),
         needs=f"{workload} at constant local batch from 2 GPUs up to 424, with repeats",
-    ).judged(on_main(findings, "local_batch", checks, workload))
+    ).evaluate(cases_of_main_series(findings, "local_batch", checks, workload))
 
 
 def cnn_speedup(findings: Findings) -> Claim:
@@ -66,15 +73,15 @@ def cnn_speedup(findings: Findings) -> Claim:
     low, high = math.log(CNN[0] * (1 - GIVE)), math.log(CNN[1] * (1 + GIVE))
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        said, found, reach = _speedup(rows)
-        least, most = found.bounds(ERROR)
+        label, effect, reach = _speedup(rows)
+        least, most = effect.bounds(ERROR)
         # More GPUs may still bring more: too little contradicts over the whole range alone.
         needed = PICTURED_RANGE if least >= low and most <= high else FULL_RANGE
         if least <= high and reach < needed:
-            raise Refused(_too_narrow(said, found, reach, needed))
-        yield Within("speedup", said, found, low, high, ratio)
+            raise Refused(_too_narrow(label, effect, reach, needed))
+        yield Within("speedup", label, effect, low, high, ratio)
 
-    return Statement(
+    return ClaimDefinition(
         name="cnn-speedup-5-to-6",
         claim="The convolutional networks get 5 to 6 times as fast.",
         study=MIT,
@@ -84,21 +91,23 @@ def cnn_speedup(findings: Findings) -> Claim:
             f"factor of {PICTURED_RANGE:g}; less contradicts from a factor of {FULL_RANGE:g} on"
         ),
         needs="resnet50, vgg16 or inceptionv3 at constant local batch from 2 to 128 GPUs, repeated",
-    ).judged(on_main(findings, "local_batch", checks, "resnet50", "vgg16", "inception"))
+    ).evaluate(
+        cases_of_main_series(findings, "local_batch", checks, "resnet50", "vgg16", "inception")
+    )
 
 
 def _speedup(rows: pd.DataFrame) -> tuple[str, Effect, float]:
     """Return words, ln of the speedup of the largest count over the smallest, and their ratio."""
-    counts = measured(rows, TIME)["gpus"]
+    counts = require_measured(rows, TIME)["gpus"]
     low, high = int(counts.min()), int(counts.max())
-    said = f"speedup from {low} to {high} GPUs"
-    return said, contrast(rows, TIME, "gpus", {low: 1.0, high: -1.0}), high / low
+    label = f"speedup from {low} to {high} GPUs"
+    return label, contrast(rows, TIME, "gpus", {low: 1.0, high: -1.0}), high / low
 
 
-def _too_narrow(said: str, found: Effect, reach: float, needed: float) -> str:
+def _too_narrow(label: str, effect: Effect, reach: float, needed: float) -> str:
     return (
-        f"{said} {math.exp(found.estimate):.3g}, and counts that span a factor of {reach:g} leave "
-        f"open what more GPUs bring: measure a span of {needed:g}"
+        f"{label} {math.exp(effect.estimate):.3g}; the counts span a factor of {reach:g}, so the "
+        f"effect of more GPUs is unknown: measure counts that span a factor of {needed:g}"
     )
 
 
@@ -108,13 +117,13 @@ def resnet50_near_linear(findings: Findings) -> Claim:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         yield Within("beta", "beta", exponent(rows), NEAR_LINEAR)
 
-    return Statement(
+    return ClaimDefinition(
         name="resnet50-near-linear",
         claim="ResNet50's speedup is near-linear at constant global batch.",
         study=KIT,
         criterion=f"beta of every series of constant global batch is at least {NEAR_LINEAR:g}",
         needs="resnet50 at a constant global batch on 3 or more GPU counts, with repeats",
-    ).judged(on_series(findings, "global_batch", checks, "resnet50"))
+    ).evaluate(cases_of_every_series(findings, "global_batch", checks, "resnet50"))
 
 
 def fourcastnet_ends_at_four(findings: Findings) -> Claim:
@@ -133,10 +142,10 @@ def fourcastnet_ends_at_four(findings: Findings) -> Claim:
             ("beta_beyond_4x", knee, counts[-1], (-math.inf, NEAR_LINEAR)),
         ):
             logs = contrast(rows, TIME, "gpus", {low: 1.0, high: -1.0})
-            said = f"beta between {low} and {high} GPUs"
-            yield Within(name, said, scaled(logs, 1 / math.log(high / low)), *bounds)
+            label = f"beta between {low} and {high} GPUs"
+            yield Within(name, label, scaled(logs, 1 / math.log(high / low)), *bounds)
 
-    return Statement(
+    return ClaimDefinition(
         name="fourcastnet-not-past-4x",
         claim="FourCastNet scales near-linearly up to 4 times the GPUs and not past it.",
         study=KIT,
@@ -149,7 +158,7 @@ def fourcastnet_ends_at_four(findings: Findings) -> Claim:
             "fourcastnet at a constant global batch, repeated, on counts up to and beyond 4 times "
             "the smallest"
         ),
-    ).judged(on_series(findings, "global_batch", checks, "fourcastnet"))
+    ).evaluate(cases_of_every_series(findings, "global_batch", checks, "fourcastnet"))
 
 
 CLAIMS = (

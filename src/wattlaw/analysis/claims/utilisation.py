@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from wattlaw.analysis.claims.cases import on_main
+from wattlaw.analysis.claims.cases import cases_of_main_series
 from wattlaw.analysis.claims.effects import per_doubling, slope
-from wattlaw.analysis.claims.verdicts import MIT, Check, Claim, Statement, Within
+from wattlaw.analysis.claims.verdicts import MIT, Check, Claim, ClaimDefinition, Within
 from wattlaw.analysis.findings import Findings
 
 #: The least change per doubling of GPUs that counts as one.
@@ -25,13 +25,13 @@ def memory_utilisation_falls(findings: Findings) -> Claim:
             shape="{:+.1%}",
         )  # fmt: skip
 
-    return Statement(
+    return ClaimDefinition(
         name="memory-utilisation-falls",
         claim="Memory utilisation falls with the number of GPUs.",
         study=MIT,
         criterion=f"a run's mean memory utilisation falls by at least {LEAST:.0%} per doubling",
         needs=_NEEDS,
-    ).judged(on_main(findings, "local_batch", checks))
+    ).evaluate(cases_of_main_series(findings, "local_batch", checks))
 
 
 def sm_variation_rises(findings: Findings) -> Claim:
@@ -44,24 +44,24 @@ def memory_variation_rises(findings: Findings) -> Claim:
     return _variation_rises(findings, "mem", "memory")
 
 
-def _variation_rises(findings: Findings, kind: str, words: str) -> Claim:
+def _variation_rises(findings: Findings, kind: str, part: str) -> Claim:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         yield Within(
-            "variation_per_doubling", f"sigma/mu of {words} utilisation per doubling of GPUs",
+            "variation_per_doubling", f"sigma/mu of {part} utilisation per doubling of GPUs",
             slope(rows, f"{kind}_util_cv"), math.log2(1 + LEAST), show=per_doubling,
             shape="{:+.1%}",
         )  # fmt: skip
 
-    return Statement(
-        name=f"{words.lower()}-variation-rises",
-        claim=f"The coefficient of variation of {words} utilisation rises with the number of GPUs.",
+    return ClaimDefinition(
+        name=f"{part.lower()}-variation-rises",
+        claim=f"The coefficient of variation of {part} utilisation rises with the number of GPUs.",
         study=MIT,
         criterion=(
-            f"sigma/mu of {words} utilisation over a run's samples rises by at least {LEAST:.0%} "
+            f"sigma/mu of {part} utilisation over a run's samples rises by at least {LEAST:.0%} "
             "per doubling"
         ),
         needs=_NEEDS,
-    ).judged(on_main(findings, "local_batch", checks))
+    ).evaluate(cases_of_main_series(findings, "local_batch", checks))
 
 
 CLAIMS = (memory_utilisation_falls, sm_variation_rises, memory_variation_rises)

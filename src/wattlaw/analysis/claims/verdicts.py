@@ -53,7 +53,7 @@ class Effect:
 
     def __post_init__(self) -> None:
         if self.df < 1 or not math.isfinite(self.estimate) or not math.isfinite(self.se):
-            raise Refused("nothing tells how sure the numbers are: measure repeats")
+            raise Refused("the uncertainty is unknown: measure repeats")
 
     def bounds(self, level: float) -> tuple[float, float]:
         """Return the two one-sided bounds at ``level``: together an interval at 1 - 2 level."""
@@ -67,7 +67,7 @@ class Check(Protocol):
     def verdict(self, support: float, contradict: float) -> str:
         """Return the verdict at these two levels."""
 
-    def words(self) -> str:
+    def evidence(self) -> str:
         """Return what was found, with numbers."""
 
     def numbers(self) -> Numbers:
@@ -82,7 +82,7 @@ class Within:
     """
 
     name: str  # of the number
-    said: str  # in words
+    label: str  # in words
     effect: Effect
     low: float = -math.inf
     high: float = math.inf
@@ -97,19 +97,19 @@ class Within:
         low, high = self.effect.bounds(contradict)
         return CONTRADICTED if low > self.high or high < self.low else NOT_DECIDABLE
 
-    def words(self) -> str:
+    def evidence(self) -> str:
         """Return the effect with its 90 % interval."""
         low, high = self.effect.bounds(ERROR)
-        told = [self.shape.format(self.show(value)) for value in (self.effect.estimate, low, high)]
+        shown = [self.shape.format(self.show(value)) for value in (self.effect.estimate, low, high)]
         about = f", {self.effect.about}" if self.effect.about else ""
-        return f"{self.said}: {told[0]} (90 % interval {told[1]} to {told[2]}{about})"
+        return f"{self.label}: {shown[0]} (90 % interval {shown[1]} to {shown[2]}{about})"
 
     def numbers(self) -> Numbers:
         """Return the effect and its 90 % interval, as shown."""
         low, high = self.effect.bounds(ERROR)
-        told = (self.effect.estimate, low, high)
+        shown = (self.effect.estimate, low, high)
         names = (self.name, f"{self.name}_low", f"{self.name}_high")
-        return {name: plain(self.show(value)) for name, value in zip(names, told, strict=True)}
+        return {name: plain(self.show(value)) for name, value in zip(names, shown, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ class Outside:
     def verdict(self, support: float, contradict: float) -> str:
         """Return the verdict at these two levels."""
         turned = {SUPPORTED: CONTRADICTED, CONTRADICTED: SUPPORTED}
-        found = self.inside.verdict(contradict, support)
-        return turned.get(found, found)
+        inside_verdict = self.inside.verdict(contradict, support)
+        return turned.get(inside_verdict, inside_verdict)
 
-    def words(self) -> str:
+    def evidence(self) -> str:
         """Return the effect with its 90 % interval."""
-        return self.inside.words()
+        return self.inside.evidence()
 
     def numbers(self) -> Numbers:
         """Return the effect and its 90 % interval, as shown."""
@@ -137,25 +137,25 @@ class Outside:
 class Tested:
     """What another analysis has tested: supported or not, else contradicted by a p value."""
 
-    said: str
+    label: str
     holds: bool
-    against_p: float | None = None  # of the test that contradicts; None where there is none
-    told: Mapping[str, Any] = field(default_factory=dict)
+    contradicting_p: float | None = None  # of the test that contradicts; None where there is none
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     def verdict(self, support: float, contradict: float) -> str:  # noqa: ARG002
         """Return the verdict at these two levels."""
         if self.holds:
             return SUPPORTED
-        against = self.against_p is not None and self.against_p < contradict
+        against = self.contradicting_p is not None and self.contradicting_p < contradict
         return CONTRADICTED if against else NOT_DECIDABLE
 
-    def words(self) -> str:
+    def evidence(self) -> str:
         """Return what was found."""
-        return self.said
+        return self.label
 
     def numbers(self) -> Numbers:
         """Return the numbers by name."""
-        return dict(self.told)
+        return dict(self.values)
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Claim(Result):
 
 
 @dataclass(frozen=True)
-class Statement:
+class ClaimDefinition:
     """A published finding, and the criterion for it.
 
     ``needs`` says what would have to be measured where nothing can be tested; ``remark`` is added
@@ -217,17 +217,17 @@ class Statement:
     about: Literal["every", "some"] = "every"
     remark: str = ""
 
-    def judged(self, cases: Sequence[Case]) -> Claim:
+    def evaluate(self, cases: Sequence[Case]) -> Claim:
         """Return the claim with the verdicts of the cases, and that of all together."""
-        tests = max(1, sum(len(one.checks) for one in cases))
+        tests = max(1, sum(len(case.checks) for case in cases))
         levels = (ERROR, ERROR / tests) if self.about == "every" else (ERROR / tests, ERROR)
-        parts = tuple(_part(one, *levels) for one in cases)
-        tested = [part for part, one in zip(parts, cases, strict=True) if one.checks]
+        parts = tuple(_part(case, *levels) for case in cases)
+        tested = [part for part, case in zip(parts, cases, strict=True) if case.checks]
         verdict = _overall([part.verdict for part in tested], self.about)
-        words = [self._summary(parts, tested, verdict), self.remark]
+        text = [self._summary(parts, tested, verdict), self.remark]
         return Claim(
             self.name, self.claim, self.study, self.criterion, verdict,
-            " ".join(word for word in words if word), parts,
+            " ".join(word for word in text if word), parts,
         )  # fmt: skip
 
     def _summary(
@@ -237,27 +237,27 @@ class Statement:
             return f"Nothing to test: {self.needs}."
         if not tested:
             return f"Nothing could be tested: {_listed(parts)}. Needed: {self.needs}."
-        telling = [part for part in tested if part.verdict == verdict]
-        words = _listed(telling)
+        decisive_parts = [part for part in tested if part.verdict == verdict]
+        text = _listed(decisive_parts)
         if len(tested) > 1:
-            words = f"{len(telling)} of {len(tested)} {verdict}: {words}"
+            text = f"{len(decisive_parts)} of {len(tested)} {verdict}: {text}"
         if verdict == NOT_DECIDABLE:
-            words += ". More repeats or a wider range would have to be measured"
+            text += ". Measure more repeats or a wider range"
         untested = len(parts) - len(tested)
-        return f"{words}. {untested} more could not be tested." if untested else f"{words}."
+        return f"{text}. {untested} more could not be tested." if untested else f"{text}."
 
 
-def _part(one: Case, support: float, contradict: float) -> WorkloadVerdict:
-    if not one.checks:
+def _part(case: Case, support: float, contradict: float) -> WorkloadVerdict:
+    if not case.checks:
         return WorkloadVerdict(
-            one.workload, one.label, NOT_DECIDABLE, one.refusal or "nothing measured", {}
+            case.workload, case.label, NOT_DECIDABLE, case.refusal or "nothing measured", {}
         )
-    verdicts = [check.verdict(support, contradict) for check in one.checks]
-    numbers = {name: value for check in one.checks for name, value in check.numbers().items()}
-    words = ", ".join(check.words() for check in one.checks)
-    counted = f"; {one.counted}" if one.counted else ""
+    verdicts = [check.verdict(support, contradict) for check in case.checks]
+    numbers = {name: value for check in case.checks for name, value in check.numbers().items()}
+    text = ", ".join(check.evidence() for check in case.checks)
+    counted = f"; {case.counted}" if case.counted else ""
     return WorkloadVerdict(
-        one.workload, one.label, _overall(verdicts, "every"), words + counted, numbers
+        case.workload, case.label, _overall(verdicts, "every"), text + counted, numbers
     )
 
 
@@ -271,6 +271,6 @@ def _overall(verdicts: Sequence[str], about: Literal["every", "some"]) -> str:
 
 
 def _listed(parts: Sequence[WorkloadVerdict]) -> str:
-    words = [f"{part.label}: {part.evidence}" for part in parts[:_TOLD]]
-    more = len(parts) - len(words)
-    return "; ".join([*words, f"and {more} more"] if more else words)
+    text = [f"{part.label}: {part.evidence}" for part in parts[:_TOLD]]
+    hidden = len(parts) - len(text)
+    return "; ".join([*text, f"and {hidden} more"] if hidden else text)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from wattlaw.analysis.laws import observations as seen
+from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import (
     Floats,
     Interval,
@@ -63,12 +63,12 @@ class Breakpoint(Result):
 
     @property
     def sentence(self) -> str:
-        """Return the finding in words."""
+        """Return the breakpoint as a sentence."""
         (low, high), (low2, high2) = self.beta_before_ci, self.beta_after_ci
         return (
             f"the curve {'flattens' if self.flattens else 'steepens'} beyond {self.at:g}: "
             f"\u03b2 = {self.beta_before:.2f} ({low:.2f} to {high:.2f}) from {self.x_min:g} to "
-            f"{self.at:g}, {self.beta_after:.2f} ({low2:.2f} to {high2:.2f}) from there to "
+            f"{self.at:g}, {self.beta_after:.2f} ({low2:.2f} to {high2:.2f}) beyond, up to "
             f"{self.x_max:g} (p = {self.p_value:.2g})"
         )
 
@@ -88,7 +88,7 @@ def find_breakpoint(x: Sequence[float] | Floats, y: Sequence[float] | Floats) ->
     Refused
         A value is not above zero, or there are fewer than five distinct counts.
     """
-    return fit_breakpoint(seen.observe(x, y))[0]
+    return fit_breakpoint(obs.observe(x, y))[0]
 
 
 def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
@@ -96,8 +96,7 @@ def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
     counts = len(data.x)
     if counts < MIN_COUNTS:
         raise Refused(
-            f"cannot tell whether it bends: {counts} distinct worker counts, a breakpoint needs at "
-            f"least {MIN_COUNTS}"
+            f"{counts} distinct worker counts; a test for a breakpoint needs at least {MIN_COUNTS}"
         )
     hinges = np.maximum(np.log(data.x)[:, None] - np.log(data.x[1:-1]), 0)
     root = np.sqrt(data.repeats)[:, None]
@@ -108,7 +107,7 @@ def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
     units = units / np.sqrt((units**2).sum(axis=0))
     left = data.means * root[:, 0]
     left = left - base @ (base.T @ left)
-    total = seen.squares(data, left / root[:, 0])
+    total = obs.sum_of_squares(data, left / root[:, 0])
     if total == 0:
         return None, 1.0
     gains = np.minimum((units.T @ left) ** 2 / total, 1.0)
@@ -141,8 +140,8 @@ def _drawn_gains(triangle: bytes, shape: tuple[int, int], df: int) -> Floats:
     along = dice.standard_normal((_DRAWS, shape[0]))
     rest = dice.chisquare(df - shape[0], _DRAWS) if df > shape[0] else 0.0
     largest = ((along @ hinges) ** 2).max(axis=1)
-    found: Floats = np.sort(largest / ((along**2).sum(axis=1) + rest))
-    return found
+    gains_sorted: Floats = np.sort(largest / ((along**2).sum(axis=1) + rest))
+    return gains_sorted
 
 
 def _breakpoint(
@@ -158,8 +157,10 @@ def _breakpoint(
     spread = Noise(float(lefts[best]) / df, df)
     before, after = np.array([0.0, -1.0, 0.0]), np.array([0.0, -1.0, -1.0])
     intervals = [
-        spread.interval(float(way @ weights), float(np.sqrt(spread.scale * (way @ gram @ way))))
-        for way in (before, after)
+        spread.interval(
+            float(contrast @ weights), float(np.sqrt(spread.scale * (contrast @ gram @ contrast)))
+        )
+        for contrast in (before, after)
     ]
     limit = lefts[best] + spread.scale * special.fdtri(1, df, LEVEL)
     possible = data.x[1:-1][lefts <= limit]

@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.optimize import nnls
 
 from wattlaw.analysis import goodness
-from wattlaw.analysis.laws import observations as seen
+from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.families import IN_UNITS_OF_Y, Law
 from wattlaw.analysis.laws.observations import Floats, Interval, Noise, Observations
 from wattlaw.analysis.result import Result
@@ -100,7 +100,7 @@ def fit_curve(law: Law, data: Observations) -> Curve:
         weights, scale = _weights(law, data)
         log_mean, slopes = law.log_mean(weights, data.x)
         gram = _inverse(slopes * np.sqrt(data.repeats)[:, None])
-        between = seen.squares(data, data.means - scale - log_mean)
+        between = obs.sum_of_squares(data, data.means - scale - log_mean)
         if not (np.isfinite(gram).all() and math.isfinite(between)):
             raise Refused("its numbers overflow on these values")
         return _curve(law, data, weights, scale, gram, between)
@@ -109,9 +109,9 @@ def fit_curve(law: Law, data: Observations) -> Curve:
 def _curve(
     law: Law, data: Observations, weights: Floats, scale: float, gram: Floats, between: float
 ) -> Curve:
-    noise = seen.noise(data, between, law.constants)
+    noise = obs.noise(data, between, law.constants)
     params, bounds = _parameters(law, weights, scale, gram, noise)
-    runs = seen.of_runs(data, between, law.constants)
+    runs = obs.noise_of_runs(data, between, law.constants)
     return Curve(
         law=law.name,
         params=params,
@@ -155,7 +155,7 @@ def aicc(squares: float, n: int, k: int) -> float | None:
 
     ln L = -n / 2 ln(squares / n). Squares are taken as no smaller than rounding makes them.
     """
-    least = n * seen.ROUNDING**2
+    least = n * obs.ROUNDING**2
     return goodness.aicc(-n / 2 * math.log(max(squares, least) / n), n, k)
 
 
@@ -163,8 +163,8 @@ def _inverse(design: Floats) -> Floats:
     """Return (X'X)^-1, with columns of one size: terms differ by powers of N."""
     sizes = np.sqrt((design**2).sum(axis=0))
     inverse = np.linalg.pinv(design / sizes)
-    found: Floats = inverse @ inverse.T / np.outer(sizes, sizes)
-    return found
+    solution: Floats = inverse @ inverse.T / np.outer(sizes, sizes)
+    return solution
 
 
 def _weights(law: Law, data: Observations) -> tuple[Floats, float]:
@@ -173,8 +173,8 @@ def _weights(law: Law, data: Observations) -> tuple[Floats, float]:
     logs, root = data.means - scale, np.sqrt(data.repeats)
     terms = law.terms(data.x)
     if law.in_logs:
-        found = np.linalg.lstsq(terms * root[:, None], logs * root, rcond=None)[0]
-        return np.asarray(found, dtype=float), scale
+        solution = np.linalg.lstsq(terms * root[:, None], logs * root, rcond=None)[0]
+        return np.asarray(solution, dtype=float), scale
     sizes = np.abs(terms).max(axis=0)
     return _nonnegative(terms / sizes, logs, root) / sizes, scale
 
@@ -211,7 +211,7 @@ def _nonnegative(terms: Floats, logs: Floats, root: Floats) -> Floats:
 
 def _nnls(terms: Floats, target: Floats) -> Floats:
     try:
-        found: Floats = nnls(terms, target)[0]
+        solution: Floats = nnls(terms, target)[0]
     except (RuntimeError, ValueError):
         raise Refused("its numbers overflow on these values") from None
-    return found
+    return solution

@@ -1,4 +1,4 @@
-"""What the residuals of a power law say about its assumptions."""
+"""Tests of a power law's assumptions on its residuals."""
 
 from dataclasses import asdict, dataclass
 
@@ -42,12 +42,12 @@ class Diagnostics(Result):
         values = asdict(self)
         if all(value is None for value in values.values()):
             return "too few runs, or no scatter, to test the residuals"
-        found = [
-            f"{words} (p = {values[name]:.2g})"
-            for name, words in _WORDS.items()
+        failures = [
+            f"{description} (p = {values[name]:.2g})"
+            for name, description in _WORDS.items()
             if values[name] is not None and values[name] < ERROR
         ]
-        return "residuals: " + ("; ".join(found) or "nothing speaks against the law")
+        return "residuals: " + ("; ".join(failures) or "consistent with the law")
 
 
 def diagnose(x: Floats, residuals: Floats) -> Diagnostics:

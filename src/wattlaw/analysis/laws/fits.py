@@ -1,4 +1,4 @@
-"""All laws of many series at once, and why some series have none."""
+"""Fit all laws to many series, with the reasons where a series has none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -16,8 +16,8 @@ from wattlaw.errors import BadInput, Refused
 
 
 @dataclass(frozen=True)
-class Fit(Result):
-    """What a series says: its power law, the law selected beside it, and whether it bends.
+class SeriesFit(Result):
+    """The laws of one series: its power law, the selected law, and its breakpoint.
 
     ``refusal`` says why there is no law; ``no_breakpoint_reason`` says why there is no
     ``breakpoint``: none was found, or the data cannot tell. ``breakpoint_p`` is the
@@ -49,12 +49,12 @@ _LAW_KEYS = (*(item.name for item in fields(PowerLaw) if item.repr), *PowerLaw.p
 
 
 @dataclass(frozen=True)
-class Fits(Result):
+class SeriesFits(Result):
     """One fit per series."""
 
     rows_field = "rows"
 
-    rows: tuple[Fit, ...]
+    rows: tuple[SeriesFit, ...]
 
     @property
     def laws(self) -> tuple[tuple[Group, PowerLaw], ...]:
@@ -72,7 +72,7 @@ class Fits(Result):
         return frame.astype({"n": "Int64"}) if self.rows else frame
 
 
-def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Fits:
+def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> SeriesFits:
     """Fit all laws to each group of rows.
 
     Parameters
@@ -93,30 +93,30 @@ def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Fits:
         raise BadInput(f"x and y are both {x!r}; allowed: two different columns")
     for name in (x, y, *by):
         if name not in frame.columns:
-            there = ", ".join(repr(str(column)) for column in frame.columns)
-            raise BadInput(f"no column {name!r}; allowed: {there}")
+            available = ", ".join(repr(str(column)) for column in frame.columns)
+            raise BadInput(f"no column {name!r}; allowed: {available}")
     for name in (x, y):
         if len(frame) and not pd.api.types.is_numeric_dtype(frame[name]):
             first = _first_that_is_no_number(frame[name])
             raise BadInput(f"column {name!r} is not numeric{first}")
-    return Fits(tuple(_fit(group, rows[x], rows[y]) for group, rows in groups(frame, by)))
+    return SeriesFits(tuple(_fit(group, rows[x], rows[y]) for group, rows in groups(frame, by)))
 
 
-def _fit(group: Group, x: pd.Series, y: pd.Series) -> Fit:
+def _fit(group: Group, x: pd.Series, y: pd.Series) -> SeriesFit:
     try:
         data = observe(x.to_numpy(float, na_value=float("nan")),
                        y.to_numpy(float, na_value=float("nan")))  # fmt: skip
         law, selected = power_law(data), selection(data)
     except Refused as refusal:
-        return Fit(group, None, str(refusal), None, None, None, None)
+        return SeriesFit(group, None, str(refusal), None, None, None, None)
     try:
-        found, p_value = fit_breakpoint(data)
+        bend, p_value = fit_breakpoint(data)
     except Refused as refusal:
-        return Fit(group, law, None, selected, None, None, str(refusal))
+        return SeriesFit(group, law, None, selected, None, None, str(refusal))
     no_breakpoint_reason = (
-        None if found else f"no breakpoint seen (p = {p_value:.2g}, above {SIGNIFICANT:g})"
+        None if bend else f"no breakpoint detected (p = {p_value:.2g}, above {SIGNIFICANT:g})"
     )
-    return Fit(group, law, None, selected, found, p_value, no_breakpoint_reason)
+    return SeriesFit(group, law, None, selected, bend, p_value, no_breakpoint_reason)
 
 
 def _first_that_is_no_number(column: pd.Series) -> str:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.goodness import exceeds
+from wattlaw.analysis.goodness import f_test_p
 from wattlaw.analysis.levels import LEVEL
 from wattlaw.errors import Refused
 
@@ -51,8 +51,8 @@ class Observations:
 
     def without_largest(self) -> "Observations":
         """Return the observations below the largest x."""
-        kept = self.run_x < self.x[-1]
-        return _observations(self.run_x[kept], self.log_y[kept])
+        smaller = self.run_x < self.x[-1]
+        return _observations(self.run_x[smaller], self.log_y[smaller])
 
 
 def observe(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Observations:
@@ -68,13 +68,13 @@ def observe(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Observa
     wrong = int((~(pairs > 0) | np.isinf(pairs)).any(axis=1).sum())
     if wrong:
         raise Refused(f"{wrong} of {len(pairs)} rows have a value that is not a number above 0")
-    found = _observations(pairs[:, 0], np.log(pairs[:, 1]))
-    if len(found.x) < MIN_DISTINCT:
+    observations = _observations(pairs[:, 0], np.log(pairs[:, 1]))
+    if len(observations.x) < MIN_DISTINCT:
         raise Refused(
-            f"{len(found.x)} distinct worker counts; a law needs at least {MIN_DISTINCT}: "
+            f"{len(observations.x)} distinct worker counts; a law needs at least {MIN_DISTINCT}: "
             "measure more counts"
         )
-    return found
+    return observations
 
 
 def _observations(x: Floats, log_y: Floats) -> Observations:
@@ -155,18 +155,18 @@ class Noise:
             )
 
 
-def squares(data: Observations, residuals: Floats) -> float:
+def sum_of_squares(data: Observations, residuals: Floats) -> float:
     """Return the weighted sum of squares of the counts' means around a law, zero if rounding."""
     return float(data.repeats @ np.where(np.abs(residuals) > ROUNDING, residuals, 0.0) ** 2)
 
 
-def of_runs(data: Observations, between: float, constants: int) -> Noise:
+def noise_of_runs(data: Observations, between: float, constants: int) -> Noise:
     """Return the scatter if every run tells about a law with so many ``constants``."""
     df = data.n - constants
     return Noise((between + data.within) / df if df > 0 else 0.0, df)
 
 
-def of_means(data: Observations, between: float, constants: int) -> Noise:
+def noise_of_means(data: Observations, between: float, constants: int) -> Noise:
     """Return the scatter if only the counts' means do.
 
     Exact where every count has as many repeats; else their effective number is used, as in a
@@ -195,7 +195,7 @@ def lack_of_fit(data: Observations, between: float, constants: int) -> float | N
         return None
     if data.within <= data.n * ROUNDING**2:
         return 1.0 if between == 0 else 0.0
-    return exceeds(between, df, data.within, data.within_df)
+    return f_test_p(between, df, data.within, data.within_df)
 
 
 def noise(data: Observations, between: float, constants: int) -> Noise:
@@ -205,5 +205,5 @@ def noise(data: Observations, between: float, constants: int) -> Noise:
     """
     p_value = lack_of_fit(data, between, constants)
     if p_value is not None and p_value < POOLING_LEVEL:
-        return of_means(data, between, constants)
-    return of_runs(data, between, constants)
+        return noise_of_means(data, between, constants)
+    return noise_of_runs(data, between, constants)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from statsmodels.regression.linear_model import OLS
 
-from wattlaw.analysis.laws import observations as seen
+from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.diagnostics import Diagnostics, diagnose
 from wattlaw.analysis.laws.observations import (
     Floats,
@@ -90,14 +90,14 @@ class PowerLaw(Result):
         if self._noise.of_repeats and se is not None and beta_ci and alpha_ci:
             why = (
                 f"repeats of a worker count share deviations from the law (lack of fit "
-                f"p = {self.lack_of_fit_p:.2g}, below {seen.POOLING_LEVEL:g}), so counts, not "
-                "runs, tell how sure it is"
+                f"p = {self.lack_of_fit_p:.2g}, below {obs.POOLING_LEVEL:g}), so the error is that "
+                "of the counts' means"
             )
             return Trusted("repeats", se, beta_ci, alpha_ci, why)
         why = (
-            "without repeats the scatter around the law is all there is"
+            "without repeats, the error is that of the scatter around the law"
             if self.lack_of_fit_p is None
-            else f"repeats show no deviation that they share (lack of fit p = "
+            else f"repeats share no deviation from the law (lack of fit p = "
             f"{self.lack_of_fit_p:.2g})"
         )
         return Trusted("ols", self.beta_se, self.beta_ci, self.alpha_ci, why)
@@ -134,7 +134,7 @@ def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> P
     Refused
         A value is not above zero, or fewer than three distinct x are left.
     """
-    return power_law(seen.observe(x, y))
+    return power_law(obs.observe(x, y))
 
 
 def power_law(data: Observations) -> PowerLaw:
@@ -153,12 +153,12 @@ def _law(data: Observations, result: Any) -> PowerLaw:
     gram = np.asarray(result.normalized_cov_params, dtype=float)
     intercept_ci, slope_ci = result.conf_int(alpha=ERROR).tolist()
     constant = bool(np.ptp(data.log_y) == 0)
-    between = seen.squares(data, data.means - _design(data.x) @ result.params)
+    between = obs.sum_of_squares(data, data.means - _design(data.x) @ result.params)
     robust_se = plain(math.sqrt(result.cov_HC3[1, 1]))
     spread = Noise(1.0, int(result.df_resid))
     repeats_se = repeats_ci = alpha_ci_repeats = None
     if data.within_df > 0:
-        means = seen.of_means(data, between, CONSTANTS)
+        means = obs.noise_of_means(data, between, CONSTANTS)
         errors = np.sqrt(means.scale * np.diag(gram))
         repeats_se = float(errors[1])
         repeats_ci = means.interval(-slope, repeats_se)
@@ -175,14 +175,14 @@ def _law(data: Observations, result: Any) -> PowerLaw:
         beta_se_repeats=repeats_se,
         beta_ci_repeats=repeats_ci,
         alpha_ci_repeats=alpha_ci_repeats,
-        lack_of_fit_p=seen.lack_of_fit(data, between, CONSTANTS),
+        lack_of_fit_p=obs.lack_of_fit(data, between, CONSTANTS),
         r2=None if constant else plain(result.rsquared),
         p_value=None if constant else plain(result.pvalues[1]),
         x_min=float(data.x[0]),
         x_max=float(data.x[-1]),
         diagnostics=diagnose(data.run_x, np.asarray(result.resid, dtype=float)),
         _log_alpha=log_alpha,
-        _noise=seen.noise(data, between, CONSTANTS),
+        _noise=obs.noise(data, between, CONSTANTS),
         _gram=gram,
     )
 

@@ -1,4 +1,4 @@
-"""Which law suits a series: Akaike's criterion, and who foretells the largest count."""
+"""Select a law for a series by Akaike's criterion and by the prediction of the largest count."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.laws import observations as seen
+from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.curves import Curve, aicc, fit_curve
 from wattlaw.analysis.laws.families import LAWS, POWER
 from wattlaw.analysis.laws.observations import Floats, Observations
@@ -33,8 +33,8 @@ class Selection(Result):
         Akaike's criterion corrected for few observations, and the law's share of the evidence,
         exp(-difference / 2) over the sum of it. Missing where it is undefined (``n <= k + 1``).
     ``holdout_error``
-        The law is fitted without the largest count and asked for it: predicted / measured - 1
-        (geometric mean of repeats). Below zero it promised less time than it took.
+        The law is fitted without the largest count and predicts it: predicted / measured - 1
+        (geometric mean of repeats). Below zero, the predicted time is too short.
     ``reason``
         Why something of these is missing; None where nothing is.
 
@@ -68,14 +68,15 @@ def select(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Selectio
 
     Taken is the law with the lowest AICc; of laws within 2 of it, the one with fewest constants,
     then the lowest. Where the criterion is undefined for all (fewer than five observations), taken
-    is the law that foretells the largest count best; with too few counts for that, the power law.
+    is the law with the lowest prediction error at the largest count. With too few counts for that,
+    the power law is taken.
 
     Raises
     ------
     Refused
         A value is not above zero, or fewer than three distinct x are left.
     """
-    return selection(seen.observe(x, y))
+    return selection(obs.observe(x, y))
 
 
 def selection(data: Observations) -> Selection:
@@ -89,11 +90,11 @@ def selection(data: Observations) -> Selection:
             refused[law.name] = str(refusal)
     criteria = {name: curve.aicc for name, curve in fitted.items()}
     unit = "runs"
-    if (lowest := _lowest(criteria)) and _lacks(fitted[lowest], data):
+    if (lowest := _lowest(criteria)) and _has_lack_of_fit(fitted[lowest], data):
         unit = "counts"
         criteria = {name: _over_counts(curve, data) for name, curve in fitted.items()}
-    errors, unforetold = _holdout_errors(fitted, data)
-    best, reason = _taken(fitted, criteria, errors)
+    errors, not_predicted = _holdout_errors(fitted, data)
+    best, reason = _select_law(fitted, criteria, errors)
     weights = _weights(criteria)
     rows = []
     for law in LAWS:
@@ -101,7 +102,7 @@ def selection(data: Observations) -> Selection:
         reasons = [refused.get(name)] if name in refused else [
             _undefined(fitted[name], criteria[name], len(data.x) if unit == "counts" else data.n,
                        unit),
-            unforetold.get(name),
+            not_predicted.get(name),
         ]  # fmt: skip
         rows.append(
             (name, law.constants + 1, criteria.get(name), weights.get(name), errors.get(name),
@@ -113,8 +114,8 @@ def selection(data: Observations) -> Selection:
     return Selection(fitted[best], tuple(fitted.values()), table, unit, reason)
 
 
-def _lacks(curve: Curve, data: Observations) -> bool:
-    p_value = seen.lack_of_fit(data, curve.between, curve.k - 1)
+def _has_lack_of_fit(curve: Curve, data: Observations) -> bool:
+    p_value = obs.lack_of_fit(data, curve.between, curve.k - 1)
     return p_value is not None and p_value < LACKING
 
 
@@ -127,7 +128,7 @@ def _lowest(criteria: dict[str, float | None]) -> str | None:
     return min(known, key=known.__getitem__) if known else None
 
 
-def _taken(
+def _select_law(
     fitted: dict[str, Curve], criteria: dict[str, float | None], errors: dict[str, float]
 ) -> tuple[str, str]:
     """Return the name of the law to take, and why."""
@@ -140,11 +141,11 @@ def _taken(
             return best, "lowest AICc by more than 2"
         others = ", ".join(name for name in near if name != best)
         if best != lowest:
-            return best, f"AICc does not tell it from {others}; it has fewer constants"
+            return best, f"AICc does not separate it from {others}; it has fewer constants"
         return best, f"lowest AICc; {others} within {SUPPORTED:g} of it"
     if errors:
         best = min(errors, key=lambda name: abs(errors[name]))
-        return best, "too few observations for AICc; it foretells the largest count best"
+        return best, "too few observations for AICc; lowest prediction error at the largest count"
     return POWER.name, "too few worker counts to compare laws"
 
 
@@ -167,7 +168,7 @@ def _holdout_errors(
         if math.isfinite(error):
             errors[law.name] = error
         else:
-            reasons[law.name] = "without the largest: what it foretells there overflows"
+            reasons[law.name] = "without the largest: its prediction there overflows"
     return errors, reasons
 
 

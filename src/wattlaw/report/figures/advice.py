@@ -7,7 +7,7 @@ import altair as alt
 import pandas as pd
 
 from wattlaw.analysis.advice.advice import Advice
-from wattlaw.analysis.advice.job import job_of
+from wattlaw.analysis.advice.comparable_runs import comparable_runs
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
@@ -57,7 +57,7 @@ def _options(advice: Advice) -> list[Option]:
 
 def _table(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
     """Return time and energy of settings, in the order in which they are drawn."""
-    runs = job_of(findings.runs, advice.workload).rows
+    runs = comparable_runs(findings.runs, advice.workload).rows
     runs = runs[runs["energy_per_epoch_j"].notna()]
     names = ["epoch_time_s", "energy_per_epoch_j"]
     means = runs.groupby(list(SETTINGS), dropna=False)[names].mean().reset_index(drop=True)

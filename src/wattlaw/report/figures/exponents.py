@@ -8,7 +8,7 @@ import pandas as pd
 
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.fits import Fit
+from wattlaw.analysis.laws.fits import SeriesFit
 from wattlaw.formatting import limit_label, setting_label
 from wattlaw.reference.published import published
 from wattlaw.report.figures.axes import x_axis
@@ -54,7 +54,7 @@ def exponents(findings: Findings) -> alt.ConcatChart | None:
     return concat([chart], 1, notes, _WIDTH + 100)
 
 
-def _fit_rows(fit: Fit) -> list[dict[str, Any]]:
+def _fit_rows(fit: SeriesFit) -> list[dict[str, Any]]:
     """Return the row of a law whose data set does not grow."""
     if fit.law is None or fit.group.get("fraction_per_gpu") is not None:
         return []

@@ -84,7 +84,7 @@ def factor(findings: Findings) -> alt.ConcatChart | None:
 
 def _settings(findings: Findings) -> Facets | None:
     """Return the settings with energy, without limits if there are any, as for the laws."""
-    cells = findings.cells
+    cells = findings.settings
     cells = cells[cells["energy_per_epoch_j"].notna() & cells["energy_is"].notna()]
     unlimited = cells[cells[list(LIMITS)].isna().all(axis=1)]
     rows = cells if unlimited.empty else unlimited

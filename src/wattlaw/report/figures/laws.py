@@ -8,7 +8,7 @@ import pandas as pd
 
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.fits import Fit
+from wattlaw.analysis.laws.fits import SeriesFit
 from wattlaw.report.figures.axes import workers_axis, y_axis
 from wattlaw.report.figures.facets import (
     dodge,
@@ -93,17 +93,17 @@ def alternatives(findings: Findings) -> alt.ConcatChart | None:
     return concat(panels, columns, notes, columns * (width + 70))
 
 
-def _differs(fit: Fit) -> bool:
+def _differs(fit: SeriesFit) -> bool:
     other = fit.selection is not None and fit.selection.best.law != "power"
     return fit.law is not None and (other or fit.breakpoint is not None)
 
 
-def _law_name(fit: Fit) -> str:
+def _law_name(fit: SeriesFit) -> str:
     name = "power" if fit.selection is None else fit.selection.best.law
     return _NAMES.get(name, name)
 
 
-def _layers(fit: Fit, rows: pd.DataFrame, styles: dict[str, Any]) -> list[alt.Chart]:
+def _layers(fit: SeriesFit, rows: pd.DataFrame, styles: dict[str, Any]) -> list[alt.Chart]:
     means = rows.groupby("gpus")["epoch_time_s"].mean().reset_index()
     means = means.rename(columns={"gpus": "at", "epoch_time_s": "mean"})
     laws = {_POWER: fit.law} | ({_law_name(fit): fit.selection.best} if fit.selection else {})

@@ -119,10 +119,10 @@ def efficiency(findings: Findings) -> alt.ConcatChart | None:
 
 
 def relative_facets(findings: Findings) -> tuple[Facets, pd.DataFrame]:
-    """Return the series without limits, and their rows of ``findings.relative``."""
+    """Return the series without limits, and their rows of ``findings.speedups``."""
     facets = facet(without_limits(fixed_dataset(findings.series)))
     names = facets.rows[["series", "panel", "line"]].drop_duplicates("series")
-    return facets, findings.relative.merge(names, on="series")
+    return facets, findings.speedups.merge(names, on="series")
 
 
 def _ideal(table: pd.DataFrame) -> pd.DataFrame:

@@ -112,7 +112,7 @@ def advice_sentences(findings: Findings) -> Iterator[str]:
         if option is None:
             yield f"{advice.workload}: nothing is recommended. {advice.reason}"
             continue
-        text = f"{advice.workload}: {option.label(advice.worker, findings.differing)}: "
+        text = f"{advice.workload}: {option.label(advice.worker, findings.varying_settings)}: "
         text += duration_text(option.epoch_time_s)
         if option.energy_j is not None:
             text += f" and {energy_text(option.energy_j)}"
@@ -147,7 +147,7 @@ def merge_equal(texts: Sequence[tuple[str, str]], count: int) -> list[str]:
 
 
 def _columns(findings: Findings, rows: Sequence[_Row]) -> list[Column]:
-    differing = [name for name in ("hardware", "precision") if name in findings.differing]
+    differing = [name for name in ("hardware", "precision") if name in findings.varying_settings]
     options = [row.option for row in rows]
     hours = Column(f"{worker_noun(findings)}-hours", lambda row: number(row.option.gpu_hours.mean))
     # The page is narrow: cost and carbon replace the GPU-hours.
@@ -156,7 +156,7 @@ def _columns(findings: Findings, rows: Sequence[_Row]) -> list[Column]:
         text_column("workload", lambda row: row.advice.workload),
         *(_setting_column(name) for name in differing),
         Column("N", lambda row: number(row.option.gpus)),
-        *(_limit_column(kind) for kind in LIMITS if kind in findings.differing),
+        *(_limit_column(kind) for kind in LIMITS if kind in findings.varying_settings),
         Column("batch", _batch),
         _amounts("epoch time", options, "epoch_time_s", TIME_UNITS),
         _amounts("epoch energy", options, "energy_j", ENERGY_UNITS),

@@ -83,11 +83,11 @@ def targets(findings: Findings) -> Table | None:
     targets = findings.targets
     if targets is None:
         return None
-    rows = with_labels(targets.settings, findings.differing)
+    rows = with_labels(targets.settings, findings.varying_settings)
     seconds, time_unit = choose_unit(rows["time_to_target_s"], TIME_UNITS)
     size, unit = choose_unit(rows["energy_to_target_j"], ENERGY_UNITS)
     columns = [
-        *setting_columns(findings.differing),
+        *setting_columns(findings.varying_settings),
         Column("reached by", lambda row: f"{number(row['runs_reached'])} of {number(row['runs'])}"),
         estimate_column("epochs", "epochs"),
         number_column("statistical efficiency", "statistical_efficiency"),
@@ -172,7 +172,7 @@ def _label(findings: Findings, row: BatchQuality) -> str:
         value = row.group.get(name)
         settings[name] = shorter.get(value) if isinstance(value, str) else None
     for name in ("hardware", "precision", "dataset_fraction"):
-        if name in findings.differing:
+        if name in findings.varying_settings:
             settings[name] = row.group.get(name)
     if findings.runs["epochs_trained"].nunique() > 1:
         settings["epochs_trained"] = row.group.get("epochs_trained")

@@ -114,7 +114,7 @@ def verdicts(findings: Findings) -> Table | None:
 
 def repeats(findings: Findings) -> Table | None:
     """Return how often settings were repeated."""
-    counts = findings.cells.groupby(["workload", "n"], as_index=False).size()
+    counts = findings.settings.groupby(["workload", "n"], as_index=False).size()
     columns = [
         text_column("workload", "workload"),
         number_column("repeats of a setting", "n"),
@@ -172,9 +172,9 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
         yield f"{count} of {plural(len(runs), 'run')} {has} no energy that counts."
     if runs["energy_is"].nunique() > 1:
         yield "Energies count different things: compare only those that count the same."
-    once = int((findings.cells["n"] == 1).sum())
+    once = int((findings.settings["n"] == 1).sum())
     if once:
-        settings = plural(len(findings.cells), "setting")
+        settings = plural(len(findings.settings), "setting")
         was = "was" if once == 1 else "were"
         yield f"{once} of {settings} {was} run once: their uncertainty is not known."
     simulated = runs["launcher"] == "simulated"

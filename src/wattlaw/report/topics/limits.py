@@ -142,7 +142,7 @@ def effects_by_setting(findings: Findings) -> Table | None:
 
 def best(findings: Findings) -> Table | None:
     """Return the best limit of each setting that has several, under the rule of a small cost."""
-    rule = LeastEnergyWithin().words
+    rule = LeastEnergyWithin().description
     rows = findings.best_limits[findings.best_limits["rule"] == rule]
     columns = [
         *setting_columns(_other_settings(findings)),
@@ -222,7 +222,7 @@ def _comparison_counts(compared: Sequence[LimitComparison], name: str) -> str:
 def _effect_sentences(findings: Findings) -> Iterator[str]:
     """Yield the effect of each limit over all workloads: the range of their medians."""
     rows = effects_by_workload(findings)
-    per = "workload and hardware" if "hardware" in findings.differing else "workload"
+    per = "workload and hardware" if "hardware" in findings.varying_settings else "workload"
     for kind, label in dict.fromkeys((row["kind"], row["label"]) for row in rows):
         same = [row for row in rows if (row["kind"], row["label"]) == (kind, label)]
         reference = " or ".join(dict.fromkeys(row["reference"] for row in same))
@@ -236,7 +236,7 @@ def _effect_sentences(findings: Findings) -> Iterator[str]:
 
 
 def _best_limit_sentences(findings: Findings) -> Iterator[str]:
-    rule = LeastEnergyWithin().words
+    rule = LeastEnergyWithin().description
     rows = findings.best_limits
     rows = rows[(rows["rule"] == rule) & rows["verdict"].notna()]
     for kind, of_kind in rows.groupby("limit_kind"):
@@ -271,7 +271,7 @@ def _limited_effects(findings: Findings) -> pd.DataFrame:
 
 
 def _other_settings(findings: Findings) -> tuple[str, ...]:
-    return tuple(name for name in findings.differing if name not in ("workload", *LIMITS))
+    return tuple(name for name in findings.varying_settings if name not in ("workload", *LIMITS))
 
 
 def _change_interval_column(key: str) -> Column:

@@ -29,11 +29,11 @@ _THROTTLED = " Throttled by cap: share of time in which the power limit lowered 
 
 def settings(findings: Findings) -> Table | None:
     """Return time, speed, energy and quality of each setting."""
-    cells = with_labels(findings.cells, findings.differing)
+    cells = with_labels(findings.settings, findings.varying_settings)
     size, unit = choose_unit(cells["energy_per_epoch_j"], JOULE_UNITS)
     seconds, time_unit = choose_unit(cells["epoch_time_s"], TIME_UNITS)
     columns = [
-        *setting_columns(findings.differing),
+        *setting_columns(findings.varying_settings),
         number_column("local batch", "local_batch", 9),
         number_column("runs", "n"),
         scaled_column(f"{time_unit} per epoch", "epoch_time_s", seconds),
@@ -58,7 +58,7 @@ def settings(findings: Findings) -> Table | None:
 
 def efficiency(findings: Findings) -> Table | None:
     """Return energy per sample and step, energy-delay products and GPU-hours by setting."""
-    cells = with_labels(findings.cells, findings.differing)
+    cells = with_labels(findings.settings, findings.varying_settings)
     cells = cells[cells["energy_per_epoch_j"].notna()]
     if cells.empty:
         return None
@@ -68,7 +68,7 @@ def efficiency(findings: Findings) -> Table | None:
     sample_size, sample_unit = choose_unit(cells["energy_per_sample_j"], JOULE_UNITS)
     step_size, step_unit = choose_unit(cells["energy_per_step_j"], JOULE_UNITS)
     columns = [
-        *setting_columns(findings.differing),
+        *setting_columns(findings.varying_settings),
         Column(f"{unit} per epoch (95 % interval)", lambda row: with_interval(
             *(row[f"energy_per_epoch_j{end}"] / size for end in ("", "_low", "_high")))),
         scaled_column(f"{sample_unit} per sample", "energy_per_sample_j", sample_size),
@@ -95,10 +95,10 @@ def efficiency(findings: Findings) -> Table | None:
 
 def utilisation(findings: Findings) -> Table | None:
     """Return GPU utilisation by setting; None where no run has it."""
-    cells = with_labels(findings.cells, findings.differing)
+    cells = with_labels(findings.settings, findings.varying_settings)
     cells = cells[cells[["sm_util_mean", "mem_util_mean"]].notna().any(axis=1)]
     columns = [
-        *setting_columns(findings.differing),
+        *setting_columns(findings.varying_settings),
         number_column("SM utilisation", "sm_util_mean"),
         number_column("CV of SM utilisation", "sm_util_cv"),
         number_column("memory utilisation", "mem_util_mean"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from wattlaw.analysis.caps.limits import LIMITS, Limit, other_limit
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.fits import Fit
+from wattlaw.analysis.laws.fits import SeriesFit
 from wattlaw.formatting import (
     LIMIT_NAMES,
     MISSING,
@@ -101,7 +101,7 @@ def speedups(findings: Findings) -> Table | None:
 
 def _rows(findings: Findings, kind: Limit) -> Iterator[dict[str, Any]]:
     other = other_limit(kind)
-    families: dict[str, list[Fit]] = {}
+    families: dict[str, list[SeriesFit]] = {}
     for fit in findings.fits.rows:
         if fit.law and not any(known(fit.group.get(name)) for name in (other, "fraction_per_gpu")):
             family = {name: value for name, value in fit.group.items() if name not in LIMITS}
@@ -130,7 +130,7 @@ def _rows(findings: Findings, kind: Limit) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
-def _ranges(fits: Sequence[Fit]) -> str:
+def _ranges(fits: Sequence[SeriesFit]) -> str:
     return "; ".join(dict.fromkeys(gpu_range(fit.law) for fit in fits if fit.law))
 
 
@@ -145,7 +145,7 @@ def _published_speedup(value: Published) -> str:
     return f"{number(value.value)}{high}"
 
 
-def _published(fit: Fit, quantity: str) -> Published | None:
+def _published(fit: SeriesFit, quantity: str) -> Published | None:
     """Return the published value of a fit's workload without caps and clocks."""
     workload = fit.group.get("workload")
     if not isinstance(workload, str):

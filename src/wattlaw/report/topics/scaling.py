@@ -7,7 +7,7 @@ import pandas as pd
 
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.fits import Fit
+from wattlaw.analysis.laws.fits import SeriesFit
 from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.formatting import (
     MISSING,
@@ -114,7 +114,7 @@ def breakpoints(findings: Findings) -> Table | None:
 
 def speedups(findings: Findings) -> Table | None:
     """Return speedup, efficiency and normalised energy relative to each reference count."""
-    rows = findings.relative
+    rows = findings.speedups
     columns = [
         text_column("series", "series"),
         number_column("N", "gpus"),
@@ -179,7 +179,7 @@ def breakpoint_sentences(findings: Findings) -> Iterator[str]:
         yield f"{others} other series have breakpoints: see the table of breakpoints."
 
 
-def _law(fit: Fit, noun: str) -> str:
+def _law(fit: SeriesFit, noun: str) -> str:
     law = fit.law
     if law is None:
         return ""
@@ -198,7 +198,7 @@ def _law(fit: Fit, noun: str) -> str:
     return sentence + "."
 
 
-def _fastest(findings: Findings, fit: Fit, noun: str) -> str:
+def _fastest(findings: Findings, fit: SeriesFit, noun: str) -> str:
     """Return the largest speedup of a fit's series."""
     table = relative_rows(findings, fit)
     if table.empty:
@@ -213,22 +213,22 @@ def _fastest(findings: Findings, fit: Fit, noun: str) -> str:
     )
 
 
-def series_label(fit: Fit) -> str:
+def series_label(fit: SeriesFit) -> str:
     """Return the name of a fit's series."""
     return group_label(fit.group) or "all runs"
 
 
-def _limit_count(fit: Fit) -> int:
+def _limit_count(fit: SeriesFit) -> int:
     return sum(known(fit.group.get(name)) for name in LIMITS)
 
 
-def main_fits(findings: Findings) -> list[Fit]:
+def main_fits(findings: Findings) -> list[SeriesFit]:
     """Return the fit to quote of each workload and hardware.
 
     It has no cap, no clock, and a data set of constant size. Of several series it is the one with
     the widest range of N, then with the most runs.
     """
-    chosen: dict[tuple[object, object], Fit] = {}
+    chosen: dict[tuple[object, object], SeriesFit] = {}
     for fit in findings.fits.rows:
         law = fit.law
         if law is None or any(known(fit.group.get(name)) for name in (*LIMITS, "fraction_per_gpu")):
@@ -252,10 +252,10 @@ def rows_of_group(rows: pd.DataFrame, group: dict[str, Any]) -> pd.DataFrame:
     return rows
 
 
-def relative_rows(findings: Findings, fit: Fit) -> pd.DataFrame:
+def relative_rows(findings: Findings, fit: SeriesFit) -> pd.DataFrame:
     """Return the speedups of a fit's series."""
     names = rows_of_group(findings.series, fit.group)["series"].unique()
-    return findings.relative[findings.relative["series"].isin(names)]
+    return findings.speedups[findings.speedups["series"].isin(names)]
 
 
 def gpu_range(law: PowerLaw) -> str:
@@ -263,7 +263,7 @@ def gpu_range(law: PowerLaw) -> str:
     return f"{number(law.x_min)} to {number(law.x_max)}"
 
 
-def _residual_warnings(fit: Fit) -> str:
+def _residual_warnings(fit: SeriesFit) -> str:
     text = fit.law.diagnostics.sentence.removeprefix("residuals: ") if fit.law else ""
     return MISSING if "nothing speaks against" in text or "too few runs" in text else text
 
@@ -272,14 +272,14 @@ def _parameters(curve: Any) -> str:
     return ", ".join(f"{name} {number(value)}" for name, value in curve.params.items())
 
 
-def _of_law(fit: Fit, law: str, column: str) -> Any:
+def _of_law(fit: SeriesFit, law: str, column: str) -> Any:
     if fit.selection is None:
         return None
     rows = fit.selection.table
     return next(iter(rows.loc[rows["law"] == law, column]), None)
 
 
-def _holdout_error(fit: Fit, law: str) -> str:
+def _holdout_error(fit: SeriesFit, law: str) -> str:
     error = _of_law(fit, law, "holdout_error")
     if not known(error):
         return MISSING

@@ -42,12 +42,12 @@ def energies(findings: Findings) -> Table | None:
     energies = findings.sites.energies
     if energies.empty:
         return None
-    labelled = with_labels(energies, findings.differing)
+    labelled = with_labels(energies, findings.varying_settings)
     rows = [_setting_row(runs) for _, runs in groups(labelled, [*SETTINGS, *ALIKE])]
     size, unit = choose_unit([row["site_energy_j"] for row in rows], JOULE_UNITS)
     sources = sorted(energies["site_energy_source"].dropna().unique())
     columns = [
-        *setting_columns(findings.differing),
+        *setting_columns(findings.varying_settings),
         number_column("runs", "n", 9),
         text_column("measured energy counts", "ours_is"),
         text_column("over", lambda row: SAME_TIME if row["same_time"] else WINDOWS),

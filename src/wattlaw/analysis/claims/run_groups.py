@@ -1,4 +1,4 @@
-"""Which runs a claim is tested on: a job is one workload in one form on one machine."""
+"""Which runs a claim is tested on: a group is one workload in one form on one machine."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import LIMITS, Limit, varied_alone, without_limits
+from wattlaw.analysis.caps.limits import LIMITS, Limit, varying_only, without_limits
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, groups
 from wattlaw.analysis.metrics import SETTINGS
@@ -24,7 +24,7 @@ _SERIES = [*_RUNS, "rule", "batch", "fraction_per_gpu", "series", "family"]
 
 
 @dataclass(frozen=True)
-class Job:
+class RunGroup:
     """Runs that differ in GPUs, batch, limits, data set and repeat alone."""
 
     workload: str
@@ -33,16 +33,18 @@ class Job:
     runs: pd.DataFrame  # analysis.metrics.run_metrics
     series: pd.DataFrame  # analysis.series.scaling_series
 
-    def unlimited(self, rule: str, *, grows: bool = False) -> Iterator[tuple[str, pd.DataFrame]]:
+    def unlimited_series(
+        self, rule: str, *, grows: bool = False
+    ) -> Iterator[tuple[str, pd.DataFrame]]:
         """Yield each series of a batch rule without limits (or with the highest), by its label."""
         rows = self.series[
             (self.series["rule"] == rule) & (self.series["fraction_per_gpu"].notna() == grows)
         ]
-        for label, one in without_limits(rows).groupby("series", sort=True):
-            yield self.told(str(label)), one
+        for label, rows_of_series in without_limits(rows).groupby("series", sort=True):
+            yield self.full_label(str(label)), rows_of_series
 
-    def main(self, rule: str) -> pd.DataFrame:
-        """Return the series that speaks for the job.
+    def main_series(self, rule: str) -> pd.DataFrame:
+        """Return the series that speaks for the group.
 
         Without limits (or with the highest), the batch rule as asked where there is one so, the
         largest data set; of those that with the most GPU counts, then the largest, then the most
@@ -51,65 +53,70 @@ class Job:
         Raises
         ------
         Refused
-            The job has no series of several GPU counts.
+            The group has no series of several GPU counts.
         """
         rows = without_limits(self.series[self.series["fraction_per_gpu"].isna()])
         as_asked = rows[rows["rule"] == rule]
-        found = [one for _, one in (as_asked if len(as_asked) else rows).groupby("series")]
-        if not found:
+        result = [
+            rows_of_series
+            for _, rows_of_series in (as_asked if len(as_asked) else rows).groupby("series")
+        ]
+        if not result:
             raise Refused("no series of several GPU counts: run the same setting on 3 or more")
-        best: pd.DataFrame = max(found, key=_telling)
+        best: pd.DataFrame = max(result, key=_coverage)
         return best
 
-    def family(self, rule: str, limit: Limit) -> pd.DataFrame:
+    def limit_series(self, rule: str, limit: Limit) -> pd.DataFrame:
         """Return the ``main`` series and those that differ from it in one limit alone."""
-        main = self.main(rule)
-        alike = self.series["family"] == main["family"].iloc[0]
-        rows = self.series[alike & (self.series["rule"] == main["rule"].iloc[0])]
-        return varied_alone(rows, limit).reset_index(drop=True)
+        main = self.main_series(rule)
+        in_family = self.series["family"] == main["family"].iloc[0]
+        rows = self.series[in_family & (self.series["rule"] == main["rule"].iloc[0])]
+        return varying_only(rows, limit).reset_index(drop=True)
 
-    def told(self, label: str) -> str:
+    def full_label(self, label: str) -> str:
         """Return a series' label with the workload in front."""
         return label if label.startswith(self.workload) else f"{self.workload}, {label}"
 
 
-def jobs(findings: Findings, *names: str) -> list[Job]:
+def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
     """Return the jobs of the findings; with ``names``, those whose workload is called like one."""
     runs = findings.runs[_RUNS]  # a frame of all columns is slow to take apart
     shown = runs.assign(
         **{name: runs[name].map(differing_options(runs[name])) for name in JSON_COLUMNS}
     )
-    telling = [name for name in _JOB if runs[name].nunique(dropna=False) > 1]
-    found = []
+    varying = [name for name in _JOB if runs[name].nunique(dropna=False) > 1]
+    result = []
     for group, rows in groups(runs, _JOB):
-        if names and not called_like(group["workload"], *names):
+        if names and not matches_name(group["workload"], *names):
             continue
-        told = {name: shown.loc[rows.index[0], name] for name in telling if name != "workload"}
-        label = group_label({"workload": group["workload"], **told})
+        varying_values = {
+            name: shown.loc[rows.index[0], name] for name in varying if name != "workload"
+        }
+        label = group_label({"workload": group["workload"], **varying_values})
         series = findings.series.loc[findings.series["run_id"].isin(rows["run_id"]), _SERIES]
-        found.append(Job(group["workload"], str(group["hardware"]), label, rows, series))
-    return found
+        result.append(RunGroup(group["workload"], str(group["hardware"]), label, rows, series))
+    return result
 
 
-def _telling(series: pd.DataFrame) -> tuple[float, ...]:
+def _coverage(series: pd.DataFrame) -> tuple[float, ...]:
     return (
         float(series["dataset_fraction"].iloc[0]), series["gpus"].nunique(),
         float(series["gpus"].max()), len(series),
     )  # fmt: skip
 
 
-def counted(rows: pd.DataFrame, *, energy: bool = False) -> str:
+def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
     """Return how many runs at which GPU counts, and what their energy is."""
     counts = sorted(int(count) for count in rows["gpus"].unique())
     gpus = "GPU" if counts == [1] else "GPUs"
     span = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
     made = " simulated" if (rows["launcher"] == "simulated").any() else ""
-    words = f"{len(rows)}{made} {'run' if len(rows) == 1 else 'runs'}, {span} {gpus}"
+    text = f"{len(rows)}{made} {'run' if len(rows) == 1 else 'runs'}, {span} {gpus}"
     kinds = sorted(rows["energy_is"].dropna().unique()) if energy else []
-    return f"{words}, energy of {'; '.join(kinds)}" if kinds else words
+    return f"{text}, energy of {'; '.join(kinds)}" if kinds else text
 
 
-def called_like(workload: str, *names: str) -> bool:
+def matches_name(workload: str, *names: str) -> bool:
     """Say whether one of the names is a word of a workload's, in any case.
 
     Words end where letters and digits do, or at a version (``inceptionv3``); ``resnet-50`` is

@@ -1,4 +1,4 @@
-"""Which runs advice may compare: one job, one kind of energy, measurements before simulations."""
+"""Select runs that can be compared: one job, one kind of energy, measured before simulated."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ SIMULATED = "simulated"
 
 
 @dataclass(frozen=True)
-class Job:
+class ComparableRuns:
     """Rows of ``run_metrics`` that compare, with one kind of energy or none."""
 
     rows: pd.DataFrame
@@ -25,7 +25,7 @@ class Job:
     warnings: tuple[str, ...]
 
 
-def job_of(table: pd.DataFrame, workload: str) -> Job:
+def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     """Return the runs of a workload that advice may compare.
 
     Measured runs before simulated ones; of several variants of the job (options, training loop,
@@ -40,24 +40,24 @@ def job_of(table: pd.DataFrame, workload: str) -> Job:
     """
     rows = table[table["workload"] == workload]
     if rows.empty:
-        there = sorted(str(name) for name in table["workload"].dropna().unique())
-        said = f"there are runs of: {', '.join(there)}" if there else "no run is done"
-        raise Refused(f"no done runs of workload {workload!r}; {said}")
+        workloads = sorted(str(name) for name in table["workload"].dropna().unique())
+        hint = f"there are runs of: {', '.join(workloads)}" if workloads else "no run is done"
+        raise Refused(f"no done runs of workload {workload!r}; {hint}")
     warnings: list[str] = []
     rows = _measured(rows, warnings)
     rows = _one_variant(rows, warnings)
     rows, energy_is = _one_energy(rows, warnings)
-    seen = rows[["sm_util_mean", "gpu_energy_per_epoch_j"]].notna().any(axis=None)
-    return Job(rows, energy_is, "GPU" if seen else "worker", tuple(warnings))
+    has_gpu_data = rows[["sm_util_mean", "gpu_energy_per_epoch_j"]].notna().any(axis=None)
+    return ComparableRuns(rows, energy_is, "GPU" if has_gpu_data else "worker", tuple(warnings))
 
 
 def _measured(rows: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
     simulated = rows["launcher"] == SIMULATED
     if simulated.all():
-        warnings.append("All times and energies are simulated: from models, not measured.")
+        warnings.append("All times and energies are simulated, not measured.")
         return rows
     if simulated.any():
-        warnings.append(f"{simulated.sum()} simulated runs are left out: measured ones count.")
+        warnings.append(f"{simulated.sum()} simulated runs are excluded; only measured runs count.")
     return rows[~simulated]
 
 
@@ -65,7 +65,9 @@ def _one_variant(rows: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
     variants = rows.groupby(list(_JOB), dropna=False).ngroup()
     if variants.nunique() < 2:
         if (share := rows["dataset_fraction"].iloc[0]) < 1:
-            warnings.append(f"All runs trained on {share:g} of the data set; so count the epochs.")
+            warnings.append(
+                f"All runs trained on {share:g} of the data set; epochs refer to that share."
+            )
         return rows
     ranked = pd.DataFrame(
         {
@@ -73,53 +75,55 @@ def _one_variant(rows: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
             "runs": variants.value_counts(),
         }
     ).sort_values(["share", "runs"], ascending=False, kind="stable")
-    kept: pd.DataFrame = rows[variants == ranked.index[0]]
+    kept_values: pd.DataFrame = rows[variants == ranked.index[0]]
     first = rows.groupby(variants)[list(_JOB)].first()
-    words = {
+    text = {
         name: first[name].map(differing_options(first[name]))
         if name != "dataset_fraction"
         else first[name]
         for name in _JOB
         if first[name].nunique(dropna=False) > 1
     }
-    told = [
-        group_label({name: values.loc[i] for name, values in words.items()}) or "defaults"
+    labels = [
+        group_label({name: values.loc[i] for name, values in text.items()}) or "defaults"
         for i in ranked.index
     ]
-    others = "; ".join(told[1:4]) + (f"; and {len(told) - 4} more" if len(told) > 4 else "")
+    others = "; ".join(labels[1:4]) + (f"; and {len(labels) - 4} more" if len(labels) > 4 else "")
     warnings.append(
-        f"The runs are of {len(told)} jobs, whose epochs do not compare. This is about: {told[0]}. "
-        f"Left out: {others}."
+        f"The runs are of {len(labels)} different jobs, whose epochs cannot be compared. This "
+        f"advice is for: {labels[0]}. Left out: {others}."
     )
-    return kept
+    return kept_values
 
 
 def _one_energy(rows: pd.DataFrame, warnings: list[str]) -> tuple[pd.DataFrame, str | None]:
-    told = rows[rows[ENERGY].notna() & rows["energy_is"].notna()]
-    if told.empty:
+    labels = rows[rows[ENERGY].notna() & rows["energy_is"].notna()]
+    if labels.empty:
         return rows.assign(**{ENERGY: float("nan")}), None
-    kinds = {str(words): _settings(one) for words, one in told.groupby("energy_is")}
-    fullest = sorted(kinds, key=lambda words: (-kinds[words], -words.count("+"), words))
+    kinds = {
+        str(text): _settings(rows_of_kind) for text, rows_of_kind in labels.groupby("energy_is")
+    }
+    fullest = sorted(kinds, key=lambda text: (-kinds[text], -text.count("+"), text))
     chosen = fullest[0]
     if len(fullest) > 1:
         warnings.append(
-            f"Energies count different things. Those compared: {chosen}. Left out of every "
-            f"comparison by energy: {'; '.join(fullest[1:])}."
+            f"Energies measure different things. Compared: {chosen}. Excluded from comparisons "
+            f"of energy: {'; '.join(fullest[1:])}."
         )
-    kept = rows[ENERGY].where(rows["energy_is"] == chosen)
-    for doubt, words in _DOUBTS.items():
-        if doubt in chosen:
-            warnings.append(words)
-    return rows.assign(**{ENERGY: kept}), chosen
+    kept_values = rows[ENERGY].where(rows["energy_is"] == chosen)
+    for marker, text in _ENERGY_WARNINGS.items():
+        if marker in chosen:
+            warnings.append(text)
+    return rows.assign(**{ENERGY: kept_values}), chosen
 
 
 def _settings(rows: pd.DataFrame) -> int:
     return len(rows[[name for name in SETTINGS if name in rows]].drop_duplicates())
 
 
-_DOUBTS = {
-    "estimated": "Energies are estimated from busy cores and assumed watts: not a measurement.",
-    "simulated": "Energies are simulated, from a model of a device: not a measurement.",
-    "suspect": "The energies' verdict is suspect; energy_reason in the store's epochs says why.",
-    "mixed": "Energies are of mixed source: windows differ in how they were measured.",
+_ENERGY_WARNINGS = {
+    "estimated": "Energies are estimated from CPU utilisation and an assumed power, not measured.",
+    "simulated": "Energies are simulated by a device model, not measured.",
+    "suspect": "The energies are marked suspect; see energy_reason in the store's epochs.",
+    "mixed": "Energies come from different sources: windows were measured in different ways.",
 }
