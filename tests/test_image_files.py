@@ -164,10 +164,10 @@ def test_made_images_have_many_sizes_as_imagenets_have(made: Path) -> None:
 
 def test_make_data_refuses_a_folder_with_something_in_it(made: Path, tmp_path: Path) -> None:
     before = sorted(made.rglob("*"))
-    with pytest.raises(BadInput, match="there is something there"):
+    with pytest.raises(BadInput, match="empty folder"):
         make_data(made, 8, seed=0)
     assert sorted(made.rglob("*")) == before
-    with pytest.raises(BadInput, match="integer >= 2"):
+    with pytest.raises(BadInput, match="whole number >= 2"):
         make_data(tmp_path / "new", 1, seed=0)
 
 

@@ -11,9 +11,9 @@ A small model for a machine without GPU is reached by ``hidden_size``, ``layers`
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from wattlaw.workloads.workload import Entry, Work, is_full_size
+from wattlaw.workloads.workload import Entry, WorkloadOptions, work_at_full_size
 
 #: WikiText-103 has so many words (Merity et al. 2016, arXiv 1609.07843, table 1); a block of 128
 #: tokens holds 126 of them between its two marks. An estimate from below, for words that are not
@@ -28,10 +28,8 @@ _OF_FILES = ("data", "tokenizer", "cache")
 _OF_SYNTHETIC = ("train_samples", "evaluation_samples")
 
 
-class Options(BaseModel):
-    """What can be chosen. Defaults are part of every run's identity."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+class Options(WorkloadOptions):
+    """Options of the workload."""
 
     source: Literal["synthetic", "text", "parquet"] = Field(
         default="synthetic", description="synthetic, text or parquet"
@@ -114,14 +112,6 @@ class Options(BaseModel):
         return self
 
 
-def _work(options: Options) -> Work | None:
-    """Return the work of an epoch at full size; files are taken to be all of WikiText-103."""
-    sizes = "hidden_size", "layers", "heads", "intermediate_size", "vocab_size", "sequence_length"
-    if not is_full_size(options, *sizes):
-        return None
-    return Work(options.train_samples, _FLOPS_PER_SAMPLE, options.evaluation_samples)
-
-
 BERT_BASE = Entry(
     name="bert-base",
     summary="BERT-base masked-language modelling on WikiText-103 (text, Parquet or synthetic)",
@@ -131,5 +121,13 @@ BERT_BASE = Entry(
     options=Options,
     factory="wattlaw.workloads.language.bert:Bert",
     make_data="wattlaw.workloads.language.make_data:make_data",
-    work=_work,
+    work=work_at_full_size(
+        _FLOPS_PER_SAMPLE,
+        "hidden_size",
+        "layers",
+        "heads",
+        "intermediate_size",
+        "vocab_size",
+        "sequence_length",
+    ),
 )

@@ -14,9 +14,9 @@ from torch.nn import functional
 from wattlaw.errors import NotAvailable
 from wattlaw.workloads.language import Options
 from wattlaw.workloads.language.synthetic import synthetic_blocks
-from wattlaw.workloads.schedules import Constant
+from wattlaw.workloads.schedules import ConstantRate
 from wattlaw.workloads.torchvision_import import import_torchvision
-from wattlaw.workloads.workload import Dataset, Schedule, means
+from wattlaw.workloads.workload import Dataset, means
 
 _POSITIONS = 512  # BERT has so many, however many are used: the parameters stay the same
 
@@ -41,7 +41,7 @@ class MaskedBert(nn.Module):
         return scores
 
 
-class Bert:
+class Bert(ConstantRate):
     """BERT trained on masked tokens with AdamW at a constant rate; judged by perplexity.
 
     Perplexity is that of the predicted tokens: e to the mean of their cross-entropies.
@@ -73,15 +73,6 @@ class Bert:
             {"params": [one for one in everything if one.dim() == 1], "weight_decay": 0.0},
         ]
         return torch.optim.AdamW(groups, lr=self._options.lr, fused=fused)
-
-    def schedule(
-        self,
-        optimizer: torch.optim.Optimizer,  # noqa: ARG002
-        global_batch: int,  # noqa: ARG002
-        epochs: int,  # noqa: ARG002
-    ) -> Schedule:
-        """Return a constant learning rate."""
-        return Constant()
 
     def training_data(self) -> Dataset:
         """Return the training blocks; reads and tokenises the text where there is one."""
