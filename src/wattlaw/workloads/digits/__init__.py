@@ -1,6 +1,6 @@
 """``digits-cnn``: a small convolutional net on scikit-learn's handwritten digits.
 
-Real data that is on every machine: 1,797 grey images of 8 x 8 pixels in 10 classes (UCI Optical
+Real data that ships with scikit-learn: 1,797 grey images of 8 x 8 pixels in 10 classes (UCI Optical
 Recognition of Handwritten Digits), split once into 1,437 for training and 360 for testing.
 """
 

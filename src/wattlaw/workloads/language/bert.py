@@ -25,8 +25,8 @@ class MaskedBert(nn.Module):
     """transformers' BERT for masked language modelling, with its head at predicted tokens only.
 
     The head is the costliest matrix of the model (hidden_size x vocab_size). Loss and gradients
-    do not depend on what it says elsewhere, so it is not asked. All sequences are full: without an
-    attention mask torch takes its fast attention kernels.
+    do not depend on other scores, so these are not computed. All sequences are full: without an
+    attention mask torch uses its fast attention kernels.
     """
 
     def __init__(self, options: Options) -> None:
@@ -42,7 +42,7 @@ class MaskedBert(nn.Module):
 
 
 class Bert(ConstantRate):
-    """BERT trained on masked tokens with AdamW at a constant rate; judged by perplexity.
+    """BERT trained on masked tokens with AdamW at a constant rate; the metric is perplexity.
 
     Perplexity is that of the predicted tokens: e to the mean of their cross-entropies.
     One and several ranks compute the same steps where ``dropout`` is 0; dropout is drawn by
@@ -64,13 +64,13 @@ class Bert(ConstantRate):
         fused: bool | None,
     ) -> torch.optim.Optimizer:
         """Return AdamW; as usual for BERT, biases and norms do not decay."""
-        everything = list(model.parameters())
+        parameters = list(model.parameters())
         groups = [
             {
-                "params": [one for one in everything if one.dim() > 1],
+                "params": [p for p in parameters if p.dim() > 1],
                 "weight_decay": self._options.weight_decay,
             },
-            {"params": [one for one in everything if one.dim() == 1], "weight_decay": 0.0},
+            {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
         ]
         return torch.optim.AdamW(groups, lr=self._options.lr, fused=fused)
 
@@ -106,10 +106,10 @@ class Bert(ConstantRate):
 
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return cross-entropy, perplexity and accuracy of predicted tokens."""
-        found = means(sums)
+        mean = means(sums)
         with np.errstate(over="ignore"):
-            perplexity = float(np.exp(found["loss"]))
-        return {"loss": found["loss"], "perplexity": perplexity, "accuracy": found["accuracy"]}
+            perplexity = float(np.exp(mean["loss"]))
+        return {"loss": mean["loss"], "perplexity": perplexity, "accuracy": mean["accuracy"]}
 
     @cached_property
     def _corpus(self) -> Any:
@@ -126,7 +126,7 @@ class Bert(ConstantRate):
 def _masked_lm(options: Options) -> Any:
     """Return transformers' model with random weights."""
     with contextlib.suppress(NotAvailable):
-        import_torchvision()  # transformers imports it if it is there, and stops if that fails
+        import_torchvision()  # transformers imports it where it is installed
     try:
         from transformers.models.bert.configuration_bert import BertConfig
         from transformers.models.bert.modeling_bert import BertForMaskedLM

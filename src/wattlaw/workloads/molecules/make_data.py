@@ -50,9 +50,9 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     torch.save(records, folder / "raw" / "qm9_v3.pt")
 
 
-def _parts(whole: torch.Tensor, sizes: list[int], dim: int = 0) -> list[torch.Tensor]:
+def _parts(tensor: torch.Tensor, sizes: list[int], dim: int = 0) -> list[torch.Tensor]:
     """Return views, which share what torch.save writes of them."""
-    return list(torch.split_with_sizes(whole, sizes, dim))
+    return list(torch.split_with_sizes(tensor, sizes, dim))
 
 
 def _bonds(z: torch.Tensor, pos: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:

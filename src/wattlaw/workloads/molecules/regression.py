@@ -106,10 +106,12 @@ class _OnQm9(ConstantRate, ABC, Generic[_Options]):
         train, evaluation = options.train_samples, options.evaluation_samples
         if options.data is None:
             pool = synthetic_molecules(min(train, _POOL), _POOL_SEED)
-            judged = synthetic_molecules(min(evaluation, _EVALUATION_POOL), _EVALUATION_POOL_SEED)
+            evaluation_pool = synthetic_molecules(
+                min(evaluation, _EVALUATION_POOL), _EVALUATION_POOL_SEED
+            )
             return (
                 _Samples(pool, np.arange(len(pool)), train),
-                _Samples(judged, np.arange(len(judged)), evaluation),
+                _Samples(evaluation_pool, np.arange(len(evaluation_pool)), evaluation),
             )
         data = Path(options.data)
         molecules = qm9.read(data)
