@@ -328,7 +328,7 @@ def test_the_real_command_says_the_same_and_writes_nothing(command, name, tmp_pa
         ({"workloads": [{"name": "digits-cnn", "options": {"a\nb": 1}}]}, "unknown key"),
         (
             {"workloads": [{"command": ["no-such-program", "train.py"]}]},
-            "workloads[0].command: given 'no-such-program'; allowed: a program that is there",
+            "workloads[0].command: given 'no-such-program'; allowed: an installed program",
         ),
         ({"launch": {"kind": "telepathy"}}, "launch.kind: given 'telepathy'; allowed: local"),
         (
