@@ -219,7 +219,7 @@ def test_an_energy_that_was_not_measured_gives_no_power(source: str) -> None:
         ({"precision": "bf16"}, "given bf16; allowed on NVIDIA V100"),
         ({"power_limit_w": 300.0}, "power_limit_w: given 300; allowed"),
         ({"options": '{"command": ["python"]}'}, "a command has no profile"),
-        ({"options": '{"image_size": 160}'}, "no profile are stored"),
+        ({"options": '{"image_size": 160}'}, "no profile is stored"),
     ],
 )
 def test_what_cannot_be_used_is_left_out_and_named(changes: dict[str, Any], why: str) -> None:

@@ -255,7 +255,7 @@ def test_a_program_that_is_not_there_is_told_before_anything_starts(write_study,
     path = write_study(workloads=[{"command": ["no-such-program", "train.py"]}])
     assert main(["run", str(path), "--store", str(tmp_path / "store")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("command: given 'no-such-program'; allowed: a program that is there")
+    assert line.endswith("command: given 'no-such-program'; allowed: an installed program")
     assert not (tmp_path / "store").exists()
 
 

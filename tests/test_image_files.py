@@ -103,7 +103,7 @@ def test_labels_are_those_of_the_class_folders(made: Path) -> None:
     data = read(made, "folder")
     for index in range(len(data)):
         _, labels = data.batch(np.array([index]), np.zeros(1, np.uint64))
-        assert f"class{labels.item()}" in data.files.place(index)
+        assert f"class{labels.item()}" in data.files.location(index)
 
 
 def test_evaluation_takes_the_middle_of_the_resized_image(own: Path) -> None:
@@ -112,7 +112,7 @@ def test_evaluation_takes_the_middle_of_the_resized_image(own: Path) -> None:
     pixels[:, 50:150, 0] = 200  # the middle is red
     Image.fromarray(pixels).save(path)
     data = read(own, "folder", training=False)
-    index = next(i for i in range(len(data)) if data.files.place(i) == str(path))
+    index = next(i for i in range(len(data)) if data.files.location(i) == str(path))
     images, _ = data.batch(np.array([index]), np.zeros(1, np.uint64))
     assert (images[0, 0] == 200).all()
     assert (images[0, 1:] == 0).all()
@@ -164,10 +164,10 @@ def test_made_images_have_many_sizes_as_imagenets_have(made: Path) -> None:
 
 def test_make_data_refuses_a_folder_with_something_in_it(made: Path, tmp_path: Path) -> None:
     before = sorted(made.rglob("*"))
-    with pytest.raises(BadInput, match="there is something there"):
+    with pytest.raises(BadInput, match="empty folder"):
         make_data(made, 8, seed=0)
     assert sorted(made.rglob("*")) == before
-    with pytest.raises(BadInput, match="integer >= 2"):
+    with pytest.raises(BadInput, match="whole number >= 2"):
         make_data(tmp_path / "new", 1, seed=0)
 
 
@@ -226,7 +226,7 @@ def test_a_pipe_in_place_of_an_image_is_refused_without_waiting(own: Path) -> No
     path = own / "train" / "class7" / "0000007.jpg"
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(BadInput, match=f"{path}: is not a regular file"):
+    with pytest.raises(BadInput, match=f"{path}: cannot be read: not a regular file"):
         everything(read(own, "folder"))
 
 

@@ -364,8 +364,11 @@ def test_two_ranks_evaluate_every_block_once_and_mask_it_as_one_rank_does(made):
 def test_loader_processes_bring_the_same_batches(made):
     data = on(made).training_data()
     here, there = (
-        [batch.data for batch in Loader(data, Shard(0, 1, 8, seed=9), feed, training=True).epoch(0)]
-        for feed in (LoaderOptions(0), LoaderOptions(2))
+        [
+            batch.data
+            for batch in Loader(data, Shard(0, 1, 8, seed=9), options, training=True).epoch(0)
+        ]
+        for options in (LoaderOptions(0), LoaderOptions(2))
     )
     assert len(here) == len(there)
     for one, other in zip(here, there, strict=True):
@@ -466,7 +469,7 @@ def test_made_text_looks_like_wikitext(made):
 
 
 def test_made_data_fill_no_folder_that_has_something_in_it(made, tmp_path):
-    with pytest.raises(BadInput, match="has something in it"):
+    with pytest.raises(BadInput, match="empty folder"):
         make_data(made, size=4, seed=0)
     with pytest.raises(BadInput, match="size: given 0"):
         make_data(tmp_path / "new", size=0, seed=0)

@@ -228,7 +228,7 @@ def test_made_files_depend_on_the_seed_alone(tmp_path):
 
 
 def test_data_are_not_made_over_others(data):
-    with pytest.raises(BadInput, match="there is something there"):
+    with pytest.raises(BadInput, match="empty folder"):
         make_data(data, 4, 0)
 
 

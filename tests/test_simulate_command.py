@@ -131,7 +131,7 @@ def test_settings_that_cannot_be_are_named_and_the_others_kept(capsys):
         (("--workload", "abacus"), "abacus"),
         (("--options", "{"), '--options: "{" is not valid; expected a JSON object'),
         (("--options", '{"depth": 3}'), "resnet50.options.depth: unknown key; allowed"),
-        (("--options", '{"image_size": 160}'), "no profile are stored for these options"),
+        (("--options", '{"image_size": 160}'), "no profile is stored for these options"),
         (("--profile", "nowhere.json"), "nowhere.json: cannot be read"),
         (("--target-epochs", "60"), "--target-epochs and --critical-batch"),
         (("--calibration", "nowhere.json"), "nowhere.json: cannot be read"),

@@ -175,7 +175,7 @@ def spec_of(workload=DIGITS, **setting):
         (spec_of(), None),
         (spec_of(power_limit_w=100.0, clock_limit_mhz=735.0), None),
         (spec_of(WorkloadSpec(name="own", command=("python", "x.py"))), "command cannot be sim"),
-        (spec_of(WorkloadSpec(name="digits-cnn", options={"width": 512})), "no profile are stored"),
+        (spec_of(WorkloadSpec(name="digits-cnn", options={"width": 512})), "no profile is stored"),
         (spec_of(precision="bf16"), "does not have bf16"),
         (spec_of(power_limit_w=300.0), "a power limit of 300 W is outside 100 to 250 W"),
         (spec_of(power_limit_w=50.0), "a power limit of 50 W is outside"),

@@ -119,7 +119,7 @@ def test_a_shard_that_breaks_off_is_refused(payloads: list[bytes], draw: st.Data
         shard = Path(folder) / "train-0"
         shard.write_bytes(good[:end])
         broken = sum(each <= end for each in ends)
-        with pytest.raises(BadInput, match=f"train-0: record {broken}: the file breaks off"):
+        with pytest.raises(BadInput, match=f"train-0: record {broken}: the file ends within it"):
             bounds(shard)
 
 
@@ -173,7 +173,7 @@ def test_an_index_that_cuts_a_shard_elsewhere_is_refused(write: Callable[..., Pa
 def test_a_truncated_shard_is_named_with_its_record(data: Path) -> None:
     shard = data / "train-00001-of-00002"
     os.truncate(shard, shard.stat().st_size - 10)
-    with pytest.raises(BadInput, match=f"{shard}: record 5: the file breaks off"):
+    with pytest.raises(BadInput, match=f"{shard}: record 5: the file ends within it"):
         shards_of(data)
 
 
@@ -181,7 +181,7 @@ def test_a_shard_that_is_cut_while_it_is_read_is_named(data: Path) -> None:
     shards = shards_of(data)
     shard = data / "train-00001-of-00002"
     os.truncate(shard, 100)
-    with pytest.raises(BadInput, match=f"{shard}: record 0: the file breaks off"):
+    with pytest.raises(BadInput, match=f"{shard}: record 0: the file ends within it"):
         shards.read(6)
 
 

@@ -209,9 +209,9 @@ def test_made_data_come_from_their_seed(made, tmp_path):
 
 
 def test_made_data_go_only_into_an_empty_folder(made, tmp_path):
-    with pytest.raises(BadInput, match="has something in it"):
+    with pytest.raises(BadInput, match="empty folder"):
         make_data(made, size=10, seed=0)
-    with pytest.raises(BadInput, match="at least 4"):
+    with pytest.raises(BadInput, match="whole number >= 4"):
         make_data(tmp_path / "few", size=3, seed=0)
     make_data(tmp_path, size=4, seed=0)
     assert len(workload(tmp_path, stage="finetune").evaluation_data()) == 2

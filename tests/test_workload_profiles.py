@@ -307,7 +307,7 @@ def test_the_input_of_own_files_is_a_share_of_what_lies_in_their_folder(tmp_path
     workload = catalogue.build(spec)
     found = measure_input(spec, workload, workload.training_data())
     assert found.stored_bytes_per_sample == files / (8 + 2)
-    assert found.words == "10 files of 10 samples"
+    assert found.method == "10 files of 10 samples"
 
 
 def test_counting_digits_anew_gives_the_stored_file(digits):

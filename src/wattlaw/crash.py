@@ -11,40 +11,41 @@ from wattlaw.errors import one_line
 from wattlaw.terminal import escape_invisible, escaped_output
 
 EXIT_CODE = 70
-#: What a shell says of a command that Ctrl-C ended.
+#: The exit code of a command that Ctrl-C ended.
 INTERRUPTED = 130
-#: Set to anything, the traceback is printed too.
+#: If this environment variable is set, the traceback is printed too.
 TRACEBACK = "WATTLAW_TRACEBACK"
 _PREFIX = "wattlaw-crash-"
-_MOST_CHARS = 200_000
-_MOST_SHOWN = 200
-#: Reports that stay in the state folder, and lines of threads that a process prints.
-_MOST_KEPT, _MOST_LINES = 20, 5
+_MAX_FILE_CHARACTERS = 200_000
+_MAX_LINE_CHARACTERS = 200
+_MAX_FILES = 20  # in the state folder
+_MAX_THREAD_REPORTS = 5  # lines that a process prints about its threads
 
 
 def report(error: BaseException) -> str:
-    """Save what is known of an unexpected exception; return the line for the user.
+    """Save a report of an unexpected exception; return the line for the user.
 
-    The file has the command line, versions, platform and the traceback, and no environment
-    variables. Only the user can read it.
+    The file has the command line, versions, platform and traceback, but no environment variables.
+    Only the user can read it.
     """
     try:
         import traceback
 
-        told = "".join(traceback.format_exception(error))
-        if len(told) > _MOST_CHARS:
-            told = f"{told[: _MOST_CHARS // 2]}\n[...]\n{told[-_MOST_CHARS // 2 :]}"
-        what = one_line(error)[:_MOST_SHOWN]
-    except Exception:  # an exception whose text cannot be made, or no memory for it
-        told = what = type(error).__name__
+        trace = "".join(traceback.format_exception(error))
+        if len(trace) > _MAX_FILE_CHARACTERS:
+            half = _MAX_FILE_CHARACTERS // 2
+            trace = f"{trace[:half]}\n[...]\n{trace[-half:]}"
+        summary = one_line(error)[:_MAX_LINE_CHARACTERS]
+    except Exception:  # an exception without a valid text, or no memory
+        trace = summary = type(error).__name__
     if os.environ.get(TRACEBACK):
         with contextlib.suppress(OSError):
-            print(told, file=sys.stderr)
+            print(trace, file=sys.stderr)
     try:
-        where = _saved(told)
-    except Exception as trouble:
-        where = f"its traceback cannot be saved ({type(trouble).__name__})"
-    return f"unexpected error ({what}); {where}"
+        instruction = _save(trace)
+    except Exception as failure:
+        instruction = f"its traceback cannot be saved ({type(failure).__name__})"
+    return f"unexpected error ({summary}); {instruction}"
 
 
 def print_report(error: BaseException) -> None:
@@ -55,7 +56,7 @@ def print_report(error: BaseException) -> None:
 
 
 def run(main: Callable[[], int | None]) -> int:
-    """Run the main function of a process of ours; an unexpected exception is one line."""
+    """Run the main function of a wattlaw process; report an unexpected exception in one line."""
     with escaped_output(), reported_in_threads():
         try:
             return main() or 0
@@ -72,25 +73,25 @@ def run(main: Callable[[], int | None]) -> int:
 def reported_in_threads() -> Iterator[list[BaseException]]:
     """Report exceptions that end a thread, or that Python ignores, in one line each.
 
-    Gives the list of those that ended a thread.
+    Yields the list of exceptions that ended a thread.
     """
     crashes: list[BaseException] = []
     lines = 0
 
-    def reported(error: BaseException) -> None:
+    def report_limited(error: BaseException) -> None:
         nonlocal lines
         lines += 1
-        if lines <= _MOST_LINES:
+        if lines <= _MAX_THREAD_REPORTS:
             print_report(error)
 
-    def in_thread(found: threading.ExceptHookArgs) -> None:
-        if found.exc_value is not None and found.exc_type is not SystemExit:
-            crashes.append(found.exc_value)
-            reported(found.exc_value)
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_value is not None and args.exc_type is not SystemExit:
+            crashes.append(args.exc_value)
+            report_limited(args.exc_value)
 
-    def ignored(found: "sys.UnraisableHookArgs") -> None:
-        if found.exc_value is not None:
-            reported(found.exc_value)
+    def ignored(args: "sys.UnraisableHookArgs") -> None:
+        if args.exc_value is not None:
+            report_limited(args.exc_value)
 
     before = threading.excepthook, sys.unraisablehook
     threading.excepthook, sys.unraisablehook = in_thread, ignored
@@ -100,8 +101,8 @@ def reported_in_threads() -> Iterator[list[BaseException]]:
         threading.excepthook, sys.unraisablehook = before
 
 
-def _saved(told: str) -> str:
-    """Write the file and say where it is."""
+def _save(trace: str) -> str:
+    """Write the file; return the instruction for the user."""
     import platform
     import shlex
     import tempfile
@@ -111,7 +112,7 @@ def _saved(told: str) -> str:
     text = (
         f"command: {shlex.join(sys.argv)}\n"
         f"wattlaw: {version}\npython: {sys.version}\nplatform: {platform.platform()}\n"
-        f"time: {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n\n{told}"
+        f"time: {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n\n{trace}"
     )
     content = escape_invisible(text).encode("utf-8")
     for folder in (_state_folder, lambda: Path(tempfile.gettempdir())):
@@ -132,10 +133,10 @@ def _saved(told: str) -> str:
 
 def _state_folder() -> Path:
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
-    if not base.is_absolute():  # unset, or to be ignored (XDG Base Directory Specification)
+    if not base.is_absolute():  # the XDG Base Directory Specification ignores relative paths
         base = Path.home() / ".local" / "state"
     folder = base / "wattlaw"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for old in sorted(folder.glob(f"{_PREFIX}*"))[: 1 - _MOST_KEPT]:
+    for old in sorted(folder.glob(f"{_PREFIX}*"))[: 1 - _MAX_FILES]:
         old.unlink(missing_ok=True)
     return folder

@@ -1,52 +1,53 @@
-"""Keep the working folder out of the import path of wattlaw's own processes.
+"""Keep the working folder out of the import path of wattlaw's processes.
 
-They may run as root, and a ``random.py`` that lies beside a study is not meant for them. A user's
-own command keeps the rules of the environment that the user gave.
+They may run as root, and must not import a ``random.py`` next to a study. A user's command keeps
+the user's environment.
 
-This module imports nothing that Python has not imported already: until ``isolate`` has run, an
-import may find a file of the working folder.
+This module imports only what Python has already imported: before ``isolate`` has run, an import may
+load a file of the working folder.
 """
 
 import os
 import sys
 
-#: As the value of PYTHONSAFEPATH it marks the environment of wattlaw's own processes.
-_OWN = "wattlaw"
+#: The value of PYTHONSAFEPATH in the environment of wattlaw's processes.
+_MARK = "wattlaw"
 _CHANGED = ("PYTHONPATH", "PYTHONSAFEPATH")
 _SAVED = "WATTLAW_USER_"
 
 
-def isolated_python(*words: str, python: str = sys.executable) -> list[str]:
-    """Return the command line of one of wattlaw's own Python processes.
+def isolated_python(*arguments: str, python: str = sys.executable) -> list[str]:
+    """Return the command line of a Python process of wattlaw.
 
     Parameters
     ----------
-    words
-        What follows the interpreter's options: ``-m MODULE`` or ``-c CODE``, and arguments.
+    arguments
+        The arguments after the interpreter's options: ``-m MODULE`` or ``-c CODE`` and others.
     python
         The interpreter.
     """
-    return [python, "-I" if sys.flags.isolated else "-P", *words]
+    return [python, "-I" if sys.flags.isolated else "-P", *arguments]
 
 
 def isolated_environment() -> dict[str, str]:
-    """Return the environment for wattlaw's own processes, made of that of this process.
+    """Return the environment for wattlaw's processes, based on that of this process.
 
-    PYTHONSAFEPATH holds for what they start in turn, also through other libraries. PYTHONPATH
-    keeps its absolute entries: an empty or relative one means the working folder, or a part of it.
+    PYTHONSAFEPATH also applies to the processes that they start, through other libraries too.
+    PYTHONPATH keeps its absolute entries: an empty or relative entry is in the working folder.
     """
-    own = dict(os.environ)
-    if own.get("PYTHONSAFEPATH") != _OWN:
-        own = {_SAVED + name: own[name] for name in _CHANGED if name in own} | own
-    own["PYTHONSAFEPATH"] = _OWN
-    kept = [entry for entry in _entries(own.pop("PYTHONPATH", "")) if entry.startswith("/")]
-    return own | ({"PYTHONPATH": os.pathsep.join(kept)} if kept else {})
+    isolated = dict(os.environ)
+    if isolated.get("PYTHONSAFEPATH") != _MARK:
+        saved = {_SAVED + name: isolated[name] for name in _CHANGED if name in isolated}
+        isolated = saved | isolated
+    isolated["PYTHONSAFEPATH"] = _MARK
+    kept = [entry for entry in _entries(isolated.pop("PYTHONPATH", "")) if entry.startswith("/")]
+    return isolated | ({"PYTHONPATH": os.pathsep.join(kept)} if kept else {})
 
 
 def user_environment() -> dict[str, str]:
-    """Return the environment for a user's own command: this one, with what the user gave."""
+    """Return the environment for a user's command: that of this process with the user's values."""
     user = dict(os.environ)
-    if user.get("PYTHONSAFEPATH") == _OWN:
+    if user.get("PYTHONSAFEPATH") == _MARK:
         for name in _CHANGED:
             user.pop(name, None)
             if _SAVED + name in user:
@@ -55,16 +56,16 @@ def user_environment() -> dict[str, str]:
 
 
 def isolate() -> None:
-    """Make this process one of wattlaw's own; more than once is harmless.
+    """Isolate this process; a second call has no effect.
 
-    From here on it imports nothing from the working folder, nor does what it starts, unless it is
-    started with ``user_environment``.
+    This process and the processes that it starts then import nothing from the working folder,
+    except those that are started with ``user_environment``.
     """
-    if os.environ.get("PYTHONSAFEPATH") == _OWN:
+    if os.environ.get("PYTHONSAFEPATH") == _MARK:
         return
     try:
         here = os.getcwd()  # noqa: PTH109 - pathlib may not be imported yet
-    except OSError:  # it was removed, and nothing can be imported from it
+    except OSError:  # a folder that was removed
         here = ""
     if not sys.flags.safe_path and sys.path[:1] in ([here], [""]):
         del sys.path[0]  # ``python -m wattlaw`` put it there
@@ -72,10 +73,10 @@ def isolate() -> None:
     relative = {os.path.normpath(os.path.join(here, entry)) for entry in entries}  # noqa: PTH118
     relative -= {os.path.normpath(entry) for entry in entries if entry.startswith("/")}
     sys.path[:] = [entry for entry in sys.path if entry not in relative]
-    own = isolated_environment()
-    if "PYTHONPATH" not in own:
+    isolated = isolated_environment()
+    if "PYTHONPATH" not in isolated:
         os.environ.pop("PYTHONPATH", None)
-    os.environ.update(own)
+    os.environ.update(isolated)
 
 
 def _entries(path: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What this machine is: its processor, its cores, the versions of its software."""
+"""The machine: its processor, its cores and the versions of its software."""
 
 import os
 import platform
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def hardware() -> str:
-    """Return the processor and its cores, the label of a run without GPUs."""
+    """Return processor and cores, the hardware label of a run without GPUs."""
     return f"{processor()}, {os.cpu_count()} cores"
 
 
 def processor() -> str:
-    """Return the model of the processor, as far as the system tells it."""
+    """Return the model of the processor, as far as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -23,7 +23,7 @@ def processor() -> str:
 
 
 def software(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of Python, the system, and those of the packages that are installed."""
+    """Return the versions of Python, the system, and the installed ones of some packages."""
     versions = {"python": platform.python_version(), "system": platform.platform()}
     for package in packages:
         try:

@@ -1,4 +1,4 @@
-"""Processes that must not outlive the one that started them."""
+"""Process trees: their members, their end, and the end of a child with its parent."""
 
 import contextlib
 import ctypes
@@ -14,14 +14,14 @@ from pathlib import Path
 import psutil
 
 _PR_SET_PDEATHSIG = 1
-_TELLS_CHILDREN = Path("/proc/thread-self/children").exists()
+_LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Arrange for SIGKILL to this process as soon as its parent is gone.
+    """Have this process killed (SIGKILL) when its parent ends.
 
     On Linux the kernel does it (``prctl(PR_SET_PDEATHSIG)``, see prctl(2)); elsewhere a thread
-    looks once a second. A parent that died before the call is noticed too.
+    checks once a second. A parent that ended before the call is noticed too.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -39,10 +39,10 @@ def _watch_parent(parent_pid: int) -> None:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Look for no garbage while a program gets ready, and never among what it has then.
+    """Pause the garbage collector while a program starts, then exempt what exists from it.
 
-    What an import makes stays. To look through it again and again takes a part of the time of a
-    rank's imports, of each full collection during training, and of the end.
+    Objects of imports are permanent. Scanning them would slow down a rank's imports, each full
+    collection during training, and the exit.
     """
     gc.disable()
     try:
@@ -53,7 +53,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def cores() -> int:
-    """Return how many processor cores this process may use."""
+    """Return the number of processor cores that this process may use."""
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -62,25 +62,25 @@ def cores() -> int:
 def descendants(root_pid: int) -> list[int]:
     """Return the pids of a process and its living descendants; empty when it is gone.
 
-    Linux tells the children of each thread (proc(5), ``children``), which costs as much as the
-    tree is big; psutil goes through all processes of the machine.
+    Linux lists the children of each thread (proc(5), ``children``), so that the cost is that of the
+    tree; psutil scans all processes of the machine.
     """
-    if not _TELLS_CHILDREN:
+    if not _LISTS_CHILDREN:
         return [process.pid for process in process_tree(root_pid)]
-    found, unseen = [], [root_pid]
+    pids, unseen = [], [root_pid]
     while unseen:
         pid = unseen.pop()
         try:
             threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - quicker
         except OSError:
             continue
-        found.append(pid)
+        pids.append(pid)
         for thread in threads:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
                 path = f"/proc/{pid}/task/{thread}/children"
                 with open(path, "rb") as file:  # noqa: PTH123 - quicker
                     unseen += map(int, file.read().split())
-    return found
+    return pids
 
 
 def process_tree(root_pid: int) -> list[psutil.Process]:
@@ -93,7 +93,7 @@ def process_tree(root_pid: int) -> list[psutil.Process]:
 
 
 def terminate(processes: Iterable[psutil.Process], grace_s: float) -> None:
-    """Ask processes to end (SIGTERM), and after ``grace_s`` seconds make them (SIGKILL).
+    """Send processes SIGTERM, and after ``grace_s`` seconds SIGKILL.
 
     psutil identifies a process by pid and creation time, so a reused pid is never hit.
     """

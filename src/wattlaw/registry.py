@@ -1,4 +1,4 @@
-"""Plug-ins by entry point: how workloads, devices and launchers of any package are found."""
+"""Plug-ins: workloads, devices and launchers that packages register as entry points."""
 
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
@@ -9,24 +9,24 @@ from wattlaw.errors import BadInput, NotAvailable, one_line
 
 @cache
 def _points(group: str) -> EntryPoints:
-    """Return the entry points of a group; looking for them takes some 10 ms."""
+    """Return the entry points of a group; the search takes some 10 ms."""
     return entry_points(group=group)
 
 
 def names(group: str) -> list[str]:
-    """Return the sorted names registered under an entry-point group, importing none of them."""
+    """Return the sorted names of an entry-point group, without importing them."""
     return sorted({point.name for point in _points(group)})
 
 
 def load(group: str, name: str) -> Any:
-    """Import and return what is registered as ``name``.
+    """Import and return the object that is registered as ``name``.
 
     Raises
     ------
     BadInput
-        No such name; the message lists those there are.
+        The name is not registered; the text lists the registered names.
     NotAvailable
-        It is registered, but importing it fails; the message says why.
+        Its import fails; the text says why.
     """
     for point in _points(group).select(name=name):
         try:

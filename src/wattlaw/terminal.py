@@ -1,7 +1,7 @@
 """Standard output and standard error: text from data cannot control the terminal.
 
 ``escaped_output`` replaces both streams, so every ``print``, log line and warning is escaped in one
-place. ``wattlaw.cli.common.console`` escapes what it lays out itself and adds colours after that.
+place. ``wattlaw.cli.common.console`` escapes text itself before it adds colours.
 """
 
 import contextlib
@@ -35,21 +35,21 @@ def escape_invisible(text: str, replacement: str | None = None) -> str:
     a\x1b[31mb\u202e
     """
 
-    def of(found: re.Match[str]) -> str:
-        char = found[0]
+    def escape(match: re.Match[str]) -> str:
+        char = match[0]
         is_shown = char.isprintable() or unicodedata.category(char) == "Zs"
         if is_shown and not _IGNORABLE.match(char):
             return char
         return ascii(char)[1:-1] if replacement is None else replacement
 
-    return _NOT_ASCII.sub(of, text)
+    return _NOT_ASCII.sub(escape, text)
 
 
 class OutputStream(io.TextIOBase):
-    """A text stream that escapes what it is given; errors of writing name it.
+    """A text stream that escapes its text; write errors have the name of the stream.
 
-    It has no ``buffer``: nothing gets past the escaping by accident. ``unescaped`` is the same
-    stream for text that is safe already.
+    It has no ``buffer``, so that nothing is written unescaped by accident. ``unescaped`` is the
+    same stream for text that is already safe.
     """
 
     def __init__(self, stream: TextIO, name: str, *, escapes: bool = True) -> None:
@@ -67,7 +67,7 @@ class OutputStream(io.TextIOBase):
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """How the stream below treats what it cannot encode."""
+        """The error handler of the stream below."""
         return self._stream.errors
 
     def write(self, text: str) -> int:
@@ -106,8 +106,8 @@ class OutputStream(io.TextIOBase):
 def escaped_output() -> Iterator[None]:
     """Escape what is written to ``sys.stdout`` and ``sys.stderr`` in this block.
 
-    A character that the terminal's encoding lacks is printed as its escape. A stream that was
-    closed when the process started takes everything and keeps nothing.
+    A character that the terminal's encoding lacks is printed as its escape. Text for a stream that
+    was closed when the process started is discarded.
     """
     before = sys.stdout, sys.stderr
     if None in before:
@@ -129,7 +129,7 @@ def _escaping(stream: TextIO | None, name: str) -> OutputStream:
 
 
 def _open_closed_descriptors() -> None:
-    """Open the null device as 0, 1 and 2 where they are closed, so that no other file is."""
+    """Open the null device for each closed descriptor of 0, 1 and 2, so that no file gets it."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -138,12 +138,12 @@ def _open_closed_descriptors() -> None:
 
 
 def flush_output() -> None:
-    """Flush both streams; what cannot be written is dropped, so that the exit stays silent.
+    """Flush both streams and discard what cannot be written, so that the exit is silent.
 
     Raises
     ------
     OSError
-        Standard output cannot be written; the error names it.
+        Standard output cannot be written. The error names it.
     """
     failed: OSError | None = None
     for stream in (sys.stderr, sys.stdout):
@@ -152,9 +152,9 @@ def flush_output() -> None:
         except OSError as error:
             failed = error if stream is sys.stdout else failed
             with contextlib.suppress(OSError):  # the interpreter flushes again when it ends
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, stream.fileno())
-                os.close(nowhere)
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream.fileno())
+                os.close(null)
                 stream.flush()
     if failed is not None:
         raise failed

@@ -1,4 +1,4 @@
-"""Text of the user's for messages: quoted, shortened, joined, on one line."""
+"""Text from users and data for messages: quoted, shortened, joined, on one line."""
 
 import json
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ _MOST_NAMES = 50
 
 
 def quote(value: object, most: int = 60) -> str:
-    """Return a value of the user's for a message: as JSON, printable, and cut after ``most``."""
+    """Return a user's value for a message: as JSON, printable, and cut after ``most``."""
     length = len(value) if isinstance(value, str | bytes) else 0
     if isinstance(value, str | bytes):
         value = value[: most + 1]
     try:
         text = json.dumps(value, default=str, ensure_ascii=False, skipkeys=True)
-    except (ValueError, TypeError, RecursionError):  # a number without end, or a deep nest
+    except (ValueError, TypeError, RecursionError):  # a number of too many digits, or deep nesting
         text = f"a value of type {type(value).__name__}"
     return shorten(text, most) + (f" ({length:,} characters)" if length > most else "")
 
@@ -32,5 +32,5 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def collapse_whitespace(text: str) -> str:
-    """Return text on one line: line breaks in data must not look like lines of ours."""
+    """Return text on one line: line breaks in data must not look like lines of wattlaw."""
     return " ".join(text.split())

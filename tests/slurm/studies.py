@@ -99,7 +99,7 @@ class Desk:
         (found,) = self.records()
         return found
 
-    def comparable_runs(self, record: RunRecord) -> str:
+    def job_of(self, record: RunRecord) -> str:
         """Return the id of a run's job, once it is known."""
         known = lambda: next(  # noqa: E731
             (one.site.job_id for one in self.records() if one.run_id == record.run_id and one.site),

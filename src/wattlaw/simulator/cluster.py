@@ -65,7 +65,7 @@ class Gpu(Described):
 
     peak_tflops: dict[Precision, Amount] = Field(
         min_length=1,
-        description="a mapping of fp32, tf32, bf16, fp16 (those that it supports) to dense peaks in "
+        description="a mapping of precisions (fp32, tf32, bf16, fp16) to dense peaks in "
         "TFLOP/s at max_clock_mhz",
     )
     memory_gb: Amount = _amount("10^9 bytes, as the vendor names the board")

@@ -1,1 +1,1 @@
-"""What is trained."""
+"""Workloads: models with their data and training recipes."""

@@ -1,4 +1,4 @@
-"""Which samples a step takes, and which of them a rank gets."""
+"""Assigns samples to steps and ranks."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Part(NamedTuple):
-    """A rank's samples of one step, or a piece of them, and how many the step has in all."""
+    """The samples of a rank in one step, or of a micro-batch, and the size of the step."""
 
     indices: Indices
     global_size: int
@@ -21,14 +21,13 @@ class Part(NamedTuple):
 
 
 def training_parts(samples: int, shard: Shard, epoch: int, from_step: int = 0) -> Iterator[Part]:
-    """Yield a rank's parts of the steps of one training epoch, from one of them on.
+    """Yield a rank's parts of the steps of one training epoch, beginning at ``from_step``.
 
-    The order depends on seed and epoch only, and a step takes the next ``global_batch``
-    samples whatever the number of ranks: so one and several ranks train on the same steps.
-    The last step takes what is left, split as evenly as it goes; it is dropped only when it
-    has fewer samples than there are ranks. ``fraction`` keeps the first part of an order that
-    depends on the seed only, so that every epoch has the same samples. With ``micro_batches`` a
-    rank's part comes in so many pieces, or one per sample where it has fewer.
+    The order depends only on seed and epoch, and a step takes the next ``global_batch`` samples for
+    any number of ranks: one and several ranks train on the same steps. The last step has the
+    remaining samples, split as evenly as possible. It is dropped if it has fewer samples than
+    ranks. ``fraction`` keeps the first samples of an order that depends only on the seed, so that
+    every epoch has the same samples. ``micro_batches`` splits a rank's part, at most to one sample.
     """
     kept = np.random.default_rng((shard.seed, 0)).permutation(samples)
     kept = kept[: max(1, round(samples * shard.fraction))]
@@ -38,25 +37,25 @@ def training_parts(samples: int, shard: Shard, epoch: int, from_step: int = 0) -
         step = order[start : start + size]
         if len(step) < shard.world:
             continue
-        mine = np.array_split(step, shard.world)[shard.rank]
-        pieces = np.array_split(mine, min(shard.micro_batches, len(mine)))
+        local = np.array_split(step, shard.world)[shard.rank]
+        pieces = np.array_split(local, min(shard.micro_batches, len(local)))
         for piece in pieces[:-1]:
             yield Part(piece, len(step), ends_step=False)
         yield Part(pieces[-1], len(step))
 
 
 def steps_per_epoch(samples: int, shard: Shard) -> int:
-    """Return how many steps ``training_parts`` makes of one epoch."""
-    whole, rest = divmod(max(1, round(samples * shard.fraction)), shard.global_batch)
-    return whole + (rest >= shard.world)
+    """Return the number of steps that ``training_parts`` yields for one epoch."""
+    full_steps, rest = divmod(max(1, round(samples * shard.fraction)), shard.global_batch)
+    return full_steps + (rest >= shard.world)
 
 
 def evaluation_parts(samples: int, shard: Shard) -> Iterator[Part]:
     """Yield a rank's parts of the evaluation samples: each sample once over all ranks."""
-    mine = np.array_split(np.arange(samples), shard.world)[shard.rank]
+    local = np.array_split(np.arange(samples), shard.world)[shard.rank]
     size = -(-shard.local_batch // shard.micro_batches)
-    for start in range(0, len(mine), size):
-        part = mine[start : start + size]
+    for start in range(0, len(local), size):
+        part = local[start : start + size]
         yield Part(part, len(part))
 
 
@@ -66,14 +65,14 @@ def sample_seeds(seed: int, epoch: int, indices: Indices) -> Seeds:
     return splitmix64(start, indices)
 
 
-def splitmix64(seeds: Seeds, places: npt.NDArray[np.integer[Any]]) -> Seeds:
-    """Return what the generator SplitMix64 draws from seeds at places counted from 0.
+def splitmix64(seeds: Seeds, positions: npt.NDArray[np.integer[Any]]) -> Seeds:
+    """Return the numbers of the generator SplitMix64 for seeds and positions from 0.
 
-    Steele, Lea and Flood 2014 (doi 10.1145/2660193.2660195): a number is a mix of seed and place,
-    so that all are had at once and no generator is made per sample. The arrays are broadcast.
+    Steele, Lea and Flood 2014 (doi 10.1145/2660193.2660195): a number depends on seed and position
+    only, so that all are computed at once, without a generator per sample. The arrays broadcast.
     """
     with np.errstate(over="ignore"):
-        state = seeds + (places.astype(np.uint64) + np.uint64(1)) * _GOLDEN
+        state = seeds + (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed: Seeds = state ^ (state >> np.uint64(31))

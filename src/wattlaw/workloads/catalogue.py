@@ -1,4 +1,4 @@
-"""The workloads there are, by name, and their options checked before anything runs."""
+"""The registered workloads by name, and the validation of their options."""
 
 import importlib.util
 import math
@@ -20,7 +20,7 @@ from wattlaw.workloads.workload import Entry, Work, Workload
 
 GROUP = "wattlaw.workloads"
 
-#: WorkloadProfile are those of a workload whose operations per sample differ by no larger share.
+#: A profile is of a workload if its operations per sample differ by at most this share.
 _SAME_WORK = 1e-3
 _MAX_FILE_BYTES = 5_000_000
 
@@ -36,16 +36,16 @@ def entry(name: str) -> Entry:
     Raises
     ------
     BadInput
-        There is none of that name.
+        No workload has this name.
     """
     found: Entry = registry.load(GROUP, name)
     return found
 
 
 def checked(study: Study) -> Study:
-    """Return the study with its workloads' options validated and reduced to what differs.
+    """Return the study with validated options, without those at their defaults.
 
-    An option given at its default is left out, so that it is the same run as one not given.
+    An option that is set to its default gives the same run id as one that is not set.
 
     Raises
     ------
@@ -56,10 +56,10 @@ def checked(study: Study) -> Study:
     for index, spec in enumerate(study.workloads):
         if spec.command is not None:
             is_here = shutil.which(spec.command[0]) is not None or "{" in spec.command[0]
-            if not is_here and study.launch.kind != "slurm":  # nodes may have others than we
+            if not is_here and study.launch.kind != "slurm":  # nodes may have other programs
                 raise BadInput(
                     f"workloads[{index}].command: given {spec.command[0]!r:.80}; "
-                    "allowed: a program that is there"
+                    "allowed: an installed program"
                 )
             specs.append(spec)
             continue
@@ -68,7 +68,7 @@ def checked(study: Study) -> Study:
 
 
 def reduced(spec: WorkloadSpec, place: str | None = None) -> WorkloadSpec:
-    """Return a workload with the options that differ from their defaults, validated.
+    """Return a workload with validated options, without those at their defaults.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def reduced(spec: WorkloadSpec, place: str | None = None) -> WorkloadSpec:
 
 
 def work(spec: WorkloadSpec) -> Work | None:
-    """Return the work of an epoch of a workload, where it is known before anything has run."""
+    """Return the work of an epoch of a workload, where it is known before a run."""
     if spec.command is not None:
         return None
     count = entry(spec.name).work
@@ -88,15 +88,15 @@ def work(spec: WorkloadSpec) -> Work | None:
 
 
 def profile(spec: WorkloadSpec) -> WorkloadProfile:
-    """Return what a workload asks of any hardware, as it was counted and stored.
+    """Return the stored profile of a workload.
 
-    They are those of the same workload at the same operations per sample (within 0.1 %); where
-    that is so of several, such as with other optimisers, those with the options that agree most.
+    It is of the same workload and has the same operations per sample (within 0.1 %). Of several,
+    such as with other optimizers, it is the one whose options agree most.
 
     Raises
     ------
     BadInput
-        There are none for these options, or it is no workload but a command.
+        No profile is stored for these options, or the workload is a command.
     """
     if spec.command is not None:
         raise BadInput(f"{spec.name}: a command has no profile; allowed: a workload")
@@ -110,7 +110,7 @@ def profile(spec: WorkloadSpec) -> WorkloadProfile:
             found.append((agree, one))
     if not found:
         raise BadInput(
-            f"{spec.name}: no profile are stored for these options; count them: "
+            f"{spec.name}: no profile is stored for these options; make one: "
             f"wattlaw workloads profile {spec.name} --options '...' -o FILE"
         )
     return max(found, key=lambda pair: pair[0])[1]
@@ -122,23 +122,23 @@ def read_profile(path: Path) -> WorkloadProfile:
     Raises
     ------
     BadInput
-        It cannot be read, or is not such a file: one line with the key and what is wrong there.
+        It cannot be read or is not such a file: one line with the key and the reason.
     """
     try:
         return WorkloadProfile.model_validate_json(read_input(path, _MAX_FILE_BYTES))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
-        words = " ".join(first["msg"].removeprefix("Value error, ").split())
+        reason = " ".join(first["msg"].removeprefix("Value error, ").split())
         place = f"{path}: {key}" if key else f"{path}"
-        raise BadInput(f"{place}: {words}; allowed: what 'wattlaw workloads profile' writes") from (
-            None
-        )
+        raise BadInput(
+            f"{place}: {reason}; allowed: what 'wattlaw workloads profile' writes"
+        ) from (None)
 
 
 @cache
 def _stored(name: str) -> tuple[WorkloadProfile, ...]:
-    """Return the profile of a workload that come with this package."""
+    """Return the profiles of a workload that ship with this package."""
     files = sorted(resources.files("wattlaw.workloads").joinpath("profiles").iterdir(), key=str)
     texts = [file.read_text("utf-8") for file in files if file.name.startswith(name)]
     found = [WorkloadProfile.model_validate_json(text) for text in texts]
@@ -151,15 +151,15 @@ def make_data(name: str, folder: Path, size: int, seed: int) -> None:
     Raises
     ------
     BadInput
-        There is no such workload, it reads no files, the folder has something in it, or size or
-        seed cannot be.
+        The workload is unknown or reads no files, the folder is not empty, or size or seed is out
+        of range.
     """
     where = entry(name).make_data
     if where is None:
         raise BadInput(f"workloads make-data: {name} reads no files")
     if size < 1:
         raise BadInput(f"workloads make-data: --size {size}; allowed: a whole number >= 1")
-    if not 0 <= seed < 2**32:  # of more, torch takes the last 32 bits
+    if not 0 <= seed < 2**32:  # torch uses the last 32 bits
         raise BadInput(f"workloads make-data: --seed {seed}; allowed: 0 to 2^32 - 1")
     check_installed(WorkloadSpec(name=name))
     module, _, function = where.partition(":")
@@ -186,7 +186,7 @@ def check_installed(spec: WorkloadSpec) -> None:
 
 
 def build(spec: WorkloadSpec) -> Workload:
-    """Return the workload that a run trains; imports what it needs, torch first of all.
+    """Return the workload of a run; imports torch and its other requirements.
 
     Raises
     ------
@@ -201,13 +201,13 @@ def build(spec: WorkloadSpec) -> Workload:
 
 
 def validated(spec: WorkloadSpec, place: str | None = None) -> BaseModel:
-    """Return the options of a workload, those at their defaults too.
+    """Return the validated options of a workload, with defaults.
 
     Raises
     ------
     BadInput
-        An unknown workload or option, or a value that the workload does not allow; ``place``, by
-        default the workload's name, says where.
+        An unknown workload or option, or a value that the workload does not allow. The text begins
+        with ``place``, by default the name of the workload.
     """
     place = place or spec.name
     try:
@@ -218,7 +218,7 @@ def validated(spec: WorkloadSpec, place: str | None = None) -> BaseModel:
         return options.model_validate(spec.options)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        if not first["loc"]:  # options that do not go together
+        if not first["loc"]:  # options that contradict each other
             raise BadInput(
                 f"{place}.options: {first['msg'].removeprefix('Value error, ')}"
             ) from None

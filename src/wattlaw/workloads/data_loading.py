@@ -1,4 +1,4 @@
-"""Brings a dataset's batches to a rank: in its own process, or through loader processes."""
+"""Loads the batches of a rank, in its own process or in loader processes."""
 
 import signal
 from collections.abc import Iterable, Iterator
@@ -19,25 +19,25 @@ from wattlaw.workloads.batches import (
 )
 from wattlaw.workloads.workload import Batch, Dataset, Indices, Seeds, Shard
 
-#: More loader processes than this per rank help no disk that we know of.
+#: The most loader processes of a rank by default.
 _MOST_WORKERS = 8
-#: Evaluation draws the same for a sample in every epoch, and something else than training.
+#: The epoch of evaluation seeds: a sample has the same seed in every evaluation.
 _EVALUATION_EPOCH = 2**31
 
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """How batches come."""
+    """How batches are loaded."""
 
-    workers: int | None = None  # loader processes of a rank; None: as dataset and cores suggest
-    prefetch: int = 2  # batches that each of them has ready
-    pin_memory: bool = False  # page-locked memory, from which a GPU copies beside its work
+    workers: int | None = None  # loader processes of a rank; None: by dataset and cores
+    prefetch: int = 2  # batches that each loader process prepares in advance
+    pin_memory: bool = False  # page-locked memory, for copies in parallel with GPU work
     handles_sigterm: bool = (
         True  # whether a SIGTERM to the whole process tree ends loader processes
     )
 
     def workers_for(self, dataset: Dataset, ranks_here: int) -> int:
-        """Return how many loader processes a rank is to have on a host with so many ranks."""
+        """Return the number of loader processes of a rank on a host with ``ranks_here`` ranks."""
         if self.workers is not None:
             return self.workers
         spare = processes.cores() // ranks_here - 1
@@ -45,49 +45,49 @@ class LoaderOptions:
 
 
 def _ignore_sigterm(_: int) -> None:
-    """Have a loader process go on: it ends with its rank, which decides when."""
+    """Ignore SIGTERM in a loader process; its rank decides when it ends."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class Loader:
-    """Gives a rank's batches of an epoch; every rank makes the same number of steps."""
+    """Loads the batches of one rank; every rank has the same number of steps."""
 
     def __init__(
         self,
         dataset: Dataset,
         shard: Shard,
-        feed: LoaderOptions,
+        options: LoaderOptions,
         *,
         training: bool,
         ranks_here: int = 1,
     ) -> None:
         self._samples, self._shard, self._training = len(dataset), shard, training
-        self.workers = feed.workers_for(dataset, ranks_here)
-        self._fetching, self._order = _Fetching(dataset), _Order()
+        self.workers = options.workers_for(dataset, ranks_here)
+        self._fetcher, self._order = _Fetcher(dataset), _Order()
         self._batches: Iterable[Any] | None = None
-        if self.workers or feed.pin_memory:
+        if self.workers or options.pin_memory:
             self._batches = DataLoader(
-                self._fetching,
+                self._fetcher,
                 batch_size=None,
                 sampler=self._order,
                 num_workers=self.workers,
-                collate_fn=_as_it_is,
-                generator=torch.Generator(),  # so that it draws nothing from training's
-                pin_memory=feed.pin_memory,
-                prefetch_factor=feed.prefetch if self.workers else None,
+                collate_fn=_unchanged,
+                generator=torch.Generator(),  # so that it does not use training's generator
+                pin_memory=options.pin_memory,
+                prefetch_factor=options.prefetch if self.workers else None,
                 persistent_workers=bool(self.workers),
-                worker_init_fn=None if feed.handles_sigterm else _ignore_sigterm,
+                worker_init_fn=None if options.handles_sigterm else _ignore_sigterm,
             )
 
     @property
     def steps(self) -> int:
-        """Return how many steps an epoch of training makes."""
+        """Return the number of steps of a training epoch."""
         return steps_per_epoch(self._samples, self._shard)
 
     def epoch(self, epoch: int, from_step: int = 0) -> Iterator[Batch]:
-        """Yield this rank's batches; training data are shuffled by (seed, epoch).
+        """Yield the batches of this rank; training data are shuffled by (seed, epoch).
 
-        Those of the training steps before ``from_step`` are not even fetched.
+        Batches of training steps before ``from_step`` are skipped without loading them.
 
         Raises
         ------
@@ -102,10 +102,10 @@ class Loader:
             (part.indices, sample_seeds(self._shard.seed, epoch, part.indices)) for part in parts
         ]
         batches = self._batches
-        if batches is None:  # a loader would have nothing to do, and take its time for it
-            batches = map(self._fetching.__getitem__, self._order)
+        if batches is None:  # a DataLoader would only add overhead
+            batches = map(self._fetcher.__getitem__, self._order)
         for data, part in zip(batches, parts, strict=True):
-            if isinstance(data, _Trouble):
+            if isinstance(data, _ReadError):
                 raise BadInput(data.text)
             yield _batch(data, part)
 
@@ -118,7 +118,7 @@ _Key = tuple[Indices, Seeds]
 
 
 class _Order(Sampler[_Key]):
-    """The batches of the present epoch, each as its samples' numbers and seeds."""
+    """The batches of the current epoch, each as its samples' indices and seeds."""
 
     def __init__(self) -> None:
         self.keys: list[_Key] = []
@@ -130,14 +130,14 @@ class _Order(Sampler[_Key]):
         return len(self.keys)
 
 
-class _Trouble(NamedTuple):
-    """What a loader process could not read: torch would bury the text in a traceback."""
+class _ReadError(NamedTuple):
+    """An error of a loader process as a value: torch would hide an exception in a traceback."""
 
     text: str
 
 
-class _Fetching(torch.utils.data.Dataset[Any]):
-    """A dataset as torch's loader asks for it: one item is one batch."""
+class _Fetcher(torch.utils.data.Dataset[Any]):
+    """A dataset for torch's DataLoader, in which one item is one batch."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -146,16 +146,16 @@ class _Fetching(torch.utils.data.Dataset[Any]):
         try:
             return self._dataset.batch(*key)
         except BadInput as error:
-            return _Trouble(str(error))
+            return _ReadError(str(error))
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 
 @dataclass(frozen=True)
 class InMemory:
-    """Samples that are tensors in memory, indexed along their first dimension."""
+    """Samples as tensors in memory, indexed along their first dimension."""
 
     tensors: tuple[torch.Tensor, ...]
     reads_files: bool = False
@@ -164,6 +164,6 @@ class InMemory:
         return len(self.tensors[0])
 
     def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
-        """Return the samples, a tensor of each kind."""
+        """Return the samples as one tensor for each of ``tensors``."""
         take = torch.from_numpy(indices)
         return tuple(tensor[take] for tensor in self.tensors)

@@ -1,4 +1,4 @@
-"""Learning-rate schedules by the epochs done, a fraction of one included."""
+"""Learning-rate schedules as functions of the epochs done, with fractions."""
 
 import math
 from typing import Any
@@ -6,9 +6,11 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from wattlaw.workloads.workload import Schedule
+
 
 class Constant:
-    """The optimiser's own rates throughout."""
+    """The optimizer's initial rates."""
 
     def before_step(self, epochs_done: float) -> None:
         """Do nothing."""
@@ -24,8 +26,21 @@ class Constant:
         """Do nothing."""
 
 
+class ConstantRate:
+    """The method ``schedule`` of a workload with a constant learning rate."""
+
+    def schedule(
+        self,
+        optimizer: torch.optim.Optimizer,  # noqa: ARG002
+        global_batch: int,  # noqa: ARG002
+        epochs: int,  # noqa: ARG002
+    ) -> Schedule:
+        """Return a constant learning rate."""
+        return Constant()
+
+
 class Cosine(Constant):
-    """From the optimiser's rates to zero along half a cosine: lr (1 + cos(pi e / E)) / 2.
+    """From the optimizer's rates to zero along half a cosine: lr (1 + cos(pi e / E)) / 2.
 
     Loshchilov and Hutter 2017 (arXiv 1608.03983), equation 5, without restarts.
     """
@@ -44,7 +59,7 @@ class Cosine(Constant):
 class WarmupThenPlateau:
     """A linear rise from zero over the first epochs, then a tenth whenever the loss stops falling.
 
-    The rise is as that of Goyal et al. 2017 (arXiv 1706.02677), section 2.2, which begins
+    The rise is that of Goyal et al. 2017 (arXiv 1706.02677), section 2.2, except that theirs begins
     above zero.
     """
 
@@ -57,7 +72,7 @@ class WarmupThenPlateau:
         self._epochs = 0
 
     def before_step(self, epochs_done: float) -> None:
-        """Set the rates while they rise."""
+        """Set the rates during warm-up."""
         if epochs_done < self._warmup_epochs:
             share = epochs_done / self._warmup_epochs
             for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
@@ -73,10 +88,10 @@ class WarmupThenPlateau:
             self._plateau.step(loss)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epochs done and the plateau's memory."""
+        """Return the epochs done and the state of the plateau."""
         return {"epochs": self._epochs, "plateau": self._plateau.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of a checkpoint."""
         self._epochs = state["epochs"]
         self._plateau.load_state_dict(state["plateau"])

@@ -1,12 +1,15 @@
-"""The seam for models: a ``Workload`` builds what one rank trains and says how it is judged."""
+"""The interface of workloads: a model with its data, its training recipe and its metrics."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
+
+from wattlaw.errors import BadInput
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +20,7 @@ Seeds = npt.NDArray[np.uint64]
 
 
 class Work(NamedTuple):
-    """What one epoch computes, for an estimate before anything has run."""
+    """The work of one epoch, for an estimate before a run."""
 
     samples: int
     flops_per_sample: float  # of a forward and backward pass, as ``training.flops`` counts them
@@ -26,7 +29,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """What the command line needs to know of a workload without importing torch.
+    """The description of a workload, available without importing torch.
 
     Registered under the entry point ``wattlaw.workloads``.
     """
@@ -34,12 +37,12 @@ class Entry:
     name: str
     summary: str
     parameters: int
-    metric: str  # the first of what ``judge`` tells beside the loss
+    metric: str  # the main result of ``Workload.metrics`` besides the loss
     options: type[BaseModel]
     factory: str  # "package.module:Class"; called with the validated options
     better: Literal["higher", "lower"] = "higher"  # of the metric
     make_data: str | None = None  # "package.module:function"; called with (folder, size, seed)
-    #: The work of an epoch with some options; None where they change the model's size.
+    #: The work of an epoch with given options; None where they change the size of the model.
     work: Callable[[Any], Work | None] | None = None
     #: The modules that a run imports, and the extra of wattlaw that installs them.
     modules: tuple[str, ...] = ("torch",)
@@ -48,14 +51,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Shard:
-    """Which part of the data one rank sees."""
+    """The part of the data that one rank processes."""
 
     rank: int
     world: int
     local_batch: int
     seed: int
     fraction: float = 1.0
-    micro_batches: int = 1  # parts into which a rank's share of a step is cut
+    micro_batches: int = 1  # gradient-accumulation steps of a rank's local batch
 
     @property
     def global_batch(self) -> int:
@@ -64,27 +67,26 @@ class Shard:
 
 
 class Batch(NamedTuple):
-    """One rank's part of one step, or a piece of it."""
+    """The samples of one rank in one step, or a micro-batch of them."""
 
     data: Any  # tensors, or tuples, lists and dicts of them
     size: int  # samples in ``data``
     global_size: int  # samples of this step on all ranks
-    ends_step: bool = True  # False when more pieces of the same step follow
+    ends_step: bool = True  # False when another micro-batch of the same step follows
 
 
 class Dataset(Protocol):
-    """Samples by number, in memory or in files.
+    """Samples by index, in memory or in files.
 
-    ``batch`` may be called in a process that was forked from the one that made the dataset: files
-    are to be opened there, not before.
+    ``batch`` may be called in a forked process: files must be opened there, not before.
     """
 
     @property
     def reads_files(self) -> bool:
-        """Say whether ``batch`` does enough work that loader processes pay."""
+        """Say whether ``batch`` does enough work for loader processes to be useful."""
 
     def __len__(self) -> int:
-        """Return how many samples there are."""
+        """Return the number of samples."""
 
     def batch(self, indices: Indices, seeds: Seeds) -> Any:
         """Return some samples as one batch, on the CPU.
@@ -92,10 +94,10 @@ class Dataset(Protocol):
         Parameters
         ----------
         indices
-            Which samples, shape (n,).
+            Indices of the samples, shape (n,).
         seeds
-            For each the seed of all that is drawn for it, such as augmentation. It depends on
-            seed, epoch and sample only, so that ranks and loader processes change nothing.
+            The random seed of each sample, such as for augmentation. It depends on seed, epoch and
+            sample only, not on ranks or loader processes.
 
         Raises
         ------
@@ -105,58 +107,97 @@ class Dataset(Protocol):
 
 
 class Schedule(Protocol):
-    """Sets an optimiser's learning rates as training goes on."""
+    """Sets the learning rates of an optimizer during training."""
 
     def before_step(self, epochs_done: float) -> None:
-        """Set the rates for the next step; ``epochs_done`` counts its epoch's share too."""
+        """Set the rates for the next step; ``epochs_done`` includes the fraction of its epoch."""
 
     def after_epoch(self, loss: float | None) -> None:
-        """Take note of an epoch's loss: of evaluation where there is one, else of training."""
+        """Report the loss of an epoch: of its evaluation, or of training without one."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint must keep."""
+        """Return the state for a checkpoint."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of a checkpoint."""
 
 
 class Workload(Protocol):
     """A model and its data."""
 
     def model(self) -> "nn.Module":
-        """Return a new model, initialised from torch's present seed."""
+        """Return a new model, initialised with torch's current seed."""
 
     def optimizer(
         self, model: "nn.Module", global_batch: int, *, fused: bool | None
     ) -> "torch.optim.Optimizer":
-        """Return the optimiser of a model.
+        """Return the optimizer of a model.
 
-        ``fused`` is torch's: True asks for one kernel, None leaves the choice to torch. False
-        would take its slowest way, one parameter after the other.
+        ``fused`` is torch's: True requests one kernel, None leaves the choice to torch. False would
+        select the slowest implementation, one parameter after the other.
         """
 
     def schedule(
         self, optimizer: "torch.optim.Optimizer", global_batch: int, epochs: int
     ) -> Schedule:
-        """Return how the learning rate changes over a run of so many epochs."""
+        """Return the learning-rate schedule of a run of ``epochs``."""
 
     def training_data(self) -> Dataset:
-        """Return what is trained on."""
+        """Return the training data."""
 
     def evaluation_data(self) -> Dataset:
-        """Return what is evaluated on."""
+        """Return the evaluation data."""
 
     def loss(self, model: "nn.Module", data: Any) -> "torch.Tensor":
-        """Return the mean training loss over the samples of a batch."""
+        """Return the mean training loss of a batch."""
 
     def evaluate(self, model: "nn.Module", data: Any) -> "Mapping[str, torch.Tensor]":
-        """Return sums over a batch's samples, so that batches and ranks add up; one is ``loss``."""
+        """Return sums over the samples of a batch, ``loss`` among them; sums add over batches."""
 
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return what an evaluation found: ``loss``, the entry's metric, and what else there is.
+        """Return the results of an evaluation: ``loss``, the entry's metric, and others.
 
-        ``sums`` are those of ``evaluate`` over all samples, and their number as ``samples``.
+        ``sums`` are those of ``evaluate`` over all samples, with their number as ``samples``.
         """
+
+
+class WorkloadOptions(BaseModel):
+    """Base of the options of a workload. Their defaults are part of the identity of every run."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+def work_at_full_size(flops_per_sample: float, *sizes: str) -> Callable[[Any], Work | None]:
+    """Return ``Entry.work`` for options with ``train_samples`` and ``evaluation_samples``.
+
+    Parameters
+    ----------
+    flops_per_sample
+        At full size.
+    sizes
+        Options that change the size of the model; the work is None unless they have defaults.
+    """
+
+    def work(options: Any) -> Work | None:
+        if not is_full_size(options, *sizes):
+            return None
+        return Work(options.train_samples, flops_per_sample, options.evaluation_samples)
+
+    return work
+
+
+def check_new_data(folder: Path, size: int, least: int) -> None:
+    """Check the arguments of ``Entry.make_data``.
+
+    Raises
+    ------
+    BadInput
+        The folder is not empty, or ``size`` is less than ``least``.
+    """
+    if size < least:
+        raise BadInput(f"size: given {size}; allowed: a whole number >= {least}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"{folder}: not an empty folder; allowed: a new or empty folder")
 
 
 def is_full_size(options: BaseModel, *names: str) -> bool:
@@ -166,5 +207,5 @@ def is_full_size(options: BaseModel, *names: str) -> bool:
 
 
 def means(sums: Mapping[str, float]) -> dict[str, float]:
-    """Return each sum divided by the number of samples: the plainest ``judge``."""
+    """Return each sum divided by the number of samples."""
     return {name: total / sums["samples"] for name, total in sums.items() if name != "samples"}

@@ -1,22 +1,20 @@
 """``digits-cnn``: a small convolutional net on scikit-learn's handwritten digits.
 
-Real data that is on every machine: 1,797 grey images of 8 x 8 pixels in 10 classes (UCI Optical
+Real data that ships with scikit-learn: 1,797 grey images of 8 x 8 pixels in 10 classes (UCI Optical
 Recognition of Handwritten Digits), split once into 1,437 for training and 360 for testing.
 """
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from wattlaw.workloads.workload import Entry, Work, is_full_size
+from wattlaw.workloads.workload import Entry, Work, WorkloadOptions, is_full_size
 
 #: Forward and backward, as ``training.flops`` counts them.
 _FLOPS_PER_SAMPLE = 7_548_672
 _TRAINING_IMAGES, _TEST_IMAGES = 1437, 360
 
 
-class Options(BaseModel):
-    """What can be chosen. Defaults are part of every run's identity."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+class Options(WorkloadOptions):
+    """Options of the workload."""
 
     lr: float = Field(
         default=0.05, gt=0, description="learning rate at global batch 64 (a number > 0)"

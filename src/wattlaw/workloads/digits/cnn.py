@@ -10,14 +10,14 @@ from torch.nn import functional
 from wattlaw.workloads.data_loading import InMemory
 from wattlaw.workloads.digits import Options
 from wattlaw.workloads.digits.images import images_and_labels, stratified
-from wattlaw.workloads.schedules import Constant
-from wattlaw.workloads.workload import Dataset, Schedule, means
+from wattlaw.workloads.schedules import ConstantRate
+from wattlaw.workloads.workload import Dataset, means
 
 _SPLIT_SEED = 0
 _TEST_SAMPLES = 360
 
 
-class DigitsCnn:
+class DigitsCnn(ConstantRate):
     """Two convolutions and two dense layers; SGD with momentum; top-1 accuracy.
 
     The learning rate grows with the square root of the global batch, which keeps this small
@@ -54,15 +54,6 @@ class DigitsCnn:
         rate = self._options.lr * (global_batch / 64) ** 0.5
         momentum = self._options.momentum
         return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, fused=fused)
-
-    def schedule(
-        self,
-        optimizer: torch.optim.Optimizer,  # noqa: ARG002
-        global_batch: int,  # noqa: ARG002
-        epochs: int,  # noqa: ARG002
-    ) -> Schedule:
-        """Return a constant learning rate."""
-        return Constant()
 
     def training_data(self) -> Dataset:
         """Return the training images."""

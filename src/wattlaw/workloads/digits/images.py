@@ -1,6 +1,6 @@
 """The handwritten digits that come with scikit-learn, read from its file.
 
-scikit-learn itself is not imported: that takes as long as torch, and every rank would wait for it.
+scikit-learn is not imported, since that takes every rank as long as importing torch.
 """
 
 import importlib.util
@@ -23,12 +23,13 @@ def images_and_labels() -> tuple[Any, Any]:
     NotAvailable
         scikit-learn is not installed, or keeps its file elsewhere.
     """
-    found = importlib.util.find_spec("sklearn")
-    places = found.submodule_search_locations if found else None
-    path = Path(next(iter(places or [""]))) / _FILE
+    spec = importlib.util.find_spec("sklearn")
+    locations = spec.submodule_search_locations if spec else None
+    path = Path(next(iter(locations or [""]))) / _FILE
     if not path.is_file():
-        told = 'the digits of scikit-learn are not there; try: pip install "wattlaw[train]"'
-        raise NotAvailable(f"{path}: {told}")
+        raise NotAvailable(
+            f"{path}: no data file of scikit-learn; pip install 'wattlaw[train]' installs it"
+        )
     table = np.loadtxt(path, delimiter=",", dtype=np.float32)
     images = table[:, :-1].reshape(-1, 1, _SIDE, _SIDE) / _GREYS
     return images, table[:, -1].astype(np.int64)

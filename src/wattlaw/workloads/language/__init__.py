@@ -11,9 +11,9 @@ A small model for a machine without GPU is reached by ``hidden_size``, ``layers`
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from wattlaw.workloads.workload import Entry, Work, is_full_size
+from wattlaw.workloads.workload import Entry, WorkloadOptions, work_at_full_size
 
 #: WikiText-103 has so many words (Merity et al. 2016, arXiv 1609.07843, table 1); a block of 128
 #: tokens holds 126 of them between its two marks. An estimate from below, for words that are not
@@ -28,10 +28,8 @@ _OF_FILES = ("data", "tokenizer", "cache")
 _OF_SYNTHETIC = ("train_samples", "evaluation_samples")
 
 
-class Options(BaseModel):
-    """What can be chosen. Defaults are part of every run's identity."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+class Options(WorkloadOptions):
+    """Options of the workload."""
 
     source: Literal["synthetic", "text", "parquet"] = Field(
         default="synthetic", description="synthetic, text or parquet"
@@ -44,23 +42,23 @@ class Options(BaseModel):
     )
     tokenizer: str | None = Field(
         default=None,
-        description="a folder with tokenizer.json or vocab.txt, or null: WordPiece is then "
-        "trained on the training text; null with source synthetic",
+        description="a folder with tokenizer.json or vocab.txt, or null to train WordPiece on the "
+        "training text; null with source synthetic",
     )
     cache: str | None = Field(
         default=None,
-        description="a folder where tokenised text and a trained tokenizer are kept between "
-        "runs, or null: every rank tokenises; null with source synthetic",
+        description="a folder that caches tokenised text and a trained tokenizer between runs, or "
+        "null: every rank tokenises; null with source synthetic",
     )
     train_samples: int = Field(
         default=_TRAINING_WORDS // _WORDS_OF_A_BLOCK,
         ge=1,
-        description="synthetic training sequences (a whole number >= 1; files tell their own)",
+        description="synthetic training sequences (a whole number >= 1; not for files)",
     )
     evaluation_samples: int = Field(
         default=_VALIDATION_WORDS // _WORDS_OF_A_BLOCK,
         ge=1,
-        description="synthetic evaluation sequences (a whole number >= 1; files tell their own)",
+        description="synthetic evaluation sequences (a whole number >= 1; not for files)",
     )
     sequence_length: int = Field(
         default=128, ge=8, le=512, description="tokens of a sequence (8 to 512)"
@@ -69,7 +67,7 @@ class Options(BaseModel):
         default=30_522,
         ge=64,
         le=1_000_000,
-        description="tokens that the model knows (64 to 1000000); a tokenizer has as many or fewer",
+        description="tokens of the model (64 to 1000000), at least those of the tokenizer",
     )
     hidden_size: int = Field(
         default=768, ge=2, le=8192, description="width (2 to 8192), a multiple of heads"
@@ -79,25 +77,29 @@ class Options(BaseModel):
         default=12,
         ge=1,
         le=128,
-        description="attention heads (1 to 128); hidden_size / heads whole",
+        description="attention heads (1 to 128); must divide hidden_size",
     )
     intermediate_size: int = Field(
         default=3072, ge=1, le=32_768, description="width between the two dense layers (1 to 32768)"
     )
     dropout: float = Field(
-        default=0.1, ge=0, lt=1, description="of layers and attention (a number >= 0 and < 1)"
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="dropout of layers and attention (a number >= 0 and < 1)",
     )
     lr: float = Field(default=5e-5, gt=0, description="learning rate of AdamW (a number > 0)")
     weight_decay: float = Field(
-        default=0.0, ge=0, description="of matrices, not of biases and norms (a number >= 0)"
+        default=0.0,
+        ge=0,
+        description="weight decay of matrices, not of biases and norms (a number >= 0)",
     )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.hidden_size % self.heads:
             raise ValueError(
-                f"hidden_size {self.hidden_size} and heads {self.heads}: the first must be a "
-                f"multiple of the second"
+                f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}"
             )
         synthetic = self.source == "synthetic"
         if not synthetic and self.data is None:
@@ -114,14 +116,6 @@ class Options(BaseModel):
         return self
 
 
-def _work(options: Options) -> Work | None:
-    """Return the work of an epoch at full size; files are taken to be all of WikiText-103."""
-    sizes = "hidden_size", "layers", "heads", "intermediate_size", "vocab_size", "sequence_length"
-    if not is_full_size(options, *sizes):
-        return None
-    return Work(options.train_samples, _FLOPS_PER_SAMPLE, options.evaluation_samples)
-
-
 BERT_BASE = Entry(
     name="bert-base",
     summary="BERT-base masked-language modelling on WikiText-103 (text, Parquet or synthetic)",
@@ -131,7 +125,15 @@ BERT_BASE = Entry(
     options=Options,
     factory="wattlaw.workloads.language.bert:Bert",
     make_data="wattlaw.workloads.language.make_data:make_data",
-    work=_work,
+    work=work_at_full_size(
+        _FLOPS_PER_SAMPLE,
+        "hidden_size",
+        "layers",
+        "heads",
+        "intermediate_size",
+        "vocab_size",
+        "sequence_length",
+    ),
     modules=("torch", "tokenizers", "transformers"),
     extra="language",
 )

@@ -14,9 +14,9 @@ from torch.nn import functional
 from wattlaw.errors import NotAvailable
 from wattlaw.workloads.language import Options
 from wattlaw.workloads.language.synthetic import synthetic_blocks
-from wattlaw.workloads.schedules import Constant
+from wattlaw.workloads.schedules import ConstantRate
 from wattlaw.workloads.torchvision_import import import_torchvision
-from wattlaw.workloads.workload import Dataset, Schedule, means
+from wattlaw.workloads.workload import Dataset, means
 
 _POSITIONS = 512  # BERT has so many, however many are used: the parameters stay the same
 
@@ -25,8 +25,8 @@ class MaskedBert(nn.Module):
     """transformers' BERT for masked language modelling, with its head at predicted tokens only.
 
     The head is the costliest matrix of the model (hidden_size x vocab_size). Loss and gradients
-    do not depend on what it says elsewhere, so it is not asked. All sequences are full: without an
-    attention mask torch takes its fast attention kernels.
+    do not depend on other scores, so these are not computed. All sequences are full: without an
+    attention mask torch uses its fast attention kernels.
     """
 
     def __init__(self, options: Options) -> None:
@@ -41,8 +41,8 @@ class MaskedBert(nn.Module):
         return scores
 
 
-class Bert:
-    """BERT trained on masked tokens with AdamW at a constant rate; judged by perplexity.
+class Bert(ConstantRate):
+    """BERT trained on masked tokens with AdamW at a constant rate; the metric is perplexity.
 
     Perplexity is that of the predicted tokens: e to the mean of their cross-entropies.
     One and several ranks compute the same steps where ``dropout`` is 0; dropout is drawn by
@@ -64,24 +64,15 @@ class Bert:
         fused: bool | None,
     ) -> torch.optim.Optimizer:
         """Return AdamW; as usual for BERT, biases and norms do not decay."""
-        everything = list(model.parameters())
+        parameters = list(model.parameters())
         groups = [
             {
-                "params": [one for one in everything if one.dim() > 1],
+                "params": [p for p in parameters if p.dim() > 1],
                 "weight_decay": self._options.weight_decay,
             },
-            {"params": [one for one in everything if one.dim() == 1], "weight_decay": 0.0},
+            {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
         ]
         return torch.optim.AdamW(groups, lr=self._options.lr, fused=fused)
-
-    def schedule(
-        self,
-        optimizer: torch.optim.Optimizer,  # noqa: ARG002
-        global_batch: int,  # noqa: ARG002
-        epochs: int,  # noqa: ARG002
-    ) -> Schedule:
-        """Return a constant learning rate."""
-        return Constant()
 
     def training_data(self) -> Dataset:
         """Return the training blocks; reads and tokenises the text where there is one."""
@@ -115,10 +106,10 @@ class Bert:
 
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return cross-entropy, perplexity and accuracy of predicted tokens."""
-        found = means(sums)
+        mean = means(sums)
         with np.errstate(over="ignore"):
-            perplexity = float(np.exp(found["loss"]))
-        return {"loss": found["loss"], "perplexity": perplexity, "accuracy": found["accuracy"]}
+            perplexity = float(np.exp(mean["loss"]))
+        return {"loss": mean["loss"], "perplexity": perplexity, "accuracy": mean["accuracy"]}
 
     @cached_property
     def _corpus(self) -> Any:

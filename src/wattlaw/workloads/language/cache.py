@@ -1,4 +1,4 @@
-"""Keeps what took long to make, between runs and for all ranks of a machine."""
+"""Caches slow results between runs and for all ranks of a machine."""
 
 import contextlib
 import fcntl
@@ -17,24 +17,23 @@ from wattlaw.workloads.language.masking import Tokens
 
 
 class Cache:
-    """Files in one folder, each named after a hash of what it was made from.
+    """Files in one folder, each named by a hash of its inputs.
 
-    Tokenising WikiText-103 keeps all cores of a machine busy for long, and every rank needs the
-    same tokens: of the ranks that ask at once, one makes them and the others wait for it. On a
-    file system without locks each makes them, and the last one's file stays, whole as it is.
-    Arrays are mapped from their files, so that the ranks of a machine share one copy in memory.
+    Tokenising WikiText-103 takes long on all cores, and every rank needs the same tokens: one rank
+    makes them and the others wait. On a file system without locks each rank makes them, and the
+    last file stays. Arrays are mapped from their files, so that ranks share one copy in memory.
 
     Parameters
     ----------
     folder
-        Where; made if it is not there. None keeps nothing.
+        The folder, created if need be. None caches nothing.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def array(self, key: Any, make: Callable[[], Tokens]) -> Tokens:
-        """Return the array of a key; ``make`` is called if it is not kept yet."""
+        """Return the array of a key; ``make`` is called if it is not cached."""
         if self._folder is None:
             return make()
         with self._at(key, ".npy") as path:
@@ -45,12 +44,12 @@ class Cache:
                 kept: Tokens = np.load(path, mmap_mode="r")
             except (ValueError, EOFError):
                 raise BadInput(
-                    f"{path}: not a whole array; remove it, and it is made anew"
+                    f"{path}: not a complete array; remove it to make it again"
                 ) from None
             return kept
 
     def text(self, key: Any, make: Callable[[], str]) -> str:
-        """Return the text of a key; ``make`` is called if it is not kept yet."""
+        """Return the text of a key; ``make`` is called if it is not cached."""
         if self._folder is None:
             return make()
         with self._at(key, ".json") as path:

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wattlaw.errors import BadInput
 from wattlaw.workloads.language.synthetic import Language
 from wattlaw.workloads.language.tokenizer import train
+from wattlaw.workloads.workload import check_new_data
 
 _WORDS = 3000
 _VOCABULARY = 2000
@@ -42,12 +42,9 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     Raises
     ------
     BadInput
-        The folder has something in it already, or ``size`` is less than 1.
+        The folder is not empty, or ``size`` is too small.
     """
-    if size < 1:
-        raise BadInput(f"size: given {size}; allowed: a whole number >= 1")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder}: has something in it already; give a new or an empty folder")
+    check_new_data(folder, size, 1)
     parts = [folder / name for name in ("text", "parquet", "tokenizer")]
     for part in parts:
         part.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""WikiText as it lies on disk: which files there are, and their lines."""
+"""The files of WikiText and their lines."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ class Text(NamedTuple):
     source: Source
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines that say something; a Parquet row is a line.
+        """Yield the lines that are not blank; a row of a Parquet file is a line.
 
         Raises
         ------
@@ -48,16 +48,16 @@ class Text(NamedTuple):
 
 
 def training_text(folder: Path, source: Source) -> Text:
-    """Return the training text of a folder; ``BadInput`` if it is not there or not unique."""
-    return _found(folder, source, _TRAINING_NAMES, "train")
+    """Return the training text of a folder; ``BadInput`` if it is missing or not unique."""
+    return _find(folder, source, _TRAINING_NAMES, "train")
 
 
 def validation_text(folder: Path, source: Source) -> Text:
-    """Return the validation text of a folder; ``BadInput`` if it is not there or not unique."""
-    return _found(folder, source, _VALIDATION_NAMES, "validation")
+    """Return the validation text of a folder; ``BadInput`` if it is missing or not unique."""
+    return _find(folder, source, _VALIDATION_NAMES, "validation")
 
 
-def _found(folder: Path, source: Source, names: tuple[str, ...], split: str) -> Text:
+def _find(folder: Path, source: Source, names: tuple[str, ...], split: str) -> Text:
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder; data must be the folder with the files")
     if source == "parquet":

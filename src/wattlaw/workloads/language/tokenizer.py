@@ -28,7 +28,7 @@ def load(folder: Path, vocab_size: int) -> Tokenizer:
     """Return the tokenizer of a folder: its tokenizer.json, else its vocab.txt as BERT reads it.
 
     A vocab.txt is taken as of lower-case words, unless ``do_lower_case`` in a
-    tokenizer_config.json beside it is false.
+    tokenizer_config.json in the same folder is false.
 
     Raises
     ------
@@ -36,25 +36,25 @@ def load(folder: Path, vocab_size: int) -> Tokenizer:
         Neither file is there or can be read, a special token is missing, or there are more tokens
         than ``vocab_size``.
     """
-    whole, words = folder / "tokenizer.json", folder / "vocab.txt"
-    path = whole if whole.is_file() else words
+    full, words = folder / "tokenizer.json", folder / "vocab.txt"
+    path = full if full.is_file() else words
     if not path.is_file():
         raise BadInput(f"{folder}: has neither tokenizer.json nor vocab.txt")
     try:
-        if path is whole:
+        if path is full:
             made = Tokenizer.from_file(str(path))
         else:
             made = _wordpiece(WordPiece.read_file(str(path)), lowercase=_is_lower_case(folder))
     except BadInput:
         raise
-    except Exception as error:  # tokenizers has no errors of its own
+    except Exception as error:  # tokenizers raises plain Exception
         reason = " ".join(str(error).split())
         raise BadInput(f"{path}: not a tokenizer that can be read: {reason}") from None
     return checked(made, path, vocab_size)
 
 
 def checked(tokenizer: Tokenizer, path: Path, vocab_size: int) -> Tokenizer:
-    """Return the tokenizer, set to tokenise texts whole, if it fits BERT and ``vocab_size``."""
+    """Return the tokenizer without truncation and padding, if it fits BERT and ``vocab_size``."""
     tokens: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     missing = [name for name in _SPECIAL if name not in tokens]
     if missing:
@@ -72,17 +72,17 @@ def checked(tokenizer: Tokenizer, path: Path, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def train(lines: Iterable[str], again: Iterable[str], vocab_size: int) -> Tokenizer:
+def train(lines: Iterable[str], second_pass: Iterable[str], vocab_size: int) -> Tokenizer:
     """Return a WordPiece tokenizer with BERT's normaliser, trained on ``lines``.
 
     The library's trainer numbers word-inner letters (``##a``) in the order of a hash table, which
     differs from process to process, and breaks ties by these numbers: ranks would get different
-    tokens. Told all letters beforehand, sorted, it gives the same each time.
+    tokens. With all letters given in advance, sorted, the result is the same each time.
 
     Parameters
     ----------
-    lines, again
-        The same text twice: letters are counted first.
+    lines, second_pass
+        The same text twice: the first pass counts letters.
     vocab_size
         How many tokens to make at most.
     """
@@ -96,7 +96,7 @@ def train(lines: Iterable[str], again: Iterable[str], vocab_size: int) -> Tokeni
         limit_alphabet=len(letters),
         show_progress=False,
     )
-    learning.train_from_iterator((line.replace(_RARE, "") for line in again), trainer)
+    learning.train_from_iterator((line.replace(_RARE, "") for line in second_pass), trainer)
     # Made anew, for the trainer took the letters as tokens that stand in the text as they are.
     made = _wordpiece(learning.get_vocab(), lowercase=True)
     made.add_special_tokens(list(_SPECIAL))
@@ -107,11 +107,11 @@ def tokenised(tokenizer: Tokenizer, lines: Iterable[str], vocab_size: int) -> To
     """Return the tokens of all lines, one after another. The library works on all cores."""
     kind = tokens_type(vocab_size)
     parts = [np.empty(0, dtype=kind)]
-    for some in _bunches(lines):
-        known = [line.replace(_RARE, _UNKNOWN) for line in some]
-        found = tokenizer.encode_batch_fast(known, add_special_tokens=False)
-        count = sum(len(one) for one in found)
-        ids = (number for one in found for number in one.ids)
+    for chunk in _chunks(lines):
+        known = [line.replace(_RARE, _UNKNOWN) for line in chunk]
+        encodings = tokenizer.encode_batch_fast(known, add_special_tokens=False)
+        count = sum(len(encoding) for encoding in encodings)
+        ids = (number for encoding in encodings for number in encoding.ids)
         parts.append(np.fromiter(ids, dtype=kind, count=count))
     return np.concatenate(parts)
 
@@ -146,8 +146,8 @@ def _is_lower_case(folder: Path) -> bool:
 def _letters(lines: Iterable[str], most: int) -> list[str]:
     """Return the most frequent characters of a text as the normaliser leaves them, sorted."""
     counts = np.zeros(sys.maxunicode + 1, dtype=np.int64)
-    for some in _bunches(lines):
-        numbers = np.frombuffer("".join(some).encode("utf-32-le"), dtype="<u4")
+    for chunk in _chunks(lines):
+        numbers = np.frombuffer("".join(chunk).encode("utf-32-le"), dtype="<u4")
         counts += np.bincount(numbers, minlength=len(counts))
     normaliser = BertNormalizer()
     kept: Counter[str] = Counter()
@@ -159,15 +159,15 @@ def _letters(lines: Iterable[str], most: int) -> list[str]:
     return sorted(ranked[:most])
 
 
-def _bunches(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield lines by a few million characters: enough for all cores, little in memory."""
-    some: list[str] = []
+def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield lines in chunks of a few million characters, enough for all cores."""
+    chunk: list[str] = []
     size = 0
     for line in lines:
-        some.append(line)
+        chunk.append(line)
         size += len(line)
         if size >= _CHARACTERS_AT_ONCE:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

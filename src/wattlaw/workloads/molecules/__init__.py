@@ -13,12 +13,11 @@ paper does not name the property that is predicted (here ``U0``, the energy at 0
 (here the mean absolute error of the property in units of its standard deviation).
 """
 
-from collections.abc import Callable
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from wattlaw.workloads.workload import Entry, Work, is_full_size
+from wattlaw.workloads.workload import Entry, WorkloadOptions, work_at_full_size
 
 #: QM9's properties in the order of PyTorch Geometric's columns. Energies (and homo, lumo, gap and
 #: zpve) are in eV, mu in D, alpha in a0^3, r2 in a0^2, Cv in cal/(mol K), and A, B, C in GHz.
@@ -28,10 +27,8 @@ Target = Literal[
 ]  # fmt: skip
 
 
-class Options(BaseModel):
-    """What can be chosen for both nets. Defaults are part of every run's identity."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+class Options(WorkloadOptions):
+    """Options of both models."""
 
     source: Literal["synthetic", "qm9"] = Field(default="synthetic", description="synthetic or qm9")
     data: str | None = Field(
@@ -45,11 +42,11 @@ class Options(BaseModel):
     train_samples: int = Field(
         default=110_000,
         ge=1,
-        description="molecules to train on (an integer >= 1); a file that has fewer than these "
+        description="molecules to train on (a whole number >= 1); a file that has fewer than these "
         "and evaluation_samples together is split in the same proportion",
     )
     evaluation_samples: int = Field(
-        default=10_000, ge=1, description="molecules to evaluate on (an integer >= 1)"
+        default=10_000, ge=1, description="molecules to evaluate on (a whole number >= 1)"
     )
     lr: float = Field(default=1e-3, gt=0, description="Adam's learning rate (a number > 0)")
     hidden_channels: int = Field(
@@ -66,7 +63,7 @@ class Options(BaseModel):
 
 
 class SchNetOptions(Options):
-    """What can be chosen for SchNet."""
+    """Options of SchNet."""
 
     filters: int = Field(default=128, ge=1, le=1024, description="filters (1 to 1024)")
     interactions: int = Field(default=6, ge=1, le=64, description="interaction blocks (1 to 64)")
@@ -79,7 +76,7 @@ class SchNetOptions(Options):
 
 
 class DimeNetOptions(Options):
-    """What can be chosen for DimeNet."""
+    """Options of DimeNet."""
 
     blocks: int = Field(default=6, ge=1, le=64, description="interaction blocks (1 to 64)")
     bilinear: int = Field(
@@ -96,17 +93,6 @@ class DimeNetOptions(Options):
     )
 
 
-def _work(flops_per_sample: float, *sizes: str) -> Callable[[Options], Work | None]:
-    """Return an entry's ``work``: counted at full size, for the first synthetic molecules."""
-
-    def work(options: Options) -> Work | None:
-        if not is_full_size(options, "hidden_channels", "cutoff", *sizes):
-            return None
-        return Work(options.train_samples, flops_per_sample, options.evaluation_samples)
-
-    return work
-
-
 _MAKE_DATA = "wattlaw.workloads.molecules.make_data:make_data"
 _MODULES = ("torch", "torch_geometric")
 
@@ -119,7 +105,9 @@ SCHNET = Entry(
     options=SchNetOptions,
     factory="wattlaw.workloads.molecules.regression:SchNetOnQm9",
     make_data=_MAKE_DATA,
-    work=_work(2.641e8, "filters", "interactions", "gaussians"),
+    work=work_at_full_size(
+        2.641e8, "hidden_channels", "cutoff", "filters", "interactions", "gaussians"
+    ),
     modules=_MODULES,
     extra="molecules",
 )
@@ -132,7 +120,9 @@ DIMENET = Entry(
     options=DimeNetOptions,
     factory="wattlaw.workloads.molecules.regression:DimeNetOnQm9",
     make_data=_MAKE_DATA,
-    work=_work(2.059e10, "blocks", "bilinear", "spherical", "radial"),
+    work=work_at_full_size(
+        2.059e10, "hidden_channels", "cutoff", "blocks", "bilinear", "spherical", "radial"
+    ),
     modules=_MODULES,
     extra="molecules",
 )

@@ -73,9 +73,9 @@ def radius_graph(
     dense[:, batch, places] = pos.t()
     x, y, z = dense.unsqueeze(-1) - dense.unsqueeze(-2)
     near = x.square_().add_(y.square_()).add_(z.square_()) < r * r
-    there = torch.arange(longest, device=pos.device) < counts.unsqueeze(1)
-    near &= there.unsqueeze(1)
-    near &= there.unsqueeze(2)
+    is_atom = torch.arange(longest, device=pos.device) < counts.unsqueeze(1)
+    near &= is_atom.unsqueeze(1)
+    near &= is_atom.unsqueeze(2)
     near.diagonal(dim1=1, dim2=2).fill_(value=False)
     if longest > max_num_neighbors + 1:
         near &= near.cumsum(2) <= max_num_neighbors

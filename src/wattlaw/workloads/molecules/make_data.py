@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from wattlaw.errors import BadInput
 from wattlaw.workloads.molecules.graphs import neighbours
 from wattlaw.workloads.molecules.synthetic import synthetic_molecules
+from wattlaw.workloads.workload import check_new_data
 
 _ELEMENTS = (1, 6, 7, 8, 9)
 _RADIUS = torch.zeros(10)
@@ -19,12 +19,9 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     Raises
     ------
     wattlaw.errors.BadInput
-        There is something in the folder, or ``size`` is below 2.
+        The folder is not empty, or ``size`` is too small.
     """
-    if size < 2:
-        raise BadInput(f"size: {size} molecules are too few; allowed: an integer >= 2")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder}: there is something there; allowed: a new or empty folder")
+    check_new_data(folder, size, 2)
     molecules = synthetic_molecules(size, seed)
     z = torch.from_numpy(molecules.z).long()
     pos = torch.from_numpy(molecules.pos)
@@ -53,9 +50,9 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     torch.save(records, folder / "raw" / "qm9_v3.pt")
 
 
-def _parts(whole: torch.Tensor, sizes: list[int], dim: int = 0) -> list[torch.Tensor]:
+def _parts(tensor: torch.Tensor, sizes: list[int], dim: int = 0) -> list[torch.Tensor]:
     """Return views, which share what torch.save writes of them."""
-    return list(torch.split_with_sizes(whole, sizes, dim))
+    return list(torch.split_with_sizes(tensor, sizes, dim))
 
 
 def _bonds(z: torch.Tensor, pos: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:

@@ -16,8 +16,8 @@ from wattlaw.workloads.molecules.graphs import neighbours, paths
 from wattlaw.workloads.molecules.molecules import MoleculeData, Molecules
 from wattlaw.workloads.molecules.nets import DimeNet, SchNet, Standardised
 from wattlaw.workloads.molecules.synthetic import synthetic_molecules
-from wattlaw.workloads.schedules import Constant
-from wattlaw.workloads.workload import Dataset, Indices, Schedule, means
+from wattlaw.workloads.schedules import ConstantRate
+from wattlaw.workloads.workload import Dataset, Indices, means
 
 _POOL, _EVALUATION_POOL = 3072, 1024
 _POOL_SEED, _EVALUATION_POOL_SEED = 1, 2
@@ -33,7 +33,7 @@ class _Samples(NamedTuple):
     samples: int
 
 
-class _OnQm9(ABC, Generic[_Options]):
+class _OnQm9(ConstantRate, ABC, Generic[_Options]):
     """Adam at a constant rate; mean absolute error of the standardised property.
 
     The loss is in standard deviations of the training molecules' property, the metric ``mae`` in
@@ -65,15 +65,6 @@ class _OnQm9(ABC, Generic[_Options]):
     ) -> torch.optim.Optimizer:
         """Return Adam."""
         return torch.optim.Adam(model.parameters(), lr=self._options.lr, fused=fused)
-
-    def schedule(
-        self,
-        optimizer: torch.optim.Optimizer,  # noqa: ARG002
-        global_batch: int,  # noqa: ARG002
-        epochs: int,  # noqa: ARG002
-    ) -> Schedule:
-        """Return a constant learning rate."""
-        return Constant()
 
     def training_data(self) -> Dataset:
         """Return the molecules to train on."""
@@ -115,10 +106,12 @@ class _OnQm9(ABC, Generic[_Options]):
         train, evaluation = options.train_samples, options.evaluation_samples
         if options.data is None:
             pool = synthetic_molecules(min(train, _POOL), _POOL_SEED)
-            judged = synthetic_molecules(min(evaluation, _EVALUATION_POOL), _EVALUATION_POOL_SEED)
+            evaluation_pool = synthetic_molecules(
+                min(evaluation, _EVALUATION_POOL), _EVALUATION_POOL_SEED
+            )
             return (
                 _Samples(pool, np.arange(len(pool)), train),
-                _Samples(judged, np.arange(len(judged)), evaluation),
+                _Samples(evaluation_pool, np.arange(len(evaluation_pool)), evaluation),
             )
         data = Path(options.data)
         molecules = qm9.read(data)

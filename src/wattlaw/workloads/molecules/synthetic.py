@@ -37,12 +37,12 @@ def synthetic_molecules(size: int, seed: int) -> Molecules:
     rng = np.random.default_rng(seed)
     z, parents, counts = _skeletons(size, rng)
     pos = _places(z, parents, counts, rng)
-    there = np.arange(z.shape[1]) < counts[:, None]
+    is_atom = np.arange(z.shape[1]) < counts[:, None]
     return Molecules(
-        z[there].astype(np.uint8),
-        pos[there].astype(np.float32),
+        z[is_atom].astype(np.uint8),
+        pos[is_atom].astype(np.float32),
         counts,
-        _properties(z, pos, there, rng).astype(np.float32),
+        _properties(z, pos, is_atom, rng).astype(np.float32),
     )
 
 
@@ -102,16 +102,16 @@ def _places(z: _Ints, parents: _Ints, counts: _Ints, rng: np.random.Generator) -
 
 
 def _properties(
-    z: _Ints, pos: _Floats, there: npt.NDArray[np.bool_], rng: np.random.Generator
+    z: _Ints, pos: _Floats, is_atom: npt.NDArray[np.bool_], rng: np.random.Generator
 ) -> _Floats:
     """Return properties in the order of ``Target``, shape (size, 19)."""
-    atoms = there.sum(1)
-    centred = (pos - (pos * there[..., None]).sum(1, keepdims=True) / atoms[:, None, None]) * (
-        there[..., None]
+    atoms = is_atom.sum(1)
+    centred = (pos - (pos * is_atom[..., None]).sum(1, keepdims=True) / atoms[:, None, None]) * (
+        is_atom[..., None]
     )
     squares = (centred**2).sum(2)
     pairs = squares[:, :, None] + squares[:, None] - 2 * centred @ centred.transpose(0, 2, 1)
-    bound = there[:, :, None] & there[:, None] & ~np.eye(z.shape[1], dtype=bool)
+    bound = is_atom[:, :, None] & is_atom[:, None] & ~np.eye(z.shape[1], dtype=bool)
     distance = np.sqrt(np.where(bound, np.maximum(pairs, 0.01), 1.0))
     cohesive = -1.5 * (np.exp(-((distance - 1.0) ** 2)) * bound).sum((1, 2))
     cohesive = cohesive + rng.normal(0, _NOISE_EV, len(z))
@@ -119,7 +119,7 @@ def _properties(
     charge = _CHARGE[z].sum(1) / atoms
     homo, lumo = -6.5 + 5 * charge, 0.3 + 10 * charge + 0.01 * cohesive / atoms
     extents = np.linalg.eigvalsh(centred.transpose(0, 2, 1) @ centred)
-    energy = (_ENERGY[z] * there).sum(1) + cohesive
+    energy = (_ENERGY[z] * is_atom).sum(1) + cohesive
     thermal = 0.01 * atoms
     by_name = [
         dipole, _POLARISABILITY[z].sum(1), homo, lumo, lumo - homo, (z * squares).sum(1),

@@ -19,22 +19,22 @@ Two recipes: ``mit`` (Frey et al. 2022: plain SGD at a constant 1e-5) and ``kit`
 batch, warm-up and plateau schedule).
 """
 
-from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from wattlaw.workloads.workload import Entry, Work, is_full_size
+from wattlaw.workloads.workload import Entry, WorkloadOptions, work_at_full_size
 
 #: Inception's auxiliary head needs the full image to have something to pool.
 _AUX_SIZE = 299
 _PATIENCE = 10
+#: Mean and standard deviation of red, green and blue over ImageNet's training images, from 0 to 1,
+#: as torchvision's models use them.
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-class Options(BaseModel):
-    """What can be chosen for every net. Defaults are part of every run's identity."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+class Options(WorkloadOptions):
+    """Options of all models."""
 
     source: Literal["synthetic", "tfrecord", "folder"] = Field(
         default="synthetic", description="synthetic, tfrecord or folder"
@@ -48,10 +48,10 @@ class Options(BaseModel):
         "scripts count, from 1 to 1000) or 0",
     )
     train_samples: int = Field(
-        default=1_281_167, ge=1, description="synthetic images to train on (an integer >= 1)"
+        default=1_281_167, ge=1, description="synthetic images to train on (a whole number >= 1)"
     )
     evaluation_samples: int = Field(
-        default=50_000, ge=1, description="synthetic images to evaluate on (an integer >= 1)"
+        default=50_000, ge=1, description="synthetic images to evaluate on (a whole number >= 1)"
     )
     image_size: int = Field(
         default=224, ge=32, le=512, description="height and width in pixels (32 to 512)"
@@ -74,7 +74,7 @@ class Options(BaseModel):
         default=_PATIENCE,
         ge=0,
         description="epochs without a lower loss after which recipe kit divides its rate by ten "
-        "(an integer >= 0; the paper names none, 10 is PyTorch's default)",
+        "(a whole number >= 0; the paper names none, 10 is PyTorch's default)",
     )
 
     @model_validator(mode="after")
@@ -89,7 +89,7 @@ class Options(BaseModel):
 
 
 class Vgg16Options(Options):
-    """What can be chosen for VGG16."""
+    """Options of VGG16."""
 
     width: int = Field(
         default=64,
@@ -102,7 +102,7 @@ class Vgg16Options(Options):
 
 
 class InceptionV3Options(Options):
-    """What can be chosen for InceptionV3."""
+    """Options of InceptionV3."""
 
     image_size: int = Field(
         default=_AUX_SIZE, ge=75, le=512, description="height and width in pixels (75 to 512)"
@@ -127,24 +127,13 @@ _Blocks = Annotated[int, Field(strict=True, ge=1, le=64)]
 
 
 class ResNet50Options(Options):
-    """What can be chosen for ResNet50."""
+    """Options of ResNet50."""
 
     blocks: tuple[_Blocks, _Blocks, _Blocks, _Blocks] = Field(
         default=(3, 4, 6, 3),
         strict=False,  # files have lists where Python has tuples
-        description="residual blocks of the four stages (a list of 4 integers from 1 to 64)",
+        description="residual blocks of the four stages (a list of 4 whole numbers from 1 to 64)",
     )
-
-
-def _work(flops_per_sample: float, *sizes: str) -> Callable[[Options], Work | None]:
-    """Return an entry's ``work``: counted at full size; files are taken to be all of ImageNet."""
-
-    def work(options: Options) -> Work | None:
-        if not is_full_size(options, "image_size", "classes", *sizes):
-            return None
-        return Work(options.train_samples, flops_per_sample, options.evaluation_samples)
-
-    return work
 
 
 _MAKE_DATA = "wattlaw.workloads.vision.make_data:make_data"
@@ -158,7 +147,7 @@ VGG16 = Entry(
     options=Vgg16Options,
     factory="wattlaw.workloads.vision.classifier:Vgg16",
     make_data=_MAKE_DATA,
-    work=_work(92_648_177_664, "width"),
+    work=work_at_full_size(92_648_177_664, "image_size", "classes", "width"),
     modules=_MODULES,
     extra="vision",
 )
@@ -170,7 +159,7 @@ INCEPTIONV3 = Entry(
     options=InceptionV3Options,
     factory="wattlaw.workloads.vision.classifier:InceptionV3",
     make_data=_MAKE_DATA,
-    work=_work(34_275_032_448, "aux"),
+    work=work_at_full_size(34_275_032_448, "image_size", "classes", "aux"),
     modules=_MODULES,
     extra="vision",
 )
@@ -182,7 +171,7 @@ RESNET50 = Entry(
     options=ResNet50Options,
     factory="wattlaw.workloads.vision.classifier:ResNet50",
     make_data=_MAKE_DATA,
-    work=_work(24_299_077_632, "blocks"),
+    work=work_at_full_size(24_299_077_632, "image_size", "classes", "blocks"),
     modules=_MODULES,
     extra="vision",
 )

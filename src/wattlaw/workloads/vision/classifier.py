@@ -1,4 +1,4 @@
-"""The workloads: a net, its recipe, and how it is judged."""
+"""The workloads: a model, its training recipe and its metrics."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -110,7 +110,7 @@ class _Classifier:
 
 def _files(options: Options, data: Path, training: bool) -> Files:
     if not data.is_dir():
-        raise BadInput(f"data: there is no folder {data}")
+        raise BadInput(f"data: no folder {data}")
     if options.source == "folder":
         from wattlaw.workloads.vision.folder import Folder
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from wattlaw.errors import BadInput, one_line
+from wattlaw.errors import BadInput
+from wattlaw.files import open_regular
 from wattlaw.workloads.torchvision_import import import_torchvision
 
 import_torchvision()
@@ -49,13 +50,12 @@ class Folder:
         """Return an image file's bytes and its label."""
         path = self._path(index)
         try:
-            if path.is_fifo():  # opening it would wait for a writer
-                raise BadInput(f"{path}: is not a regular file")
-            return path.read_bytes(), int(self._labels[index])
+            with open_regular(path) as file:
+                return file.read(), int(self._labels[index])
         except OSError as error:
-            raise BadInput(f"{path}: cannot be read ({one_line(error)})") from error
+            raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
 
-    def place(self, index: int) -> str:
+    def location(self, index: int) -> str:
         """Return an image's path."""
         return str(self._path(index))
 

@@ -18,15 +18,15 @@ from torchvision.transforms import functional as transforms  # noqa: E402
 
 #: The share of an image's area, and the ratios of width to height, of a crop for training.
 _SCALE, _RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-#: What of a resized image's shorter side is kept for evaluation: 224 of 256 pixels.
+#: Share of a resized image's shorter side that evaluation keeps: 224 of 256 pixels.
 _CENTER = 224 / 256
 
 
 class Files(Protocol):
-    """Image files with a label each, by number."""
+    """Labelled image files by index."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of images."""
 
     def read(self, index: int) -> tuple[bytes, int]:
         """Return an image file's bytes and its label, from 0.
@@ -34,19 +34,19 @@ class Files(Protocol):
         Raises
         ------
         wattlaw.errors.BadInput
-            It cannot be read, or its label is none of the classes'.
+            It cannot be read, or its label is out of range.
         """
 
-    def place(self, index: int) -> str:
-        """Return where an image is, in words for the user."""
+    def location(self, index: int) -> str:
+        """Return the location of an image, for messages."""
 
 
 @dataclass(frozen=True)
 class ImageData:
-    """Image files as training or evaluation takes them.
+    """Image files with the transforms of training or evaluation, as usual in torchvision.
 
-    For training a part of 8 to 100 % of the area is cut out at random and mirrored every second
-    time; for evaluation the middle is taken. Both are torchvision's usual ones.
+    Training crops 8 to 100 % of the area at random and mirrors half of the crops. Evaluation takes
+    the centre.
     """
 
     files: Files
@@ -66,37 +66,34 @@ class ImageData:
         with torch.random.fork_rng(devices=[]):
             for row, (index, seed) in enumerate(numbers):
                 encoded, labels[row] = self.files.read(index)
-                picture = _decoded(encoded, self.files, index)
-                if self.training:
-                    pixels = _cut_at_random(picture, size, seed)
-                else:
-                    pixels = _middle(picture, size)
+                image = _decode(encoded, self.files, index)
+                pixels = _random_crop(image, size, seed) if self.training else _centre(image, size)
                 images[row] = pixels.transpose(2, 0, 1)
         return torch.from_numpy(images), torch.from_numpy(labels)
 
 
-def _decoded(encoded: bytes, files: Files, index: int) -> Image.Image:
+def _decode(encoded: bytes, files: Files, index: int) -> Image.Image:
     try:
-        with Image.open(io.BytesIO(encoded)) as picture:
-            return picture.convert("RGB")
+        with Image.open(io.BytesIO(encoded)) as image:
+            return image.convert("RGB")
     # What Pillow raises on damaged files; SyntaxError is its own for broken PNG and JPEG headers.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise BadInput(
-            f"{files.place(index)}: {len(encoded)} bytes that cannot be decoded "
-            f"({one_line(error)}); allowed: a whole image file, such as JPEG"
+            f"{files.location(index)}: {len(encoded)} bytes that cannot be decoded "
+            f"({one_line(error)}); allowed: a complete image file, such as JPEG"
         ) from error
 
 
-def _cut_at_random(picture: Image.Image, size: int, seed: int) -> Any:
+def _random_crop(image: Image.Image, size: int, seed: int) -> Any:
     # torch.manual_seed would reseed the GPUs as well, and with them a model's dropout.
     torch.default_generator.manual_seed(seed)
-    top, left, height, width = RandomResizedCrop.get_params(picture, list(_SCALE), list(_RATIO))
+    top, left, height, width = RandomResizedCrop.get_params(image, list(_SCALE), list(_RATIO))
     mirror = bool(torch.rand(()) < 0.5)
-    cut = transforms.resized_crop(picture, top, left, height, width, [size, size])
-    pixels = np.asarray(cut)
+    crop = transforms.resized_crop(image, top, left, height, width, [size, size])
+    pixels = np.asarray(crop)
     return pixels[:, ::-1] if mirror else pixels
 
 
-def _middle(picture: Image.Image, size: int) -> Any:
-    resized = transforms.resize(picture, [round(size / _CENTER)])
+def _centre(image: Image.Image, size: int) -> Any:
+    resized = transforms.resize(image, [round(size / _CENTER)])
     return np.asarray(transforms.center_crop(resized, [size, size]))

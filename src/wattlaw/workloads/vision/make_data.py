@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from tfrecord import TFRecordWriter
 
-from wattlaw.errors import BadInput
 from wattlaw.workloads.vision.synthetic import synthetic_images
+from wattlaw.workloads.workload import check_new_data
 
 _CLASSES = 10
 _PER_SHARD = 1000
@@ -28,12 +28,9 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     Raises
     ------
     wattlaw.errors.BadInput
-        There is something in the folder, or ``size`` is below 2.
+        The folder is not empty, or ``size`` is too small.
     """
-    if size < 2:
-        raise BadInput(f"size: {size} images are too few; allowed: an integer >= 2")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder}: there is something there; allowed: a new or empty folder")
+    check_new_data(folder, size, 2)
     generator = torch.Generator().manual_seed(seed)
     classes = min(_CLASSES, size)
     _write(folder, ("train", "train"), size, classes, generator)

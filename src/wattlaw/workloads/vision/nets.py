@@ -7,8 +7,13 @@ import torch
 from torch import nn
 
 from wattlaw.workloads.torchvision_import import import_torchvision
-from wattlaw.workloads.vision import InceptionV3Options, ResNet50Options, Vgg16Options
-from wattlaw.workloads.vision.pixels import MEAN, STD
+from wattlaw.workloads.vision import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    InceptionV3Options,
+    ResNet50Options,
+    Vgg16Options,
+)
 
 import_torchvision()
 from torchvision.models import inception, resnet, vgg  # noqa: E402
@@ -30,7 +35,7 @@ class OfPixels(nn.Module):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
-        mean, std = (torch.tensor(each).view(3, 1, 1) for each in (MEAN, STD))
+        mean, std = (torch.tensor(each).view(3, 1, 1) for each in (IMAGENET_MEAN, IMAGENET_STD))
         self.register_buffer("scale", 1 / (255 * std), persistent=False)
         self.register_buffer("shift", -mean / std, persistent=False)
 

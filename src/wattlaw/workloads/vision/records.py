@@ -24,24 +24,24 @@ Bounds = npt.NDArray[np.int64]
 
 
 def bounds(shard: Path) -> Bounds:
-    """Return where a shard's records are: from its index file, or by walking along the shard.
+    """Return where a shard's records are: from its index file, or by reading the shard.
 
     Raises
     ------
     wattlaw.errors.BadInput
-        The shard breaks off or is no TFRecord file, or an index beside it is not its own.
+        The shard is truncated or not a TFRecord file, or its index is of another file.
     """
     index = next((path for path in _indices_of(shard) if path.is_file()), None)
     try:
-        found = _walked(shard) if index is None else _listed(index, shard)
+        found = _scan(shard) if index is None else _read_index(index, shard)
     except OSError as error:
         raise BadInput(f"{shard}: cannot be read ({one_line(error)})") from error
     return found
 
 
 def _indices_of(shard: Path) -> list[Path]:
-    beside = [shard.with_name(shard.name + ending) for ending in (".idx", ".index", ".tfindex")]
-    return [*beside, shard.with_suffix(".tfindex")]
+    paths = [shard.with_name(shard.name + ending) for ending in (".idx", ".index", ".tfindex")]
+    return [*paths, shard.with_suffix(".tfindex")]
 
 
 def is_index(path: Path) -> bool:
@@ -49,7 +49,7 @@ def is_index(path: Path) -> bool:
     return path.suffix in {".idx", ".index", ".tfindex"}
 
 
-def _walked(shard: Path) -> Bounds:
+def _scan(shard: Path) -> Bounds:
     starts, position = [0], 0
     with shard.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -69,16 +69,16 @@ def _payload_length(header: bytes, shard: Path, record: int) -> int:
     if TFRecordWriter.masked_crc(header[:8]) != header[8:]:
         raise BadInput(
             f"{shard}: record {record}: its length has a wrong checksum; allowed: uncompressed "
-            "TFRecord files that are whole"
+            "complete TFRecord files"
         )
     return int(struct.unpack_from("<Q", header)[0])
 
 
 def _broken_off(shard: Path, record: int) -> BadInput:
-    return BadInput(f"{shard}: record {record}: the file breaks off in it; allowed: whole records")
+    return BadInput(f"{shard}: record {record}: the file ends within it; allowed: complete records")
 
 
-def _listed(index: Path, shard: Path) -> Bounds:
+def _read_index(index: Path, shard: Path) -> Bounds:
     try:
         table = np.array(index.read_text("utf-8").split(), np.int64).reshape(-1, 2)
     except (ValueError, OverflowError) as error:

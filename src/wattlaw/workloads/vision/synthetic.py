@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from wattlaw.workloads.vision.pixels import MEAN, STD
+from wattlaw.workloads.vision import IMAGENET_MEAN, IMAGENET_STD
 from wattlaw.workloads.workload import Indices, Seeds
 
 _POOL = 256
@@ -83,7 +83,7 @@ def synthetic_images(
         + math.sqrt(_CLASS_SHARE) * _patterns(labels, height, width)
         + math.sqrt(_BRIGHTNESS_SHARE) * brightness
     )
-    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (MEAN, STD))
+    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (IMAGENET_MEAN, IMAGENET_STD))
     return ((pixels * std + mean) * 255).round_().clamp_(0, 255).to(torch.uint8)
 
 

@@ -46,7 +46,7 @@ class Shards:
             features = example_pb2.Example.FromString(payload).features.feature
         except DecodeError as error:
             raise BadInput(
-                f"{self.place(index)}: it is no tf.train.Example; allowed: Examples with the "
+                f"{self.location(index)}: it is no tf.train.Example; allowed: Examples with the "
                 f"features {_IMAGE} and {_LABEL}"
             ) from error
         images = list(features[_IMAGE].bytes_list.value) if _IMAGE in features else []
@@ -54,12 +54,12 @@ class Shards:
         for name, values, kind in ((_IMAGE, images, "bytes"), (_LABEL, labels, "int64")):
             if len(values) != 1:
                 raise BadInput(
-                    f"{self.place(index)}: {len(values)} {kind} values in feature {name}; "
+                    f"{self.location(index)}: {len(values)} {kind} values in feature {name}; "
                     "allowed: one"
                 )
         return images[0], self._label(labels[0], index)
 
-    def place(self, index: int) -> str:
+    def location(self, index: int) -> str:
         """Return an image's shard, and which record it is there, from 0."""
         shard, record = self._find(index)
         return f"{self._paths[shard]}: record {record}"
@@ -72,7 +72,7 @@ class Shards:
         first, last = self._first_label, self._first_label + self._classes - 1
         if not first <= label <= last:
             raise BadInput(
-                f"{self.place(index)}: label {label}; allowed: {first} to {last} (options "
+                f"{self.location(index)}: label {label}; allowed: {first} to {last} (options "
                 "first_label and classes)"
             )
         return label - first

@@ -9,9 +9,9 @@ nvidia-physicsnemo, 16, with which the model has 72,920,832 parameters.
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from wattlaw.workloads.workload import Entry, Work, is_full_size
+from wattlaw.workloads.workload import Entry, Work, WorkloadOptions, is_full_size
 
 #: Steps of six hours in a year of the paper's files (leap days are left out).
 STEPS_PER_YEAR = 1460
@@ -23,10 +23,8 @@ _Size = Annotated[int, Field(ge=1)]
 _HeightWidth = Annotated[tuple[_Size, _Size], Field(strict=False)]
 
 
-class Options(BaseModel):
-    """What can be chosen. Defaults are part of every run's identity."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+class Options(WorkloadOptions):
+    """Options of the workload."""
 
     source: Literal["synthetic", "era5"] = Field(
         default="synthetic", description="synthetic (from a seed) or era5 (HDF5 files in 'data')"

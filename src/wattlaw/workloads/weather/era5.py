@@ -37,7 +37,7 @@ class Era5:
     ----------
     folder
         That of the files, ``*.h5``.
-    normals
+    statistics
         Each channel's mean and spread.
     size
         (channels, height, width) of a state.
@@ -55,7 +55,7 @@ class Era5:
     def __init__(
         self,
         folder: Path,
-        normals: ChannelStatistics,
+        statistics: ChannelStatistics,
         size: tuple[int, int, int],
         *,
         steps: int,
@@ -66,7 +66,7 @@ class Era5:
         self._paths = sorted(folder.glob("*.h5"))
         if not self._paths:
             raise BadInput(f"{folder}: has no *.h5 file; allowed: one file per year")
-        self._normals, self._size = normals, size
+        self._statistics, self._size = statistics, size
         self._ahead = [number * step for number in range(steps + 1)]
         times = [_times(path, size, needed=steps * step + 1) for path in self._paths]
         self._ends = np.cumsum(np.array(times) - steps * step)
@@ -111,7 +111,7 @@ class Era5:
                     f"{path}: time {time}, channel {channel}: {out[channel, row, column]} at row"
                     f" {row}, column {column}; allowed: finite numbers"
                 )
-        self._normals.standardise(out)
+        self._statistics.standardise(out)
 
 
 class _OpenFiles:

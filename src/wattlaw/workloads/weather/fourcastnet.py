@@ -1,4 +1,4 @@
-"""The model, its training recipe in two stages, and how a forecast is judged."""
+"""The model, its training recipe in two stages, and its metrics."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +30,7 @@ _FIRST_EVALUATION_YEAR = 37  # of the synthetic ones, after those of training
 
 
 class Forecaster(nn.Module):
-    """Applies a network to its own forecasts, as many times as it is asked to."""
+    """Applies a network to its own forecasts, for a number of steps."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -162,9 +162,9 @@ class FourCastNet:
     def _era5(self, part: str) -> "Era5":
         from wattlaw.workloads.weather.era5 import Era5
 
-        normals = read_channel_statistics(self._stats(), self._options.channels)
+        statistics = read_channel_statistics(self._stats(), self._options.channels)
         steps, step = self._options.steps, self._options.step
-        return Era5(self._folder() / part, normals, self._size, steps=steps, step=step)
+        return Era5(self._folder() / part, statistics, self._size, steps=steps, step=step)
 
     def _synthetic(self, first_year: int, samples: int) -> SyntheticWeather:
         return SyntheticWeather(

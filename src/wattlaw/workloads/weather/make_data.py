@@ -6,9 +6,9 @@ import h5py
 import numpy as np
 import torch
 
-from wattlaw.errors import BadInput
 from wattlaw.workloads.weather.statistics import Array
 from wattlaw.workloads.weather.synthetic import Climate
+from wattlaw.workloads.workload import check_new_data
 
 _GRID = (33, 64)  # odd as ERA5's 721 rows are: the last is left out
 _TRAINING_YEARS, _EVALUATION_YEAR = (1979, 1980), 2016
@@ -56,12 +56,9 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     Raises
     ------
     BadInput
-        The folder is not empty, or the size is too small.
+        The folder is not empty, or ``size`` is too small.
     """
-    if size < _FEWEST_TIMES:
-        raise BadInput(f"size {size}: allowed: at least {_FEWEST_TIMES} times per file")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder}: has something in it; give a folder that is empty or not there")
+    check_new_data(folder, size, _FEWEST_TIMES)
     climate = Climate(len(_VARIABLES), *_GRID, seed=seed)
     years = [_fields(climate, number, size) for number in range(len(_TRAINING_YEARS))]
     for name, fields in zip(_TRAINING_YEARS, years, strict=True):

@@ -1,4 +1,4 @@
-"""The statistics beside the fields: what a channel's mean, spread and mean state are."""
+"""Statistics of the fields: mean and standard deviation of each channel, and the mean state."""
 
 from dataclasses import dataclass
 from pathlib import Path
