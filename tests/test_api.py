@@ -229,7 +229,7 @@ def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
     ("wrong", "message"),
     [
         (lambda r: wattlaw.open(), "open: given no store"),
-        (lambda r: wattlaw.open("nowhere"), "nowhere: no store"),
+        (lambda r: wattlaw.open("nowhere"), "nowhere: "),
         (lambda r: wattlaw.load_study("nowhere.yaml"), "nowhere.yaml"),
         (lambda r: r.export("all", "t.csv"), 'table: given "all"; allowed: runs, '),
         (lambda r: r.export("runs", "t.xlsx"), "unknown ending '.xlsx'"),
