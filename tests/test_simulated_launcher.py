@@ -135,7 +135,7 @@ def test_other_launchers_take_a_launch_as_it_is():
     [
         ({"simulation": {}}, [], "launch.simulation.hardware (or --hardware) is required"),
         ({"simulation": {"hardware": "x"}}, [], 'no hardware is called "x"; allowed: a cluster'),
-        ({"gpus_per_node": 3}, [], "launch.gpus_per_node: given 3; allowed: 1 to 2"),
+        ({"gpus_per_node": 3}, [], "launch.gpus_per_node: 3 is too large; allowed: 1 to 2"),
         ({"simulation": {"fail_share": 1.5}}, [], "given 1.5; allowed: the share of attempts"),
         ({"simulation": {"critical_batch": 5}}, [], "allowed: both or neither"),
         ({"simulation": {"speed": 5}}, [], "unknown key; allowed: hardware, calibration"),
