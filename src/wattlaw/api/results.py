@@ -426,8 +426,8 @@ class Results:
         statistics, joint = read_telemetry(self.paths, self.runs)
         return analyse(
             self.runs, self.epochs, statistics=statistics, joint=joint,
-            accounting_windows=read_accounting_windows(self.paths), footprint=footprint, reference=reference,
-            target=target,
+            accounting_windows=read_accounting_windows(self.paths), footprint=footprint,
+            reference=reference, target=target,
         )  # fmt: skip
 
 

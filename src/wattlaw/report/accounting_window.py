@@ -34,8 +34,8 @@ def read_accounting_windows(paths: Sequence[Path]) -> pd.DataFrame:
     -------
     DataFrame
         ``run_id, host, start_ns, duration_s``: from the first to the last sample of a host in that
-        time, on the host's clock; and the columns of ``store.schema.WINDOW_ENERGY``. A host without two
-        samples has no row.
+        time, on the host's clock; and the columns of ``store.schema.WINDOW_ENERGY``. A host
+        without two samples has no row.
 
     Raises
     ------
