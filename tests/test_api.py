@@ -307,7 +307,7 @@ def test_a_result_says_why_it_has_no_values(tmp_path, monkeypatch):
     blocked.write_text("")
     monkeypatch.undo()
     with (
-        pytest.warns(UserWarning, match="nothing is recorded"),
+        pytest.warns(UserWarning, match="recording has stopped"),
         wattlaw.track("mine", blocked) as track,
     ):
         pass
@@ -356,7 +356,7 @@ def test_the_cells_of_the_notebook_run_and_show_something(tmp_path, monkeypatch)
                 value = eval(expression, names)  # noqa: S307
                 shown.append(type(value).__name__)
     assert shown == [
-        "NoneType", "DataFrame", "RunOutcome", "Results", "DataFrame", "SeriesFits", "Advice",
+        "NoneType", "DataFrame", "RunOutcome", "Results", "DataFrame", "Fits", "Advice",
         "DataFrame", "ConcatChart", "Claims", "Report", "TrackResult",
     ]  # fmt: skip
     assert names["outcome"].done == 21

@@ -72,7 +72,7 @@ def test_one_sample_and_no_repeats_are_refused():
         compare_with_best([np.array([1.0, 2.0])])
     with pytest.raises(Refused, match="measure repeats"):
         compare_with_best([np.array([1.0]), np.array([2.0])])
-    with pytest.raises(Refused, match="all the same"):
+    with pytest.raises(Refused, match="all repeats are identical"):
         compare_with_best([np.array([1.0, 1.0]), np.array([2.0, 2.0])])
 
 

@@ -88,7 +88,7 @@ def test_a_bend_is_told_in_words_with_both_slopes_and_the_range():
     bend = find_breakpoint(*study(flat_from=64))
     assert bend.sentence.startswith("the curve flattens beyond 64: β = 0.")
     assert "from 2 to 64" in bend.sentence
-    assert "from there to 424" in bend.sentence
+    assert "beyond, up to 424" in bend.sentence
     json.dumps(bend.to_dict(), allow_nan=False)
     steeper = np.where(SCHNET < 32, 100 * SCHNET**-0.2, 100 * 32**0.6 * SCHNET**-0.8)
     assert "steepens" in find_breakpoint(SCHNET, steeper).sentence

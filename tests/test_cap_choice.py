@@ -174,7 +174,7 @@ def test_a_setting_without_energy_has_a_reason_and_no_choice():
     made = mit(models={"dimenet": MIT["dimenet"]}, counts=(2, 8), energy=False)
     found = best_limits(run_metrics(made.runs, made.epochs))
     assert found["verdict"].isna().all()
-    assert found["why"].str.contains("fewer than two limits with time and energy").all()
+    assert found["why"].str.contains("fewer than two limits have time and energy").all()
 
 
 def test_energies_that_count_different_things_are_refused():

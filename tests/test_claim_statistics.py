@@ -116,9 +116,9 @@ def test_an_effect_in_one_or_two_settings_is_said_to_be_theirs(cells: int) -> No
 
 def test_repeats_that_are_all_the_same_give_no_certainty() -> None:
     rows = rows_of(Lab().run(noise=0.0))
-    with pytest.raises(Refused, match="all the same"):
+    with pytest.raises(Refused, match="all repeats are identical"):
         contrast(rows, "epoch_time_s", "gpus", {2: 1.0, 128: -1.0})
-    with pytest.raises(Refused, match="all the same"):
+    with pytest.raises(Refused, match="all repeats are identical"):
         effect_of(rows.assign(cell=0, on=rows["gpus"] > 8)[rows["gpus"].isin([8, 16])])
 
 

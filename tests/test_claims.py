@@ -304,7 +304,7 @@ def test_a_schnet_that_bends_early_does_not_bend_at_64() -> None:
     lab = Lab().run("schnet", time_s=lambda n: 600.0 * min(n, 16) ** -0.6 * max(n / 16, 1) ** -0.1)
     claim = BY_NAME["schnet-leaves-the-law-beyond-64"](lab.findings())
     assert claim.verdict == CONTRADICTED
-    assert "breakpoints already at 16 GPUs" in claim.evidence
+    assert "breakpoint already at 16 GPUs" in claim.evidence
 
 
 def test_capped_runs_do_not_enter_claims_on_runs_without_caps() -> None:

@@ -115,7 +115,7 @@ def test_check_counts_the_runs(study, capsys):
 def test_status_tells_counts_and_reasons(store, capsys):
     found = wattlaw("status", store)
     assert "2 runs: 1 done, 1 skipped" in found.stdout
-    assert "holds 2" in " ".join(found.stdout.split())
+    assert "machine has 2" in " ".join(found.stdout.split())
     assert main(["status", str(store), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["counts"] == {"done": 1, "skipped": 1}

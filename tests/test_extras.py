@@ -86,7 +86,7 @@ def test_a_study_is_checked_shown_and_simulated_without_any(without, write_study
 
 
 @pytest.mark.parametrize("words", [("make-data", "bert-base", "DIR", "--size", "4"),
-                                   ("figures", "bert-base")])  # fmt: skip
+                                   ("profile", "bert-base")])  # fmt: skip
 def test_other_commands_name_the_extra_too(words, without, tmp_path, capsys):
     without("tokenizers")
     words = [str(tmp_path / "new") if word == "DIR" else word for word in words]

@@ -158,9 +158,9 @@ def test_the_options_of_the_command_line():
     ("price", "gpu_price", "told"),
     [
         ("0.2 EUR", "2 USD", "prices in EUR and USD; allowed: one currency"),
-        ("0,2", None, '--price: given "0,2"'),
+        ("0,2", None, 'price: given "0,2"'),
         ("Mars", None, "no electricity price of 'Mars'"),
-        (None, "cheap", '--price-per-gpu-hour: given "cheap"'),
+        (None, "cheap", 'price_per_gpu_hour: given "cheap"'),
         ("-0.1", None, "price_per_kwh: given -0.1"),
     ],
 )

@@ -206,9 +206,9 @@ def test_a_table_without_a_good_row_makes_no_store(tmp_path, home):
 
 
 WRONG = {
-    "gpus=n": "epoch_time_s is missing; needed: gpus, epoch_time_s",
-    "gpus=n,epoch_time_s=time": 'no column "time"; there are: n, t',
-    MAP + ",speed=t": 'no field "speed"; there are: gpus, epoch_time_s,',
+    "gpus=n": "epoch_time_s is missing; required: gpus, epoch_time_s",
+    "gpus=n,epoch_time_s=time": 'no column "time"; the table has: n, t',
+    MAP + ",speed=t": 'no field "speed"; allowed: gpus, epoch_time_s,',
     MAP + ",gpus=t": "gpus is given twice",
     MAP + ",nodes": "allowed: field=column or field=@value",
     MAP + ",nodes=": "allowed: field=column or field=@value",
@@ -252,7 +252,7 @@ BROKEN = {
     "t.csv": (b"n,n\n1,2\n", 'column "n" occurs twice'),
     "latin.csv": ("n,t\n1,\xe9\n".encode("latin-1"), "not a table"),
     "t.parquet": (b"PAR1", "not a table"),
-    "t.xlsx": (b"", 'unknown ending ".xlsx"; allowed: .csv, .jsonl, .parquet'),
+    "t.xlsx": (b"", 'unknown suffix ".xlsx"; allowed: .csv, .jsonl, .parquet'),
     "t.jsonl": (b"[1]\nnothing\n", "line 1: is not a JSON object"),
 }
 
@@ -357,7 +357,7 @@ def test_a_run_folder_without_a_record_is_named(tmp_path, home):
     bring(table, MAP, home)
     (folder,) = (home / "runs").iterdir()
     (folder / "run.json").unlink()
-    with pytest.raises(BadInput, match="without a record; remove it"):
+    with pytest.raises(BadInput, match="has no record; remove it"):
         bring(table, MAP, home)
 
 

@@ -272,7 +272,7 @@ def test_what_the_simulator_says_of_large_clusters_rises_smoothly() -> None:
 def test_what_cannot_fit_a_boards_memory_is_told() -> None:
     assert not predict(job(1)).warnings
     (warning,) = predict(job(1, local_batch=100_000)).warnings
-    assert "of a board's 32 GB of memory" in warning
+    assert "of 32 GB of GPU memory" in warning
 
 
 def test_loader_processes_are_as_many_as_the_loop_starts() -> None:

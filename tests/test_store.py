@@ -141,7 +141,7 @@ def test_files_and_folders_have_the_permissions_that_the_user_asked_for(tmp_path
         with RunLock(folder) as lock:
             assert lock.acquire()
     found = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
-    assert len(found) == 6 + 2
+    assert len(found) == 6 + 3
     for path in found:
         assert path.stat().st_mode & 0o777 == 0o666 & ~mask, path
     for path in {path.parent for path in found}:

@@ -98,9 +98,9 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
 
 
 def _cell(value: Any) -> str:
-    import pandas as pd
-
-    return str(value) if isinstance(value, str | int) else "-" if pd.isna(value) else f"{value:g}"
+    if value is None or value != value:  # noqa: PLR0124 - NaN
+        return "-"
+    return str(value) if isinstance(value, str | int) else f"{value:g}"
 
 
 def _hours(hours: GpuHours, assume_tflops: float) -> list[str]:
