@@ -241,11 +241,15 @@ def put(where: str, value: object) -> dict[str, Any]:
         ("node.gpu.min_limit_w", 900, "node.gpu: given idle_w"),
         ("node.gpu.knee_clock_mhz", 9e4, "allowed: min_clock_mhz <= knee_clock_mhz <= max"),
         ("node.gpu.knee_clock_mhz", 1700, "allowed: 1, or a knee_clock_mhz below"),
-        ("node.gpu.peak_tflops", {}, "node.gpu.peak_tflops: given {}; allowed: a mapping of fp32"),
+        (
+            "node.gpu.peak_tflops",
+            {},
+            "node.gpu.peak_tflops: given {}; allowed: a mapping of precisions (fp32",
+        ),
         (
             "node.gpu.peak_tflops.fp8",
             9,
-            'node.gpu.peak_tflops.fp8: given the key "fp8"; allowed: a mapping of fp32, tf32',
+            'node.gpu.peak_tflops.fp8: given the key "fp8"; allowed: a mapping of precisions',
         ),
         ("node.gpus", 2.5, "node.gpus: given 2.5; allowed: a whole number >= 1"),
         ("node.gpus", 0, "node.gpus: given 0; allowed: a whole number >= 1"),

@@ -330,7 +330,10 @@ def test_the_real_command_says_the_same_and_writes_nothing(command, name, tmp_pa
             {"workloads": [{"command": ["no-such-program", "train.py"]}]},
             "workloads[0].command: given 'no-such-program'; allowed: an installed program",
         ),
-        ({"launch": {"kind": "telepathy"}}, "launch.kind: unknown launcher 'telepathy'; allowed: local"),
+        (
+            {"launch": {"kind": "telepathy"}},
+            "launch.kind: unknown launcher 'telepathy'; allowed: local",
+        ),
         (
             {"sweeps": [{"gpus": [*range(1, 300)], "local_batch": [*range(1, 300)]}],
              "repeats": 3},

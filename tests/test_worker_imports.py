@@ -26,7 +26,7 @@ FILES = (
     "study/base.py", "study/launching.py", "study/model.py", "study/rules.py", "study/identity.py",
     "simulator/profile.py", "simulator/cluster.py",
     "processes.py", "registry.py", "machine.py", "errors.py", "isolation.py", "crash.py",
-    "terminal.py", "__init__.py",
+    "terminal.py", "text.py", "__init__.py",
 )  # fmt: skip
 NEEDED = {"pydantic", "pydantic_core", "numpy", "pyarrow", "psutil", "pynvml"}
 TRAINING = {
@@ -39,7 +39,7 @@ BLOCKED = (
 )  # fmt: skip
 
 #: Root's prolog and epilog, in a Python of the site's own; jobs never import them.
-_HOOKS = ("__main__", "main", "file", "hooks", "watch")
+_HOOKS = ("__main__", "main", "site_file", "hooks", "watch")
 HOOKS = {SOURCE / "limits" / "site" / f"{name}.py" for name in _HOOKS}
 
 WORKER_SIDE = sorted(
