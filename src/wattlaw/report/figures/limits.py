@@ -1,5 +1,7 @@
 """Power caps and clocks: speed and energy, and whether they change the exponent."""
 
+from typing import Any
+
 import altair as alt
 import pandas as pd
 
@@ -38,7 +40,7 @@ def effects(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
         falling = rows.sort_values("limit", ascending=False, na_position="first")
         labels = list(dict.fromkeys(falling["label"]))
         x = alt.X("label:N", title=_axis_title(limit), sort=labels, scale=alt.Scale(domain=labels),
-                  axis=alt.Axis(labelAngle=0, labelOverlap="greedy"))  # fmt: skip
+                  axis=_axis(limit, labelAngle=0, labelOverlap="greedy"))  # fmt: skip
         values = rows[["ratio", "low", "high"]].to_numpy(float).ravel()
         y = y_axis("ratio", "speed and energy (%)", [*values, 100.0])
         tooltip = {"line": "line", "label": "limit", "ratio": "percent of the reference"}
@@ -52,6 +54,11 @@ def effects(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
         counted_note(findings),
     ]
     return draw_panels(facets, ratios, layers, notes, panel_size(max(len(facets.panels), 2)))
+
+
+def _axis(limit: Limit, **options: Any) -> alt.Axis:
+    """Return an axis of limits, whose title has the unit."""
+    return alt.Axis(labelExpr=f"replace(datum.label, ' {LIMIT_UNITS[limit]}', '')", **options)
 
 
 def _axis_title(limit: Limit) -> str:
@@ -103,7 +110,7 @@ def exponents(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
         ends = [reference - comparison.margin, reference + comparison.margin]
         values = table[["beta", "beta_ci_low", "beta_ci_high"]].to_numpy(float).ravel()
         x = x_axis("beta", "exponent \u03b2 (no unit)", [*values, *ends])
-        y = alt.Y("label:N", title=_axis_title(limit), sort=None)
+        y = alt.Y("label:N", title=_axis_title(limit), sort=None, axis=_axis(limit))
         margin = alt.Chart(pd.DataFrame({"beta": ends[:1], "high": ends[1:]}))
         layers = [
             margin.mark_rect(color=FAINT, opacity=0.25).encode(x=x, x2="high:Q"),
