@@ -91,7 +91,7 @@ def test_a_scheduler_that_does_not_answer_is_told_and_its_runs_stay_as_they_are(
     ended = wattlaw("cancel", given.path)
     assert ended.returncode == 3
     assert "no job was cancelled" in ended.stdout
-    assert "a queue is not emptied: the board was taken down" in ended.stderr
+    assert "cannot cancel the jobs of a queue: the board was taken down" in ended.stderr
     assert [record.status for record in given.records()] == ["running"]
     assert given.cancelled_at() is not None  # whoever submits for it stops all the same
 

@@ -725,7 +725,7 @@ def test_a_tokenizer_that_does_not_fit_is_named(made, tmp_path):
         ({"data": "somewhere"}, "data is for source text or parquet"),
         ({"cache": "somewhere"}, "cache is for source text or parquet"),
         ({"source": "text", "data": "x", "train_samples": 5}, "train_samples is for source synth"),
-        ({"heads": 7}, "hidden_size 768 and heads 7"),
+        ({"heads": 7}, "hidden_size 768 is not a multiple of heads 7"),
         ({"sequence_length": 513}, "less than or equal to 512"),
         ({"source": "tfrecord"}, "'synthetic', 'text' or 'parquet'"),
     ],

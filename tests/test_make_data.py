@@ -52,7 +52,7 @@ def test_the_same_seed_writes_the_same_files_and_another_seed_others(name, tmp_p
     first = capsys.readouterr().out.splitlines()[0]
     size = sum(path.stat().st_size for path in (tmp_path / "one").rglob("*") if path.is_file())
     assert first == (
-        f"{tmp_path / 'one'}: {len(one)} files, {size:,} bytes, made for {name} from seed 0"
+        f"{tmp_path / 'one'}: {len(one)} files, {size:,} bytes, synthetic data for {name}, seed 0"
     )
 
 

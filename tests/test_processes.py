@@ -15,7 +15,7 @@ def dropped():
     return weakref.ref(Ring())
 
 try:
-    with beginning():
+    with collector_paused():
         early = dropped()
         assert not gc.isenabled()
         raise ValueError

@@ -7,6 +7,7 @@ import pytest
 
 from wattlaw import examples
 from wattlaw.cli.main import main
+from wattlaw.formatting import plural
 from wattlaw.launch.planning import plan_study
 from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
@@ -39,7 +40,7 @@ def test_a_study_is_checked_and_shown_with_its_gpu_hours_and_nothing_is_written(
     name, tmp_path, capsys
 ):
     assert main(["check", str(FILES[name])]) == 0
-    assert f": {len(planned_runs(name))} runs of " in capsys.readouterr().out
+    assert f": {plural(len(planned_runs(name)), 'run')}, " in capsys.readouterr().out
     store = tmp_path / "store"
     assert main(["run", str(FILES[name]), "--store", str(store), "--dry-run"]) == 0
     shown = capsys.readouterr().out

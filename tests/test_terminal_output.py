@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import unicodedata
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -117,7 +118,7 @@ def test_markup_and_emoji_codes_of_data_are_shown_as_they_are(store, capsys):
 
 
 def test_a_line_break_in_data_makes_no_line_of_its_own(tmp_path, capsys):
-    observer = LineProgress(Console().print, 1)
+    observer = LineProgress(partial(Console().print, soft_wrap=True), 1)
     one = record("a" * 16, "failed").model_copy(update={"reason": "first\nwattlaw: forged"})
     observer.ended(one, is_new=True)
     observer.note("queue\nwattlaw: forged")

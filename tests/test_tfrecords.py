@@ -135,7 +135,7 @@ def test_an_index_beside_a_shard_is_used(
     def never(shard: Path) -> None:
         raise AssertionError(f"{shard} was searched")
 
-    monkeypatch.setattr(records, "_walked", never)
+    monkeypatch.setattr(records, "_scan", never)
     assert all_of(shards_of(data)) == expected
 
 
@@ -145,7 +145,7 @@ def test_the_index_that_tfrecord_names_itself_is_used(
     folder = write(example(1), example(2))
     shard = (folder / "train-00000-of-00001").rename(folder / "train-0.tfrecord")
     create_index(str(shard), str(folder / "train-0.tfindex"))
-    monkeypatch.setattr(records, "_walked", None)
+    monkeypatch.setattr(records, "_scan", None)
     assert [label for _, label in all_of(shards_of(folder))] == [0, 1]
 
 
@@ -199,7 +199,7 @@ def test_a_wrong_checksum_is_named_with_its_record(data: Path, workers: int) -> 
 
 def test_a_file_that_is_no_tfrecord_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train-0").write_bytes(b"\x1f\x8b\x08 compressed, for instance" * 9)
-    with pytest.raises(BadInput, match=r"record 0: .*uncompressed TFRecord files"):
+    with pytest.raises(BadInput, match=r"record 0: .*uncompressed complete TFRecord files"):
         shards_of(tmp_path)
 
 

@@ -152,7 +152,7 @@ def test_of_eight_ranks_on_a_host_one_records_so_that_nothing_is_counted_eight_t
 def test_where_nothing_can_be_stored_the_program_runs_on_with_a_warning(tmp_path, store):
     (tmp_path / "file").write_text("in the way")
     with (
-        pytest.warns(UserWarning, match="nothing is recorded"),
+        pytest.warns(UserWarning, match="recording has stopped"),
         wattlaw.track("x", store=tmp_path / store, quiet=True) as run,
     ):
         done = list(run.epochs(range(3)))
@@ -172,7 +172,7 @@ def test_a_sampler_that_dies_does_not_end_the_program_that_is_measured(tmp_path)
     assert (done.returncode, done.stdout) == (0, "trained\n")
     (record,) = Store(tmp_path).records()
     assert record.status == "done"
-    assert any("sampler" in note and "lost" in note for note in record.notes)
+    assert any("sampler" in note and "telemetry ends early" in note for note in record.notes)
 
 
 def test_a_program_that_raises_is_stored_as_failed_and_still_raises(tmp_path):
@@ -218,7 +218,8 @@ def test_leaving_more_often_than_entering_is_harmless(tmp_path):
     with warnings.catch_warnings(), wattlaw.track("x", store=tmp_path, quiet=True) as run:
         warnings.simplefilter("error")
         run.leave()
-    assert windows(tmp_path) == []
+    (block,) = windows(tmp_path)
+    assert (block["phase"], block["epoch"]) == ("train", 0)
 
 
 def test_import_wattlaw_is_quick_and_brings_neither_torch_nor_pandas_nor_pyarrow():
@@ -235,9 +236,11 @@ def test_windows_wait_for_the_gpu_at_their_edges_where_torch_uses_one(tmp_path, 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: asked.append(time.perf_counter()))
-    with wattlaw.track("x", store=tmp_path, quiet=True) as run, run.window("a"):
-        pass
-    assert len(asked) == 2
+    with wattlaw.track("x", store=tmp_path, quiet=True) as run:
+        before = len(asked)
+        with run.window("a"):
+            pass
+        assert len(asked) == before + 2
 
 
 @pytest.mark.parametrize("damaged", ["9" * 5000, "-1", "\u0663", "x", "", "1e3", "99999999"])

@@ -253,7 +253,7 @@ def test_a_folder_of_saved_limits_is_an_absolute_path(tmp_path, monkeypatch, cap
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WATTLAW_LIMITS_DIR", "1,5")
     assert main(["limits", "show"]) == 2
-    assert capsys.readouterr().err.startswith("wattlaw: WATTLAW_LIMITS_DIR: ")
+    assert capsys.readouterr().err.startswith("wattlaw: WATTLAW_LIMITS_DIR is ")
     assert not list(tmp_path.iterdir())
 
 

@@ -31,7 +31,7 @@ from wattlaw.training.profiling.profile import (
 from wattlaw.workloads import catalogue
 
 META, CPU = torch.device("meta"), torch.device("cpu")
-STORED = sorted((Path(catalogue.__file__).parent / "profile").glob("*.json"))
+STORED = sorted((Path(catalogue.__file__).parent / "profiles").glob("*.json"))
 SMALL_RESNET = {"blocks": [1, 1, 1, 1], "image_size": 64, "classes": 10, "train_samples": 8}
 
 

@@ -33,7 +33,7 @@ def test_jobs_that_end_while_nobody_looks_are_done_all_the_same(
         cluster.wait_for(lambda: desk.submissions() > before, "the job")
         front.send_signal(signal.SIGINT)
         output, _ = front.communicate(timeout=30)
-    assert "jobs go on" in output
+    assert "jobs continue" in output
     cluster.wait_for(lambda: desk.record().status == "done", "the run's end", 90)
     assert "1 done" in desk.does("status", "store").stdout
 

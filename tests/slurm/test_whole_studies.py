@@ -88,7 +88,7 @@ def test_a_report_is_made_of_it(done: Desk) -> None:
     assert told.returncode == 0, told.stderr
     page = (done.folder / "report.html").read_text()
     assert "digits-cnn" in page
-    assert "second opinion" not in page.lower()
+    assert "measured / scheduler" not in page
     status = done.does("status", "store")
     assert f"{3 * REPEATS} done" in status.stdout
 

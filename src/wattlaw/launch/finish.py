@@ -69,8 +69,11 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     live = folder.live(record.attempts)
     limits = tuple(chain(*_read(live.glob("limits.*.json"), _LIMITS, "its limits", notes)))
     notes += [limit.note for limit in limits if limit.note]
-    clock_files = chain(*(folder.live(number).glob("clocks.*.json") for number in attempts))
-    clocks = tuple(chain(*_read(clock_files, _CLOCKS, "its clock's offset", notes)))
+    clock_files = (folder.live(number).glob("clocks.*.json") for number in attempts)
+    reports_of_attempts = (
+        chain(*_read(files, _CLOCKS, "its clock's offset", notes)) for files in clock_files
+    )
+    clocks = tuple(chain(*reports_of_attempts))
     facts = _with_gpus(_facts(live, notes), reports)
     try:
         notes += list(_not_enforced(limits, windows, samples))

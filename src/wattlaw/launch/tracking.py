@@ -62,7 +62,9 @@ class Track:
         #: The stored run, after the ``with`` statement.
         self.record: RunRecord | None = None
         #: Time and energy of the block. Its values are None until the block has ended.
-        self.result = TrackResult(name, reason=_WHY_NONE[type(recording)])
+        self.result = TrackResult(
+            name, reason=_WHY_NONE.get(type(recording), "the block has not ended")
+        )
 
     def __enter__(self) -> Self:
         if self._recording is not None:
@@ -215,10 +217,10 @@ class Track:
             self.record = self._recording.end(reason)
             if self.record is not None and isinstance(self._recording, Recording):
                 folder, host = self._recording.folder, self._recording.host
-                self.result = track_result(self.record, folder, host, self._start_ns, duration_s)
                 if not self._quiet:
                     line = summary_line(self.record, folder)
                     print(escape_invisible(line), file=sys.stderr)
+                self.result = track_result(self.record, folder, host, self._start_ns, duration_s)
         except Exception as error:  # measuring must not stop the measured
             self._stop(error)
         self._recording = None

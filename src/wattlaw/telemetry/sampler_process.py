@@ -13,6 +13,7 @@ from wattlaw.telemetry import sampler
 _READY_S = 15.0
 #: A sampler detects within 15 s that a driver hangs.
 _GRACE_S = 20.0
+_KILL_WAIT_S = 5.0
 
 
 class SamplerProcess:
@@ -72,4 +73,5 @@ class SamplerProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_S)
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver that hangs keeps it alive
+            self._process.wait(_KILL_WAIT_S)

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _POLL_S = 0.02
+#: A signal to a process tree can reach its ranks, and end them, before it reaches this process.
+_SIGNAL_DELAY_S = 0.2
 #: As torchrun: how long a rank may take to end after SIGTERM.
 _GRACE_S = 30.0
 
@@ -62,8 +64,10 @@ def run_ranks(line: Sequence[str], ranks: int) -> dict[int, int]:
                 codes = [process.poll() for process in processes]
                 failed = {rank: code for rank, code in enumerate(codes) if code}
                 if all(code is not None for code in codes):
-                    return failed
+                    break
                 time.sleep(_POLL_S)
+            if failed and not received:
+                time.sleep(_SIGNAL_DELAY_S)
         finally:
             _end(processes, received[0] if received else signal.SIGTERM)
         if received:

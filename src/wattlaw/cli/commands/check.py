@@ -3,6 +3,7 @@
 import typer
 
 from wattlaw.cli.common.options import StudyArgument
+from wattlaw.formatting import plural
 from wattlaw.launch import planning
 
 app = typer.Typer()
@@ -16,8 +17,10 @@ def check(study: StudyArgument) -> int:
     settings = {id(run.spec.setting): run.spec.setting for run in planned.runs}
     workloads = {id(run.spec.workload): run.spec.workload for run in planned.runs}
     names = {workload.model_dump_json() for workload in workloads.values()}
-    print(
-        f"{study}: ok: {planned.study.name}: {len(planned.runs)} runs, {len(names)} workloads, "
-        f"{len({*settings.values()})} settings, {planned.study.repeats} repeats"
-    )
+    counts = {
+        "run": len(planned.runs), "workload": len(names),
+        "setting": len({*settings.values()}), "repeat": planned.study.repeats,
+    }  # fmt: skip
+    parts = ", ".join(plural(count, noun) for noun, count in counts.items())
+    print(f"{study}: ok: {planned.study.name}: {parts}")
     return 0

@@ -16,7 +16,7 @@ from wattlaw.api.fits import Fits
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import JsonOption
 from wattlaw.errors import BadInput, Refused
-from wattlaw.formatting import group_label
+from wattlaw.formatting import group_label, plural
 from wattlaw.text import collapse_whitespace, shorten
 
 app = typer.Typer()
@@ -75,7 +75,7 @@ def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None) -> Fits:
         fits = tables.fit(source[0], x, y, by or ())
         if fits.left_out:
             print(
-                f"wattlaw: {source[0]}: {fits.left_out} rows without {x} or {y} are left out",
+                f"wattlaw: {source[0]}: {plural(fits.left_out, 'row')} without {x} or {y} are left out",
                 file=sys.stderr,
             )
         return fits

@@ -64,7 +64,7 @@ def linear_scale(
     finite = [float(value) for value in values if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=1.0)
     if zero:
-        low, high = min(0.0, low), max(0.0, high)
+        low, high = min(0.0, low), max(0.0, high) or float(low == 0)
     margin = 0.07 * (high - low) or 0.1 * abs(high) or 1.0
     domain = [
         low if zero and low == 0 else _round(low - margin),
