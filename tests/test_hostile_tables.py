@@ -156,7 +156,7 @@ def test_numbers_of_every_width_and_texts_of_every_kind_are_read(tmp_path, capsy
         assert main([*bring(path, "options.s=s"), *store]) == 0
         capsys.readouterr()
     nothing = a_parquet(tmp_path / "t.parquet", n=pa.nulls(3), t=pa.nulls(3))
-    assert "3 rows without n or t" in told(capsys, fit(nothing))
+    assert "left out 3 rows without n or t" in told(capsys, fit(nothing))
 
 
 @pytest.mark.parametrize("digits", [DIGITS, "1" * 5_000])

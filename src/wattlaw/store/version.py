@@ -85,6 +85,8 @@ def _has_runs(store: Path) -> bool:
         return any((store / "runs").iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return False
+    except PermissionError:
+        raise NotPermitted(f"{store / 'runs'}: no permission to read it") from None
 
 
 def _repair() -> str:

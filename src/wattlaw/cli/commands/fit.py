@@ -74,8 +74,9 @@ def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None) -> Fits:
     if source[0].is_file():
         fits = tables.fit(source[0], x, y, by or ())
         if fits.left_out:
+            rows = plural(fits.left_out, "row")
             print(
-                f"wattlaw: {source[0]}: {plural(fits.left_out, 'row')} without {x} or {y} are left out",
+                f"wattlaw: {source[0]}: left out {rows} without {x} or {y}",
                 file=sys.stderr,
             )
         return fits
