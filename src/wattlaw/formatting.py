@@ -54,7 +54,7 @@ def known(value: Any) -> bool:
     """Return whether there is a value: not None, NaN, NaT or NA."""
     try:
         return value is not None and bool(value == value)  # noqa: PLR0124
-    except TypeError:  # pandas.NA is neither true nor false
+    except (TypeError, ValueError):  # pandas.NA is neither true nor false
         return False
 
 

@@ -61,7 +61,7 @@ def _wide(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:
 
 
 def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> SeriesFits:
-    """SeriesFit a law of the column ``y`` to each series of ``scaling_series``.
+    """Fit a law of the column ``y`` to each series of ``scaling_series``.
 
     A group says workload, the batch rule with its value, whatever else differs in the table, and
     caps and clocks that are set; a law of energy also says what the energy is.

@@ -65,7 +65,7 @@ def advise(
         The store's table of windows, for ``target``.
     workload
         Which one; runs of other jobs under its name are left out, with a warning
-        (``advice.job.comparable_runs``).
+        (``advice.comparable_runs.comparable_runs``).
     deadline_s, max_slowdown, energy_budget_j, max_gpus
         The constraints (``advice.choice.decide``). Time and energy are of training.
     epochs_to_train

@@ -22,7 +22,7 @@ def cases_of_runs(
     *,
     energy: bool = False,
 ) -> list[Case]:
-    """Test those runs of each group that ``kept`` keeps."""
+    """Test those runs of each group that ``row_filter`` keeps."""
     return [
         make_case(
             group.workload, group.label, partial(row_filter, group.runs), checks, energy=energy

@@ -247,7 +247,7 @@ def _beyond_means(data: obs.Observations, logs: obs.Floats, count: float) -> Eff
 
 
 def difference(first: Effect, other: Effect) -> Effect:
-    """Return ``other`` minus ``one``, of different runs (Welch's t; Satterthwaite 1946)."""
+    """Return ``other`` minus ``first``, of different runs (Welch's t; Satterthwaite 1946)."""
     squares = (first.se**2, other.se**2)
     spread = sum(squares)
     freedom = min(first.df, other.df)

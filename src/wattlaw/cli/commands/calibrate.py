@@ -47,7 +47,7 @@ def calibrate(
         str,
         typer.Option(
             metavar="NAME|FILE",
-            help="MeasuredSetting hardware; see 'wattlaw simulate --list-hardware'.",
+            help="Measured hardware; see 'wattlaw simulate --list-hardware'.",
         ),
     ],
     output: Annotated[

@@ -51,7 +51,7 @@ def fit(
         if path.is_file() and len(source) > 1:
             raise BadInput(f"{path}: is a table; allowed: one table, or one or more stores")
     try:
-        fits = _fits(source, x, y, columns or None)
+        fits = _fits(source, x, y, None if by is None else columns)
     except BadInput as error:
         text = str(error)
         prefix = "" if text.startswith(str(source[0])) else f"{source[0]}: "
