@@ -338,7 +338,7 @@ def test_the_other_half_of_the_measurements_is_predicted_within_a_tenth(traces: 
         if place % 3 == 0:
             told = prediction_intervals(of, calibration, key)["epoch_time_s"]
             inside.append(told.low <= time_s <= told.high)
-    assert len(traces.others) >= 35
+    assert len(traces.others) in (35, 70)  # generated, public
     assert median(times) < 0.1
     assert median(energies) < 0.1
     assert np.mean(inside) > 0.85
