@@ -109,7 +109,7 @@ def test_a_finished_study_starts_nothing_again(study, store):
 def test_check_counts_the_runs(study, capsys):
     assert main(["check", str(study)]) == 0
     told = capsys.readouterr().out
-    assert told.endswith("cli: 2 runs, 1 workloads, 2 settings, 1 repeats\n")
+    assert told.endswith("cli: 2 runs, 1 workload, 2 settings, 1 repeat\n")
 
 
 def test_status_tells_counts_and_reasons(store, capsys):
