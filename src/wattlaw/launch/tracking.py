@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -228,6 +228,7 @@ class Track:
 
     def _stop(self, error: Exception) -> None:
         warnings.warn(f"wattlaw: recording has stopped: {error}", stacklevel=3)
+        self.result = replace(self.result, reason=f"the recording failed: {error}")
         if self._recording is not None:
             self._recording.abandon()
         self._recording = None
