@@ -218,7 +218,7 @@ def _import_all() -> None:
 
     import wattlaw
 
-    skipped = ("training", "callbacks", "workloads", "__main__")
+    skipped = ("training", "callbacks", "workloads", "examples", "__main__")
     for module in pkgutil.walk_packages(wattlaw.__path__, "wattlaw."):
         if not any(part in module.name for part in skipped):
             with contextlib.suppress(ImportError):
