@@ -38,6 +38,15 @@ with wattlaw.track(store="tracked", quiet=True) as run:
     for _ in run.epochs(range(2)):
         time.sleep(int(sys.argv[1]) / 100)
 """
+API = """\
+import wattlaw
+
+results = wattlaw.open("imported")
+print(len(results.fit().to_frame()), len(results.epochs), results.advise().to_dict())
+results.plot("energy_speed")
+results.report("api.html")
+print(wattlaw.run(wattlaw.load_study("commands.yaml"), "commands"))
+"""
 #: Command lines with their exit codes and a text that they print.
 COMMANDS: tuple[tuple[str, int, str], ...] = (
     ("python -m torch", 1, "No module named torch"),
@@ -58,7 +67,8 @@ COMMANDS: tuple[tuple[str, int, str], ...] = (
     ("wattlaw export commands epochs -o epochs.csv", 0, ""),
     ("wattlaw measure -o measured -- python work.py 10", 0, ""),
     ("python work.py 10", 0, ""),
-    ("wattlaw status tracked", 0, "1 done"),
+    ("wattlaw status tracked", 0, "2 done"),  # one of them under measure
+    ("python api.py", 0, "12"),
 )
 
 
@@ -73,6 +83,7 @@ def main() -> int:
         (folder / "table.csv").write_text(TABLE)
         (folder / "commands.yaml").write_text(STUDY)
         (folder / "work.py").write_text(SCRIPT)
+        (folder / "api.py").write_text(API)
         programs = Path(scratch) / "venv" / "bin"
         venv.create(programs.parent, with_pip=True)
         install = [str(programs / "python"), "-m", "pip", "install", "--quiet"]
