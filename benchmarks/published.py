@@ -49,7 +49,7 @@ class Study:
         return cls(Machine.from_launch(launch), specs)
 
     def times(self, change: Change, **asked: object) -> pd.Series:
-        """Return seconds per epoch by GPU count, of the settings that are as asked."""
+        """Return seconds per epoch by GPU count, of the matching settings."""
         found = {}
         for spec in self.specs:
             told = spec.setting.model_dump() | {"workload": spec.workload.name}
@@ -108,11 +108,11 @@ def exponents() -> pd.DataFrame:
 
 
 def explained() -> pd.DataFrame:
-    """Return the exponents with other storage and epochs' edges, for all models alike."""
+    """Return the exponents with another storage bandwidth or fixed time per epoch, the same for all models."""
     study = mit()
     rows = []
     for value in betas():
-        row = {"of": value.model, "limit": limit_of(value), "published": value.value}
+        row = {"model": value.model, "limit": limit_of(value), "published": value.value}
         for name, change in changes():
             times = study.times(
                 change,
@@ -142,8 +142,8 @@ def changes() -> Iterator[tuple[str, Change]]:
     yield "as assumed", with_(None, None)
     yield "storage 3 GB/s", with_(3.0, None)
     yield "storage 20 GB/s", with_(20.0, None)
-    yield "epoch's edges 0.5 s", with_(None, 0.5)
-    yield "epoch's edges 1 s", with_(None, 1.0)
+    yield "0.5 s per epoch", with_(None, 0.5)
+    yield "1 s per epoch", with_(None, 1.0)
 
 
 def energies() -> pd.DataFrame:

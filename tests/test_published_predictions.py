@@ -1,4 +1,4 @@
-"""The tables of docs/simulation-model.md are those that the benchmark makes now."""
+"""The tables of docs/simulation-model.md match the output of the benchmark."""
 
 import importlib.util
 from pathlib import Path
@@ -21,10 +21,10 @@ def benchmark() -> ModuleType:
 
 
 @pytest.mark.parametrize("table", ["exponents", "explained", "energies"])
-def test_the_documented_predictions_are_what_the_simulator_says_today(
+def test_documented_predictions_match_the_simulator(
     benchmark: ModuleType, table: str
 ) -> None:
-    told = (ROOT / "docs" / "simulation-model.md").read_text(encoding="utf-8")
-    made = benchmark.markdown(getattr(benchmark, table)())
-    assert len(made.splitlines()) > 6
-    assert made in told, "run 'make bench-simulator' and bring its tables into the document"
+    document = (ROOT / "docs" / "simulation-model.md").read_text(encoding="utf-8")
+    table_text = benchmark.markdown(getattr(benchmark, table)())
+    assert len(table_text.splitlines()) > 6
+    assert table_text in document, "run 'make bench-simulator' and copy its tables into the document"
