@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from wattlaw.report.pictures import Picture
-from wattlaw.report.topics.table import Table
+from wattlaw.report.tables import Table
 
 
 @dataclass(frozen=True)
