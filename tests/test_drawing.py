@@ -3,7 +3,7 @@
 import pytest
 
 from wattlaw.report.drawing import Drawing, to_svg
-from wattlaw.report.figures.axes import linear_scale
+from wattlaw.report.figures.parts import linear_scale
 
 CHART = {
     "$schema": "https://vega.github.io/schema/vega-lite/v5.json",

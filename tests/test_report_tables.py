@@ -16,7 +16,7 @@ from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.reference import published as reference
 from wattlaw.report import tables
-from wattlaw.report.methods import METHODS
+from wattlaw.report.methods import read_methods
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import (
     advice,
@@ -307,6 +307,6 @@ def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
 
 
 def test_methods_define_efficiency_where_the_data_set_grows():
-    (method,) = [one for one in METHODS if one.name.startswith("Speedup")]
+    (method,) = [one for one in read_methods() if one.name.startswith("Speedup")]
     assert "grows with N" in method.formula
     assert "parallel efficiency is T(R)/T(N)" in method.text

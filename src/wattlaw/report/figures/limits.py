@@ -8,19 +8,10 @@ import pandas as pd
 from wattlaw.analysis.caps.limits import Limit, other_limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import LIMIT_NAMES, LIMIT_UNITS, limit_label, plural
-from wattlaw.report.figures.axes import x_axis, y_axis
+from wattlaw.report.figures import parts
 from wattlaw.report.figures.energy import counted_note
 from wattlaw.report.figures.facets import MAX_PANELS, PANEL_COLUMNS, facet, panel_size
 from wattlaw.report.figures.labels import shorten_middle
-from wattlaw.report.figures.parts import (
-    CI_BARS,
-    concat,
-    draw_panels,
-    error_bars,
-    panel,
-    points,
-    reference_line,
-)
 from wattlaw.report.theme import CHARACTER_WIDTH, FAINT, line_styles
 
 
@@ -42,18 +33,18 @@ def effects(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
         x = alt.X("label:N", title=_axis_title(limit), sort=labels, scale=alt.Scale(domain=labels),
                   axis=_axis(limit, labelAngle=0, labelOverlap="greedy"))  # fmt: skip
         values = rows[["ratio", "low", "high"]].to_numpy(float).ravel()
-        y = y_axis("ratio", "speed and energy (%)", [*values, 100.0])
+        y = parts.y_axis("ratio", "speed and energy (%)", [*values, 100.0])
         tooltip = {"line": "line", "label": "limit", "ratio": "percent of the reference"}
-        bars = error_bars(rows, x, y, styles)
-        return [reference_line(100.0), *bars, points(rows, x, y, styles, tooltip)]
+        bars = parts.error_bars(rows, x, y, styles)
+        return [parts.reference_line(100.0), *bars, parts.points(rows, x, y, styles, tooltip)]
 
     references = sorted({limit_label(limit, value) for value in rows["reference"]})
     notes = [
         f"100 %: {', '.join(references)}, at the same workers and batch",
-        CI_BARS,
+        parts.CI_BARS,
         counted_note(findings),
     ]
-    return draw_panels(facets, ratios, layers, notes, panel_size(max(len(facets.panels), 2)))
+    return parts.draw_panels(facets, ratios, layers, notes, panel_size(max(len(facets.panels), 2)))
 
 
 def _axis(limit: Limit, **options: Any) -> alt.Axis:
@@ -109,17 +100,17 @@ def exponents(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
         reference = float(table["beta"].iloc[0])
         ends = [reference - comparison.margin, reference + comparison.margin]
         values = table[["beta", "beta_ci_low", "beta_ci_high"]].to_numpy(float).ravel()
-        x = x_axis("beta", "exponent \u03b2 (no unit)", [*values, *ends])
+        x = parts.x_axis("beta", "exponent \u03b2 (no unit)", [*values, *ends])
         y = alt.Y("label:N", title=_axis_title(limit), sort=None, axis=_axis(limit))
         margin = alt.Chart(pd.DataFrame({"beta": ends[:1], "high": ends[1:]}))
         layers = [
             margin.mark_rect(color=FAINT, opacity=0.25).encode(x=x, x2="high:Q"),
-            reference_line(reference, "x"),
-            *error_bars(table, x, y, styles, "beta_ci_low", "beta_ci_high", horizontal=True),
-            points(table, x, y, styles, {"label": "limit", "beta": "exponent"}),
+            parts.reference_line(reference, "x"),
+            *parts.error_bars(table, x, y, styles, "beta_ci_low", "beta_ci_high", horizontal=True),
+            parts.points(table, x, y, styles, {"label": "limit", "beta": "exponent"}),
         ]
         title = shorten_middle(series, int(width / CHARACTER_WIDTH))
-        panels.append(panel(layers, title, width, 36 * len(table), comparison.verdict))
+        panels.append(parts.panel(layers, title, width, 36 * len(table), comparison.verdict))
     smallest_margin = min(comparison.margin for _, comparison in shown)
     hidden = len(compared) - len(shown)
     notes = [
@@ -127,4 +118,4 @@ def exponents(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
         f"grey: \u00b1{smallest_margin:g} around the first, within which exponents count as equal",
         f"not shown: {hidden} more (see the tables)" if hidden else "",
     ]
-    return concat(panels, columns, notes, columns * (width + 80))
+    return parts.concat(panels, columns, notes, columns * (width + 80))

@@ -6,6 +6,7 @@ import pandas as pd
 from wattlaw.analysis.caps.limits import Limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import plural
+from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import (
     MAX_LINES,
     PANEL_COLUMNS,
@@ -15,7 +16,6 @@ from wattlaw.report.figures.facets import (
     without_limits,
 )
 from wattlaw.report.figures.labels import shorten_middle
-from wattlaw.report.figures.parts import SD_BARS, Quantity, compact, concat, panel, side_by_side
 from wattlaw.report.figures.scaling import facets_by_limit
 
 _PANEL_SIZE = 215
@@ -32,11 +32,11 @@ def utilisation(findings: Findings) -> alt.ConcatChart | None:
     if facets.rows.empty:
         return None
     quantities = (
-        Quantity("sm_util_mean", "SM utilisation (%)", 100),
-        Quantity("mem_util_mean", "memory utilisation (%)", 100),
+        parts.Quantity("sm_util_mean", "SM utilisation (%)", 100),
+        parts.Quantity("mem_util_mean", "memory utilisation (%)", 100),
     )
-    notes = ["mean over all samples of a run's training windows", SD_BARS]
-    return side_by_side(facets, quantities, notes)
+    notes = ["mean over all samples of a run's training windows", parts.SD_BARS]
+    return parts.side_by_side(facets, quantities, notes)
 
 
 def variation(findings: Findings) -> alt.ConcatChart | None:
@@ -53,11 +53,11 @@ def _variation(facets: Facets) -> alt.ConcatChart | None:
     if facets.rows.empty:
         return None
     quantities = (
-        Quantity("sm_util_cv", "CV of SM utilisation (%)", 100),
-        Quantity("mem_util_cv", "CV of memory utilisation (%)", 100),
+        parts.Quantity("sm_util_cv", "CV of SM utilisation (%)", 100),
+        parts.Quantity("mem_util_cv", "CV of memory utilisation (%)", 100),
     )
-    notes = ["CV: standard deviation over mean, over all samples of a run", SD_BARS]
-    return side_by_side(facets, quantities, notes)
+    notes = ["CV: standard deviation over mean, over all samples of a run", parts.SD_BARS]
+    return parts.side_by_side(facets, quantities, notes)
 
 
 def _facets_without_limits(findings: Findings, columns: list[str]) -> Facets:
@@ -91,7 +91,7 @@ def joint(findings: Findings) -> alt.ConcatChart | None:
         f"not shown: {plural(hidden, 'more job')}" if hidden > 0 else "",
     ]
     columns = min(4, len(panels))
-    return concat(panels, columns, notes, columns * (_PANEL_SIZE + 60))
+    return parts.concat(panels, columns, notes, columns * (_PANEL_SIZE + 60))
 
 
 def _shares(counts: pd.DataFrame, run_ids: pd.Series) -> pd.DataFrame:
@@ -109,7 +109,8 @@ def _shares(counts: pd.DataFrame, run_ids: pd.Series) -> pd.DataFrame:
 def _heat_map(table: pd.DataFrame, title: str) -> alt.LayerChart:
     scale = alt.Scale(domain=[0, 100], nice=False)
     ticks = alt.Axis(values=[0, 25, 50, 75, 100])
-    base = alt.Chart(compact(table, "sm", "memory", "sm_end", "memory_end", "share")).mark_rect()
+    shown = parts.compact(table, "sm", "memory", "sm_end", "memory_end", "share")
+    base = alt.Chart(shown).mark_rect()
     colour = alt.Color(
         "share:Q",
         title="share of samples (%)",
@@ -125,4 +126,4 @@ def _heat_map(table: pd.DataFrame, title: str) -> alt.LayerChart:
         color=colour,
         tooltip=[alt.Tooltip("share:Q", title="share of samples (%)")],
     )
-    return panel([rectangles], title, _PANEL_SIZE, _PANEL_SIZE)
+    return parts.panel([rectangles], title, _PANEL_SIZE, _PANEL_SIZE)
