@@ -14,6 +14,9 @@ from wattlaw.report.figures.facets import MAX_PANELS, PANEL_COLUMNS, facet, pane
 from wattlaw.report.figures.labels import shorten_middle
 from wattlaw.report.theme import CHARACTER_WIDTH, FAINT, line_styles
 
+#: Of more worker counts, a line is named by whether it is the smallest or the largest.
+_MAX_COUNTS = 7
+
 
 def effects(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
     """Draw speed and energy by cap or clock, at the smallest and the largest worker count."""
@@ -68,7 +71,11 @@ def _smallest_and_largest(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
 
 def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per ratio, in percent."""
-    workers = rows["gpus"].map(lambda count: plural(int(count), "worker"))
+    if rows["gpus"].nunique() > _MAX_COUNTS:
+        smallest = rows["gpus"] == rows.groupby("panel")["gpus"].transform("min")
+        workers = smallest.map({True: "smallest count", False: "largest count"})
+    else:
+        workers = rows["gpus"].map(lambda count: plural(int(count), "worker"))
     columns = {"ratio": "", "low": "_low", "high": "_high"}
     tables = []
     for quantity in ("speed", "energy"):
@@ -82,7 +89,7 @@ def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
 def _lines(ratios: pd.DataFrame) -> list[str]:
     distinct = ratios[["line", "quantity", "gpus"]].drop_duplicates()
     speed_first = distinct.sort_values(["quantity", "gpus"], ascending=[False, True])
-    return list(speed_first["line"])[:14]
+    return list(dict.fromkeys(speed_first["line"]))
 
 
 def exponents(findings: Findings, limit: Limit) -> alt.ConcatChart | None:

@@ -261,7 +261,9 @@ def linear_scale(
     low, high = min(finite, default=0.0), max(finite, default=1.0)
     if zero:
         low, high = min(0.0, low), max(0.0, high) or float(low == 0)
-    margin = 0.07 * (high - low) or 0.1 * abs(high) or 1.0
+    size = max(abs(low), abs(high))
+    # Values that differ by rounding errors only are one value.
+    margin = 0.07 * (high - low) if high - low > 1e-4 * size else 0.1 * size or 1.0
     domain = [
         low if zero and low == 0 else _round(low - margin),
         high if zero and high == 0 else _round(high + margin),

@@ -197,8 +197,9 @@ def alternatives(findings: Findings) -> alt.ConcatChart | None:
     laws = dict.fromkeys([_POWER, *(_law_name(fit) for fit in shown)])
     styles = line_styles(list(laws), columns * width, points=False)
     panels = []
-    for name, fit in zip(names.values(), shown, strict=True):
+    for fit in shown:
         layers = _layers(fit, rows_of_group(findings.series, fit.group), styles)
+        name = names[series_label(fit)]
         at = f"; breakpoint at {fit.breakpoint.at:g}" if fit.breakpoint else ""
         panels.append(parts.panel(layers, name, width, height, f"selected: {_law_name(fit)}{at}"))
     hidden = len(fits) - len(shown)
@@ -263,7 +264,7 @@ def exponents(findings: Findings) -> alt.ConcatChart | None:
     shown = names[:_MAX_ROWS]
     table = pd.concat([ours, theirs], ignore_index=True)
     table = table[table["name"].isin(shown)]
-    values = table[["beta", "low", "high"]].to_numpy().ravel()
+    values = table[["beta", "low", "high"]].to_numpy(float).ravel()
     x = parts.x_axis("beta", "exponent \u03b2 (no unit)", values)
     y = alt.Y("name:N", title=None, sort=shown, scale=alt.Scale(domain=shown))
     offset = alt.Scale(domain=[_OURS, _PUBLISHED], paddingOuter=0.6)

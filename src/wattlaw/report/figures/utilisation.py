@@ -28,15 +28,8 @@ _CV = ["sm_util_cv", "mem_util_cv"]
 
 def utilisation(findings: Findings) -> alt.ConcatChart | None:
     """Draw mean SM and memory utilisation against workers, without caps and clocks."""
-    facets = _facets_without_limits(findings, _MEAN)
-    if facets.rows.empty:
-        return None
-    quantities = (
-        parts.Quantity("sm_util_mean", "SM utilisation (%)", 100),
-        parts.Quantity("mem_util_mean", "memory utilisation (%)", 100),
-    )
-    notes = ["mean over all samples of a run's training windows", parts.SD_BARS]
-    return parts.side_by_side(facets, quantities, notes)
+    note = "mean over all samples of a run's training windows"
+    return _both(_facets_without_limits(findings, _MEAN), _MEAN, "", note)
 
 
 def variation(findings: Findings) -> alt.ConcatChart | None:
@@ -50,14 +43,19 @@ def variation_by_limit(findings: Findings, limit: Limit) -> alt.ConcatChart | No
 
 
 def _variation(facets: Facets) -> alt.ConcatChart | None:
+    note = "CV: standard deviation over mean, over all samples of a run"
+    return _both(facets, _CV, "CV of ", note)
+
+
+def _both(facets: Facets, columns: list[str], of: str, note: str) -> alt.ConcatChart | None:
+    """Draw a column of SM utilisation and one of memory utilisation."""
     if facets.rows.empty:
         return None
-    quantities = (
-        parts.Quantity("sm_util_cv", "CV of SM utilisation (%)", 100),
-        parts.Quantity("mem_util_cv", "CV of memory utilisation (%)", 100),
-    )
-    notes = ["CV: standard deviation over mean, over all samples of a run", parts.SD_BARS]
-    return parts.side_by_side(facets, quantities, notes)
+    quantities = [
+        parts.Quantity(column, f"{of}{part} utilisation (%)", 100)
+        for column, part in zip(columns, ("SM", "memory"), strict=True)
+    ]
+    return parts.side_by_side(facets, quantities, [note, parts.SD_BARS])
 
 
 def _facets_without_limits(findings: Findings, columns: list[str]) -> Facets:
