@@ -297,7 +297,7 @@ def test_energies_that_count_different_things_are_different_lines():
 
 
 def test_series_of_the_same_name_have_a_panel_each():
-    known = findings("crowded")
+    known = findings("mit")
     curved = next(
         fit for fit in known.fits.rows if fit.breakpoint or fit.selection.best.law != "power"
     )
