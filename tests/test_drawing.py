@@ -1,9 +1,11 @@
 """Charts are drawn by a process of their own; what happens to it loses no figure."""
 
+import itertools
+
 import pytest
 
 from wattlaw.report.drawing import Drawing, to_svg
-from wattlaw.report.figures.axes import linear_scale
+from wattlaw.report.figures.parts import linear_scale
 
 CHART = {
     "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
@@ -39,8 +41,10 @@ def test_a_chart_that_cannot_be_drawn_is_an_error_and_the_next_is_drawn():
 
 
 def test_a_scale_of_one_value_has_that_tick_and_no_error():
-    for values in ([0.0, 0.0], [5.0]):
-        scale, _ = linear_scale(values, 5, zero=True)
+    nearly_one = [[300.0, 300.0 + 1e-10], [1.00001, 1.00002], [123456.0, 123457.0]]
+    for values, zero in itertools.product(([0.0, 0.0], [5.0], *nearly_one), (True, False)):
+        scale, _ = linear_scale(values, 5, zero=zero)
         low, high = scale.domain
-        assert low <= min(values) <= high
+        assert low <= min(values)
+        assert max(values) <= high
         assert low < high

@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import made_studies
 from drawn import Text, size, texts
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.report.figures import GALLERY, Figure
+from wattlaw.report.figures import GALLERY, Figure, limits, scaling
 from wattlaw.report.figures.facets import MAX_PANELS
 from wattlaw.report.figures.labels import MAX_LENGTH, shorten_middle, unique_labels
 from wattlaw.report.theme import line_styles
@@ -293,3 +294,25 @@ def test_energies_that_count_different_things_are_different_lines():
     text = json.dumps(figure.chart(both).to_dict()["concat"])
     assert "cpu, counter" in text
     assert "cpu, estimated" in text
+
+
+def test_series_of_the_same_name_have_a_panel_each():
+    known = findings("mit")
+    curved = next(
+        fit for fit in known.fits.rows if fit.breakpoint or fit.selection.best.law != "power"
+    )
+    twice = replace(known, fits=replace(known.fits, rows=(curved, curved)))
+    assert len(scaling.alternatives(twice).concat) == 2
+
+
+def test_every_line_of_the_effects_of_limits_is_in_the_legend():
+    known = findings("mit")
+    rows = known.limit_effects
+    rows = rows[(rows["limit_kind"] == "power_limit_w") & (rows["workload"] == "resnet50")]
+    many = pd.concat([rows.assign(workload=f"net{i}", gpus=rows["gpus"] * i) for i in range(1, 10)])
+    chart = limits.effects(replace(known, limit_effects=many), "power_limit_w").to_dict()
+    shown = {row["line"] for table in chart["datasets"].values() for row in table if "line" in row}
+    domains = [part["color"]["scale"]["domain"] for part in walk(chart) if "color" in part
+               and "scale" in part["color"]]  # fmt: skip
+    assert domains
+    assert all(set(domain) == shown for domain in domains)

@@ -26,8 +26,7 @@ from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput
-from wattlaw.report.figures import GALLERY
-from wattlaw.report.figures.figure import Figure
+from wattlaw.report.figures import GALLERY, Figure
 from wattlaw.report.page import write_report
 from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
 

@@ -15,7 +15,9 @@ from wattlaw.analysis.claims import check_claims
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.reference import published as reference
-from wattlaw.report.methods import METHODS
+from wattlaw.report import tables
+from wattlaw.report.methods import read_methods
+from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import (
     advice,
     batch,
@@ -29,7 +31,6 @@ from wattlaw.report.topics import (
     published,
     scaling,
 )
-from wattlaw.report.topics.table import MAX_ROWS, Column, Table, build_table
 
 
 @cache
@@ -237,10 +238,10 @@ def test_without_runs_there_are_no_tables():
 def test_of_too_many_rows_those_of_the_lowest_rank_are_kept_in_their_order():
     columns = [Column("a", lambda row: str(row[0])), Column("b", lambda _: "–")]
     rows = [(i, i % 3) for i in range(10)]
-    table = build_table("t", "T", columns, rows, max_rows=4, rank=lambda row: row[1])
+    table = tables.build("t", "T", columns, rows, max_rows=4, rank=lambda row: row[1])
     assert table.rows == (("0",), ("3",), ("6",), ("9",))  # and column b, which has nothing, is not
     assert table.omitted == 6
-    assert build_table("t", "T", columns, []) is None
+    assert tables.build("t", "T", columns, []) is None
 
 
 @given(st.floats(-1e300, 1e300), st.integers(2, 6))
@@ -306,6 +307,6 @@ def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
 
 
 def test_methods_define_efficiency_where_the_data_set_grows():
-    (method,) = [one for one in METHODS if one.name.startswith("Speedup")]
+    (method,) = [one for one in read_methods() if one.name.startswith("Speedup")]
     assert "grows with N" in method.formula
     assert "parallel efficiency is T(R)/T(N)" in method.text

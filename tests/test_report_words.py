@@ -11,7 +11,7 @@ from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study
 from wattlaw.analysis.claims import check_claims
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.report.summary import MAX_SENTENCES, summarise
+from wattlaw.report.page import MAX_SENTENCES, summarise
 from wattlaw.report.topics.advice import merge_equal
 
 

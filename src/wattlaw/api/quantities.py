@@ -1,11 +1,12 @@
-"""Durations, shares and energies: numbers, or texts such as ``6h``, ``5%``, ``50kWh``."""
+"""Durations, shares, energies and prices: numbers, or texts such as ``6h``, ``5%``, ``50kWh``."""
 
 import math
 import re
 from datetime import timedelta
 
-from wattlaw.analysis.footprint import J_PER_KWH
+from wattlaw.analysis.footprint import J_PER_KWH, Footprint
 from wattlaw.errors import BadInput
+from wattlaw.reference.footprint import electricity_price, grid_intensity
 from wattlaw.text import quote
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -13,11 +14,13 @@ _JOULES = {
     "j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9, "wh": J_PER_KWH / 1e3, "kwh": J_PER_KWH,
     "mwh": J_PER_KWH * 1e3,
 }  # fmt: skip
+#: What a price is in where no currency is given.
+_UNNAMED = "currency units"
 _NUMBER = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 
 
-def duration_s(name: str, value: str | float | timedelta) -> float:
-    """Return a duration in seconds.
+def duration_s(name: str, value: str | float | timedelta | None) -> float | None:
+    """Return a duration in seconds; None for None.
 
     Parameters
     ----------
@@ -36,6 +39,8 @@ def duration_s(name: str, value: str | float | timedelta) -> float:
     >>> duration_s("deadline", "1h30min")
     5400.0
     """
+    if value is None:
+        return None
     if isinstance(value, timedelta):
         seconds, is_read = value.total_seconds(), True
     elif isinstance(value, str):
@@ -50,8 +55,8 @@ def duration_s(name: str, value: str | float | timedelta) -> float:
     return seconds
 
 
-def share(name: str, value: str | float) -> float:
-    """Return a share: ``"5%"`` and ``0.05`` are the same.
+def share(name: str, value: str | float | None) -> float | None:
+    """Return a share: ``"5%"`` and ``0.05`` are the same; None for None.
 
     Raises
     ------
@@ -59,6 +64,8 @@ def share(name: str, value: str | float) -> float:
         The value is not a share. A text of 1 or more needs a per cent sign, because the sign may
         have been forgotten.
     """
+    if value is None:
+        return None
     if not isinstance(value, str):
         if 0 <= value < math.inf:
             return float(value)
@@ -69,8 +76,8 @@ def share(name: str, value: str | float) -> float:
     raise _bad(name, value, "a share such as 5% or 0.05")
 
 
-def energy_j(name: str, value: str | float) -> float:
-    """Return an energy in joules.
+def energy_j(name: str, value: str | float | None) -> float | None:
+    """Return an energy in joules; None for None.
 
     Parameters
     ----------
@@ -84,6 +91,8 @@ def energy_j(name: str, value: str | float) -> float:
     BadInput
         The value is not an energy above 0.
     """
+    if value is None:
+        return None
     if isinstance(value, str):
         match = re.fullmatch(rf"{_NUMBER}\s*([a-zA-Z]+)", value.strip())
         joules = float(match[1]) * _JOULES.get(match[2].lower(), 0.0) if match is not None else 0.0
@@ -110,3 +119,87 @@ def finite(name: str, value: float | None) -> float | None:
 def _bad(name: str, value: object, allowed: str) -> BadInput:
     shown = quote(value) if isinstance(value, str) else str(value)
     return BadInput(f"{name}: given {shown}; allowed: {allowed}")
+
+
+def footprint_of(
+    pue: float | None = None,
+    grid: str | float | None = None,
+    price: str | float | None = None,
+    price_per_gpu_hour: str | float | None = None,
+) -> Footprint | None:
+    """Return the carbon and cost factors; None without any.
+
+    Parameters
+    ----------
+    pue
+        Power usage effectiveness of the data centre.
+    grid
+        g CO2e per kWh, or a region of the table in the package, such as ``DE``.
+    price, price_per_gpu_hour
+        Price of a kWh and of a GPU-hour: a number, or a text such as ``0.21 EUR``. The price of a
+        kWh can also be a region of the table, such as ``US-MA``.
+
+    Raises
+    ------
+    BadInput
+        A text is neither a number nor a region, a factor is out of range, or the prices are in
+        two currencies.
+    """
+    if pue is None and grid is None and price is None and price_per_gpu_hour is None:
+        return None
+    intensity, grid_source = (None, None) if grid is None else _intensity(str(grid))
+    amount, currency, price_source = (None,) * 3 if price is None else _electricity(str(price))
+    gpu_amount, gpu_currency = (
+        (None, None)
+        if price_per_gpu_hour is None
+        else _money("price_per_gpu_hour", str(price_per_gpu_hour))
+    )
+    sources = {"grid_g_per_kwh": grid_source, "price_per_kwh": price_source}
+    named = sorted({name for name in (currency, gpu_currency) if name is not None})
+    if len(named) > 1:
+        raise BadInput(f"prices in {' and '.join(named)}; allowed: one currency")
+    return Footprint(
+        pue=pue,
+        grid_g_per_kwh=intensity,
+        price_per_kwh=amount,
+        price_per_gpu_hour=gpu_amount,
+        currency=named[0] if named else _UNNAMED,
+        sources={name: source for name, source in sources.items() if source is not None},
+    )
+
+
+def _intensity(grid: str) -> tuple[float, str | None]:
+    value = _number(grid)
+    if value is not None:
+        return value, None
+    try:
+        known = grid_intensity(grid)
+    except BadInput as error:
+        raise BadInput(f"grid: {error}") from None
+    return known.g_per_kwh, known.cited
+
+
+def _electricity(price: str) -> tuple[float, str | None, str | None]:
+    if any(letter.isdigit() for letter in price):
+        return *_money("price", price), None
+    try:
+        known = electricity_price(price)
+    except BadInput as error:
+        raise BadInput(f"price: {error}") from None
+    return known.per_kwh, known.currency, known.cited
+
+
+def _money(name: str, text: str) -> tuple[float, str | None]:
+    """Return an amount and its currency, None without a currency."""
+    words = text.split()
+    amount = _number(words[0]) if words else None
+    if amount is None or len(words) > 2 or (len(words) == 2 and not words[1].isalpha()):
+        raise BadInput(f"{name}: given {quote(text)}; allowed: a price, such as 0.21 or '0.21 EUR'")
+    return amount, words[1].upper() if len(words) == 2 else None
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text) if text.isascii() and "_" not in text else None
+    except ValueError:
+        return None

@@ -19,10 +19,9 @@ from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import ENERGY, fit_series, scaling_series
 from wattlaw.api.advice import Advice
 from wattlaw.api.claims import Claims
-from wattlaw.api.display import as_html
+from wattlaw.api.display import Report, as_html
 from wattlaw.api.fits import Fits, fit
-from wattlaw.api.footprint import footprint_of
-from wattlaw.api.quantities import duration_s, energy_j, finite, share
+from wattlaw.api.quantities import duration_s, energy_j, finite, footprint_of, share
 from wattlaw.errors import BadInput, Refused
 from wattlaw.store.schema import TABLES
 from wattlaw.store.store import Store, read_all
@@ -37,26 +36,6 @@ if TYPE_CHECKING:
 TableName = Literal["runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits"]
 EXPORTS = get_args(TableName)
 _SIMULATED = "simulated"
-
-
-@dataclass(frozen=True)
-class Report:
-    """The files of a report: the page, and the figures where a folder for them was named."""
-
-    page: Path
-    figures: tuple[Path, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python."""
-        return {"page": str(self.page), "figures": [str(path) for path in self.figures]}
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a row per file."""
-        files = [self.page, *self.figures]
-        return pd.DataFrame({"file": map(str, files), "bytes": [f.stat().st_size for f in files]})
-
-    def _repr_html_(self) -> str:
-        return as_html(self.to_frame())
 
 
 @dataclass(frozen=True)
@@ -136,10 +115,7 @@ class Results:
         return len(self.metrics) > 0 and bool((self.metrics["launcher"] == _SIMULATED).all())
 
     def fit(
-        self,
-        x: str = "gpus",
-        y: str = "epoch_time_s",
-        by: str | Sequence[str] | None = None,
+        self, x: str = "gpus", y: str = "epoch_time_s", by: str | Sequence[str] | None = None
     ) -> Fits:
         """Fit the power law y = alpha * x^-beta, and other laws, to each scaling series.
 
@@ -184,18 +160,16 @@ class Results:
         ----------
         workload
             The workload. It is not needed if the stores have a single one.
-        deadline
-            Maximum time of the training: seconds, or a text such as ``6h``.
+        deadline, energy_budget
+            Maximum time and energy of the training: seconds and joules, or texts such as ``6h``
+            and ``50kWh``.
         max_slowdown
             Maximum slowdown relative to the fastest setting: ``0.05`` or ``5%``.
-        energy_budget
-            Maximum energy of the training: joules, or a text such as ``50kWh``.
         max_gpus
             Maximum number of GPUs.
-        epochs
-            Epochs to train; by default as many as the runs trained.
-        target
-            Train until the metric reaches this value, instead of a number of epochs.
+        epochs, target
+            Epochs to train, by default as many as the runs trained; or the value of the metric
+            until which to train.
         pue
             Power usage effectiveness of the data centre.
         grid
@@ -224,11 +198,9 @@ class Results:
                 self.metrics,
                 self.epochs,
                 self._workload(workload),
-                deadline_s=None if deadline is None else duration_s("deadline", deadline),
-                max_slowdown=None if max_slowdown is None else share("max_slowdown", max_slowdown),
-                energy_budget_j=(
-                    None if energy_budget is None else energy_j("energy_budget", energy_budget)
-                ),
+                deadline_s=duration_s("deadline", deadline),
+                max_slowdown=share("max_slowdown", max_slowdown),
+                energy_budget_j=energy_j("energy_budget", energy_budget),
                 max_gpus=max_gpus,
                 epochs_to_train=epochs,
                 target=finite("target", target),
@@ -323,10 +295,9 @@ class Results:
             The page. Its folder is created if necessary.
         template
             ``mit-2022`` or ``kit-2025`` for the layout of that study.
-        figures
-            A folder in which each figure is written as files, too.
-        kinds
-            The kinds of these files: ``png``, ``svg``, ``html``.
+        figures, kinds
+            A folder in which each figure is written as files, too; and the kinds of these files:
+            ``png``, ``svg``, ``html``.
         target
             A target quality: the report also shows the time and energy to reach it.
         pue, grid, price, price_per_gpu_hour
@@ -383,8 +354,8 @@ class Results:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python: the stores, and the number of runs by workload and status."""
-        counts = self.to_frame().to_dict("records")
-        return {"stores": [str(path) for path in self.paths], "runs": counts}
+        runs = self.to_frame().to_dict("records")
+        return {"stores": [str(path) for path in self.paths], "runs": runs}
 
     def to_frame(self) -> pd.DataFrame:
         """Return the number of runs by workload and status, with the range of GPU counts."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattlaw import registry
+from wattlaw.api.display import as_html
 from wattlaw.api.progress import LineProgress
 from wattlaw.errors import BadInput
 from wattlaw.launch import planning
@@ -93,8 +94,6 @@ class Study:
         )
 
     def _repr_html_(self) -> str:
-        from wattlaw.api.display import as_html
-
         line = f"Study {self.name}: {len(self)} runs, launcher {self.launcher}"
         return as_html(self.to_frame(), [line])
 
@@ -135,8 +134,6 @@ class Preview:
         return frame.assign(status=frame["run_id"].map(self.statuses))
 
     def _repr_html_(self) -> str:
-        from wattlaw.api.display import as_html
-
         counts = ", ".join(f"{count} {status}" for status, count in self.counts.items())
         return as_html(self.to_frame(), [f"Study {self.study.name}: {counts}"])
 
@@ -183,8 +180,6 @@ class RunOutcome:
         return pd.DataFrame([self.to_dict()])
 
     def _repr_html_(self) -> str:
-        from wattlaw.api.display import as_html
-
         return as_html(self.to_frame())
 
 

@@ -1,4 +1,4 @@
-"""Which sections a page has, in which order, and which blocks each contains.
+"""The blocks of a page, and which sections it has, in which order, with which blocks.
 
 The default layout has all sections. The layout of a study has the sections that the study shows.
 """
@@ -12,8 +12,8 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
 from wattlaw.formatting import sentence
 from wattlaw.reference.published import SOURCES
-from wattlaw.report.blocks import Block, BulletList, Missing, Paragraph, Section
-from wattlaw.report.methods import METHODS, citations
+from wattlaw.report import tables
+from wattlaw.report.methods import Method, citations, read_methods
 from wattlaw.report.pictures import Picture
 from wattlaw.report.topics import (
     advice,
@@ -29,6 +29,44 @@ from wattlaw.report.topics import (
     scaling,
     scheduler_energy,
 )
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """A paragraph of text."""
+
+    text: str
+    kind = "paragraph"
+
+
+@dataclass(frozen=True)
+class BulletList:
+    """A list of sentences with a title."""
+
+    title: str
+    items: tuple[str, ...]
+    kind = "list"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The reason why there is nothing to show."""
+
+    text: str
+    kind = "missing"
+
+
+Block = Paragraph | BulletList | Method | Missing | Picture | tables.Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a heading that the contents link to."""
+
+    name: str
+    title: str
+    blocks: tuple[Block, ...]
+
 
 #: Blocks of a section; None is left out.
 Blocks = Iterable[Block | None]
@@ -98,14 +136,13 @@ def sections(content: Content, layout: Layout) -> tuple[Section, ...]:
         Section(name, title, tuple(block for block in build(content) if block is not None))
         for name in layout.sections
         for title, build in [_SECTIONS[name]]
+        if name not in _NEED_RUNS or not content.findings.runs.empty
     )
     return tuple(section for section in built if section.blocks)
 
 
 def _advice(content: Content) -> Blocks:
     findings = content.findings
-    if findings.runs.empty:
-        return
     yield advice.recommended(findings)
     if rationale := advice.rationale(findings):
         yield BulletList("Rationale and caveats", rationale)
@@ -116,8 +153,6 @@ def _advice(content: Content) -> Blocks:
 
 def _scaling(content: Content) -> Blocks:
     findings = content.findings
-    if findings.runs.empty:
-        return
     yield published.exponents(findings)
     yield published.speedups(findings)
     if not findings.fits.rows:
@@ -134,8 +169,6 @@ def _scaling(content: Content) -> Blocks:
 
 def _energy(content: Content) -> Blocks:
     findings = content.findings
-    if findings.runs.empty:
-        return
     if findings.energy is None:
         yield Missing(
             "Not available: no energy meter was available. A value that was not measured is "
@@ -180,8 +213,6 @@ def _utilisation(content: Content) -> Blocks:
 
 def _batch(content: Content) -> Blocks:
     findings = content.findings
-    if findings.runs.empty:
-        return
     if not findings.has_quality:
         simulated = (findings.runs["launcher"] == "simulated").all()
         reason = "Simulated runs have no accuracy" if simulated else "The runs were not evaluated"
@@ -226,7 +257,7 @@ def _carbon(content: Content) -> Blocks:
 
 
 def _methods(content: Content) -> Blocks:  # noqa: ARG001
-    yield from METHODS
+    yield from read_methods()
 
 
 def _environment(content: Content) -> Blocks:
@@ -239,6 +270,8 @@ def _cite(content: Content) -> Blocks:
     yield BulletList("", citations(content.findings))
 
 
+#: Sections that are left out where no run is done.
+_NEED_RUNS = ("advice", "scaling", "energy", "batch")
 _SECTIONS: dict[str, tuple[str, Callable[[Content], Blocks]]] = {
     "advice": ("What to run", _advice),
     "scaling": ("Scaling", _scaling),

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
@@ -13,11 +14,52 @@ from wattlaw.analysis.claims.verdicts import Claim
 from wattlaw.analysis.findings import Findings
 from wattlaw.files import write_text
 from wattlaw.reference.published import SOURCES
-from wattlaw.report.blocks import Section
-from wattlaw.report.layouts import Content, Layout, layout, sections
-from wattlaw.report.pictures import Chart, draw_charts, make_charts
-from wattlaw.report.summary import Sentence, summarise
-from wattlaw.report.templating import environment
+from wattlaw.report.layouts import Content, Layout, Section, layout, sections
+from wattlaw.report.pictures import Chart, draw_charts, environment, make_charts
+from wattlaw.report.topics.advice import advice_sentences
+from wattlaw.report.topics.batch import quality_sentences
+from wattlaw.report.topics.claims import claim_sentences
+from wattlaw.report.topics.data_quality import caveat_sentences
+from wattlaw.report.topics.energy import energy_sentences
+from wattlaw.report.topics.limits import limit_sentences
+from wattlaw.report.topics.scaling import breakpoint_sentences, scaling_sentences
+
+#: More sentences of a topic are left to the tables.
+MAX_SENTENCES = 8
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence, its topic, and the section with the details."""
+
+    topic: str
+    text: str
+    section: str
+
+
+def summarise(findings: Findings, claims: Sequence[Claim] = ()) -> list[Sentence]:
+    """Return the sentences of the summary."""
+    if findings.runs.empty:
+        return [Sentence("No results yet", "No run is done, so there is no result yet.", "data")]
+    topics = (
+        ("What to run", "advice", advice_sentences(findings)),
+        ("Scaling", "scaling", scaling_sentences(findings)),
+        ("Breakpoints", "scaling", breakpoint_sentences(findings)),
+        ("Caps and clocks", "caps", limit_sentences(findings)),
+        ("Energy", "energy", energy_sentences(findings)),
+        ("Batch size", "batch", quality_sentences(findings)),
+        ("Published claims", "claims", claim_sentences(findings, claims)),
+        ("Caveats", "data", caveat_sentences(findings)),
+    )
+    return [
+        Sentence(topic, text, section) for topic, section, texts in topics for text in _first(texts)
+    ]
+
+
+def _first(texts: Iterable[str]) -> list[str]:
+    texts = list(texts)
+    more = len(texts) - MAX_SENTENCES
+    return [*texts[:MAX_SENTENCES], *([f"{more} more are in the tables."] if more > 0 else [])]
 
 
 def write_report(
@@ -25,8 +67,6 @@ def write_report(
     claims: Sequence[Claim],
     path: Path,
     template: str | None = None,
-    title: str | None = None,
-    written_at: datetime | None = None,
     charts: Iterable[Chart] | None = None,
 ) -> None:
     """Write the page.
@@ -39,10 +79,6 @@ def write_report(
         The file; its folder is created.
     template
         ``mit-2022`` or ``kit-2025`` for the layout, figures and claims of that study.
-    title
-        By default made from the names of the studies.
-    written_at
-        By default now.
     charts
         ``make_charts`` of the findings and the template's study, if they exist already.
 
@@ -60,9 +96,9 @@ def write_report(
         environment()
         .get_template("report.html.j2")
         .render(
-            title=title or _title(findings),
+            title=_title(findings),
             simulated=findings.facts.get("Launcher") == "simulated",
-            lead=_lead(findings, chosen, written_at or datetime.now(UTC)),
+            lead=_lead(findings, chosen),
             summary=_by_topic(summarise(findings, claims), shown),
             sections=shown,
             numbers=_numbers(shown),
@@ -81,12 +117,11 @@ def _title(findings: Findings) -> str:
     return f"{title} (simulated)" if findings.facts.get("Launcher") == "simulated" else title
 
 
-def _lead(findings: Findings, layout: Layout, written_at: datetime) -> list[str]:
+def _lead(findings: Findings, layout: Layout) -> list[str]:
     """Return the lines below the title: date, version, number of runs, hardware, layout."""
     facts, runs = findings.facts, sum(findings.statuses.values())
-    lines = [
-        f"Written {written_at:%Y-%m-%d %H:%M} UTC by wattlaw {__version__} from {runs:,} runs."
-    ]
+    now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    lines = [f"Written {now} by wattlaw {__version__} from {runs:,} runs."]
     details = [facts[name] for name in ("Hardware", "Workloads") if name in facts]
     if "Ran" in facts:
         details.append(f"ran {facts['Ran']}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import jinja2
 import vl_convert
 from altair.utils._importers import vl_version_for_vl_convert
 from altair.utils.schemapi import debug_mode
@@ -24,9 +25,7 @@ from wattlaw.errors import BadInput
 from wattlaw.files import replacing
 from wattlaw.formatting import replace_invisible, sentence
 from wattlaw.report.drawing import Drawing
-from wattlaw.report.figures import GALLERY
-from wattlaw.report.figures.figure import Figure
-from wattlaw.report.templating import environment
+from wattlaw.report.figures import GALLERY, Figure
 
 KINDS = ("png", "svg", "html")
 #: Largest size of an SVG's address in the page.
@@ -179,6 +178,23 @@ def _html(path: Path, spec: dict[str, Any]) -> None:
     """Write a page with an interactive figure. Altair's own page would not escape names."""
     page = environment().get_template("figure.html.j2")
     path.write_text(page.render(spec=script_safe_json(spec), script=_script()), encoding="utf-8")
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Return the templates, which escape every value and replace control characters."""
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("wattlaw.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _finalize(value: Any) -> Any:
+    return replace_invisible(value) if type(value) is str else value
 
 
 def script_safe_json(value: Any) -> str:

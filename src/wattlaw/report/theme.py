@@ -13,6 +13,8 @@ INK, SOFT, FAINT = "#1d2430", "#555555", "#999999"
 FONT_SIZE, TITLE_SIZE = 11, 15
 #: Mean width in pixels of a character of this size (DejaVu Sans).
 CHARACTER_WIDTH = 0.6 * FONT_SIZE
+#: A count axis extends beyond its first and last count by this factor.
+MARGIN = 1.25
 #: Largest width of a figure in pixels; it fits into the report's page.
 PAGE_WIDTH = 1000
 _FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"

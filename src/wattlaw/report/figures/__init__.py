@@ -1,27 +1,54 @@
 """The gallery: all figures, in the order of the report's sections."""
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
+
+import altair as alt
 
 from wattlaw.analysis.caps.limits import Limit
-from wattlaw.report.figures import (
-    advice,
-    batch,
-    data,
-    energy,
-    exponents,
-    hours,
-    laws,
-    limits,
-    scaling,
-    targets,
-    utilisation,
-)
-from wattlaw.report.figures.figure import Figure
+from wattlaw.analysis.findings import Findings
+from wattlaw.formatting import LIMIT_NAMES
+from wattlaw.report.figures import advice, batch, data, energy, limits, scaling, utilisation
 
 _MIT, _KIT, _OURS = frozenset({"mit-2022"}), frozenset({"kit-2025"}), frozenset[str]()
 _BOTH = _MIT | _KIT
-_CAP: Limit = "power_limit_w"
-_CLOCK: Limit = "clock_limit_mhz"
+_LIMITS: tuple[tuple[str, Limit], ...] = (("cap", "power_limit_w"), ("clock", "clock_limit_mhz"))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with the text around it.
+
+    ``draw`` returns None if the findings have no data for it. ``studies`` are those that show
+    this figure; ``caption`` explains it, as plain text.
+    """
+
+    name: str
+    title: str
+    section: str
+    studies: frozenset[str]
+    draw: Callable[[Findings], alt.ConcatChart | None]
+    caption: str
+
+    def chart(self, findings: Findings) -> alt.ConcatChart | None:
+        """Return the chart with its title."""
+        chart = self.draw(findings)
+        if chart is not None:
+            chart["title"]["text"] = self.title
+        return chart
+
+
+def _by_limit(
+    name: str, title: str, section: str, draw: Callable[..., Any], by_cap: str, by_clock: str = ""
+) -> Iterator[Figure]:
+    """Yield a figure by power cap and one by SM clock, with their captions."""
+    for (short, limit), caption in zip(_LIMITS, (by_cap, by_clock or by_cap), strict=True):
+        by = f"{title} by {LIMIT_NAMES[limit]}"
+        figure = partial(draw, limit=limit)
+        yield Figure(f"{name}_by_{short}", by, section, _MIT, figure, caption)
+
 
 GALLERY: tuple[Figure, ...] = (
     Figure(
@@ -36,14 +63,10 @@ GALLERY: tuple[Figure, ...] = (
         "clocks: a power law is a straight line. Points of different lines are shifted by a few "
         "pixels",
     ),
-    Figure(
-        "epoch_time_by_cap", "Seconds per epoch by power cap", "scaling", _MIT,
-        partial(scaling.epoch_time_by_limit, limit=_CAP),
+    *_by_limit(
+        "epoch_time", "Seconds per epoch", "scaling", scaling.epoch_time_by_limit,
         "By power cap: a cap that moves alpha shifts a line, one that moves beta tilts it",
-    ),
-    Figure(
-        "epoch_time_by_clock", "Seconds per epoch by SM clock", "scaling", _MIT,
-        partial(scaling.epoch_time_by_limit, limit=_CLOCK), "By locked SM clock",
+        "By locked SM clock",
     ),
     Figure(
         "speedup", "Speedup", "scaling", _BOTH, scaling.speedup,
@@ -55,15 +78,15 @@ GALLERY: tuple[Figure, ...] = (
     ),
     Figure(
         "alternatives", "Where the power law is not the best law", "scaling", _OURS,
-        laws.alternatives,
+        scaling.alternatives,
         "Series for which another law is selected (AICc) or which have a breakpoint",
     ),
     Figure(
-        "residuals", "Residuals of the power laws", "scaling", _OURS, laws.residuals,
+        "residuals", "Residuals of the power laws", "scaling", _OURS, scaling.residuals,
         "A pattern, such as an arch, shows that the power law does not describe the data fully",
     ),
     Figure(
-        "exponents", "Exponents and published ones", "scaling", _MIT, exponents.exponents,
+        "exponents", "Exponents and published ones", "scaling", _MIT, scaling.exponents,
         "Published values are those of Frey et al. 2022, on their hardware and range of N",
     ),
     Figure(
@@ -83,32 +106,21 @@ GALLERY: tuple[Figure, ...] = (
         "It falls if workers spend more of their time waiting",
     ),
     Figure(
-        "gpu_hours", "Energy against GPU-hours", "energy", _KIT, hours.gpu_hours,
+        "gpu_hours", "Energy against GPU-hours", "energy", _KIT, energy.gpu_hours,
         "Both per epoch and on logarithmic axes, on which energy in proportion to GPU-hours is a "
         "line of slope 1",
     ),
     Figure(
-        "factor", "Power per GPU against samples and steps", "energy", _KIT, hours.factor,
+        "factor", "Power per GPU against samples and steps", "energy", _KIT, energy.factor,
         "Energy per GPU-hour as a mean power: all counted energy, divided by the GPUs",
     ),
-    Figure(
-        "effects_by_cap", "Speed and energy by power cap", "caps", _MIT,
-        partial(limits.effects, limit=_CAP),
+    *_by_limit(
+        "effects", "Speed and energy", "caps", limits.effects,
         "At the smallest and at the largest count of workers that were run under caps",
-    ),
-    Figure(
-        "effects_by_clock", "Speed and energy by SM clock", "caps", _MIT,
-        partial(limits.effects, limit=_CLOCK),
         "At the smallest and at the largest count of workers that were run at locked clocks",
     ),
-    Figure(
-        "exponents_by_cap", "Exponent by power cap", "caps", _MIT,
-        partial(limits.exponents, limit=_CAP),
-        "Above each panel: the verdict of the tests of a difference and of equivalence",
-    ),
-    Figure(
-        "exponents_by_clock", "Exponent by SM clock", "caps", _MIT,
-        partial(limits.exponents, limit=_CLOCK),
+    *_by_limit(
+        "exponents", "Exponent", "caps", limits.exponents,
         "Above each panel: the verdict of the tests of a difference and of equivalence",
     ),
     Figure(
@@ -125,14 +137,10 @@ GALLERY: tuple[Figure, ...] = (
         "variation", "Variation of utilisation", "utilisation", _OURS, utilisation.variation,
         "Without caps and clocks: the larger, the less evenly the GPUs are used",
     ),
-    Figure(
-        "variation_by_cap", "Variation of utilisation by power cap", "utilisation", _MIT,
-        partial(utilisation.variation_by_limit, limit=_CAP),
+    *_by_limit(
+        "variation", "Variation of utilisation", "utilisation", utilisation.variation_by_limit,
         "By power cap: the larger, the less evenly the GPUs are used",
-    ),
-    Figure(
-        "variation_by_clock", "Variation of utilisation by SM clock", "utilisation", _MIT,
-        partial(utilisation.variation_by_limit, limit=_CLOCK), "By locked SM clock",
+        "By locked SM clock",
     ),
     Figure(
         "strong_scaling", "Strong scaling: constant global batch", "batch", _KIT,
@@ -154,7 +162,7 @@ GALLERY: tuple[Figure, ...] = (
         "the best batch",
     ),
     Figure(
-        "targets", "To a target quality", "batch", _OURS, targets.targets,
+        "targets", "To a target quality", "batch", _OURS, batch.targets,
         "Epochs to the target (statistical efficiency) and the least time to it of all settings of "
         "a batch (system efficiency)",
     ),

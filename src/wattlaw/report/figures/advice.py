@@ -13,10 +13,9 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.formatting import JOULE_UNITS, choose_unit, plural, setting_label
-from wattlaw.report.figures.axes import x_axis, y_axis
+from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import MAX_PANELS, panel_size
 from wattlaw.report.figures.labels import unique_labels
-from wattlaw.report.figures.parts import CI_BARS, compact, concat, error_bars, panel, points
 from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import TIME
 from wattlaw.report.theme import COLOURS, FAINT
@@ -41,14 +40,14 @@ def pareto(findings: Findings) -> alt.ConcatChart | None:
         layers = _layers(_table(findings, advice, joules), unit, (width, height))
         best = advice.recommended
         subtitle = f"recommended: N = {_label(best)}" if best else "nothing recommended"
-        panels.append(panel(layers, names[advice.workload], width, height, subtitle))
+        panels.append(parts.panel(layers, names[advice.workload], width, height, subtitle))
     hidden = len(advices) - len(shown)
     notes = [
-        "lower left is better", "front: without settings left out for quality", CI_BARS,
+        "lower left is better", "front: without settings left out for quality", parts.CI_BARS,
         "numbers: workers, cap and clock, where there is space",
         f"not shown: {plural(hidden, 'more workload')}" if hidden else "",
     ]  # fmt: skip
-    return concat(panels, columns, notes, columns * (width + 60))
+    return parts.concat(panels, columns, notes, columns * (width + 60))
 
 
 def _options(advice: Advice) -> list[Option]:
@@ -99,8 +98,8 @@ def _layers(table: pd.DataFrame, unit: str, size: tuple[int, int]) -> list[alt.C
         table[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel()
         for name in ("time", "energy")
     )
-    x = x_axis("time", TIME, times, log=True)
-    y = y_axis("energy", f"energy per epoch ({unit})", energies, log=True)
+    x = parts.x_axis("time", TIME, times, log=True)
+    y = parts.y_axis("energy", f"energy per epoch ({unit})", energies, log=True)
     kinds = [_SETTING, _FRONT, _RECOMMENDED]
     legend = alt.Legend(title=None, orient="bottom", columns=3)
     colours = alt.Scale(domain=kinds, range=[FAINT, *COLOURS[:2]])
@@ -112,13 +111,13 @@ def _layers(table: pd.DataFrame, unit: str, size: tuple[int, int]) -> list[alt.C
     front, best, settings = (
         table[table["line"] == kind] for kind in (_FRONT, _RECOMMENDED, _SETTING)
     )
-    joined = alt.Chart(compact(front, "time", "energy", "line")).mark_line(strokeWidth=1.4)
+    joined = alt.Chart(parts.compact(front, "time", "energy", "line")).mark_line(strokeWidth=1.4)
     layers = [
         joined.encode(x=x, y=y, color=styles["color"]),
-        *error_bars(front, x, y, styles, "energy_low", "energy_high"),
-        *error_bars(front, x, y, styles, "time_low", "time_high", horizontal=True),
+        *parts.error_bars(front, x, y, styles, "energy_low", "energy_high"),
+        *parts.error_bars(front, x, y, styles, "time_low", "time_high", horizontal=True),
         *(
-            points(rows, x, y, styles, {"label": "setting"}, area)
+            parts.points(rows, x, y, styles, {"label": "setting"}, area)
             for rows, area in ((settings, 26), (best, 220), (front, 46))
             if len(rows)
         ),

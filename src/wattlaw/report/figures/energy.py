@@ -1,34 +1,32 @@
-"""Energy and power against workers, and energy against speed."""
+"""Energy and power against workers, speed and GPU-hours."""
+
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
+from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.energy_laws import BY
 from wattlaw.analysis.findings import Findings
-from wattlaw.formatting import JOULE_UNITS, choose_unit
-from wattlaw.report.figures.axes import WORKERS, x_axis, y_axis
+from wattlaw.analysis.metrics import HOUR_S
+from wattlaw.formatting import JOULE_UNITS, choose_unit, with_interval
+from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import (
     LINE_COLUMNS,
+    MAX_LINES,
     PANEL_COLUMNS,
+    Facets,
     facet,
     fixed_dataset,
     mean_and_sd,
     without_limits,
 )
 from wattlaw.report.figures.labels import shorten_middle
-from wattlaw.report.figures.parts import (
-    CI_BARS,
-    SD_BARS,
-    against_workers,
-    compact,
-    draw_panels,
-    error_bars,
-    points,
-    reference_line,
-)
 from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import reference_label, relative_facets
-from wattlaw.report.theme import COLOURS
+from wattlaw.report.theme import COLOURS, line_styles
+from wattlaw.report.topics.measured import worker_noun
 
 
 def energy(findings: Findings) -> alt.ConcatChart | None:
@@ -40,8 +38,8 @@ def energy(findings: Findings) -> alt.ConcatChart | None:
     facets = facet(rows, line_by=(*LINE_COLUMNS, "energy_is"))
     size, unit = choose_unit(facets.rows["energy_per_epoch_j"], JOULE_UNITS)
     table = mean_and_sd(facets.rows, "energy_per_epoch_j", 1 / size)
-    notes = [counted_note(findings), "points: means", SD_BARS]
-    return against_workers(facets, table, f"energy per epoch ({unit})", notes, zero=True)
+    notes = [counted_note(findings), "points: means", parts.SD_BARS]
+    return parts.against_workers(facets, table, f"energy per epoch ({unit})", notes, zero=True)
 
 
 def power(findings: Findings) -> alt.ConcatChart | None:
@@ -52,8 +50,8 @@ def power(findings: Findings) -> alt.ConcatChart | None:
         return None
     facets = facet(rows)
     table = mean_and_sd(facets.rows, "power_per_gpu_w")
-    notes = ["of the GPU alone, over training windows", "points: means", SD_BARS]
-    return against_workers(facets, table, "mean power of a GPU (W)", notes, zero=True)
+    notes = ["of the GPU alone, over training windows", "points: means", parts.SD_BARS]
+    return parts.against_workers(facets, table, "mean power of a GPU (W)", notes, zero=True)
 
 
 def counted_note(findings: Findings) -> str:
@@ -74,13 +72,13 @@ def energy_parts(findings: Findings) -> alt.ConcatChart | None:
     size, unit = choose_unit(rows["energy_per_epoch_j"], JOULE_UNITS)
     others = rows["energy_is"].str.split(",").str[0].str.removeprefix("gpu+").str.upper()
     gpu = rows["gpu_energy_per_epoch_j"] / size
-    parts = pd.concat(
+    by_part = pd.concat(
         [rows.assign(part="GPUs", energy=gpu, order=0),
          rows.assign(part=others.str.replace("+", " + "), order=1,
                      energy=rows["energy_per_epoch_j"] / size - gpu)]
     )  # fmt: skip
     by = ["panel", "part", "order", "gpus"]
-    means = parts.groupby(by, sort=False)["energy"].mean().reset_index()
+    means = by_part.groupby(by, sort=False)["energy"].mean().reset_index()
     colour = alt.Color(
         "part:N",
         scale=alt.Scale(domain=list(dict.fromkeys(means["part"])),
@@ -90,13 +88,13 @@ def energy_parts(findings: Findings) -> alt.ConcatChart | None:
 
     def layers(rows: pd.DataFrame) -> list[alt.Chart]:
         totals = rows.groupby("gpus")["energy"].sum()
-        y = y_axis("energy", f"energy per epoch ({unit})", totals, zero=True)
-        x = alt.X("gpus:O", title=WORKERS, axis=alt.Axis(labelAngle=0, labelOverlap="greedy"))
-        bars = alt.Chart(compact(rows, "gpus", "energy", "part", "order"))
+        y = parts.y_axis("energy", f"energy per epoch ({unit})", totals, zero=True)
+        x = alt.X("gpus:O", title=parts.WORKERS, axis=alt.Axis(labelAngle=0, labelOverlap="greedy"))
+        bars = alt.Chart(parts.compact(rows, "gpus", "energy", "part", "order"))
         return [bars.mark_bar(stroke="white").encode(x=x, y=y, color=colour, order="order:O")]
 
     notes = [counted_note(findings), "means over repeats of each job's longest series"]
-    return draw_panels(facets, means, layers, notes)
+    return parts.draw_panels(facets, means, layers, notes)
 
 
 def _longest_series(rows: pd.DataFrame) -> pd.DataFrame:
@@ -121,9 +119,9 @@ def energy_speed(findings: Findings) -> alt.ConcatChart | None:
             [*rows[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel(), 1.0]
             for name in ("speedup", "energy_ratio")
         )
-        x = x_axis("speedup", f"speed (ratio to {reference})", speeds, log=True)
-        y = y_axis("energy_ratio", f"energy (ratio to {reference})", energies)
-        joined = alt.Chart(compact(rows, "speedup", "energy_ratio", "line", "gpus"))
+        x = parts.x_axis("speedup", f"speed (ratio to {reference})", speeds, log=True)
+        y = parts.y_axis("energy_ratio", f"energy (ratio to {reference})", energies)
+        joined = alt.Chart(parts.compact(rows, "speedup", "energy_ratio", "line", "gpus"))
         joined = joined.mark_line(strokeWidth=1.2).encode(
             x=x, y=y, order="gpus:Q", color=styles["color"], strokeDash=styles["strokeDash"]
         )
@@ -131,16 +129,123 @@ def energy_speed(findings: Findings) -> alt.ConcatChart | None:
         is_reference = (rows["gpus"] == rows["reference"]).to_numpy()
         tooltip = {"line": "line", "gpus": "workers"}
         return [
-            reference_line(1.0),
-            *error_bars(rows, x, y, styles, "energy_ratio_low", "energy_ratio_high"),
-            *error_bars(rows, x, y, styles, "speedup_low", "speedup_high", horizontal=True),
+            parts.reference_line(1.0),
+            *parts.error_bars(rows, x, y, styles, "energy_ratio_low", "energy_ratio_high"),
+            *parts.error_bars(rows, x, y, styles, "speedup_low", "speedup_high", horizontal=True),
             joined,
-            points(rows, x, y, styles, tooltip),
+            parts.points(rows, x, y, styles, tooltip),
             *point_labels(
                 rows, x, y, facets.size[:2], "gpus", ("energy_ratio_low", "energy_ratio_high"),
                 [i for i in largest_first if not is_reference[i]],
             ),
         ]  # fmt: skip
 
-    notes = ["numbers: workers, where there is space", CI_BARS, counted_note(findings)]
-    return draw_panels(facets, table, layers, notes)
+    notes = ["numbers: workers, where there is space", parts.CI_BARS, counted_note(findings)]
+    return parts.draw_panels(facets, table, layers, notes)
+
+
+_WIDTH, _HEIGHT = 400, 290
+#: Of more settings, only each nth is drawn.
+_MAX_POINTS = 600
+
+
+def gpu_hours(findings: Findings) -> alt.ConcatChart | None:
+    """Draw energy against GPU-hours per epoch, with each group's line through the origin."""
+    facets = _settings(findings)
+    if facets is None:
+        return None
+    size, unit = choose_unit(facets.rows["energy_per_epoch_j"], JOULE_UNITS)
+    table = _with_sd(facets.rows, "energy_per_epoch_j", size)
+    table = table.rename(columns={"gpu_hours_per_epoch": "at"})
+    lines = _law_lines(findings, facets, size)
+    styles = line_styles(facets.lines, 600)
+    noun = worker_noun(findings)
+    x = parts.x_axis("at", f"{noun}-hours per epoch (h)", table["at"], log=True)
+    heights = [*parts.y_values(table), *lines["mean"]]
+    y = parts.y_axis("mean", f"energy per epoch ({unit})", heights, log=True)
+    laws = [parts.band(lines, x, y, styles), parts.line(lines, x, y, styles)] if len(lines) else []
+    notes = [
+        "points: settings, means over repeats",
+        parts.SD_BARS,
+        f"lines: energy = mean power x {noun}-hours, with 95 % band" if len(lines) else "",
+        counted_note(findings),
+        facets.omitted,
+    ]
+    chart = parts.panel([*laws, *_points(table, x, y, styles)], "", 540, 340)
+    return parts.concat([chart], 1, notes, 600)
+
+
+def factor(findings: Findings) -> alt.ConcatChart | None:
+    """Draw mean power per GPU against samples and against optimizer steps per GPU-hour."""
+    facets = _settings(findings)
+    if facets is None:
+        return None
+    table = _with_sd(facets.rows, "energy_per_gpu_hour_j", HOUR_S)
+    styles = line_styles(facets.lines, 2 * _WIDTH)
+    noun = worker_noun(findings)
+    panels = []
+    for rate in ("samples", "steps"):
+        rows = table.rename(columns={f"{rate}_per_gpu_hour": "at"})
+        rows = rows[rows["at"] > 0]
+        if rows.empty:
+            continue
+        x = parts.x_axis("at", f"{rate} per {noun}-hour (1/h)", rows["at"], log=True)
+        y = parts.y_axis("mean", f"mean power per {noun} (W)", parts.y_values(rows))
+        panels.append(parts.panel(_points(rows, x, y, styles), "", _WIDTH, _HEIGHT))
+    if not panels:
+        return None
+    notes = ["points: settings, means over repeats", parts.SD_BARS, counted_note(findings)]
+    return parts.concat(panels, 2, [*notes, *_elasticities(findings), facets.omitted], 2 * _WIDTH)
+
+
+def _settings(findings: Findings) -> Facets | None:
+    """Return the settings with energy, without limits if there are any, as for the laws."""
+    cells = findings.settings
+    cells = cells[cells["energy_per_epoch_j"].notna() & cells["energy_is"].notna()]
+    unlimited = cells[cells[list(LIMITS)].isna().all(axis=1)]
+    rows = cells if unlimited.empty else unlimited
+    if rows.empty:
+        return None
+    rows = rows.iloc[:: -(-len(rows) // _MAX_POINTS)]
+    return facet(rows, (), BY, most=2 * MAX_LINES)
+
+
+def _with_sd(rows: pd.DataFrame, column: str, size: float) -> pd.DataFrame:
+    mean, sd = rows[column] / size, rows[f"{column}_sd"] / size
+    return rows.assign(mean=mean, low=mean - sd, high=mean + sd)
+
+
+def _points(table: pd.DataFrame, x: alt.X, y: alt.Y, styles: parts.Styles) -> list[alt.Chart]:
+    tooltip = {"line": "line", "gpus": "workers", "global_batch": "global batch"}
+    return [*parts.error_bars(table, x, y, styles), parts.points(table, x, y, styles, tooltip, 40)]
+
+
+def _law_lines(findings: Findings, facets: Facets, size: float) -> pd.DataFrame:
+    """Return E = factor x 3600 h over the measured hours of each group that is shown."""
+    laws = findings.energy_laws[findings.energy_laws["reason"].isna()]
+    names = {_key(row): row["line"] for row in facets.rows.to_dict("records")}
+    columns = {"mean": "factor_w", "low": "factor_w_low", "high": "factor_w_high"}
+    tables = [pd.DataFrame(columns=["at", *columns, "line"])]
+    for law in laws.to_dict("records"):
+        if name := names.get(_key(law)):
+            at = np.geomspace(law["hours_min"], law["hours_max"], 9)
+            ends = {end: law[column] * HOUR_S * at / size for end, column in columns.items()}
+            tables.append(pd.DataFrame({"at": at, **ends, "line": name}))
+    return pd.concat(tables[1:] or tables)
+
+
+def _key(row: dict[Any, Any]) -> tuple[str, ...]:
+    return tuple("" if pd.isna(row[name]) else str(row[name]) for name in BY)
+
+
+def _elasticities(findings: Findings) -> list[str]:
+    """Return the results of the regression for both rates."""
+    if findings.factor_model is None:
+        return []
+    terms = findings.factor_model.terms.set_index("term")
+    return [
+        f"elasticity with {rate} {with_interval(term['estimate'], term['low'], term['high'], 2)}"
+        for rate in ("samples", "steps")
+        if f"log_{rate}" in terms.index
+        for term in [terms.loc[f"log_{rate}"]]
+    ]

@@ -9,9 +9,8 @@ import pandas as pd
 
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.formatting import plural
-from wattlaw.report.figures.axes import MARGIN
 from wattlaw.report.figures.labels import row_labels, unique_labels
-from wattlaw.report.theme import PAGE_WIDTH, line_styles
+from wattlaw.report.theme import MARGIN, PAGE_WIDTH, line_styles
 
 #: Settings that make panels if a single one cannot contain all lines.
 PANEL_COLUMNS = ("workload", "options", "train", "hardware", "launcher")

@@ -8,20 +8,14 @@ import pandas as pd
 from wattlaw.analysis.caps.limits import Limit, other_limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import LIMIT_NAMES, LIMIT_UNITS, limit_label, plural
-from wattlaw.report.figures.axes import x_axis, y_axis
+from wattlaw.report.figures import parts
 from wattlaw.report.figures.energy import counted_note
 from wattlaw.report.figures.facets import MAX_PANELS, PANEL_COLUMNS, facet, panel_size
 from wattlaw.report.figures.labels import shorten_middle
-from wattlaw.report.figures.parts import (
-    CI_BARS,
-    concat,
-    draw_panels,
-    error_bars,
-    panel,
-    points,
-    reference_line,
-)
 from wattlaw.report.theme import CHARACTER_WIDTH, FAINT, line_styles
+
+#: Of more worker counts, a line is named by whether it is the smallest or the largest.
+_MAX_COUNTS = 7
 
 
 def effects(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
@@ -42,18 +36,18 @@ def effects(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
         x = alt.X("label:N", title=_axis_title(limit), sort=labels, scale=alt.Scale(domain=labels),
                   axis=_axis(limit, labelAngle=0, labelOverlap="greedy"))  # fmt: skip
         values = rows[["ratio", "low", "high"]].to_numpy(float).ravel()
-        y = y_axis("ratio", "speed and energy (%)", [*values, 100.0])
+        y = parts.y_axis("ratio", "speed and energy (%)", [*values, 100.0])
         tooltip = {"line": "line", "label": "limit", "ratio": "percent of the reference"}
-        bars = error_bars(rows, x, y, styles)
-        return [reference_line(100.0), *bars, points(rows, x, y, styles, tooltip)]
+        bars = parts.error_bars(rows, x, y, styles)
+        return [parts.reference_line(100.0), *bars, parts.points(rows, x, y, styles, tooltip)]
 
     references = sorted({limit_label(limit, value) for value in rows["reference"]})
     notes = [
         f"100 %: {', '.join(references)}, at the same workers and batch",
-        CI_BARS,
+        parts.CI_BARS,
         counted_note(findings),
     ]
-    return draw_panels(facets, ratios, layers, notes, panel_size(max(len(facets.panels), 2)))
+    return parts.draw_panels(facets, ratios, layers, notes, panel_size(max(len(facets.panels), 2)))
 
 
 def _axis(limit: Limit, **options: Any) -> alt.Axis:
@@ -77,7 +71,11 @@ def _smallest_and_largest(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
 
 def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per ratio, in percent."""
-    workers = rows["gpus"].map(lambda count: plural(int(count), "worker"))
+    if rows["gpus"].nunique() > _MAX_COUNTS:
+        smallest = rows["gpus"] == rows.groupby("panel")["gpus"].transform("min")
+        workers = smallest.map({True: "smallest count", False: "largest count"})
+    else:
+        workers = rows["gpus"].map(lambda count: plural(int(count), "worker"))
     columns = {"ratio": "", "low": "_low", "high": "_high"}
     tables = []
     for quantity in ("speed", "energy"):
@@ -91,7 +89,7 @@ def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
 def _lines(ratios: pd.DataFrame) -> list[str]:
     distinct = ratios[["line", "quantity", "gpus"]].drop_duplicates()
     speed_first = distinct.sort_values(["quantity", "gpus"], ascending=[False, True])
-    return list(speed_first["line"])[:14]
+    return list(dict.fromkeys(speed_first["line"]))
 
 
 def exponents(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
@@ -109,17 +107,17 @@ def exponents(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
         reference = float(table["beta"].iloc[0])
         ends = [reference - comparison.margin, reference + comparison.margin]
         values = table[["beta", "beta_ci_low", "beta_ci_high"]].to_numpy(float).ravel()
-        x = x_axis("beta", "exponent \u03b2 (no unit)", [*values, *ends])
+        x = parts.x_axis("beta", "exponent \u03b2 (no unit)", [*values, *ends])
         y = alt.Y("label:N", title=_axis_title(limit), sort=None, axis=_axis(limit))
         margin = alt.Chart(pd.DataFrame({"beta": ends[:1], "high": ends[1:]}))
         layers = [
             margin.mark_rect(color=FAINT, opacity=0.25).encode(x=x, x2="high:Q"),
-            reference_line(reference, "x"),
-            *error_bars(table, x, y, styles, "beta_ci_low", "beta_ci_high", horizontal=True),
-            points(table, x, y, styles, {"label": "limit", "beta": "exponent"}),
+            parts.reference_line(reference, "x"),
+            *parts.error_bars(table, x, y, styles, "beta_ci_low", "beta_ci_high", horizontal=True),
+            parts.points(table, x, y, styles, {"label": "limit", "beta": "exponent"}),
         ]
         title = shorten_middle(series, int(width / CHARACTER_WIDTH))
-        panels.append(panel(layers, title, width, 36 * len(table), comparison.verdict))
+        panels.append(parts.panel(layers, title, width, 36 * len(table), comparison.verdict))
     smallest_margin = min(comparison.margin for _, comparison in shown)
     hidden = len(compared) - len(shown)
     notes = [
@@ -127,4 +125,4 @@ def exponents(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
         f"grey: \u00b1{smallest_margin:g} around the first, within which exponents count as equal",
         f"not shown: {hidden} more (see the tables)" if hidden else "",
     ]
-    return concat(panels, columns, notes, columns * (width + 80))
+    return parts.concat(panels, columns, notes, columns * (width + 80))

@@ -1,5 +1,6 @@
-"""Parts of figures: panels with lines, points and intervals."""
+"""Parts of figures: axes that contain every interval, panels, lines, points and intervals."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -8,10 +9,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from wattlaw.report.figures.axes import workers_axis, y_axis
 from wattlaw.report.figures.facets import Facets, dodge, mean_and_sd
 from wattlaw.report.figures.labels import wrap_text
-from wattlaw.report.theme import FAINT, FONT_SIZE, INK, line_styles, themed
+from wattlaw.report.theme import CHARACTER_WIDTH, FAINT, FONT_SIZE, INK, MARGIN, line_styles, themed
 
 POINT = 55
 SD_BARS = "bars: standard deviation over repeats"
@@ -204,3 +204,81 @@ def y_values(table: pd.DataFrame, *others: float | None) -> list[float]:
     columns = [name for name in ("mean", "low", "high") if name in table]
     values: Iterable[float] = table[columns].to_numpy(float).ravel()
     return [*values, *(value for value in others if value is not None)]
+
+
+WORKERS = "workers (GPUs or CPU processes)"
+
+
+def workers_axis(counts: Iterable[float], column: str = "at") -> alt.X:
+    """Return a logarithmic axis with ticks at the measured worker counts."""
+    return counts_axis(counts, WORKERS, column)
+
+
+def counts_axis(counts: Iterable[float], title: str, column: str = "at") -> alt.X:
+    """Return a logarithmic axis with ticks at the measured counts."""
+    ticks = sorted({round(count) for count in counts})
+    domain = [ticks[0] / MARGIN, ticks[-1] * MARGIN]
+    return alt.X(
+        f"{column}:Q",
+        title=title,
+        scale=alt.Scale(type="log", base=2, domain=domain, nice=False),
+        axis=alt.Axis(
+            values=ticks, format="d", labelOverlap="greedy", labelSeparation=CHARACTER_WIDTH
+        ),
+    )
+
+
+def x_axis(
+    column: str, title: str, values: Iterable[float], *, log: bool = False, zero: bool = False
+) -> alt.X:
+    """Return a horizontal axis that contains all values."""
+    scale, axis = _log_scale(values, 5) if log else linear_scale(values, 5, zero=zero)
+    return alt.X(f"{column}:Q", title=title, scale=scale, axis=axis)
+
+
+def y_axis(
+    column: str, title: str, values: Iterable[float], *, log: bool = False, zero: bool = False
+) -> alt.Y:
+    """Return a vertical axis that contains all values."""
+    scale, axis = _log_scale(values, 7) if log else linear_scale(values, 6, zero=zero)
+    return alt.Y(f"{column}:Q", title=title, scale=scale, axis=axis)
+
+
+def _log_scale(values: Iterable[float], ticks: int) -> tuple[alt.Scale, alt.Axis]:
+    """Return a logarithmic scale that contains all values above 0, and its axis."""
+    finite = [float(value) for value in values if math.isfinite(value) and value > 0]
+    low, high = min(finite, default=1.0), max(finite, default=1.0)
+    margin = max((high / low) ** 0.07, 1.06)
+    domain = [_round(low / margin), _round(high * margin)]
+    return alt.Scale(type="log", domain=domain, nice=False), _axis(domain, ticks)
+
+
+def linear_scale(
+    values: Iterable[float], ticks: int, *, zero: bool = False
+) -> tuple[alt.Scale, alt.Axis]:
+    """Return a linear scale that contains all values (with ``zero``, 0 too), and its axis."""
+    finite = [float(value) for value in values if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=1.0)
+    if zero:
+        low, high = min(0.0, low), max(0.0, high) or float(low == 0)
+    size = max(abs(low), abs(high))
+    # Values that differ by rounding errors only are one value.
+    margin = 0.07 * (high - low) if high - low > 1e-4 * size else 0.1 * size or 1.0
+    domain = [
+        low if zero and low == 0 else _round(low - margin),
+        high if zero and high == 0 else _round(high + margin),
+    ]
+    return alt.Scale(domain=domain, nice=False, zero=False), _axis(domain, ticks)
+
+
+def _axis(domain: list[float], ticks: int) -> alt.Axis:
+    sizes = [abs(end) for end in domain if end]
+    if max(sizes) < 1e-3:
+        label = ".3~e"
+    else:
+        label = ",.6~s" if max(sizes) >= 1e5 and min(sizes) >= 1 else ",.6~r"
+    return alt.Axis(tickCount=ticks, format=label, labelOverlap="greedy", labelSeparation=3)
+
+
+def _round(value: float) -> float:
+    return float(np.format_float_positional(value, precision=6, fractional=False))

@@ -6,6 +6,7 @@ import pandas as pd
 from wattlaw.analysis.caps.limits import Limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import plural
+from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import (
     MAX_LINES,
     PANEL_COLUMNS,
@@ -15,7 +16,6 @@ from wattlaw.report.figures.facets import (
     without_limits,
 )
 from wattlaw.report.figures.labels import shorten_middle
-from wattlaw.report.figures.parts import SD_BARS, Quantity, compact, concat, panel, side_by_side
 from wattlaw.report.figures.scaling import facets_by_limit
 
 _PANEL_SIZE = 215
@@ -28,15 +28,8 @@ _CV = ["sm_util_cv", "mem_util_cv"]
 
 def utilisation(findings: Findings) -> alt.ConcatChart | None:
     """Draw mean SM and memory utilisation against workers, without caps and clocks."""
-    facets = _facets_without_limits(findings, _MEAN)
-    if facets.rows.empty:
-        return None
-    quantities = (
-        Quantity("sm_util_mean", "SM utilisation (%)", 100),
-        Quantity("mem_util_mean", "memory utilisation (%)", 100),
-    )
-    notes = ["mean over all samples of a run's training windows", SD_BARS]
-    return side_by_side(facets, quantities, notes)
+    note = "mean over all samples of a run's training windows"
+    return _both(_facets_without_limits(findings, _MEAN), _MEAN, "", note)
 
 
 def variation(findings: Findings) -> alt.ConcatChart | None:
@@ -50,14 +43,19 @@ def variation_by_limit(findings: Findings, limit: Limit) -> alt.ConcatChart | No
 
 
 def _variation(facets: Facets) -> alt.ConcatChart | None:
+    note = "CV: standard deviation over mean, over all samples of a run"
+    return _both(facets, _CV, "CV of ", note)
+
+
+def _both(facets: Facets, columns: list[str], of: str, note: str) -> alt.ConcatChart | None:
+    """Draw a column of SM utilisation and one of memory utilisation."""
     if facets.rows.empty:
         return None
-    quantities = (
-        Quantity("sm_util_cv", "CV of SM utilisation (%)", 100),
-        Quantity("mem_util_cv", "CV of memory utilisation (%)", 100),
-    )
-    notes = ["CV: standard deviation over mean, over all samples of a run", SD_BARS]
-    return side_by_side(facets, quantities, notes)
+    quantities = [
+        parts.Quantity(column, f"{of}{part} utilisation (%)", 100)
+        for column, part in zip(columns, ("SM", "memory"), strict=True)
+    ]
+    return parts.side_by_side(facets, quantities, [note, parts.SD_BARS])
 
 
 def _facets_without_limits(findings: Findings, columns: list[str]) -> Facets:
@@ -91,7 +89,7 @@ def joint(findings: Findings) -> alt.ConcatChart | None:
         f"not shown: {plural(hidden, 'more job')}" if hidden > 0 else "",
     ]
     columns = min(4, len(panels))
-    return concat(panels, columns, notes, columns * (_PANEL_SIZE + 60))
+    return parts.concat(panels, columns, notes, columns * (_PANEL_SIZE + 60))
 
 
 def _shares(counts: pd.DataFrame, run_ids: pd.Series) -> pd.DataFrame:
@@ -109,7 +107,8 @@ def _shares(counts: pd.DataFrame, run_ids: pd.Series) -> pd.DataFrame:
 def _heat_map(table: pd.DataFrame, title: str) -> alt.LayerChart:
     scale = alt.Scale(domain=[0, 100], nice=False)
     ticks = alt.Axis(values=[0, 25, 50, 75, 100])
-    base = alt.Chart(compact(table, "sm", "memory", "sm_end", "memory_end", "share")).mark_rect()
+    shown = parts.compact(table, "sm", "memory", "sm_end", "memory_end", "share")
+    base = alt.Chart(shown).mark_rect()
     colour = alt.Color(
         "share:Q",
         title="share of samples (%)",
@@ -125,4 +124,4 @@ def _heat_map(table: pd.DataFrame, title: str) -> alt.LayerChart:
         color=colour,
         tooltip=[alt.Tooltip("share:Q", title="share of samples (%)")],
     )
-    return panel([rectangles], title, _PANEL_SIZE, _PANEL_SIZE)
+    return parts.panel([rectangles], title, _PANEL_SIZE, _PANEL_SIZE)

@@ -3,28 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.advice import Advice
 from wattlaw.analysis.advice.doubling import Doubling
 from wattlaw.analysis.advice.option import Option, Quantity
 from wattlaw.analysis.caps.limits import LIMITS, Limit
 from wattlaw.analysis.findings import Findings
-from wattlaw.formatting import (
-    ENERGY_UNITS,
-    LIMIT_NAMES,
-    MISSING,
-    TIME_UNITS,
-    Units,
-    choose_unit,
-    duration_text,
-    energy_text,
-    estimate_text,
-    limit_label,
-    number,
-    percent,
-    sentence,
-)
+from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun
-from wattlaw.report.topics.table import Column, Table, build_table, text_column
 
 _COMMAND = "wattlaw advise STORE --workload W --json"
 #: Start of the warning about variants that were left out.
@@ -42,10 +28,10 @@ class _Doubled(NamedTuple):
     doubling: Doubling
 
 
-def recommended(findings: Findings) -> Table | None:
+def recommended(findings: Findings) -> tables.Table | None:
     """Return the recommended setting of each workload."""
     rows = [_Row(advice, advice.recommended) for advice in findings.advice if advice.recommended]
-    return build_table(
+    return tables.build(
         "recommended",
         "What to run, by workload",
         _columns(findings, rows),
@@ -56,10 +42,10 @@ def recommended(findings: Findings) -> Table | None:
     )
 
 
-def front(findings: Findings) -> Table | None:
+def front(findings: Findings) -> tables.Table | None:
     """Return the Pareto front of time and energy of each workload."""
     rows = [_Row(advice, option) for advice in findings.advice for option in advice.pareto]
-    return build_table(
+    return tables.build(
         "pareto",
         "Pareto front of time and energy",
         _columns(findings, rows),
@@ -70,22 +56,22 @@ def front(findings: Findings) -> Table | None:
     )
 
 
-def doublings(findings: Findings) -> Table | None:
+def doublings(findings: Findings) -> tables.Table | None:
     """Return the effect of twice the recommended GPUs on time and energy."""
     pairs = [(advice, advice.next_doubling) for advice in findings.advice if advice.next_doubling]
     rows = [_Doubled(advice, doubling.option, doubling) for advice, doubling in pairs]
     options = [doubling.option for _, doubling in pairs]
     columns = [
-        text_column("workload", lambda row: row.advice.workload),
-        Column("from N", lambda row: number(row.doubling.of.gpus)),
-        Column("to N", lambda row: number(row.option.gpus)),
-        Column("time", lambda row: percent(row.doubling.time_ratio)),
-        Column("energy", lambda row: percent(row.doubling.energy_ratio)),
-        _amounts("training time", options, "train_time_s", TIME_UNITS),
-        _amounts("training energy", options, "train_energy_j", ENERGY_UNITS),
-        text_column("known by", _known_by),
+        tables.text("workload", lambda row: row.advice.workload),
+        tables.number("from N", lambda row: row.doubling.of.gpus),
+        tables.number("to N", lambda row: row.option.gpus),
+        tables.Column("time", lambda row: fmt.percent(row.doubling.time_ratio)),
+        tables.Column("energy", lambda row: fmt.percent(row.doubling.energy_ratio)),
+        _amounts("training time", options, "train_time_s", fmt.TIME_UNITS),
+        _amounts("training energy", options, "train_energy_j", fmt.ENERGY_UNITS),
+        tables.text("known by", _known_by),
     ]
-    return build_table(
+    return tables.build(
         "doublings",
         "Effect of the next doubling of GPUs (100 %: no change)",
         columns,
@@ -97,7 +83,7 @@ def doublings(findings: Findings) -> Table | None:
 def rationale(findings: Findings) -> tuple[str, ...]:
     """Return why each setting is recommended, what was counted, and all warnings."""
     texts = [
-        (advice.workload, sentence(text))
+        (advice.workload, fmt.sentence(text))
         for advice in findings.advice
         for text in (advice.reason, f"Counted: {advice.counted}", *advice.warnings)
     ]
@@ -113,9 +99,9 @@ def advice_sentences(findings: Findings) -> Iterator[str]:
             yield f"{advice.workload}: nothing is recommended. {advice.reason}"
             continue
         text = f"{advice.workload}: {option.label(advice.worker, findings.varying_settings)}: "
-        text += duration_text(option.epoch_time_s)
+        text += fmt.duration_text(option.epoch_time_s)
         if option.energy_j is not None:
-            text += f" and {energy_text(option.energy_j)}"
+            text += f" and {fmt.energy_text(option.energy_j)}"
         text += " per epoch" + (" (measured once)" if option.repeats == 1 else "")
         variants = any(warning.startswith(_VARIANTS) for warning in advice.warnings)
         yield f"{text}.{' Runs of other variants of this job were left out.' if variants else ''}"
@@ -146,37 +132,38 @@ def merge_equal(texts: Sequence[tuple[str, str]], count: int) -> list[str]:
     ]
 
 
-def _columns(findings: Findings, rows: Sequence[_Row]) -> list[Column]:
+def _columns(findings: Findings, rows: Sequence[_Row]) -> list[tables.Column]:
     differing = [name for name in ("hardware", "precision") if name in findings.varying_settings]
     options = [row.option for row in rows]
-    hours = Column(f"{worker_noun(findings)}-hours", lambda row: number(row.option.gpu_hours.mean))
+    noun = worker_noun(findings)
+    hours = tables.number(f"{noun}-hours", lambda row: row.option.gpu_hours.mean)
     # The page is narrow: cost and carbon replace the GPU-hours.
     has_footprint = any(row.advice.footprint for row in rows)
     return [
-        text_column("workload", lambda row: row.advice.workload),
+        tables.text("workload", lambda row: row.advice.workload),
         *(_setting_column(name) for name in differing),
-        Column("N", lambda row: number(row.option.gpus)),
+        tables.number("N", lambda row: row.option.gpus),
         *(_limit_column(kind) for kind in LIMITS if kind in findings.varying_settings),
-        Column("batch", _batch),
-        _amounts("epoch time", options, "epoch_time_s", TIME_UNITS),
-        _amounts("epoch energy", options, "energy_j", ENERGY_UNITS),
-        Column("epochs", lambda row: estimate_text(row.option.epochs)),
-        _amounts("training time", options, "train_time_s", TIME_UNITS),
-        _amounts("training energy", options, "train_energy_j", ENERGY_UNITS),
+        tables.Column("batch", _batch),
+        _amounts("epoch time", options, "epoch_time_s", fmt.TIME_UNITS),
+        _amounts("epoch energy", options, "energy_j", fmt.ENERGY_UNITS),
+        tables.Column("epochs", lambda row: fmt.estimate_text(row.option.epochs)),
+        _amounts("training time", options, "train_time_s", fmt.TIME_UNITS),
+        _amounts("training energy", options, "train_energy_j", fmt.ENERGY_UNITS),
         *([] if has_footprint else [hours]),
-        Column("cost", lambda row: _footprint(row, "cost")),
-        Column("kg CO2e", lambda row: _footprint(row, "co2_kg")),
-        text_column("known by", _known_by),
+        tables.Column("cost", lambda row: _footprint(row, "cost")),
+        tables.Column("kg CO2e", lambda row: _footprint(row, "co2_kg")),
+        tables.text("known by", _known_by),
     ]
 
 
-def _amounts(heading: str, options: Sequence[Option], name: str, units: Units) -> Column:
+def _amounts(heading: str, options: Sequence[Option], name: str, units: fmt.Units) -> tables.Column:
     """Return a column in the unit of its median.
 
     The interval of training is shown only if the number of epochs has one.
     """
     quantities = [getattr(option, name) for option in options]
-    size, unit = choose_unit([q.mean for q in quantities if q is not None], units)
+    size, unit = fmt.choose_unit([q.mean for q in quantities if q is not None], units)
 
     def cell(row: _Row | _Doubled) -> str:
         quantity = getattr(row.option, name)
@@ -184,22 +171,24 @@ def _amounts(heading: str, options: Sequence[Option], name: str, units: Units) -
         of_training = quantity is not None and name.startswith("train_")
         if of_training and epochs.low in (None, epochs.high):
             quantity = Quantity(quantity.mean)
-        return estimate_text(quantity, size=size)
+        return fmt.estimate_text(quantity, size=size)
 
-    return Column(f"{heading} ({unit})", cell)
+    return tables.Column(f"{heading} ({unit})", cell)
 
 
 def _batch(row: _Row) -> str:
     setting = row.option.setting
-    return " / ".join(number(setting[name], 9) for name in ("local_batch", "global_batch"))
+    return " / ".join(fmt.number(setting[name], 9) for name in ("local_batch", "global_batch"))
 
 
-def _setting_column(name: str) -> Column:
-    return text_column(name, lambda row: row.option.setting[name] or MISSING)
+def _setting_column(name: str) -> tables.Column:
+    return tables.text(name, lambda row: row.option.setting[name] or None)
 
 
-def _limit_column(kind: Limit) -> Column:
-    return text_column(LIMIT_NAMES[kind], lambda row: limit_label(kind, row.option.setting[kind]))
+def _limit_column(kind: Limit) -> tables.Column:
+    return tables.text(
+        fmt.LIMIT_NAMES[kind], lambda row: fmt.limit_label(kind, row.option.setting[kind])
+    )
 
 
 def _known_by(row: _Row | _Doubled) -> str:
@@ -212,7 +201,7 @@ def _known_by(row: _Row | _Doubled) -> str:
 def _footprint(row: _Row, name: str) -> str:
     quantity: Any = getattr(row.option, name)
     if quantity is None:
-        return MISSING
+        return fmt.MISSING
     currency = row.advice.footprint.currency if row.advice.footprint else None
     unit = f" {currency}" if name == "cost" and currency else ""
-    return f"{number(quantity.mean)}{unit}"
+    return f"{fmt.number(quantity.mean)}{unit}"

@@ -3,30 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from wattlaw import formatting as fmt
 from wattlaw.analysis.batch_effects import CANNOT_TELL, FALLS, NO_FALL, BatchQuality
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import differing_options
-from wattlaw.formatting import (
-    ENERGY_UNITS,
-    MISSING,
-    TIME_UNITS,
-    choose_unit,
-    full_stop,
-    group_label,
-    number,
-    p_value,
-    with_interval,
-)
-from wattlaw.report.topics.measured import scaled_column, setting_columns, with_labels
-from wattlaw.report.topics.table import (
-    Column,
-    Table,
-    build_table,
-    estimate_column,
-    interval_column,
-    number_column,
-    text_column,
-)
+from wattlaw.report import tables
+from wattlaw.report.topics.measured import setting_columns, with_labels
 
 #: Explains B_crit where a sentence first names it.
 _CRITICAL = (
@@ -34,18 +16,18 @@ _CRITICAL = (
 )
 
 
-def verdicts(findings: Findings) -> Table | None:
+def verdicts(findings: Findings) -> tables.Table | None:
     """Return up to which global batch the quality holds, and beyond which it falls."""
     columns = [
-        text_column("runs of", lambda row: _label(findings, row)),
-        text_column("metric", lambda row: row.group["metric_name"] or "metric"),
-        text_column("better", lambda row: row.better or "not known"),
-        text_column("verdict", lambda row: row.verdict),
-        Column("no fall up to", lambda row: number(row.holds_to, 9)),
-        Column("falls beyond", lambda row: number(row.falls_beyond, 9)),
-        text_column("result", lambda row: row.sentence),
+        tables.text("runs of", lambda row: _label(findings, row)),
+        tables.text("metric", lambda row: row.group["metric_name"] or "metric"),
+        tables.text("better", lambda row: row.better or "not known"),
+        tables.text("verdict", lambda row: row.verdict),
+        tables.number("no fall up to", lambda row: row.holds_to, 9),
+        tables.number("falls beyond", lambda row: row.falls_beyond, 9),
+        tables.text("result", lambda row: row.sentence),
     ]
-    return build_table(
+    return tables.build(
         "batch_verdicts",
         "Quality against global batch: verdicts",
         columns,
@@ -55,7 +37,7 @@ def verdicts(findings: Findings) -> Table | None:
     )
 
 
-def means(findings: Findings) -> Table | None:
+def means(findings: Findings) -> tables.Table | None:
     """Return the quality of each batch, and its difference from the best."""
     rows = [
         {"label": _label(findings, quality), **row}
@@ -63,42 +45,45 @@ def means(findings: Findings) -> Table | None:
         for row in quality.means.to_dict("records")
     ]
     columns = [
-        text_column("runs of", "label"),
-        number_column("global batch", "global_batch", 9),
-        number_column("repeats", "n"),
-        number_column("mean", "mean", 4),
-        number_column("SD", "sd", 2),
-        number_column("worse than the best by", "worse_by", 2),
-        interval_column("95 % interval", "worse_by", 2),
-        Column("p of being the best", lambda row: p_value(row["p_value"])),
-        text_column("verdict", "verdict"),
+        tables.text("runs of", "label"),
+        tables.number("global batch", "global_batch", 9),
+        tables.number("repeats", "n"),
+        tables.number("mean", "mean", 4),
+        tables.number("SD", "sd", 2),
+        tables.number("worse than the best by", "worse_by", 2),
+        tables.interval("95 % interval", "worse_by", 2),
+        tables.p_value("p of being the best", "p_value"),
+        tables.text("verdict", "verdict"),
     ]
-    return build_table(
+    return tables.build(
         "batch_means", "Quality after the last epoch, by global batch", columns, rows
     )
 
 
-def targets(findings: Findings) -> Table | None:
+def targets(findings: Findings) -> tables.Table | None:
     """Return epochs, time and energy to the target of each setting."""
     targets = findings.targets
     if targets is None:
         return None
     rows = with_labels(targets.settings, findings.varying_settings)
-    seconds, time_unit = choose_unit(rows["time_to_target_s"], TIME_UNITS)
-    size, unit = choose_unit(rows["energy_to_target_j"], ENERGY_UNITS)
+    seconds, time_unit = fmt.choose_unit(rows["time_to_target_s"], fmt.TIME_UNITS)
+    size, unit = fmt.choose_unit(rows["energy_to_target_j"], fmt.ENERGY_UNITS)
     columns = [
         *setting_columns(findings.varying_settings),
-        Column("reached by", lambda row: f"{number(row['runs_reached'])} of {number(row['runs'])}"),
-        estimate_column("epochs", "epochs"),
-        number_column("statistical efficiency", "statistical_efficiency"),
-        scaled_column(f"time ({time_unit})", "time_to_target_s", seconds),
-        scaled_column(f"energy ({unit})", "energy_to_target_j", size),
-        text_column("energy is", "energy_is"),
-        text_column("why not", "why"),
+        tables.Column(
+            "reached by",
+            lambda row: f"{fmt.number(row['runs_reached'])} of {fmt.number(row['runs'])}",
+        ),
+        tables.estimate("epochs", "epochs"),
+        tables.number("statistical efficiency", "statistical_efficiency"),
+        tables.scaled(f"time ({time_unit})", "time_to_target_s", seconds),
+        tables.scaled(f"energy ({unit})", "energy_to_target_j", size),
+        tables.text("energy is", "energy_is"),
+        tables.text("why not", "why"),
     ]
-    return build_table(
+    return tables.build(
         "targets",
-        f"Time and energy to {number(targets.target, 6)}",
+        f"Time and energy to {fmt.number(targets.target, 6)}",
         columns,
         rows.to_dict("records"),
         note="Epochs to the target (statistical efficiency) times seconds and joules per epoch "
@@ -106,7 +91,7 @@ def targets(findings: Findings) -> Table | None:
     )
 
 
-def critical_batches(findings: Findings) -> Table | None:
+def critical_batches(findings: Findings) -> tables.Table | None:
     """Return the critical batch of each group of runs with the same learning curve."""
     targets = findings.targets
     if targets is None:
@@ -114,23 +99,24 @@ def critical_batches(findings: Findings) -> Table | None:
     rows: list[dict[str, Any]] = [
         {
             "label": _target_label(group), "result": law.sentence, "form": law.best_form,
-            "epochs": with_interval(law.s_min, *law.s_min_ci),
-            "batch": with_interval(law.b_crit, *law.b_crit_ci), "runs": number(law.n),
+            "epochs": fmt.with_interval(law.s_min, *law.s_min_ci),
+            "batch": fmt.with_interval(law.b_crit, *law.b_crit_ci), "runs": fmt.number(law.n),
         }
         for group, law in targets.critical
     ]  # fmt: skip
     rows += [{"label": _target_label(group), "result": why} for group, why in targets.refusals]
     columns = [
-        text_column("runs of", "label"),
-        Column("least epochs", lambda row: row.get("epochs", MISSING)),
-        Column("critical batch (samples per step)", lambda row: row.get("batch", MISSING)),
-        Column("runs", lambda row: row.get("runs", MISSING)),
-        text_column("best form", lambda row: row.get("form")),
-        text_column("result", "result"),
+        tables.text("runs of", "label"),
+        tables.Column("least epochs", lambda row: row.get("epochs")),
+        tables.Column("critical batch (samples per step)", lambda row: row.get("batch")),
+        tables.Column("runs", lambda row: row.get("runs")),
+        tables.text("best form", lambda row: row.get("form")),
+        tables.text("result", "result"),
     ]
-    return build_table(
+    return tables.build(
         "critical",
-        f"Epochs to {number(targets.target, 6)} against global batch: S = S_min (1 + B / B_crit)",
+        f"Epochs to {fmt.number(targets.target, 6)} against global batch: "
+        "S = S_min (1 + B / B_crit)",
         columns,
         rows,
     )
@@ -141,10 +127,10 @@ def quality_sentences(findings: Findings) -> Iterator[str]:
     rows = [row for row in findings.quality.rows if len(row.means)]
     for row in rows:
         if row.verdict == FALLS:
-            yield f"{_label(findings, row)}: {full_stop(row.sentence)}"
+            yield f"{_label(findings, row)}: {fmt.full_stop(row.sentence)}"
     no_fall = [row for row in rows if row.verdict == NO_FALL]
     if len(no_fall) == 1:
-        yield f"{_label(findings, no_fall[0])}: {full_stop(no_fall[0].sentence)}"
+        yield f"{_label(findings, no_fall[0])}: {fmt.full_stop(no_fall[0].sentence)}"
     elif no_fall:
         yield f"No fall of quality is seen in {_share_of_groups(len(no_fall), rows)}."
     undecided = sum(row.verdict == CANNOT_TELL for row in rows)
@@ -156,7 +142,7 @@ def quality_sentences(findings: Findings) -> Iterator[str]:
     if findings.targets is not None:
         name = _CRITICAL
         for group, law in findings.targets.critical:
-            yield f"{group['workload']}: {full_stop(law.sentence.replace('B_crit', name, 1))}"
+            yield f"{group['workload']}: {fmt.full_stop(law.sentence.replace('B_crit', name, 1))}"
             name = "B_crit"
 
 
@@ -176,9 +162,9 @@ def _label(findings: Findings, row: BatchQuality) -> str:
             settings[name] = row.group.get(name)
     if findings.runs["epochs_trained"].nunique() > 1:
         settings["epochs_trained"] = row.group.get("epochs_trained")
-    return group_label(settings)
+    return fmt.group_label(settings)
 
 
 def _target_label(group: dict[str, Any]) -> str:
     names = ("workload", "precision", "dataset_fraction")
-    return group_label({name: group.get(name) for name in names})
+    return fmt.group_label({name: group.get(name) for name in names})

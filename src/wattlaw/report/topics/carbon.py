@@ -2,11 +2,11 @@
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import ENERGY_UNITS, choose_unit
-from wattlaw.report.topics.measured import scaled_column, worker_noun
-from wattlaw.report.topics.table import Table, build_table, number_column, text_column
+from wattlaw.report import tables
+from wattlaw.report.topics.measured import worker_noun
 
 
-def totals(findings: Findings) -> Table | None:
+def totals(findings: Findings) -> tables.Table | None:
     """Return the totals of the done runs by workload, hardware and kind of energy."""
     footprint = findings.footprint
     currency = footprint.currency if footprint else None
@@ -14,18 +14,18 @@ def totals(findings: Findings) -> Table | None:
     size, unit = choose_unit(totals["energy_j"], ENERGY_UNITS)
     totals = totals.assign(energy_is=totals["energy_is"].fillna("not measured"))
     columns = [
-        text_column("workload", "workload"),
-        text_column("hardware", "hardware"),
-        number_column("runs", "runs", 9),
-        number_column(f"{worker_noun(findings)}-hours", "gpu_hours"),
-        scaled_column(f"energy ({unit})", "energy_j", size),
-        text_column("energy is", "energy_is"),
+        tables.text("workload", "workload"),
+        tables.text("hardware", "hardware"),
+        tables.number("runs", "runs", 9),
+        tables.number(f"{worker_noun(findings)}-hours", "gpu_hours"),
+        tables.scaled(f"energy ({unit})", "energy_j", size),
+        tables.text("energy is", "energy_is"),
     ]
     if "co2_kg" in totals:
-        columns.append(number_column("kg CO2e", "co2_kg"))
+        columns.append(tables.number("kg CO2e", "co2_kg"))
     if "cost" in totals:
-        columns.append(number_column(f"cost ({currency})" if currency else "cost", "cost"))
-    return build_table(
+        columns.append(tables.number(f"cost ({currency})" if currency else "cost", "cost"))
+    return tables.build(
         "totals",
         "Totals of the measured training windows",
         columns,

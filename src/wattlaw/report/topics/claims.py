@@ -6,22 +6,22 @@ from collections.abc import Iterator, Sequence
 from wattlaw.analysis.claims.verdicts import CONTRADICTED, NOT_DECIDABLE, SUPPORTED, Claim
 from wattlaw.analysis.findings import Findings
 from wattlaw.reference.published import SOURCES
-from wattlaw.report.topics.table import Table, build_table, text_column
+from wattlaw.report import tables
 
 _COMMAND = "wattlaw claims STORE --json"
 #: The summary names so many supported claims.
 _MAX_NAMED = 4
 
 
-def verdicts(claims: Sequence[Claim], study: str) -> Table | None:
+def verdicts(claims: Sequence[Claim], study: str) -> tables.Table | None:
     """Return the claims of a study with verdict and evidence."""
     columns = [
-        text_column("claim", lambda claim: claim.claim),
-        text_column("verdict here", lambda claim: claim.verdict),
-        text_column("evidence", lambda claim: claim.evidence),
-        text_column("tested as", lambda claim: claim.criterion),
+        tables.text("claim", lambda claim: claim.claim),
+        tables.text("verdict here", lambda claim: claim.verdict),
+        tables.text("evidence", lambda claim: claim.evidence),
+        tables.text("tested as", lambda claim: claim.criterion),
     ]
-    return build_table(
+    return tables.build(
         f"claims-{study}",
         f"Claims of {SOURCES[study].name}, tested on these data",
         columns,
@@ -33,16 +33,16 @@ def verdicts(claims: Sequence[Claim], study: str) -> Table | None:
     )
 
 
-def by_workload(claims: Sequence[Claim]) -> Table | None:
+def by_workload(claims: Sequence[Claim]) -> tables.Table | None:
     """Return the verdict of each workload on each claim."""
     columns = [
-        text_column("claim", lambda row: row[0].claim),
-        text_column("runs of", lambda row: row[1].label),
-        text_column("verdict", lambda row: row[1].verdict),
-        text_column("evidence", lambda row: row[1].evidence),
+        tables.text("claim", lambda row: row[0].claim),
+        tables.text("runs of", lambda row: row[1].label),
+        tables.text("verdict", lambda row: row[1].verdict),
+        tables.text("evidence", lambda row: row[1].evidence),
     ]
     rows = [(claim, part) for claim in claims for part in claim.workloads]
-    return build_table("claims_by_workload", "Claims by workload", columns, rows, command=_COMMAND)
+    return tables.build("claims_by_workload", "Claims by workload", columns, rows, command=_COMMAND)
 
 
 def claim_sentences(findings: Findings, claims: Sequence[Claim]) -> Iterator[str]:

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from wattlaw import formatting as fmt
 from wattlaw.analysis.findings import Findings
-from wattlaw.formatting import number, percent, plural
+from wattlaw.report import tables
 from wattlaw.report.topics.measured import energy_reasons, interruption_note, suspect_note
-from wattlaw.report.topics.table import Column, Table, build_table, number_column, text_column
 
 _NOT_TIMED = "done, not timed"
 _MAX_RUN_IDS = 3
@@ -19,19 +19,19 @@ _VERDICTS = {
 }
 
 
-def not_done(findings: Findings) -> Table | None:
+def not_done(findings: Findings) -> tables.Table | None:
     """Return the runs that are failed, interrupted, skipped or not started, with reasons."""
     columns = [
-        text_column("run", "run_id"),
-        text_column("status", "status"),
-        text_column("workload", "workload"),
-        number_column("N", "gpus"),
-        number_column("global batch", "global_batch", 9),
-        number_column("repeat", "repeat"),
-        text_column("reason", "reason"),
+        tables.text("run", "run_id"),
+        tables.text("status", "status"),
+        tables.text("workload", "workload"),
+        tables.number("N", "gpus"),
+        tables.number("global batch", "global_batch", 9),
+        tables.number("repeat", "repeat"),
+        tables.text("reason", "reason"),
     ]
     order = {"failed": 0, "interrupted": 1, "skipped": 2}
-    return build_table(
+    return tables.build(
         "not_done",
         "Runs that are not done",
         columns,
@@ -41,7 +41,7 @@ def not_done(findings: Findings) -> Table | None:
     )
 
 
-def reasons(findings: Findings) -> Table | None:
+def reasons(findings: Findings) -> tables.Table | None:
     """Return how many runs are in no result, by reason, with the first few run ids.
 
     They are not done, or done without a training window that counts.
@@ -57,14 +57,14 @@ def reasons(findings: Findings) -> Table | None:
         .agg(size=("run_id", "size"), run_ids=("run_id", _first_ids))
         .sort_values("size", ascending=False, kind="stable")
     )
-    return build_table(
+    return tables.build(
         "reasons",
         "Why runs are in no result",
         [
-            text_column("status", "status"),
-            text_column("reason", "reason"),
-            number_column("runs", "size"),
-            text_column("run ids", "run_ids"),
+            tables.text("status", "status"),
+            tables.text("reason", "reason"),
+            tables.number("runs", "size"),
+            tables.text("run ids", "run_ids"),
         ],
         counts.to_dict("records"),
         max_rows=20,
@@ -77,7 +77,7 @@ def _first_ids(run_ids: pd.Series) -> str:
     return ", ".join(run_ids.iloc[:_MAX_RUN_IDS]) + (", …" if len(run_ids) > _MAX_RUN_IDS else "")
 
 
-def verdicts(findings: Findings) -> Table | None:
+def verdicts(findings: Findings) -> tables.Table | None:
     """Return what was counted as energy, from which source, with which verdict."""
     runs = findings.runs
     if runs.empty:
@@ -93,14 +93,14 @@ def verdicts(findings: Findings) -> Table | None:
     counts = table.groupby([*table.columns], as_index=False).size()
     counts = counts.sort_values("size", ascending=False, kind="stable")
     columns = [
-        text_column("hardware", "hardware"),
-        text_column("counted", "scope"),
-        text_column("source", "source"),
-        text_column("verdict", "verdict"),
-        number_column("runs", "size"),
-        Column("share of runs", lambda row: percent(row["size"] / len(runs))),
+        tables.text("hardware", "hardware"),
+        tables.text("counted", "scope"),
+        tables.text("source", "source"),
+        tables.text("verdict", "verdict"),
+        tables.number("runs", "size"),
+        tables.Column("share of runs", lambda row: fmt.percent(row["size"] / len(runs))),
     ]
-    return build_table(
+    return tables.build(
         "verdicts",
         "Energy: what was counted, from which source, with which verdict",
         columns,
@@ -112,15 +112,15 @@ def verdicts(findings: Findings) -> Table | None:
     )
 
 
-def repeats(findings: Findings) -> Table | None:
+def repeats(findings: Findings) -> tables.Table | None:
     """Return how often settings were repeated."""
     counts = findings.settings.groupby(["workload", "n"], as_index=False).size()
     columns = [
-        text_column("workload", "workload"),
-        number_column("repeats of a setting", "n"),
-        number_column("settings", "size"),
+        tables.text("workload", "workload"),
+        tables.number("repeats of a setting", "n"),
+        tables.number("settings", "size"),
     ]
-    return build_table(
+    return tables.build(
         "repeats",
         "Repeats",
         columns,
@@ -140,16 +140,16 @@ def status_sentences(findings: Findings) -> Iterator[str]:
     if sites.interrupted_runs:
         was = "was" if sites.interrupted_runs == 1 else "were"
         yield (
-            f"{plural(sites.interrupted_runs, 'run')} {was} interrupted "
-            f"({plural(sites.interruptions, 'time')} in total) and continued later."
+            f"{fmt.plural(sites.interrupted_runs, 'run')} {was} interrupted "
+            f"({fmt.plural(sites.interruptions, 'time')} in total) and continued later."
             f"{interruption_note(findings)}"
         )
     if sites.clock_offset_max_s is not None:
         yield (
-            f"The clocks of hosts were compared in {plural(sites.clock_runs, 'run')}: they differ "
-            f"by at most {number(1e3 * sites.clock_offset_max_s)} ms, uncertainty included. The "
-            "windows and samples of a host use its own clock, so no time or energy of a window "
-            "depends on it."
+            f"The clocks of hosts were compared in {fmt.plural(sites.clock_runs, 'run')}: they "
+            f"differ by at most {fmt.number(1e3 * sites.clock_offset_max_s)} ms, uncertainty "
+            "included. The windows and samples of a host use its own clock, so no time or energy "
+            "of a window depends on it."
         )
 
 
@@ -158,23 +158,24 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
     others = {name: count for name, count in findings.statuses.items() if name != "done"}
     if others:
         counts = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))
-        yield f"{counts} of {plural(sum(findings.statuses.values()), 'run')}: not in any result."
+        runs_text = fmt.plural(sum(findings.statuses.values()), "run")
+        yield f"{counts} of {runs_text}: not in any result."
     runs = findings.runs
     for verdict, text in _VERDICTS.items():
         count = int((runs["energy_verdict"] == verdict).sum())
         if count:
             reasons = "; ".join(energy_reasons(findings, verdict))
             details = f": {reasons}" if reasons else ""
-            yield f"The energy of {plural(count, 'run')} {text}{details}."
+            yield f"The energy of {fmt.plural(count, 'run')} {text}{details}."
     if findings.energy is not None and runs["energy_per_epoch_j"].isna().any():
         count = int(runs["energy_per_epoch_j"].isna().sum())
         has = "has" if count == 1 else "have"
-        yield f"{count} of {plural(len(runs), 'run')} {has} no energy that counts."
+        yield f"{count} of {fmt.plural(len(runs), 'run')} {has} no energy that counts."
     if runs["energy_is"].nunique() > 1:
         yield "Energies count different things: compare only those that count the same."
     once = int((findings.settings["n"] == 1).sum())
     if once:
-        settings = plural(len(findings.settings), "setting")
+        settings = fmt.plural(len(findings.settings), "setting")
         was = "was" if once == 1 else "were"
         yield f"{once} of {settings} {was} run once: their uncertainty is not known."
     simulated = runs["launcher"] == "simulated"

@@ -4,30 +4,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from wattlaw import formatting as fmt
 from wattlaw.analysis.caps.limits import LIMITS, Limit
 from wattlaw.analysis.findings import Findings
-from wattlaw.formatting import (
-    JOULE_UNITS,
-    LIMIT_NAMES,
-    MISSING,
-    choose_unit,
-    interval,
-    known,
-    limit_label,
-    number,
-    p_value,
-    with_interval,
-)
+from wattlaw.report import tables
 from wattlaw.report.topics.measured import suspect_note, worker_noun
-from wattlaw.report.topics.table import (
-    Column,
-    Table,
-    build_table,
-    estimate_column,
-    interval_column,
-    number_column,
-    text_column,
-)
 
 #: Energy is proportional to GPU-hours if the exponent is 1 within this margin.
 _MARGIN = 0.05
@@ -41,20 +22,20 @@ _TERMS = {
 }
 
 
-def factors(findings: Findings) -> Table | None:
+def factors(findings: Findings) -> tables.Table | None:
     """Return the factor between energy and GPU-hours, per workload and hardware."""
     noun = worker_noun(findings)
     columns = [
         *_group_columns(findings),
-        text_column("energy is", "energy_is"),
-        number_column(f"factor (W per {noun})", "factor_w", 4),
-        interval_column("95 % interval", "factor_w", 4),
-        number_column("R²", "r2_origin", 4),
-        number_column("settings", "n"),
-        Column(f"{noun}-hours per epoch", lambda row: interval(row["hours_min"], row["hours_max"])),
-        text_column("note", "note"),
+        tables.text("energy is", "energy_is"),
+        tables.number(f"factor (W per {noun})", "factor_w", 4),
+        tables.interval("95 % interval", "factor_w", 4),
+        tables.number("R²", "r2_origin", 4),
+        tables.number("settings", "n"),
+        tables.interval(f"{noun}-hours per epoch", "hours", ends=("_min", "_max")),
+        tables.text("note", "note"),
     ]
-    return build_table(
+    return tables.build(
         "factors",
         f"Energy factor by workload and hardware: E = factor · {noun}-hours",
         columns,
@@ -64,22 +45,21 @@ def factors(findings: Findings) -> Table | None:
     )
 
 
-def forms(findings: Findings) -> Table | None:
+def forms(findings: Findings) -> tables.Table | None:
     """Return whether energy is proportional to GPU-hours: three forms of the law."""
     laws = _laws(findings)
-    size, unit = choose_unit(laws["intercept_j"], JOULE_UNITS)
+    size, unit = fmt.choose_unit(laws["intercept_j"], fmt.JOULE_UNITS)
     columns = [
         *_group_columns(findings),
-        text_column("proportional", _proportional),
-        text_column("best form", "best"),
-        number_column("R² through origin", "r2_origin", 4),
-        Column(f"intercept ({unit})", lambda row: with_interval(
-            *(row[f"intercept_j{end}"] / size for end in ("", "_low", "_high")))),
-        number_column("R² with intercept", "r2_intercept", 4),
-        estimate_column("exponent", "exponent"),
-        number_column("R² of the power law", "r2_log_log", 4),
+        tables.text("proportional", _proportional),
+        tables.text("best form", "best"),
+        tables.number("R² through origin", "r2_origin", 4),
+        tables.estimate(f"intercept ({unit})", "intercept_j", size),
+        tables.number("R² with intercept", "r2_intercept", 4),
+        tables.estimate("exponent", "exponent"),
+        tables.number("R² of the power law", "r2_log_log", 4),
     ]  # fmt: skip
-    return build_table(
+    return tables.build(
         "energy_forms",
         f"Is energy proportional to {worker_noun(findings)}-hours?",
         columns,
@@ -90,32 +70,32 @@ def forms(findings: Findings) -> Table | None:
     )
 
 
-def without_law(findings: Findings) -> Table | None:
+def without_law(findings: Findings) -> tables.Table | None:
     """Return the groups without an energy law, with the reason."""
     laws = findings.energy_laws
     columns = [
         *_group_columns(findings),
-        text_column("energy is", "energy_is"),
-        text_column("reason", "reason"),
+        tables.text("energy is", "energy_is"),
+        tables.text("reason", "reason"),
     ]
     rows = laws[laws["reason"].notna()].to_dict("records")
-    return build_table("without_energy_law", "Energies without a law", columns, rows)
+    return tables.build("without_energy_law", "Energies without a law", columns, rows)
 
 
-def drifts(findings: Findings) -> Table | None:
+def drifts(findings: Findings) -> tables.Table | None:
     """Return the drift of the factor with the number of GPUs in each series."""
     columns = [
-        text_column("series", "series"),
-        Column("N", lambda row: f"{number(row['gpus_min'])} to {number(row['gpus_max'])}"),
-        number_column("factor at the smallest N (W)", "factor_first_w"),
-        number_column("at the largest (W)", "factor_last_w"),
-        number_column("slope of ln factor on ln N", "slope", 2),
-        interval_column("95 % interval", "slope", 2),
-        Column("p", lambda row: p_value(row["p_value"])),
-        text_column("verdict", "verdict"),
-        text_column("reason", "why"),
+        tables.text("series", "series"),
+        tables.interval("N", "gpus", ends=("_min", "_max")),
+        tables.number("factor at the smallest N (W)", "factor_first_w"),
+        tables.number("at the largest (W)", "factor_last_w"),
+        tables.number("slope of ln factor on ln N", "slope", 2),
+        tables.interval("95 % interval", "slope", 2),
+        tables.p_value("p", "p_value"),
+        tables.text("verdict", "verdict"),
+        tables.text("reason", "why"),
     ]
-    return build_table(
+    return tables.build(
         "drifts",
         "Drift of the energy factor with N",
         columns,
@@ -125,25 +105,25 @@ def drifts(findings: Findings) -> Table | None:
     )
 
 
-def factor_terms(findings: Findings) -> Table | None:
+def factor_terms(findings: Findings) -> tables.Table | None:
     """Return the terms of the regression of the factor."""
     model = findings.factor_model
     if model is None:
         return None
     columns = [
-        text_column("term", lambda row: _term(row["term"])),
-        number_column("estimate", "estimate"),
-        number_column("SE", "se", 2),
-        Column("95 % interval", lambda row: interval(row["low"], row["high"])),
-        Column("p", lambda row: p_value(row["p_value"])),
+        tables.text("term", lambda row: _term(row["term"])),
+        tables.number("estimate", "estimate"),
+        tables.number("SE", "se", 2),
+        tables.interval("95 % interval", "", ends=("low", "high")),
+        tables.p_value("p", "p_value"),
     ]
-    return build_table(
+    return tables.build(
         "factor_terms",
         "What the energy factor depends on (ln factor as a sum of terms)",
         columns,
         model.terms.to_dict("records"),
         note=f"{model.energy_is}; {model.n} runs of {model.settings} settings, R² "
-        f"{number(model.r2)}. An elasticity of 0.1 means that twice the rate uses 2^0.1 = 1.07 "
+        f"{fmt.number(model.r2)}. An elasticity of 0.1 means that twice the rate uses 2^0.1 = 1.07 "
         "times the energy per GPU-hour. Standard errors account for what repeats share.",
     )
 
@@ -165,21 +145,21 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
     noun = worker_noun(findings)
     laws = _laws(findings)
     for row in laws.iloc[:_MAX_QUOTED_LAWS].to_dict("records"):
-        factor = with_interval(row["factor_w"], row["factor_w_low"], row["factor_w_high"])
-        power = with_interval(row["exponent"], row["exponent_low"], row["exponent_high"])
+        factor, power = (tables.with_interval(row, key) for key in ("factor_w", "exponent"))
+        hours = fmt.interval(row["hours_min"], row["hours_max"])
         yield (
             f"{_group(row)}: {factor} W per {noun}; energy grows with {noun}-hours to the power "
-            f"{power} ({number(row['hours_min'])} to {number(row['hours_max'])} {noun}-hours per "
-            f"epoch, R² {number(row['r2_log_log'], 4)})."
+            f"{power} ({hours} {noun}-hours per epoch, R² {fmt.number(row['r2_log_log'], 4)})."
         )
     rest = laws.iloc[_MAX_QUOTED_LAWS:]
     if len(rest) == 1:
         row = rest.iloc[0].to_dict()
-        yield f"{_group(row)}: {number(row['factor_w'])} W per {noun}."
+        yield f"{_group(row)}: {fmt.number(row['factor_w'])} W per {noun}."
     elif len(rest):
+        watts = rest["factor_w"]
         yield (
             f"{len(rest)} more (of other workloads, hardware, caps or clocks): between "
-            f"{number(rest['factor_w'].min())} W and {number(rest['factor_w'].max())} W per {noun}."
+            f"{fmt.number(watts.min())} W and {fmt.number(watts.max())} W per {noun}."
         )
     drifts = findings.factor_drift["verdict"].value_counts()
     if len(drifts):
@@ -194,22 +174,22 @@ def _laws(findings: Findings) -> Any:
 
 def _group(row: dict[Any, Any]) -> str:
     """Return workload, hardware and limits of a law."""
-    limits = [limit_label(kind, row[kind]) for kind in LIMITS if known(row[kind])]
+    limits = [fmt.limit_label(kind, row[kind]) for kind in LIMITS if fmt.known(row[kind])]
     return ", ".join([f"{row['workload']} on {row['hardware']}", *limits])
 
 
-def _group_columns(findings: Findings) -> list[Column]:
+def _group_columns(findings: Findings) -> list[tables.Column]:
     """Return the columns of workload, hardware and each limit of any energy law."""
     laws = findings.energy_laws
     return [
-        text_column("workload", "workload"),
-        text_column("hardware", "hardware"),
+        tables.text("workload", "workload"),
+        tables.text("hardware", "hardware"),
         *(_limit_column(kind) for kind in LIMITS if laws[kind].notna().any()),
     ]
 
 
-def _limit_column(kind: Limit) -> Column:
-    return text_column(LIMIT_NAMES[kind], lambda row: limit_label(kind, row[kind]))
+def _limit_column(kind: Limit) -> tables.Column:
+    return tables.text(fmt.LIMIT_NAMES[kind], lambda row: fmt.limit_label(kind, row[kind]))
 
 
 def _term(name: str) -> str:
@@ -220,8 +200,8 @@ def _term(name: str) -> str:
 
 def _proportional(row: dict[str, Any]) -> str:
     low, high = row["exponent_low"], row["exponent_high"]
-    if not (known(low) and known(high)):
-        return MISSING
+    if not (fmt.known(low) and fmt.known(high)):
+        return fmt.MISSING
     if low >= 1 - _MARGIN and high <= 1 + _MARGIN:
         return "yes"
     return "cannot tell" if low <= 1 <= high else "no"

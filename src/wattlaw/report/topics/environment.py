@@ -2,18 +2,18 @@
 
 import pandas as pd
 
+from wattlaw import formatting as fmt
 from wattlaw.analysis.findings import Findings
-from wattlaw.formatting import MISSING, known, number
-from wattlaw.report.topics.table import Column, Table, build_table, number_column, text_column
+from wattlaw.report import tables
 
 
-def facts(findings: Findings) -> Table | None:
+def facts(findings: Findings) -> tables.Table | None:
     """Return hardware, software and settings of the runs."""
-    columns = [text_column("item", lambda row: row[0]), text_column("value", lambda row: row[1])]
-    return build_table("facts", "Environment", columns, findings.facts.items())
+    columns = [tables.text("item", lambda row: row[0]), tables.text("value", lambda row: row[1])]
+    return tables.build("facts", "Environment", columns, findings.facts.items())
 
 
-def models(findings: Findings) -> Table | None:
+def models(findings: Findings) -> tables.Table | None:
     """Return the workloads with their sizes and batches."""
     runs = findings.runs
     if runs.empty:
@@ -34,24 +34,24 @@ def models(findings: Findings) -> Table | None:
         for workload, of_workload in runs.groupby("workload", dropna=False)
     ]
     columns = [
-        text_column("workload", "workload"),
-        number_column("parameters", "parameters"),
-        Column("operations per sample", lambda row: f"{number(row['flops'] / 1e9)} G"
-               if known(row["flops"]) else MISSING),
-        number_column("samples per epoch", "samples"),
-        Column("epochs", lambda row: row["epochs"]),
-        Column("N", lambda row: row["gpus"]),
-        Column("local batch", lambda row: row["local"]),
-        Column("global batch", lambda row: row["global"]),
-        text_column("metric", "metric"),
-        number_column("runs", "runs", 9),
+        tables.text("workload", "workload"),
+        tables.number("parameters", "parameters"),
+        tables.Column("operations per sample", lambda row: f"{fmt.number(row['flops'] / 1e9)} G"
+               if fmt.known(row["flops"]) else None),
+        tables.number("samples per epoch", "samples"),
+        tables.Column("epochs", "epochs"),
+        tables.Column("N", "gpus"),
+        tables.Column("local batch", "local"),
+        tables.Column("global batch", "global"),
+        tables.text("metric", "metric"),
+        tables.number("runs", "runs", 9),
     ]  # fmt: skip
-    return build_table("models", "Workloads", columns, rows)
+    return tables.build("models", "Workloads", columns, rows)
 
 
 def _range(values: pd.Series) -> str:
     values = values.dropna()
     if values.empty:
-        return MISSING
+        return fmt.MISSING
     low, high = values.min(), values.max()
-    return number(low, 9) if low == high else f"{number(low, 9)} to {number(high, 9)}"
+    return fmt.number(low, 9) if low == high else f"{fmt.number(low, 9)} to {fmt.number(high, 9)}"

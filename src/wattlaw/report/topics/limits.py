@@ -6,52 +6,35 @@ from typing import Any
 
 import pandas as pd
 
+from wattlaw import formatting as fmt
 from wattlaw.analysis.caps.comparison import DIFFERENT, SAME, LimitComparison
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.caps.rules import LeastEnergyWithin
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import groups
-from wattlaw.formatting import (
-    LIMIT_NAMES,
-    LIMIT_UNITS,
-    MISSING,
-    change,
-    known,
-    limit_label,
-    number,
-    p_value,
-    plural,
-)
+from wattlaw.report import tables
 from wattlaw.report.topics.measured import setting_columns, with_labels
-from wattlaw.report.topics.table import (
-    Column,
-    Table,
-    build_table,
-    interval_column,
-    number_column,
-    text_column,
-)
 
 
-def comparisons(findings: Findings) -> Table | None:
+def comparisons(findings: Findings) -> tables.Table | None:
     """Return, per family and kind of limit, whether limits change the exponent."""
     rows = [
         {"series": series, "comparison": comparison, **_largest_difference(comparison)}
         for series, comparison in findings.comparisons
     ]
     columns = [
-        text_column("series", "series"),
-        text_column("limit", lambda row: LIMIT_NAMES[row["comparison"].limit]),
-        text_column("verdict", lambda row: row["comparison"].verdict),
-        Column("p of a difference", lambda row: p_value(row["comparison"].difference_p)),
-        Column("p of equivalence", lambda row: p_value(row["comparison"].equivalence_p)),
-        number_column("largest difference of β", "beta_difference", 2),
-        interval_column("90 % interval", "beta_difference", 2),
-        text_column("at", lambda row: limit_label(row["comparison"].limit, row["limit"])),
-        Column("margin", lambda row: number(row["comparison"].margin)),
-        text_column("computed from", lambda row: row["comparison"].basis),
+        tables.text("series", "series"),
+        tables.text("limit", lambda row: fmt.LIMIT_NAMES[row["comparison"].limit]),
+        tables.text("verdict", lambda row: row["comparison"].verdict),
+        tables.p_value("p of a difference", lambda row: row["comparison"].difference_p),
+        tables.p_value("p of equivalence", lambda row: row["comparison"].equivalence_p),
+        tables.number("largest difference of β", "beta_difference", 2),
+        tables.interval("90 % interval", "beta_difference", 2),
+        tables.text("at", lambda row: fmt.limit_label(row["comparison"].limit, row["limit"])),
+        tables.number("margin", lambda row: row["comparison"].margin),
+        tables.text("computed from", lambda row: row["comparison"].basis),
     ]
-    return build_table(
+    return tables.build(
         "comparisons",
         "Does a limit change the exponent β?",
         columns,
@@ -62,27 +45,27 @@ def comparisons(findings: Findings) -> Table | None:
     )
 
 
-def exponents_by_limit(findings: Findings) -> Table | None:
+def exponents_by_limit(findings: Findings) -> tables.Table | None:
     """Return β and the factor on time of each limit of each comparison."""
     columns = [
-        text_column("series", "series"),
-        text_column("limit", "label"),
-        number_column("β", "beta"),
-        number_column("SE", "beta_se", 2),
-        interval_column("95 % interval", "beta_ci"),
-        number_column("R²", "r2", 4),
-        number_column("β minus reference", "beta_difference", 2),
-        interval_column("90 % interval", "beta_difference", 2),
-        number_column("factor on time", "alpha_ratio"),
-        interval_column("95 % interval", "alpha_ratio"),
-        number_column("runs", "n"),
+        tables.text("series", "series"),
+        tables.text("limit", "label"),
+        tables.number("β", "beta"),
+        tables.number("SE", "beta_se", 2),
+        tables.interval("95 % interval", "beta_ci"),
+        tables.number("R²", "r2", 4),
+        tables.number("β minus reference", "beta_difference", 2),
+        tables.interval("90 % interval", "beta_difference", 2),
+        tables.number("factor on time", "alpha_ratio"),
+        tables.interval("95 % interval", "alpha_ratio"),
+        tables.number("runs", "n"),
     ]
     rows = [
-        {"series": series, "label": limit_label(comparison.limit, row["limit"]), **row}
+        {"series": series, "label": fmt.limit_label(comparison.limit, row["limit"]), **row}
         for series, comparison in findings.comparisons
         for row in comparison.limits.to_dict("records")
     ]
-    return build_table(
+    return tables.build(
         "exponents_by_limit",
         "Exponents by limit, and the factor of a limit on the time of an epoch",
         columns,
@@ -91,20 +74,20 @@ def exponents_by_limit(findings: Findings) -> Table | None:
     )
 
 
-def effects(findings: Findings) -> Table | None:
+def effects(findings: Findings) -> tables.Table | None:
     """Return the change of time and energy under each limit, over all settings of a workload."""
     columns = [
-        text_column("workload", "workload"),
-        text_column("limit", "label"),
-        text_column("relative to", "reference"),
-        number_column("settings", "settings"),
-        Column("time: median", lambda row: change(row["time"])),
-        Column("range", lambda row: _range(row, "time")),
-        Column("energy: median", lambda row: change(row["energy"])),
-        Column("range", lambda row: _range(row, "energy")),
-        text_column("energy is", "energy_is"),
+        tables.text("workload", "workload"),
+        tables.text("limit", "label"),
+        tables.text("relative to", "reference"),
+        tables.number("settings", "settings"),
+        tables.change("time: median", "time"),
+        tables.Column("range", lambda row: _range(row, "time")),
+        tables.change("energy: median", "energy"),
+        tables.Column("range", lambda row: _range(row, "energy")),
+        tables.text("energy is", "energy_is"),
     ]
-    return build_table(
+    return tables.build(
         "effects",
         "Change of time and energy under a limit, over all measured N",
         columns,
@@ -115,23 +98,23 @@ def effects(findings: Findings) -> Table | None:
     )
 
 
-def effects_by_setting(findings: Findings) -> Table | None:
+def effects_by_setting(findings: Findings) -> tables.Table | None:
     """Return the change of time and energy under each limit at each setting, with intervals."""
     rows = _limited_effects(findings)
     columns = [
         *setting_columns(_other_settings(findings)),
-        text_column("limit", lambda row: limit_label(row["limit_kind"], row["limit"])),
-        Column("time", lambda row: change(row["time_ratio"])),
+        tables.text("limit", lambda row: fmt.limit_label(row["limit_kind"], row["limit"])),
+        tables.change("time", "time_ratio"),
         _change_interval_column("time_ratio"),
-        Column("energy", lambda row: change(row["energy_ratio"])),
+        tables.change("energy", "energy_ratio"),
         _change_interval_column("energy_ratio"),
-        number_column("runs", "n"),
+        tables.number("runs", "n"),
     ]
     smallest = rows.groupby("workload")["gpus"].transform("min") == rows["gpus"]
     largest = rows.groupby("workload")["gpus"].transform("max") == rows["gpus"]
     rows = with_labels(rows, _other_settings(findings))
     rows = rows.assign(_rank=(~(smallest | largest)).astype(int))
-    return build_table(
+    return tables.build(
         "effects_by_setting",
         "Change of time and energy under a limit, by setting",
         columns,
@@ -140,26 +123,26 @@ def effects_by_setting(findings: Findings) -> Table | None:
     )
 
 
-def best(findings: Findings) -> Table | None:
+def best(findings: Findings) -> tables.Table | None:
     """Return the best limit of each setting that has several, under the rule of a small cost."""
     rule = LeastEnergyWithin().description
     rows = findings.best_limits[findings.best_limits["rule"] == rule]
     columns = [
         *setting_columns(_other_settings(findings)),
-        text_column("limit", lambda row: LIMIT_NAMES[row["limit_kind"]]),
-        text_column("best", lambda row: limit_label(row["limit_kind"], row["limit"])
-                    if known(row["verdict"]) else MISSING),
-        text_column("certainty", lambda row: row["verdict"] if known(row["verdict"])
+        tables.text("limit", lambda row: fmt.LIMIT_NAMES[row["limit_kind"]]),
+        tables.text("best", lambda row: fmt.limit_label(row["limit_kind"], row["limit"])
+                    if fmt.known(row["verdict"]) else fmt.MISSING),
+        tables.text("certainty", lambda row: row["verdict"] if fmt.known(row["verdict"])
                     else "no choice"),
-        Column("energy", lambda row: change(1 - row["saving"])),
-        Column("95 % interval", lambda row: _changes(
+        tables.change("energy", lambda row: 1 - row["saving"]),
+        tables.Column("95 % interval", lambda row: _changes(
             1 - row["saving_high"], 1 - row["saving_low"])),
-        Column("time", lambda row: change(1 + row["slowdown"])),
-        Column("95 % interval", lambda row: _changes(
+        tables.change("time", lambda row: 1 + row["slowdown"]),
+        tables.Column("95 % interval", lambda row: _changes(
             1 + row["slowdown_low"], 1 + row["slowdown_high"])),
-        text_column("reason", "why"),
+        tables.text("reason", "why"),
     ]  # fmt: skip
-    return build_table(
+    return tables.build(
         "best_limits",
         f"The best limit of each setting: {rule}",
         columns,
@@ -180,8 +163,8 @@ def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
         references = effects["reference"].drop_duplicates()
         energy_is = effects.loc[effects["energy_ratio"].notna(), "energy_is"].dropna().unique()
         row = {
-            "workload": name, "kind": kind, "label": limit_label(kind, limit),
-            "reference": ", ".join(limit_label(kind, reference) for reference in references),
+            "workload": name, "kind": kind, "label": fmt.limit_label(kind, limit),
+            "reference": ", ".join(fmt.limit_label(kind, reference) for reference in references),
             "settings": len(effects), "energy_is": "; ".join(sorted(energy_is)) or None,
         }  # fmt: skip
         for quantity in ("time", "energy"):
@@ -197,7 +180,7 @@ def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
 
 def limit_sentences(findings: Findings) -> Iterator[str]:
     """Yield the effect of limits on the exponent, time and energy, and the best limits."""
-    for kind, name in LIMIT_NAMES.items():
+    for kind, name in fmt.LIMIT_NAMES.items():
         compared = [
             comparison for _, comparison in findings.comparisons if comparison.limit == kind
         ]
@@ -227,10 +210,10 @@ def _effect_sentences(findings: Findings) -> Iterator[str]:
         same = [row for row in rows if (row["kind"], row["label"]) == (kind, label)]
         reference = " or ".join(dict.fromkeys(row["reference"] for row in same))
         text = f"{label} relative to {reference}: time {_change_range(row['time'] for row in same)}"
-        energies = [row["energy"] for row in same if known(row["energy"])]
+        energies = [row["energy"] for row in same if fmt.known(row["energy"])]
         if energies:
             text += f", energy {_change_range(energies)}"
-        settings = plural(sum(row["settings"] for row in same), "setting")
+        settings = fmt.plural(sum(row["settings"] for row in same), "setting")
         medians = "median" if len(same) == 1 else f"{len(same)} medians, one per {per},"
         yield f"{text} ({medians} of {settings})."
 
@@ -240,15 +223,15 @@ def _best_limit_sentences(findings: Findings) -> Iterator[str]:
     rows = findings.best_limits
     rows = rows[(rows["rule"] == rule) & rows["verdict"].notna()]
     for kind, of_kind in rows.groupby("limit_kind"):
-        limits = Counter(float(limit) if known(limit) else None for limit in of_kind["limit"])
+        limits = Counter(float(limit) if fmt.known(limit) else None for limit in of_kind["limit"])
         counts = ", ".join(
-            f"{'none' if limit is None else f'{limit:g} {LIMIT_UNITS[str(kind)]}'} in {count}"
+            f"{'none' if limit is None else f'{limit:g} {fmt.LIMIT_UNITS[str(kind)]}'} in {count}"
             for limit, count in limits.most_common()
         )
         significant = int((of_kind["verdict"] == "best").sum())
         yield (
-            f"Best {LIMIT_NAMES[str(kind)]} of each setting ({rule}): {counts} of "
-            f"{plural(len(of_kind), 'setting')}; significantly better than the others in "
+            f"Best {fmt.LIMIT_NAMES[str(kind)]} of each setting ({rule}): {counts} of "
+            f"{fmt.plural(len(of_kind), 'setting')}; significantly better than the others in "
             f"{significant}."
         )
 
@@ -274,21 +257,26 @@ def _other_settings(findings: Findings) -> tuple[str, ...]:
     return tuple(name for name in findings.varying_settings if name not in ("workload", *LIMITS))
 
 
-def _change_interval_column(key: str) -> Column:
-    return Column("95 % interval", lambda row: _changes(row[f"{key}_low"], row[f"{key}_high"]))
+def _change_interval_column(key: str) -> tables.Column:
+    ends = (f"{key}_low", f"{key}_high")
+    return tables.Column("95 % interval", lambda row: _changes(*(row[end] for end in ends)))
 
 
 def _range(row: dict[str, Any], name: str) -> str:
-    if not known(row[name]) or row["settings"] < 2:
-        return MISSING
+    if not fmt.known(row[name]) or row["settings"] < 2:
+        return fmt.MISSING
     return _changes(row[f"{name}_least"], row[f"{name}_most"])
 
 
 def _changes(low: Any, high: Any) -> str:
-    return f"{change(low)} to {change(high)}" if known(low) and known(high) else MISSING
+    return (
+        f"{fmt.change(low)} to {fmt.change(high)}"
+        if fmt.known(low) and fmt.known(high)
+        else fmt.MISSING
+    )
 
 
 def _change_range(ratios: Iterable[float]) -> str:
     values = list(ratios)
-    low, high = change(min(values)), change(max(values))
+    low, high = fmt.change(min(values)), fmt.change(max(values))
     return low if low == high else f"{low} to {high}"

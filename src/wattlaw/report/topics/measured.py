@@ -5,46 +5,33 @@ from typing import Any
 
 import pandas as pd
 
+from wattlaw import formatting as fmt
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
-from wattlaw.formatting import (
-    JOULE_UNITS,
-    LIMIT_UNITS,
-    MISSING,
-    TIME_UNITS,
-    choose_unit,
-    interval,
-    known,
-    number,
-    plural,
-    setting_label,
-    with_interval,
-)
-from wattlaw.report.topics.table import Column, Table, build_table, number_column, text_column
+from wattlaw.report import tables
 
 _SETTINGS = "wattlaw export STORE settings -o settings.csv"
 _THROTTLED = " Throttled by cap: share of time in which the power limit lowered the clocks."
 
 
-def settings(findings: Findings) -> Table | None:
+def settings(findings: Findings) -> tables.Table | None:
     """Return time, speed, energy and quality of each setting."""
     cells = with_labels(findings.settings, findings.varying_settings)
-    size, unit = choose_unit(cells["energy_per_epoch_j"], JOULE_UNITS)
-    seconds, time_unit = choose_unit(cells["epoch_time_s"], TIME_UNITS)
+    size, unit = fmt.choose_unit(cells["energy_per_epoch_j"], fmt.JOULE_UNITS)
+    seconds, time_unit = fmt.choose_unit(cells["epoch_time_s"], fmt.TIME_UNITS)
     columns = [
         *setting_columns(findings.varying_settings),
-        number_column("local batch", "local_batch", 9),
-        number_column("runs", "n"),
-        scaled_column(f"{time_unit} per epoch", "epoch_time_s", seconds),
-        Column("95 % interval", lambda row: interval(
-            *(row[f"epoch_time_s_{end}"] / seconds for end in ("low", "high")))),
-        number_column("samples/s", "samples_per_s"),
-        scaled_column(f"{unit} per epoch", "energy_per_epoch_j", size),
-        text_column("energy is", lambda row: row["energy_is"] or "not available"),
-        number_column("metric", "metric", 4),
+        tables.number("local batch", "local_batch", 9),
+        tables.number("runs", "n"),
+        tables.scaled(f"{time_unit} per epoch", "epoch_time_s", seconds),
+        tables.interval("95 % interval", "epoch_time_s", size=seconds),
+        tables.number("samples/s", "samples_per_s"),
+        tables.scaled(f"{unit} per epoch", "energy_per_epoch_j", size),
+        tables.text("energy is", lambda row: row["energy_is"] or "not available"),
+        tables.number("metric", "metric", 4),
     ]  # fmt: skip
-    return build_table(
+    return tables.build(
         "settings",
         "Measurements by setting (mean over repeats)",
         columns,
@@ -56,7 +43,7 @@ def settings(findings: Findings) -> Table | None:
     )
 
 
-def efficiency(findings: Findings) -> Table | None:
+def efficiency(findings: Findings) -> tables.Table | None:
     """Return energy per sample and step, energy-delay products and GPU-hours by setting."""
     cells = with_labels(findings.settings, findings.varying_settings)
     cells = cells[cells["energy_per_epoch_j"].notna()]
@@ -64,22 +51,21 @@ def efficiency(findings: Findings) -> Table | None:
         return None
     noun = worker_noun(findings)
     has_power = cells["power_per_gpu_w"].notna().any()
-    size, unit = choose_unit(cells["energy_per_epoch_j"], JOULE_UNITS)
-    sample_size, sample_unit = choose_unit(cells["energy_per_sample_j"], JOULE_UNITS)
-    step_size, step_unit = choose_unit(cells["energy_per_step_j"], JOULE_UNITS)
+    size, unit = fmt.choose_unit(cells["energy_per_epoch_j"], fmt.JOULE_UNITS)
+    sample_size, sample_unit = fmt.choose_unit(cells["energy_per_sample_j"], fmt.JOULE_UNITS)
+    step_size, step_unit = fmt.choose_unit(cells["energy_per_step_j"], fmt.JOULE_UNITS)
     columns = [
         *setting_columns(findings.varying_settings),
-        Column(f"{unit} per epoch (95 % interval)", lambda row: with_interval(
-            *(row[f"energy_per_epoch_j{end}"] / size for end in ("", "_low", "_high")))),
-        scaled_column(f"{sample_unit} per sample", "energy_per_sample_j", sample_size),
-        scaled_column(f"{step_unit} per step", "energy_per_step_j", step_size),
-        number_column(f"{noun}-hours per epoch", "gpu_hours_per_epoch"),
-        number_column("W per GPU", "power_per_gpu_w"),
-        scaled_column(f"E·T ({unit} s)", "energy_delay_js", size),
-        scaled_column(f"E·T² ({unit} s²)", "energy_delay2_js2", size),
-        text_column("energy is", "energy_is"),
+        tables.estimate(f"{unit} per epoch (95 % interval)", "energy_per_epoch_j", size),
+        tables.scaled(f"{sample_unit} per sample", "energy_per_sample_j", sample_size),
+        tables.scaled(f"{step_unit} per step", "energy_per_step_j", step_size),
+        tables.number(f"{noun}-hours per epoch", "gpu_hours_per_epoch"),
+        tables.number("W per GPU", "power_per_gpu_w"),
+        tables.scaled(f"E·T ({unit} s)", "energy_delay_js", size),
+        tables.scaled(f"E·T² ({unit} s²)", "energy_delay2_js2", size),
+        tables.text("energy is", "energy_is"),
     ]  # fmt: skip
-    return build_table(
+    return tables.build(
         "efficiency",
         "Energy by setting (mean over repeats)",
         columns,
@@ -93,21 +79,21 @@ def efficiency(findings: Findings) -> Table | None:
     )
 
 
-def utilisation(findings: Findings) -> Table | None:
+def utilisation(findings: Findings) -> tables.Table | None:
     """Return GPU utilisation by setting; None where no run has it."""
     cells = with_labels(findings.settings, findings.varying_settings)
     cells = cells[cells[["sm_util_mean", "mem_util_mean"]].notna().any(axis=1)]
     columns = [
         *setting_columns(findings.varying_settings),
-        number_column("SM utilisation", "sm_util_mean"),
-        number_column("CV of SM utilisation", "sm_util_cv"),
-        number_column("memory utilisation", "mem_util_mean"),
-        number_column("CV of memory utilisation", "mem_util_cv"),
-        number_column("SM clock (MHz)", "sm_clock_mean_mhz", 4),
-        number_column("throttled by cap", "power_throttle_share"),
-        number_column("runs", "n"),
+        tables.number("SM utilisation", "sm_util_mean"),
+        tables.number("CV of SM utilisation", "sm_util_cv"),
+        tables.number("memory utilisation", "mem_util_mean"),
+        tables.number("CV of memory utilisation", "mem_util_cv"),
+        tables.number("SM clock (MHz)", "sm_clock_mean_mhz", 4),
+        tables.number("throttled by cap", "power_throttle_share"),
+        tables.number("runs", "n"),
     ]
-    return build_table(
+    return tables.build(
         "utilisation",
         "Utilisation by setting (shares of time, 0 to 1; mean over repeats)",
         columns,
@@ -125,18 +111,18 @@ def interruption_note(findings: Findings) -> str:
     count = int((epochs["interrupted"].astype(bool) & (epochs["phase"] == "train")).sum())
     if not count:
         return ""
-    return f" Left out: {plural(count, 'training window')} during or after an interruption."
+    return f" Left out: {fmt.plural(count, 'training window')} during or after an interruption."
 
 
-def setting_columns(differing: Sequence[str]) -> list[Column]:
+def setting_columns(differing: Sequence[str]) -> list[tables.Column]:
     """Return the columns that name the setting of a row of ``with_labels``."""
     others = (name for name in differing if name != "workload")
     return [
-        text_column("workload", "workload"),
-        *(text_column(name.removesuffix("_w").removesuffix("_mhz").replace("_", " "), name)
+        tables.text("workload", "workload"),
+        *(tables.text(name.removesuffix("_w").removesuffix("_mhz").replace("_", " "), name)
           for name in others),
-        number_column("N", "gpus"),
-        number_column("global batch", "global_batch", 9),
+        tables.number("N", "gpus"),
+        tables.number("global batch", "global_batch", 9),
     ]  # fmt: skip
 
 
@@ -146,16 +132,16 @@ def with_labels(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
     for name in differing:
         if name in JSON_COLUMNS:
             cut = differing_options(rows[name])
-            labels[name] = rows[name].map(lambda value, cut=cut: setting_label(
-                "options", cut[value]) if isinstance(value, str) else MISSING)  # fmt: skip
+            labels[name] = rows[name].map(lambda value, cut=cut: fmt.setting_label(
+                "options", cut[value]) if isinstance(value, str) else fmt.MISSING)  # fmt: skip
         elif name in LIMITS:
-            unit = LIMIT_UNITS[name]
+            unit = fmt.LIMIT_UNITS[name]
             labels[name] = rows[name].map(
-                lambda value, unit=unit: f"{value:g} {unit}" if known(value) else "none"
+                lambda value, unit=unit: f"{value:g} {unit}" if fmt.known(value) else "none"
             )
         elif name != "workload":
             labels[name] = rows[name].map(
-                lambda value: value if isinstance(value, str) else number(value)
+                lambda value: value if isinstance(value, str) else fmt.number(value)
             )
     limits = rows[[name for name in LIMITS if name in rows]]
     return rows.assign(**labels, _limits=limits.notna().sum(axis=1))
@@ -164,11 +150,6 @@ def with_labels(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
 def limit_count(row: dict[str, Any]) -> int:
     """Return how many limits a row of ``with_labels`` has, as the rank of the row."""
     return int(row["_limits"])
-
-
-def scaled_column(heading: str, key: str, size: float) -> Column:
-    """Return a column of energies or times in a unit of this size."""
-    return Column(heading, lambda row: number(row[key] / size) if known(row[key]) else MISSING)
 
 
 def worker_noun(findings: Findings) -> str:

@@ -6,41 +6,33 @@ The rows and columns of published values name their source.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from wattlaw import formatting as fmt
 from wattlaw.analysis.caps.limits import LIMITS, Limit, other_limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.fits import SeriesFit
-from wattlaw.formatting import (
-    LIMIT_NAMES,
-    MISSING,
-    group_label,
-    known,
-    limit_label,
-    number,
-    with_interval,
-)
 from wattlaw.reference.published import Published, published
+from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun
 from wattlaw.report.topics.scaling import gpu_range, main_fits, relative_rows
-from wattlaw.report.topics.table import Column, Table, build_table, text_column
 
 
-def exponents(findings: Findings) -> Table | None:
+def exponents(findings: Findings) -> tables.Table | None:
     """Return β, SE and R² of each workload without limits, and the published ones."""
     rows = [(fit, _published(fit, "beta")) for fit in main_fits(findings)]
     columns = [
-        text_column("series", lambda row: group_label(row[0].group)),
-        Column("β", lambda row: number(row[0].law.beta)),
-        Column("SE", lambda row: number(row[0].law.beta_se, 2)),
-        Column("R²", lambda row: number(row[0].law.r2, 4)),
-        Column("N", lambda row: gpu_range(row[0].law)),
-        Column("published β", lambda row: number(row[1].value) if row[1] else MISSING),
-        Column("published SE", lambda row: number(row[1].se) if row[1] else MISSING),
-        Column("published R²", lambda row: number(row[1].r2) if row[1] else MISSING),
-        Column("published N", lambda row: _published_range(row[1]) if row[1] else MISSING),
-        text_column("published by", lambda row: _source(row[1]) if row[1] else MISSING),
+        tables.text("series", lambda row: fmt.group_label(row[0].group)),
+        tables.number("β", lambda row: row[0].law.beta),
+        tables.number("SE", lambda row: row[0].law.beta_se, 2),
+        tables.number("R²", lambda row: row[0].law.r2, 4),
+        tables.Column("N", lambda row: gpu_range(row[0].law)),
+        tables.number("published β", lambda row: row[1] and row[1].value),
+        tables.number("published SE", lambda row: row[1] and row[1].se),
+        tables.number("published R²", lambda row: row[1] and row[1].r2),
+        tables.Column("published N", lambda row: row[1] and _published_range(row[1])),
+        tables.text("published by", lambda row: row[1] and _source(row[1])),
     ]
     has_published = any(value is not None for _, value in rows)
-    return build_table(
+    return tables.build(
         "exponents_published",
         "Exponents without caps and clocks" + (", and published ones" if has_published else ""),
         columns,
@@ -50,28 +42,28 @@ def exponents(findings: Findings) -> Table | None:
     )
 
 
-def by_limit(findings: Findings, kind: Limit) -> Table | None:
+def by_limit(findings: Findings, kind: Limit) -> tables.Table | None:
     """Return exponents, a row per family and a column per limit; published ones below ours."""
     rows = list(_rows(findings, kind))
     limits = {limit for row in rows for limit in row["cells"]}
     order = sorted(limits, key=lambda limit: (limit is not None, -(limit or 0)))
     columns = [
-        text_column("series", "label"),
-        text_column("source", "source"),
+        tables.text("series", "label"),
+        tables.text("source", "source"),
         *(_limit_column(kind, limit) for limit in order),
-        Column("N", lambda row: row["range"]),
+        tables.Column("N", "range"),
     ]
-    return build_table(
-        f"exponents_by_{kind}", f"Exponents β by {LIMIT_NAMES[kind]}", columns, rows,
+    return tables.build(
+        f"exponents_by_{kind}", f"Exponents β by {fmt.LIMIT_NAMES[kind]}", columns, rows,
         max_open_rows=24,
     )  # fmt: skip
 
 
-def _limit_column(kind: Limit, limit: float | None) -> Column:
-    return Column(limit_label(kind, limit), lambda row: row["cells"].get(limit, MISSING))
+def _limit_column(kind: Limit, limit: float | None) -> tables.Column:
+    return tables.Column(fmt.limit_label(kind, limit), lambda row: row["cells"].get(limit))
 
 
-def speedups(findings: Findings) -> Table | None:
+def speedups(findings: Findings) -> tables.Table | None:
     """Return the speedup at the largest count of each workload, and the published one."""
     rows = []
     for fit in main_fits(findings):
@@ -80,17 +72,16 @@ def speedups(findings: Findings) -> Table | None:
             largest = table.iloc[int(table["gpus"].argmax())]
             rows.append((fit, largest, _published(fit, "speedup")))
     columns = [
-        text_column("series", lambda row: group_label(row[0].group)),
-        Column("N", lambda row: number(row[1]["gpus"])),
-        Column("relative to", lambda row: number(row[1]["reference"])),
-        Column("speedup", lambda row: with_interval(
-            row[1]["speedup"], row[1]["speedup_low"], row[1]["speedup_high"])),
-        Column("published", lambda row: _published_speedup(row[2]) if row[2] else MISSING),
-        Column("published N", lambda row: _published_range(row[2]) if row[2] else MISSING),
-        text_column("published by", lambda row: _source(row[2]) if row[2] else MISSING),
-    ]  # fmt: skip
+        tables.text("series", lambda row: fmt.group_label(row[0].group)),
+        tables.number("N", lambda row: row[1]["gpus"]),
+        tables.number("relative to", lambda row: row[1]["reference"]),
+        tables.Column("speedup", lambda row: tables.with_interval(row[1], "speedup")),
+        tables.Column("published", lambda row: row[2] and _published_speedup(row[2])),
+        tables.Column("published N", lambda row: row[2] and _published_range(row[2])),
+        tables.text("published by", lambda row: row[2] and _source(row[2])),
+    ]
     has_published = any(row[2] is not None for row in rows)
-    return build_table(
+    return tables.build(
         "speedups_published",
         f"Speedup at the largest number of {worker_noun(findings)}s"
         + (", and published ones" if has_published else ""),
@@ -103,9 +94,11 @@ def _rows(findings: Findings, kind: Limit) -> Iterator[dict[str, Any]]:
     other = other_limit(kind)
     families: dict[str, list[SeriesFit]] = {}
     for fit in findings.fits.rows:
-        if fit.law and not any(known(fit.group.get(name)) for name in (other, "fraction_per_gpu")):
+        if fit.law and not any(
+            fmt.known(fit.group.get(name)) for name in (other, "fraction_per_gpu")
+        ):
             family = {name: value for name, value in fit.group.items() if name not in LIMITS}
-            families.setdefault(group_label(family), []).append(fit)
+            families.setdefault(fmt.group_label(family), []).append(fit)
     for label, fits in families.items():
         if len(fits) < 2:
             continue
@@ -135,14 +128,14 @@ def _ranges(fits: Sequence[SeriesFit]) -> str:
 
 
 def _exponent(beta: float, se: float | None, r2: float | None) -> str:
-    details = [f"SE {number(se, 2)}"] if known(se) else []
-    details += [f"R² {number(r2, 4)}"] if known(r2) else []
-    return f"{number(beta)} ({', '.join(details)})" if details else number(beta)
+    details = [f"SE {fmt.number(se, 2)}"] if fmt.known(se) else []
+    details += [f"R² {fmt.number(r2, 4)}"] if fmt.known(r2) else []
+    return f"{fmt.number(beta)} ({', '.join(details)})" if details else fmt.number(beta)
 
 
 def _published_speedup(value: Published) -> str:
-    high = "" if value.value_high is None else f" to {number(value.value_high)}"
-    return f"{number(value.value)}{high}"
+    high = "" if value.value_high is None else f" to {fmt.number(value.value_high)}"
+    return f"{fmt.number(value.value)}{high}"
 
 
 def _published(fit: SeriesFit, quantity: str) -> Published | None:

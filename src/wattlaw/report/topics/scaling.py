@@ -5,52 +5,34 @@ from typing import Any
 
 import pandas as pd
 
+from wattlaw import formatting as fmt
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.fits import SeriesFit
 from wattlaw.analysis.laws.power_law import PowerLaw
-from wattlaw.formatting import (
-    MISSING,
-    group_label,
-    interval,
-    known,
-    number,
-    p_value,
-    percent,
-    plural,
-    with_interval,
-)
+from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun
-from wattlaw.report.topics.table import (
-    Column,
-    Table,
-    build_table,
-    estimate_column,
-    interval_column,
-    number_column,
-    text_column,
-)
 
 _FITS = "wattlaw export STORE fits -o fits.csv"
 _INTERVAL_FROM = {"ols": "runs", "repeats": "counts"}
 
 
-def exponents(findings: Findings) -> Table | None:
+def exponents(findings: Findings) -> tables.Table | None:
     """Return the power law of each series."""
     columns = [
-        text_column("series", series_label),
-        Column("α (s)", lambda fit: number(fit.law.alpha)),
-        Column("β", lambda fit: number(fit.law.beta)),
-        Column("SE", lambda fit: number(fit.law.beta_se, 2)),
-        Column("95 % interval", lambda fit: interval(*fit.law.trusted.beta_ci)),
-        text_column("interval from", lambda fit: _INTERVAL_FROM[fit.law.trusted.interval]),
-        Column("R²", lambda fit: number(fit.law.r2, 4)),
-        Column("p", lambda fit: p_value(fit.law.p_value)),
-        Column("runs", lambda fit: number(fit.law.n)),
-        Column("N", lambda fit: gpu_range(fit.law)),
-        text_column("residuals", _residual_warnings),
+        tables.text("series", series_label),
+        tables.number("α (s)", lambda fit: fit.law.alpha),
+        tables.number("β", lambda fit: fit.law.beta),
+        tables.number("SE", lambda fit: fit.law.beta_se, 2),
+        tables.Column("95 % interval", lambda fit: fmt.interval(*fit.law.trusted.beta_ci)),
+        tables.text("interval from", lambda fit: _INTERVAL_FROM[fit.law.trusted.interval]),
+        tables.number("R²", lambda fit: fit.law.r2, 4),
+        tables.p_value("p", lambda fit: fit.law.p_value),
+        tables.number("runs", lambda fit: fit.law.n),
+        tables.Column("N", lambda fit: gpu_range(fit.law)),
+        tables.text("residuals", _residual_warnings),
     ]
-    return build_table(
+    return tables.build(
         "exponents",
         "Power laws t = α N^−β, by series",
         columns,
@@ -64,18 +46,18 @@ def exponents(findings: Findings) -> Table | None:
     )
 
 
-def alternatives(findings: Findings) -> Table | None:
+def alternatives(findings: Findings) -> tables.Table | None:
     """Return the selected law of each series and its prediction error at the largest count."""
     columns = [
-        text_column("series", series_label),
-        text_column("selected law", lambda fit: fit.selection.best.law),
-        text_column("parameters", lambda fit: _parameters(fit.selection.best)),
-        Column("weight", lambda fit: number(_of_law(fit, fit.selection.best.law, "weight"), 2)),
-        Column("holdout error", lambda fit: _holdout_error(fit, fit.selection.best.law)),
-        Column("power law's holdout error", lambda fit: _holdout_error(fit, "power")),
-        text_column("reason", lambda fit: fit.selection.reason),
+        tables.text("series", series_label),
+        tables.text("selected law", lambda fit: fit.selection.best.law),
+        tables.text("parameters", lambda fit: _parameters(fit.selection.best)),
+        tables.number("weight", lambda fit: _of_law(fit, fit.selection.best.law, "weight"), 2),
+        tables.Column("holdout error", lambda fit: _holdout_error(fit, fit.selection.best.law)),
+        tables.Column("power law's holdout error", lambda fit: _holdout_error(fit, "power")),
+        tables.text("reason", lambda fit: fit.selection.reason),
     ]
-    return build_table(
+    return tables.build(
         "alternatives",
         "Selected law of each series",
         columns,
@@ -88,19 +70,19 @@ def alternatives(findings: Findings) -> Table | None:
     )
 
 
-def breakpoints(findings: Findings) -> Table | None:
+def breakpoints(findings: Findings) -> tables.Table | None:
     """Return the counts at which series leave their power law."""
     columns = [
-        text_column("series", series_label),
-        Column("breakpoint at N", lambda fit: number(fit.breakpoint.at)),
-        Column("may be at", lambda fit: interval(*fit.breakpoint.at_range)),
-        Column("β before", lambda fit: with_interval(
+        tables.text("series", series_label),
+        tables.number("breakpoint at N", lambda fit: fit.breakpoint.at),
+        tables.Column("may be at", lambda fit: fmt.interval(*fit.breakpoint.at_range)),
+        tables.Column("β before", lambda fit: fmt.with_interval(
             fit.breakpoint.beta_before, *fit.breakpoint.beta_before_ci)),
-        Column("β after", lambda fit: with_interval(
+        tables.Column("β after", lambda fit: fmt.with_interval(
             fit.breakpoint.beta_after, *fit.breakpoint.beta_after_ci)),
-        Column("p", lambda fit: p_value(fit.breakpoint.p_value)),
+        tables.p_value("p", lambda fit: fit.breakpoint.p_value),
     ]  # fmt: skip
-    return build_table(
+    return tables.build(
         "breakpoints",
         "Series with a breakpoint",
         columns,
@@ -112,23 +94,23 @@ def breakpoints(findings: Findings) -> Table | None:
     )
 
 
-def speedups(findings: Findings) -> Table | None:
+def speedups(findings: Findings) -> tables.Table | None:
     """Return speedup, efficiency and normalised energy relative to each reference count."""
     rows = findings.speedups
     columns = [
-        text_column("series", "series"),
-        number_column("N", "gpus"),
-        number_column("relative to", "reference"),
-        number_column("speedup", "speedup"),
-        interval_column("95 % interval", "speedup"),
-        number_column("parallel efficiency", "efficiency"),
-        estimate_column("energy ratio", "energy_ratio"),
-        number_column("E·T ratio", "energy_delay_ratio"),
+        tables.text("series", "series"),
+        tables.number("N", "gpus"),
+        tables.number("relative to", "reference"),
+        tables.number("speedup", "speedup"),
+        tables.interval("95 % interval", "speedup"),
+        tables.number("parallel efficiency", "efficiency"),
+        tables.estimate("energy ratio", "energy_ratio"),
+        tables.number("E·T ratio", "energy_delay_ratio"),
     ]
     largest = rows.groupby("series")["gpus"].transform("max") == rows["gpus"]
     limited = rows["series"].str.contains(r" (?:W|MHz)(?:,|$)", regex=True)
     rows = rows.assign(_rank=2 * limited.astype(int) - largest.astype(int))
-    return build_table(
+    return tables.build(
         "speedups",
         f"Speedup and energy relative to the reference number of {worker_noun(findings)}s",
         columns,
@@ -139,11 +121,11 @@ def speedups(findings: Findings) -> Table | None:
     )
 
 
-def without_law(findings: Findings) -> Table | None:
+def without_law(findings: Findings) -> tables.Table | None:
     """Return the series without a law, with the reason."""
-    columns = [text_column("series", series_label), text_column("reason", lambda fit: fit.refusal)]
+    columns = [tables.text("series", series_label), tables.text("reason", lambda fit: fit.refusal)]
     rows = [fit for fit in findings.fits.rows if not fit.law]
-    return build_table("without_law", "Series without a law", columns, rows, command=_FITS)
+    return tables.build("without_law", "Series without a law", columns, rows, command=_FITS)
 
 
 def scaling_sentences(findings: Findings) -> Iterator[str]:
@@ -163,7 +145,7 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
         median = pd.Series(errors).median()
         yield (
             f"Fitted without the largest {noun} count, the power law predicts it with a median "
-            f"error of {percent(median, 2)} and at most {percent(max(errors), 2)} "
+            f"error of {fmt.percent(median, 2)} and at most {fmt.percent(max(errors), 2)} "
             f"({len(errors)} series). Beyond the measured range a law is a guess."
         )
 
@@ -173,7 +155,7 @@ def breakpoint_sentences(findings: Findings) -> Iterator[str]:
     quoted = main_fits(findings)
     for fit in quoted:
         if fit.breakpoint is not None:
-            yield f"{group_label(fit.group)}: {fit.breakpoint.sentence}."
+            yield f"{fmt.group_label(fit.group)}: {fit.breakpoint.sentence}."
     others = sum(fit.breakpoint is not None for fit in findings.fits.rows if fit not in quoted)
     if others:
         yield f"{others} other series have breakpoints: see the table of breakpoints."
@@ -183,15 +165,15 @@ def _law(fit: SeriesFit, noun: str) -> str:
     law = fit.law
     if law is None:
         return ""
-    measured = f"{law.x_min:g} to {law.x_max:g} {noun}s, {plural(law.n, 'run')}"
+    measured = f"{law.x_min:g} to {law.x_max:g} {noun}s, {fmt.plural(law.n, 'run')}"
     low, high = law.trusted.beta_ci
-    bounds = interval(low, high)
-    name = group_label(fit.group)
-    if bounds == MISSING:
-        return f"{name}: t = {number(law.alpha)} s · N^−{number(law.beta)} ({measured})."
+    bounds = fmt.interval(low, high)
+    name = fmt.group_label(fit.group)
+    if bounds == fmt.MISSING:
+        return f"{name}: t = {fmt.number(law.alpha)} s · N^−{fmt.number(law.beta)} ({measured})."
     sentence = (
         f"{name}: doubling the {noun}s multiplies the epoch time by {2**-law.beta:.2f} "
-        f"(β = {number(law.beta)}, 95 % interval {bounds}; {measured})"
+        f"(β = {fmt.number(law.beta)}, 95 % interval {bounds}; {measured})"
     )
     if low <= 0 <= high:
         sentence += "; over this range, no speedup is shown"
@@ -205,21 +187,22 @@ def _fastest(findings: Findings, fit: SeriesFit, noun: str) -> str:
         return ""
     fastest = table.iloc[int(table["speedup"].argmax())]
     if fastest["gpus"] == fastest["reference"]:
-        return f" No count is faster than {plural(int(fastest['reference']), noun)}."
-    speedup = with_interval(fastest["speedup"], fastest["speedup_low"], fastest["speedup_high"])
+        return f" No count is faster than {fmt.plural(int(fastest['reference']), noun)}."
+    size = fmt.plural(int(fastest["gpus"]), noun)
     return (
-        f" The fastest, on {plural(int(fastest['gpus']), noun)}, is {speedup} times as fast as on "
-        f"{fastest['reference']}: a parallel efficiency of {number(fastest['efficiency'], 2)}."
+        f" The fastest, on {size}, is {tables.with_interval(fastest, 'speedup')} times as fast as "
+        f"on {fastest['reference']}: a parallel efficiency of "
+        f"{fmt.number(fastest['efficiency'], 2)}."
     )
 
 
 def series_label(fit: SeriesFit) -> str:
     """Return the name of a fit's series."""
-    return group_label(fit.group) or "all runs"
+    return fmt.group_label(fit.group) or "all runs"
 
 
 def _limit_count(fit: SeriesFit) -> int:
-    return sum(known(fit.group.get(name)) for name in LIMITS)
+    return sum(fmt.known(fit.group.get(name)) for name in LIMITS)
 
 
 def main_fits(findings: Findings) -> list[SeriesFit]:
@@ -231,7 +214,9 @@ def main_fits(findings: Findings) -> list[SeriesFit]:
     chosen: dict[tuple[object, object], SeriesFit] = {}
     for fit in findings.fits.rows:
         law = fit.law
-        if law is None or any(known(fit.group.get(name)) for name in (*LIMITS, "fraction_per_gpu")):
+        if law is None or any(
+            fmt.known(fit.group.get(name)) for name in (*LIMITS, "fraction_per_gpu")
+        ):
             continue
         key = (fit.group.get("workload"), fit.group.get("hardware"))
         other = chosen[key].law if key in chosen else None
@@ -260,16 +245,16 @@ def relative_rows(findings: Findings, fit: SeriesFit) -> pd.DataFrame:
 
 def gpu_range(law: PowerLaw) -> str:
     """Return the range of counts for which a law is valid."""
-    return f"{number(law.x_min)} to {number(law.x_max)}"
+    return f"{fmt.number(law.x_min)} to {fmt.number(law.x_max)}"
 
 
 def _residual_warnings(fit: SeriesFit) -> str:
     text = fit.law.diagnostics.sentence.removeprefix("residuals: ") if fit.law else ""
-    return MISSING if "nothing speaks against" in text or "too few runs" in text else text
+    return fmt.MISSING if "nothing speaks against" in text or "too few runs" in text else text
 
 
 def _parameters(curve: Any) -> str:
-    return ", ".join(f"{name} {number(value)}" for name, value in curve.params.items())
+    return ", ".join(f"{name} {fmt.number(value)}" for name, value in curve.params.items())
 
 
 def _of_law(fit: SeriesFit, law: str, column: str) -> Any:
@@ -281,6 +266,6 @@ def _of_law(fit: SeriesFit, law: str, column: str) -> Any:
 
 def _holdout_error(fit: SeriesFit, law: str) -> str:
     error = _of_law(fit, law, "holdout_error")
-    if not known(error):
-        return MISSING
-    return ("+" if error > 0 else "−") + percent(abs(error), 2)
+    if not fmt.known(error):
+        return fmt.MISSING
+    return ("+" if error > 0 else "−") + fmt.percent(abs(error), 2)

@@ -5,25 +5,13 @@ from typing import Any
 
 import pandas as pd
 
+from wattlaw import formatting as fmt
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.scheduler_energy import ALIKE, Agreement, spread
-from wattlaw.formatting import JOULE_UNITS, choose_unit, interval, number, percent
-from wattlaw.report.topics.measured import (
-    limit_count,
-    scaled_column,
-    setting_columns,
-    with_labels,
-)
-from wattlaw.report.topics.table import (
-    Column,
-    Table,
-    build_table,
-    estimate_column,
-    number_column,
-    text_column,
-)
+from wattlaw.report import tables
+from wattlaw.report.topics.measured import limit_count, setting_columns, with_labels
 
 SAME_TIME, WINDOWS = "the same time", "windows only"
 _NOTE = (
@@ -37,27 +25,27 @@ _NOTE = (
 )
 
 
-def energies(findings: Findings) -> Table | None:
+def energies(findings: Findings) -> tables.Table | None:
     """Return both energies and their ratio by setting; None where the accounting has none."""
     energies = findings.sites.energies
     if energies.empty:
         return None
     labelled = with_labels(energies, findings.varying_settings)
     rows = [_setting_row(runs) for _, runs in groups(labelled, [*SETTINGS, *ALIKE])]
-    size, unit = choose_unit([row["site_energy_j"] for row in rows], JOULE_UNITS)
+    size, unit = fmt.choose_unit([row["site_energy_j"] for row in rows], fmt.JOULE_UNITS)
     sources = sorted(energies["site_energy_source"].dropna().unique())
     columns = [
         *setting_columns(findings.varying_settings),
-        number_column("runs", "n", 9),
-        text_column("measured energy counts", "ours_is"),
-        text_column("over", lambda row: SAME_TIME if row["same_time"] else WINDOWS),
-        Column("with telemetry", lambda row: percent(row["covered"])),
-        scaled_column(f"measured ({unit})", "ours_j", size),
-        scaled_column(f"scheduler ({unit})", "site_energy_j", size),
-        estimate_column("measured / scheduler", "ratio"),
-        *([text_column("source", "site_energy_source")] if len(sources) > 1 else []),
+        tables.number("runs", "n", 9),
+        tables.text("measured energy counts", "ours_is"),
+        tables.text("over", lambda row: SAME_TIME if row["same_time"] else WINDOWS),
+        tables.Column("with telemetry", lambda row: fmt.percent(row["covered"])),
+        tables.scaled(f"measured ({unit})", "ours_j", size),
+        tables.scaled(f"scheduler ({unit})", "site_energy_j", size),
+        tables.estimate("measured / scheduler", "ratio"),
+        *([tables.text("source", "site_energy_source")] if len(sources) > 1 else []),
     ]
-    return build_table(
+    return tables.build(
         "scheduler_energy",
         "Energy by the scheduler's accounting (per run, mean over repeats)",
         columns,
@@ -91,14 +79,14 @@ def agreement_sentences(findings: Findings) -> Iterator[str]:
 def _ratio(agreement: Agreement) -> str:
     """Return the ratio with its spread: limits of agreement if there are enough runs."""
     if agreement.runs == 1:
-        return f"the measured energy is {number(agreement.median)} of the scheduler's in 1 run"
+        return f"the measured energy is {fmt.number(agreement.median)} of the scheduler's in 1 run"
     text = (
-        f"the measured energy is {number(agreement.median)} of the scheduler's (median of "
-        f"{agreement.runs:,} runs; {interval(agreement.low, agreement.high)})"
+        f"the measured energy is {fmt.number(agreement.median)} of the scheduler's (median of "
+        f"{agreement.runs:,} runs; {fmt.interval(agreement.low, agreement.high)})"
     )
     if agreement.limits is None:
         return text
     return (
-        f"{text}; 95 % limits of agreement of a run's ratio {interval(*agreement.limits)} "
+        f"{text}; 95 % limits of agreement of a run's ratio {fmt.interval(*agreement.limits)} "
         "(log scale; Bland and Altman 1986, Lancet 327)"
     )

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from wattlaw.formatting import MISSING, interval, no_breaks, number, printable, with_interval
+from wattlaw import formatting as fmt
 
 MAX_ROWS = 60
 #: A longer table is folded until the reader opens it.
@@ -14,14 +15,19 @@ MAX_OPEN_ROWS = 12
 _LONG, _LONGEST = 100, 300
 #: A column of texts up to this length does not break lines.
 _SHORT = 16
+_ENDS = ("_low", "_high")
+
+
+#: A key of the records, or a function of a record.
+Cell = str | Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, and the function that returns the cell of a record."""
+    """A heading, and the content of a cell; None is a missing value."""
 
     heading: str
-    cell: Callable[[Any], str]
+    cell: Cell
     numeric: bool = True
 
 
@@ -42,7 +48,7 @@ class Table:
     kind = "table"
 
 
-def build_table(
+def build(
     name: str,
     title: str,
     columns: Sequence[Column],
@@ -67,11 +73,11 @@ def build_table(
         order.sort(key=lambda i: rank(records[i]))
     shown = [records[i] for i in sorted(order[:max_rows])]
     rows = [[_cell(column, record) for column in columns] for record in shown]
-    kept = [j for j in range(len(columns)) if j == 0 or any(row[j] != MISSING for row in rows)]
+    kept = [j for j in range(len(columns)) if j == 0 or any(row[j] != fmt.MISSING for row in rows)]
     return Table(
         name=name,
         title=title,
-        headings=tuple(printable(columns[j].heading) for j in kept),
+        headings=tuple(fmt.printable(columns[j].heading) for j in kept),
         classes=tuple(_css_class(columns[j], [row[j] for row in rows]) for j in kept),
         rows=tuple(tuple(row[j] for j in kept) for row in rows),
         note=note,
@@ -82,8 +88,8 @@ def build_table(
 
 
 def _cell(column: Column, record: Any) -> str:
-    text = printable(column.cell(record))
-    return no_breaks(text) if column.numeric else text
+    text = fmt.printable(_value(column.cell)(record))
+    return fmt.no_breaks(text) if column.numeric else text
 
 
 def _css_class(column: Column, cells: list[str]) -> str:
@@ -95,24 +101,55 @@ def _css_class(column: Column, cells: list[str]) -> str:
     return "longest" if longest > _LONGEST else "long" if longest > _LONG else ""
 
 
-def text_column(heading: str, cell: str | Callable[[Any], Any]) -> Column:
-    """Return a column of text: a key of the records, or a function of a record."""
-    value = itemgetter(cell) if isinstance(cell, str) else cell
-    return Column(heading, lambda record: printable(value(record)), numeric=False)
+def text(heading: str, cell: Cell) -> Column:
+    """Return a column of text."""
+    return Column(heading, cell, numeric=False)
 
 
-def number_column(heading: str, key: str, digits: int = 3) -> Column:
-    """Return a column of numbers by their key."""
-    return Column(heading, lambda row: number(row[key], digits))
+def number(heading: str, cell: Cell, digits: int = 3) -> Column:
+    """Return a column of numbers."""
+    return _formatted(heading, cell, partial(fmt.number, digits=digits))
 
 
-def interval_column(heading: str, key: str, digits: int = 3) -> Column:
-    """Return a column of intervals from ``<key>_low`` to ``<key>_high``."""
-    return Column(heading, lambda row: interval(row[f"{key}_low"], row[f"{key}_high"], digits))
+def p_value(heading: str, cell: Cell) -> Column:
+    """Return a column of p values."""
+    return _formatted(heading, cell, fmt.p_value)
 
 
-def estimate_column(heading: str, key: str) -> Column:
-    """Return a column of numbers with their intervals, from ``<key>_low`` to ``<key>_high``."""
-    return Column(
-        heading, lambda row: with_interval(row[key], row[f"{key}_low"], row[f"{key}_high"])
+def change(heading: str, cell: Cell) -> Column:
+    """Return a column of ratios as changes in percent."""
+    return _formatted(heading, cell, fmt.change)
+
+
+def scaled(heading: str, cell: Cell, size: float) -> Column:
+    """Return a column of energies or times in a unit of this size."""
+    return _formatted(
+        heading, cell, lambda value: fmt.number(value / size) if fmt.known(value) else fmt.MISSING
     )
+
+
+def interval(
+    heading: str, key: str, digits: int = 3, ends: tuple[str, str] = _ENDS, size: float = 1.0
+) -> Column:
+    """Return a column of intervals from ``<key>_low`` to ``<key>_high``, in a unit of this size."""
+    low, high = (key + end for end in ends)
+    return Column(heading, lambda row: fmt.interval(row[low] / size, row[high] / size, digits))
+
+
+def estimate(heading: str, key: str, size: float = 1.0) -> Column:
+    """Return a column of numbers with their intervals, in a unit of this size."""
+    return Column(heading, lambda row: with_interval(row, key, size))
+
+
+def with_interval(row: Any, key: str, size: float = 1.0) -> str:
+    """Return a number of a row with its interval, from ``<key>_low`` to ``<key>_high``."""
+    return fmt.with_interval(*(row[key + end] / size for end in ("", *_ENDS)))
+
+
+def _formatted(heading: str, cell: Cell, text_of: Callable[[Any], str]) -> Column:
+    value = _value(cell)
+    return Column(heading, lambda record: text_of(value(record)))
+
+
+def _value(cell: Cell) -> Callable[[Any], Any]:
+    return itemgetter(cell) if isinstance(cell, str) else cell
