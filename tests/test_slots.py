@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from conftest import study_of, wait_for
 from wattlaw.errors import NotAvailable
-from wattlaw.launch.local import LocalLauncher
-from wattlaw.launch.slots import Slots
+from wattlaw.launch.local import LocalLauncher, Slots
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Study
 from wattlaw.study.plan import expand
@@ -18,7 +17,7 @@ from wattlaw.study.plan import expand
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from wattlaw.launch.slots import Slots
+from wattlaw.launch.local import Slots
 lease = Slots(Path(sys.argv[1])).acquire(["gpu-0", "gpu-1"], 1)
 print(lease.names, flush=True)
 time.sleep(600)

@@ -4,21 +4,70 @@ It is one loop in one thread. Several campaigns may work on one store: each run 
 kernel releases the locks of a campaign that dies.
 """
 
+import contextlib
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import FrameType
 from typing import Protocol
 
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.launch.finish import finish
 from wattlaw.launch.launcher import Allocation, Attempt, Ended, Launcher, ResourcesBusy
-from wattlaw.launch.stop import Stop, stopping
 from wattlaw.store.record import RunRecord, Status, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
+
+CANCELLED = "wattlaw cancel"
+_STOP_POLL_S = 0.5
+
+
+class Stop:
+    """Whether the campaign has to end; ``by`` names the signal or the command."""
+
+    def __init__(self, store: Store) -> None:
+        self.by: str | None = None
+        self._store, self._cancelled_before = store, store.cancelled_at()
+        self._polled_s = time.monotonic()
+
+    def poll(self) -> None:
+        """Check, at most every 0.5 s, whether the store was cancelled since the campaign began."""
+        if self.by is None and time.monotonic() - self._polled_s > _STOP_POLL_S:
+            self._polled_s = time.monotonic()
+            if self._store.was_cancelled_since(self._cancelled_before):
+                self.by = CANCELLED
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Say whether ``wattlaw cancel`` ended the campaign, and so its runs."""
+        return self.by == CANCELLED
+
+
+@contextlib.contextmanager
+def stopping(store: Store) -> Iterator[Stop]:
+    """Record the signals that terminate a program in a ``Stop``, instead of terminating.
+
+    A SIGHUP that is ignored, as under nohup, stays ignored.
+    """
+    stop = Stop(store)
+
+    def record(number: int, _: FrameType | None) -> None:
+        stop.by = signal.Signals(number).name
+
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    before = {number: signal.signal(number, record) for number in signals}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 _POLL_S = 0.05
 #: Shorter than the pause after a run's end, so that two campaigns on one machine take turns.

@@ -15,7 +15,7 @@ from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.isolation import user_environment
 from wattlaw.launch.finish import write_limits
-from wattlaw.launch.limits import restore_stale_limits, unsupported_limits_reason
+from wattlaw.launch.node_setup import restore_stale_limits, unsupported_limits_reason
 from wattlaw.launch.recording import Recording
 from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
 from wattlaw.limits.requests import Limits

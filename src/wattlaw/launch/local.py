@@ -1,15 +1,19 @@
 """The launcher ``local``: runs are child processes of this process."""
 
+import fcntl
 import importlib.util
 import os
+import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 from wattlaw import processes
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
@@ -18,9 +22,12 @@ from wattlaw.files import naming, open_regular
 from wattlaw.isolation import isolated_environment, isolated_python
 from wattlaw.launch.finish import failure_reason, write_limits
 from wattlaw.launch.launcher import AttachedLauncher, Ended
-from wattlaw.launch.limits import requested_limits, restore_stale_limits, unsupported_limits_reason
-from wattlaw.launch.rendezvous import Rendezvous
-from wattlaw.launch.slots import SlotLease, Slots
+from wattlaw.launch.node_setup import (
+    Rendezvous,
+    requested_limits,
+    restore_stale_limits,
+    unsupported_limits_reason,
+)
 from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
@@ -34,6 +41,74 @@ for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0
     print("GPU", torch.cuda.get_device_properties(index).uuid)
 """
 _PROBE_TIMEOUT_S = 120
+
+
+class SlotLease:
+    """Slots that are locked until they are released or this process ends."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, BinaryIO] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the slots."""
+        return list(self._files)
+
+    def add(self, name: str, file: BinaryIO) -> None:
+        """Add a slot by its locked file."""
+        self._files[name] = file
+
+    def release(self) -> None:
+        """Unlock the slots; repeated calls do nothing."""
+        while self._files:
+            self._files.popitem()[1].close()
+
+
+class Slots:
+    """Named slots under one folder; a run that has a slot uses its GPU, or its cores, exclusively.
+
+    A slot is a file that is locked (flock) while a run occupies it. All campaigns of a user on a
+    machine share the files, so that measurements do not disturb each other. The kernel releases
+    the slots of a process that dies.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @classmethod
+    def of_this_user(cls) -> Self:
+        """Return the slots of this user on this machine.
+
+        Raises
+        ------
+        NotAvailable
+            The folder for them belongs to another user.
+        """
+        folder = Path(tempfile.gettempdir()) / f"wattlaw-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            raise NotAvailable(
+                f"{folder}: belongs to another user; set TMPDIR to a folder of yours"
+            )
+        return cls(folder)
+
+    def acquire(self, names: Sequence[str], count: int) -> SlotLease | None:
+        """Lock ``count`` of the named slots, in their order, or none of them."""
+        lease = SlotLease()
+        for name in names:
+            if len(lease.names) == count:
+                break
+            file = (self._folder / re.sub(r"[^\w.-]", "_", name)).open("ab")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                continue
+            lease.add(name, file)
+        if len(lease.names) == count:
+            return lease
+        lease.release()
+        return None
 
 
 class LocalLauncher(AttachedLauncher):

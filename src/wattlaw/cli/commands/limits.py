@@ -15,7 +15,7 @@ from wattlaw.devices import inventory
 from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.launch.limits import unsupported_limits_reason
+from wattlaw.launch.node_setup import unsupported_limits_reason
 from wattlaw.limits.guard import acquire, lock_conflict
 from wattlaw.limits.requests import Limits
 from wattlaw.limits.restore import restore_stale

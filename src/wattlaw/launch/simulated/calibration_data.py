@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from wattlaw.errors import BadInput
-from wattlaw.launch.simulated.simulation_inputs import simulation_job, workload_key, workload_spec
+from wattlaw.launch.simulated.machine import simulation_job, workload_key, workload_spec
 from wattlaw.simulator.calibration import MeasuredSetting
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.predict import predict

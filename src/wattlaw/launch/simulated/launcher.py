@@ -14,7 +14,7 @@ from wattlaw import processes
 from wattlaw.devices.simulated_gpus import SimulatedGpus
 from wattlaw.errors import NotAvailable, one_line
 from wattlaw.launch.launcher import AttachedLauncher, Ended
-from wattlaw.launch.limits import requested_limits
+from wattlaw.launch.node_setup import requested_limits
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.limits.requests import check_range
 from wattlaw.store.record import RunRecord

@@ -12,10 +12,17 @@ from wattlaw.devices.simulated_gpus import NAME, SimulatedGpus
 from wattlaw.errors import WattlawError
 from wattlaw.files import write_parquet
 from wattlaw.launch.launcher import Ended
-from wattlaw.launch.limits import requested_limits
+from wattlaw.launch.node_setup import requested_limits
 from wattlaw.launch.simulated.machine import Machine
-from wattlaw.launch.simulated.samples import MAX_SAMPLES, Sampling, telemetry_table
-from wattlaw.launch.simulated.windows import PROGRESS, Windows, epochs_table, windows_of
+from wattlaw.launch.simulated.tables import (
+    MAX_SAMPLES,
+    PROGRESS,
+    Sampling,
+    Windows,
+    epochs_table,
+    telemetry_table,
+    windows_of,
+)
 from wattlaw.limits.requests import Limits, check_range, report_applied_limits
 from wattlaw.simulator.job import Prediction
 from wattlaw.simulator.predict import predict

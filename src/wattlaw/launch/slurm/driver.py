@@ -19,12 +19,16 @@ from wattlaw import crash
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
 from wattlaw.files import read_text, write_text
 from wattlaw.isolation import isolate
-from wattlaw.launch.attempts import merged_windows, missing_windows
-from wattlaw.launch.finish import failure_reason, finish
+from wattlaw.launch.finish import failure_reason, finish, merged_windows, missing_windows
 from wattlaw.launch.slurm import commands, node
-from wattlaw.launch.slurm.codes import INTERRUPTED, NO_FOLDER
-from wattlaw.launch.slurm.interruption import interrupted
-from wattlaw.launch.slurm.submission import Submission, claim_path, read_submission
+from wattlaw.launch.slurm.submission import (
+    INTERRUPTED,
+    NO_FOLDER,
+    Submission,
+    claim_path,
+    interrupted,
+    read_submission,
+)
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.training import failures

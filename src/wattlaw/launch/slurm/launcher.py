@@ -6,7 +6,9 @@ another login node, recognises the jobs by their names and by the files in the r
 
 import contextlib
 import shutil
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -14,19 +16,21 @@ from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.files import locked, open_regular
 from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import commands
-from wattlaw.launch.slurm.attempt import SlurmAttempt
-from wattlaw.launch.slurm.commands import Unreachable
-from wattlaw.launch.slurm.energy import record_energies
-from wattlaw.launch.slurm.poller import QueuePoller
-from wattlaw.launch.slurm.queue import SlurmQueue
-from wattlaw.launch.slurm.sbatch import sbatch_arguments, workers_per_node, write_script
+from wattlaw.launch.slurm.attempt import QueuePoller, SlurmAttempt
+from wattlaw.launch.slurm.commands import Account, Job, Unreachable
 from wattlaw.launch.slurm.submission import (
     Submission,
     claim_path,
+    existing_tag,
     job_name,
     read_submission,
+    run_id_of,
+    sbatch_arguments,
+    shell_line,
     store_tag,
     submission_path,
+    workers_per_node,
+    write_script,
     write_submission,
 )
 from wattlaw.store.record import RunRecord, now
@@ -34,6 +38,55 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
+from wattlaw.study.plan import PlannedRun
+
+
+class SlurmQueue:
+    """Implements ``launch.queue.Queue`` with ``squeue`` and ``scancel``."""
+
+    def jobs(self, store: Store) -> dict[str, Job]:
+        """Return the jobs of a store that have not ended.
+
+        Slurm is not called for a store that never had jobs.
+
+        Raises
+        ------
+        wattlaw.errors.NotAvailable
+            Slurm is not installed here.
+        wattlaw.launch.slurm.commands.Unreachable
+            Slurm's controller does not respond.
+        """
+        tag = existing_tag(store.path)
+        if tag is None:
+            return {}
+        named = ((run_id_of(job.name, tag), job) for job in commands.queue() if not job.is_over)
+        return {run_id: job for run_id, job in named if run_id is not None}
+
+    def cancel(self, job_ids: Collection[str]) -> None:
+        """Cancel jobs.
+
+        Raises
+        ------
+        wattlaw.errors.NotAvailable, wattlaw.launch.slurm.commands.Unreachable
+            As above.
+        """
+        commands.cancel(sorted(job_ids))
+
+    def was_submitted(self, folder: RunFolder) -> bool:
+        """Say whether a run was ever submitted.
+
+        Raises
+        ------
+        wattlaw.errors.BadInput
+            The file of the submission is damaged.
+        """
+        return read_submission(folder) is not None
+
+    def submission_command(self, launch: Launch, run: PlannedRun, store: Store) -> str:
+        """Return the ``sbatch`` line of a run."""
+        name = job_name(existing_tag(store.path) or "new", run.run_id)
+        return shell_line(sbatch_arguments(run.spec, store.folder(run.run_id), launch, name))
+
 
 #: After this many refused jobs in a row no more jobs are submitted.
 _MOST_REFUSALS = 3
@@ -237,3 +290,71 @@ class Allocation:
 
     def release(self) -> None:
         """Do nothing."""
+
+
+#: The most job ids in one command line.
+_BATCH = 1000
+_SOURCE = "sacct ConsumedEnergyRaw"
+_SCOPE = "all nodes of the job, from its last start to its end, including other jobs on them"
+
+
+def record_energies(store: Store) -> int:
+    """Add the scheduler energy to all done runs without it; return how many runs got it.
+
+    Raises
+    ------
+    wattlaw.launch.slurm.commands.Unreachable
+        The accounting does not respond.
+    """
+    if shutil.which("sacct") is None:
+        return 0
+    missing = {}
+    for record in store.readable_records():
+        site = record.site
+        if record.status == "done" and site and site.job_id and site.energy_j is None:
+            missing[site.job_id] = record
+    job_ids, accounts = sorted(missing), list[Account]()
+    for first in range(0, len(job_ids), _BATCH):
+        accounts += commands.accounts(job_ids[first : first + _BATCH])
+    recorded = 0
+    for job_id, account in energy_accounts(accounts).items():
+        if job_id in missing:
+            record = missing[job_id]
+            store.folder(record.run_id).write(_with_energy(record, account))
+            recorded += 1
+    return recorded
+
+
+def energy_accounts(accounts: Iterable[Account]) -> dict[str, Account]:
+    """Return the account with the energy of each job.
+
+    This is the job's own row. If only its steps have an energy, it is the greatest of them, since
+    the batch step and the steps within it cover the same time.
+    """
+    by_job: dict[str, list[Account]] = defaultdict(list)
+    for account in accounts:
+        if account.energy_j is not None and account.end_s is not None:
+            by_job[account.id.split(".")[0]].append(account)
+    return {
+        job_id: max(rows, key=lambda row: (row.id == job_id, row.energy_j or 0.0))
+        for job_id, rows in by_job.items()
+    }
+
+
+def _with_energy(record: RunRecord, account: Account) -> RunRecord:
+    if record.site is None:
+        return record
+    site = record.site.model_copy(
+        update={
+            "energy_j": account.energy_j,
+            "energy_source": _SOURCE,
+            "energy_scope": _SCOPE,
+            "energy_start_at": _datetime(account.start_s),
+            "energy_end_at": _datetime(account.end_s),
+        }
+    )
+    return record.model_copy(update={"site": site})
+
+
+def _datetime(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

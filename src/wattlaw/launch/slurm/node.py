@@ -20,8 +20,12 @@ from wattlaw.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.files import write_text
 from wattlaw.isolation import isolate, isolated_python
 from wattlaw.launch.finish import write_limits
-from wattlaw.launch.limits import requested_limits, restore_stale_limits, unsupported_limits_reason
-from wattlaw.launch.rendezvous import Rendezvous
+from wattlaw.launch.node_setup import (
+    Rendezvous,
+    requested_limits,
+    restore_stale_limits,
+    unsupported_limits_reason,
+)
 from wattlaw.launch.slurm.submission import read_submission
 from wattlaw.limits.guard import acquire, lock_conflict
 from wattlaw.limits.prolog_limits import verify_prolog_limits

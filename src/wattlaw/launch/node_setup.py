@@ -1,13 +1,16 @@
-"""Power and clock limits of a run: whether they can be set, and limits that dead runs have left."""
+"""What a machine needs before a run starts on it: limits and a rendezvous."""
 
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from wattlaw.errors import WattlawError
 from wattlaw.limits.requests import Limits
 from wattlaw.limits.restore import restore_stale
 from wattlaw.limits.state_folder import StateFolder
 from wattlaw.study.model import Setting
+from wattlaw.training.environment import RENDEZVOUS_FILE
 
 
 def requested_limits(setting: Setting) -> Limits:
@@ -48,3 +51,41 @@ def restore_stale_limits() -> None:
             print(f"wattlaw: restored the limits of {outcome.saved.device}", file=sys.stderr)
         elif outcome.state in ("not restored", "of another user"):
             print(f"wattlaw: {outcome.saved.device}: {outcome.reason}", file=sys.stderr)
+
+
+class Rendezvous:
+    """Rendezvous files for torchrun and its ranks.
+
+    Files are used because torch's TCP store listens on every interface of the machine. On Linux
+    they are in memory, because torch waits for ever if the disk of its file store is full. They
+    exist until ``close``, or until this process ends.
+
+    Parameters
+    ----------
+    folder
+        A folder of this run only, on a file system that locks files; not used on Linux.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._handles: list[int] = []
+        #: Options of torchrun.
+        self.arguments = ["--local-addr", "127.0.0.1", "--rdzv-backend", "c10d"]
+        self.arguments += ["--rdzv-conf", "store_type=file"]
+        self.arguments += ["--rdzv-endpoint", self._file(folder / "agents")]
+        #: Environment variables for torchrun and its ranks.
+        self.environment = {
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            RENDEZVOUS_FILE: self._file(folder / "ranks"),
+        }
+
+    def _file(self, path: Path) -> str:
+        if sys.platform != "linux":
+            return str(path)
+        handle = os.memfd_create(path.name)
+        self._handles.append(handle)
+        return f"/proc/{os.getpid()}/fd/{handle}"
+
+    def close(self) -> None:
+        """Remove the files in memory; repeated calls do nothing."""
+        while self._handles:
+            os.close(self._handles.pop())
