@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import one_line
 from wattlaw.files import read_text, write_text
 from wattlaw.limits.restore import LIMIT_TOLERANCE_W
@@ -100,8 +99,6 @@ def _covered_steps(rows: Iterable[Mapping[str, Any]], nodes: int) -> int | None:
 
 
 T = TypeVar("T")
-#: Facts that meters report about devices, by host and device.
-Devices = dict[tuple[str, str], DeviceFacts]
 _SAMPLER, _FACTS = TypeAdapter(SamplerReport), TypeAdapter(Facts)
 #: A board locks the nearest clock that it supports; supported clocks are 15 MHz apart.
 _CLOCK_STEP_MHZ = 30.0
@@ -144,23 +141,20 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     columns = [windows[name] for name in windows.schema.names]
     reports = tuple(chain(*(_sampler_reports(folder, number, notes) for number in attempts)))
     live = folder.live(record.attempts)
-    limits = tuple(chain(*_read(live.glob("limits.*.json"), _LIMITS, "its limits", notes)))
+    limits = tuple(chain(*_read(sorted(live.glob("limits.*.json")), _LIMITS, "its limits", notes)))
     notes += [limit.note for limit in limits if limit.note]
-    clock_files = (folder.live(number).glob("clocks.*.json") for number in attempts)
-    reports_of_attempts = (
-        chain(*_read(files, _CLOCKS, "its clock's offset", notes)) for files in clock_files
-    )
-    clocks = tuple(chain(*reports_of_attempts))
+    clock_files = (sorted(folder.live(number).glob("clocks.*.json")) for number in attempts)
+    clocks = tuple(chain(*_read(chain(*clock_files), _CLOCKS, "its clock's offset", notes)))
     facts = _with_gpus(_facts(live, notes), reports)
     try:
         notes += list(_not_enforced(limits, windows, samples))
     except Exception as error:  # as in _energy
         notes.append(f"cannot check whether the devices kept their limits: {one_line(error)}")
-    energy = _energy(windows, samples, _facts_of_devices(reports), notes)
+    energy = _energy(windows, samples, reports, notes)
     columns += [energy[name] for name in energy.schema.names]
     folder.write_tables(
-        pa.table([_ids(record, windows), *columns], schema=EPOCHS),
-        pa.table([_ids(record, samples), *samples.columns], schema=TELEMETRY),
+        pa.table([pa.repeat(record.run_id, len(windows)), *columns], schema=EPOCHS),
+        pa.table([pa.repeat(record.run_id, len(samples)), *samples.columns], schema=TELEMETRY),
     )
     return record.model_copy(
         update={
@@ -196,7 +190,7 @@ def _stop(record: RunRecord, folder: RunFolder) -> str | None:
 
 def _read(paths: Iterable[Path], kind: TypeAdapter[T], what: str, notes: list[str]) -> Iterator[T]:
     """Yield the contents of files of an attempt; add a note for each damaged file."""
-    for path in sorted(paths):
+    for path in paths:
         try:
             yield kind.validate_json(read_text(path))
         except (OSError, ValueError) as error:
@@ -215,22 +209,18 @@ def _first_problem(error: Exception) -> str:
 
 
 def _energy(
-    windows: "pa.Table", samples: "pa.Table", facts: Devices, notes: list[str]
+    windows: "pa.Table", samples: "pa.Table", reports: Iterable[SamplerReport], notes: list[str]
 ) -> "pa.Table":
     """Return the energy of windows; missing, with a note, if the samples cannot be used."""
     from wattlaw.telemetry.energy import energy_of_windows
 
+    facts = {(report.host, device.id): device.facts
+             for report in reports for device in report.devices}  # fmt: skip
     try:
         return energy_of_windows(windows, samples, facts)
     except Exception as error:  # the run is done even if its samples are damaged
         notes.append(f"no energy: the samples cannot be used: {one_line(error)}")
         return energy_of_windows(windows, samples.schema.empty_table())
-
-
-def _ids(record: RunRecord, table: "pa.Table") -> "pa.Array":
-    import pyarrow as pa
-
-    return pa.array([record.run_id] * len(table), pa.string())
 
 
 def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[SamplerReport]:
@@ -251,13 +241,6 @@ def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[
                 notes.append(f"{wrong}, not the host of its file name; it is ignored")
     notes += [f"{r.host}: {problem}" for r in reports for problem in r.problems]
     return reports
-
-
-def _facts_of_devices(reports: Iterable[SamplerReport]) -> Devices:
-    """Return the facts of each device, by host and device."""
-    return {
-        (report.host, device.id): device.facts for report in reports for device in report.devices
-    }
 
 
 def write_limits(live: Path, host: str, applied: Iterable[LimitReport]) -> None:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -24,12 +24,14 @@ from wattlaw.launch.finish import failure_reason, write_limits
 from wattlaw.launch.launcher import AttachedLauncher, Ended
 from wattlaw.launch.node_setup import (
     Rendezvous,
+    log_head,
     requested_limits,
     restore_stale_limits,
     unsupported_limits_reason,
+    worker_environment,
 )
 from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
-from wattlaw.store.record import RunRecord, now
+from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
@@ -43,25 +45,13 @@ for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0
 _PROBE_TIMEOUT_S = 120
 
 
-class SlotLease:
-    """Slots that are locked until they are released or this process ends."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, BinaryIO] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """Return the names of the slots."""
-        return list(self._files)
-
-    def add(self, name: str, file: BinaryIO) -> None:
-        """Add a slot by its locked file."""
-        self._files[name] = file
+class SlotLease(dict[str, BinaryIO]):
+    """Locked slots with their files, by name, until they are released or this process ends."""
 
     def release(self) -> None:
         """Unlock the slots; repeated calls do nothing."""
-        while self._files:
-            self._files.popitem()[1].close()
+        while self:
+            self.popitem()[1].close()
 
 
 class Slots:
@@ -79,10 +69,7 @@ class Slots:
     def of_this_user(cls) -> Self:
         """Return the slots of this user on this machine.
 
-        Raises
-        ------
-        NotAvailable
-            The folder for them belongs to another user.
+        Raises ``NotAvailable`` if the folder for them belongs to another user.
         """
         folder = Path(tempfile.gettempdir()) / f"wattlaw-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -96,7 +83,7 @@ class Slots:
         """Lock ``count`` of the named slots, in their order, or none of them."""
         lease = SlotLease()
         for name in names:
-            if len(lease.names) == count:
+            if len(lease) == count:
                 break
             file = (self._folder / re.sub(r"[^\w.-]", "_", name)).open("ab")
             try:
@@ -104,8 +91,8 @@ class Slots:
             except BlockingIOError:
                 file.close()
                 continue
-            lease.add(name, file)
-        if len(lease.names) == count:
+            lease[name] = file
+        if len(lease) == count:
             return lease
         lease.release()
         return None
@@ -162,8 +149,7 @@ class LocalLauncher(AttachedLauncher):
     @cached_property
     def threads(self) -> int:
         """Return the processor threads of each worker."""
-        share = processes.cores() // self.capacity
-        return self._launch.threads_per_worker or max(1, share)
+        return self._launch.threads_per_worker or max(1, processes.cores() // self.capacity)
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why this machine can never execute a run, or None."""
@@ -189,7 +175,7 @@ class LocalLauncher(AttachedLauncher):
             return None
         allocation = LocalAllocation(run, workers)
         if not requested_limits(spec.setting).are_none:
-            boards = workers.names if self._gpus else self._boards
+            boards = list(workers) if self._gpus else self._boards
             try:
                 allocation.lease = acquire(boards)
             except NotAvailable as error:
@@ -214,35 +200,25 @@ class LocalLauncher(AttachedLauncher):
     ) -> "LocalAttempt":
         """Start a run's node agent in its own session, and so in its own process group.
 
-        Raises
-        ------
-        NotAvailable
-            The run's limits cannot be set.
+        Raises ``NotAvailable`` if the run's limits cannot be set.
         """
-        workers = record.spec.setting.gpus
         if allocation.error is not None:
             raise allocation.error
         if allocation.lease is not None:
             applied = allocation.lease.apply(requested_limits(record.spec.setting))
             write_limits(folder.live(record.attempts), socket.gethostname(), applied)
         rendezvous = allocation.rendezvous = Rendezvous(folder.live(record.attempts).resolve())
-        environment = {
-            **isolated_environment(),
-            "OMP_NUM_THREADS": str(self.threads),
-            "MKL_NUM_THREADS": str(self.threads),
-            "PYTHONUNBUFFERED": "1",
-            **rendezvous.environment,
-        }
+        environment = isolated_environment() | rendezvous.environment
+        environment |= worker_environment(self.threads)
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         if self._gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(allocation.workers.names)
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(allocation.workers)
         line = isolated_python("-m", "wattlaw.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]
-        line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
+        line += ["--workers", str(record.spec.setting.gpus), "--parent-pid", str(os.getpid())]
         line += rendezvous.arguments
         with naming(folder.log_path), open_regular(folder.log_path, append=True) as log:
-            head = f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n"
-            log.write(head.encode())
+            log.write(log_head(record).encode())
             log.flush()
             process = subprocess.Popen(
                 line,
@@ -284,22 +260,17 @@ class LocalAllocation:
             self.run.release()
 
 
+@dataclass
 class LocalAttempt:
     """The process tree under one node agent."""
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        record: RunRecord,
-        folder: RunFolder,
-        allocation: LocalAllocation,
-        timeout_s: float | None,
-    ) -> None:
-        self._process, self._record, self._folder = process, record, folder
-        self._allocation = allocation
-        self._timeout_s = timeout_s
-        self._begun_s = time.monotonic()
-        self._ended: Ended | None = None
+    _process: subprocess.Popen[bytes]
+    _record: RunRecord
+    _folder: RunFolder
+    _allocation: LocalAllocation
+    _timeout_s: float | None
+    _begun_s: float = field(default_factory=time.monotonic)
+    _ended: Ended | None = None
 
     def poll(self) -> Ended | None:
         """Return how the attempt ended; stop an attempt that exceeds its time limit."""

@@ -5,10 +5,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from wattlaw.errors import WattlawError
+from wattlaw.errors import NotAvailable, WattlawError
+from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
 from wattlaw.limits.requests import Limits
 from wattlaw.limits.restore import restore_stale
 from wattlaw.limits.state_folder import StateFolder
+from wattlaw.store.record import RunRecord, now
 from wattlaw.study.model import Setting
 from wattlaw.training.environment import RENDEZVOUS_FILE
 
@@ -16,6 +18,17 @@ from wattlaw.training.environment import RENDEZVOUS_FILE
 def requested_limits(setting: Setting) -> Limits:
     """Return the limits of a setting."""
     return Limits(setting.power_limit_w, setting.clock_limit_mhz)
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """Return the environment variables of workers with a number of processor threads."""
+    number = str(threads)
+    return {"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "PYTHONUNBUFFERED": "1"}
+
+
+def log_head(record: RunRecord) -> str:
+    """Return the line above an attempt in a run's log."""
+    return f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n"
 
 
 def unsupported_limits_reason(
@@ -32,6 +45,27 @@ def unsupported_limits_reason(
             "restored; set launch.prior_clocks to default if the clocks are not locked"
         )
     return None
+
+
+def lease_boards(
+    limits: Limits, boards: Sequence[str], *, prior_clocks_are_default: bool
+) -> LimitLease:
+    """Lock boards for limiting.
+
+    Raises
+    ------
+    NotAvailable
+        The limits can never be set here, or another process has locked a board.
+    """
+    reason = unsupported_limits_reason(
+        limits, boards, prior_clocks_are_default=prior_clocks_are_default
+    )
+    if reason is not None:
+        raise NotAvailable(reason)
+    lease = acquire(boards)
+    if lease is None:
+        raise NotAvailable(lock_conflict(boards))
+    return lease
 
 
 def restore_stale_limits() -> None:

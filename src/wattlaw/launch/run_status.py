@@ -11,6 +11,8 @@ from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 
+_TIMEOUT_S, _POLL_S = 60.0, 1.0
+
 
 @dataclass(frozen=True)
 class RunStatus:
@@ -85,9 +87,6 @@ def run_statuses(store: Store) -> tuple[list[RunStatus], list[str]]:
     return statuses, troubles
 
 
-_TIMEOUT_S, _POLL_S = 60.0, 1.0
-
-
 @dataclass(frozen=True)
 class Cancelled:
     """How many jobs and runs were cancelled, and how many are left.
@@ -101,31 +100,6 @@ class Cancelled:
     troubles: tuple[str, ...]
 
 
-class _QueueCancellation:
-    """The cancellation of a store's jobs in one queue."""
-
-    def __init__(self, store: Store, queue: Queue) -> None:
-        self.queue, self._store = queue, store
-        self.cancelled: set[str] = set()
-        self.left = 0
-        self.error: str | None = None
-
-    def poll(self) -> None:
-        """Cancel all new jobs, and count the jobs that are left."""
-        if self.error is not None:
-            return
-        try:
-            jobs = self.queue.jobs(self._store)
-            new = {job.id for job in jobs.values()} - self.cancelled
-            if new:
-                self.queue.cancel(new)
-        except WattlawError as error:
-            self.error, self.left = str(error), 0
-        else:
-            self.cancelled |= new
-            self.left = len(jobs)
-
-
 def cancel(store: Store) -> Cancelled:
     """Cancel every active run of a store, and stop its campaigns.
 
@@ -136,26 +110,33 @@ def cancel(store: Store) -> Cancelled:
     """
     store.cancel()  # first, so that no campaign submits a cancelled run again
     end_s = time.monotonic() + _TIMEOUT_S
-    queues, troubles = load_queues()
-    cancellations = [_QueueCancellation(store, queue) for queue in queues]
+    loaded, troubles = load_queues()
+    queues = dict(enumerate(loaded))
+    cancelled_jobs: set[tuple[int, str]] = set()  # by queue
     while True:
-        for cancellation in cancellations:
-            cancellation.poll()
-        left = sum(cancellation.left for cancellation in cancellations)
+        left = 0
+        for number, queue in list(queues.items()):
+            try:
+                jobs = {(number, job.id) for job in queue.jobs(store).values()}
+                if new := [job_id for _, job_id in jobs - cancelled_jobs]:
+                    queue.cancel(new)
+            except WattlawError as error:
+                troubles.append(str(error))
+                del queues[number]
+            else:
+                cancelled_jobs |= jobs
+                left += len(jobs)
         if not left or time.monotonic() > end_s:
             break
         time.sleep(_POLL_S)
-    emptied = [each.queue for each in cancellations if each.error is None]
-    cancelled, (active, damaged) = 0, _active_runs(store, emptied)
+    cancelled, (active, damaged) = 0, _active_runs(store, queues.values())
     while active and time.monotonic() < end_s:
         cancelled += sum(_record_cancellation(folder) for folder in active)
-        active, damaged = _active_runs(store, emptied)
+        active, damaged = _active_runs(store, queues.values())
         time.sleep(_POLL_S if active else 0)
     if damaged:
         raise damaged[0]
-    troubles += [each.error for each in cancellations if each.error is not None]
-    jobs = sum(len(each.cancelled) for each in cancellations)
-    return Cancelled(jobs, cancelled, left + len(active), tuple(troubles))
+    return Cancelled(len(cancelled_jobs), cancelled, left + len(active), tuple(troubles))
 
 
 def _active_runs(
@@ -166,17 +147,14 @@ def _active_runs(
     errors: list[WattlawError] = []
     for folder in store.folders():
         try:
-            active += [folder] if _is_active(folder, emptied) else []
+            record = folder.read()
+            if record is None or record.status not in ("planned", "running"):
+                continue
+            if RunLock(folder).is_locked() or any(q.was_submitted(folder) for q in emptied):
+                active.append(folder)
         except WattlawError as error:
             errors.append(error)
     return active, errors
-
-
-def _is_active(folder: RunFolder, emptied: Collection[Queue]) -> bool:
-    record = folder.read()
-    if record is None or record.status not in ("planned", "running"):
-        return False
-    return RunLock(folder).is_locked() or any(queue.was_submitted(folder) for queue in emptied)
 
 
 def _record_cancellation(folder: RunFolder) -> bool:

@@ -12,7 +12,7 @@ from wattlaw.devices.simulated_gpus import NAME, SimulatedGpus
 from wattlaw.errors import WattlawError
 from wattlaw.files import write_parquet
 from wattlaw.launch.launcher import Ended
-from wattlaw.launch.node_setup import requested_limits
+from wattlaw.launch.node_setup import log_head, requested_limits
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.launch.simulated.tables import (
     MAX_SAMPLES,
@@ -215,5 +215,5 @@ def _log_lines(machine: Machine, prediction: Prediction, windows: Windows) -> It
 
 def _log(folder: RunFolder, record: RunRecord, lines: Iterable[str]) -> None:
     with folder.log_path.open("a", encoding="utf-8") as log:
-        log.write(f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n")
+        log.write(log_head(record))
         log.writelines(f"{line}\n" for line in lines)

@@ -28,10 +28,8 @@ from wattlaw.launch.slurm.submission import (
     sbatch_arguments,
     shell_line,
     store_tag,
-    submission_path,
     workers_per_node,
     write_script,
-    write_submission,
 )
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
@@ -45,17 +43,7 @@ class SlurmQueue:
     """Implements ``launch.queue.Queue`` with ``squeue`` and ``scancel``."""
 
     def jobs(self, store: Store) -> dict[str, Job]:
-        """Return the jobs of a store that have not ended.
-
-        Slurm is not called for a store that never had jobs.
-
-        Raises
-        ------
-        wattlaw.errors.NotAvailable
-            Slurm is not installed here.
-        wattlaw.launch.slurm.commands.Unreachable
-            Slurm's controller does not respond.
-        """
+        """Return the jobs of a store that have not ended."""
         tag = existing_tag(store.path)
         if tag is None:
             return {}
@@ -63,23 +51,11 @@ class SlurmQueue:
         return {run_id: job for run_id, job in named if run_id is not None}
 
     def cancel(self, job_ids: Collection[str]) -> None:
-        """Cancel jobs.
-
-        Raises
-        ------
-        wattlaw.errors.NotAvailable, wattlaw.launch.slurm.commands.Unreachable
-            As above.
-        """
+        """Cancel jobs."""
         commands.cancel(sorted(job_ids))
 
     def was_submitted(self, folder: RunFolder) -> bool:
-        """Say whether a run was ever submitted.
-
-        Raises
-        ------
-        wattlaw.errors.BadInput
-            The file of the submission is damaged.
-        """
+        """Say whether a run was ever submitted."""
         return read_submission(folder) is not None
 
     def submission_command(self, launch: Launch, run: PlannedRun, store: Store) -> str:
@@ -122,13 +98,7 @@ class SlurmLauncher:
 
     @classmethod
     def resolve(cls, launch: Launch) -> Launch:
-        """Return the launch unchanged.
-
-        Raises
-        ------
-        BadInput
-            ``gpus_per_node`` is missing.
-        """
+        """Return the launch unchanged; raise ``BadInput`` if ``gpus_per_node`` is missing."""
         if launch.gpus_per_node is None:
             raise BadInput(
                 "launch.gpus_per_node is required with slurm: the number of workers (GPUs) of a "
@@ -162,12 +132,8 @@ class SlurmLauncher:
     def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - each takes one job's room
         """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
 
-        One campaign at a time submits jobs for a store, so that this limit holds.
-
-        Raises
-        ------
-        NotAvailable
-            The site has refused several jobs in a row.
+        One campaign at a time submits jobs for a store, so that this limit holds. Raises
+        ``NotAvailable`` if the site has refused several jobs in a row.
         """
         if self._refused_in_a_row >= _MOST_REFUSALS:
             raise NotAvailable(
@@ -183,14 +149,9 @@ class SlurmLauncher:
         return Allocation() if in_queue < self._launch.slurm.max_queued else None
 
     def start(self, record: RunRecord, folder: RunFolder, allocation: "Allocation") -> SlurmAttempt:
-        """Submit a run's job.
+        """Submit a run's job; raise ``BadInput`` if the site refuses it.
 
-        Raises
-        ------
-        BadInput
-            The site refuses the job.
-        ResourcesBusy
-            Slurm does not respond, or accepts no more jobs of this user now.
+        Raises ``ResourcesBusy`` if Slurm does not respond or accepts no more jobs of this user now.
         """
         allocation.release()
         if self._unconfirmed.get(record.run_id) == self._poller.number:
@@ -213,19 +174,16 @@ class SlurmLauncher:
     def submit(self, record: RunRecord, folder: RunFolder) -> str:
         """Submit the job of a run, in place of any earlier one, and return its id.
 
-        Raises
-        ------
-        NotAvailable, ResourcesBusy, Unreachable
-            As ``commands.submit``.
+        Raises errors as ``commands.submit`` does.
         """
         submission = Submission(launch=self._launch, at=now())
-        write_submission(folder, submission)
+        submission.write(folder)
         write_script(folder, self._launch)
         claim_path(folder).unlink(missing_ok=True)
         name = job_name(self._tag, record.run_id)
         job_id = commands.submit(sbatch_arguments(record.spec, folder, self._launch, name))
         self._submitted += 1
-        write_submission(folder, submission.model_copy(update={"job_id": job_id}))
+        submission.model_copy(update={"job_id": job_id}).write(folder)
         return job_id
 
     def detached_run_ids(self) -> Collection[str]:
@@ -236,7 +194,7 @@ class SlurmLauncher:
     def reattach(self, record: RunRecord, folder: RunFolder) -> SlurmAttempt | None:
         """Return the attempt of a run that was submitted and has not ended."""
         if record.status in ("done", "failed", "skipped"):
-            submission_path(folder).unlink(missing_ok=True)  # of an ended job
+            Submission.path(folder).unlink(missing_ok=True)  # of an ended job
             return None
         submission = read_submission(folder)
         job = self._poller.job(record.run_id)
@@ -301,10 +259,7 @@ _SCOPE = "all nodes of the job, from its last start to its end, including other 
 def record_energies(store: Store) -> int:
     """Add the scheduler energy to all done runs without it; return how many runs got it.
 
-    Raises
-    ------
-    wattlaw.launch.slurm.commands.Unreachable
-        The accounting does not respond.
+    Raises ``Unreachable`` if the accounting does not respond.
     """
     if shutil.which("sacct") is None:
         return 0
@@ -312,15 +267,24 @@ def record_energies(store: Store) -> int:
     for record in store.readable_records():
         site = record.site
         if record.status == "done" and site and site.job_id and site.energy_j is None:
-            missing[site.job_id] = record
+            missing[site.job_id] = record, site
     job_ids, accounts = sorted(missing), list[Account]()
     for first in range(0, len(job_ids), _BATCH):
         accounts += commands.accounts(job_ids[first : first + _BATCH])
     recorded = 0
     for job_id, account in energy_accounts(accounts).items():
         if job_id in missing:
-            record = missing[job_id]
-            store.folder(record.run_id).write(_with_energy(record, account))
+            record, site = missing[job_id]
+            site = site.model_copy(
+                update={
+                    "energy_j": account.energy_j,
+                    "energy_source": _SOURCE,
+                    "energy_scope": _SCOPE,
+                    "energy_start_at": _datetime(account.start_s),
+                    "energy_end_at": _datetime(account.end_s),
+                }
+            )
+            store.folder(record.run_id).write(record.model_copy(update={"site": site}))
             recorded += 1
     return recorded
 
@@ -339,21 +303,6 @@ def energy_accounts(accounts: Iterable[Account]) -> dict[str, Account]:
         job_id: max(rows, key=lambda row: (row.id == job_id, row.energy_j or 0.0))
         for job_id, rows in by_job.items()
     }
-
-
-def _with_energy(record: RunRecord, account: Account) -> RunRecord:
-    if record.site is None:
-        return record
-    site = record.site.model_copy(
-        update={
-            "energy_j": account.energy_j,
-            "energy_source": _SOURCE,
-            "energy_scope": _SCOPE,
-            "energy_start_at": _datetime(account.start_s),
-            "energy_end_at": _datetime(account.end_s),
-        }
-    )
-    return record.model_copy(update={"site": site})
 
 
 def _datetime(seconds: float | None) -> datetime | None:

@@ -35,8 +35,8 @@ REASONS = {
     "login node and compute nodes share",
     DISK_FULL: "the disk is full, or a quota is exceeded; free some space and start the run again",
 }
-
-
+#: A run fails after this many interruptions in a row without a checkpoint.
+MOST_IDLE = 3
 _PREFIX, _DIGITS, _TAG = "wattlaw", 8, "slurm-tag"
 _TRIES = 20
 
@@ -50,10 +50,14 @@ class Submission(BaseModel):
     at: datetime
     job_id: str | None = None
 
+    @staticmethod
+    def path(folder: RunFolder) -> Path:
+        """Return the path of a run's submission."""
+        return folder.path / "job.json"
 
-def submission_path(folder: RunFolder) -> Path:
-    """Return the path of a run's submission."""
-    return folder.path / "job.json"
+    def write(self, folder: RunFolder) -> None:
+        """Write a run's submission."""
+        write_text(self.path(folder), self.model_dump_json(indent=1) + "\n")
 
 
 def claim_path(folder: RunFolder) -> Path:
@@ -62,25 +66,14 @@ def claim_path(folder: RunFolder) -> Path:
 
 
 def read_submission(folder: RunFolder) -> Submission | None:
-    """Return a run's submission, None if it was never submitted.
-
-    Raises
-    ------
-    BadInput
-        The file is damaged.
-    """
-    path = submission_path(folder)
+    """Return a run's submission, None without one; raise ``BadInput`` if it is damaged."""
+    path = Submission.path(folder)
     try:
         return Submission.model_validate_json(read_text(path))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError, UnicodeDecodeError):
         raise BadInput(f"{path}: cannot be read as a run's job; remove it") from None
-
-
-def write_submission(folder: RunFolder, submission: Submission) -> None:
-    """Write a run's submission."""
-    write_text(submission_path(folder), submission.model_dump_json(indent=1) + "\n")
 
 
 def existing_tag(store: Path) -> str | None:
@@ -142,13 +135,7 @@ fi
 
 
 def workers_per_node(spec: RunSpec) -> int:
-    """Return the number of workers of each node.
-
-    Raises
-    ------
-    BadInput
-        The workers cannot be distributed evenly.
-    """
+    """Return the number of workers of each node; raise ``BadInput`` if it is not the same."""
     gpus, nodes = spec.setting.gpus, spec.nodes
     if gpus % nodes:
         raise BadInput(
@@ -161,24 +148,13 @@ def workers_per_node(spec: RunSpec) -> int:
 def sbatch_arguments(spec: RunSpec, folder: RunFolder, launch: Launch, name: str) -> list[str]:
     """Return the arguments of ``sbatch`` for a run: options, script, and the script's arguments.
 
-    Parameters
-    ----------
-    spec, folder
-        The run.
-    launch
-        The launch settings of its study.
-    name
-        The name of the job.
-
-    Raises
-    ------
-    BadInput
-        The workers cannot be distributed evenly over the nodes.
+    Raises ``BadInput`` if the workers cannot be distributed evenly over the nodes.
     """
     slurm, workers = launch.slurm, workers_per_node(spec)
     arguments = [f"--job-name={name}", f"--nodes={spec.nodes}", "--ntasks-per-node=1", "--requeue"]
     arguments += [f"--signal=B:USR1@{slurm.warn_s}", "--open-mode=append", f"--chdir={Path.cwd()}"]
-    arguments += [f"--output={_escape(folder.log_path.resolve())}"]
+    log = str(folder.log_path.resolve()).replace("%", "%%")  # not Slurm's replacement symbols
+    arguments.append(f"--output={log}")
     if slurm.gres is not None:
         arguments.append(f"--gres={slurm.gres}:{workers}")
     if slurm.cpus_per_worker is not None:
@@ -194,10 +170,9 @@ def sbatch_arguments(spec: RunSpec, folder: RunFolder, launch: Launch, name: str
             arguments.append(f"--{option}")
         elif value is not False:
             arguments.append(f"--{option}={value}")
-    driver = ["-m", "wattlaw.launch.slurm.driver"]
-    arguments.append(str(folder.path.resolve() / "job.sh"))
-    arguments += isolated_python(*driver, python=slurm.python or sys.executable)
-    return [*arguments, str(folder.path.resolve())]
+    path, python = folder.path.resolve(), slurm.python or sys.executable
+    driver = isolated_python("-m", "wattlaw.launch.slurm.driver", str(path), python=python)
+    return [*arguments, str(path / "job.sh"), *driver]
 
 
 def write_script(folder: RunFolder, launch: Launch) -> None:
@@ -215,15 +190,6 @@ def write_script(folder: RunFolder, launch: Launch) -> None:
 def shell_line(arguments: list[str]) -> str:
     """Return the command with shell quotes, for display."""
     return shlex.join(["sbatch", *arguments])
-
-
-def _escape(path: Path) -> str:
-    """Return a path without Slurm's replacement symbols."""
-    return str(path).replace("%", "%%")
-
-
-#: A run fails after this many interruptions in a row without a checkpoint.
-MOST_IDLE = 3
 
 
 def has_progress(folder: RunFolder, attempt: int) -> bool:
