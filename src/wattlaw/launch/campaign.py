@@ -42,11 +42,6 @@ class Stop:
             if self._store.was_cancelled_since(self._cancelled_before):
                 self.by = CANCELLED
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Say whether ``wattlaw cancel`` ended the campaign, and so its runs."""
-        return self.by == CANCELLED
-
 
 @contextlib.contextmanager
 def stopping(store: Store) -> Iterator[Stop]:
@@ -141,7 +136,7 @@ class Campaign:
             try:
                 self._execute(stop)
             finally:
-                if self._launcher.queue is not None and not stop.is_cancelled:
+                if self._launcher.queue is not None and stop.by != CANCELLED:
                     while self._active:  # the attempts continue without this campaign
                         self._active.pop().lock.release()
                 self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")

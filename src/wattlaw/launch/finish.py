@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import one_line
 from wattlaw.files import read_text, write_text
 from wattlaw.limits.restore import LIMIT_TOLERANCE_W
@@ -208,16 +209,21 @@ def _first_problem(error: Exception) -> str:
     return getattr(error, "strerror", None) or one_line(error)[:200]
 
 
+def device_facts(reports: Iterable[SamplerReport]) -> dict[tuple[str, str], DeviceFacts]:
+    """Return the facts that meters report about devices, by host and device."""
+    return {
+        (report.host, device.id): device.facts for report in reports for device in report.devices
+    }
+
+
 def _energy(
     windows: "pa.Table", samples: "pa.Table", reports: Iterable[SamplerReport], notes: list[str]
 ) -> "pa.Table":
     """Return the energy of windows; missing, with a note, if the samples cannot be used."""
     from wattlaw.telemetry.energy import energy_of_windows
 
-    facts = {(report.host, device.id): device.facts
-             for report in reports for device in report.devices}  # fmt: skip
     try:
-        return energy_of_windows(windows, samples, facts)
+        return energy_of_windows(windows, samples, device_facts(reports))
     except Exception as error:  # the run is done even if its samples are damaged
         notes.append(f"no energy: the samples cannot be used: {one_line(error)}")
         return energy_of_windows(windows, samples.schema.empty_table())
@@ -294,8 +300,7 @@ def _with_gpus(facts: Facts, reports: Iterable[SamplerReport]) -> Facts:
 
 def _facts(live: Path, notes: list[str]) -> Facts:
     """Return the merged facts of all hosts of an attempt; hosts in order of name."""
-    what = "the host's facts (hardware, software, model)"
-    by_host = []
+    what, by_host = "the host's facts (hardware, software, model)", []
     for path in sorted(live.glob("facts.*.json")):
         host = path.name.removeprefix("facts.").removesuffix(".json")
         for facts in _read([path], _FACTS, what, notes):

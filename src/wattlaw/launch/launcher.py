@@ -49,22 +49,10 @@ class Queue(Protocol):
         """
 
     def cancel(self, job_ids: Collection[str]) -> None:
-        """Cancel jobs; ended jobs are ignored.
-
-        Raises
-        ------
-        wattlaw.errors.WattlawError
-            The scheduler does not respond, or does not permit it.
-        """
+        """Cancel jobs; ended jobs are ignored. Raises ``WattlawError`` as ``jobs`` does."""
 
     def was_submitted(self, folder: RunFolder) -> bool:
-        """Say whether a run was ever submitted to the scheduler.
-
-        Raises
-        ------
-        wattlaw.errors.BadInput
-            The file of the submission is damaged.
-        """
+        """Say whether a run was ever submitted; raise ``BadInput`` if its files are damaged."""
 
     def submission_command(self, launch: Launch, run: PlannedRun, store: Store) -> str:
         """Return the command that would submit a run, for display."""

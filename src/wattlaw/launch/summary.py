@@ -4,6 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from wattlaw.launch.finish import device_facts
 from wattlaw.store.record import VERDICTS, RunRecord
 from wattlaw.store.run_folder import RunFolder
 
@@ -76,9 +77,7 @@ def track_result(
 
     samples = pq.read_table(folder.telemetry_path)
     block = pa.table({"host": [host], "start_ns": [start_ns], "duration_s": [duration_s]})
-    facts = {(report.host, device.id): device.facts for report in record.samplers
-             for device in report.devices}  # fmt: skip
-    (row,) = energy_of_windows(block, samples, facts).to_pylist()
+    (row,) = energy_of_windows(block, samples, device_facts(record.samplers)).to_pylist()
     energies_j = {part: row[f"{part}_energy_j"] for part in _ENERGIES}
     known = {part: value for part, value in energies_j.items() if value is not None}
     verdict = row["energy_verdict"]

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,9 +93,8 @@ def simulation_job(
     return apply_calibration(job, calibration, calibrated_key(calibration, workload_key(profile)))
 
 
-@cache
+@cache  # thousands of runs share a workload
 def _profile(workload: str) -> WorkloadProfile:
-    """Return the profile of a workload in JSON; cached, because thousands of runs share it."""
     return catalogue.profile(WorkloadSpec.model_validate_json(workload))
 
 
@@ -117,17 +116,8 @@ def workload_spec(name: str, options: Mapping[str, Any]) -> WorkloadSpec:
 def workload_key(profile: WorkloadProfile, labels: Mapping[str, object] | None = None) -> str:
     """Return the key of the factor that runs of a workload share in a calibration.
 
-    Parameters
-    ----------
-    profile
-        The profile of the workload, with the options of its size.
-    labels
-        Other differences between runs, such as the data set of an imported table.
-
-    Returns
-    -------
-    str
-        ``workload (option=value, ...) [label=value, ...]``.
+    It is ``workload (option=value, ...) [label=value, ...]``, with the options of the profile.
+    Labels are other differences between runs, such as the data set of an imported table.
     """
     key = profile.workload + (f" ({_join(profile.options)})" if profile.options else "")
     return f"{key}{_LABELS}{_join(labels)}]" if labels else key
@@ -164,18 +154,13 @@ class Machine:
     gpus_per_node: int
     simulation: Simulation
     calibration: "Calibration | None"
-    #: The name of the hardware and all that changes its numbers; part of a run's identity.
-    label: str
 
     @classmethod
     def from_launch(cls, launch: Launch) -> "Machine":
         """Return the machine of a study.
 
-        Raises
-        ------
-        BadInput
-            The hardware is missing or cannot be read, or its nodes have fewer GPUs than the study
-            needs.
+        Raises ``BadInput`` if the hardware is missing or cannot be read, or if its nodes have fewer
+        GPUs than the study needs.
         """
         simulation = launch.simulation
         if simulation.hardware is None:
@@ -194,23 +179,32 @@ class Machine:
                 f"{available}, the GPUs of a node of {cluster.name}"
             )
         calibration = _calibration(simulation, cluster)
-        return cls(
-            cluster,
-            launch.gpus_per_node or available,
-            simulation,
-            calibration,
-            _label(cluster, simulation, calibration),
-        )
+        return cls(cluster, launch.gpus_per_node or available, simulation, calibration)
+
+    @cached_property
+    def label(self) -> str:
+        """Return the hardware's name with all that changes its numbers; part of a run's identity.
+
+        For a user's file the label has a digest of its contents, which may change.
+        """
+        simulation, name = self.simulation, str(self.simulation.hardware)
+        if name not in (*library.cluster_names(), *library.gpu_names()):
+            digest = hashlib.sha256(self.cluster.model_dump_json().encode()).hexdigest()[:8]
+            name = f"{Path(name).stem[:80]} {digest}"
+        details = ["simulated", self.calibration_label]
+        if simulation.seed:
+            details.append(f"seed {simulation.seed}")
+        if simulation.critical_batch is not None:
+            epochs = f"{simulation.epochs_to_target:g} epochs"
+            details.append(f"critical batch {simulation.critical_batch:g}, {epochs}")
+        return f"{name} ({', '.join(details)})"
 
     def job(
         self, spec: RunSpec, power_limit_w: float | None, clock_limit_mhz: float | None
     ) -> SimulatedJob:
         """Return the simulator's job of a run, with the enforced limits.
 
-        Raises
-        ------
-        WattlawError
-            The workload has no profile.
+        Raises ``WattlawError`` if the workload has no profile.
         """
         enforced = {"power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz}
         setting = spec.setting.model_copy(update=enforced)
@@ -247,7 +241,7 @@ class Machine:
     @property
     def calibration_label(self) -> str:
         """Return whether the simulator is calibrated, and with which calibration."""
-        return _calibration_label(self.calibration)
+        return f"calibrated {self.calibration.digest}" if self.calibration else "uncalibrated"
 
 
 def _calibration(simulation: Simulation, cluster: Cluster) -> "Calibration | None":
@@ -259,24 +253,3 @@ def _calibration(simulation: Simulation, cluster: Cluster) -> "Calibration | Non
         return read_calibration(Path(simulation.calibration), cluster.gpu)
     except BadInput as error:
         raise BadInput(f"launch.simulation.calibration (or --calibration): {error}") from None
-
-
-def _calibration_label(calibration: "Calibration | None") -> str:
-    return "uncalibrated" if calibration is None else f"calibrated {calibration.digest}"
-
-
-def _label(cluster: Cluster, simulation: Simulation, calibration: "Calibration | None") -> str:
-    """Return the hardware's name with all settings that change its numbers.
-
-    For a user's file the label has a digest of its contents, which may change.
-    """
-    name, details = str(simulation.hardware), ["simulated", _calibration_label(calibration)]
-    if name not in (*library.cluster_names(), *library.gpu_names()):
-        digest = hashlib.sha256(cluster.model_dump_json().encode()).hexdigest()[:8]
-        name = f"{Path(name).stem[:80]} {digest}"
-    if simulation.seed:
-        details.append(f"seed {simulation.seed}")
-    if simulation.critical_batch is not None:
-        epochs = f"{simulation.epochs_to_target:g} epochs"
-        details.append(f"critical batch {simulation.critical_batch:g}, {epochs}")
-    return f"{name} ({', '.join(details)})"

@@ -47,7 +47,7 @@ _MOMENTS = 512
 _P95 = 1.6448536269514722
 
 
-# Columns are built from buffers: pa.array would import pandas.
+# Columns are built from buffers: pa.array and pa.scalar would import pandas.
 def numbers(values: npt.NDArray[Any], valid: Flags | None = None) -> pa.Array:
     """Return a column of int64 or float64, null where it is not ``valid``."""
     kind = np.int64 if np.issubdtype(values.dtype, np.integer) else np.float64
@@ -72,14 +72,19 @@ def texts(values: Sequence[str], indices: npt.NDArray[Any], valid: Flags | None 
     return pa.DictionaryArray.from_arrays(numbers(indices, valid), dictionary).dictionary_decode()
 
 
-def text(value: str, count: int) -> pa.Array:
-    """Return a column of text with the same value in all rows."""
-    return texts([value], np.zeros(count, dtype=np.int64))
-
-
-def table(columns: Mapping[str, pa.Array], count: int, schema: pa.Schema) -> pa.Table:
-    """Return a table of a schema; missing columns are null."""
-    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in schema]
+def table(columns: Mapping[str, Any], count: int, schema: pa.Schema) -> pa.Table:
+    """Return a table of a schema from arrays and constants; missing columns are null."""
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name)
+        if values is None:
+            values = pa.nulls(count, field.type)
+        elif isinstance(values, str):
+            values = texts([values], np.zeros(count, dtype=np.int64))
+        elif not isinstance(values, pa.Array):
+            values = np.broadcast_to(values, count)
+            values = flags(values) if values.dtype == bool else numbers(values)
+        arrays.append(values)
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -225,7 +230,7 @@ def epochs_table(
 
     def in_training(values: Floats | float | None) -> pa.Array:
         if values is None:
-            return numbers(np.zeros(count), np.zeros(count, dtype=bool))
+            return pa.nulls(count, pa.float64())
         return numbers(np.broadcast_to(np.asarray(values), count), training)
 
     mean_s = prediction.split.step_s * stretch
@@ -234,33 +239,33 @@ def epochs_table(
     cycle, job = cycle_of(prediction), prediction.job
     limit_w = job.power_limit_w or job.cluster.gpu.max_w
     columns = {
-        "run_id": text(run_id, count),
-        "host": text(host, count),
-        "epoch": numbers(windows.epoch),
+        "run_id": run_id,
+        "host": host,
+        "epoch": windows.epoch,
         "phase": texts(("evaluate", "train"), training.astype(np.int64)),
-        "warmup": flags(windows.epoch < measure.warmup_epochs),
-        "start_ns": numbers(nanoseconds(windows.start_s)),
-        "duration_s": numbers(windows.duration_s),
-        "interrupted": flags(np.zeros(count, dtype=bool)),
-        "from_step": numbers(np.zeros(count, dtype=np.int64)),
-        "samples": numbers(by_phase("samples")),
+        "warmup": windows.epoch < measure.warmup_epochs,
+        "start_ns": nanoseconds(windows.start_s),
+        "duration_s": windows.duration_s,
+        "interrupted": False,
+        "from_step": 0,
+        "samples": by_phase("samples"),
         "steps": numbers(np.full(count, train.steps), training),
         "step_time_mean_s": in_training(mean_s),
         "step_time_p50_s": in_training(median_s),
         "step_time_p95_s": in_training(median_s * np.exp(_P95 * log_sigma)),
         "step_time_cv": in_training(prediction.step_cv),
-        "gpu_energy_j": numbers(by_phase("gpu_energy_j") * stretch * windows.power),
-        "cpu_energy_j": numbers(by_phase("cpu_energy_j") * stretch),
-        "dram_energy_j": numbers(by_phase("dram_energy_j") * stretch),
-        "energy_source": text("simulated", count),
-        "energy_verdict": text("ok", count),
-        "gpu_power_mean_w": numbers(by_phase("gpu_power_w") * windows.power),
-        "sm_util_mean": numbers(by_phase("sm_util")),
+        "gpu_energy_j": by_phase("gpu_energy_j") * stretch * windows.power,
+        "cpu_energy_j": by_phase("cpu_energy_j") * stretch,
+        "dram_energy_j": by_phase("dram_energy_j") * stretch,
+        "energy_source": "simulated",
+        "energy_verdict": "ok",
+        "gpu_power_mean_w": by_phase("gpu_power_w") * windows.power,
+        "sm_util_mean": by_phase("sm_util"),
         "sm_util_cv": in_training(cycle.util_cv(cycle.sm_util)),
-        "mem_util_mean": numbers(by_phase("mem_util")),
+        "mem_util_mean": by_phase("mem_util"),
         "mem_util_cv": in_training(cycle.util_cv(cycle.mem_util)),
         "sm_clock_mean_mhz": in_training(prediction.clock_mhz),
-        "power_limit_mean_w": numbers(np.full(count, limit_w)),
+        "power_limit_mean_w": float(limit_w),
         "power_throttle_share": in_training(prediction.power_throttle_share),
     }
     return table(columns | _progress(windows, simulation), count, EPOCHS)
@@ -351,16 +356,16 @@ def telemetry_table(
     sm_util = by_phase(cycle.sm_util, UTIL_AVERAGE_S, 0.0, evaluation.sm_util)
     mem_util = by_phase(cycle.mem_util, UTIL_AVERAGE_S, 0.0, evaluation.mem_util)
     columns = {
-        "run_id": text(run_id, count),
-        "host": text(host, count),
+        "run_id": run_id,
+        "host": host,
         "device": texts(devices, np.repeat(np.arange(len(devices)), sampling.kept)),
-        "kind": text("gpu", count),
-        "t_ns": numbers(nanoseconds(t_s)),
-        "power_w": numbers(np.minimum(power_w * windows.power[window], limit_w)),
-        "power_source": text("simulated", count),
-        "power_limit_w": numbers(np.full(count, limit_w)),
-        "sm_util": numbers(sm_util),
-        "mem_util": numbers(mem_util),
+        "kind": "gpu",
+        "t_ns": nanoseconds(t_s),
+        "power_w": np.minimum(power_w * windows.power[window], limit_w),
+        "power_source": "simulated",
+        "power_limit_w": float(limit_w),
+        "sm_util": sm_util,
+        "mem_util": mem_util,
         "sm_clock_mhz": numbers(np.full(count, prediction.clock_mhz), training),
     }
     return table(columns, count, TELEMETRY)

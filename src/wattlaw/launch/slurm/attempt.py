@@ -5,6 +5,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from wattlaw.errors import NotAvailable, WattlawError, one_line
 from wattlaw.files import read_end
@@ -12,6 +13,7 @@ from wattlaw.launch.launcher import Ended, ResourcesBusy
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
 from wattlaw.launch.slurm.submission import (
+    ENDED,
     INTERRUPTED,
     REASONS,
     has_progress,
@@ -26,17 +28,10 @@ _LONGEST_INTERVAL_S = 600.0
 
 
 class QueuePoller:
-    """The last known state of the jobs of one store.
+    """The last known state of the jobs of one store, which have its tag in their names.
 
     It runs at most one Slurm command per ``poll_s``: for the queue, or for the accounts of jobs
     that have disappeared from it. While Slurm does not respond, the intervals grow.
-
-    Parameters
-    ----------
-    tag
-        The store's tag in the names of its jobs.
-    poll_s
-        Seconds between two commands.
     """
 
     def __init__(self, tag: str, poll_s: float) -> None:
@@ -143,48 +138,29 @@ _STATE_REASONS = {
 }
 _CANCELLED = "cancelled by 'wattlaw cancel'"
 _LAST_LINES, _LONGEST = 50, 200
-_ENDED_STATUSES = ("done", "failed", "skipped")
 
 
+@dataclass
 class SlurmAttempt:
     """A run whose job is queued, running, or has ended.
 
     The job writes the run's record. This class writes it only for a job that could not: one that
     was cancelled or lost.
-
-    Parameters
-    ----------
-    record, folder
-        The run.
-    job_id
-        The job's id; None if only its name is known.
-    poller
-        Polls Slurm for all jobs of the store.
-    settle_s
-        Seconds after which a file that is written on one node is visible on another.
-    submit
-        Submits the run again.
-    is_cancelled
-        Returns whether the store was cancelled since this campaign began.
     """
 
-    def __init__(
-        self,
-        record: RunRecord,
-        folder: RunFolder,
-        job_id: str | None,
-        poller: QueuePoller,
-        settle_s: float,
-        submit: Callable[[RunRecord, RunFolder], str],
-        is_cancelled: Callable[[], bool],
-    ) -> None:
-        self._run_id, self._folder, self._poller = record.run_id, folder, poller
-        self._job_id, self._settle_s, self._submit = job_id, settle_s, submit
-        self._is_cancelled = is_cancelled
-        self._seen = poller.number
-        self._over_since_s: float | None = None
-        self._resubmission: RunRecord | None = None  # waits for resources
-        self._ended: Ended | None = None
+    _record: RunRecord
+    _folder: RunFolder
+    _job_id: str | None  # None if only the job's name is known
+    _poller: QueuePoller
+    _settle_s: float  # until a file that is written on one node is visible on another
+    _submit: Callable[[RunRecord, RunFolder], str]  # submits the run again
+    _is_cancelled: Callable[[], bool]  # whether the store was cancelled since the campaign began
+    _over_since_s: float | None = None
+    _resubmission: RunRecord | None = None  # waits for resources
+    _ended: Ended | None = None
+
+    def __post_init__(self) -> None:
+        self._seen = self._poller.number
 
     def poll(self) -> Ended | None:
         """Return how the run ended, as of the last poll of the queue; polls it if that is due."""
@@ -203,11 +179,11 @@ class SlurmAttempt:
         record = self._folder.read()
         if self._ended is not None or record is None:
             return
-        if record.status not in _ENDED_STATUSES:
+        if record.status not in ENDED:
             if self._job_id is not None and self._resubmission is None:
                 self._cancel(self._job_id)
             record = self._folder.read() or record  # the run may have ended meanwhile
-        if record.status not in _ENDED_STATUSES:
+        if record.status not in ENDED:
             record = self._failed(record, _CANCELLED, interrupted=True)
         self._ended = Ended(record.reason, record=record)
 
@@ -224,7 +200,7 @@ class SlurmAttempt:
 
     def _advance(self) -> RunRecord | None:
         """Return the run's record if it has ended; submit a lost run again."""
-        job = self._poller.job(self._run_id)
+        job = self._poller.job(self._record.run_id)
         if job is not None and not job.is_over:
             self._job_id, self._over_since_s, self._resubmission = job.id, None, None
             return None
@@ -233,24 +209,18 @@ class SlurmAttempt:
         if job is not None and self._job_id not in (None, job.id):
             job = None  # a job of an earlier attempt
         record = self._folder.read()
-        if record is None or record.status in _ENDED_STATUSES:
+        if record is None or record.status in ENDED:
             return record
         if job is None and self._job_id is not None and self._job_id not in self._poller.explained:
             self._poller.explain(self._job_id)
             return None
-        if not self._has_settled():
-            return None
+        self._over_since_s = self._over_since_s or time.monotonic()
+        if time.monotonic() - self._over_since_s < self._settle_s:
+            return None  # files that the job wrote at its end may not be visible yet
         if job is None and self._job_id in self._poller.accounts:
             account = self._poller.accounts[self._job_id]
-            code, number = account.exit_code, account.signal
-            job = Job(account.id, account.state, "", exit_code=code, signal=number)
+            job = Job(account.id, account.state, "", "", account.exit_code, account.signal)
         return self._handle_unrecorded_end(record, job)
-
-    def _has_settled(self) -> bool:
-        """Say whether files that the job wrote at its end would be visible by now."""
-        now_s = time.monotonic()
-        self._over_since_s = self._over_since_s or now_s
-        return now_s - self._over_since_s >= self._settle_s
 
     def _handle_unrecorded_end(self, record: RunRecord, job: Job | None) -> RunRecord | None:
         """Record the end of a job that has ended without recording it, or submit it again."""

@@ -26,6 +26,7 @@ from wattlaw.launch.node_setup import log_head
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.node import begun_path
 from wattlaw.launch.slurm.submission import (
+    ENDED,
     INTERRUPTED,
     NO_FOLDER,
     Submission,
@@ -71,7 +72,7 @@ def main() -> int:
             message = f"{folder.path}: does not exist on {socket.gethostname()}"
             print(f"wattlaw: {message}", file=sys.stderr)
             return NO_FOLDER
-        if record.status in ("done", "failed", "skipped") or not _claim(folder, job_id):
+        if record.status in ENDED or not _claim(folder, job_id):
             print("wattlaw: another job has this run, or it has ended", file=sys.stderr)
             return 0
         return _Driver(folder, submitted, signals).drive(record)

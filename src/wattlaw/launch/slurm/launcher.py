@@ -19,6 +19,7 @@ from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.attempt import QueuePoller, SlurmAttempt
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
 from wattlaw.launch.slurm.submission import (
+    ENDED,
     Submission,
     claim_path,
     existing_tag,
@@ -193,7 +194,7 @@ class SlurmLauncher:
 
     def reattach(self, record: RunRecord, folder: RunFolder) -> SlurmAttempt | None:
         """Return the attempt of a run that was submitted and has not ended."""
-        if record.status in ("done", "failed", "skipped"):
+        if record.status in ENDED:
             Submission.path(folder).unlink(missing_ok=True)  # of an ended job
             return None
         submission = read_submission(folder)
@@ -219,8 +220,7 @@ class SlurmLauncher:
         settle_s = self._launch.slurm.settle_s
         return SlurmAttempt(
             *(record, folder, job_id, self._poller, settle_s),
-            submit=self._submit_again,
-            is_cancelled=self._is_cancelled,
+            *(self._submit_again, self._is_cancelled),
         )
 
     def _is_cancelled(self) -> bool:
@@ -275,13 +275,17 @@ def record_energies(store: Store) -> int:
     for job_id, account in energy_accounts(accounts).items():
         if job_id in missing:
             record, site = missing[job_id]
+            start_at, end_at = (
+                None if time_s is None else datetime.fromtimestamp(time_s, UTC)
+                for time_s in (account.start_s, account.end_s)
+            )
             site = site.model_copy(
                 update={
                     "energy_j": account.energy_j,
                     "energy_source": _SOURCE,
                     "energy_scope": _SCOPE,
-                    "energy_start_at": _datetime(account.start_s),
-                    "energy_end_at": _datetime(account.end_s),
+                    "energy_start_at": start_at,
+                    "energy_end_at": end_at,
                 }
             )
             store.folder(record.run_id).write(record.model_copy(update={"site": site}))
@@ -303,7 +307,3 @@ def energy_accounts(accounts: Iterable[Account]) -> dict[str, Account]:
         job_id: max(rows, key=lambda row: (row.id == job_id, row.energy_j or 0.0))
         for job_id, rows in by_job.items()
     }
-
-
-def _datetime(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

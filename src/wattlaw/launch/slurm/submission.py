@@ -35,6 +35,8 @@ REASONS = {
     "login node and compute nodes share",
     DISK_FULL: "the disk is full, or a quota is exceeded; free some space and start the run again",
 }
+#: Statuses of runs that have ended.
+ENDED = ("done", "failed", "skipped")
 #: A run fails after this many interruptions in a row without a checkpoint.
 MOST_IDLE = 3
 _PREFIX, _DIGITS, _TAG = "wattlaw", 8, "slurm-tag"
