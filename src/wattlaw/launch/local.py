@@ -111,10 +111,10 @@ class LocalLauncher(AttachedLauncher):
     launch
         The launch settings of the study.
     gpus
-        The GPUs that torch can use, or all visible ones where torch is not installed, by UUID.
+        The UUIDs of the GPUs that torch can use; all visible ones if torch is not installed.
     boards
-        The visible NVIDIA boards, by UUID. If torch cannot use them, a run is metered and limited
-        on all of them.
+        The UUIDs of the visible NVIDIA boards. If torch cannot use them, a run is metered and
+        limited on all of them.
     """
 
     is_durable = True
@@ -137,7 +137,7 @@ class LocalLauncher(AttachedLauncher):
         boards = visible_gpu_ids()
         if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
             return cls(launch, boards, boards)
-        return cls(launch, _gpus() if boards or _has_driver() else [], boards)
+        return cls(launch, _gpus() if boards or any(map(os.path.exists, _NVIDIA)) else [], boards)
 
     @cached_property
     def capacity(self) -> int:
@@ -296,10 +296,6 @@ class LocalAttempt:
             finally:
                 self._ended = Ended("stopped")
                 self._allocation.release()
-
-
-def _has_driver() -> bool:
-    return any(Path(node).exists() for node in _NVIDIA)
 
 
 def _gpus() -> list[str]:

@@ -53,25 +53,20 @@ def plan_study(
         allowed = ", ".join(registry.names(GROUP))
         where = "--launch" if launch_kind else f"{path}: launch.kind"
         raise BadInput(f"{where}: unknown launcher {study.launch.kind!r}; allowed: {allowed}")
-    study = _with_simulation(study, simulation or {})
+    launch = study.launch
+    if simulation and launch.kind != "simulated":
+        option = next(iter(simulation)).replace("_", "-")
+        raise BadInput(f"run: --{option} requires the launcher simulated, not {launch.kind}")
+    if simulation:
+        changed = launch.simulation.model_copy(update=simulation)
+        launch = launch.model_copy(update={"simulation": changed})
     launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
     try:
-        launch = launcher.resolve(study.launch)
-        study = catalogue.checked(study.model_copy(update={"launch": launch}))
+        resolved = launcher.resolve(launch)
+        study = catalogue.checked(study.model_copy(update={"launch": resolved}))
         return Planned(study, expand(study))
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
-
-
-def _with_simulation(study: Study, changes: Mapping[str, object]) -> Study:
-    launch = study.launch
-    if not changes:
-        return study
-    if launch.kind != "simulated":
-        option = next(iter(changes)).replace("_", "-")
-        raise BadInput(f"run: --{option} requires the launcher simulated, not {launch.kind}")
-    simulation = launch.simulation.model_copy(update=changes)
-    return study.model_copy(update={"launch": launch.model_copy(update={"simulation": simulation})})
 
 
 def statuses(
@@ -125,18 +120,10 @@ def gpu_hours(
 ) -> GpuHours:
     """Estimate the GPU-hours of runs.
 
-    A run takes as long as the mean of its repeats in the store. Without repeats the operations of
-    training are divided by a rate: gpus x time = samples x FLOPs per sample / rate. This is a lower
-    bound at that rate, because it excludes start, evaluation, input and communication.
-
-    Parameters
-    ----------
-    runs
-        The planned runs.
-    done
-        The records of the store.
-    flops_per_gpu_s
-        The assumed operations of a GPU per second.
+    A run takes as long as the mean of its repeats in the store (``done``). Without repeats the
+    operations of training are divided by a rate: gpus x time = samples x FLOPs per sample / rate.
+    This is a lower bound at that rate, because it excludes start, evaluation, input and
+    communication.
     """
     times: dict[str, list[float]] = defaultdict(list)
     for record in done:

@@ -33,16 +33,7 @@ _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers")
 class Recording:
     """One run with a sampler, from ``begin`` to ``end``.
 
-    Every recording of the same setting is a new repeat.
-
-    Parameters
-    ----------
-    store
-        Where the run is stored.
-    spec
-        The run; its repeat becomes the first one that the store does not have.
-    target
-        What the sampler meters.
+    Every recording of the same setting is a new repeat: the first that the store does not have.
     """
 
     def __init__(self, store: Store, spec: RunSpec, target: Target) -> None:

@@ -45,14 +45,9 @@ class Check:
 
 
 def run_checks(watch_s: float = 15.0, pairs: int = 40) -> list[Check]:
-    """Run every check; takes about 40 s.
+    """Run every check in about 40 s.
 
-    Parameters
-    ----------
-    watch_s
-        For how long the sampler is watched alone.
-    pairs
-        How many pairs of blocks of training are timed.
+    The sampler is watched alone for ``watch_s``, then ``pairs`` of blocks of training are timed.
     """
     with tempfile.TemporaryDirectory(prefix="wattlaw-selftest-") as name:
         idle, loaded = Path(name) / "idle", Path(name) / "loaded"

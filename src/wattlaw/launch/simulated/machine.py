@@ -36,20 +36,9 @@ def simulation_job(
 ) -> SimulatedJob:
     """Return the simulator's job of a run, with the limits of its setting.
 
-    Parameters
-    ----------
-    spec
-        The run. Without a local batch, one sample per GPU is assumed.
-    cluster
-        The cluster.
-    calibration
-        Replaces the default parameters and the workload's factor.
-    gpus_per_node
-        Fewer than a node has; None for all of them.
-    profile
-        Replaces the stored profile.
-    samples
-        The samples of the full data set; replaces the number by the workload's options.
+    Without a local batch, one sample per GPU is assumed. A calibration replaces the default
+    parameters and the workload's factor, ``profile`` the stored profile, and ``samples`` the size
+    of the full data set.
 
     Raises
     ------
