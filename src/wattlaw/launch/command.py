@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattlaw.devices.meter import Target
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.isolation import user_environment
@@ -85,7 +84,7 @@ def measure(
         ),
         launch_kind=KIND,
     )
-    recording = Recording(Store(store), spec, Target(os.getpid(), 1 / sample_hz, assume_cpu_w))
+    recording = Recording(Store(store), spec)
     lease = None
     if not limits.are_none:
         lease = lease_boards(limits, boards, prior_clocks_are_default=prior_clocks_are_default)

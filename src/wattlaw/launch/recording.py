@@ -36,8 +36,9 @@ class Recording:
     Every recording of the same setting is a new repeat: the first that the store does not have.
     """
 
-    def __init__(self, store: Store, spec: RunSpec, target: Target) -> None:
-        self._store, self._spec, self._target = store, spec, target
+    def __init__(self, store: Store, spec: RunSpec) -> None:
+        self._store, self._spec, measure = store, spec, spec.measure
+        self._target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
         self.host = socket.gethostname()
         self.warmup_epochs = 0  # the program marks its own warm-up
         self._sampler: SamplerProcess | None = None

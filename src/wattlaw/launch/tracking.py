@@ -14,7 +14,6 @@ from typing import Any, Self, TypeVar
 
 from pydantic import JsonValue
 
-from wattlaw.devices.meter import Target
 from wattlaw.launch.recording import NestedRecording, Recording
 from wattlaw.launch.summary import TrackResult, summary_line, track_result
 from wattlaw.store.record import RunRecord
@@ -308,8 +307,7 @@ def track(
     except ValueError as error:
         lines = str(error).splitlines()
         raise ValueError(f"wattlaw.track: {' '.join(lines[1:3]) or error}") from None
-    target = Target(os.getpid(), 1 / sample_hz, assume_cpu_w)
-    return Track(name, Recording(Store(Path(store)), spec, target), quiet=quiet)
+    return Track(name, Recording(Store(Path(store)), spec), quiet=quiet)
 
 
 #: Environment variables of launchers for the local rank, and for the number of all ranks.

@@ -89,7 +89,7 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
         flops_per_sample=profile.flops_per_sample,
         loader_workers=spec.train.loader_workers,
         metric=PROGRESS if machine.simulation.critical_batch is not None else None,
-        software=_software() | {"simulator": machine.calibration_label},
+        software=_software(("wattlaw", "numpy")) | {"simulator": machine.calibration_label},
     )
     return record.model_copy(
         update={
@@ -146,9 +146,7 @@ def _notes(machine: Machine, spec: RunSpec, sampling: Sampling) -> Iterator[str]
         )
 
 
-@cache
-def _software() -> dict[str, str]:
-    return this_machine.software(("wattlaw", "numpy"))
+_software = cache(this_machine.software)
 
 
 def _sampler(
