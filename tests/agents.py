@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from wattlaw.launch.rendezvous import Rendezvous
+from wattlaw.launch.node_setup import Rendezvous
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from wattlaw.launch.campaign import Campaign, Outcome
 from wattlaw.launch.launcher import AttachedLauncher, Ended
-from wattlaw.launch.slots import SlotLease, Slots
+from wattlaw.launch.local import SlotLease, Slots
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from wattlaw.errors import BadInput
-from wattlaw.launch.attempts import merged_windows, missing_windows
-from wattlaw.launch.finish import failure_reason, finish
+from wattlaw.launch.finish import failure_reason, finish, merged_windows, missing_windows
 from wattlaw.store.record import ClockReport, Interruption, RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS

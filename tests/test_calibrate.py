@@ -20,7 +20,7 @@ from wattlaw.launch.simulated.calibration_data import (
     WorkloadSource,
     calibration_data,
 )
-from wattlaw.launch.simulated.simulation_inputs import calibrated_key, matching_keys, workload_key
+from wattlaw.launch.simulated.machine import calibrated_key, matching_keys, workload_key
 from wattlaw.simulator.calibration import (
     Calibration,
     MeasuredSetting,

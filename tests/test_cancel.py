@@ -15,7 +15,7 @@ from conftest import (
     wattlaw,
 )
 from ranks import spec_of
-from wattlaw.launch.stop import CANCELLED
+from wattlaw.launch.campaign import CANCELLED
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 

@@ -7,7 +7,7 @@ import pytest
 
 from conftest import study_of
 from wattlaw.cli.main import main
-from wattlaw.launch.gpu_hours import GpuHours, gpu_hours
+from wattlaw.launch.planning import GpuHours, gpu_hours
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study, WorkloadSpec

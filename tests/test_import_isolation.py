@@ -14,7 +14,7 @@ from fake_nvml import FakeGpus
 from hostile import BEFORE_US, Hostile
 from wattlaw.launch.planning import git_commit
 from wattlaw.launch.selftest import run_checks
-from wattlaw.launch.slurm.sbatch import write_script
+from wattlaw.launch.slurm.submission import write_script
 from wattlaw.limits.state_folder import VARIABLE
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from conftest import study_of, wait_for
 from wattlaw.errors import NotAvailable
-from wattlaw.launch.local import LocalLauncher
-from wattlaw.launch.slots import Slots
+from wattlaw.launch.local import LocalLauncher, Slots
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Study
 from wattlaw.study.plan import expand
@@ -18,9 +17,9 @@ from wattlaw.study.plan import expand
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from wattlaw.launch.slots import Slots
+from wattlaw.launch.local import Slots
 lease = Slots(Path(sys.argv[1])).acquire(["gpu-0", "gpu-1"], 1)
-print(lease.names, flush=True)
+print(list(lease), flush=True)
 time.sleep(600)
 """
 
@@ -34,14 +33,14 @@ def test_a_slot_has_one_owner_and_is_released_when_it_is_killed(tmp_path):
     )
     assert owner.stdout.readline().strip() == "['gpu-0']"
     lease = slots.acquire(["gpu-0", "gpu-1"], 1)
-    assert lease.names == ["gpu-1"]
+    assert list(lease) == ["gpu-1"]
     assert slots.acquire(["gpu-0", "gpu-1"], 1) is None
     owner.kill()
     owner.communicate()
     wait_for(lambda: slots.acquire(["gpu-0"], 1), "the slot of the killed process")
     lease.release()
     lease.release()
-    assert slots.acquire(["gpu-0", "gpu-1"], 2).names == ["gpu-0", "gpu-1"]
+    assert list(slots.acquire(["gpu-0", "gpu-1"], 2)) == ["gpu-0", "gpu-1"]
 
 
 @given(st.lists(st.integers(1, 4), max_size=6))
@@ -49,11 +48,11 @@ def test_at_most_four_of_four_slots_have_owners(tmp_path_factory, counts):
     slots = Slots(tmp_path_factory.mktemp("slots"))
     names = ["MIG-GPU-1/2/0", "b", "c", "d"]
     leases = [lease for count in counts if (lease := slots.acquire(names, count))]
-    taken = [name for lease in leases for name in lease.names]
+    taken = [name for lease in leases for name in lease]
     assert len(taken) == len(set(taken)) <= 4
     for lease in leases:
         lease.release()
-    assert len(slots.acquire(names, 4).names) == 4
+    assert len(slots.acquire(names, 4)) == 4
 
 
 def test_two_launchers_of_one_machine_share_its_slots(tmp_path, monkeypatch):
@@ -63,12 +62,12 @@ def test_two_launchers_of_one_machine_share_its_slots(tmp_path, monkeypatch):
     )
     first, second = (LocalLauncher(Launch(gpus_per_node=2), TWO, TWO) for _ in "ab")
     lease = first.allocate(run.spec)
-    assert lease.workers.names == ["GPU-a"]
+    assert list(lease.workers) == ["GPU-a"]
     assert second.allocate(run.spec) is None
     third = LocalLauncher(Launch(gpus_per_node=2, max_parallel=2), TWO, TWO)
-    assert third.allocate(run.spec).workers.names == ["GPU-b"]
+    assert list(third.allocate(run.spec).workers) == ["GPU-b"]
     lease.release()
-    assert second.allocate(run.spec).workers.names == ["GPU-a"]
+    assert list(second.allocate(run.spec).workers) == ["GPU-a"]
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):

@@ -15,9 +15,14 @@ from test_slurm_words import command, launch_of, queue_line, record_of
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import SlurmLauncher
-from wattlaw.launch.slurm.codes import INTERRUPTED, NO_FOLDER
-from wattlaw.launch.slurm.interruption import MOST_IDLE
-from wattlaw.launch.slurm.submission import job_name, read_submission, store_tag
+from wattlaw.launch.slurm.submission import (
+    INTERRUPTED,
+    MOST_IDLE,
+    NO_FOLDER,
+    job_name,
+    read_submission,
+    store_tag,
+)
 from wattlaw.store.record import Interruption, Site, now
 from wattlaw.store.run_folder import RunLock, locked
 from wattlaw.store.store import Store

@@ -16,13 +16,21 @@ from conftest import wattlaw
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import SlurmLauncher, commands
-from wattlaw.launch.slurm.codes import SETUP_FAILED
+from wattlaw.launch.slurm.attempt import queue_message
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
-from wattlaw.launch.slurm.energy import energy_accounts, record_energies
-from wattlaw.launch.slurm.interruption import MOST_IDLE, interrupted
-from wattlaw.launch.slurm.poller import queue_message
-from wattlaw.launch.slurm.sbatch import sbatch_arguments, shell_line, write_script
-from wattlaw.launch.slurm.submission import existing_tag, job_name, run_id_of, store_tag
+from wattlaw.launch.slurm.launcher import energy_accounts, record_energies
+from wattlaw.launch.slurm.submission import (
+    MOST_IDLE,
+    SETUP_FAILED,
+    existing_tag,
+    interrupted,
+    job_name,
+    run_id_of,
+    sbatch_arguments,
+    shell_line,
+    store_tag,
+    write_script,
+)
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store

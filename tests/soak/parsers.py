@@ -64,8 +64,8 @@ def windows(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 def slurm_texts(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Read what Slurm's commands print."""
     from wattlaw.launch.slurm import commands
-    from wattlaw.launch.slurm.energy import energy_accounts
-    from wattlaw.launch.slurm.poller import queue_message
+    from wattlaw.launch.slurm.attempt import queue_message
+    from wattlaw.launch.slurm.launcher import energy_accounts
     from wattlaw.launch.slurm.submission import run_id_of
 
     text = options["text"]
@@ -85,7 +85,7 @@ def slurm_commands(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     """Ask Slurm's commands, which are scripts that print something else."""
     from wattlaw.errors import WattlawError
     from wattlaw.launch.slurm import commands
-    from wattlaw.launch.slurm.energy import record_energies
+    from wattlaw.launch.slurm.launcher import record_energies
     from wattlaw.store.store import Store
 
     for name in ("squeue", "sacct", "sbatch", "scontrol", "srun", "scancel"):

@@ -12,10 +12,9 @@ from wattlaw.api.display import as_html
 from wattlaw.api.progress import LineProgress
 from wattlaw.errors import BadInput
 from wattlaw.launch import planning
-from wattlaw.launch.campaign import Campaign, Observer
-from wattlaw.launch.gpu_hours import GpuHours, gpu_hours
+from wattlaw.launch.campaign import CANCELLED, Campaign, Observer
 from wattlaw.launch.launcher import GROUP, Launcher
-from wattlaw.launch.stop import CANCELLED
+from wattlaw.launch.planning import GpuHours, gpu_hours
 from wattlaw.store.store import Store
 from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun

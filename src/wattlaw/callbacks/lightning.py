@@ -43,21 +43,17 @@ class WattlawCallback(Callback):  # type: ignore[misc]
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Begin the window of a validation, which interrupts that of the training."""
-        if self._track is not None:
-            name = "sanity check" if trainer.sanity_checking else EVALUATE
-            self._track.enter(
-                name, epoch=None if trainer.sanity_checking else trainer.current_epoch
-            )
+        if self._track is not None and trainer.sanity_checking:
+            self._track.enter("sanity check")
+        elif self._track is not None:
+            self._track.enter(EVALUATE, epoch=trainer.current_epoch)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """End the window of a validation."""
+        """End the window that was entered last."""
         if self._track is not None:
             self._track.leave()
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """End the window of an epoch's training."""
-        if self._track is not None:
-            self._track.leave()
+    on_train_epoch_end = on_validation_end
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """End the run."""

@@ -4,21 +4,66 @@ It is one loop in one thread. Several campaigns may work on one store: each run 
 kernel releases the locks of a campaign that dies.
 """
 
+import contextlib
+import signal
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
+from types import FrameType
 from typing import Protocol
 
-from wattlaw.errors import BadInput, NotAvailable, NotPermitted, WattlawError, one_line
+from wattlaw.errors import BadInput, NotAvailable, NotPermitted, one_line
 from wattlaw.launch.finish import finish
 from wattlaw.launch.launcher import Allocation, Attempt, Ended, Launcher, ResourcesBusy
-from wattlaw.launch.stop import Stop, stopping
 from wattlaw.store.record import RunRecord, Status, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
+
+CANCELLED = "wattlaw cancel"
+_STOP_POLL_S = 0.5
+
+
+class Stop:
+    """Whether the campaign has to end; ``by`` names the signal or the command."""
+
+    def __init__(self, store: Store) -> None:
+        self.by: str | None = None
+        self._store, self._cancelled_before = store, store.cancelled_at()
+        self._polled_s = time.monotonic()
+
+    def poll(self) -> None:
+        """Check, at most every 0.5 s, whether the store was cancelled since the campaign began."""
+        if self.by is None and time.monotonic() - self._polled_s > _STOP_POLL_S:
+            self._polled_s = time.monotonic()
+            if self._store.was_cancelled_since(self._cancelled_before):
+                self.by = CANCELLED
+
+
+@contextlib.contextmanager
+def stopping(store: Store) -> Iterator[Stop]:
+    """Record the signals that terminate a program in a ``Stop``, instead of terminating.
+
+    A SIGHUP that is ignored, as under nohup, stays ignored.
+    """
+    stop = Stop(store)
+
+    def record(number: int, _: FrameType | None) -> None:
+        stop.by = signal.Signals(number).name
+
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    before = {number: signal.signal(number, record) for number in signals}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 _POLL_S = 0.05
 #: Shorter than the pause after a run's end, so that two campaigns on one machine take turns.
@@ -63,26 +108,21 @@ class _ActiveRun:
     attempt: Attempt
 
 
+@dataclass
 class Campaign:
     """Executes one plan on one store with one launcher."""
 
-    def __init__(
-        self,
-        study: Study,
-        plan: Sequence[PlannedRun],
-        store: Store,
-        launcher: Launcher,
-        observer: Observer,
-        git_commit: str | None = None,
-    ) -> None:
-        self._study, self._plan, self._store = study, plan, store
-        self._launcher, self._observer = launcher, observer
-        self._git_commit = git_commit
-        self._ended: dict[str, Status] = {}
-        self._active: list[_ActiveRun] = []
-        #: When each run had finished before this campaign began.
-        self._finished_before: dict[str, datetime | None] = {}
-        self._last_message: str | None = None
+    _study: Study
+    _plan: Sequence[PlannedRun]
+    _store: Store
+    _launcher: Launcher
+    _observer: Observer
+    _git_commit: str | None = None
+    _ended: dict[str, Status] = field(default_factory=dict)
+    _active: list[_ActiveRun] = field(default_factory=list)
+    #: When each run had finished before this campaign began.
+    _finished_before: dict[str, datetime | None] = field(default_factory=dict)
+    _last_message: str | None = None
 
     def run(self) -> Outcome:
         """Execute the plan to its end, or until SIGINT, SIGTERM, SIGHUP or ``wattlaw cancel``.
@@ -96,13 +136,13 @@ class Campaign:
             try:
                 self._execute(stop)
             finally:
-                if self._launcher.queue is not None and not stop.is_cancelled:
-                    self._detach_all()
+                if self._launcher.queue is not None and stop.by != CANCELLED:
+                    while self._active:  # the attempts continue without this campaign
+                        self._active.pop().lock.release()
                 self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")
-        count = list(self._ended.values()).count
-        done, failed, skipped = count("done"), count("failed"), count("skipped")
-        left = len(self._plan) - done - failed - skipped
-        return Outcome(done, failed, skipped, left, stop.by)
+        count = Counter(self._ended.values())
+        left = len(self._plan) - len(self._ended)
+        return Outcome(count["done"], count["failed"], count["skipped"], left, stop.by)
 
     def _write_plan(self) -> None:
         """Record every new run as planned, and report the runs that are already done."""
@@ -113,21 +153,17 @@ class Campaign:
                 if record is None:
                     with RunLock(folder) as lock:
                         if lock.acquire() and folder.read() is None:
-                            folder.write(self._new(planned, attempts=0), durable=False)
+                            folder.write(self._new(planned), durable=False)
                     continue
             except (BadInput, NotPermitted) as error:
-                self._report_end(self._damaged(planned, error), is_new=True)
+                self._report_end(_failed(self._new(planned), str(error)), is_new=True)
                 continue
             self._finished_before[planned.run_id] = record.finished_at
             if record.status == "done":
                 folder.remove_stale_live_files()
                 self._report_end(record, is_new=False)
 
-    def _damaged(self, run: PlannedRun, error: WattlawError) -> RunRecord:
-        """Return a failed record for a run whose folder cannot be used; the folder is unchanged."""
-        return _failed(self._new(run, attempts=0), str(error))
-
-    def _new(self, planned: PlannedRun, attempts: int) -> RunRecord:
+    def _new(self, planned: PlannedRun, attempts: int = 0) -> RunRecord:
         return RunRecord(
             run_id=planned.run_id,
             study=self._study.name,
@@ -143,21 +179,21 @@ class Campaign:
         while (pending or self._active) and stop.by is None:
             pending = self._reattach_detached(pending)
             pending, is_busy = self._start_pending(pending, stop)
-            self._report_message()
+            message = self._launcher.status_message()
+            if message and message != self._last_message:
+                self._observer.note(message)
+            self._last_message = message
             if pending and not self._active:
                 self._observer.waiting(len(pending))
                 time.sleep(_BUSY_POLL_S if is_busy else _OTHERS_POLL_S)
             elif self._active:
-                self._collect_ended()
+                for run in list(self._active):
+                    ended = _poll(run.attempt)
+                    if ended is not None:
+                        self._active.remove(run)
+                        self._finalize_run(run, ended)
                 time.sleep(_POLL_S)
             stop.poll()
-
-    def _report_message(self) -> None:
-        """Report the launcher's status message if it has changed."""
-        message = self._launcher.status_message()
-        if message and message != self._last_message:
-            self._observer.note(message)
-        self._last_message = message
 
     def _reattach_detached(self, pending: list[PlannedRun]) -> list[PlannedRun]:
         """Watch the runs that are active without a campaign; return the others."""
@@ -206,7 +242,7 @@ class Campaign:
             if old is not None and not is_over:
                 attempt = self._launcher.reattach(old, folder)
         except (BadInput, NotPermitted) as error:
-            old, is_over, is_damaged = self._damaged(run, error), True, True
+            old, is_over, is_damaged = _failed(self._new(run), str(error)), True, True
         if old is not None and is_over:
             _release(allocation, lock)
             self._report_end(old, is_new=is_damaged)
@@ -219,7 +255,7 @@ class Campaign:
             return self._start(run, old, folder, lock, allocation)
         if unsupported is not None:
             record = self._new(run, old.attempts if old else 0)
-            self._end(_skipped(record, unsupported), folder, lock)
+            self._end(_failed(record, unsupported, "skipped"), folder, lock)
             return True
         lock.release()
         return False
@@ -257,7 +293,7 @@ class Campaign:
             return False
         except NotAvailable as error:
             allocation.release()
-            self._end(_skipped(record, str(error)), folder, lock)
+            self._end(_failed(record, str(error), "skipped"), folder, lock)
         except Exception as error:  # one run must not end the campaign
             allocation.release()
             self._end(_failed(record, f"could not be started: {one_line(error)}"), folder, lock)
@@ -268,19 +304,6 @@ class Campaign:
     def _watch(self, run: _ActiveRun) -> None:
         self._active.append(run)
         self._observer.started(run.record)
-
-    def _collect_ended(self) -> None:
-        """Finalize every active run whose attempt has ended."""
-        for run in list(self._active):
-            ended = _poll(run.attempt)
-            if ended is not None:
-                self._active.remove(run)
-                self._finalize_run(run, ended)
-
-    def _detach_all(self) -> None:
-        """Release the locks of attempts that continue without this campaign."""
-        while self._active:
-            self._active.pop().lock.release()
 
     def _stop_all(self, reason: str) -> None:
         """Stop every attempt; an attempt that has just ended keeps its own outcome."""
@@ -355,9 +378,5 @@ def _history(old: RunRecord | None) -> tuple[str, ...]:
     return (*old.notes, f"attempt {old.attempts}: {old.reason or 'interrupted'}")
 
 
-def _failed(record: RunRecord, reason: str) -> RunRecord:
-    return record.model_copy(update={"status": "failed", "reason": reason})
-
-
-def _skipped(record: RunRecord, reason: str) -> RunRecord:
-    return record.model_copy(update={"status": "skipped", "reason": reason})
+def _failed(record: RunRecord, reason: str, status: Status = "failed") -> RunRecord:
+    return record.model_copy(update={"status": status, "reason": reason})

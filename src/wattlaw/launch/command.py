@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattlaw.devices.meter import Target
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.isolation import user_environment
 from wattlaw.launch.finish import write_limits
-from wattlaw.launch.limits import restore_stale_limits, unsupported_limits_reason
+from wattlaw.launch.node_setup import lease_boards, restore_stale_limits
 from wattlaw.launch.recording import Recording
-from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
+from wattlaw.limits.guard import LimitLease
 from wattlaw.limits.requests import Limits
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -28,12 +27,8 @@ WORKLOAD, KIND, PHASE = "command", "measure", "command"
 #: Exit codes of a shell: for a command that was ended by a signal, and one that cannot be executed.
 _SIGNALLED, _CANNOT_RUN = 128, 126
 _FORWARDED = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+    *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
 )
 
 
@@ -72,11 +67,6 @@ def measure(
         raise BadInput(f"measure: no such command: {command[0]!a}")
     restore_stale_limits()
     boards = visible_gpu_ids()
-    refused = unsupported_limits_reason(
-        limits, boards, prior_clocks_are_default=prior_clocks_are_default
-    )
-    if refused is not None:
-        raise NotAvailable(refused)
     spec = RunSpec(
         workload=WorkloadSpec(name=WORKLOAD, options={"command": [_text(w) for w in command]}),
         setting=Setting(
@@ -94,10 +84,10 @@ def measure(
         ),
         launch_kind=KIND,
     )
-    recording = Recording(Store(store), spec, Target(os.getpid(), 1 / sample_hz, assume_cpu_w))
-    lease = None if limits.are_none else acquire(boards)
-    if lease is None and not limits.are_none:
-        raise NotAvailable(lock_conflict(boards))
+    recording = Recording(Store(store), spec)
+    lease = None
+    if not limits.are_none:
+        lease = lease_boards(limits, boards, prior_clocks_are_default=prior_clocks_are_default)
     try:
         applied = lease.apply(limits) if lease is not None else ()
         recording.begin()

@@ -2,17 +2,16 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import one_line
 from wattlaw.files import read_text, write_text
-from wattlaw.launch.attempts import merged_windows, missing_windows
 from wattlaw.limits.restore import LIMIT_TOLERANCE_W
 from wattlaw.store.record import ClockReport, Facts, LimitReport, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
@@ -22,9 +21,85 @@ from wattlaw.training import failures
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: A position in a run: epoch, whether it is in the epoch's evaluation, step. Tuples sort in order.
+Position = tuple[int, bool, int]
+
+
+def merged_windows(
+    record: RunRecord, folder: RunFolder, damage: list[str] | None = None
+) -> tuple["pa.Table", list[int]]:
+    """Return a run's windows and the numbers of the attempts that they come from, in order.
+
+    An attempt that starts from a checkpoint contributes the windows after the checkpoint. The
+    windows before it come from earlier attempts. For a command only the last attempt counts.
+    Files that cannot be read are ignored, and ``damage`` gets a sentence for each.
+    """
+    import pyarrow as pa
+
+    tables, attempts = [folder.windows(record.attempts, damage)], [record.attempts]
+    if record.attempts == 1 or record.spec.workload.command is not None:
+        return tables[0], attempts
+    begin = min(_positions(tables[0]), default=None)
+    for attempt in range(record.attempts - 1, 0, -1):
+        older = folder.windows(attempt, damage)
+        positions = _positions(older)
+        kept = [begin is None or position < begin for position in positions]
+        if any(kept):
+            tables.insert(0, older.filter(pa.array(kept)))
+            attempts.insert(0, attempt)
+            begin = min(positions if begin is None else [*positions, begin])
+    return pa.concat_tables(tables), attempts
+
+
+def _positions(windows: "pa.Table") -> list[Position]:
+    rows = windows.select(["epoch", "phase", "from_step"]).to_pylist()
+    return [(row["epoch"], row["phase"] == "evaluate", row["from_step"] or 0) for row in rows]
+
+
+def missing_windows(record: RunRecord, windows: "pa.Table") -> str | None:
+    """Return how many windows of a run are missing, as a message; None if it has all.
+
+    The training of an epoch is complete if its parts cover all steps without a gap, on every host.
+    Every epoch has as many steps as the longest one.
+    """
+    measure, nodes = record.spec.measure, record.spec.nodes
+    if record.spec.workload.command is not None:
+        return None if len(windows) else "there is no window"
+    columns = ["host", "epoch", "phase", "from_step", "steps"]
+    rows: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in windows.select(columns).to_pylist():
+        rows.setdefault((row["epoch"], row["phase"]), []).append(row)
+    phases = ("train", "evaluate") if measure.evaluate else ("train",)
+    steps = {
+        (epoch, phase): _covered_steps(rows.get((epoch, phase), []), nodes)
+        for epoch in range(measure.epochs)
+        for phase in phases
+    }
+    most = max((count or 0 for (_, phase), count in steps.items() if phase == "train"), default=0)
+    missing = sum(
+        count is None or (phase == "train" and count < most) for (_, phase), count in steps.items()
+    )
+    if not missing:
+        return None
+    message = f"{missing} of {len(steps)} windows are missing"
+    return f"{message} on some of {nodes} hosts" if nodes > 1 else message
+
+
+def _covered_steps(rows: Iterable[Mapping[str, Any]], nodes: int) -> int | None:
+    """Return how many steps the parts of a window cover; None if a part is missing on a host."""
+    parts: dict[tuple[int, int], set[str]] = {}
+    for row in rows:
+        part = (row["from_step"] or 0, row["steps"] or 0)
+        parts.setdefault(part, set()).add(row["host"])
+    reached = 0
+    for (begin, count), hosts in sorted(parts.items()):
+        if begin != reached or len(hosts) != nodes:
+            return None
+        reached = begin + count
+    return reached if parts else None
+
+
 T = TypeVar("T")
-#: Facts that meters report about devices, by host and device.
-Devices = dict[tuple[str, str], DeviceFacts]
 _SAMPLER, _FACTS = TypeAdapter(SamplerReport), TypeAdapter(Facts)
 #: A board locks the nearest clock that it supports; supported clocks are 15 MHz apart.
 _CLOCK_STEP_MHZ = 30.0
@@ -67,23 +142,20 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     columns = [windows[name] for name in windows.schema.names]
     reports = tuple(chain(*(_sampler_reports(folder, number, notes) for number in attempts)))
     live = folder.live(record.attempts)
-    limits = tuple(chain(*_read(live.glob("limits.*.json"), _LIMITS, "its limits", notes)))
+    limits = tuple(chain(*_read(sorted(live.glob("limits.*.json")), _LIMITS, "its limits", notes)))
     notes += [limit.note for limit in limits if limit.note]
-    clock_files = (folder.live(number).glob("clocks.*.json") for number in attempts)
-    reports_of_attempts = (
-        chain(*_read(files, _CLOCKS, "its clock's offset", notes)) for files in clock_files
-    )
-    clocks = tuple(chain(*reports_of_attempts))
+    clock_files = (sorted(folder.live(number).glob("clocks.*.json")) for number in attempts)
+    clocks = tuple(chain(*_read(chain(*clock_files), _CLOCKS, "its clock's offset", notes)))
     facts = _with_gpus(_facts(live, notes), reports)
     try:
         notes += list(_not_enforced(limits, windows, samples))
     except Exception as error:  # as in _energy
         notes.append(f"cannot check whether the devices kept their limits: {one_line(error)}")
-    energy = _energy(windows, samples, _facts_of_devices(reports), notes)
+    energy = _energy(windows, samples, reports, notes)
     columns += [energy[name] for name in energy.schema.names]
     folder.write_tables(
-        pa.table([_ids(record, windows), *columns], schema=EPOCHS),
-        pa.table([_ids(record, samples), *samples.columns], schema=TELEMETRY),
+        pa.table([pa.repeat(record.run_id, len(windows)), *columns], schema=EPOCHS),
+        pa.table([pa.repeat(record.run_id, len(samples)), *samples.columns], schema=TELEMETRY),
     )
     return record.model_copy(
         update={
@@ -119,7 +191,7 @@ def _stop(record: RunRecord, folder: RunFolder) -> str | None:
 
 def _read(paths: Iterable[Path], kind: TypeAdapter[T], what: str, notes: list[str]) -> Iterator[T]:
     """Yield the contents of files of an attempt; add a note for each damaged file."""
-    for path in sorted(paths):
+    for path in paths:
         try:
             yield kind.validate_json(read_text(path))
         except (OSError, ValueError) as error:
@@ -137,23 +209,24 @@ def _first_problem(error: Exception) -> str:
     return getattr(error, "strerror", None) or one_line(error)[:200]
 
 
+def device_facts(reports: Iterable[SamplerReport]) -> dict[tuple[str, str], DeviceFacts]:
+    """Return the facts that meters report about devices, by host and device."""
+    return {
+        (report.host, device.id): device.facts for report in reports for device in report.devices
+    }
+
+
 def _energy(
-    windows: "pa.Table", samples: "pa.Table", facts: Devices, notes: list[str]
+    windows: "pa.Table", samples: "pa.Table", reports: Iterable[SamplerReport], notes: list[str]
 ) -> "pa.Table":
     """Return the energy of windows; missing, with a note, if the samples cannot be used."""
     from wattlaw.telemetry.energy import energy_of_windows
 
     try:
-        return energy_of_windows(windows, samples, facts)
+        return energy_of_windows(windows, samples, device_facts(reports))
     except Exception as error:  # the run is done even if its samples are damaged
         notes.append(f"no energy: the samples cannot be used: {one_line(error)}")
         return energy_of_windows(windows, samples.schema.empty_table())
-
-
-def _ids(record: RunRecord, table: "pa.Table") -> "pa.Array":
-    import pyarrow as pa
-
-    return pa.array([record.run_id] * len(table), pa.string())
 
 
 def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[SamplerReport]:
@@ -174,13 +247,6 @@ def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[
                 notes.append(f"{wrong}, not the host of its file name; it is ignored")
     notes += [f"{r.host}: {problem}" for r in reports for problem in r.problems]
     return reports
-
-
-def _facts_of_devices(reports: Iterable[SamplerReport]) -> Devices:
-    """Return the facts of each device, by host and device."""
-    return {
-        (report.host, device.id): device.facts for report in reports for device in report.devices
-    }
 
 
 def write_limits(live: Path, host: str, applied: Iterable[LimitReport]) -> None:
@@ -234,8 +300,7 @@ def _with_gpus(facts: Facts, reports: Iterable[SamplerReport]) -> Facts:
 
 def _facts(live: Path, notes: list[str]) -> Facts:
     """Return the merged facts of all hosts of an attempt; hosts in order of name."""
-    what = "the host's facts (hardware, software, model)"
-    by_host = []
+    what, by_host = "the host's facts (hardware, software, model)", []
     for path in sorted(live.glob("facts.*.json")):
         host = path.name.removeprefix("facts.").removesuffix(".json")
         for facts in _read([path], _FACTS, what, notes):

@@ -1,15 +1,19 @@
 """The launcher ``local``: runs are child processes of this process."""
 
+import fcntl
 import importlib.util
 import os
+import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 from wattlaw import processes
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
@@ -18,11 +22,16 @@ from wattlaw.files import naming, open_regular
 from wattlaw.isolation import isolated_environment, isolated_python
 from wattlaw.launch.finish import failure_reason, write_limits
 from wattlaw.launch.launcher import AttachedLauncher, Ended
-from wattlaw.launch.limits import requested_limits, restore_stale_limits, unsupported_limits_reason
-from wattlaw.launch.rendezvous import Rendezvous
-from wattlaw.launch.slots import SlotLease, Slots
+from wattlaw.launch.node_setup import (
+    Rendezvous,
+    log_head,
+    requested_limits,
+    restore_stale_limits,
+    unsupported_limits_reason,
+    worker_environment,
+)
 from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
-from wattlaw.store.record import RunRecord, now
+from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
@@ -34,6 +43,59 @@ for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0
     print("GPU", torch.cuda.get_device_properties(index).uuid)
 """
 _PROBE_TIMEOUT_S = 120
+
+
+class SlotLease(dict[str, BinaryIO]):
+    """Locked slots with their files, by name, until they are released or this process ends."""
+
+    def release(self) -> None:
+        """Unlock the slots; repeated calls do nothing."""
+        while self:
+            self.popitem()[1].close()
+
+
+class Slots:
+    """Named slots under one folder; a run that has a slot uses its GPU, or its cores, exclusively.
+
+    A slot is a file that is locked (flock) while a run occupies it. All campaigns of a user on a
+    machine share the files, so that measurements do not disturb each other. The kernel releases
+    the slots of a process that dies.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @classmethod
+    def of_this_user(cls) -> Self:
+        """Return the slots of this user on this machine.
+
+        Raises ``NotAvailable`` if the folder for them belongs to another user.
+        """
+        folder = Path(tempfile.gettempdir()) / f"wattlaw-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            raise NotAvailable(
+                f"{folder}: belongs to another user; set TMPDIR to a folder of yours"
+            )
+        return cls(folder)
+
+    def acquire(self, names: Sequence[str], count: int) -> SlotLease | None:
+        """Lock ``count`` of the named slots, in their order, or none of them."""
+        lease = SlotLease()
+        for name in names:
+            if len(lease) == count:
+                break
+            file = (self._folder / re.sub(r"[^\w.-]", "_", name)).open("ab")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                continue
+            lease[name] = file
+        if len(lease) == count:
+            return lease
+        lease.release()
+        return None
 
 
 class LocalLauncher(AttachedLauncher):
@@ -49,10 +111,10 @@ class LocalLauncher(AttachedLauncher):
     launch
         The launch settings of the study.
     gpus
-        The GPUs that torch can use, or all visible ones where torch is not installed, by UUID.
+        The UUIDs of the GPUs that torch can use; all visible ones if torch is not installed.
     boards
-        The visible NVIDIA boards, by UUID. If torch cannot use them, a run is metered and limited
-        on all of them.
+        The UUIDs of the visible NVIDIA boards. If torch cannot use them, a run is metered and
+        limited on all of them.
     """
 
     is_durable = True
@@ -75,7 +137,7 @@ class LocalLauncher(AttachedLauncher):
         boards = visible_gpu_ids()
         if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
             return cls(launch, boards, boards)
-        return cls(launch, _gpus() if boards or _has_driver() else [], boards)
+        return cls(launch, _gpus() if boards or any(map(os.path.exists, _NVIDIA)) else [], boards)
 
     @cached_property
     def capacity(self) -> int:
@@ -87,8 +149,7 @@ class LocalLauncher(AttachedLauncher):
     @cached_property
     def threads(self) -> int:
         """Return the processor threads of each worker."""
-        share = processes.cores() // self.capacity
-        return self._launch.threads_per_worker or max(1, share)
+        return self._launch.threads_per_worker or max(1, processes.cores() // self.capacity)
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why this machine can never execute a run, or None."""
@@ -114,7 +175,7 @@ class LocalLauncher(AttachedLauncher):
             return None
         allocation = LocalAllocation(run, workers)
         if not requested_limits(spec.setting).are_none:
-            boards = workers.names if self._gpus else self._boards
+            boards = list(workers) if self._gpus else self._boards
             try:
                 allocation.lease = acquire(boards)
             except NotAvailable as error:
@@ -139,35 +200,25 @@ class LocalLauncher(AttachedLauncher):
     ) -> "LocalAttempt":
         """Start a run's node agent in its own session, and so in its own process group.
 
-        Raises
-        ------
-        NotAvailable
-            The run's limits cannot be set.
+        Raises ``NotAvailable`` if the run's limits cannot be set.
         """
-        workers = record.spec.setting.gpus
         if allocation.error is not None:
             raise allocation.error
         if allocation.lease is not None:
             applied = allocation.lease.apply(requested_limits(record.spec.setting))
             write_limits(folder.live(record.attempts), socket.gethostname(), applied)
         rendezvous = allocation.rendezvous = Rendezvous(folder.live(record.attempts).resolve())
-        environment = {
-            **isolated_environment(),
-            "OMP_NUM_THREADS": str(self.threads),
-            "MKL_NUM_THREADS": str(self.threads),
-            "PYTHONUNBUFFERED": "1",
-            **rendezvous.environment,
-        }
+        environment = isolated_environment() | rendezvous.environment
+        environment |= worker_environment(self.threads)
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
         if self._gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(allocation.workers.names)
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(allocation.workers)
         line = isolated_python("-m", "wattlaw.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]
-        line += ["--workers", str(workers), "--parent-pid", str(os.getpid())]
+        line += ["--workers", str(record.spec.setting.gpus), "--parent-pid", str(os.getpid())]
         line += rendezvous.arguments
         with naming(folder.log_path), open_regular(folder.log_path, append=True) as log:
-            head = f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n"
-            log.write(head.encode())
+            log.write(log_head(record).encode())
             log.flush()
             process = subprocess.Popen(
                 line,
@@ -209,22 +260,17 @@ class LocalAllocation:
             self.run.release()
 
 
+@dataclass
 class LocalAttempt:
     """The process tree under one node agent."""
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        record: RunRecord,
-        folder: RunFolder,
-        allocation: LocalAllocation,
-        timeout_s: float | None,
-    ) -> None:
-        self._process, self._record, self._folder = process, record, folder
-        self._allocation = allocation
-        self._timeout_s = timeout_s
-        self._begun_s = time.monotonic()
-        self._ended: Ended | None = None
+    _process: subprocess.Popen[bytes]
+    _record: RunRecord
+    _folder: RunFolder
+    _allocation: LocalAllocation
+    _timeout_s: float | None
+    _begun_s: float = field(default_factory=time.monotonic)
+    _ended: Ended | None = None
 
     def poll(self) -> Ended | None:
         """Return how the attempt ended; stop an attempt that exceeds its time limit."""
@@ -250,10 +296,6 @@ class LocalAttempt:
             finally:
                 self._ended = Ended("stopped")
                 self._allocation.release()
-
-
-def _has_driver() -> bool:
-    return any(Path(node).exists() for node in _NVIDIA)
 
 
 def _gpus() -> list[str]:

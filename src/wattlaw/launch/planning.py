@@ -1,8 +1,8 @@
-"""Plans of study files, and how much of a plan a store already has."""
+"""Plans of study files, how much of a plan a store already has, and the GPU-hours of the rest."""
 
 import subprocess
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,11 @@ from wattlaw.errors import BadInput
 from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
-from wattlaw.study.model import Study
+from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import PlannedRun, expand
 from wattlaw.study.reader import read_study
 from wattlaw.workloads import catalogue
+from wattlaw.workloads.workload import Work
 
 
 @dataclass(frozen=True)
@@ -52,25 +53,20 @@ def plan_study(
         allowed = ", ".join(registry.names(GROUP))
         where = "--launch" if launch_kind else f"{path}: launch.kind"
         raise BadInput(f"{where}: unknown launcher {study.launch.kind!r}; allowed: {allowed}")
-    study = _with_simulation(study, simulation or {})
+    launch = study.launch
+    if simulation and launch.kind != "simulated":
+        option = next(iter(simulation)).replace("_", "-")
+        raise BadInput(f"run: --{option} requires the launcher simulated, not {launch.kind}")
+    if simulation:
+        changed = launch.simulation.model_copy(update=simulation)
+        launch = launch.model_copy(update={"simulation": changed})
     launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
     try:
-        launch = launcher.resolve(study.launch)
-        study = catalogue.checked(study.model_copy(update={"launch": launch}))
+        resolved = launcher.resolve(launch)
+        study = catalogue.checked(study.model_copy(update={"launch": resolved}))
         return Planned(study, expand(study))
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
-
-
-def _with_simulation(study: Study, changes: Mapping[str, object]) -> Study:
-    launch = study.launch
-    if not changes:
-        return study
-    if launch.kind != "simulated":
-        option = next(iter(changes)).replace("_", "-")
-        raise BadInput(f"run: --{option} requires the launcher simulated, not {launch.kind}")
-    simulation = launch.simulation.model_copy(update=changes)
-    return study.model_copy(update={"launch": launch.model_copy(update={"simulation": simulation})})
 
 
 def statuses(
@@ -103,3 +99,59 @@ def git_commit(directory: Path) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return described.stdout.strip() or None
+
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class GpuHours:
+    """An estimate by source: measured repeats and counted operations, with the runs of each."""
+
+    measured: float
+    measured_runs: int
+    counted: float
+    counted_runs: int
+    unknown_runs: int
+
+
+def gpu_hours(
+    runs: Sequence[PlannedRun], done: Iterable[RunRecord], flops_per_gpu_s: float
+) -> GpuHours:
+    """Estimate the GPU-hours of runs.
+
+    A run takes as long as the mean of its repeats in the store (``done``). Without repeats the
+    operations of training are divided by a rate: gpus x time = samples x FLOPs per sample / rate.
+    This is a lower bound at that rate, because it excludes start, evaluation, input and
+    communication.
+    """
+    times: dict[str, list[float]] = defaultdict(list)
+    for record in done:
+        is_timed = record.status == "done" and record.attempts <= 1  # else only the last attempt is
+        is_timed = is_timed and record.spec.launch_kind != "simulated"  # on the simulator's clock
+        if is_timed and record.started_at and record.finished_at:
+            duration = record.finished_at - record.started_at
+            times[_setting(record.spec)].append(duration.total_seconds())
+    works: dict[int, Work | None] = {}  # cached: a plan has thousands of runs
+    measured = counted = 0.0
+    measured_runs = counted_runs = unknown = 0
+    for run in runs:
+        spec = run.spec
+        repeats_s = times.get(_setting(spec)) if times else None
+        if id(spec.workload) not in works:
+            works[id(spec.workload)] = catalogue.work(spec.workload)
+        work = works[id(spec.workload)]
+        if repeats_s:
+            measured += spec.setting.gpus * sum(repeats_s) / len(repeats_s) / _HOUR_S
+            measured_runs += 1
+        elif work is not None:
+            samples = work.samples * spec.setting.dataset_fraction * spec.measure.epochs
+            counted += samples * work.flops_per_sample / flops_per_gpu_s / _HOUR_S
+            counted_runs += 1
+        else:
+            unknown += 1
+    return GpuHours(measured, measured_runs, counted, counted_runs, unknown)
+
+
+def _setting(spec: RunSpec) -> str:
+    return spec.model_copy(update={"repeat": 0}).model_dump_json()

@@ -33,44 +33,24 @@ _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers")
 class Recording:
     """One run with a sampler, from ``begin`` to ``end``.
 
-    Every recording of the same setting is a new repeat.
-
-    Parameters
-    ----------
-    store
-        Where the run is stored.
-    spec
-        The run; its repeat becomes the first one that the store does not have.
-    target
-        What the sampler meters.
+    Every recording of the same setting is a new repeat: the first that the store does not have.
     """
 
-    def __init__(self, store: Store, spec: RunSpec, target: Target) -> None:
-        self._store, self._spec, self._target = store, spec, target
+    def __init__(self, store: Store, spec: RunSpec) -> None:
+        self._store, self._spec, measure = store, spec, spec.measure
+        self._target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
         self.host = socket.gethostname()
         self.warmup_epochs = 0  # the program marks its own warm-up
         self._sampler: SamplerProcess | None = None
 
     def begin(self) -> None:
-        """Create the run and start the sampler; return when its meters are open.
-
-        Raises
-        ------
-        wattlaw.errors.WattlawError
-            The store cannot be written.
-        """
+        """Create the run and start the sampler; return when its meters are open."""
         self._store.create()
         self.folder, self._lock, spec = self._next_repeat()
-        self.record = RunRecord(
-            run_id=self.folder.run_id,
-            study=spec.workload.name,
-            spec=spec,
-            seed=0,
-            order_seed=0,
-            status="running",
-            attempts=1,
-            started_at=now(),
-        )
+        name, run_id = spec.workload.name, self.folder.run_id
+        record = RunRecord(run_id=run_id, study=name, spec=spec, seed=0, order_seed=0)
+        running = {"status": "running", "attempts": 1, "started_at": now()}
+        self.record = record.model_copy(update=running)
         self.folder.write(self.record)
         self.live = self.folder.live(1)
         self.live.mkdir(parents=True)
@@ -122,12 +102,8 @@ class Recording:
         if self._sampler is not None:
             self._sampler.stop()
         self._windows.close()
-        facts = Facts(
-            hosts=(self.host,),
-            hardware=machine.hardware(),
-            device_ids=(),
-            software=machine.software(_PACKAGES),
-        )
+        software, hardware = machine.software(_PACKAGES), machine.hardware()
+        facts = Facts(hosts=(self.host,), hardware=hardware, software=software)
         write_text(self.live / f"facts.{self.host}.json", facts.model_dump_json())
 
 

@@ -1,13 +1,17 @@
-"""The status of the runs of a store, from their records and from the queues of their jobs."""
+"""The status of the runs of a store, by records and queues, and the cancellation of active runs."""
 
+import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from wattlaw import registry
 from wattlaw.errors import WattlawError, one_line
-from wattlaw.launch.launcher import GROUP, Launcher
-from wattlaw.launch.queue import Job, Queue
-from wattlaw.store.record import RunRecord
+from wattlaw.launch.launcher import GROUP, Job, Launcher, Queue
+from wattlaw.store.record import RunRecord, now
+from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
+
+_TIMEOUT_S, _POLL_S = 60.0, 1.0
 
 
 @dataclass(frozen=True)
@@ -81,3 +85,87 @@ def run_statuses(store: Store) -> tuple[list[RunStatus], list[str]]:
             state = "queued" if job.is_queued else "running"
         statuses.append(RunStatus(folder.run_id, state, record, job))
     return statuses, troubles
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """How many jobs and runs were cancelled, and how many are left.
+
+    ``troubles`` are the errors of queues that could not be emptied; their runs are unchanged.
+    """
+
+    jobs: int
+    runs: int
+    left: int
+    troubles: tuple[str, ...]
+
+
+def cancel(store: Store) -> Cancelled:
+    """Cancel every active run of a store, and stop its campaigns.
+
+    Raises
+    ------
+    wattlaw.errors.BadInput
+        The record of a run is damaged; jobs and the other runs are cancelled first.
+    """
+    store.cancel()  # first, so that no campaign submits a cancelled run again
+    end_s = time.monotonic() + _TIMEOUT_S
+    loaded, troubles = load_queues()
+    queues = dict(enumerate(loaded))
+    cancelled_jobs: set[tuple[int, str]] = set()  # by queue
+    while True:
+        left = 0
+        for number, queue in list(queues.items()):
+            try:
+                jobs = {(number, job.id) for job in queue.jobs(store).values()}
+                if new := [job_id for _, job_id in jobs - cancelled_jobs]:
+                    queue.cancel(new)
+            except WattlawError as error:
+                troubles.append(str(error))
+                del queues[number]
+            else:
+                cancelled_jobs |= jobs
+                left += len(jobs)
+        if not left or time.monotonic() > end_s:
+            break
+        time.sleep(_POLL_S)
+    cancelled, (active, damaged) = 0, _active_runs(store, queues.values())
+    while active and time.monotonic() < end_s:
+        cancelled += sum(_record_cancellation(folder) for folder in active)
+        active, damaged = _active_runs(store, queues.values())
+        time.sleep(_POLL_S if active else 0)
+    if damaged:
+        raise damaged[0]
+    return Cancelled(len(cancelled_jobs), cancelled, left + len(active), tuple(troubles))
+
+
+def _active_runs(
+    store: Store, emptied: Collection[Queue]
+) -> tuple[list[RunFolder], list[WattlawError]]:
+    """Return the runs that a campaign or a job has started and not ended, and read errors."""
+    active: list[RunFolder] = []
+    errors: list[WattlawError] = []
+    for folder in store.folders():
+        try:
+            record = folder.read()
+            if record is None or record.status not in ("planned", "running"):
+                continue
+            if RunLock(folder).is_locked() or any(q.was_submitted(folder) for q in emptied):
+                active.append(folder)
+        except WattlawError as error:
+            errors.append(error)
+    return active, errors
+
+
+def _record_cancellation(folder: RunFolder) -> bool:
+    """Record that a run was cancelled, unless an active campaign has its lock and does so."""
+    with RunLock(folder) as lock:
+        if not lock.acquire():
+            return False
+        record = folder.read()
+        if record is None or record.status not in ("planned", "running"):
+            return False
+        reason = "cancelled by 'wattlaw cancel'"
+        changes = {"status": "failed", "reason": reason, "interrupted": True, "finished_at": now()}
+        folder.write(record.model_copy(update=changes))
+        return True

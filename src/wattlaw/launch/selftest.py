@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from wattlaw.devices.meter import Target
@@ -25,6 +26,7 @@ MAX_GAP = 0.05
 MAX_LATE_S = 0.01
 MAX_REFRESH_S = 0.2
 MAX_LEFT_OUT = 0.01
+_REFRESH, _AGREEMENT = "counter's refresh period", "counter against integral of power"
 _SAMPLE_HZ = 10.0
 _BLOCK_S = 0.25
 
@@ -43,14 +45,9 @@ class Check:
 
 
 def run_checks(watch_s: float = 15.0, pairs: int = 40) -> list[Check]:
-    """Run every check; takes about 40 s.
+    """Run every check in about 40 s.
 
-    Parameters
-    ----------
-    watch_s
-        For how long the sampler is watched alone.
-    pairs
-        How many pairs of blocks of training are timed.
+    The sampler is watched alone for ``watch_s``, then ``pairs`` of blocks of training are timed.
     """
     with tempfile.TemporaryDirectory(prefix="wattlaw-selftest-") as name:
         idle, loaded = Path(name) / "idle", Path(name) / "loaded"
@@ -107,7 +104,14 @@ def a_training_loop() -> Callable[[], None]:
 
     Without torch it multiplies matrices with numpy.
     """
-    step = _torch_step() or _numpy_step()
+    try:
+        step = _torch_step()
+    except ImportError:
+        import numpy as np
+
+        matrix = np.random.default_rng(0).standard_normal((128, 128))
+
+        step = partial(np.dot, matrix, matrix)
     step()
     begun_s, steps = time.perf_counter(), 0
     while time.perf_counter() - begun_s < _BLOCK_S:
@@ -121,11 +125,9 @@ def a_training_loop() -> Callable[[], None]:
     return block
 
 
-def _torch_step() -> Callable[[], None] | None:
-    try:
-        import torch
-    except ImportError:
-        return None
+def _torch_step() -> Callable[[], None]:
+    import torch
+
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = torch.nn.Sequential(
         torch.nn.Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(576, 10)
@@ -143,35 +145,18 @@ def _torch_step() -> Callable[[], None] | None:
     return step
 
 
-def _numpy_step() -> Callable[[], None]:
-    import numpy as np
-
-    matrix = np.random.default_rng(0).standard_normal((128, 128))
-
-    def step() -> None:
-        np.dot(matrix, matrix)
-
-    return step
-
-
 def _of_sampler(report: SamplerReport) -> list[Check]:
     gpus = sum(device.kind == "gpu" for device in report.devices)
-    share = report.cpu_s / report.duration_s
+    share, most = report.cpu_s / report.duration_s, MAX_SHARE * max(1, gpus)
     note = f"{gpus} GPUs, {_SAMPLE_HZ:g} Hz; its start took {report.start_cpu_s:.2f} s of a core"
-    checks = [
-        _at_most("sampler's share of a core", None, share, "", MAX_SHARE * max(1, gpus), note)
-    ]
+    checks = [_at_most("sampler's share of a core", None, share, "", most, note)]
     for name, meter in report.meters.items():
         due = meter.reads + meter.missed
         rate = meter.reads / due if due else 0.0
         period = f"every {meter.period_s:g} s"
         checks.append(_at_most("lateness of readings, mean", name, meter.late_s, "s", MAX_LATE_S))
         checks.append(_at_most("readings left out", name, 1 - rate, "", MAX_LEFT_OUT, period))
-    checks += [
-        Check("meter", name, None, "", None, "not available", why)
-        for name, why in report.unavailable.items()
-    ]
-    return checks
+    return checks + [_missing("meter", name, why) for name, why in report.unavailable.items()]
 
 
 def _of_loop(slowdowns: list[float]) -> Check:
@@ -179,8 +164,7 @@ def _of_loop(slowdowns: list[float]) -> Check:
     median = statistics.median(slowdowns)
     note = f"median of {len(slowdowns)} pairs; 95 % interval {low:.2%} to {high:.2%}"
     note += "" if low > 0 else ": not distinguishable from noise"
-    fine = median < MAX_SLOWDOWN or low <= 0
-    verdict = "ok" if fine else "poor"
+    verdict = "ok" if median < MAX_SLOWDOWN or low <= 0 else "poor"
     return Check("slow-down of a training loop", None, median, "", MAX_SLOWDOWN, verdict, note)
 
 
@@ -188,19 +172,14 @@ def _of_gpus(folder: Path, host: str, report: SamplerReport, watch_s: float) -> 
     gpus = [device for device in report.devices if device.kind == "gpu"]
     if not gpus:
         why = report.unavailable.get("nvidia", "no GPU")
-        return [
-            Check(name, None, None, "", None, "not available", why)
-            for name in ("counter's refresh period", "counter against integral of power")
-        ]
+        return [_missing(name, None, why) for name in (_REFRESH, _AGREEMENT)]
     checks = []
     for gpu in gpus:
         refresh_s = gpu.facts.get("counter_refresh_s")
         if isinstance(refresh_s, float):
-            checks.append(
-                _at_most("counter's refresh period", gpu.id, refresh_s, "s", MAX_REFRESH_S)
-            )
+            checks.append(_at_most(_REFRESH, gpu.id, refresh_s, "s", MAX_REFRESH_S))
         else:
-            checks.append(_missing("counter's refresh period", gpu.id, "it has no energy counter"))
+            checks.append(_missing(_REFRESH, gpu.id, "it has no energy counter"))
     return checks + _agreement(folder, host, gpus, watch_s)
 
 
@@ -217,21 +196,19 @@ def _agreement(folder: Path, host: str, gpus: list[DeviceReport], watch_s: float
     window = {"host": host, "start_ns": start_ns, "duration_s": watch_s - 2.0}
     windows = pa.Table.from_pylist([window], schema=WINDOWS)
     checks = []
-    for gpu, device_facts in ((device.id, device.facts) for device in gpus):
-        gpu_samples = samples.filter(pc.field("device") == gpu)
-        (row,) = energy_of_windows(windows, gpu_samples, {(host, gpu): device_facts}).to_pylist()
+    for gpu in gpus:
+        gpu_samples = samples.filter(pc.field("device") == gpu.id)
+        (row,) = energy_of_windows(windows, gpu_samples, {(host, gpu.id): gpu.facts}).to_pylist()
         counter, integral = row["gpu_energy_counter_j"], row["gpu_energy_integral_j"]
-        name = "counter against integral of power"
+        reason = row["energy_reason"]
         if row["energy_verdict"] == "implausible":
-            checks.append(Check(name, gpu, None, "", MAX_GAP, "poor", row["energy_reason"]))
-            continue
-        if not counter or not integral:
-            why = row["energy_reason"] or "one of the two is missing"
-            checks.append(_missing(name, gpu, why))
-            continue
-        gap = abs(counter - integral) / max(counter, integral)
-        note = f"{counter:.1f} J and {integral:.1f} J over {window['duration_s']:g} s"
-        checks.append(_at_most(name, gpu, gap, "", MAX_GAP, note))
+            checks.append(Check(_AGREEMENT, gpu.id, None, "", MAX_GAP, "poor", reason))
+        elif not counter or not integral:
+            checks.append(_missing(_AGREEMENT, gpu.id, reason or "one of the two is missing"))
+        else:
+            gap = abs(counter - integral) / max(counter, integral)
+            note = f"{counter:.1f} J and {integral:.1f} J over {window['duration_s']:g} s"
+            checks.append(_at_most(_AGREEMENT, gpu.id, gap, "", MAX_GAP, note))
     return checks
 
 
@@ -242,5 +219,5 @@ def _at_most(
     return Check(check, device, value, unit, allowed, verdict, note)
 
 
-def _missing(check: str, device: str, why: str) -> Check:
+def _missing(check: str, device: str | None, why: str) -> Check:
     return Check(check, device, None, "", None, "not available", why)

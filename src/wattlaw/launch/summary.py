@@ -4,6 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from wattlaw.launch.finish import device_facts
 from wattlaw.store.record import VERDICTS, RunRecord
 from wattlaw.store.run_folder import RunFolder
 
@@ -76,9 +77,7 @@ def track_result(
 
     samples = pq.read_table(folder.telemetry_path)
     block = pa.table({"host": [host], "start_ns": [start_ns], "duration_s": [duration_s]})
-    facts = {(report.host, device.id): device.facts for report in record.samplers
-             for device in report.devices}  # fmt: skip
-    (row,) = energy_of_windows(block, samples, facts).to_pylist()
+    (row,) = energy_of_windows(block, samples, device_facts(record.samplers)).to_pylist()
     energies_j = {part: row[f"{part}_energy_j"] for part in _ENERGIES}
     known = {part: value for part, value in energies_j.items() if value is not None}
     verdict = row["energy_verdict"]
@@ -133,40 +132,34 @@ def phase_summaries(folder: RunFolder) -> list[PhaseSummary]:
     return [_phase(name, [row for row in rows if row["phase"] == name]) for name in names]
 
 
-def _phase(name: str, rows: list[dict[str, object]]) -> PhaseSummary:
+def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:
     energy_j = {}
     for part in _ENERGIES:
         values = [row[f"{part}_energy_j"] for row in rows]
-        known = [float(value) for value in values if isinstance(value, float)]
-        if known and len(known) == len(values):
-            energy_j[part] = math.fsum(known)
-    sources = {str(row["energy_source"]) for row in rows}
-    verdicts = [str(row["energy_verdict"]) for row in rows]
+        if None not in values:
+            energy_j[part] = math.fsum(values)
+    sources = {row["energy_source"] for row in rows}
     return PhaseSummary(
         phase=name,
         windows=len(rows),
-        duration_s=math.fsum(float(str(row["duration_s"])) for row in rows),
+        duration_s=math.fsum(row["duration_s"] for row in rows),
         energy_j=energy_j,
         energy_source=sources.pop() if len(sources) == 1 else "mixed",
-        energy_verdict=max(verdicts, key=VERDICTS.index),
-        reasons=tuple(dict.fromkeys(str(r["energy_reason"]) for r in rows if r["energy_reason"])),
+        energy_verdict=max((row["energy_verdict"] for row in rows), key=VERDICTS.index),
+        reasons=tuple(dict.fromkeys(row["energy_reason"] for row in rows if row["energy_reason"])),
         sm_util=_mean(rows, "sm_util_mean"),
         mem_util=_mean(rows, "mem_util_mean"),
         cpu_cores=_mean(rows, "cpu_cores_mean"),
         mem_used_max_bytes=max(
-            (value for row in rows if isinstance(value := row["mem_used_max_bytes"], int)),
+            (row["mem_used_max_bytes"] for row in rows if row["mem_used_max_bytes"] is not None),
             default=None,
         ),
     )
 
 
-def _mean(rows: list[dict[str, object]], column: str) -> float | None:
+def _mean(rows: list[dict[str, Any]], column: str) -> float | None:
     """Return the mean over time of a column, over the windows that have it."""
-    known = [
-        (float(value), float(str(row["duration_s"])))
-        for row in rows
-        if isinstance(value := row[column], float)
-    ]
+    known = [(row[column], row["duration_s"]) for row in rows if row[column] is not None]
     total_s = math.fsum(duration_s for _, duration_s in known)
     return math.fsum(v * s for v, s in known) / total_s if total_s > 0 else None
 

@@ -14,7 +14,6 @@ from typing import Any, Self, TypeVar
 
 from pydantic import JsonValue
 
-from wattlaw.devices.meter import Target
 from wattlaw.launch.recording import NestedRecording, Recording
 from wattlaw.launch.summary import TrackResult, summary_line, track_result
 from wattlaw.store.record import RunRecord
@@ -182,16 +181,13 @@ class Track:
         ValueError
             A value is not a number.
         """
+        kinds = (("samples", samples, int), ("steps", steps, int),
+                 ("loss", loss, float), ("metric", metric, float))  # fmt: skip
         values = {
-            "samples": _number("samples", samples, int),
-            "steps": _number("steps", steps, int),
-            "loss": _number("loss", loss, float),
-            "metric": _number("metric", metric, float),
+            name: _number(name, value, kind) for name, value, kind in kinds if value is not None
         }
         if self._open:
-            self._open[-1].values |= {
-                name: value for name, value in values.items() if value is not None
-            }
+            self._open[-1].values |= values
 
     def _write(self, window: _OpenWindow, end_s: float) -> None:
         if self._recording is None:
@@ -218,8 +214,7 @@ class Track:
             if self.record is not None and isinstance(self._recording, Recording):
                 folder, host = self._recording.folder, self._recording.host
                 if not self._quiet:
-                    line = summary_line(self.record, folder)
-                    print(escape_invisible(line), file=sys.stderr)
+                    print(escape_invisible(summary_line(self.record, folder)), file=sys.stderr)
                 self.result = track_result(self.record, folder, host, self._start_ns, duration_s)
         except Exception as error:  # measuring must not stop the measured
             self._stop(error)
@@ -312,27 +307,21 @@ def track(
     except ValueError as error:
         lines = str(error).splitlines()
         raise ValueError(f"wattlaw.track: {' '.join(lines[1:3]) or error}") from None
-    target = Target(os.getpid(), 1 / sample_hz, assume_cpu_w)
-    return Track(name, Recording(Store(Path(store)), spec, target), quiet=quiet)
+    return Track(name, Recording(Store(Path(store)), spec), quiet=quiet)
 
 
 #: Environment variables of launchers for the local rank, and for the number of all ranks.
 _LOCAL_RANKS = (
-    "LOCAL_RANK",
-    "SLURM_LOCALID",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "MPI_LOCALRANKID",
-    "MV2_COMM_WORLD_LOCAL_RANK",
-    "PALS_LOCAL_RANKID",
-    "FLUX_TASK_LOCAL_ID",
+    *("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
+    *("MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID"),
 )
 _WORLDS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
-def _number(name: str, value: Any, kind: type[T]) -> T | None:
-    """Return a value as a plain number, or None for None."""
+def _number(name: str, value: Any, kind: type[int] | type[float]) -> float:
+    """Return a value as a plain number."""
     try:
-        return None if value is None else kind(value)  # type: ignore[call-arg]
+        return kind(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise ValueError(f"log: {name}: {value!r:.80}; allowed: a number") from None
 

@@ -6,7 +6,7 @@ import typer
 
 from wattlaw.cli.common.options import StoreArgument
 from wattlaw.errors import NotAvailable
-from wattlaw.launch.cancel import cancel as cancel_store
+from wattlaw.launch.run_status import cancel as cancel_store
 from wattlaw.store.store import Store
 
 app = typer.Typer()

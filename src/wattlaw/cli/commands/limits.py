@@ -15,8 +15,7 @@ from wattlaw.devices import inventory
 from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.launch.limits import unsupported_limits_reason
-from wattlaw.limits.guard import acquire, lock_conflict
+from wattlaw.launch.node_setup import lease_boards
 from wattlaw.limits.requests import Limits
 from wattlaw.limits.restore import restore_stale
 from wattlaw.limits.saved_state import SavedState
@@ -92,15 +91,7 @@ def limits_set(
     if limits.are_none:
         raise BadInput("limits set: --power-limit or --clock-limit is required")
     boards = gpu or visible_gpu_ids()
-    reason = unsupported_limits_reason(
-        limits, boards, prior_clocks_are_default=prior_clocks == "default"
-    )
-    if reason is not None:
-        raise NotAvailable(reason)
-    lease = acquire(boards)
-    if lease is None:
-        raise NotAvailable(lock_conflict(boards))
-    with lease:
+    with lease_boards(limits, boards, prior_clocks_are_default=prior_clocks == "default") as lease:
         for report in lease.apply(limits, kept=True):
             parts = []
             if report.power_limit_w is not None:

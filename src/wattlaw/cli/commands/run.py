@@ -12,7 +12,7 @@ from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import StudyArgument
 from wattlaw.cli.common.parsing import positive
 from wattlaw.cli.common.progress import observer_for
-from wattlaw.launch.gpu_hours import GpuHours
+from wattlaw.launch.planning import GpuHours
 
 app = typer.Typer()
 _ROWS = 60

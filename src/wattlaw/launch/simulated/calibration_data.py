@@ -2,14 +2,14 @@
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
 from wattlaw.errors import BadInput
-from wattlaw.launch.simulated.simulation_inputs import simulation_job, workload_key, workload_spec
+from wattlaw.launch.simulated.machine import simulation_job, workload_key, workload_spec
 from wattlaw.simulator.calibration import MeasuredSetting
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.predict import predict
@@ -42,8 +42,8 @@ class CalibrationData:
 
     measured: list[MeasuredSetting] = field(default_factory=list)
     runs: int = 0  # in ``measured``
-    left_out: dict[str, int] = field(default_factory=dict)  # runs by reason
-    notes: dict[str, int] = field(default_factory=dict)  # runs by note
+    left_out: Counter[str] = field(default_factory=Counter)  # runs by reason
+    notes: Counter[str] = field(default_factory=Counter)  # runs by note
 
 
 def calibration_data(
@@ -73,20 +73,16 @@ def calibration_data(
     data = CalibrationData()
     for setting_rows in repeats.values():
         notes: list[str] = []
+        runs = len(setting_rows)
         try:
-            measured = _measured(setting_rows, cluster, sources, notes)
+            data.measured.append(_measured(setting_rows, cluster, sources, notes))
         except BadInput as error:
-            _add(data.left_out, str(error), len(setting_rows))
+            data.left_out[str(error)] += runs
             continue
+        data.runs += runs
         for note in notes:
-            _add(data.notes, note, len(setting_rows))
-        data.measured.append(measured)
-        data.runs += len(setting_rows)
+            data.notes[note] += runs
     return data
-
-
-def _add(counts: dict[str, int], message: str, runs: int) -> None:
-    counts[message] = counts.get(message, 0) + runs
 
 
 def _measured(

@@ -14,7 +14,7 @@ from wattlaw import processes
 from wattlaw.devices.simulated_gpus import SimulatedGpus
 from wattlaw.errors import NotAvailable, one_line
 from wattlaw.launch.launcher import AttachedLauncher, Ended
-from wattlaw.launch.limits import requested_limits
+from wattlaw.launch.node_setup import requested_limits
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.limits.requests import check_range
 from wattlaw.store.record import RunRecord
@@ -48,10 +48,7 @@ class SimulatedLauncher(AttachedLauncher):
     def resolve(cls, launch: Launch) -> Launch:
         """Return the launch with the hardware's label and the GPUs of a node.
 
-        Raises
-        ------
-        BadInput
-            The hardware is missing or cannot be read, or its nodes have too few GPUs.
+        Raises ``BadInput`` as ``Machine.from_launch`` does.
         """
         machine = Machine.from_launch(launch)
         resolved = {"hardware": machine.label, "gpus_per_node": machine.gpus_per_node}
@@ -67,9 +64,8 @@ class SimulatedLauncher(AttachedLauncher):
         kind = f"{spec.workload.model_dump_json()} {spec.setting.precision}"
         if kind not in self._unsupported:
             self._unsupported[kind] = self._machine.unsupported_reason(spec)
-        return self._unsupported[kind] or self._unsupported_limits(spec)
-
-    def _unsupported_limits(self, spec: RunSpec) -> str | None:
+        if self._unsupported[kind] is not None:
+            return self._unsupported[kind]
         (board,) = self._machine.reported_boards(1)
         state = SimulatedGpus(self._machine.cluster.gpu, [board]).read(board)
         try:
@@ -116,10 +112,7 @@ class SimulatedLauncher(AttachedLauncher):
             except BrokenProcessPool:  # a process was killed
                 _end_all(self._pool)
         self._pool = ProcessPoolExecutor(
-            processes.cores(),
-            get_context("spawn"),
-            initializer=_initialize,
-            initargs=(os.getpid(), self._machine),
+            *(processes.cores(), get_context("spawn"), _initialize, (os.getpid(), self._machine))
         )
         return self._pool.submit(_simulate, *task)
 

@@ -1,20 +1,134 @@
-"""The simulated machine of a study: a cluster, its parameters, and its label."""
+"""The simulated machine of a study, and the simulator's job of a run."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
 
 from wattlaw.errors import BadInput, WattlawError
-from wattlaw.launch.simulated.simulation_inputs import simulation_job
 from wattlaw.simulator import library
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.job import SimulatedJob
+from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.launching import Launch, Simulation
-from wattlaw.study.model import RunSpec
+from wattlaw.study.model import RunSpec, WorkloadSpec
+from wattlaw.workloads import catalogue
+from wattlaw.workloads.workload import Work
 
 if TYPE_CHECKING:
     from wattlaw.simulator.calibration import Calibration
+
+_LABELS = " ["
+
+
+def simulation_job(
+    spec: RunSpec,
+    cluster: Cluster,
+    *,
+    calibration: "Calibration | None" = None,
+    gpus_per_node: int | None = None,
+    profile: WorkloadProfile | None = None,
+    samples: int | None = None,
+) -> SimulatedJob:
+    """Return the simulator's job of a run, with the limits of its setting.
+
+    Without a local batch, one sample per GPU is assumed. A calibration replaces the default
+    parameters and the workload's factor, ``profile`` the stored profile, and ``samples`` the size
+    of the full data set.
+
+    Raises
+    ------
+    BadInput
+        The run is a command, its options are invalid, no profile is stored for them, or the number
+        of samples is unknown.
+    """
+    workload = spec.workload
+    if workload.command is not None:
+        raise BadInput(f"{workload.name}: a command has no profile; allowed: a workload")
+    is_external = profile is not None and samples is not None  # may be an unregistered workload
+    text = workload.model_dump_json()
+    work = None if is_external else _work(text)
+    if profile is None:
+        profile = _profile(text)
+    if samples is None:
+        if work is None:
+            raise BadInput(f"{workload.name}: the number of samples of its data set is unknown")
+        samples = work.samples
+    setting, train = spec.setting, spec.train
+    job = SimulatedJob(
+        profile=profile,
+        cluster=cluster,
+        gpus=setting.gpus,
+        local_batch=setting.local_batch or 1,
+        samples=samples,
+        evaluation_samples=work.evaluation_samples if work and spec.measure.evaluate else 0,
+        precision=setting.precision,
+        power_limit_w=setting.power_limit_w,
+        clock_limit_mhz=setting.clock_limit_mhz,
+        dataset_fraction=setting.dataset_fraction,
+        gradient_accumulation=train.gradient_accumulation,
+        bucket_mb=train.bucket_mb,
+        gpus_per_node=gpus_per_node,
+        loader_workers=train.loader_workers,
+    )
+    if calibration is None:
+        return job
+    from wattlaw.simulator.calibration import apply_calibration
+
+    return apply_calibration(job, calibration, calibrated_key(calibration, workload_key(profile)))
+
+
+@cache  # thousands of runs share a workload
+def _profile(workload: str) -> WorkloadProfile:
+    return catalogue.profile(WorkloadSpec.model_validate_json(workload))
+
+
+@cache
+def _work(workload: str) -> Work | None:
+    return catalogue.work(WorkloadSpec.model_validate_json(workload))
+
+
+def workload_spec(name: str, options: Mapping[str, Any]) -> WorkloadSpec:
+    """Return a workload; raise ``BadInput`` if its name is invalid."""
+    try:
+        return WorkloadSpec(name=name, options=dict(options))
+    except ValidationError:
+        raise BadInput(
+            f"{name!a:.80}: allowed as a workload's name: letters, digits, '.', '_' and '-'"
+        ) from None
+
+
+def workload_key(profile: WorkloadProfile, labels: Mapping[str, object] | None = None) -> str:
+    """Return the key of the factor that runs of a workload share in a calibration.
+
+    It is ``workload (option=value, ...) [label=value, ...]``, with the options of the profile.
+    Labels are other differences between runs, such as the data set of an imported table.
+    """
+    key = profile.workload + (f" ({_join(profile.options)})" if profile.options else "")
+    return f"{key}{_LABELS}{_join(labels)}]" if labels else key
+
+
+def calibrated_key(calibration: "Calibration", key: str) -> str:
+    """Return the calibration's key that matches a key; the key itself if not exactly one does."""
+    matches = matching_keys(calibration, key)
+    return matches[0] if len(matches) == 1 else key
+
+
+def matching_keys(calibration: "Calibration", key: str) -> list[str]:
+    """Return the key if a calibration has it, else the keys that differ only in labels."""
+    factors = calibration.work_factors
+    if key in factors:
+        return [key]
+    return [factor for factor in factors if factor.partition(_LABELS)[0] == key]
+
+
+def _join(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted(values.items()))
+
 
 KIND = "simulated"
 #: The most boards of a run that have telemetry.
@@ -29,18 +143,13 @@ class Machine:
     gpus_per_node: int
     simulation: Simulation
     calibration: "Calibration | None"
-    #: The name of the hardware and all that changes its numbers; part of a run's identity.
-    label: str
 
     @classmethod
     def from_launch(cls, launch: Launch) -> "Machine":
         """Return the machine of a study.
 
-        Raises
-        ------
-        BadInput
-            The hardware is missing or cannot be read, or its nodes have fewer GPUs than the study
-            needs.
+        Raises ``BadInput`` if the hardware is missing or cannot be read, or if its nodes have fewer
+        GPUs than the study needs.
         """
         simulation = launch.simulation
         if simulation.hardware is None:
@@ -59,23 +168,32 @@ class Machine:
                 f"{available}, the GPUs of a node of {cluster.name}"
             )
         calibration = _calibration(simulation, cluster)
-        return cls(
-            cluster,
-            launch.gpus_per_node or available,
-            simulation,
-            calibration,
-            _label(cluster, simulation, calibration),
-        )
+        return cls(cluster, launch.gpus_per_node or available, simulation, calibration)
+
+    @cached_property
+    def label(self) -> str:
+        """Return the hardware's name with all that changes its numbers; part of a run's identity.
+
+        For a user's file the label has a digest of its contents, which may change.
+        """
+        simulation, name = self.simulation, str(self.simulation.hardware)
+        if name not in (*library.cluster_names(), *library.gpu_names()):
+            digest = hashlib.sha256(self.cluster.model_dump_json().encode()).hexdigest()[:8]
+            name = f"{Path(name).stem[:80]} {digest}"
+        details = ["simulated", self.calibration_label]
+        if simulation.seed:
+            details.append(f"seed {simulation.seed}")
+        if simulation.critical_batch is not None:
+            epochs = f"{simulation.epochs_to_target:g} epochs"
+            details.append(f"critical batch {simulation.critical_batch:g}, {epochs}")
+        return f"{name} ({', '.join(details)})"
 
     def job(
         self, spec: RunSpec, power_limit_w: float | None, clock_limit_mhz: float | None
     ) -> SimulatedJob:
         """Return the simulator's job of a run, with the enforced limits.
 
-        Raises
-        ------
-        WattlawError
-            The workload has no profile.
+        Raises ``WattlawError`` if the workload has no profile.
         """
         enforced = {"power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz}
         setting = spec.setting.model_copy(update=enforced)
@@ -112,7 +230,7 @@ class Machine:
     @property
     def calibration_label(self) -> str:
         """Return whether the simulator is calibrated, and with which calibration."""
-        return _calibration_label(self.calibration)
+        return f"calibrated {self.calibration.digest}" if self.calibration else "uncalibrated"
 
 
 def _calibration(simulation: Simulation, cluster: Cluster) -> "Calibration | None":
@@ -124,24 +242,3 @@ def _calibration(simulation: Simulation, cluster: Cluster) -> "Calibration | Non
         return read_calibration(Path(simulation.calibration), cluster.gpu)
     except BadInput as error:
         raise BadInput(f"launch.simulation.calibration (or --calibration): {error}") from None
-
-
-def _calibration_label(calibration: "Calibration | None") -> str:
-    return "uncalibrated" if calibration is None else f"calibrated {calibration.digest}"
-
-
-def _label(cluster: Cluster, simulation: Simulation, calibration: "Calibration | None") -> str:
-    """Return the hardware's name with all settings that change its numbers.
-
-    For a user's file the label has a digest of its contents, which may change.
-    """
-    name, details = str(simulation.hardware), ["simulated", _calibration_label(calibration)]
-    if name not in (*library.cluster_names(), *library.gpu_names()):
-        digest = hashlib.sha256(cluster.model_dump_json().encode()).hexdigest()[:8]
-        name = f"{Path(name).stem[:80]} {digest}"
-    if simulation.seed:
-        details.append(f"seed {simulation.seed}")
-    if simulation.critical_batch is not None:
-        epochs = f"{simulation.epochs_to_target:g} epochs"
-        details.append(f"critical batch {simulation.critical_batch:g}, {epochs}")
-    return f"{name} ({', '.join(details)})"

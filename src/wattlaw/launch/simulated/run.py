@@ -12,10 +12,17 @@ from wattlaw.devices.simulated_gpus import NAME, SimulatedGpus
 from wattlaw.errors import WattlawError
 from wattlaw.files import write_parquet
 from wattlaw.launch.launcher import Ended
-from wattlaw.launch.limits import requested_limits
+from wattlaw.launch.node_setup import log_head, requested_limits
 from wattlaw.launch.simulated.machine import Machine
-from wattlaw.launch.simulated.samples import MAX_SAMPLES, Sampling, telemetry_table
-from wattlaw.launch.simulated.windows import PROGRESS, Windows, epochs_table, windows_of
+from wattlaw.launch.simulated.tables import (
+    MAX_SAMPLES,
+    PROGRESS,
+    Sampling,
+    Windows,
+    epochs_table,
+    telemetry_table,
+    windows_of,
+)
 from wattlaw.limits.requests import Limits, check_range, report_applied_limits
 from wattlaw.simulator.job import Prediction
 from wattlaw.simulator.predict import predict
@@ -37,22 +44,7 @@ _WINDOWS, _SAMPLES, _FAILS = range(3)
 
 
 def simulate(machine: Machine, record: RunRecord, path: Path) -> Ended:
-    """Simulate an attempt at a run, and write its tables, its record and its log.
-
-    Parameters
-    ----------
-    machine
-        The simulated machine.
-    record
-        The running run.
-    path
-        The folder of the run.
-
-    Returns
-    -------
-    Ended
-        It has the record of a done run, or the reason of a failure.
-    """
+    """Simulate an attempt at a run in a folder, and write its tables, its record and its log."""
     folder, share = RunFolder(path), machine.simulation.fail_share
     if share and _draw(machine, record, _FAILS, record.attempts).random() < share:
         _log(folder, record, [FAILURE])
@@ -87,13 +79,25 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
     write_parquet(folder.telemetry_path, telemetry, durable=False)
     write_parquet(folder.epochs_path, epochs, durable=False)
     _log(folder, record, _log_lines(machine, prediction, windows))
+    profile = prediction.job.profile
+    facts = Facts(
+        hosts=(host,),
+        hardware=spec.hardware,
+        device_ids=tuple(device_ids),
+        parameters=profile.parameters,
+        gradient_bytes=profile.gradient_bytes,
+        flops_per_sample=profile.flops_per_sample,
+        loader_workers=spec.train.loader_workers,
+        metric=PROGRESS if machine.simulation.critical_batch is not None else None,
+        software=_software(("wattlaw", "numpy")) | {"simulator": machine.calibration_label},
+    )
     return record.model_copy(
         update={
             "status": "done",
             "finished_at": now(),
             "reason": None,
             "notes": (*record.notes, *_notes(machine, spec, sampling), *prediction.warnings),
-            "facts": _facts(machine, spec, prediction, host, device_ids),
+            "facts": facts,
             "samplers": (_sampler(machine, sampling, host, device_ids),),
             "limits": tuple(report.model_copy(update={"host": host}) for report in reports),
         }
@@ -104,10 +108,7 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
 def limited(boards: SimulatedGpus, limits: Limits) -> Iterator[tuple[LimitReport, ...]]:
     """Limit boards for the duration of a block, with the checks of real boards; yield reports.
 
-    Raises
-    ------
-    NotAvailable
-        A limit is outside their range.
+    Raises ``NotAvailable`` if a limit is outside their range.
     """
     if limits.are_none:
         yield ()
@@ -145,51 +146,29 @@ def _notes(machine: Machine, spec: RunSpec, sampling: Sampling) -> Iterator[str]
         )
 
 
-def _facts(
-    machine: Machine, spec: RunSpec, prediction: Prediction, host: str, device_ids: Sequence[str]
-) -> Facts:
-    profile = prediction.job.profile
-    return Facts(
-        hosts=(host,),
-        hardware=spec.hardware,
-        device_ids=tuple(device_ids),
-        parameters=profile.parameters,
-        gradient_bytes=profile.gradient_bytes,
-        flops_per_sample=profile.flops_per_sample,
-        loader_workers=spec.train.loader_workers,
-        metric=PROGRESS if machine.simulation.critical_batch is not None else None,
-        software=_software() | {"simulator": machine.calibration_label},
-    )
-
-
-@cache
-def _software() -> dict[str, str]:
-    return this_machine.software(("wattlaw", "numpy"))
+_software = cache(this_machine.software)
 
 
 def _sampler(
     machine: Machine, sampling: Sampling, host: str, device_ids: Sequence[str]
 ) -> SamplerReport:
     """Return the report of a sampler that took no time."""
-    name = f"{machine.cluster.gpu.name}, simulated"
+    name, missed = f"{machine.cluster.gpu.name}, simulated", sampling.readings - sampling.kept
+    meter = MeterReport(
+        period_s=1 / sampling.sample_hz, reads=sampling.kept, missed=missed, late_s=0.0
+    )
+    devices = (
+        DeviceReport(id=device_id, kind="gpu", name=name, facts={"power": "simulated"})
+        for device_id in device_ids
+    )
     return SamplerReport(
         host=host,
         samples=sampling.kept * len(device_ids),
         duration_s=0.0,
         cpu_s=0.0,
         start_cpu_s=0.0,
-        devices=tuple(
-            DeviceReport(id=device_id, kind="gpu", name=name, facts={"power": "simulated"})
-            for device_id in device_ids
-        ),
-        meters={
-            "simulated": MeterReport(
-                period_s=1 / sampling.sample_hz,
-                reads=sampling.kept,
-                missed=sampling.readings - sampling.kept,
-                late_s=0.0,
-            )
-        },
+        devices=tuple(devices),
+        meters={"simulated": meter},
     )
 
 
@@ -208,5 +187,5 @@ def _log_lines(machine: Machine, prediction: Prediction, windows: Windows) -> It
 
 def _log(folder: RunFolder, record: RunRecord, lines: Iterable[str]) -> None:
     with folder.log_path.open("a", encoding="utf-8") as log:
-        log.write(f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n")
+        log.write(log_head(record))
         log.writelines(f"{line}\n" for line in lines)

@@ -1,20 +1,131 @@
-"""An attempt as a job of Slurm, seen from outside; a lost job is submitted again."""
+"""Attempts as jobs of Slurm, seen from outside; a lost job is submitted again."""
 
+import contextlib
 import signal
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from wattlaw.errors import NotAvailable, WattlawError, one_line
 from wattlaw.files import read_end
 from wattlaw.launch.launcher import Ended, ResourcesBusy
 from wattlaw.launch.slurm import commands
-from wattlaw.launch.slurm.codes import INTERRUPTED, REASONS
-from wattlaw.launch.slurm.commands import Job, Unreachable
-from wattlaw.launch.slurm.interruption import has_progress, interrupted
-from wattlaw.launch.slurm.poller import QueuePoller
+from wattlaw.launch.slurm.commands import Account, Job, Unreachable
+from wattlaw.launch.slurm.submission import (
+    ENDED,
+    INTERRUPTED,
+    REASONS,
+    has_progress,
+    interrupted,
+    run_id_of,
+)
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.text import collapse_whitespace
+
+_LONGEST_INTERVAL_S = 600.0
+
+
+class QueuePoller:
+    """The last known state of the jobs of one store, which have its tag in their names.
+
+    It runs at most one Slurm command per ``poll_s``: for the queue, or for the accounts of jobs
+    that have disappeared from it. While Slurm does not respond, the intervals grow.
+    """
+
+    def __init__(self, tag: str, poll_s: float) -> None:
+        self._tag, self._poll_s = tag, poll_s
+        #: How often the queue has been read.
+        self.number = 0
+        self._jobs: dict[str, Job] = {}
+        self._next_s, self._interval_s = 0.0, poll_s
+        self._failures = 0
+        #: The error of the last poll, None if it succeeded.
+        self.error: str | None = None
+        self._unexplained: set[str] = set()
+        self._polls_accounts = False
+        self.accounts: dict[str, Account] = {}
+        #: Jobs whose accounts have been requested, with or without a result.
+        self.explained: set[str] = set()
+
+    def poll(self) -> None:
+        """Run a Slurm command if it is due."""
+        if time.monotonic() < self._next_s:
+            return
+        self._polls_accounts = bool(self._unexplained) and not self._polls_accounts
+        if self._polls_accounts:  # accounting may be down on its own: alternate with the queue
+            with contextlib.suppress(Unreachable):
+                self._read_accounts()
+            self._next_s = time.monotonic() + self._poll_s
+            return
+        try:
+            self._update_jobs(commands.queue())
+            self._failures, self.error = 0, None
+        except (Unreachable, NotAvailable) as error:
+            self._failures += 1
+            self.error = str(error)
+        longest_s = max(_LONGEST_INTERVAL_S, self._poll_s)
+        self._interval_s = min(self._poll_s * 2 ** min(self._failures, 20), longest_s)
+        self._next_s = time.monotonic() + self._interval_s
+
+    def _read_accounts(self) -> None:
+        job_ids = sorted(self._unexplained)
+        self.accounts |= {account.id: account for account in commands.accounts(job_ids)}
+        self.explained |= set(job_ids)
+        self._unexplained.clear()
+
+    def _update_jobs(self, jobs: Iterable[Job]) -> None:
+        self._jobs = {}
+        for job in jobs:
+            run_id = run_id_of(job.name, self._tag)
+            if run_id is None:
+                continue
+            other = self._jobs.get(run_id)
+            if other is None or _rank(job) > _rank(other):
+                self._jobs[run_id] = job
+        self.number += 1
+
+    def explain(self, job_id: str) -> None:
+        """Request the account of a job with the next poll."""
+        self._unexplained.add(job_id)
+
+    def job(self, run_id: str) -> Job | None:
+        """Return the last known state of a run's job; an active job precedes an ended one."""
+        return self._jobs.get(run_id)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Say whether the last poll succeeded."""
+        return self.number > 0 and self.error is None
+
+    def active(self) -> dict[str, Job]:
+        """Return the jobs that have not ended, by run."""
+        return {run_id: job for run_id, job in self._jobs.items() if not job.is_over}
+
+    def status_message(self) -> str | None:
+        """Return the number of jobs by state, or the error of the last poll."""
+        if self.error is not None:
+            return f"Slurm does not respond: polling every {self._interval_s:.0f} s ({self.error})"
+        return queue_message(self.active().values())
+
+
+def _rank(job: Job) -> tuple[bool, int, str]:
+    """Return a sort key for the jobs of one run: active jobs rank highest, then later ones."""
+    return (not job.is_over, len(job.id), job.id)
+
+
+def queue_message(jobs: Iterable[Job]) -> str | None:
+    """Return the number of jobs by state, and the most frequent reason for waiting."""
+    listed = list(jobs)
+    if not listed:
+        return None
+    states = Counter(job.state.lower() for job in listed)
+    reasons = Counter(job.reason for job in listed if job.is_queued and job.reason != "None")
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
+    return f"Slurm: {counts}{reason}"
+
 
 _CANCEL_TIMEOUT_S, _CANCEL_POLL_S = 60.0, 1.0
 #: States of a job that was ended by something else than the run.
@@ -27,48 +138,29 @@ _STATE_REASONS = {
 }
 _CANCELLED = "cancelled by 'wattlaw cancel'"
 _LAST_LINES, _LONGEST = 50, 200
-_ENDED_STATUSES = ("done", "failed", "skipped")
 
 
+@dataclass
 class SlurmAttempt:
     """A run whose job is queued, running, or has ended.
 
     The job writes the run's record. This class writes it only for a job that could not: one that
     was cancelled or lost.
-
-    Parameters
-    ----------
-    record, folder
-        The run.
-    job_id
-        The job's id; None if only its name is known.
-    poller
-        Polls Slurm for all jobs of the store.
-    settle_s
-        Seconds after which a file that is written on one node is visible on another.
-    submit
-        Submits the run again.
-    is_cancelled
-        Returns whether the store was cancelled since this campaign began.
     """
 
-    def __init__(
-        self,
-        record: RunRecord,
-        folder: RunFolder,
-        job_id: str | None,
-        poller: QueuePoller,
-        settle_s: float,
-        submit: Callable[[RunRecord, RunFolder], str],
-        is_cancelled: Callable[[], bool],
-    ) -> None:
-        self._run_id, self._folder, self._poller = record.run_id, folder, poller
-        self._job_id, self._settle_s, self._submit = job_id, settle_s, submit
-        self._is_cancelled = is_cancelled
-        self._seen = poller.number
-        self._over_since_s: float | None = None
-        self._resubmission: RunRecord | None = None  # waits for resources
-        self._ended: Ended | None = None
+    _record: RunRecord
+    _folder: RunFolder
+    _job_id: str | None  # None if only the job's name is known
+    _poller: QueuePoller
+    _settle_s: float  # until a file that is written on one node is visible on another
+    _submit: Callable[[RunRecord, RunFolder], str]  # submits the run again
+    _is_cancelled: Callable[[], bool]  # whether the store was cancelled since the campaign began
+    _over_since_s: float | None = None
+    _resubmission: RunRecord | None = None  # waits for resources
+    _ended: Ended | None = None
+
+    def __post_init__(self) -> None:
+        self._seen = self._poller.number
 
     def poll(self) -> Ended | None:
         """Return how the run ended, as of the last poll of the queue; polls it if that is due."""
@@ -87,11 +179,11 @@ class SlurmAttempt:
         record = self._folder.read()
         if self._ended is not None or record is None:
             return
-        if record.status not in _ENDED_STATUSES:
+        if record.status not in ENDED:
             if self._job_id is not None and self._resubmission is None:
                 self._cancel(self._job_id)
             record = self._folder.read() or record  # the run may have ended meanwhile
-        if record.status not in _ENDED_STATUSES:
+        if record.status not in ENDED:
             record = self._failed(record, _CANCELLED, interrupted=True)
         self._ended = Ended(record.reason, record=record)
 
@@ -108,7 +200,7 @@ class SlurmAttempt:
 
     def _advance(self) -> RunRecord | None:
         """Return the run's record if it has ended; submit a lost run again."""
-        job = self._poller.job(self._run_id)
+        job = self._poller.job(self._record.run_id)
         if job is not None and not job.is_over:
             self._job_id, self._over_since_s, self._resubmission = job.id, None, None
             return None
@@ -117,24 +209,18 @@ class SlurmAttempt:
         if job is not None and self._job_id not in (None, job.id):
             job = None  # a job of an earlier attempt
         record = self._folder.read()
-        if record is None or record.status in _ENDED_STATUSES:
+        if record is None or record.status in ENDED:
             return record
         if job is None and self._job_id is not None and self._job_id not in self._poller.explained:
             self._poller.explain(self._job_id)
             return None
-        if not self._has_settled():
-            return None
+        self._over_since_s = self._over_since_s or time.monotonic()
+        if time.monotonic() - self._over_since_s < self._settle_s:
+            return None  # files that the job wrote at its end may not be visible yet
         if job is None and self._job_id in self._poller.accounts:
             account = self._poller.accounts[self._job_id]
-            code, number = account.exit_code, account.signal
-            job = Job(account.id, account.state, "", exit_code=code, signal=number)
+            job = Job(account.id, account.state, "", "", account.exit_code, account.signal)
         return self._handle_unrecorded_end(record, job)
-
-    def _has_settled(self) -> bool:
-        """Say whether files that the job wrote at its end would be visible by now."""
-        now_s = time.monotonic()
-        self._over_since_s = self._over_since_s or now_s
-        return now_s - self._over_since_s >= self._settle_s
 
     def _handle_unrecorded_end(self, record: RunRecord, job: Job | None) -> RunRecord | None:
         """Record the end of a job that has ended without recording it, or submit it again."""

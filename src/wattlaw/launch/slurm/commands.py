@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from wattlaw.errors import NotAvailable, WattlawError
 from wattlaw.isolation import user_environment
@@ -29,12 +30,10 @@ _UNREACHABLE = (
 #: Error messages of sbatch for a user who has reached the limit of jobs.
 _JOB_LIMIT = ("submitjob", "too many jobs")
 #: The states of a job that has ended and left its nodes.
-FINAL = frozenset(
-    {
-        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
-        *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
-    }
-)
+FINAL = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
+    *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
+}
 _COLUMNS = {"JobID": 20, "State": 24, "exit_code": 12, "Name": 64, "Reason": 60}
 _ACCOUNTS = ("JobIDRaw", "State", "ExitCode", "ConsumedEnergyRaw", "Start", "End")
 
@@ -84,14 +83,9 @@ class Account:
 def submit(arguments: Sequence[str]) -> str:
     """Submit a job and return its id.
 
-    Raises
-    ------
-    ResourcesBusy
-        The user has reached the site's limit of jobs.
-    Unreachable
-        The controller does not respond; the job may be in the queue.
-    NotAvailable
-        The site refuses the job, or Slurm is not installed here.
+    Raises ``ResourcesBusy`` if the user has reached the site's limit of jobs, ``Unreachable`` if
+    the controller does not respond, so that the job may be in the queue, and ``NotAvailable`` if
+    the site refuses the job or Slurm is not installed here.
     """
     output = _run(["sbatch", "--parsable", *arguments])
     job_id = output.strip().rpartition("\n")[2].split(";")[0].strip()
@@ -103,12 +97,7 @@ def submit(arguments: Sequence[str]) -> str:
 def queue() -> list[Job]:
     """Return all jobs of this user, including those that have just ended (``MinJobAge``).
 
-    Raises
-    ------
-    Unreachable
-        The controller does not respond.
-    NotAvailable
-        Slurm is not installed here.
+    Raises ``Unreachable`` or ``NotAvailable``, if Slurm is not installed here.
     """
     columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS.items())
     output = _run(["squeue", "--me", "--noheader", "--states=all", f"--Format={columns}"])
@@ -118,34 +107,16 @@ def queue() -> list[Job]:
 def parse_jobs(output: str) -> list[Job]:
     """Return the jobs in the output of ``squeue``, in columns of fixed width."""
     jobs = []
+    ends = list(accumulate(_COLUMNS.values(), initial=0))
     for line in output.splitlines():
-        values, start = {}, 0
-        for name, width in _COLUMNS.items():
-            values[name] = line[start : start + width].strip()
-            start += width
-        if values["JobID"]:
-            exit_code, number = _parse_exit(values["exit_code"])
-            jobs.append(
-                Job(
-                    id=values["JobID"],
-                    state=values["State"],
-                    name=values["Name"],
-                    reason=values["Reason"],
-                    exit_code=exit_code,
-                    signal=number,
-                )
-            )
+        job_id, state, code, *names = (line[start:end].strip() for start, end in pairwise(ends))
+        if job_id:
+            jobs.append(Job(job_id, state, names[0], names[1], *_parse_exit(code)))
     return jobs
 
 
 def cancel(job_ids: Sequence[str]) -> None:
-    """Cancel jobs; ended jobs are ignored.
-
-    Raises
-    ------
-    Unreachable
-        The controller does not respond.
-    """
+    """Cancel jobs; ended jobs are ignored."""
     if job_ids:
         _run(["scancel", "--quiet", *job_ids])
 
@@ -160,13 +131,7 @@ def requeue(job_id: str) -> bool:
 
 
 def accounts(job_ids: Sequence[str]) -> list[Account]:
-    """Return the accounts of jobs and their steps; none if the site has no accounting.
-
-    Raises
-    ------
-    Unreachable
-        The accounting does not respond.
-    """
+    """Return the accounts of jobs and their steps; none if the site has no accounting."""
     if not job_ids:
         return []
     line = ["sacct", "--noheader", "--parsable2", f"--format={','.join(_ACCOUNTS)}"]
@@ -183,18 +148,10 @@ def parse_accounts(output: str) -> list[Account]:
         fields = line.split("|")
         if len(fields) == len(_ACCOUNTS) and fields[0]:
             job_id, state, code, energy, start, end = fields
-            exit_code, number = _parse_exit(code)
-            accounts.append(
-                Account(
-                    id=job_id,
-                    state=state.split()[0] if state else "",  # as "CANCELLED by 1000"
-                    exit_code=exit_code,
-                    signal=number,
-                    energy_j=_parse_number(energy, _MAX_ENERGY_J) or None,  # 0: no meters
-                    start_s=_parse_number(start, _MAX_TIME_S),
-                    end_s=_parse_number(end, _MAX_TIME_S),
-                )
-            )
+            state = state.partition(" ")[0]  # as "CANCELLED by 1000"
+            energy_j = _parse_number(energy, _MAX_ENERGY_J) or None  # 0: no meters
+            start_s, end_s = (_parse_number(time, _MAX_TIME_S) for time in (start, end))
+            accounts.append(Account(job_id, state, *_parse_exit(code), energy_j, start_s, end_s))
     return accounts
 
 

@@ -13,18 +13,27 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from wattlaw import crash
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
 from wattlaw.files import read_text, write_text
-from wattlaw.isolation import isolate
-from wattlaw.launch.attempts import merged_windows, missing_windows
-from wattlaw.launch.finish import failure_reason, finish
-from wattlaw.launch.slurm import commands, node
-from wattlaw.launch.slurm.codes import INTERRUPTED, NO_FOLDER
-from wattlaw.launch.slurm.interruption import interrupted
-from wattlaw.launch.slurm.submission import Submission, claim_path, read_submission
+from wattlaw.isolation import isolate, isolated_python
+from wattlaw.launch.finish import failure_reason, finish, merged_windows, missing_windows
+from wattlaw.launch.node_setup import log_head
+from wattlaw.launch.slurm import commands
+from wattlaw.launch.slurm.node import begun_path
+from wattlaw.launch.slurm.submission import (
+    ENDED,
+    INTERRUPTED,
+    NO_FOLDER,
+    Submission,
+    claim_path,
+    interrupted,
+    read_submission,
+)
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.training import failures
@@ -63,7 +72,7 @@ def main() -> int:
             message = f"{folder.path}: does not exist on {socket.gethostname()}"
             print(f"wattlaw: {message}", file=sys.stderr)
             return NO_FOLDER
-        if record.status in ("done", "failed", "skipped") or not _claim(folder, job_id):
+        if record.status in ENDED or not _claim(folder, job_id):
             print("wattlaw: another job has this run, or it has ended", file=sys.stderr)
             return 0
         return _Driver(folder, submitted, signals).drive(record)
@@ -105,7 +114,7 @@ class _Driver:
         live = self._folder.live(record.attempts)
         self._folder.write(record)
         live.mkdir(parents=True, exist_ok=True)
-        print(f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC", flush=True)
+        print(log_head(record), end="", flush=True)
         code, stop_reason = self._run(record, live)
         try:
             return self._conclude(record, live, code, stop_reason)
@@ -120,8 +129,9 @@ class _Driver:
         """Return the record of this attempt; an earlier one without an end was interrupted."""
         record = old
         if old.status == "running":
-            path = self._folder.live(old.attempts) / "interrupted.json"
-            record = interrupted(old, self._folder, _read_reason(path, "the job was requeued"))
+            stopped = _read_json(self._folder.live(old.attempts) / "interrupted.json")
+            reason = str(stopped.get("reason", "the job was requeued"))
+            record = interrupted(old, self._folder, reason)
             if record.status == "failed":
                 return record
         return record.model_copy(
@@ -169,7 +179,11 @@ class _Driver:
             elif any(live.glob("refused.*.json")):
                 reason = "refused"
             if reason is not None:
-                _terminate(process)
+                process.terminate()
+                try:
+                    process.wait(_GRACE_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
 
     def _srun(self, record: RunRecord) -> list[str]:
         spec = record.spec
@@ -181,21 +195,28 @@ class _Driver:
         address, suffix = socket.gethostname(), self._slurm.host_suffix
         if suffix:
             address = address.partition(".")[0] + suffix
-        ports = _free_ports()
-        return line + node.line(self._folder, record.attempts, workers, spec.nodes, address, ports)
+        port, clock_port = _free_ports()
+        line += isolated_python("-m", "wattlaw.launch.slurm.node", str(self._folder.path.resolve()))
+        line += [str(record.attempts), "--workers", str(workers), "--nodes", str(spec.nodes)]
+        return [
+            *(*line, "--address", address),
+            *("--port", str(port), "--clock-port", str(clock_port)),
+        ]
 
     def _can_forward(self, record: RunRecord, live: Path) -> bool:
         """Say whether all nodes handle SIGUSR1; a user's command may not."""
         if record.spec.workload.command is not None:
             return False
-        return all(node.begun_path(live, name).exists() for name in self._nodes)
+        return all(begun_path(live, name).exists() for name in self._nodes)
 
     def _conclude(self, record: RunRecord, live: Path, code: int, reason: str | None) -> int:
         """Store an attempt, or record its failure or interruption; return the exit code.
 
         srun may return 0 although its tasks were killed, so that only the nodes' files count.
         """
-        refusals = [_read_reason(path, "") for path in sorted(live.glob("refused.*.json"))]
+        refusals = [
+            str(_read_json(path).get("reason", "")) for path in sorted(live.glob("refused.*.json"))
+        ]
         if refusals or reason is not None:
             status = "skipped" if refusals else "failed"
             self._end(record, status, "; ".join(refusals) or reason or "")
@@ -220,18 +241,16 @@ class _Driver:
 
         Waits for a slow file system, unless Slurm has sent SIGTERM.
         """
-        end_s = time.monotonic() + self._slurm.settle_s
-        while True:
-            codes = {}
+        codes: dict[str, int] = {}
+
+        def are_complete() -> bool:
             for name in self._nodes:
-                with contextlib.suppress(OSError, ValueError, KeyError):
-                    text = (live / f"ended.{name}.json").read_text(encoding="utf-8")
-                    codes[name] = int(json.loads(text)["code"])
-            is_complete = len(codes) == len(self._nodes)
-            if is_complete or time.monotonic() > end_s or self._signals.terminate:
-                return codes
-            list(live.iterdir())  # makes a network file system refresh
-            time.sleep(_POLL_S)
+                with contextlib.suppress(ValueError, KeyError):
+                    codes[name] = int(_read_json(live / f"ended.{name}.json")["code"])
+            return len(codes) == len(self._nodes) or self._signals.terminate
+
+        self._wait_until(are_complete, live)
+        return codes
 
     def _interrupt(self, record: RunRecord, live: Path, reason: str) -> int:
         """Record an interruption and requeue the job; return the exit code.
@@ -252,7 +271,9 @@ class _Driver:
 
     def _finish(self, record: RunRecord, live: Path) -> None:
         self._check_is_last(record)
-        self._await_windows(record, live)
+        self._wait_until(
+            lambda: missing_windows(record, merged_windows(record, self._folder)[0]) is None, live
+        )
         try:
             after = finish(record, self._folder)
         except OSError:
@@ -267,13 +288,8 @@ class _Driver:
             self._folder.remove_live_files()
 
     def _topology(self, live: Path) -> dict[str, str]:
-        topology: dict[str, str] = {}
-        for name in self._nodes:
-            with contextlib.suppress(OSError, ValueError):
-                text = node.begun_path(live, name).read_text(encoding="utf-8")
-                switches = json.loads(text).get("topology")
-                topology |= {name: str(switches)} if switches else {}
-        return topology
+        files = {name: _read_json(begun_path(live, name)) for name in self._nodes}
+        return {name: str(file["topology"]) for name, file in files.items() if file.get("topology")}
 
     def _end(self, record: RunRecord, status: str, reason: str) -> None:
         changes = {"status": status, "reason": reason, "finished_at": now()}
@@ -294,13 +310,10 @@ class _Driver:
                 f"attempt {record.attempts}: attempt {stored.attempts} has begun; nothing is stored"
             )
 
-    def _await_windows(self, record: RunRecord, live: Path) -> None:
+    def _wait_until(self, is_complete: Callable[[], bool], live: Path) -> None:
         """Wait until a slow file system shows what other nodes have written."""
         end_s = time.monotonic() + self._slurm.settle_s
-        while time.monotonic() < end_s:
-            windows, _ = merged_windows(record, self._folder)
-            if missing_windows(record, windows) is None:
-                return
+        while not is_complete() and time.monotonic() <= end_s:
             list(live.iterdir())  # makes a network file system refresh
             time.sleep(_POLL_S)
 
@@ -311,20 +324,13 @@ def _was_terminated(live: Path) -> bool:
     return any(live.glob("terminated.*")) or kinds == {"terminated"}
 
 
-def _terminate(process: "subprocess.Popen[bytes]") -> None:
-    """Terminate a step, and kill it after 20 s."""
-    process.terminate()
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return the object of a file; empty if it cannot be read."""
     try:
-        process.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-
-
-def _read_reason(path: Path, default: str) -> str:
-    try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["reason"])
-    except (OSError, ValueError, KeyError):
-        return default
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _free_ports() -> tuple[int, int]:

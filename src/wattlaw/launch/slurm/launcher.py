@@ -6,7 +6,9 @@ another login node, recognises the jobs by their names and by the files in the r
 
 import contextlib
 import shutil
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -14,26 +16,54 @@ from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.files import locked, open_regular
 from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import commands
-from wattlaw.launch.slurm.attempt import SlurmAttempt
-from wattlaw.launch.slurm.commands import Unreachable
-from wattlaw.launch.slurm.energy import record_energies
-from wattlaw.launch.slurm.poller import QueuePoller
-from wattlaw.launch.slurm.queue import SlurmQueue
-from wattlaw.launch.slurm.sbatch import sbatch_arguments, workers_per_node, write_script
+from wattlaw.launch.slurm.attempt import QueuePoller, SlurmAttempt
+from wattlaw.launch.slurm.commands import Account, Job, Unreachable
 from wattlaw.launch.slurm.submission import (
+    ENDED,
     Submission,
     claim_path,
+    existing_tag,
     job_name,
     read_submission,
+    run_id_of,
+    sbatch_arguments,
+    shell_line,
     store_tag,
-    submission_path,
-    write_submission,
+    workers_per_node,
+    write_script,
 )
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
+from wattlaw.study.plan import PlannedRun
+
+
+class SlurmQueue:
+    """Implements ``launch.queue.Queue`` with ``squeue`` and ``scancel``."""
+
+    def jobs(self, store: Store) -> dict[str, Job]:
+        """Return the jobs of a store that have not ended."""
+        tag = existing_tag(store.path)
+        if tag is None:
+            return {}
+        named = ((run_id_of(job.name, tag), job) for job in commands.queue() if not job.is_over)
+        return {run_id: job for run_id, job in named if run_id is not None}
+
+    def cancel(self, job_ids: Collection[str]) -> None:
+        """Cancel jobs."""
+        commands.cancel(sorted(job_ids))
+
+    def was_submitted(self, folder: RunFolder) -> bool:
+        """Say whether a run was ever submitted."""
+        return read_submission(folder) is not None
+
+    def submission_command(self, launch: Launch, run: PlannedRun, store: Store) -> str:
+        """Return the ``sbatch`` line of a run."""
+        name = job_name(existing_tag(store.path) or "new", run.run_id)
+        return shell_line(sbatch_arguments(run.spec, store.folder(run.run_id), launch, name))
+
 
 #: After this many refused jobs in a row no more jobs are submitted.
 _MOST_REFUSALS = 3
@@ -69,13 +99,7 @@ class SlurmLauncher:
 
     @classmethod
     def resolve(cls, launch: Launch) -> Launch:
-        """Return the launch unchanged.
-
-        Raises
-        ------
-        BadInput
-            ``gpus_per_node`` is missing.
-        """
+        """Return the launch unchanged; raise ``BadInput`` if ``gpus_per_node`` is missing."""
         if launch.gpus_per_node is None:
             raise BadInput(
                 "launch.gpus_per_node is required with slurm: the number of workers (GPUs) of a "
@@ -109,12 +133,8 @@ class SlurmLauncher:
     def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - each takes one job's room
         """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
 
-        One campaign at a time submits jobs for a store, so that this limit holds.
-
-        Raises
-        ------
-        NotAvailable
-            The site has refused several jobs in a row.
+        One campaign at a time submits jobs for a store, so that this limit holds. Raises
+        ``NotAvailable`` if the site has refused several jobs in a row.
         """
         if self._refused_in_a_row >= _MOST_REFUSALS:
             raise NotAvailable(
@@ -130,14 +150,9 @@ class SlurmLauncher:
         return Allocation() if in_queue < self._launch.slurm.max_queued else None
 
     def start(self, record: RunRecord, folder: RunFolder, allocation: "Allocation") -> SlurmAttempt:
-        """Submit a run's job.
+        """Submit a run's job; raise ``BadInput`` if the site refuses it.
 
-        Raises
-        ------
-        BadInput
-            The site refuses the job.
-        ResourcesBusy
-            Slurm does not respond, or accepts no more jobs of this user now.
+        Raises ``ResourcesBusy`` if Slurm does not respond or accepts no more jobs of this user now.
         """
         allocation.release()
         if self._unconfirmed.get(record.run_id) == self._poller.number:
@@ -160,19 +175,16 @@ class SlurmLauncher:
     def submit(self, record: RunRecord, folder: RunFolder) -> str:
         """Submit the job of a run, in place of any earlier one, and return its id.
 
-        Raises
-        ------
-        NotAvailable, ResourcesBusy, Unreachable
-            As ``commands.submit``.
+        Raises errors as ``commands.submit`` does.
         """
         submission = Submission(launch=self._launch, at=now())
-        write_submission(folder, submission)
+        submission.write(folder)
         write_script(folder, self._launch)
         claim_path(folder).unlink(missing_ok=True)
         name = job_name(self._tag, record.run_id)
         job_id = commands.submit(sbatch_arguments(record.spec, folder, self._launch, name))
         self._submitted += 1
-        write_submission(folder, submission.model_copy(update={"job_id": job_id}))
+        submission.model_copy(update={"job_id": job_id}).write(folder)
         return job_id
 
     def detached_run_ids(self) -> Collection[str]:
@@ -182,8 +194,8 @@ class SlurmLauncher:
 
     def reattach(self, record: RunRecord, folder: RunFolder) -> SlurmAttempt | None:
         """Return the attempt of a run that was submitted and has not ended."""
-        if record.status in ("done", "failed", "skipped"):
-            submission_path(folder).unlink(missing_ok=True)  # of an ended job
+        if record.status in ENDED:
+            Submission.path(folder).unlink(missing_ok=True)  # of an ended job
             return None
         submission = read_submission(folder)
         job = self._poller.job(record.run_id)
@@ -208,8 +220,7 @@ class SlurmLauncher:
         settle_s = self._launch.slurm.settle_s
         return SlurmAttempt(
             *(record, folder, job_id, self._poller, settle_s),
-            submit=self._submit_again,
-            is_cancelled=self._is_cancelled,
+            *(self._submit_again, self._is_cancelled),
         )
 
     def _is_cancelled(self) -> bool:
@@ -237,3 +248,62 @@ class Allocation:
 
     def release(self) -> None:
         """Do nothing."""
+
+
+#: The most job ids in one command line.
+_BATCH = 1000
+_SOURCE = "sacct ConsumedEnergyRaw"
+_SCOPE = "all nodes of the job, from its last start to its end, including other jobs on them"
+
+
+def record_energies(store: Store) -> int:
+    """Add the scheduler energy to all done runs without it; return how many runs got it.
+
+    Raises ``Unreachable`` if the accounting does not respond.
+    """
+    if shutil.which("sacct") is None:
+        return 0
+    missing = {}
+    for record in store.readable_records():
+        site = record.site
+        if record.status == "done" and site and site.job_id and site.energy_j is None:
+            missing[site.job_id] = record, site
+    job_ids, accounts = sorted(missing), list[Account]()
+    for first in range(0, len(job_ids), _BATCH):
+        accounts += commands.accounts(job_ids[first : first + _BATCH])
+    recorded = 0
+    for job_id, account in energy_accounts(accounts).items():
+        if job_id in missing:
+            record, site = missing[job_id]
+            start_at, end_at = (
+                None if time_s is None else datetime.fromtimestamp(time_s, UTC)
+                for time_s in (account.start_s, account.end_s)
+            )
+            site = site.model_copy(
+                update={
+                    "energy_j": account.energy_j,
+                    "energy_source": _SOURCE,
+                    "energy_scope": _SCOPE,
+                    "energy_start_at": start_at,
+                    "energy_end_at": end_at,
+                }
+            )
+            store.folder(record.run_id).write(record.model_copy(update={"site": site}))
+            recorded += 1
+    return recorded
+
+
+def energy_accounts(accounts: Iterable[Account]) -> dict[str, Account]:
+    """Return the account with the energy of each job.
+
+    This is the job's own row. If only its steps have an energy, it is the greatest of them, since
+    the batch step and the steps within it cover the same time.
+    """
+    by_job: dict[str, list[Account]] = defaultdict(list)
+    for account in accounts:
+        if account.energy_j is not None and account.end_s is not None:
+            by_job[account.id.split(".")[0]].append(account)
+    return {
+        job_id: max(rows, key=lambda row: (row.id == job_id, row.energy_j or 0.0))
+        for job_id, rows in by_job.items()
+    }

@@ -18,12 +18,16 @@ from wattlaw import crash, processes
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.files import write_text
-from wattlaw.isolation import isolate, isolated_python
+from wattlaw.isolation import isolate
 from wattlaw.launch.finish import write_limits
-from wattlaw.launch.limits import requested_limits, restore_stale_limits, unsupported_limits_reason
-from wattlaw.launch.rendezvous import Rendezvous
+from wattlaw.launch.node_setup import (
+    Rendezvous,
+    lease_boards,
+    requested_limits,
+    restore_stale_limits,
+    worker_environment,
+)
 from wattlaw.launch.slurm.submission import read_submission
-from wattlaw.limits.guard import acquire, lock_conflict
 from wattlaw.limits.prolog_limits import verify_prolog_limits
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -39,36 +43,6 @@ _TORCHRUNS_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
 def begun_path(live: Path, node: str) -> Path:
     """Return the path of the file that a node writes when it begins, with its switches."""
     return live / f"node.{node}.json"
-
-
-def terminated_path(live: Path, node: str) -> Path:
-    """Return the path of the file that a node writes when Slurm has sent it SIGTERM."""
-    return live / f"terminated.{node}"
-
-
-def refused_path(live: Path, node: str) -> Path:
-    """Return the path of the file with the reason why a node cannot execute the run."""
-    return live / f"refused.{node}.json"
-
-
-def line(
-    folder: RunFolder, attempt: int, workers: int, nodes: int, address: str, ports: tuple[int, int]
-) -> list[str]:
-    """Return the command line that starts a node of a run.
-
-    Parameters
-    ----------
-    folder, attempt
-        The run and the number of the attempt.
-    workers, nodes
-        The number of ranks of each node, and of nodes.
-    address, ports
-        The address of the first node, and its ports for torchrun and for comparing clocks.
-    """
-    module = "wattlaw.launch.slurm.node"
-    command = isolated_python("-m", module, str(folder.path.resolve()), str(attempt))
-    command += ["--workers", str(workers), "--nodes", str(nodes), "--address", address]
-    return [*command, "--port", str(ports[0]), "--clock-port", str(ports[1])]
 
 
 def main() -> int:
@@ -95,12 +69,11 @@ def main() -> int:
     is_command = record.spec.workload.command is not None
     live.mkdir(parents=True, exist_ok=True)  # a folder of another node may not be visible yet
     if not is_command:  # torchrun forwards SIGTERM to a command
-
+        # Slurm's SIGTERM is a preemption notice, which the driver gets to know by a file.
         def notify(*_: object) -> None:
-            """Treat Slurm's SIGTERM as a preemption notice, and record it for the driver."""
             os.kill(os.getpid(), signal.SIGUSR1)
             with contextlib.suppress(OSError):
-                terminated_path(live, node).touch()
+                (live / f"terminated.{node}").touch()
 
         signal.signal(signal.SIGTERM, notify)
     write_text(begun_path(live, node), json.dumps({"topology": _switches()}))
@@ -117,7 +90,7 @@ def main() -> int:
         reason = f"{node}: {one_line(error)}"
         if submission.launch.slurm.limits == "own" and isinstance(error, NotPermitted):
             reason += "; if the site's prolog sets limits, set launch.slurm.limits to prolog"
-        write_text(refused_path(live, node), json.dumps({"reason": reason}))
+        write_text(live / f"refused.{node}.json", json.dumps({"reason": reason}))
         return os.EX_UNAVAILABLE
 
 
@@ -130,13 +103,8 @@ def _set_environment(launch: Launch, workers: int) -> None:
     cores = processes.cores()
     is_assigned = cores < (os.cpu_count() or 1)
     share = cores // (workers if is_assigned else launch.gpus_per_node or workers)
-    threads = str(launch.threads_per_worker or launch.slurm.cpus_per_worker or max(1, share))
-    os.environ |= {
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "PYTHONUNBUFFERED": "1",
-        WARNS: "1",
-    }
+    threads = launch.threads_per_worker or launch.slurm.cpus_per_worker or max(1, share)
+    os.environ |= worker_environment(threads) | {WARNS: "1"}
 
 
 @contextlib.contextmanager
@@ -159,10 +127,7 @@ def _rendezvous(
 def _limited(setting: Setting, launch: Launch, live: Path, node: str) -> Iterator[None]:
     """Set the limits of a setting on the job's GPUs for the duration of a block.
 
-    Raises
-    ------
-    NotAvailable
-        The limits cannot be set.
+    Raises ``NotAvailable`` if the limits cannot be set.
     """
     limits = requested_limits(setting)
     if launch.slurm.limits == "prolog":
@@ -177,16 +142,8 @@ def _limited(setting: Setting, launch: Launch, live: Path, node: str) -> Iterato
     if limits.are_none:
         yield
         return
-    boards = visible_gpu_ids()
-    reason = unsupported_limits_reason(
-        limits, boards, prior_clocks_are_default=launch.prior_clocks == "default"
-    )
-    if reason is not None:
-        raise NotAvailable(reason)
-    lease = acquire(boards)
-    if lease is None:
-        raise NotAvailable(lock_conflict(boards))
-    with lease:
+    is_default = launch.prior_clocks == "default"
+    with lease_boards(limits, visible_gpu_ids(), prior_clocks_are_default=is_default) as lease:
         write_limits(live, node, lease.apply(limits))
         yield
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattlaw.cli.common.parsing import parse_counts, parse_json_object, parse_limits
 from wattlaw.errors import BadInput
-from wattlaw.launch.simulated.simulation_inputs import (
+from wattlaw.launch.simulated.machine import (
     calibrated_key,
     matching_keys,
     simulation_job,

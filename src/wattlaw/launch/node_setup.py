@@ -1,0 +1,125 @@
+"""What a machine needs before a run starts on it: limits and a rendezvous."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from wattlaw.errors import NotAvailable, WattlawError
+from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
+from wattlaw.limits.requests import Limits
+from wattlaw.limits.restore import restore_stale
+from wattlaw.limits.state_folder import StateFolder
+from wattlaw.store.record import RunRecord, now
+from wattlaw.study.model import Setting
+from wattlaw.training.environment import RENDEZVOUS_FILE
+
+
+def requested_limits(setting: Setting) -> Limits:
+    """Return the limits of a setting."""
+    return Limits(setting.power_limit_w, setting.clock_limit_mhz)
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """Return the environment variables of workers with a number of processor threads."""
+    number = str(threads)
+    return {"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "PYTHONUNBUFFERED": "1"}
+
+
+def log_head(record: RunRecord) -> str:
+    """Return the line above an attempt in a run's log."""
+    return f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n"
+
+
+def unsupported_limits_reason(
+    limits: Limits, boards: Sequence[str], *, prior_clocks_are_default: bool
+) -> str | None:
+    """Return why limits can never be set here, or None; nothing is tried."""
+    if limits.are_none:
+        return None
+    if not boards:
+        return "asks for a power or clock limit; no GPU is visible here"
+    if limits.clock_limit_mhz is not None and not prior_clocks_are_default:
+        return (
+            "asks for a clock limit, but the present clock lock cannot be read and so not be "
+            "restored; set launch.prior_clocks to default if the clocks are not locked"
+        )
+    return None
+
+
+def lease_boards(
+    limits: Limits, boards: Sequence[str], *, prior_clocks_are_default: bool
+) -> LimitLease:
+    """Lock boards for limiting.
+
+    Raises
+    ------
+    NotAvailable
+        The limits can never be set here, or another process has locked a board.
+    """
+    reason = unsupported_limits_reason(
+        limits, boards, prior_clocks_are_default=prior_clocks_are_default
+    )
+    if reason is not None:
+        raise NotAvailable(reason)
+    lease = acquire(boards)
+    if lease is None:
+        raise NotAvailable(lock_conflict(boards))
+    return lease
+
+
+def restore_stale_limits() -> None:
+    """Restore the limits that dead runs have left on this machine, and print what was restored.
+
+    Problems with the state folder are printed and do not raise.
+    """
+    try:
+        outcomes, survey = restore_stale(StateFolder())
+    except WattlawError as error:
+        print(f"wattlaw: {error}", file=sys.stderr)
+        return
+    for line in (*survey.damaged, *survey.ignored):
+        print(f"wattlaw: {line}", file=sys.stderr)
+    for outcome in outcomes:
+        if outcome.state == "restored":
+            print(f"wattlaw: restored the limits of {outcome.saved.device}", file=sys.stderr)
+        elif outcome.state in ("not restored", "of another user"):
+            print(f"wattlaw: {outcome.saved.device}: {outcome.reason}", file=sys.stderr)
+
+
+class Rendezvous:
+    """Rendezvous files for torchrun and its ranks.
+
+    Files are used because torch's TCP store listens on every interface of the machine. On Linux
+    they are in memory, because torch waits for ever if the disk of its file store is full. They
+    exist until ``close``, or until this process ends.
+
+    Parameters
+    ----------
+    folder
+        A folder of this run only, on a file system that locks files; not used on Linux.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._handles: list[int] = []
+        #: Options of torchrun.
+        self.arguments = ["--local-addr", "127.0.0.1", "--rdzv-backend", "c10d"]
+        self.arguments += ["--rdzv-conf", "store_type=file"]
+        self.arguments += ["--rdzv-endpoint", self._file(folder / "agents")]
+        #: Environment variables for torchrun and its ranks.
+        self.environment = {
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+            RENDEZVOUS_FILE: self._file(folder / "ranks"),
+        }
+
+    def _file(self, path: Path) -> str:
+        if sys.platform != "linux":
+            return str(path)
+        handle = os.memfd_create(path.name)
+        self._handles.append(handle)
+        return f"/proc/{os.getpid()}/fd/{handle}"
+
+    def close(self) -> None:
+        """Remove the files in memory; repeated calls do nothing."""
+        while self._handles:
+            os.close(self._handles.pop())
