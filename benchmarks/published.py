@@ -108,7 +108,7 @@ def exponents() -> pd.DataFrame:
 
 
 def explained() -> pd.DataFrame:
-    """Return the exponents with another storage bandwidth or fixed time per epoch, the same for all models."""
+    """Return the exponents with another storage bandwidth or fixed time per epoch."""
     study = mit()
     rows = []
     for value in betas():

@@ -21,10 +21,8 @@ def benchmark() -> ModuleType:
 
 
 @pytest.mark.parametrize("table", ["exponents", "explained", "energies"])
-def test_documented_predictions_match_the_simulator(
-    benchmark: ModuleType, table: str
-) -> None:
+def test_documented_predictions_match_the_simulator(benchmark: ModuleType, table: str) -> None:
     document = (ROOT / "docs" / "simulation-model.md").read_text(encoding="utf-8")
     table_text = benchmark.markdown(getattr(benchmark, table)())
     assert len(table_text.splitlines()) > 6
-    assert table_text in document, "run 'make bench-simulator' and copy its tables into the document"
+    assert table_text in document, "run make bench-simulator and copy its tables"
