@@ -5,11 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from wattlaw.cli.common.console import Console
-from wattlaw.cli.common.options import JsonOption
-from wattlaw.cli.common.parsing import parse_json_object
+from wattlaw.cli.console import Console, make_table
+from wattlaw.cli.options import JsonOption, option, parse_json_object
 from wattlaw.files import write_text
 from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.model import WorkloadSpec
@@ -43,13 +41,10 @@ def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
         ]
         print(json.dumps(rows))
         return 0
-    table = Table()
-    for column in ("name", "parameters", "metric", "description"):
-        table.add_column(column, justify="right" if column == "parameters" else "left")
-    for entry in entries:
-        table.add_row(entry.name, f"{entry.parameters:,}", entry.metric, entry.summary)
+    cells = [(e.name, f"{e.parameters:,}", e.metric, e.summary) for e in entries]
+    columns = ("name", "parameters", "metric", "description")
     console = Console()
-    console.print(table)
+    console.print(make_table(columns, cells, right=("parameters",)))
     console.print("Options: wattlaw workloads show NAME")
     return 0
 
@@ -62,12 +57,9 @@ def workloads_show(
     entry = catalogue.entry(name)
     console = Console()
     console.print(f"{entry.name}: {entry.summary}")
-    table = Table()
-    for column in ("option", "default", "allowed"):
-        table.add_column(column, overflow="fold")
-    for option, field in entry.options.model_fields.items():
-        table.add_row(option, json.dumps(field.default), field.description or "")
-    console.print(table)
+    fields = entry.options.model_fields.items()
+    cells = [(key, json.dumps(field.default), field.description or "") for key, field in fields]
+    console.print(make_table(("option", "default", "allowed"), cells))
     return 0
 
 
@@ -89,12 +81,9 @@ def workloads_make_data(
 @workloads_app.command("profile")
 def workloads_profile(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Workload.")],
-    options: Annotated[
-        str, typer.Option(metavar="JSON", help="Options of the workload, a JSON object.")
-    ] = "{}",
+    options: Annotated[str, option("JSON", "Options of the workload, a JSON object.")] = "{}",
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: print."),
+        Path | None, option("FILE", "File to write. Default: print.", "-o", "--output")
     ] = None,
 ) -> int:
     """Write the profile of a workload for the simulator."""
