@@ -14,8 +14,7 @@ from wattlaw.launch.simulated.samples import MAX_SAMPLES, Sampling, telemetry_ta
 from wattlaw.launch.simulated.signal import UTIL_AVERAGE_S, cycle_of
 from wattlaw.launch.simulated.windows import BEGIN_NS, epochs_table, windows_of
 from wattlaw.simulator import library
-from wattlaw.simulator.job import Phase, Prediction, SimulatedJob, Split, Window
-from wattlaw.simulator.parameters import Parameters
+from wattlaw.simulator.job import Parameters, Phase, Prediction, SimulatedJob, Split, Window
 from wattlaw.simulator.predict import predict
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.launching import Simulation

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from wattlaw.errors import BadInput
 from wattlaw.simulator.cluster import Gpu
-from wattlaw.simulator.parameters import Parameters
+from wattlaw.simulator.job import Parameters
 from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.base import Precision
 

@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from wattlaw.study.base import Model, Name, Word
-from wattlaw.study.rules import LocatedError
+from wattlaw.study.base import LocatedError, Model, Name, Word
 from wattlaw.text import quote
 
 #: Options of sbatch that a study may set. The others change what a run measures, read or write

@@ -10,21 +10,83 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, PlainValidator, model_validator
+from pydantic_core import PydanticCustomError
 
-from wattlaw.study.base import MAX_COUNT, Count, Fraction, Model, Name, Positive, Precision, Word
-from wattlaw.study.launching import Launch
-from wattlaw.study.rules import (
-    FRACTIONS,
-    PLACEHOLDERS,
+from wattlaw.study.base import (
+    MAX_COUNT,
+    Count,
+    Fraction,
     LocatedError,
-    evaluate_fraction,
-    parse_fraction,
-    substitute,
+    Model,
+    Name,
+    Positive,
+    Precision,
+    Word,
 )
+from wattlaw.study.launching import Launch
 from wattlaw.text import join_names, quote
 
 _COUNTS = "a list of whole numbers >= 1"
 _LIMITS = "a list of numbers > 0, or null for no limit"
+_FRACTION_RULE = re.compile(r"gpus/[1-9][0-9]{0,6}|[1-9][0-9]{0,6}/gpus")
+_FRACTIONS = "a list of numbers > 0 and <= 1, or of rules such as gpus/256 or 1/gpus"
+#: Names that an argument of a command may have in braces.
+PLACEHOLDERS = (
+    "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "precision",
+    "dataset_fraction", "epochs", "warmup_epochs", "seed", "repeat",
+)  # fmt: skip
+_BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+def parse_fraction(given: Any) -> float | str:
+    """Return a fraction of the data set, or a rule that computes it from the number of GPUs.
+
+    Raises
+    ------
+    ValueError
+        It is neither.
+    """
+    if isinstance(given, str) and _FRACTION_RULE.fullmatch(given):
+        return given
+    if isinstance(given, int | float) and not isinstance(given, bool) and 0 < given <= 1:
+        return float(given)
+    raise PydanticCustomError("fraction", _FRACTIONS)
+
+
+def evaluate_fraction(rule: float | str, gpus: int) -> float:
+    """Return the fraction of the data set that a rule gives for a number of GPUs."""
+    if isinstance(rule, float):
+        return rule
+    numerator, denominator = (gpus if part == "gpus" else int(part) for part in rule.split("/"))
+    return numerator / denominator
+
+
+def substitute(word: str, values: dict[str, object]) -> str:
+    """Return an argument of a command with the values of a run; ``{{`` and ``}}`` are braces.
+
+    Raises
+    ------
+    ValueError
+        It has an unknown name or a single brace.
+    """
+
+    def replacement(match: re.Match[str]) -> str:
+        if match[0] in ("{{", "}}"):
+            return match[0][0]
+        if match[1] not in values:
+            raise ValueError(
+                f"given {word!r:.80}; allowed in braces: {', '.join(values)} ({{{{ is a brace)"
+            )
+        value = values[match[1]]
+        return _number(value) if isinstance(value, float) else "" if value is None else str(value)
+
+    return _BRACES.sub(replacement, word)
+
+
+def _number(value: float) -> str:
+    """Return the shortest exact text of a number: 200.0 as 200."""
+    short = f"{value:.15g}"
+    return short if float(short) == value else repr(value)
 
 
 class WorkloadSpec(Model):
@@ -86,7 +148,7 @@ class Sweep(Model):
         default=("fp32",), min_length=1, description="a list of: fp32, tf32, bf16, fp16"
     )
     dataset_fraction: tuple[Annotated[Any, PlainValidator(parse_fraction)], ...] = Field(
-        default=(1.0,), min_length=1, description=FRACTIONS
+        default=(1.0,), min_length=1, description=_FRACTIONS
     )
     workloads: tuple[Name, ...] | None = Field(
         default=None, min_length=1, description="a list of workloads' names, or null for all"
@@ -125,7 +187,7 @@ class Sweep(Model):
             for workers in extremes:
                 if evaluate_fraction(rule, workers) > 1:
                     raise LocatedError(
-                        f"given {rule}, with {workers} gpus more than 1; allowed: {FRACTIONS}",
+                        f"given {rule}, with {workers} gpus more than 1; allowed: {_FRACTIONS}",
                         "dataset_fraction",
                         index,
                     )

@@ -1,4 +1,4 @@
-"""Expands a study into its runs: sweeps multiplied out, duplicates merged, order shuffled."""
+"""Reads a study file and expands it: sweeps multiplied out, duplicates merged, order shuffled."""
 
 import contextlib
 import gc
@@ -8,12 +8,22 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, prod
+from pathlib import Path
 from typing import NamedTuple
 
 from wattlaw.errors import BadInput
+from wattlaw.study.document import read_document
 from wattlaw.study.identity import around_setting, digest, encode
-from wattlaw.study.model import Measure, RunSpec, Setting, Study, Sweep, Train, WorkloadSpec
-from wattlaw.study.rules import evaluate_fraction
+from wattlaw.study.model import (
+    Measure,
+    RunSpec,
+    Setting,
+    Study,
+    Sweep,
+    Train,
+    WorkloadSpec,
+    evaluate_fraction,
+)
 
 MAX_RUNS = 200_000
 
@@ -57,6 +67,17 @@ class _Grid(NamedTuple):
 
     measure: Measure
     points: list[tuple[Setting, int, str]]
+
+
+def read_study(path: Path) -> Study:
+    """Read and validate a study file.
+
+    Raises
+    ------
+    BadInput
+        One line: ``file:line: key: given ...; allowed: ...``.
+    """
+    return read_document(path, Study, "study file")
 
 
 @contextlib.contextmanager

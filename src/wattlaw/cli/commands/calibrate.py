@@ -21,8 +21,7 @@ from wattlaw.launch.simulated.calibration_data import (
     calibration_data,
 )
 from wattlaw.simulator import calibration as calibrations
-from wattlaw.simulator.calibration import Calibration
-from wattlaw.simulator.calibration_file import calibration_json
+from wattlaw.simulator.calibration import Calibration, calibration_json
 from wattlaw.simulator.calibration_summary import (
     FitErrors,
     FittedParameter,

@@ -9,8 +9,8 @@ import typer
 from wattlaw.cli.console import Console, make_table
 from wattlaw.cli.options import JsonOption, option, parse_json_object
 from wattlaw.files import write_text
-from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.model import WorkloadSpec
+from wattlaw.text import json_with_rows
 from wattlaw.workloads import catalogue
 
 app = typer.Typer()
@@ -95,7 +95,7 @@ def workloads_profile(
     from wattlaw.training.profiling.profile import measure_profile
 
     profile = measure_profile(spec)
-    text = _text(profile)
+    text = json_with_rows(profile.model_dump(mode="json"), "kernels")
     if output is None:
         print(text, end="")
         return 0
@@ -106,11 +106,3 @@ def workloads_profile(
         f"{profile.flops_per_sample:.4g} operations per sample"
     )
     return 0
-
-
-def _text(profile: WorkloadProfile) -> str:
-    """Return a profile as JSON with a line for each key and each row of kernels."""
-    data = profile.model_dump(mode="json")
-    rows = ",\n".join(f"    {json.dumps(row)}" for row in data.pop("kernels"))
-    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
-    return "{\n" + ",\n".join([*lines, f'  "kernels": [\n{rows}\n  ]']) + "\n}\n"

@@ -230,7 +230,7 @@ def _read_calibrated(path: Path, job: SimulatedJob, measured_as: str | None) -> 
 
     A warning says so if the calibration has no single factor for this workload.
     """
-    from wattlaw.simulator.calibration_file import read_calibration
+    from wattlaw.simulator.calibration import read_calibration
 
     calibration = read_calibration(path, job.cluster.gpu)
     key, known = inputs.workload_key(job.profile), calibration.work_factors
