@@ -137,6 +137,11 @@ def _open_closed_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
+def print_note(text: str) -> None:
+    """Print a line of wattlaw on standard error."""
+    print(f"wattlaw: {text}", file=sys.stderr)
+
+
 def flush_output() -> None:
     """Flush both streams and discard what cannot be written, so that the exit is silent.
 

@@ -57,13 +57,7 @@ GpuPriceOption = Annotated[str | None, option("MONEY", "Price per GPU-hour: 2.5 
 
 
 def parse_json_object(name: str, text: str) -> dict[str, Any]:
-    """Return the JSON object that is the value of an option.
-
-    Raises
-    ------
-    BadInput
-        The text is not a JSON object.
-    """
+    """Return the JSON object that is the value of an option."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

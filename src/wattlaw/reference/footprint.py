@@ -39,24 +39,12 @@ class RegionalAverage:
 
 
 def grid_intensity(region: str) -> RegionalAverage:
-    """Return the carbon intensity of a region, such as ``DE`` or ``US-NEWE``.
-
-    Raises
-    ------
-    BadInput
-        The table does not have the region; the message lists its regions.
-    """
+    """Return the carbon intensity of a region, such as ``DE`` or ``US-NEWE``."""
     return _row_of(grid_intensities(), region, "grid intensity")
 
 
 def electricity_price(region: str) -> RegionalAverage:
-    """Return the average price of electricity in a region, such as ``EU`` or ``US-MA``.
-
-    Raises
-    ------
-    BadInput
-        The table does not have the region; the message lists its regions.
-    """
+    """Return the average price of electricity in a region, such as ``EU`` or ``US-MA``."""
     return _row_of(electricity_prices(), region, "electricity price")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -89,8 +89,7 @@ class Calibration(Model):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:8]
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A 95 % prediction interval."""
 
     low: float

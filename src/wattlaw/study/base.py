@@ -37,6 +37,11 @@ class Model(BaseModel):
         return model
 
 
+def field(default: Any, allowed: str, **bounds: Any) -> Any:
+    """Return a field with a default; ``allowed`` is its description, which messages quote."""
+    return Field(default=default, description=allowed, **bounds)
+
+
 @cache
 def _field_names(model: type[BaseModel]) -> set[str]:
     """Return the set of field names that all instances of a model share."""

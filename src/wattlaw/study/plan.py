@@ -70,13 +70,7 @@ class _Grid(NamedTuple):
 
 
 def read_study(path: Path) -> Study:
-    """Read and validate a study file.
-
-    Raises
-    ------
-    BadInput
-        One line: ``file:line: key: given ...; allowed: ...``.
-    """
+    """Read and validate a study file; ``BadInput`` names the file, the line and the key."""
     return read_document(path, Study, "study file")
 
 
@@ -97,12 +91,8 @@ def expand(study: Study) -> list[PlannedRun]:
     """Return the distinct runs of a study, in the order in which they run.
 
     A random order mixes the repeats over the study, so that a drift of the machine does not affect
-    one setting alone. The order depends only on ``order_seed``.
-
-    Raises
-    ------
-    BadInput
-        The study has more than ``MAX_RUNS`` runs.
+    one setting alone. The order depends only on ``order_seed``. More than ``MAX_RUNS`` runs are
+    ``BadInput``.
     """
     count = study.repeats * _points_of_workloads(study)
     if count > MAX_RUNS:

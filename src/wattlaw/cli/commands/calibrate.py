@@ -1,7 +1,6 @@
 """``wattlaw calibrate``: the simulator's parameters, fitted to the runs of stores."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -32,6 +31,7 @@ from wattlaw.simulator.calibration_summary import (
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.library import read_cluster
 from wattlaw.store.tables import read_stores
+from wattlaw.terminal import print_note
 from wattlaw.text import collapse_whitespace, join_names
 from wattlaw.workloads import catalogue
 
@@ -119,7 +119,7 @@ def _print_notes(data: CalibrationData, labels: Sequence[str], cluster: Cluster)
     elif len(labels) and not _names_board(str(labels[0]), cluster.gpu.name):
         lines.append(f"the runs' hardware is {labels[0]!r}, treated as {cluster.gpu.name}")
     for line in lines:
-        print(f"wattlaw: {collapse_whitespace(line)}", file=sys.stderr)
+        print_note(collapse_whitespace(line))
 
 
 def _names_board(label: str, board: str) -> bool:

@@ -22,7 +22,7 @@ from wattlaw.limits.restore import restore_stale
 from wattlaw.limits.saved_state import SavedState
 from wattlaw.limits.site.scripts import write_site_files
 from wattlaw.limits.state_folder import StateFolder
-from wattlaw.terminal import escaped_output
+from wattlaw.terminal import escaped_output, print_note
 
 app = typer.Typer()
 limits_app = typer.Typer(help="Show, set and restore power limits and clock locks.")
@@ -110,12 +110,12 @@ def limits_show(as_json: JsonOption = False) -> int:
     try:
         survey = folder.survey()
         for line in (*survey.damaged, *survey.ignored):
-            print(f"wattlaw: {line}", file=sys.stderr)
+            print_note(line)
         for state in sorted(survey.states, key=lambda state: not state.is_foreign):
             if state.device in states or not state.is_foreign:
                 saved[state.device] = state
     except NotAvailable as error:  # show the limits anyway
-        print(f"wattlaw: {error}", file=sys.stderr)
+        print_note(str(error))
     devices = list(dict.fromkeys([*states, *saved]))
     users = {d: folder.lock_owner(d) or "unknown" for d in devices if folder.is_locked_anywhere(d)}
     rows = [
@@ -182,10 +182,9 @@ def limits_set(
     for limiter in inventory.list_limiters():
         for state in limiter.devices:
             if limiter.name == "nvidia" and state.device in boards and state.is_persistent is False:
-                print(
-                    f"wattlaw: {state.device}: persistence mode is off; the limit is lost when no "
+                print_note(
+                    f"{state.device}: persistence mode is off; the limit is lost when no "
                     "process uses the GPU",
-                    file=sys.stderr,
                 )
     return 0
 
@@ -202,7 +201,7 @@ def limits_restore() -> int:
         reason = f": {result.reason}" if result.reason else ""
         print(f"{saved.device}: {result.state}{user}{reason}")
     for line in survey.ignored:
-        print(f"wattlaw: {line}", file=sys.stderr)
+        print_note(line)
     if survey.damaged:
         raise BadInput("; ".join(survey.damaged))
     failed = any(result.state == "not restored" for result in results)

@@ -129,16 +129,8 @@ def _command(record: RunRecord) -> str:
 
 
 def _to_dict(phase: PhaseSummary) -> dict[str, object]:
-    energies: dict[str, object] = {
-        f"{part}_energy_j": phase.energy_j.get(part) for part in ("gpu", "cpu", "dram")
-    }
-    return {
-        "duration_s": phase.duration_s,
-        **energies,
-        "energy_source": phase.energy_source,
-        "energy_verdict": phase.energy_verdict,
-        "sm_util": phase.sm_util,
-        "mem_util": phase.mem_util,
-        "cpu_cores": phase.cpu_cores,
-        "mem_used_max_bytes": phase.mem_used_max_bytes,
-    }
+    energies = {f"{part}_energy_j": phase.energy_j.get(part) for part in ("gpu", "cpu", "dram")}
+    others = ("energy_source", "energy_verdict", "sm_util", "mem_util", "cpu_cores",
+              "mem_used_max_bytes")  # fmt: skip
+    values = {name: getattr(phase, name) for name in others}
+    return {"duration_s": phase.duration_s, **energies, **values}

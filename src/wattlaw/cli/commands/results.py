@@ -1,7 +1,6 @@
 """Commands on the results of stores: fit, report, claims, advise and export."""
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from wattlaw.cli.options import option
 from wattlaw.errors import BadInput, Refused
 from wattlaw.formatting import group_label, plural
 from wattlaw.reference.published import SOURCES
+from wattlaw.terminal import print_note
 from wattlaw.text import collapse_whitespace, shorten
 
 app = typer.Typer()
@@ -65,7 +65,7 @@ def fit(
         raise BadInput(f"{prefix}{text}") from None
     for group, reason in fits.refusals:
         text = f"no law for {shorten(group_label(group)) or 'the table'}: {reason}"
-        print(f"wattlaw: {collapse_whitespace(text)}", file=sys.stderr)
+        print_note(collapse_whitespace(text))
     if as_json:
         print(json.dumps(fits.to_dict()["rows"], allow_nan=False))
     elif fits.laws:
@@ -82,11 +82,11 @@ def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None) -> Fits:
         fits = tables.fit(source[0], x, y, by or ())
         if fits.left_out:
             rows = plural(fits.left_out, "row")
-            print(f"wattlaw: {source[0]}: left out {rows} without {x} or {y}", file=sys.stderr)
+            print_note(f"{source[0]}: left out {rows} without {x} or {y}")
         return fits
     opened = results.open(*source)
     if opened.is_simulated:
-        print("wattlaw: all runs are simulated: nothing was measured", file=sys.stderr)
+        print_note("all runs are simulated: nothing was measured")
     return opened.fit(x, y, by)
 
 

@@ -19,6 +19,7 @@ from wattlaw.store.import_writer import write_runs
 from wattlaw.store.importing import RejectedRow, parse_runs, slug
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
+from wattlaw.terminal import print_note
 from wattlaw.text import quote
 
 app = typer.Typer()
@@ -82,7 +83,7 @@ def cancel(store: StoreArgument) -> int:
             f"{cancelled.left} still active; check with 'wattlaw status {store}'", file=sys.stderr
         )
     for error in cancelled.troubles:
-        print(f"wattlaw: cannot cancel the jobs of a queue: {error}", file=sys.stderr)
+        print_note(f"cannot cancel the jobs of a queue: {error}")
     if cancelled.troubles:
         return NotAvailable.exit_code
     return 1 if cancelled.left else 0
@@ -133,10 +134,9 @@ def import_table(
     invalid += written.rejected
     _print_invalid(table, rows.unit, invalid)
     if written.other_runs:
-        print(
-            f"wattlaw: {store} has {written.other_runs} other runs from a file of this name; "
+        print_note(
+            f"{store} has {written.other_runs} other runs from a file of this name; "
             "if the mapping has changed, they may be the same measurements",
-            file=sys.stderr,
         )
     print(
         f"{table}: {written.added} runs added to {store}, {written.unchanged} already "
@@ -148,6 +148,6 @@ def import_table(
 def _print_invalid(table: Path, place: str, rows: Sequence[RejectedRow]) -> None:
     """Print on standard error which rows are skipped, and why."""
     for row in sorted(rows, key=lambda row: row.line)[:_MOST_ROWS]:
-        print(f"wattlaw: {table}: {place} {row.line}: {row.reason}", file=sys.stderr)
+        print_note(f"{table}: {place} {row.line}: {row.reason}")
     if len(rows) > _MOST_ROWS:
-        print(f"wattlaw: {table}: {len(rows) - _MOST_ROWS:,} more rows skipped", file=sys.stderr)
+        print_note(f"{table}: {len(rows) - _MOST_ROWS:,} more rows skipped")

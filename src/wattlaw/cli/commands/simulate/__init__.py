@@ -2,12 +2,11 @@
 
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -26,6 +25,7 @@ from wattlaw.workloads import catalogue
 
 if TYPE_CHECKING:
     from wattlaw.simulator.calibration import Calibration
+from wattlaw.terminal import print_note
 
 app = typer.Typer()
 #: A larger sweep makes tables that nobody can read.
@@ -129,8 +129,10 @@ def simulate(
     )  # fmt: skip
     calibrated = None
     if calibration is not None:
+        from wattlaw.simulator.calibration import apply_calibration
+
         calibrated = _read_calibrated(calibration, template, measured_as)
-        template = calibrated.applied(template)
+        template = apply_calibration(template, *calibrated)
     jobs = [
         replace(
             template,
@@ -153,25 +155,11 @@ def simulate(
     return 0 if len(rows) == len(jobs) else 1
 
 
-@dataclass(frozen=True)
-class _Calibrated:
+class _Calibrated(NamedTuple):
     """A calibration, and which of its workloads the simulated one is."""
 
     calibration: "Calibration"
     key: str
-
-    def applied(self, job: SimulatedJob) -> SimulatedJob:
-        """Return a job with the calibration's parameters and the workload's factor."""
-        from wattlaw.simulator.calibration import apply_calibration
-
-        return apply_calibration(job, self.calibration, self.key)
-
-    def intervals(self, job: SimulatedJob) -> dict[str, tuple[float, float]]:
-        """Return the 95 % intervals of a job's prediction."""
-        from wattlaw.simulator.calibration import prediction_intervals
-
-        by_name = prediction_intervals(job, self.calibration, self.key)
-        return {name: (interval.low, interval.high) for name, interval in by_name.items()}
 
 
 def _job_template(
@@ -247,7 +235,7 @@ def _read_calibrated(path: Path, job: SimulatedJob, measured_as: str | None) -> 
             if several
             else f"it has no factor for {key} (--as uses another one): {listed}"
         )
-        print(f"wattlaw: {path}: no work factor is applied: {reason}", file=sys.stderr)
+        print_note(f"{path}: no work factor is applied: {reason}")
     return _Calibrated(calibration, chosen)
 
 
@@ -316,7 +304,7 @@ def _rows(
                 raise
             errors.append(f"{_label(job)}: {error}")
     for error_text in errors:
-        print(f"wattlaw: skipped: {error_text}", file=sys.stderr)
+        print_note(f"skipped: {error_text}")
     if not rows:
         raise BadInput(f"simulate: none of the {len(jobs)} settings can be simulated")
     return rows
@@ -327,8 +315,12 @@ def _row(
 ) -> dict[str, Any]:
     if not job.local_batch:
         raise BadInput("--global-batch: is not a multiple of the GPU count")
-    intervals = None if calibrated is None else calibrated.intervals(job)
-    source = "uncalibrated" if calibrated is None else f"calibrated {calibrated.calibration.digest}"
+    source, intervals = "uncalibrated", None
+    if calibrated is not None:
+        from wattlaw.simulator.calibration import prediction_intervals
+
+        source = f"calibrated {calibrated.calibration.digest}"
+        intervals = prediction_intervals(job, *calibrated)
     prediction = prediction_row(predict(job), epochs, target, intervals)
     return {"simulated": True, "calibration": source, **prediction}
 
