@@ -12,8 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from wattlaw.study.plan import expand
-from wattlaw.study.reader import read_study
+from wattlaw.study.plan import expand, read_study
 
 GRIDS = {
     "200,000 settings": ({"gpus": 100, "local_batch": 100, "power_limit_w": 20}, 1),

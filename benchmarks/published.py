@@ -23,8 +23,7 @@ from wattlaw.reference.published import Published, published
 from wattlaw.simulator.job import SimulatedJob, Window
 from wattlaw.simulator.predict import predict
 from wattlaw.study.model import RunSpec
-from wattlaw.study.plan import expand
-from wattlaw.study.reader import read_study
+from wattlaw.study.plan import expand, read_study
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from wattlaw.simulator.cluster import Cluster
-from wattlaw.simulator.job import SimulatedJob
+from wattlaw.simulator.job import Parameters, SimulatedJob
 from wattlaw.simulator.library import read_cluster
-from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.profile import Kernels, WorkloadProfile
 
 #: Nothing between the profile and the peaks of the hardware, and all ranks alike.

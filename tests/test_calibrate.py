@@ -26,13 +26,13 @@ from wattlaw.simulator.calibration import (
     MeasuredSetting,
     apply_calibration,
     calibrate,
+    calibration_json,
     prediction_intervals,
+    read_calibration,
 )
-from wattlaw.simulator.calibration_file import calibration_json, read_calibration
 from wattlaw.simulator.calibration_summary import fit_errors, fitted_parameters, fitted_work_factors
-from wattlaw.simulator.job import SimulatedJob
+from wattlaw.simulator.job import Parameters, SimulatedJob
 from wattlaw.simulator.library import read_cluster
-from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.predict import predict
 
 TRUE = Parameters(

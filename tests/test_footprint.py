@@ -120,17 +120,17 @@ def test_every_row_of_the_table_says_from_where_and_when_it_is():
         assert row.source and row.name
         assert "average" in row.note
     for row in grid_intensities().values():
-        assert 10 < row.g_per_kwh < 1000
+        assert 10 < row.value < 1000
     for row in electricity_prices().values():
-        assert 0.02 < row.per_kwh < 1
+        assert 0.02 < row.value < 1
         assert row.currency in ("EUR", "USD")
 
 
 def test_known_orders_of_the_table():
-    at = {name: grid_intensity(name).g_per_kwh for name in ("NO", "FR", "DE", "PL")}
+    at = {name: grid_intensity(name).value for name in ("NO", "FR", "DE", "PL")}
     assert at["NO"] < at["FR"] < at["DE"] < at["PL"]
     assert grid_intensity("fr").name == "France"
-    assert electricity_price("us-ma").per_kwh > electricity_price("US-TX").per_kwh
+    assert electricity_price("us-ma").value > electricity_price("US-TX").value
 
 
 def test_an_unknown_region_lists_those_there_are():
@@ -145,8 +145,8 @@ def test_no_options_are_no_footprint():
 def test_the_options_of_the_command_line():
     made = footprint_of(1.2, "DE", "US-MA", None)
     assert made is not None
-    assert made.grid_g_per_kwh == grid_intensity("DE").g_per_kwh
-    assert (made.price_per_kwh, made.currency) == (electricity_price("US-MA").per_kwh, "USD")
+    assert made.grid_g_per_kwh == grid_intensity("DE").value
+    assert (made.price_per_kwh, made.currency) == (electricity_price("US-MA").value, "USD")
     assert "Ember" in made.counted() and "EIA" in made.counted()
     given = footprint_of(None, "350", "0.21", "2.5 eur")
     assert given is not None
@@ -172,6 +172,6 @@ def test_wrong_prices_are_told(price, gpu_price, told):
 def test_a_region_and_a_number_give_the_same_carbon():
     for region, pue in product(("FR", "PL"), (None, 1.4)):
         table = footprint_of(pue, region, None, None)
-        number = footprint_of(pue, f"{grid_intensity(region).g_per_kwh}", None, None)
+        number = footprint_of(pue, f"{grid_intensity(region).value}", None, None)
         assert table is not None and number is not None
         assert table.of(1e9).co2_kg == number.of(1e9).co2_kg

@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 from conftest import study_of
 from wattlaw.errors import BadInput
 from wattlaw.study.identity import canonical, run_id
-from wattlaw.study.model import RunSpec, Study
-from wattlaw.study.plan import MAX_RUNS, PlannedRun, expand
-from wattlaw.study.reader import read_study
-from wattlaw.study.rules import PLACEHOLDERS, evaluate_fraction, parse_fraction, substitute
+from wattlaw.study.model import (
+    PLACEHOLDERS,
+    RunSpec,
+    Study,
+    evaluate_fraction,
+    parse_fraction,
+    substitute,
+)
+from wattlaw.study.plan import MAX_RUNS, PlannedRun, expand, read_study
 
 
 def parsed(**changes: object) -> Study:

@@ -12,8 +12,7 @@ from conftest import study_of
 from wattlaw.launch.planning import plan_study
 from wattlaw.study.identity import canonical, run_id
 from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
-from wattlaw.study.plan import expand
-from wattlaw.study.reader import read_study
+from wattlaw.study.plan import expand, read_study
 
 PLAIN = Setting(gpus=2, global_batch=64, local_batch=32)
 
@@ -203,7 +202,7 @@ def test_identities_and_their_order_are_the_same_in_every_process(tmp_path):
     path.write_text(SHORT + "repeats: 5\n")
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from wattlaw.study.plan import expand\nfrom wattlaw.study.reader import read_study\n"
+        "from wattlaw.study.plan import expand, read_study\n"
         "print(*(run.run_id for run in expand(read_study(Path(sys.argv[1])))))"
     )
     here = [run.run_id for run in expand(read_study(path))]

@@ -13,7 +13,7 @@ import pytest
 
 from made_jobs import job, profile
 from wattlaw.cli.main import main
-from wattlaw.simulator.parameters import Parameters
+from wattlaw.simulator.job import Parameters
 from wattlaw.simulator.predict import predict
 from wattlaw.simulator.what_if import PARTS, Target, add_scaling, prediction_row
 

@@ -10,8 +10,8 @@ from scipy.optimize import brentq
 
 from made_jobs import profile
 from wattlaw.simulator import kernels
+from wattlaw.simulator.job import Parameters
 from wattlaw.simulator.library import cluster_names, read_cluster
-from wattlaw.simulator.parameters import Parameters
 from wattlaw.simulator.power import Board, switching, with_curve
 
 BOARDS = {name: read_cluster(name).gpu for name in cluster_names()}

@@ -21,8 +21,7 @@ from wattlaw.launch.simulated.tables import (
     windows_of,
 )
 from wattlaw.simulator import library
-from wattlaw.simulator.job import Phase, Prediction, SimulatedJob, Split, Window
-from wattlaw.simulator.parameters import Parameters
+from wattlaw.simulator.job import Parameters, Phase, Prediction, SimulatedJob, Split, Window
 from wattlaw.simulator.predict import predict
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.launching import Simulation

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from made_jobs import IDEAL, job, profile, with_links
 from wattlaw import simulator
 from wattlaw.errors import BadInput
-from wattlaw.simulator.data_loading import MOST_PROCESSES
-from wattlaw.simulator.job import Prediction, SimulatedJob
+from wattlaw.simulator.job import Parameters, Prediction, SimulatedJob
 from wattlaw.simulator.library import cluster_names, read_cluster
-from wattlaw.simulator.parameters import Parameters
-from wattlaw.simulator.predict import predict
+from wattlaw.simulator.predict import MOST_PROCESSES, predict
 
 #: Boards that not even their least clock keeps within a limit.
 HUNGRY = Parameters(power_memory=20.0, power_busy=2.0)

@@ -13,7 +13,7 @@ from wattlaw.cli.main import main
 from wattlaw.errors import BadInput
 from wattlaw.study import document
 from wattlaw.study.model import Study
-from wattlaw.study.reader import read_study
+from wattlaw.study.plan import read_study
 
 VALID = """\
 name: digits-scaling

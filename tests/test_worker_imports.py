@@ -23,7 +23,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "wattlaw"
 FOLDERS = ("training", "telemetry", "limits", "devices", "workloads")
 FILES = (
     "store/live.py", "files.py", "store/record.py", "store/run_folder.py", "store/schema.py",
-    "study/base.py", "study/launching.py", "study/model.py", "study/rules.py", "study/identity.py",
+    "study/base.py", "study/launching.py", "study/model.py", "study/identity.py",
     "simulator/profile.py", "simulator/cluster.py",
     "processes.py", "registry.py", "machine.py", "errors.py", "isolation.py", "crash.py",
     "terminal.py", "text.py", "__init__.py",

@@ -1,7 +1,7 @@
 """Standard output and standard error: text from data cannot control the terminal.
 
 ``escaped_output`` replaces both streams, so every ``print``, log line and warning is escaped in one
-place. ``wattlaw.cli.common.console`` escapes text itself before it adds colours.
+place. ``wattlaw.cli.console`` escapes text itself before it adds colours.
 """
 
 import contextlib
@@ -135,6 +135,11 @@ def _open_closed_descriptors() -> None:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+
+
+def print_note(text: str) -> None:
+    """Print a line of wattlaw on standard error."""
+    print(f"wattlaw: {text}", file=sys.stderr)
 
 
 def flush_output() -> None:

@@ -11,8 +11,7 @@ import yaml
 from soak.killing import Fault, Killer, run, started
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
-from wattlaw.study.plan import expand
-from wattlaw.study.reader import read_study
+from wattlaw.study.plan import expand, read_study
 
 WHAT = "SIGKILLs of real campaigns"
 #: How long all may take to be finished, and the last process to end.

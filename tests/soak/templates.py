@@ -13,10 +13,9 @@ import made_studies
 import made_tables
 from made_stores import write_store
 from soak.sandbox import REPOSITORY
-from wattlaw.simulator.calibration import NAMES, Calibration
-from wattlaw.simulator.calibration_file import calibration_json
+from wattlaw.simulator.calibration import NAMES, Calibration, calibration_json
+from wattlaw.simulator.job import Parameters
 from wattlaw.simulator.library import read_cluster
-from wattlaw.simulator.parameters import Parameters
 from wattlaw.store.record import DeviceReport, Facts, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec

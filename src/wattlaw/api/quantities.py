@@ -176,7 +176,7 @@ def _intensity(grid: str) -> tuple[float, str | None]:
         known = grid_intensity(grid)
     except BadInput as error:
         raise BadInput(f"grid: {error}") from None
-    return known.g_per_kwh, known.cited
+    return known.value, known.cited
 
 
 def _electricity(price: str) -> tuple[float, str | None, str | None]:
@@ -186,7 +186,7 @@ def _electricity(price: str) -> tuple[float, str | None, str | None]:
         known = electricity_price(price)
     except BadInput as error:
         raise BadInput(f"price: {error}") from None
-    return known.per_kwh, known.currency, known.cited
+    return known.value, known.currency, known.cited
 
 
 def _money(name: str, text: str) -> tuple[float, str | None]:

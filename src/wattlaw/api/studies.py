@@ -51,6 +51,19 @@ class Study:
         """How runs start: ``local``, ``slurm`` or ``simulated``."""
         return self.plan.study.launch.kind
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The numbers of runs, workloads, settings and repeats, by the noun in the singular."""
+        # Runs share their settings and workloads: of 100,000 runs each object is hashed once.
+        settings = {id(run.setting): run.setting for run in self.plan.runs}
+        workloads = {id(run.shared.workload): run.shared.workload for run in self.plan.runs}
+        return {
+            "run": len(self),
+            "workload": len({workload.model_dump_json() for workload in workloads.values()}),
+            "setting": len({*settings.values()}),
+            "repeat": self.plan.study.repeats,
+        }
+
     def __len__(self) -> int:
         return len(self.plan.runs)
 

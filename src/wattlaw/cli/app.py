@@ -27,7 +27,13 @@ COMMANDS = {
     "selftest": "Check the overhead and accuracy of measurements.",
     "limits": "Show, set and restore power limits and clock locks.",
 }
-_MODULES = {"import": "import_"}
+#: The modules of commands that are not in a module of their name.
+_MODULES = {
+    **dict.fromkeys(("fit", "report", "claims", "advise", "export"), "results"),
+    **dict.fromkeys(("run", "check"), "studies"),
+    **dict.fromkeys(("status", "cancel", "import"), "stores"),
+    **dict.fromkeys(("devices", "limits", "selftest"), "machine"),
+}
 
 
 class LazyGroup(TyperGroup):

@@ -40,13 +40,7 @@ EXAMPLES = (
 
 
 def example(name: str) -> Example:
-    """Return an example by name.
-
-    Raises
-    ------
-    BadInput
-        There is no example of that name; the message lists the names.
-    """
+    """Return an example by name."""
     for known in EXAMPLES:
         if known.name == name:
             return known

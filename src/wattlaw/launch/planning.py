@@ -12,8 +12,7 @@ from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.model import RunSpec, Study
-from wattlaw.study.plan import PlannedRun, expand
-from wattlaw.study.reader import read_study
+from wattlaw.study.plan import PlannedRun, expand, read_study
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.workload import Work
 

@@ -8,100 +8,70 @@ import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TypeVar
 
 from wattlaw.errors import BadInput
 
-Row = TypeVar("Row")
-
 
 @dataclass(frozen=True)
-class Intensity:
-    """Carbon intensity of a region's electricity."""
+class RegionalAverage:
+    """The annual average of a region's electricity.
 
-    region: str
-    name: str
-    g_per_kwh: float  # CO2e
-    year: int
-    source: str
-    note: str
-
-    @property
-    def cited(self) -> str:
-        """Region, year and source."""
-        return f"{self.name} {self.year}, {self.note}: {self.source}"
-
-
-@dataclass(frozen=True)
-class Price:
-    """Price of a kWh in a region."""
-
-    region: str
-    name: str
-    per_kwh: float
-    currency: str
-    year: int
-    source: str
-    note: str
-
-    @property
-    def cited(self) -> str:
-        """Region, year and source."""
-        return f"{self.name} {self.year}, {self.note}: {self.source}"
-
-
-def grid_intensity(region: str) -> Intensity:
-    """Return the carbon intensity of a region, such as ``DE`` or ``US-NEWE``.
-
-    Raises
-    ------
-    BadInput
-        The table does not have the region; the message lists its regions.
+    Parameters
+    ----------
+    value
+        Grams CO2e per kWh, or the price of a kWh.
+    currency
+        The currency of a price.
     """
+
+    region: str
+    name: str
+    value: float
+    year: int
+    source: str
+    note: str
+    currency: str | None = None
+
+    @property
+    def cited(self) -> str:
+        """Region, year and source."""
+        return f"{self.name} {self.year}, {self.note}: {self.source}"
+
+
+def grid_intensity(region: str) -> RegionalAverage:
+    """Return the carbon intensity of a region, such as ``DE`` or ``US-NEWE``."""
     return _row_of(grid_intensities(), region, "grid intensity")
 
 
-def electricity_price(region: str) -> Price:
-    """Return the average price of electricity in a region, such as ``EU`` or ``US-MA``.
-
-    Raises
-    ------
-    BadInput
-        The table does not have the region; the message lists its regions.
-    """
+def electricity_price(region: str) -> RegionalAverage:
+    """Return the average price of electricity in a region, such as ``EU`` or ``US-MA``."""
     return _row_of(electricity_prices(), region, "electricity price")
 
 
 @cache
-def grid_intensities() -> dict[str, Intensity]:
+def grid_intensities() -> dict[str, RegionalAverage]:
     """Return the table by region."""
-    return {
-        row["region"]: Intensity(
-            row["region"], row["name"], float(row["g_per_kwh"]), int(row["year"]),
-            row["source"], row["note"],
-        )
-        for row in _rows("grid_intensity.csv")
-    }  # fmt: skip
+    return _read("grid_intensity.csv", "g_per_kwh")
 
 
 @cache
-def electricity_prices() -> dict[str, Price]:
+def electricity_prices() -> dict[str, RegionalAverage]:
     """Return the table by region."""
+    return _read("electricity_prices.csv", "per_kwh")
+
+
+def _read(file: str, column: str) -> dict[str, RegionalAverage]:
+    text = (files("wattlaw.reference") / file).read_text(encoding="utf-8")
     return {
-        row["region"]: Price(
-            row["region"], row["name"], float(row["per_kwh"]), row["currency"], int(row["year"]),
-            row["source"], row["note"],
+        row["region"]: RegionalAverage(
+            row["region"], row["name"], float(row[column]), int(row["year"]), row["source"],
+            row["note"], row.get("currency"),
         )
-        for row in _rows("electricity_prices.csv")
+        for row in csv.DictReader(text.splitlines())
     }  # fmt: skip
 
 
-def _rows(name: str) -> list[dict[str, str]]:
-    text = (files("wattlaw.reference") / name).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
-
-
-def _row_of(rows: dict[str, Row], region: str, what: str) -> Row:
+def _row_of(rows: dict[str, RegionalAverage], region: str, what: str) -> RegionalAverage:
     if region.upper() not in rows:
         raise BadInput(f"no {what} of {region!r}; allowed: a number, or one of {', '.join(rows)}")
     return rows[region.upper()]

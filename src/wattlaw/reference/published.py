@@ -24,6 +24,7 @@ import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from wattlaw.errors import BadInput
 
@@ -95,6 +96,7 @@ QUANTITIES = (
     "beta", "speedup", "energy_saving", "power_law_to_gpus", "co2_kg_per_h",
     "quality_to_global_batch", "near_linear_to_times_gpus",
 )  # fmt: skip
+_NUMBERS = ("power_limit_w", "clock_limit_mhz", "value", "value_high", "se", "r2")
 
 
 def published(
@@ -129,25 +131,7 @@ def _all_values() -> tuple[Published, ...]:
 
 
 def _row(row: dict[str, str]) -> Published:
-    def number(name: str) -> float | None:
-        return float(row[name]) if row[name] else None
-
-    def count(name: str) -> int | None:
-        return int(row[name]) if row[name] else None
-
-    return Published(
-        study=row["study"],
-        quantity=row["quantity"],
-        workload=row["workload"] or None,
-        model=row["model"],
-        power_limit_w=number("power_limit_w"),
-        clock_limit_mhz=number("clock_limit_mhz"),
-        gpus_min=count("gpus_min"),
-        gpus_max=count("gpus_max"),
-        value=float(row["value"]),
-        value_high=number("value_high"),
-        se=number("se"),
-        r2=number("r2"),
-        hardware=row["hardware"],
-        where=row["where"],
-    )
+    values: dict[str, Any] = {name: text or None for name, text in row.items()}
+    values |= {name: float(row[name]) for name in _NUMBERS if row[name]}
+    values |= {name: int(row[name]) for name in ("gpus_min", "gpus_max") if row[name]}
+    return Published(**values)

@@ -11,7 +11,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,13 @@ from pydantic import Field
 from scipy import stats
 from scipy.optimize import least_squares
 
-from wattlaw.errors import Refused
+from wattlaw.errors import BadInput, Refused
 from wattlaw.simulator.cluster import Gpu
-from wattlaw.simulator.job import Prediction, SimulatedJob
-from wattlaw.simulator.parameters import Parameters
+from wattlaw.simulator.job import Parameters, Prediction, SimulatedJob
 from wattlaw.simulator.predict import predict
 from wattlaw.study.base import Model
+from wattlaw.study.document import read_document
+from wattlaw.text import json_with_rows
 
 Floats = npt.NDArray[np.float64]
 
@@ -50,7 +52,7 @@ _NO_INFLUENCE = 1e-3
 _ENOUGH = 1e-5
 #: The least standard deviation of a measurement, in logs.
 _LEAST_SIGMA = 0.005
-
+_MAX_COVARIANCE = 1e300  # eigenvalues of larger ones overflow
 
 Sigma = Annotated[float, Field(gt=0, le=10)]
 
@@ -87,8 +89,7 @@ class Calibration(Model):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:8]
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A 95 % prediction interval."""
 
     low: float
@@ -221,6 +222,48 @@ def _unpack(packed: Floats, base: Parameters) -> Parameters:
     shares = 1 / (1 + np.exp(-clipped[: len(SHARES)]))
     values = [*map(float, shares), *map(float, np.exp(clipped[len(SHARES) :]))]
     return base.model_copy(update=dict(zip(NAMES, values, strict=True)))
+
+
+def calibration_json(calibration: Calibration) -> str:
+    """Return the text of a calibration's file."""
+    return json_with_rows(calibration.model_dump(mode="json"), "covariance")
+
+
+def read_calibration(path: Path, gpu: Gpu | None = None) -> Calibration:
+    """Return the calibration of a file that ``wattlaw calibrate`` wrote.
+
+    Raises
+    ------
+    BadInput
+        It cannot be read, is not a calibration, or is not of the board ``gpu``, where that is set.
+    """
+    calibration = read_document(path, Calibration, "calibration file")
+    fault = _fault(calibration)
+    if fault is not None:
+        raise BadInput(f"{path}: {fault}; allowed: what 'wattlaw calibrate' writes")
+    if gpu is not None and calibration.gpu != gpu.name:
+        raise BadInput(
+            f"{path}: gpu: given {calibration.gpu!a:.80}; allowed for this hardware: {gpu.name}"
+        )
+    return calibration
+
+
+def _fault(calibration: Calibration) -> str | None:
+    """Return what is inconsistent in a calibration, or None."""
+    factors = tuple(f"work:{name}" for name in calibration.work_factors)
+    if calibration.names != (*NAMES, *factors):
+        return "names: not the parameters of this version followed by the workloads"
+    size, rows = len(calibration.names), calibration.covariance
+    if len(rows) != size or any(len(row) != size for row in rows):
+        return f"covariance: not {size} rows of {size} numbers"
+    covariance = np.array(rows)
+    scale = float(np.abs(covariance).max())
+    if scale > _MAX_COVARIANCE:
+        return f"covariance: a number beyond {_MAX_COVARIANCE:g}"
+    least = float(np.linalg.eigvalsh((covariance + covariance.T) / 2)[0])
+    if not np.allclose(covariance, covariance.T, atol=1e-6 * scale) or least < -1e-6 * scale:
+        return "covariance: not symmetric and positive semidefinite"
+    return None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, sqrt
 from statistics import median
 
 from wattlaw.simulator.calibration import (
@@ -16,7 +16,7 @@ from wattlaw.simulator.calibration import (
     quantile,
 )
 from wattlaw.simulator.cluster import Gpu
-from wattlaw.simulator.parameters import Parameters
+from wattlaw.simulator.job import Parameters
 from wattlaw.simulator.predict import predict
 
 #: Runs identify a parameter where its deviation is less than this share of the prior's.
@@ -52,27 +52,35 @@ def fitted_parameters(calibration: Calibration, gpu: Gpu) -> list[FittedParamete
         "knee": gpu.knee_clock_mhz / gpu.max_clock_mhz,
     }
     defaults = Parameters().model_dump() | of_board
-    values = calibration.parameters.model_dump()
-    fitted = []
-    for i, name in enumerate(NAMES):
-        value = defaults[name] if values[name] is None else values[name]
-        deviation = sqrt(max(0.0, calibration.covariance[i][i]))
-        off = quantile(calibration) * deviation
-        low, high = _interval(value, off, is_share=name in SHARES)
-        is_identified = deviation < _IDENTIFIED_BELOW * PRIOR
-        fitted.append(FittedParameter(name, defaults[name], value, low, high, is_identified))
-    return fitted
+    values = {name: value for name, value in calibration.parameters if value is not None}
+    return [
+        _fitted(calibration, i, name, defaults[name], values.get(name, defaults[name]), PRIOR)
+        for i, name in enumerate(NAMES)
+    ]
 
 
 def fitted_work_factors(calibration: Calibration) -> list[FittedParameter]:
     """Return the factors of the workloads: work of a sample over that of the profile."""
-    fitted = []
-    for i, (name, factor) in enumerate(calibration.work_factors.items(), len(NAMES)):
-        deviation = sqrt(max(0.0, calibration.covariance[i][i]))
-        low, high = _interval(factor, quantile(calibration) * deviation, is_share=False)
-        is_identified = deviation < _IDENTIFIED_BELOW * FACTOR_PRIOR
-        fitted.append(FittedParameter(name, 1.0, factor, low, high, is_identified))
-    return fitted
+    return [
+        _fitted(calibration, i, name, 1.0, factor, FACTOR_PRIOR)
+        for i, (name, factor) in enumerate(calibration.work_factors.items(), len(NAMES))
+    ]
+
+
+def _fitted(
+    calibration: Calibration, row: int, name: str, default: float, value: float, prior: float
+) -> FittedParameter:
+    """Return a parameter with its interval, which is symmetric in logs, or in logits of a share."""
+    deviation = sqrt(max(0.0, calibration.covariance[row][row]))
+    is_share = row < len(SHARES)
+    low = high = value
+    if value > 0 and not (is_share and value >= 1):
+        off = quantile(calibration) * deviation
+        odds = value / (1 - value) if is_share else value
+        low, high = odds * exp(-off), odds * exp(off)
+        if is_share:
+            low, high = low / (1 + low), high / (1 + high)
+    return FittedParameter(name, default, value, low, high, deviation < _IDENTIFIED_BELOW * prior)
 
 
 def fit_errors(calibration: Calibration, measured: Sequence[MeasuredSetting]) -> FitErrors:
@@ -93,14 +101,3 @@ def fit_errors(calibration: Calibration, measured: Sequence[MeasuredSetting]) ->
         median(powers) if powers else None,
         median(energies) if energies else None,
     )
-
-
-def _interval(value: float, off: float, *, is_share: bool) -> tuple[float, float]:
-    """Return the interval of half-width ``off`` in logs, or in logits for a share."""
-    if value <= 0 or (is_share and value >= 1):
-        return value, value
-    middle = log(value / (1 - value)) if is_share else log(value)
-    low, high = middle - off, middle + off
-    if is_share:
-        return 1 / (1 + exp(-low)), 1 / (1 + exp(-high))
-    return exp(low), exp(high)

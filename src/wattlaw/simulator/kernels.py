@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from wattlaw.errors import BadInput
 from wattlaw.simulator.cluster import Gpu
-from wattlaw.simulator.parameters import Parameters
+from wattlaw.simulator.job import Parameters
 from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.base import Precision
 
@@ -65,13 +65,7 @@ def kernel_load(
 
 
 def peak_flops(gpu: Gpu, precision: Precision) -> float:
-    """Return the peak of a board's arithmetic at its highest clock, in operations per second.
-
-    Raises
-    ------
-    BadInput
-        The board does not support that precision.
-    """
+    """Return the peak of a board's arithmetic at its highest clock, in operations per second."""
     if precision not in gpu.peak_tflops:
         allowed = ", ".join(sorted(gpu.peak_tflops))
         raise BadInput(f"precision: given {precision}; allowed on {gpu.name}: {allowed}")

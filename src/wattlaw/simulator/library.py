@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from wattlaw.errors import BadInput
 from wattlaw.simulator.cluster import Cluster, Described, Gpu
+from wattlaw.study.base import LocatedError
 from wattlaw.study.document import read_document
-from wattlaw.study.rules import LocatedError
 from wattlaw.text import quote
 
 _FILES = Path(__file__).parent / "hardware"

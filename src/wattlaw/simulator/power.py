@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wattlaw.simulator.cluster import Gpu
+from wattlaw.simulator.job import Parameters
 from wattlaw.simulator.kernels import Busy, Load, busy
-from wattlaw.simulator.parameters import Parameters
 from wattlaw.study.base import Precision
 
 Floats = npt.NDArray[np.float64]

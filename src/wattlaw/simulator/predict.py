@@ -4,25 +4,32 @@ A step computes its micro-batches, waits for the host where that launches kernel
 all-reduces gradients, waits for the slowest rank, and waits for samples where the input takes
 longer than all of that. Not modelled: temperature, other jobs on network and storage, garbage
 collection, checkpoints, and failures.
+
+Every step waits for the slowest of N ranks. Ranks differ permanently (boards of one model are not
+equally fast) and from step to step (system noise, samples of different size). Both are assumed to
+be normal and independent, so that the slowest takes (1 + sigma m(N)) times the mean, with
+m(N) the expected maximum of N standard normal numbers (Blom 1958:
+m(N) = Phi^-1((N - 0.375) / (N + 0.25)), within 0.026; 0 for N = 1).
 """
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, sqrt
+from statistics import NormalDist
 
 import numpy as np
 
 from wattlaw.errors import BadInput
 from wattlaw.simulator import kernels
 from wattlaw.simulator.communication import Route, communication
-from wattlaw.simulator.data_loading import first_input_s, input_s, loader_processes
-from wattlaw.simulator.job import Phase, Prediction, SimulatedJob, Split, Window
+from wattlaw.simulator.job import Parameters, Phase, Prediction, SimulatedJob, Split, Window
 from wattlaw.simulator.kernels import Load
 from wattlaw.simulator.power import Board, Point, with_curve
-from wattlaw.simulator.spread import deviation_of_maximum, slowest_over_mean, step_cv
 
 _FORWARD = ("forward",)
 #: An all-reduce reads and writes each byte about twice on the GPU.
 _COMMUNICATION_PASSES = 4
+#: The most loader processes of a rank by default, as in ``workloads.data_loading``.
+MOST_PROCESSES = 8
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ def predict(job: SimulatedJob) -> Prediction:
     if not steps:
         raise BadInput(f"gpus: given {job.gpus} for {kept} samples; allowed: a sample for each GPU")
     main = steps[0][1]
-    startup_s = first_input_s(job, min(job.local_batch, kept / job.gpus)) + _edges_s(job)
+    startup_s = _first_input_s(job, min(job.local_batch, kept / job.gpus)) + _edges_s(job)
     samples = full_steps * job.global_batch + rest
     board = _board(job)
     awake_w = board.awake_w(main.point.clock_mhz)
@@ -199,9 +206,9 @@ def _step(
     slowest_s: float,
     communication_memory: float,
 ) -> _Step:
-    samples_s = input_s(job, local)
+    samples_s = _input_s(job, local)
     others_s = point.compute_s + point.launch_s + communication_s + slowest_s
-    waits_s = max(0.0, samples_s - others_s) if loader_processes(job) else samples_s
+    waits_s = max(0.0, samples_s - others_s) if _loader_processes(job) else samples_s
     split = Split(point.compute_s, point.launch_s, communication_s, slowest_s, waits_s)
     awake_w = board.awake_w(point.clock_mhz)
     communication_w = board.communication_w(point.clock_mhz)
@@ -231,7 +238,7 @@ def _bottleneck(job: SimulatedJob, step: _Step) -> str:
     """
     split = step.split
     computing_s = split.compute_s + split.launch_s
-    if loader_processes(job) and split.input_s > 0:
+    if _loader_processes(job) and split.input_s > 0:
         return "input"
     if max(computing_s, split.input_s) < split.communication_s + split.slowest_s:
         return "communication"
@@ -259,7 +266,7 @@ def _evaluation(job: SimulatedJob, awake_w: float) -> Window:
     passes = job.evaluation_samples / (local * job.gpus)
     count = ceil(passes - 1e-9)
     forward = _forward(job, local * passes / count)
-    startup_s = first_input_s(job, local)
+    startup_s = _first_input_s(job, local)
     return _window(job, [(count, forward)], startup_s, awake_w, job.evaluation_samples)
 
 
@@ -281,7 +288,7 @@ def _window(
     total_s = float(duration_s.sum())
     per_gpu_j = float((duration_s * power_w).sum())
     # One core of each rank launches kernels, and loads samples without loader processes.
-    loading_s = samples * job.profile.input_cpu_s_per_sample if loader_processes(job) else 0.0
+    loading_s = samples * job.profile.input_cpu_s_per_sample if _loader_processes(job) else 0.0
     node = job.cluster.node
     busy_cores = min(job.gpus + loading_s / total_s, job.nodes * node.cores)
     cpu_w = job.nodes * node.cpu_idle_w + busy_cores * node.cpu_core_w
@@ -297,3 +304,67 @@ def _window(
         mem_util=float((duration_s * mem_util).sum()) / total_s,
         limited_by=steps[0][1].point.limited_by,
     )
+
+
+def _loader_processes(job: SimulatedJob) -> int:
+    """Return the loader processes of a rank: as set, or as ``workloads.data_loading`` has it."""
+    if job.loader_workers is not None:
+        return job.loader_workers
+    per_node = min(job.gpus, job.gpus_per_node or job.cluster.node.gpus)
+    spare = job.cluster.node.cores // per_node - 1
+    return max(0, min(MOST_PROCESSES, spare)) if job.profile.reads_files else 0
+
+
+def _input_s(job: SimulatedJob, local: float) -> float:
+    """Return the time of a step's input, limited by the cores or by the storage."""
+    cores_s, storage_s = local * job.profile.input_cpu_s_per_sample, _storage_s(job, local)
+    workers = _loader_processes(job)
+    return max(cores_s / workers, storage_s) if workers else cores_s + storage_s
+
+
+def _storage_s(job: SimulatedJob, local: float) -> float:
+    """Return the time to read the samples of a step, of all ranks, from the shared storage."""
+    if not job.profile.reads_files:
+        return 0.0  # the data set is in memory
+    stored = job.gpus * local * job.profile.stored_bytes_per_sample
+    return stored / (job.cluster.storage_gb_s * 1e9)
+
+
+def _first_input_s(job: SimulatedJob, local: float) -> float:
+    """Return the wait for the first batch of an epoch, which one process of each rank prepares."""
+    if not _loader_processes(job):
+        return 0.0  # the rank prepares every batch itself
+    return local * job.profile.input_cpu_s_per_sample + _storage_s(job, local)
+
+
+def expected_maximum(count: int) -> float:
+    """Return the expected maximum of ``count`` standard normal numbers, by Blom's formula."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+
+
+def step_cv(parameters: Parameters, work_cv: float, local_batch: float) -> float:
+    """Return the coefficient of variation of one rank's time from step to step.
+
+    Samples of different size contribute ``work_cv / sqrt(local_batch)``, as means of independent
+    samples.
+    """
+    return sqrt(parameters.step_spread**2 + work_cv**2 / local_batch)
+
+
+def deviation_of_maximum(count: int) -> float:
+    """Return the standard deviation of the maximum of ``count`` standard normal numbers.
+
+    Half of the distance between the maximum's quantiles at one standard deviation below and above,
+    Phi^-1(p^(1/n)); exact for one number, within 3 % for more.
+    """
+    normal = NormalDist()
+    low, high = (normal.inv_cdf(normal.cdf(side) ** (1 / count)) for side in (-1.0, 1.0))
+    return (high - low) / 2
+
+
+def slowest_over_mean(
+    parameters: Parameters, work_cv: float, local_batch: float, ranks: int
+) -> float:
+    """Return the time of the slowest of ``ranks`` over the mean of all, at least 1."""
+    sigma = sqrt(step_cv(parameters, work_cv, local_batch) ** 2 + parameters.gpu_spread**2)
+    return 1 + sigma * expected_maximum(ranks)

@@ -1,4 +1,13 @@
-"""Predictions as plain rows for tables and files, with their scaling."""
+"""Predictions as plain rows for tables and files, with their scaling.
+
+The epochs that a global batch B needs to a target follow the critical-batch model,
+
+    E(B) = E_min (1 + B / B_crit)
+
+E_min is the number of epochs of small batches, and B_crit the batch that needs twice as many
+(McCandlish et al. 2018, arXiv 1812.06162, in epochs of a fixed data set: steps are E times samples
+over B). The user gives both; ``wattlaw report`` fits them to measured studies.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -6,7 +15,6 @@ from math import log
 from typing import Any
 
 from wattlaw.simulator.job import Prediction, Split
-from wattlaw.simulator.quality import epochs_to_target
 
 HOUR_S = 3600.0
 #: Names of the parts of a step in a row: ``compute_s`` and so on.
@@ -23,7 +31,7 @@ class Target:
 
     def epochs(self, global_batch: int) -> float:
         """Return the epochs that a global batch needs."""
-        return epochs_to_target(global_batch, self.critical_batch, self.least_epochs)
+        return self.least_epochs * (1 + global_batch / self.critical_batch)
 
 
 def prediction_row(

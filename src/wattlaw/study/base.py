@@ -1,4 +1,4 @@
-"""The base class and the common field types of a study file's models."""
+"""The base class, the common field types and the errors of a study file's models."""
 
 from functools import cache
 from typing import Annotated, Any, Literal, Self
@@ -37,7 +37,20 @@ class Model(BaseModel):
         return model
 
 
+def field(default: Any, allowed: str, **bounds: Any) -> Any:
+    """Return a field with a default; ``allowed`` is its description, which messages quote."""
+    return Field(default=default, description=allowed, **bounds)
+
+
 @cache
 def _field_names(model: type[BaseModel]) -> set[str]:
     """Return the set of field names that all instances of a model share."""
     return set(model.model_fields)
+
+
+class LocatedError(ValueError):
+    """An invalid value, and its location within the validated model."""
+
+    def __init__(self, message: str, *location: str | int) -> None:
+        super().__init__(message)
+        self.location = location

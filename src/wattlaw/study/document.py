@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from wattlaw.errors import BadInput
 from wattlaw.files import read_input
-from wattlaw.study.rules import LocatedError
+from wattlaw.study.base import LocatedError
 from wattlaw.text import quote
 
 MAX_BYTES = 250_000

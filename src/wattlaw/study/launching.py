@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from wattlaw.study.base import Model, Name, Word
-from wattlaw.study.rules import LocatedError
+from wattlaw.study.base import LocatedError, Model, Name, Word, field
 from wattlaw.text import quote
 
 #: Options of sbatch that a study may set. The others change what a run measures, read or write
@@ -48,27 +47,20 @@ def _fault(option: str, value: str | int | bool) -> str | None:
 class Simulation(Model):
     """Settings of the launcher ``simulated``."""
 
-    hardware: str | None = Field(
-        default=None,
+    hardware: str | None = field(
+        None,
+        "the name of a cluster, or a file that describes one, or null",
         min_length=1,
         max_length=1000,
-        description="the name of a cluster, or a file that describes one, or null",
     )
-    calibration: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=1000,
-        description="a file of 'wattlaw calibrate', or null for none",
+    calibration: str | None = field(
+        None, "a file of 'wattlaw calibrate', or null for none", min_length=1, max_length=1000
     )
-    fail_share: float = Field(
-        default=0.0, ge=0, le=1, description="the share of attempts that fail, 0 to 1"
-    )
-    seed: int = Field(default=0, ge=0, le=2**31, description="a whole number >= 0 and <= 2^31")
-    critical_batch: float | None = Field(
-        default=None, gt=0, description="samples (> 0), or null for no quality"
-    )
-    epochs_to_target: float | None = Field(
-        default=None, gt=0, description="epochs (> 0) that small batches need, or null"
+    fail_share: float = field(0.0, "the share of attempts that fail, 0 to 1", ge=0, le=1)
+    seed: int = field(0, "a whole number >= 0 and <= 2^31", ge=0, le=2**31)
+    critical_batch: float | None = field(None, "samples (> 0), or null for no quality", gt=0)
+    epochs_to_target: float | None = field(
+        None, "epochs (> 0) that small batches need, or null", gt=0
     )
 
     @model_validator(mode="after")
@@ -112,62 +104,53 @@ class Slurm(Model):
     time: (
         Annotated[str, StringConstraints(pattern=r"^([0-9]{1,5}-)?[0-9]{1,5}(:[0-9]{1,2}){0,2}$")]
         | None
-    ) = Field(
-        default=None,
-        description="a job's time limit in quotes, such as '02:00:00' or '1-12:00:00', "
+    ) = field(
+        None,
+        "a job's time limit in quotes, such as '02:00:00' or '1-12:00:00', "
         "or null for the partition's",
     )
     gres: (
         Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+(:[A-Za-z0-9_.-]+)?$")] | None
-    ) = Field(
-        default="gpu",
-        description="the generic resource of each worker, such as gpu or gpu:a100, "
+    ) = field(
+        "gpu",
+        "the generic resource of each worker, such as gpu or gpu:a100, "
         "or null for nodes without GPUs",
     )
-    cpus_per_worker: int | None = Field(
-        default=None,
-        ge=1,
-        le=4096,
-        description="processor cores (>= 1) of each worker, or null for the site's default",
+    cpus_per_worker: int | None = field(
+        None, "processor cores (>= 1) of each worker, or null for the site's default", ge=1, le=4096
     )
-    setup: tuple[Word, ...] = Field(
-        default=(),
-        max_length=1000,
-        description="a list of bash lines that run first, on the job's first node, "
+    setup: tuple[Word, ...] = field(
+        (),
+        "a list of bash lines that run first, on the job's first node, "
         "such as ['module load CUDA']",
+        max_length=1000,
     )
-    python: Word | None = Field(
-        default=None,
-        min_length=1,
-        description="the Python with wattlaw on the nodes, or null for the one that submits",
+    python: Word | None = field(
+        None, "the Python with wattlaw on the nodes, or null for the one that submits", min_length=1
     )
-    host_suffix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.-]{0,100}$")] = Field(
-        default="",
-        description="a suffix of the first node's name that selects another network "
+    host_suffix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.-]{0,100}$")] = field(
+        "",
+        "a suffix of the first node's name that selects another network "
         "(letters, digits, '.', '-'), such as i or -ib0",
     )
-    limits: Literal["own", "prolog"] = Field(
-        default="own",
-        description="own, to set power and clock limits from the job, or prolog, to set them in "
+    limits: Literal["own", "prolog"] = field(
+        "own",
+        "own, to set power and clock limits from the job, or prolog, to set them in "
         "wattlaw's Slurm prolog and epilog where the site has installed these",
     )
-    max_queued: int = Field(
-        default=20, ge=1, le=10_000, description="the most jobs in the queue at once, 1 to 10,000"
-    )
-    poll_s: float = Field(
-        default=30.0, ge=1, le=3600, description="seconds between queries of Slurm, 1 to 3600"
-    )
-    warn_s: int = Field(
-        default=120,
+    max_queued: int = field(20, "the most jobs in the queue at once, 1 to 10,000", ge=1, le=10_000)
+    poll_s: float = field(30.0, "seconds between queries of Slurm, 1 to 3600", ge=1, le=3600)
+    warn_s: int = field(
+        120,
+        "seconds (1 to 65,535) before the time limit at which a checkpoint is saved",
         ge=1,
         le=65_535,
-        description="seconds (1 to 65,535) before the time limit at which a checkpoint is saved",
     )
-    settle_s: float = Field(
-        default=60.0,
+    settle_s: float = field(
+        60.0,
+        "seconds (0 to 3600) until a file written on one node is visible on another",
         ge=0,
         le=3600,
-        description="seconds (0 to 3600) until a file written on one node is visible on another",
     )
 
     @field_validator("options")
@@ -215,25 +198,18 @@ class Slurm(Model):
 class Launch(Model):
     """Where runs are started. Only ``kind``, ``hardware`` and node count affect the run id."""
 
-    kind: Name = Field(default="local", description="the name of a launcher, such as local")
-    hardware: str | None = Field(
-        default=None, max_length=200, description="a label of the hardware, or null to detect it"
+    kind: Name = field("local", "the name of a launcher, such as local")
+    hardware: str | None = field(
+        None, "a label of the hardware, or null to detect it", max_length=200
     )
-    gpus_per_node: int | None = Field(
-        default=None, ge=1, description="a whole number >= 1, or null to count them"
+    gpus_per_node: int | None = field(None, "a whole number >= 1, or null to count them", ge=1)
+    threads_per_worker: int | None = field(
+        None, "a whole number >= 1, or null for an equal share of cores", ge=1
     )
-    threads_per_worker: int | None = Field(
-        default=None, ge=1, description="a whole number >= 1, or null for an equal share of cores"
+    prior_clocks: Literal["default"] | None = field(
+        None, "default, to state that no clock is locked before a run, or null"
     )
-    prior_clocks: Literal["default"] | None = Field(
-        default=None,
-        description="default, to state that no clock is locked before a run, or null",
-    )
-    max_parallel: int = Field(default=1, ge=1, description="a whole number >= 1")
-    timeout_s: float | None = Field(
-        default=None, gt=0, description="seconds (> 0), or null for no limit"
-    )
-    slurm: Slurm = Field(default=Slurm(), description="a mapping of settings of the launcher slurm")
-    simulation: Simulation = Field(
-        default=Simulation(), description="a mapping of settings of the launcher simulated"
-    )
+    max_parallel: int = field(1, "a whole number >= 1", ge=1)
+    timeout_s: float | None = field(None, "seconds (> 0), or null for no limit", gt=0)
+    slurm: Slurm = field(Slurm(), "a mapping of settings of the launcher slurm")
+    simulation: Simulation = field(Simulation(), "a mapping of settings of the launcher simulated")

@@ -10,21 +10,75 @@ from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, PlainValidator, model_validator
+from pydantic_core import PydanticCustomError
 
-from wattlaw.study.base import MAX_COUNT, Count, Fraction, Model, Name, Positive, Precision, Word
-from wattlaw.study.launching import Launch
-from wattlaw.study.rules import (
-    FRACTIONS,
-    PLACEHOLDERS,
+from wattlaw.study.base import (
+    MAX_COUNT,
+    Count,
+    Fraction,
     LocatedError,
-    evaluate_fraction,
-    parse_fraction,
-    substitute,
+    Model,
+    Name,
+    Positive,
+    Precision,
+    Word,
+    field,
 )
+from wattlaw.study.launching import Launch
 from wattlaw.text import join_names, quote
 
 _COUNTS = "a list of whole numbers >= 1"
 _LIMITS = "a list of numbers > 0, or null for no limit"
+_FRACTION_RULE = re.compile(r"gpus/[1-9][0-9]{0,6}|[1-9][0-9]{0,6}/gpus")
+_FRACTIONS = "a list of numbers > 0 and <= 1, or of rules such as gpus/256 or 1/gpus"
+#: Names that an argument of a command may have in braces.
+PLACEHOLDERS = (
+    "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "precision",
+    "dataset_fraction", "epochs", "warmup_epochs", "seed", "repeat",
+)  # fmt: skip
+_BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
+
+
+def parse_fraction(given: Any) -> float | str:
+    """Return a fraction of the data set, or a rule that computes it from the number of GPUs."""
+    if isinstance(given, str) and _FRACTION_RULE.fullmatch(given):
+        return given
+    if isinstance(given, int | float) and not isinstance(given, bool) and 0 < given <= 1:
+        return float(given)
+    raise PydanticCustomError("fraction", _FRACTIONS)
+
+
+def evaluate_fraction(rule: float | str, gpus: int) -> float:
+    """Return the fraction of the data set that a rule gives for a number of GPUs."""
+    if isinstance(rule, float):
+        return rule
+    numerator, denominator = (gpus if part == "gpus" else int(part) for part in rule.split("/"))
+    return numerator / denominator
+
+
+def substitute(word: str, values: dict[str, object]) -> str:
+    """Return an argument of a command with the values of a run; ``{{`` and ``}}`` are braces.
+
+    An unknown name or a single brace is a ``ValueError``.
+    """
+
+    def replacement(match: re.Match[str]) -> str:
+        if match[0] in ("{{", "}}"):
+            return match[0][0]
+        if match[1] not in values:
+            raise ValueError(
+                f"given {word!r:.80}; allowed in braces: {', '.join(values)} ({{{{ is a brace)"
+            )
+        value = values[match[1]]
+        return _number(value) if isinstance(value, float) else "" if value is None else str(value)
+
+    return _BRACES.sub(replacement, word)
+
+
+def _number(value: float) -> str:
+    """Return the shortest exact text of a number: 200.0 as 200."""
+    short = f"{value:.15g}"
+    return short if float(short) == value else repr(value)
 
 
 class WorkloadSpec(Model):
@@ -37,10 +91,10 @@ class WorkloadSpec(Model):
     options: dict[str, JsonValue] = Field(
         default_factory=dict, description="a mapping of the workload's options"
     )
-    command: tuple[Word, ...] | None = Field(
-        default=None,
+    command: tuple[Word, ...] | None = field(
+        None,
+        "a list of arguments such as [python, train.py, --batch, '{local_batch}']",
         min_length=1,
-        description="a list of arguments such as [python, train.py, --batch, '{local_batch}']",
     )
 
     @model_validator(mode="before")
@@ -74,28 +128,21 @@ class Sweep(Model):
     """One grid of settings: the product of its lists."""
 
     gpus: tuple[Count, ...] = Field(min_length=1, description=_COUNTS)
-    local_batch: tuple[Count, ...] | None = Field(default=None, description=_COUNTS)
-    global_batch: tuple[Count, ...] | None = Field(default=None, description=_COUNTS)
-    power_limit_w: tuple[Positive | None, ...] = Field(
-        default=(None,), min_length=1, description=_LIMITS
+    local_batch: tuple[Count, ...] | None = field(None, _COUNTS)
+    global_batch: tuple[Count, ...] | None = field(None, _COUNTS)
+    power_limit_w: tuple[Positive | None, ...] = field((None,), _LIMITS, min_length=1)
+    clock_limit_mhz: tuple[Positive | None, ...] = field((None,), _LIMITS, min_length=1)
+    precision: tuple[Precision, ...] = field(
+        ("fp32",), "a list of: fp32, tf32, bf16, fp16", min_length=1
     )
-    clock_limit_mhz: tuple[Positive | None, ...] = Field(
-        default=(None,), min_length=1, description=_LIMITS
+    dataset_fraction: tuple[Annotated[Any, PlainValidator(parse_fraction)], ...] = field(
+        (1.0,), _FRACTIONS, min_length=1
     )
-    precision: tuple[Precision, ...] = Field(
-        default=("fp32",), min_length=1, description="a list of: fp32, tf32, bf16, fp16"
+    workloads: tuple[Name, ...] | None = field(
+        None, "a list of workloads' names, or null for all", min_length=1
     )
-    dataset_fraction: tuple[Annotated[Any, PlainValidator(parse_fraction)], ...] = Field(
-        default=(1.0,), min_length=1, description=FRACTIONS
-    )
-    workloads: tuple[Name, ...] | None = Field(
-        default=None, min_length=1, description="a list of workloads' names, or null for all"
-    )
-    epochs: int | None = Field(
-        default=None,
-        ge=1,
-        le=100_000,
-        description="a whole number >= 1 and <= 100,000, or null for measure's",
+    epochs: int | None = field(
+        None, "a whole number >= 1 and <= 100,000, or null for measure's", ge=1, le=100_000
     )
 
     @model_validator(mode="after")
@@ -125,7 +172,7 @@ class Sweep(Model):
             for workers in extremes:
                 if evaluate_fraction(rule, workers) > 1:
                     raise LocatedError(
-                        f"given {rule}, with {workers} gpus more than 1; allowed: {FRACTIONS}",
+                        f"given {rule}, with {workers} gpus more than 1; allowed: {_FRACTIONS}",
                         "dataset_fraction",
                         index,
                     )
@@ -158,20 +205,14 @@ class Setting(Model):
 class Measure(Model):
     """How long and how often a run is measured."""
 
-    epochs: int = Field(
-        default=3, ge=1, le=100_000, description="a whole number >= 1 and <= 100,000"
+    epochs: int = field(3, "a whole number >= 1 and <= 100,000", ge=1, le=100_000)
+    warmup_epochs: int = field(
+        1, "a whole number >= 0 and < epochs (warm-up is part of epochs)", ge=0
     )
-    warmup_epochs: int = Field(
-        default=1, ge=0, description="a whole number >= 0 and < epochs (warm-up is part of epochs)"
-    )
-    sample_hz: float = Field(
-        default=10.0, gt=0, le=1000, description="samples per second, > 0 and <= 1000"
-    )
-    evaluate: bool = Field(default=True, description="true or false")
-    assume_cpu_w: float | None = Field(
-        default=None,
-        gt=0,
-        description="watts per busy core (> 0) for an estimate, or null for none",
+    sample_hz: float = field(10.0, "samples per second, > 0 and <= 1000", gt=0, le=1000)
+    evaluate: bool = field(True, "true or false")
+    assume_cpu_w: float | None = field(
+        None, "watts per busy core (> 0) for an estimate, or null for none", gt=0
     )
 
     @model_validator(mode="after")
@@ -187,44 +228,23 @@ class Measure(Model):
 class Train(Model):
     """Settings of the training loop. None of them changes the global batch."""
 
-    channels_last: bool = Field(default=False, description="true or false")
-    compile: bool = Field(default=False, description="true or false (torch.compile)")
-    fused_optimizer: bool = Field(default=False, description="true or false")
-    gradient_accumulation: int = Field(
-        default=1,
-        ge=1,
-        le=100_000,
-        description="gradient-accumulation steps of a local batch, >= 1 and <= 100,000",
+    channels_last: bool = field(False, "true or false")
+    compile: bool = field(False, "true or false (torch.compile)")
+    fused_optimizer: bool = field(False, "true or false")
+    gradient_accumulation: int = field(
+        1, "gradient-accumulation steps of a local batch, >= 1 and <= 100,000", ge=1, le=100_000
     )
-    bucket_mb: float = Field(
-        default=25.0,
-        gt=0,
-        le=100_000,
-        description="MiB of a gradient bucket, > 0 and <= 100,000",
+    bucket_mb: float = field(25.0, "MiB of a gradient bucket, > 0 and <= 100,000", gt=0, le=100_000)
+    loader_workers: int | None = field(
+        None, "loader processes of each worker, 0 to 256, or null for a default", ge=0, le=256
     )
-    loader_workers: int | None = Field(
-        default=None,
-        ge=0,
-        le=256,
-        description="loader processes of each worker, 0 to 256, or null for a default",
+    prefetch: int = field(
+        2, "batches that each loader process prepares in advance, >= 1 and <= 1000", ge=1, le=1000
     )
-    prefetch: int = Field(
-        default=2,
-        ge=1,
-        le=1000,
-        description="batches that each loader process prepares in advance, >= 1 and <= 1000",
-    )
-    checkpoint_every: int | None = Field(
-        default=None, ge=1, description="epochs (>= 1), or null for no checkpoints"
-    )
-    save_model: bool = Field(
-        default=False, description="true to keep the trained model in the run's folder, or false"
-    )
-    seed: int = Field(
-        default=0,
-        ge=0,
-        le=2**31,
-        description="a whole number >= 0 and <= 2^31; repeat r trains from seed + r",
+    checkpoint_every: int | None = field(None, "epochs (>= 1), or null for no checkpoints", ge=1)
+    save_model: bool = field(False, "true to keep the trained model in the run's folder, or false")
+    seed: int = field(
+        0, "a whole number >= 0 and <= 2^31; repeat r trains from seed + r", ge=0, le=2**31
     )
 
 
@@ -241,14 +261,12 @@ class Study(Model):
         min_length=1,
         description="a list of at least one grid with gpus and one of local_batch, global_batch",
     )
-    repeats: int = Field(default=1, ge=1, le=10_000, description="a whole number >= 1")
-    order: Literal["random", "as_written"] = Field(
-        default="random", description="random or as_written"
-    )
-    order_seed: int = Field(default=0, ge=0, description="a whole number >= 0")
-    measure: Measure = Field(default=Measure(), description="a mapping of measure settings")
-    train: Train = Field(default=Train(), description="a mapping of settings of the training loop")
-    launch: Launch = Field(default=Launch(), description="a mapping of launch settings")
+    repeats: int = field(1, "a whole number >= 1", ge=1, le=10_000)
+    order: Literal["random", "as_written"] = field("random", "random or as_written")
+    order_seed: int = field(0, "a whole number >= 0", ge=0)
+    measure: Measure = field(Measure(), "a mapping of measure settings")
+    train: Train = field(Train(), "a mapping of settings of the training loop")
+    launch: Launch = field(Launch(), "a mapping of launch settings")
 
     @model_validator(mode="after")
     def _check_sweeps(self) -> Self:

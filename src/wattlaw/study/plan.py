@@ -1,4 +1,4 @@
-"""Expands a study into its runs: sweeps multiplied out, duplicates merged, order shuffled."""
+"""Reads a study file and expands it: sweeps multiplied out, duplicates merged, order shuffled."""
 
 import contextlib
 import gc
@@ -8,12 +8,22 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, prod
+from pathlib import Path
 from typing import NamedTuple
 
 from wattlaw.errors import BadInput
+from wattlaw.study.document import read_document
 from wattlaw.study.identity import around_setting, digest, encode
-from wattlaw.study.model import Measure, RunSpec, Setting, Study, Sweep, Train, WorkloadSpec
-from wattlaw.study.rules import evaluate_fraction
+from wattlaw.study.model import (
+    Measure,
+    RunSpec,
+    Setting,
+    Study,
+    Sweep,
+    Train,
+    WorkloadSpec,
+    evaluate_fraction,
+)
 
 MAX_RUNS = 200_000
 
@@ -59,6 +69,11 @@ class _Grid(NamedTuple):
     points: list[tuple[Setting, int, str]]
 
 
+def read_study(path: Path) -> Study:
+    """Read and validate a study file; ``BadInput`` names the file, the line and the key."""
+    return read_document(path, Study, "study file")
+
+
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
     """Pause the garbage collector, which would repeatedly scan a million new objects."""
@@ -76,12 +91,8 @@ def expand(study: Study) -> list[PlannedRun]:
     """Return the distinct runs of a study, in the order in which they run.
 
     A random order mixes the repeats over the study, so that a drift of the machine does not affect
-    one setting alone. The order depends only on ``order_seed``.
-
-    Raises
-    ------
-    BadInput
-        The study has more than ``MAX_RUNS`` runs.
+    one setting alone. The order depends only on ``order_seed``. More than ``MAX_RUNS`` runs are
+    ``BadInput``.
     """
     count = study.repeats * _points_of_workloads(study)
     if count > MAX_RUNS:

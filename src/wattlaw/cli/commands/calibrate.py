@@ -1,29 +1,26 @@
 """``wattlaw calibrate``: the simulator's parameters, fitted to the runs of stores."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
 
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.cli.common.console import Console
-from wattlaw.cli.common.options import JsonOption, StoreArguments
+from wattlaw.cli.console import Console, make_table
+from wattlaw.cli.options import JsonOption, StoreArguments, option
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
+from wattlaw.formatting import plural
 from wattlaw.launch.simulated.calibration_data import (
     CalibrationData,
     WorkloadSource,
     calibration_data,
 )
 from wattlaw.simulator import calibration as calibrations
-from wattlaw.simulator.calibration import Calibration
-from wattlaw.simulator.calibration_file import calibration_json
+from wattlaw.simulator.calibration import Calibration, calibration_json
 from wattlaw.simulator.calibration_summary import (
     FitErrors,
     FittedParameter,
@@ -34,6 +31,7 @@ from wattlaw.simulator.calibration_summary import (
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.library import read_cluster
 from wattlaw.store.tables import read_stores
+from wattlaw.terminal import print_note
 from wattlaw.text import collapse_whitespace, join_names
 from wattlaw.workloads import catalogue
 
@@ -44,29 +42,18 @@ app = typer.Typer()
 def calibrate(
     stores: StoreArguments,
     hardware: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Measured hardware; see 'wattlaw simulate --list-hardware'.",
-        ),
+        str, option("NAME|FILE", "Measured hardware; see 'wattlaw simulate --list-hardware'.")
     ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")
-    ] = Path("calibration.json"),
+    output: Annotated[Path, option("FILE", "File to write.", "-o", "--output")] = Path(
+        "calibration.json"
+    ),
     measured_as: Annotated[
         list[str] | None,
-        typer.Option(
-            "--as",
-            metavar="NAME=WORKLOAD",
-            help="Workload of the runs named NAME. Can be repeated.",
-        ),
+        option("NAME=WORKLOAD", "Workload of the runs named NAME. Can be repeated.", "--as"),
     ] = None,
     profile: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=FILE",
-            help="Workload profile of the runs named NAME. Can be repeated.",
-        ),
+        option("NAME=FILE", "Workload profile of the runs named NAME. Can be repeated."),
     ] = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -124,25 +111,21 @@ def _pair(option: str, text: str, what: str) -> tuple[str, str]:
 
 def _print_notes(data: CalibrationData, labels: Sequence[str], cluster: Cluster) -> None:
     """Print on standard error the runs that are skipped, and notes on the others."""
-    lines = [f"skipped {_runs(count)}: {why}" for why, count in data.left_out.items()]
-    lines += [f"{_runs(count)}: {note}" for note, count in data.notes.items()]
+    lines = [f"skipped {plural(count, 'run')}: {why}" for why, count in data.left_out.items()]
+    lines += [f"{plural(count, 'run')}: {note}" for note, count in data.notes.items()]
     if len(labels) > 1:
         listed = ", ".join(map(str, labels))
         lines.append(f"the runs have several hardware names, treated as the same: {listed}")
     elif len(labels) and not _names_board(str(labels[0]), cluster.gpu.name):
         lines.append(f"the runs' hardware is {labels[0]!r}, treated as {cluster.gpu.name}")
     for line in lines:
-        print(f"wattlaw: {collapse_whitespace(line)}", file=sys.stderr)
+        print_note(collapse_whitespace(line))
 
 
 def _names_board(label: str, board: str) -> bool:
     """Return whether a label contains a part of a board's name with a digit, such as V100."""
     parts = [part for part in board.lower().split() if any(char.isdigit() for char in part)]
     return any(part in label.lower() for part in parts)
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'s' * (count > 1)}"
 
 
 def _to_dict(
@@ -184,23 +167,18 @@ def _show(calibration: Calibration, cluster: Cluster, errors: FitErrors, output:
     ]
     for line in lines:
         console.print(line)
-    parameters = fitted_parameters(calibration, cluster.gpu)
-    console.print(_table("parameter", parameters, show_source=True))
-    console.print(_table("work per sample / profile", fitted_work_factors(calibration)))
+    intervals = ("default", "fitted", "95 % interval")
+    fitted = fitted_parameters(calibration, cluster.gpu)
+    cells = [(*_cells(row), "yes" if row.is_identified else "no") for row in fitted]
+    columns = ["parameter", *intervals, "determined by the runs"]
+    console.print(make_table(columns, cells, right=intervals, is_plain=True))
+    factors = [_cells(row) for row in fitted_work_factors(calibration)]
+    columns = ["work per sample / profile", *intervals]
+    console.print(make_table(columns, factors, right=intervals, is_plain=True))
 
 
-def _table(title: str, rows: Sequence[FittedParameter], *, show_source: bool = False) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column(title, overflow="fold")
-    for column in ("default", "fitted", "95 % interval"):
-        table.add_column(column, justify="right")
-    if show_source:
-        table.add_column("determined by the runs")
-    for row in rows:
-        cells = [row.name, f"{row.default:.3g}", f"{row.value:.3g}"]
-        cells.append(f"{row.low:.3g} to {row.high:.3g}")
-        table.add_row(*cells, *(["yes" if row.is_identified else "no"] if show_source else []))
-    return table
+def _cells(row: FittedParameter) -> tuple[str, ...]:
+    return row.name, f"{row.default:.3g}", f"{row.value:.3g}", f"{row.low:.3g} to {row.high:.3g}"
 
 
 def _percent(share: float | None) -> str:

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from wattlaw.cli.common.console import Console
-from wattlaw.cli.common.options import ClockOption, PowerOption, PriorClocksOption
-from wattlaw.cli.common.parsing import positive
+from wattlaw.cli.console import Console
+from wattlaw.cli.options import ClockOption, PowerOption, PriorClocksOption, option, positive
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
 from wattlaw.launch import command as measured
@@ -26,9 +25,9 @@ _MOST_CHARACTERS = 200  # of the command in the summary
 @app.command(context_settings={"allow_interspersed_args": False})
 def measure(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Command to run.")],
-    store: Annotated[
-        Path, typer.Option("-o", "--store", metavar="DIR", help="Results folder.")
-    ] = Path("wattlaw-store"),
+    store: Annotated[Path, option("DIR", "Results folder.", "-o", "--store")] = Path(
+        "wattlaw-store"
+    ),
     power_limit: PowerOption = None,
     clock_limit: ClockOption = None,
     prior_clocks: PriorClocksOption = None,
@@ -36,14 +35,10 @@ def measure(
         float, typer.Option(max=1000, callback=positive, help="Samples per second.")
     ] = 10.0,
     assume_cpu_w: Annotated[
-        float | None,
-        typer.Option(
-            metavar="W", callback=positive, help="Power per busy CPU core, for an estimate."
-        ),
+        float | None, option("W", "Power per busy CPU core, for an estimate.", callback=positive)
     ] = None,
     json_to: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help="Also write the summary to a JSON file."),
+        Path | None, option("FILE", "Also write the summary to a JSON file.", "--json")
     ] = None,
 ) -> int:
     """Measure the time, energy and utilization of a command.
@@ -134,16 +129,8 @@ def _command(record: RunRecord) -> str:
 
 
 def _to_dict(phase: PhaseSummary) -> dict[str, object]:
-    energies: dict[str, object] = {
-        f"{part}_energy_j": phase.energy_j.get(part) for part in ("gpu", "cpu", "dram")
-    }
-    return {
-        "duration_s": phase.duration_s,
-        **energies,
-        "energy_source": phase.energy_source,
-        "energy_verdict": phase.energy_verdict,
-        "sm_util": phase.sm_util,
-        "mem_util": phase.mem_util,
-        "cpu_cores": phase.cpu_cores,
-        "mem_used_max_bytes": phase.mem_used_max_bytes,
-    }
+    energies = {f"{part}_energy_j": phase.energy_j.get(part) for part in ("gpu", "cpu", "dram")}
+    others = ("energy_source", "energy_verdict", "sm_util", "mem_util", "cpu_cores",
+              "mem_used_max_bytes")  # fmt: skip
+    values = {name: getattr(phase, name) for name in others}
+    return {"duration_s": phase.duration_s, **energies, **values}

@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from wattlaw.cli.common.console import Console
-from wattlaw.cli.common.options import JsonOption
-from wattlaw.cli.common.parsing import parse_json_object
+from wattlaw.cli.console import Console, make_table
+from wattlaw.cli.options import JsonOption, option, parse_json_object
 from wattlaw.files import write_text
-from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.model import WorkloadSpec
+from wattlaw.text import json_with_rows
 from wattlaw.workloads import catalogue
 
 app = typer.Typer()
@@ -43,13 +41,10 @@ def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
         ]
         print(json.dumps(rows))
         return 0
-    table = Table()
-    for column in ("name", "parameters", "metric", "description"):
-        table.add_column(column, justify="right" if column == "parameters" else "left")
-    for entry in entries:
-        table.add_row(entry.name, f"{entry.parameters:,}", entry.metric, entry.summary)
+    cells = [(e.name, f"{e.parameters:,}", e.metric, e.summary) for e in entries]
+    columns = ("name", "parameters", "metric", "description")
     console = Console()
-    console.print(table)
+    console.print(make_table(columns, cells, right=("parameters",)))
     console.print("Options: wattlaw workloads show NAME")
     return 0
 
@@ -62,12 +57,9 @@ def workloads_show(
     entry = catalogue.entry(name)
     console = Console()
     console.print(f"{entry.name}: {entry.summary}")
-    table = Table()
-    for column in ("option", "default", "allowed"):
-        table.add_column(column, overflow="fold")
-    for option, field in entry.options.model_fields.items():
-        table.add_row(option, json.dumps(field.default), field.description or "")
-    console.print(table)
+    fields = entry.options.model_fields.items()
+    cells = [(key, json.dumps(field.default), field.description or "") for key, field in fields]
+    console.print(make_table(("option", "default", "allowed"), cells))
     return 0
 
 
@@ -89,12 +81,9 @@ def workloads_make_data(
 @workloads_app.command("profile")
 def workloads_profile(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Workload.")],
-    options: Annotated[
-        str, typer.Option(metavar="JSON", help="Options of the workload, a JSON object.")
-    ] = "{}",
+    options: Annotated[str, option("JSON", "Options of the workload, a JSON object.")] = "{}",
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: print."),
+        Path | None, option("FILE", "File to write. Default: print.", "-o", "--output")
     ] = None,
 ) -> int:
     """Write the profile of a workload for the simulator."""
@@ -106,7 +95,7 @@ def workloads_profile(
     from wattlaw.training.profiling.profile import measure_profile
 
     profile = measure_profile(spec)
-    text = _text(profile)
+    text = json_with_rows(profile.model_dump(mode="json"), "kernels")
     if output is None:
         print(text, end="")
         return 0
@@ -117,11 +106,3 @@ def workloads_profile(
         f"{profile.flops_per_sample:.4g} operations per sample"
     )
     return 0
-
-
-def _text(profile: WorkloadProfile) -> str:
-    """Return a profile as JSON with a line for each key and each row of kernels."""
-    data = profile.model_dump(mode="json")
-    rows = ",\n".join(f"    {json.dumps(row)}" for row in data.pop("kernels"))
-    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
-    return "{\n" + ",\n".join([*lines, f'  "kernels": [\n{rows}\n  ]']) + "\n}\n"

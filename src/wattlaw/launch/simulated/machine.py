@@ -236,7 +236,7 @@ class Machine:
 def _calibration(simulation: Simulation, cluster: Cluster) -> "Calibration | None":
     if simulation.calibration is None:
         return None
-    from wattlaw.simulator.calibration_file import read_calibration
+    from wattlaw.simulator.calibration import read_calibration
 
     try:
         return read_calibration(Path(simulation.calibration), cluster.gpu)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wattlaw.simulator.job import Prediction, Window
-from wattlaw.simulator.quality import epochs_to_target
+from wattlaw.simulator.what_if import Target
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.launching import Simulation
 from wattlaw.study.model import Measure
@@ -281,9 +281,8 @@ def _progress(windows: Windows, simulation: Simulation) -> dict[str, pa.Array]:
     if simulation.critical_batch is None or simulation.epochs_to_target is None:
         return {}
     job = windows.prediction.job
-    needed = epochs_to_target(
-        job.global_batch, simulation.critical_batch, simulation.epochs_to_target
-    )
+    target = Target(simulation.epochs_to_target, simulation.critical_batch)
+    needed = target.epochs(job.global_batch)
     share = (windows.epoch + 1) * job.dataset_fraction / needed
     metrics = [json.dumps({PROGRESS: float(value)}) for value in share]
     return {

@@ -1,28 +1,46 @@
 """``wattlaw simulate``: predictions for settings on hardware that need not be available."""
 
 import json
-import sys
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from wattlaw.cli.commands.simulate import hardware as hardware_list
-from wattlaw.cli.commands.simulate import settings
-from wattlaw.cli.common.options import JsonOption, RawOption
-from wattlaw.cli.common.parsing import positive
+from wattlaw.cli.options import JsonOption, RawOption, option, parse_json_object, positive
 from wattlaw.errors import BadInput
+from wattlaw.formatting import plural
+from wattlaw.launch.simulated import machine as inputs
 from wattlaw.simulator.job import SimulatedJob
+from wattlaw.simulator.library import read_cluster
 from wattlaw.simulator.predict import predict
 from wattlaw.simulator.what_if import Target, add_scaling, prediction_row
 from wattlaw.study.base import MAX_COUNT, Precision
+from wattlaw.study.model import Measure, RunSpec, Setting, Train
+from wattlaw.text import quote
+from wattlaw.workloads import catalogue
+
+if TYPE_CHECKING:
+    from wattlaw.simulator.calibration import Calibration
+from wattlaw.terminal import print_note
 
 app = typer.Typer()
-_MOST_SAMPLES = 10**15
-_MOST_EPOCHS = 100_000
+#: A larger sweep makes tables that nobody can read.
+_MOST_SETTINGS = 10_000
 #: The same as ``store.tables.KINDS``, whose import takes longer than a simulation.
 _KINDS = (".csv", ".parquet", ".jsonl")
+Item = TypeVar("Item")
+
+
+def _count(metavar: str, text: str, most: int = MAX_COUNT) -> Any:
+    return option(metavar, text, min=1, max=most)
+
+
+def _quality(metavar: str, text: str) -> Any:
+    return option(metavar, text, min=1e-9, max=1e9)
 
 
 @app.command()
@@ -31,81 +49,46 @@ def simulate(
         str | None, typer.Option("--workload", "-w", help="Workload; see 'wattlaw workloads'.")
     ] = None,
     hardware: Annotated[
-        str | None,
-        typer.Option(metavar="NAME|FILE", help="Cluster or GPU; see --list-hardware."),
+        str | None, option("NAME|FILE", "Cluster or GPU; see --list-hardware.")
     ] = None,
     options: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Options of the workload, a JSON object.")
+        str | None, option("JSON", "Options of the workload, a JSON object.")
     ] = None,
     profile: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Profile from 'wattlaw workloads profile', instead of the packaged one.",
-        ),
+        option("FILE", "Profile from 'wattlaw workloads profile', instead of the packaged one."),
     ] = None,
     samples: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", min=1, max=_MOST_SAMPLES,
-            help="Samples in the training data. Default: those of the workload.",
-        ),
+        _count("N", "Samples in the training data. Default: those of the workload.", 10**15),
     ] = None,
-    gpus: Annotated[str, typer.Option(metavar="N,...", help="GPU counts.")] = "1",
+    gpus: Annotated[str, option("N,...", "GPU counts.")] = "1",
     gpus_per_node: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, max=MAX_COUNT, help="GPUs used per node. Default: all of them."
-        ),
+        int | None, _count("N", "GPUs used per node. Default: all of them.")
     ] = None,
-    local_batch: Annotated[
-        int | None,
-        typer.Option(metavar="B", min=1, max=MAX_COUNT, help="Samples per GPU and step."),
-    ] = None,
-    global_batch: Annotated[
-        int | None,
-        typer.Option(metavar="B", min=1, max=MAX_COUNT, help="Samples per step on all GPUs."),
-    ] = None,
+    local_batch: Annotated[int | None, _count("B", "Samples per GPU and step.")] = None,
+    global_batch: Annotated[int | None, _count("B", "Samples per step on all GPUs.")] = None,
     power_limit: Annotated[
-        str | None, typer.Option(metavar="W,...", help="Power limits per GPU; none: no limit.")
+        str | None, option("W,...", "Power limits per GPU; none: no limit.")
     ] = None,
     clock_limit: Annotated[
-        str | None, typer.Option(metavar="MHZ,...", help="Clock limits per GPU; none: no limit.")
+        str | None, option("MHZ,...", "Clock limits per GPU; none: no limit.")
     ] = None,
     precision: Annotated[Precision, typer.Option(help="Number format of the training.")] = "fp32",
     dataset_fraction: Annotated[
-        float,
-        typer.Option(
-            metavar="X", max=1, callback=positive, help="Share of the training data to use."
-        ),
+        float, option("X", "Share of the training data to use.", max=1, callback=positive)
     ] = 1.0,
-    epochs: Annotated[
-        int, typer.Option(metavar="E", min=1, max=_MOST_EPOCHS, help="Epochs to train.")
-    ] = 1,
-    gradient_accumulation: Annotated[
-        int,
-        typer.Option(metavar="K", min=1, max=100_000, help="Gradient-accumulation steps."),
-    ] = 1,
+    epochs: Annotated[int, _count("E", "Epochs to train.", 100_000)] = 1,
+    gradient_accumulation: Annotated[int, _count("K", "Gradient-accumulation steps.", 100_000)] = 1,
     target_epochs: Annotated[
-        float | None,
-        typer.Option(
-            metavar="E", min=1e-9, max=1e9,
-            help="Epochs that small batches need to reach the target.",
-        ),
+        float | None, _quality("E", "Epochs that small batches need to reach the target.")
     ] = None,
     critical_batch: Annotated[
-        float | None,
-        typer.Option(
-            metavar="B", min=1e-9, max=1e9,
-            help="Global batch that needs twice as many epochs.",
-        ),
+        float | None, _quality("B", "Global batch that needs twice as many epochs.")
     ] = None,
-    calibration: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="File from 'wattlaw calibrate'.")
-    ] = None,
+    calibration: Annotated[Path | None, option("FILE", "File from 'wattlaw calibrate'.")] = None,
     measured_as: Annotated[
-        str | None,
-        typer.Option("--as", metavar="NAME", help="Workload of the calibration to use."),
+        str | None, option("NAME", "Workload of the calibration to use.", "--as")
     ] = None,
     list_hardware: Annotated[
         bool,
@@ -116,16 +99,16 @@ def simulate(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Also write a .csv, .parquet or .jsonl file."
-        ),
+        option("FILE", "Also write a .csv, .parquet or .jsonl file.", "-o", "--output"),
     ] = None,
     raw: RawOption = False,
     as_json: JsonOption = False,
-) -> int:  # fmt: skip
+) -> int:
     """Predict time, energy and power without the hardware."""
     if list_hardware:
-        return hardware_list.show(hardware, as_json=as_json)
+        from wattlaw.cli.commands.simulate.text import show_hardware
+
+        return show_hardware(hardware, as_json=as_json)
     if (local_batch is None) == (global_batch is None):
         raise BadInput("simulate: exactly one of --local-batch and --global-batch is required")
     if measured_as is not None and calibration is None:
@@ -133,45 +116,183 @@ def simulate(
     if output is not None and output.suffix.lower() not in _KINDS:
         listed = ", ".join(_KINDS)
         raise BadInput(f"{output}: unknown file type {output.suffix!r}; expected {listed}")
-    target = _target(target_epochs, critical_batch)
-    template = settings.job_template(
+    target = None
+    if target_epochs is not None and critical_batch is not None:
+        target = Target(target_epochs, critical_batch)
+    elif target_epochs is not None or critical_batch is not None:
+        raise BadInput("simulate: --target-epochs and --critical-batch require each other")
+    template = _job_template(
         workload, hardware, options=options, profile_path=profile, samples=samples,
-        gpus_per_node=gpus_per_node, precision=precision, dataset_fraction=dataset_fraction,
-        gradient_accumulation=gradient_accumulation,
+        gpus_per_node=gpus_per_node,
+        setting=Setting(gpus=1, precision=precision, dataset_fraction=dataset_fraction),
+        train=Train(gradient_accumulation=gradient_accumulation),
     )  # fmt: skip
     calibrated = None
     if calibration is not None:
-        calibrated = settings.read_calibrated(calibration, template, measured_as)
-        template = calibrated.applied(template)
-    jobs = settings.sweep(
-        template, gpus=gpus, power_limits=power_limit, clock_limits=clock_limit,
-        local_batch=local_batch, global_batch=global_batch,
-    )  # fmt: skip
+        from wattlaw.simulator.calibration import apply_calibration
+
+        calibrated = _read_calibrated(calibration, template, measured_as)
+        template = apply_calibration(template, *calibrated)
+    jobs = [
+        replace(
+            template,
+            gpus=count,
+            local_batch=local_batch or _local_batch(global_batch or 0, count),
+            power_limit_w=power_limit_w,
+            clock_limit_mhz=clock_limit_mhz,
+        )
+        for power_limit_w, clock_limit_mhz, count in _settings(power_limit, clock_limit, gpus)
+    ]
     rows = add_scaling(_rows(jobs, epochs, target, calibrated))
     if output is not None:
         _write(output, rows, raw=raw)
     if as_json:
         print(json.dumps(rows, allow_nan=False))
     else:
-        from wattlaw.cli.commands.simulate.tables import show
+        from wattlaw.cli.commands.simulate.text import show
 
-        show(rows, template, calibrated)
+        show(rows, template, None if calibrated is None else calibrated.calibration)
     return 0 if len(rows) == len(jobs) else 1
 
 
-def _target(epochs: float | None, critical_batch: float | None) -> Target | None:
-    if epochs is None and critical_batch is None:
+class _Calibrated(NamedTuple):
+    """A calibration, and which of its workloads the simulated one is."""
+
+    calibration: "Calibration"
+    key: str
+
+
+def _job_template(
+    workload: str | None,
+    hardware: str | None,
+    *,
+    options: str | None,
+    profile_path: Path | None,
+    samples: int | None,
+    gpus_per_node: int | None,
+    setting: Setting,
+    train: Train,
+) -> SimulatedJob:
+    """Return a job of one GPU and one sample, with what all settings of a sweep share."""
+    if hardware is None:
+        raise BadInput("--hardware is required; see 'wattlaw simulate --list-hardware'")
+    cluster = read_cluster(hardware)
+    if gpus_per_node is not None and gpus_per_node > cluster.node.gpus:
+        raise BadInput(
+            f"--gpus-per-node: {gpus_per_node} is too large; a node of {cluster.name} has "
+            f"{cluster.node.gpus} GPUs"
+        )
+    profile = None if profile_path is None else catalogue.read_profile(profile_path)
+    name = workload or (profile.workload if profile else None)
+    if name is None:
+        raise BadInput("--workload is required; see 'wattlaw workloads'")
+    if profile is not None and name != profile.workload:
+        raise BadInput(
+            f"--workload: {name!r:.80} does not match {profile_path}, a profile of "
+            f"{profile.workload}"
+        )
+    if profile is None or samples is None:
+        catalogue.entry(name)  # raises BadInput for an unknown name
+    if options is not None:
+        values = parse_json_object("--options", options)
+    else:
+        values = {} if profile is None else profile.options
+    spec = RunSpec(
+        workload=inputs.workload_spec(name, values),
+        setting=setting,
+        repeat=0,
+        measure=Measure(),
+        train=train,
+        launch_kind="simulated",
+    )
+    try:
+        return inputs.simulation_job(
+            spec, cluster, gpus_per_node=gpus_per_node, profile=profile, samples=samples
+        )
+    except BadInput as error:
+        raise BadInput(f"simulate: {error}") from None
+
+
+def _read_calibrated(path: Path, job: SimulatedJob, measured_as: str | None) -> _Calibrated:
+    """Return the calibration of a file, for the workload of a job.
+
+    A warning says so if the calibration has no single factor for this workload.
+    """
+    from wattlaw.simulator.calibration import read_calibration
+
+    calibration = read_calibration(path, job.cluster.gpu)
+    key, known = inputs.workload_key(job.profile), calibration.work_factors
+    listed = "; ".join(known)
+    if measured_as is not None:
+        if measured_as not in known:
+            raise BadInput(f"--as: {measured_as!r:.80} is unknown; expected one of: {listed}")
+        return _Calibrated(calibration, measured_as)
+    chosen = inputs.calibrated_key(calibration, key)
+    if chosen not in known:
+        several = inputs.matching_keys(calibration, key)
+        reason = (
+            f"it has several factors for {key} (choose one with --as): {'; '.join(several)}"
+            if several
+            else f"it has no factor for {key} (--as uses another one): {listed}"
+        )
+        print_note(f"{path}: no work factor is applied: {reason}")
+    return _Calibrated(calibration, chosen)
+
+
+def _settings(
+    power_limits: str | None, clock_limits: str | None, gpus: str
+) -> list[tuple[float | None, float | None, int]]:
+    """Return each combination of a power limit, a clock limit and a GPU count."""
+    limits = "numbers > 0 or none, separated by commas, such as 100,150,none"
+    powers = _items("--power-limit", power_limits or "none", limits, _limit)
+    clocks = _items("--clock-limit", clock_limits or "none", limits, _limit)
+    counts = f"integers from 1 to {MAX_COUNT:,} separated by commas, such as 1,2,4"
+    gpu_counts = sorted(_items("--gpus", gpus, counts, _gpu_count))
+    number = len(powers) * len(clocks) * len(gpu_counts)
+    if number > _MOST_SETTINGS:
+        raise BadInput(f"simulate: {number:,} settings; expected at most {_MOST_SETTINGS:,}")
+    return list(product(powers, clocks, gpu_counts))
+
+
+def _items(name: str, text: str, expected: str, convert: Callable[[str], Item]) -> list[Item]:
+    """Return the items of the list in an option in their order, without duplicates."""
+    items = [item.strip() for item in text.split(",")]
+    values = []
+    for item in items if all(items) else [text]:
+        try:
+            values.append(convert(item))
+        except ValueError:
+            raise BadInput(f"{name}: {quote(item)} is not valid; expected {expected}") from None
+    return list(dict.fromkeys(values))
+
+
+def _limit(text: str) -> float | None:
+    if text.lower() == "none":
         return None
-    if epochs is None or critical_batch is None:
-        raise BadInput("simulate: --target-epochs and --critical-batch require each other")
-    return Target(epochs, critical_batch)
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError(text)
+    return value
+
+
+def _gpu_count(text: str) -> int:
+    # An integer with very many digits is refused before it is converted.
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+    if not 1 <= value <= MAX_COUNT:
+        raise ValueError(text)
+    return value
+
+
+def _local_batch(global_batch: int, gpus: int) -> int:
+    """Return the local batch, or 0 if the GPUs do not divide the global batch."""
+    return 0 if global_batch % gpus else global_batch // gpus
 
 
 def _rows(
     jobs: Sequence[SimulatedJob],
     epochs: int,
     target: Target | None,
-    calibrated: settings.Calibrated | None,
+    calibrated: _Calibrated | None,
 ) -> list[dict[str, Any]]:
     """Return the predictions; print the settings that cannot be simulated on standard error."""
     rows, errors = [], []
@@ -183,19 +304,23 @@ def _rows(
                 raise
             errors.append(f"{_label(job)}: {error}")
     for error_text in errors:
-        print(f"wattlaw: skipped: {error_text}", file=sys.stderr)
+        print_note(f"skipped: {error_text}")
     if not rows:
         raise BadInput(f"simulate: none of the {len(jobs)} settings can be simulated")
     return rows
 
 
 def _row(
-    job: SimulatedJob, epochs: int, target: Target | None, calibrated: settings.Calibrated | None
+    job: SimulatedJob, epochs: int, target: Target | None, calibrated: _Calibrated | None
 ) -> dict[str, Any]:
     if not job.local_batch:
         raise BadInput("--global-batch: is not a multiple of the GPU count")
-    intervals = None if calibrated is None else calibrated.intervals(job)
-    source = "uncalibrated" if calibrated is None else f"calibrated {calibrated.digest}"
+    source, intervals = "uncalibrated", None
+    if calibrated is not None:
+        from wattlaw.simulator.calibration import prediction_intervals
+
+        source = f"calibrated {calibrated.calibration.digest}"
+        intervals = prediction_intervals(job, *calibrated)
     prediction = prediction_row(predict(job), epochs, target, intervals)
     return {"simulated": True, "calibration": source, **prediction}
 
@@ -203,7 +328,7 @@ def _row(
 def _label(job: SimulatedJob) -> str:
     limits = {"W": job.power_limit_w, "MHz": job.clock_limit_mhz}
     texts = [f"{value:g} {unit}" for unit, value in limits.items() if value is not None]
-    return ", ".join([f"{job.gpus:,} GPU{'s' * (job.gpus > 1)}", *texts])
+    return ", ".join([plural(job.gpus, "GPU"), *texts])
 
 
 def _write(output: Path, rows: list[dict[str, Any]], *, raw: bool) -> None:

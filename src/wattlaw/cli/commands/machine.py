@@ -1,4 +1,4 @@
-"""``wattlaw limits``: show, set and restore power limits and clock locks."""
+"""Commands on this machine: devices, selftest and limits."""
 
 import dataclasses
 import json
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
-from wattlaw.cli.common.console import Console
-from wattlaw.cli.common.formatting import range_or_dash, titled_table, value_or_dash
-from wattlaw.cli.common.options import ClockOption, JsonOption, PowerOption, PriorClocksOption
+from wattlaw.cli.console import Console, make_table, range_or_dash, value_or_dash
+from wattlaw.cli.options import ClockOption, JsonOption, PowerOption, PriorClocksOption, option
 from wattlaw.devices import inventory
 from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
@@ -21,10 +21,83 @@ from wattlaw.limits.restore import restore_stale
 from wattlaw.limits.saved_state import SavedState
 from wattlaw.limits.site.scripts import write_site_files
 from wattlaw.limits.state_folder import StateFolder
+from wattlaw.terminal import escaped_output, print_note
 
 app = typer.Typer()
 limits_app = typer.Typer(help="Show, set and restore power limits and clock locks.")
 app.add_typer(limits_app, name="limits")
+_VERDICT_STYLES = {"ok": "green", "poor": "red"}
+
+
+@app.command()
+def devices(as_json: JsonOption = False) -> int:
+    """List the devices that can be measured and limited."""
+    meters, limiters = inventory.list_meters(), inventory.list_limiters()
+    if as_json:
+        rows = {
+            "meters": [dataclasses.asdict(meter) for meter in meters],
+            "limiters": [dataclasses.asdict(limiter) for limiter in limiters],
+        }
+        print(json.dumps(rows))
+        return 0
+    console = Console()
+    table = make_table(("meter", "kind", "device"), [], title="Meters")
+    for meter in meters:
+        for device in meter.devices:
+            facts = "\n".join(
+                f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}"
+                for name, value in device.facts.items()
+                if value not in (None, False)
+            )
+            description = f"{device.id}\n{device.name}\n{facts}".strip()
+            table.add_row(meter.name, device.kind, description)
+        for reason in filter(None, [meter.reason, *meter.problems]):
+            table.add_row(meter.name, "-", reason)
+    console.print(table)
+    table = make_table(("limiter", "device"), [], title="Limiters (require root or sudo)")
+    for limiter in limiters:
+        for state in limiter.devices:
+            table.add_row(limiter.name, f"{state.device}\n{_ranges(state)}")
+        if limiter.reason:
+            table.add_row(limiter.name, limiter.reason)
+    console.print(table)
+    return 0
+
+
+def _ranges(state: LimitState) -> str:
+    return (
+        f"{state.name}: {value_or_dash(state.power_limit_w)} W of "
+        f"{range_or_dash(state.min_w, state.max_w)} W; clocks "
+        f"{range_or_dash(state.min_mhz, state.max_mhz)} MHz"
+    )
+
+
+@app.command()
+def selftest(as_json: JsonOption = False) -> int:
+    """Check the overhead and accuracy of measurements.
+
+    The checks take about 40 s.
+    """
+    from wattlaw.launch.selftest import run_checks
+
+    console = Console(stderr=True)
+    with console.status("measuring the sampler and a training loop (about 40 s)"), escaped_output():
+        checks = run_checks()
+    if as_json:
+        print(json.dumps([dataclasses.asdict(check) for check in checks]))
+        return 0
+    cells = [
+        (
+            Text(f"{check.check}, {check.device}" if check.device else check.check)
+            + Text(f"\n{check.note}" if check.note else "", "dim"),
+            "-" if check.value is None else f"{check.value:.3g} {check.unit}",
+            "-" if check.allowed is None else f"<= {check.allowed:g}",
+            Text(check.verdict, _VERDICT_STYLES.get(check.verdict, "yellow")),
+        )
+        for check in checks
+    ]
+    Console().print(make_table(("check", "value", "allowed", "verdict"), cells))
+    return 0
 
 
 @limits_app.command("show")
@@ -36,12 +109,12 @@ def limits_show(as_json: JsonOption = False) -> int:
     try:
         survey = folder.survey()
         for line in (*survey.damaged, *survey.ignored):
-            print(f"wattlaw: {line}", file=sys.stderr)
+            print_note(line)
         for state in sorted(survey.states, key=lambda state: not state.is_foreign):
             if state.device in states or not state.is_foreign:
                 saved[state.device] = state
     except NotAvailable as error:  # show the limits anyway
-        print(f"wattlaw: {error}", file=sys.stderr)
+        print_note(str(error))
     devices = list(dict.fromkeys([*states, *saved]))
     users = {d: folder.lock_owner(d) or "unknown" for d in devices if folder.is_locked_anywhere(d)}
     rows = [
@@ -59,20 +132,17 @@ def limits_show(as_json: JsonOption = False) -> int:
     if not rows:
         print("No device on this machine can be limited. 'wattlaw devices' shows the reasons.")
         return 0
-    table = titled_table(
-        "Power limits in W", "device", "limit", "enforced", "default", "range", "use"
-    )
-    for row in rows:
-        device = str(row["device"])
-        table.add_row(
-            device,
-            value_or_dash(row["power_limit_w"]),
-            value_or_dash(row["enforced_w"]),
-            value_or_dash(row["default_w"]),
+    cells = [
+        (
+            str(row["device"]),
+            *(value_or_dash(row[name]) for name in ("power_limit_w", "enforced_w", "default_w")),
             range_or_dash(row["min_w"], row["max_w"]),
             _use(saved.get(device), users.get(device)),
         )
-    Console().print(table)
+        for device, row in zip(devices, rows, strict=True)
+    ]
+    columns = ("device", "limit", "enforced", "default", "range", "use")
+    Console().print(make_table(columns, cells, title="Power limits in W"))
     return 0
 
 
@@ -82,8 +152,7 @@ def limits_set(
     clock_limit: ClockOption = None,
     prior_clocks: PriorClocksOption = None,
     gpu: Annotated[
-        list[str] | None,
-        typer.Option(metavar="UUID", help="GPU to limit. Can be repeated. Default: all visible."),
+        list[str] | None, option("UUID", "GPU to limit. Can be repeated. Default: all visible.")
     ] = None,
 ) -> int:
     """Set limits that stay until 'wattlaw limits restore'."""
@@ -104,10 +173,9 @@ def limits_set(
     for limiter in inventory.list_limiters():
         for state in limiter.devices:
             if limiter.name == "nvidia" and state.device in boards and state.is_persistent is False:
-                print(
-                    f"wattlaw: {state.device}: persistence mode is off; the limit is lost when no "
+                print_note(
+                    f"{state.device}: persistence mode is off; the limit is lost when no "
                     "process uses the GPU",
-                    file=sys.stderr,
                 )
     return 0
 
@@ -124,7 +192,7 @@ def limits_restore() -> int:
         reason = f": {result.reason}" if result.reason else ""
         print(f"{saved.device}: {result.state}{user}{reason}")
     for line in survey.ignored:
-        print(f"wattlaw: {line}", file=sys.stderr)
+        print_note(line)
     if survey.damaged:
         raise BadInput("; ".join(survey.damaged))
     failed = any(result.state == "not restored" for result in results)
@@ -135,10 +203,7 @@ def limits_restore() -> int:
 def limits_site_files(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to create.")],
     python: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH", help="Python on the nodes with wattlaw installed, owned by root."
-        ),
+        str, option("PATH", "Python on the nodes with wattlaw installed, owned by root.")
     ] = sys.executable,
 ) -> int:
     """Write the Slurm prolog and epilog that let jobs set limits."""

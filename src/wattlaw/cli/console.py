@@ -1,11 +1,12 @@
 """Tables, progress and colours: a rich console that shows text from data as plain text."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Hashable, Iterable
 from typing import Any
 
-from rich import console
+from rich import box, console
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from wattlaw.terminal import OutputStream, escape_invisible
@@ -33,3 +34,38 @@ class Console(console.Console):
         """Yield the parts of a renderable, with text that did not come as ``str`` escaped too."""
         for part in super().render(renderable, options):
             yield part if part.control else Segment(escape_invisible(part.text), part.style)
+
+
+def make_table(
+    columns: Iterable[Hashable],
+    rows: Iterable[Iterable[str | Text]],
+    *,
+    right: Container[Hashable] = (),
+    no_wrap: Container[Hashable] = (),
+    is_plain: bool = False,
+    **options: Any,
+) -> Table:
+    """Return a table, without lines around the cells if it is plain.
+
+    ``right`` and ``no_wrap`` name columns that are aligned to the right, and cut instead of folded.
+    """
+    style = box.SIMPLE_HEAD if is_plain else box.HEAVY_HEAD
+    table = Table(title_justify="left", box=style, **options)
+    for name in columns:
+        justify = "right" if name in right else "left"
+        is_cut = name in no_wrap
+        overflow = "ellipsis" if is_cut else "fold"
+        table.add_column(str(name), justify=justify, no_wrap=is_cut, overflow=overflow)  # type: ignore[arg-type]
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def value_or_dash(value: float | None) -> str:
+    """Return a number, or a dash where it is missing."""
+    return "-" if value is None else f"{value:g}"
+
+
+def range_or_dash(low: float | None, high: float | None) -> str:
+    """Return ``100-400``, or a dash where a bound is missing."""
+    return "-" if low is None or high is None else f"{low:g}-{high:g}"

@@ -1,0 +1,212 @@
+"""Commands on a study file: run and check. A live bar shows a run on a terminal, else lines."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import progress as bars
+from rich.text import Text
+
+from wattlaw.api import studies
+from wattlaw.api.progress import LineProgress, Tally, title, waiting_text
+from wattlaw.api.studies import Preview, RunOutcome
+from wattlaw.cli.console import Console, make_table
+from wattlaw.cli.options import StudyArgument, option, positive
+from wattlaw.formatting import plural
+from wattlaw.launch.campaign import Observer
+from wattlaw.launch.planning import GpuHours
+from wattlaw.store.record import RunRecord
+from wattlaw.terminal import escaped_output
+from wattlaw.text import collapse_whitespace
+
+app = typer.Typer()
+_ROWS = 60
+#: The columns of the table of runs, with their headings.
+_HEADINGS = {
+    "run_id": "run", "workload": "workload", "gpus": "gpus", "global_batch": "global batch",
+    "local_batch": "local batch", "power_limit_w": "power W", "clock_limit_mhz": "clock MHz",
+    "precision": "precision", "dataset_fraction": "fraction", "repeat": "repeat",
+    "status": "status",
+}  # fmt: skip
+_TEXTS = ("run", "workload", "status")
+#: Columns that are left out where all runs have the same value: a terminal is narrow.
+_OPTIONAL = ("power_limit_w", "clock_limit_mhz", "precision", "dataset_fraction")
+
+
+@app.command()
+def check(study: StudyArgument) -> int:
+    """Validate a study file and count its runs."""
+    loaded = studies.load_study(study)
+    parts = ", ".join(plural(count, noun) for noun, count in loaded.sizes.items())
+    print(f"{study}: ok: {loaded.name}: {parts}")
+    return 0
+
+
+@app.command()
+def run(
+    study: StudyArgument,
+    store: Annotated[Path, typer.Option(help="Results folder.")] = Path("wattlaw-store"),
+    launch: Annotated[str | None, option("KIND", "Launcher to use instead of the study's.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the runs and their status, run nothing.")
+    ] = False,
+    assume_tflops: Annotated[
+        float,
+        option("T", "Assumed speed per GPU for the GPU-hours of --dry-run.", callback=positive),
+    ] = 10.0,
+    hardware: Annotated[str | None, option("NAME|FILE", "Cluster for --launch simulated.")] = None,
+    calibration: Annotated[
+        str | None, option("FILE", "File from 'wattlaw calibrate', for --launch simulated.")
+    ] = None,
+    fail_share: Annotated[
+        float | None,
+        option("X", "Share of attempts that fail with --launch simulated.", min=0, max=1),
+    ] = None,
+) -> int:
+    """Run the missing runs of a study."""
+    loaded = studies.load_study(
+        study, launch=launch, hardware=hardware, calibration=calibration, fail_share=fail_share
+    )
+    console = Console()
+    if dry_run:
+        _show(loaded.preview(store, assume_tflops), assume_tflops, console)
+        return 0
+    with observer_for(console, len(loaded)) as observer:
+        outcome = studies.run(loaded, store, progress=observer)
+    _conclude(outcome, console)
+    return 0 if outcome.failed == 0 and outcome.left == 0 else 1
+
+
+def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
+    runs = preview.to_frame()
+    same = [name for name in _OPTIONAL if runs[name].nunique(dropna=False) == 1]
+    shown = runs[[name for name in _HEADINGS if name not in same]].rename(columns=_HEADINGS)
+    cells = [map(_cell, row) for row in shown.head(_ROWS).itertuples(index=False)]
+    right = {*shown} - {*_TEXTS}
+    title = f"{preview.study.name}: planned runs"
+    console.print(make_table(shown, cells, right=right, no_wrap=_TEXTS, title=title))
+    if len(runs) > _ROWS:
+        console.print(f"... and {len(runs) - _ROWS} more")
+    counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
+    console.print(f"{len(runs)} runs: {counts}. Nothing was run.")
+    if preview.study.launcher == "simulated":
+        console.print("Simulated runs use no GPU-hours. On real GPUs they would use:")
+    elif preview.job is not None:
+        console.print(f"Each run is a job, such as:\n  {preview.job}", soft_wrap=True)
+    for line in _hours(preview.gpu_hours, assume_tflops):
+        console.print(f"GPU-hours left: {line}", soft_wrap=True)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:  # noqa: PLR0124 - NaN
+        return "-"
+    return str(value) if isinstance(value, str | int) else f"{value:g}"
+
+
+def _hours(hours: GpuHours, assume_tflops: float) -> Iterator[str]:
+    """Yield the GPU-hours of the runs that are not done, a line per source of the estimate."""
+    if hours.measured_runs:
+        yield (
+            f"{_short(hours.measured)} for {hours.measured_runs} runs, from repeats in this store"
+        )
+    if hours.counted_runs:
+        yield (
+            f"{_short(hours.counted)} for {hours.counted_runs} runs, estimated "
+            f"from the operations of training at {assume_tflops:g} TFLOP/s per GPU "
+            "(--assume-tflops), without evaluation, input and gradient communication"
+        )
+    if hours.unknown_runs:
+        yield f"unknown for {hours.unknown_runs} runs until each setting has a done run"
+
+
+def _short(hours: float) -> str:
+    """Return a number with three digits, or with all digits before the point."""
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
+
+
+def _conclude(outcome: RunOutcome, console: Console) -> None:
+    store, reason = outcome.store, outcome.interrupted_by
+    text = f"{outcome.done} done, {outcome.failed} failed, {outcome.skipped} skipped"
+    if outcome.left:
+        text += f", {outcome.left} left"
+    if outcome.has_jobs:
+        text += (
+            f" (stopped by {reason}; the jobs continue. The same command watches them again; "
+            f"'wattlaw cancel {store}' ends them)"
+        )
+    elif reason:
+        text += f" (stopped by {reason}; the same command continues from here)"
+    elif outcome.failed:
+        text += f" (reasons: wattlaw status {store}; the same command tries them again)"
+    console.print(f"{text}. Results are in {store}", soft_wrap=True)
+
+
+@contextmanager
+def observer_for(console: Console, runs: int) -> Iterator[Observer]:
+    """Yield the observer that suits the output: a live bar or plain lines."""
+    if not console.is_terminal:
+        yield LineProgress(partial(console.print, soft_wrap=True), runs)
+        return
+    tally = Tally(runs)
+    columns = (
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        _Counts(tally),
+        bars.TimeElapsedColumn(),
+        bars.TextColumn("{task.description}", markup=False),
+    )
+    # Progress replaces the streams, and would take colour codes in what is printed meanwhile.
+    with bars.Progress(*columns, console=console) as progress, escaped_output():
+        yield LiveBar(progress, progress.add_task("", total=runs), tally)
+
+
+class _Counts(bars.ProgressColumn):
+    """The counts, with the remaining time at each redrawing."""
+
+    def __init__(self, tally: Tally) -> None:
+        super().__init__()
+        self._tally = tally
+
+    def render(self, task: bars.Task) -> Text:  # noqa: ARG002 - the tally is the same for any task
+        """Return the counts as text."""
+        return Text(str(self._tally))
+
+
+class LiveBar:
+    """A progress bar that is redrawn in place."""
+
+    def __init__(self, progress: bars.Progress, task: bars.TaskID, tally: Tally) -> None:
+        self._progress, self._task = progress, task
+        self._tally = tally
+        self._running: dict[str, str] = {}
+
+    def started(self, record: RunRecord) -> None:
+        """Show what is running."""
+        self._running[record.run_id] = title(record)
+        self._show_running()
+
+    def ended(self, record: RunRecord, *, is_new: bool) -> None:
+        """Move the bar; print a line for a run that is not done."""
+        self._tally.ended(record, is_new=is_new)
+        if is_new and record.status != "done":
+            line = f"{record.status}: {title(record)}: {record.reason or ''}"
+            self._progress.console.print(collapse_whitespace(line))
+        self._running.pop(record.run_id, None)
+        self._progress.advance(self._task)
+        self._show_running()
+
+    def waiting(self, runs: int) -> None:
+        """Show what the campaign waits for."""
+        self.note(waiting_text(runs))
+
+    def note(self, message: str) -> None:
+        """Show a message of the launcher."""
+        self._progress.update(self._task, description=message)
+
+    def _show_running(self) -> None:
+        titles = list(self._running.values())
+        more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+        self.note(f"running {titles[-1]}{more}" if titles else "")

@@ -1,1 +1,0 @@
-"""What several commands share: options, parsing, progress, the console."""
