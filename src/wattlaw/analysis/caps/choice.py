@@ -222,13 +222,7 @@ def _rivals(
 
 
 def _why(
-    verdict: str,
-    table: pd.DataFrame,
-    chosen: int,
-    rule: Rule,
-    kind: Limit,
-    *,
-    is_certain: bool,
+    verdict: str, table: pd.DataFrame, chosen: int, rule: Rule, kind: Limit, *, is_certain: bool
 ) -> str:
     name = limit_label(kind, table["limit"].iloc[chosen])
     text = f"{name} has the {rule.description} of {len(table)} limits"

@@ -14,15 +14,7 @@ from wattlaw.analysis.claims.effects import (
     require_measured,
     scaled,
 )
-from wattlaw.analysis.claims.verdicts import (
-    KIT,
-    MIT,
-    Check,
-    Claim,
-    ClaimDefinition,
-    Effect,
-    Within,
-)
+from wattlaw.analysis.claims.verdicts import KIT, MIT, Check, Claim, ClaimDefinition, Effect, Within
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.levels import ERROR
 from wattlaw.errors import Refused

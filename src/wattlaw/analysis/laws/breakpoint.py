@@ -17,12 +17,7 @@ import numpy as np
 from scipy import special
 
 from wattlaw.analysis.laws import observations as obs
-from wattlaw.analysis.laws.observations import (
-    Floats,
-    Interval,
-    Noise,
-    Observations,
-)
+from wattlaw.analysis.laws.observations import Floats, Interval, Noise, Observations
 from wattlaw.analysis.levels import LEVEL
 from wattlaw.analysis.result import Result
 from wattlaw.errors import Refused

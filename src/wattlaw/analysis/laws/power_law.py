@@ -16,12 +16,7 @@ from statsmodels.regression.linear_model import OLS
 
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.diagnostics import Diagnostics, diagnose
-from wattlaw.analysis.laws.observations import (
-    Floats,
-    Interval,
-    Noise,
-    Observations,
-)
+from wattlaw.analysis.laws.observations import Floats, Interval, Noise, Observations
 from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.result import Result, plain
 
