@@ -269,7 +269,7 @@ def scaled(effect: Effect, factor: float) -> Effect:
     return replace(effect, estimate=effect.estimate * factor, se=effect.se * abs(factor))
 
 
-def per_doubling(exponent_of: float) -> float:
+def growth(exponent_of: float) -> float:
     """Return the relative change of y ~ x^exponent when x doubles."""
     return float(2.0**exponent_of - 1)
 
