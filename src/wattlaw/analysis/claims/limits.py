@@ -11,8 +11,8 @@ from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits
 from wattlaw.analysis.claims import cases, effects
 from wattlaw.analysis.claims.effects import ENERGY, TIME
 from wattlaw.analysis.claims.verdicts import MIT, Check, ClaimDefinition, Tested, Within
-from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.result import plain
+from wattlaw.analysis.statistics import ERROR
 from wattlaw.errors import Refused
 from wattlaw.formatting import limit_label
 

@@ -24,7 +24,7 @@ from wattlaw.analysis.claims.verdicts import (
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.breakpoint import MIN_COUNTS, find_breakpoint
 from wattlaw.analysis.laws.power_law import fit_power_law
-from wattlaw.analysis.levels import ERROR
+from wattlaw.analysis.statistics import ERROR
 from wattlaw.errors import Refused
 
 #: How far the largest count may be from the law of the smaller ones.

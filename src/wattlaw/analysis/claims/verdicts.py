@@ -23,8 +23,8 @@ from typing import Any, Literal, Protocol
 from scipy import special
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.result import Result, plain
+from wattlaw.analysis.statistics import ERROR
 from wattlaw.errors import Refused
 
 SUPPORTED, CONTRADICTED, NOT_DECIDABLE = "supported", "contradicted", "not decidable"

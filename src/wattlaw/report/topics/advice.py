@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from wattlaw.analysis.advice.advice import Advice
-from wattlaw.analysis.advice.doubling import Doubling
-from wattlaw.analysis.advice.option import Option, Quantity
+from wattlaw.analysis.advice.option import Doubling, Option, Quantity
 from wattlaw.analysis.caps.limits import LIMITS, Limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import (
