@@ -132,6 +132,10 @@ class BestComparison:
 def compare_with_best(samples: Sequence[Floats]) -> BestComparison:
     """Compare each sample's mean with the best of the others.
 
+    Hsu's multiple comparisons with the best (J. C. Hsu 1996, "Multiple Comparisons: Theory and
+    Methods", chapter 4), on the one-sided comparisons with a control of C. W. Dunnett 1955, "A
+    Multiple Comparison Procedure for Comparing Several Treatments with a Control".
+
     With s^2 the variance pooled over the k samples, n_i their sizes and d_j the 95 % quantile of
     the greatest of the k - 1 t statistics against sample j, the bound of i below j is L_ij =
     mean_i - mean_j - d_j s sqrt(1/n_i + 1/n_j). Then high_j = min over i of -L_ij, and low_i

@@ -145,12 +145,10 @@ def time_to_target(
 def _ways(table: pd.DataFrame, better: Mapping[str, str] | None) -> dict[str, str]:
     directions = better or {}
     names = table[["run_id", "workload", "metric_name"]].to_dict("records")
-    better_by_run = {
+    ways = {
         row["run_id"]: directions.get(row["workload"], _way(row["metric_name"])) for row in names
     }
-    return {
-        run_id: better_way for run_id, better_way in better_by_run.items() if better_way is not None
-    }
+    return {run_id: way for run_id, way in ways.items() if way is not None}
 
 
 def _way(name: object) -> str | None:
@@ -311,10 +309,7 @@ def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
         No run's metric has a known direction.
     """
     settings = time_to_target(table, epochs, target)
-    better = table.set_index("run_id")["metric_name"].map(direction, na_action="ignore").dropna()
-    reached = epochs_to_target(
-        epochs, target, {str(run): str(better_way) for run, better_way in better.items()}
-    )
+    reached = epochs_to_target(epochs, target, _ways(table, None))
     kept_groups, critical, refusals = [], [], []
     for group, runs in groups(table, LEARNING):
         evaluated = runs.merge(reached, on="run_id")

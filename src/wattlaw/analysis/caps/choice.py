@@ -230,24 +230,23 @@ def best_limits(
         except Refused as error:
             rows.append({**group, "why": str(error)})
             continue
-        low, high = choice.saving_ci or (np.nan, np.nan)
-        slowdown_low, slowdown_high = choice.slowdown_ci or (np.nan, np.nan)
+        saving, slowdown = (ci or (np.nan, np.nan) for ci in (choice.saving_ci, choice.slowdown_ci))
         text = runs.loc[runs["energy_j"].notna(), "energy_is"] if "energy_is" in runs else None
         rows.append(
             {
                 **group, "energy_is": None if text is None else text.iloc[0],
-                "limit": choice.limit, "reference": choice.reference, "verdict": choice.verdict,
-                "saving": choice.saving, "saving_low": low, "saving_high": high,
-                "slowdown": choice.slowdown, "slowdown_low": slowdown_low,
-                "slowdown_high": slowdown_high,
-                "why": choice.why,
+                **{name: getattr(choice, name, None) for name in _COLUMNS},
+                "saving_low": saving[0], "saving_high": saving[1],
+                "slowdown_low": slowdown[0], "slowdown_high": slowdown[1],
             }
         )  # fmt: skip
-    columns = [
-        *names, "energy_is", "limit", "reference", "verdict", "saving", "saving_low",
-        "saving_high", "slowdown", "slowdown_low", "slowdown_high", "why",
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=[*names, "energy_is", *_COLUMNS])
+
+
+_COLUMNS = [
+    "limit", "reference", "verdict", "saving", "saving_low", "saving_high", "slowdown",
+    "slowdown_low", "slowdown_high", "why",
+]  # fmt: skip
 
 
 def _logs(values: Iterable[pd.Series]) -> Pooled[int]:

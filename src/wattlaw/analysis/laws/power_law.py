@@ -72,7 +72,7 @@ def diagnose(x: Floats, residuals: Floats) -> Diagnostics:
     n = len(x)
     if n < 4 or np.abs(residuals).max() <= ROUNDING:
         return Diagnostics(None, None, None)
-    design = np.column_stack([np.ones(n), np.log(x)])
+    design = _design(x)
     return Diagnostics(
         normality_p=float(stats.shapiro(residuals).pvalue),
         curvature_p=_curvature(design, residuals),
