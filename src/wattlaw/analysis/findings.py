@@ -7,6 +7,7 @@ from functools import cached_property
 import pandas as pd
 
 from wattlaw.analysis.advice.advice import Advice, advise
+from wattlaw.analysis.aggregate import aggregate, join_energy_kinds
 from wattlaw.analysis.batch_effects import QualityFindings, quality_by_batch
 from wattlaw.analysis.caps.choice import (
     LeastEnergy,
@@ -22,14 +23,7 @@ from wattlaw.analysis.energy_laws import energy_laws
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.groups import differing_options, groups
 from wattlaw.analysis.laws.fits import SeriesFits
-from wattlaw.analysis.metrics import (
-    HOUR_S,
-    aggregate,
-    join_energy_kinds,
-    measured_windows,
-    run_metrics,
-    with_sampled_utilisation,
-)
+from wattlaw.analysis.metrics import HOUR_S, measured_windows, run_metrics, with_sampled_utilisation
 from wattlaw.analysis.scheduler_energy import Sites, summarise_sites
 from wattlaw.analysis.series import fit_series, scaling_series, varying_columns
 from wattlaw.analysis.speedup import speedups
@@ -52,7 +46,7 @@ class Findings:
     notes: tuple[str, ...]  # what runs noted, with how many said it
     runs: pd.DataFrame  # analysis.metrics.run_metrics
     epochs: pd.DataFrame  # as in the stores
-    settings: pd.DataFrame  # analysis.metrics.aggregate
+    settings: pd.DataFrame  # analysis.aggregate.aggregate
     series: pd.DataFrame  # analysis.series.scaling_series
     fits: SeriesFits
     speedups: pd.DataFrame  # analysis.speedup.speedups

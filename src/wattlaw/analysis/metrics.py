@@ -5,14 +5,11 @@ Evaluation never enters them; it has columns of its own. What was not measured s
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
-
-from wattlaw.analysis.statistics import LEVEL
 
 SETTINGS = (
     "workload", "options", "train", "hardware", "launcher", "nodes", "gpus", "global_batch",
@@ -268,56 +265,3 @@ def direction(name: str | None) -> str | None:
     if higher == lower:
         return None
     return "higher" if higher else "lower"
-
-
-#: Energies and what is made from them: no mean over those that count different things.
-ENERGIES = (
-    "energy_per_epoch_j", "energy_per_sample_j", "energy_per_step_j", "energy_delay_js",
-    "energy_delay2_js2", "energy_per_gpu_hour_j",
-)  # fmt: skip
-QUANTITIES = (
-    "epoch_time_s", "samples_per_s", "gpu_hours_per_epoch", "samples_per_gpu_hour",
-    "steps_per_gpu_hour", *ENERGIES, "power_per_gpu_w", "sm_util_mean", "sm_util_cv",
-    "mem_util_mean", "mem_util_cv", "sm_clock_mean_mhz", "power_throttle_share", "metric",
-    "best_metric",
-)  # fmt: skip
-
-_ANY_SIGN = ("metric", "best_metric")
-
-
-def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame:
-    """Return the repeats in ``table`` (of ``run_metrics``) aggregated by ``by``.
-
-    For each quantity q of ``QUANTITIES``: ``q`` (mean), ``q_sd`` (with n - 1), ``q_low`` and
-    ``q_high``, the 95 % interval of the mean by Student's t with n - 1 degrees of freedom. The
-    interval assumes independent repeats that are close to normal. It is missing for a single
-    repeat, and cut at 0 where the quantity cannot be negative. ``n`` counts the repeats.
-
-    ``energy_is`` says what the energies count, or why there is none. There is no mean energy where
-    the repeats' energies count different things. A repeat without energy is left out of the mean.
-    """
-    names = list(QUANTITIES)
-    energy_j = table["energy_per_epoch_j"]
-    measured = energy_j.groupby([table[name] for name in by], dropna=False).transform("count") > 0
-    table = table.assign(energy_is=table["energy_is"].where(energy_j.notna() | ~measured))
-    is_comparable = table.groupby(list(by), dropna=False)["energy_is"].transform("nunique") <= 1
-    energies = {name: table[name].where(is_comparable) for name in ENERGIES}
-    comparable = table.assign(**energies).astype(dict.fromkeys(names, float))
-    grouped = comparable.groupby(list(by), dropna=False, sort=True)
-    count, mean, sd = grouped[names].count(), grouped[names].mean(), grouped[names].std(ddof=1)
-    half = stats.t.ppf((1 + LEVEL) / 2, count.where(count > 1) - 1) * sd / np.sqrt(count)
-    kinds = grouped["energy_is"].first()
-    if not is_comparable.all():
-        kinds = grouped["energy_is"].agg(join_energy_kinds)
-    parts = [grouped.size().rename("n"), kinds]
-    for name in names:
-        low, high = mean[name] - half[name], mean[name] + half[name]
-        low = low if name in _ANY_SIGN else low.clip(lower=0.0)
-        parts += [mean[name], sd[name].rename(f"{name}_sd")]
-        parts += [low.rename(f"{name}_low"), high.rename(f"{name}_high")]
-    return pd.concat(parts, axis=1).reset_index()
-
-
-def join_energy_kinds(kinds: pd.Series) -> str | None:
-    """Return the different values of ``energy_is`` as one text; None without any."""
-    return "; ".join(sorted(kinds.dropna().unique())) or None

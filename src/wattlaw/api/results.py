@@ -13,8 +13,9 @@ import pandas as pd
 import pyarrow as pa
 
 from wattlaw.analysis.advice import advice as analysis
+from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.footprint import Footprint
-from wattlaw.analysis.metrics import aggregate, run_metrics
+from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import ENERGY, fit_series, scaling_series
 from wattlaw.api.advice import Advice
 from wattlaw.api.claims import Claims

@@ -8,14 +8,8 @@ import pandas as pd
 
 from wattlaw.analysis.advice.choice import Constraints, Decision, decide, pareto
 from wattlaw.analysis.advice.comparable_runs import SIMULATED, ComparableRuns, comparable_runs
-from wattlaw.analysis.advice.option import (
-    Doubling,
-    Option,
-    Quantity,
-    measured_options,
-    next_doubling,
-    predicted_options,
-)
+from wattlaw.analysis.advice.option import Doubling, Option, Quantity, next_doubling
+from wattlaw.analysis.advice.options import measured_options, predicted_options
 from wattlaw.analysis.advice.warnings import collect_warnings
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality, quality_by_batch
 from wattlaw.analysis.footprint import Footprint

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.advice.choice import Constraints, Decision
 from wattlaw.analysis.advice.comparable_runs import ENERGY, TIME, ComparableRuns
-from wattlaw.analysis.advice.option import REACH, SETTING, Doubling, Option
+from wattlaw.analysis.advice.option import SETTING, Doubling, Option
+from wattlaw.analysis.advice.options import REACH
 from wattlaw.analysis.caps.choice import (
     UNKNOWN,
     LeastEnergyDelay,
