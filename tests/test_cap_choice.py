@@ -9,8 +9,14 @@ from scipy import stats
 
 from made_studies import MIT, mit
 from public_data import public_csv
-from wattlaw.analysis.caps.choice import TOLERANCE, best_limit, best_limits
-from wattlaw.analysis.caps.rules import LeastEnergy, LeastEnergyDelay, LeastEnergyWithin
+from wattlaw.analysis.caps.choice import (
+    TOLERANCE,
+    LeastEnergy,
+    LeastEnergyDelay,
+    LeastEnergyWithin,
+    best_limit,
+    best_limits,
+)
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.errors import BadInput, Refused
 

@@ -9,14 +9,14 @@ import statsmodels.formula.api as smf
 from scipy import stats
 
 from claims_lab import Lab, capped
-from wattlaw.analysis.claims import CONTRADICTED, MIT, SUPPORTED
-from wattlaw.analysis.claims import limits as limit_claims
+from wattlaw.analysis.claims import CLAIMS, CONTRADICTED, MIT, SUPPORTED
+from wattlaw.analysis.claims.cases import describe_runs, matches_name
 from wattlaw.analysis.claims.effects import beyond_law, contrast, exponent, paired
-from wattlaw.analysis.claims.run_groups import describe_runs, matches_name
 from wattlaw.analysis.claims.verdicts import Case, ClaimDefinition, Effect, Outside, Within
 from wattlaw.errors import Refused
 
 RUNS = 800
+EMPTY = Lab().run(counts=(1,)).findings()
 
 
 def rows_of(lab: Lab) -> pd.DataFrame:
@@ -152,10 +152,11 @@ def test_equivalence_is_two_one_sided_tests() -> None:
 
 
 def evaluate(effects: list[Effect], about: str, margin: float) -> str:
-    checks = [Within("x", "x", effect, -margin, margin) for effect in effects]
-    made = [Outside(check) if about == "some" else check for check in checks]
-    cases = [Case("w", str(i), (check,)) for i, check in enumerate(made)]
-    return ClaimDefinition("n", "c", MIT, "k", "m", about=about).evaluate(cases).verdict  # type: ignore[arg-type]
+    check = Outside if about == "some" else Within
+    checks = [check("x", "x", effect, -margin, margin) for effect in effects]
+    cases = [Case("w", str(i), (check,)) for i, check in enumerate(checks)]
+    claim = ClaimDefinition("n", "c", MIT, "k", "m", lambda _: cases, about)  # type: ignore[arg-type]
+    return claim.evaluate(EMPTY).verdict
 
 
 def shares(truths: list[float], about: str, n: int = RUNS) -> dict[str, float]:
@@ -185,8 +186,9 @@ def test_where_nothing_differs_no_difference_is_claimed() -> None:
 def test_caps_that_leave_beta_alone_are_rarely_said_to_change_it() -> None:
     few = (2, 8, 32, 128)
     labs = [capped({100: 1.6}, seed=seed, noise=0.03, counts=few) for seed in range(15)]
-    found = [limit_claims.caps_move_alpha(lab.findings()) for lab in labs]
-    wrong = sum(claim.verdict == CONTRADICTED for claim in found)
+    (claim,) = [claim for claim in CLAIMS if claim.name == "caps-move-alpha-not-beta"]
+    found = [claim.evaluate(lab.findings()) for lab in labs]
+    wrong = sum(result.verdict == CONTRADICTED for result in found)
     assert wrong <= 2  # of 15 at 2.5 % each: more with a chance of 0.6 %
 
 

@@ -8,13 +8,7 @@ import pytest
 from claims_lab import Lab, capped, law
 from made_studies import kit
 from made_tables import frames, run_row
-from wattlaw.analysis.claims import (
-    CLAIMS,
-    CONTRADICTED,
-    NOT_DECIDABLE,
-    SUPPORTED,
-    check_claims,
-)
+from wattlaw.analysis.claims import CLAIMS, CONTRADICTED, NOT_DECIDABLE, SUPPORTED, check_claims
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.reference.published import published
@@ -224,7 +218,7 @@ CASES: dict[str, dict[str, Made]] = {
     },
 }
 EMPTY = Lab().run("nothing-known", counts=(1,)).findings()
-BY_NAME = {claim(EMPTY).name: claim for claim in CLAIMS}
+BY_NAME = {claim.name: claim for claim in CLAIMS}
 
 
 def test_every_claim_has_a_case_of_each_verdict() -> None:
@@ -237,7 +231,7 @@ def test_every_claim_has_a_case_of_each_verdict() -> None:
     ("name", "verdict"), [(name, verdict) for name, cases in CASES.items() for verdict in cases]
 )
 def test_a_claim_gets_the_verdict_of_the_truth_behind_the_data(name: str, verdict: str) -> None:
-    claim = BY_NAME[name](CASES[name][verdict]().findings(GRID))
+    claim = BY_NAME[name].evaluate(CASES[name][verdict]().findings(GRID))
     assert claim.verdict == verdict, claim.evidence
 
 
@@ -254,7 +248,7 @@ def test_nothing_can_be_decided_of_a_store_without_a_done_run() -> None:
 
 def test_one_model_against_it_contradicts_a_claim_on_all() -> None:
     lab = Lab().run(util=lambda n: 0.8 * n**-0.1).run("vgg16", util=0.8)
-    claim = BY_NAME["memory-utilisation-falls"](lab.findings())
+    claim = BY_NAME["memory-utilisation-falls"].evaluate(lab.findings())
     assert claim.verdict == CONTRADICTED
     assert {part.label: part.verdict for part in claim.workloads} == {
         "resnet50": SUPPORTED, "vgg16": CONTRADICTED
@@ -264,7 +258,7 @@ def test_one_model_against_it_contradicts_a_claim_on_all() -> None:
 
 def test_a_model_without_the_measurement_is_named_and_does_not_decide() -> None:
     lab = Lab().run(util=lambda n: 0.8 * n**-0.1).run("vgg16")
-    claim = BY_NAME["memory-utilisation-falls"](lab.findings())
+    claim = BY_NAME["memory-utilisation-falls"].evaluate(lab.findings())
     assert claim.verdict == SUPPORTED
     assert "1 more could not be tested" in claim.evidence
     assert claim.workloads[1].evidence == "no memory utilisation was measured"
@@ -274,14 +268,14 @@ def test_energies_that_count_different_things_are_not_compared() -> None:
     lab = Lab().run(watts=200.0)
     for window in lab.epochs[: len(lab.epochs) // 2]:
         window["cpu_energy_j"] = 100.0
-    claim = BY_NAME["energy-rises-with-gpus"](lab.findings())
+    claim = BY_NAME["energy-rises-with-gpus"].evaluate(lab.findings())
     assert claim.verdict == NOT_DECIDABLE
     assert "count different things (gpu+cpu, counter; gpu, counter)" in claim.evidence
 
 
 def test_a_curve_that_bends_is_no_power_law_however_high_its_r2() -> None:
     lab = Lab().run(time_s=lambda n: 1000.0 / n + 4.0)
-    claim = BY_NAME["power-law-describes"](lab.findings())
+    claim = BY_NAME["power-law-describes"].evaluate(lab.findings())
     (numbers,) = claim.numbers.values()
     assert numbers["r2"] > 0.98 and numbers["lack_of_fit_p"] < 0.001
     assert claim.verdict == CONTRADICTED
@@ -289,32 +283,32 @@ def test_a_curve_that_bends_is_no_power_law_however_high_its_r2() -> None:
 
 
 def test_a_power_law_of_too_few_counts_to_see_a_bend_is_not_supported() -> None:
-    claim = BY_NAME["power-law-describes"](Lab().run(counts=(2, 4, 8, 16)).findings())
+    claim = BY_NAME["power-law-describes"].evaluate(Lab().run(counts=(2, 4, 8, 16)).findings())
     assert claim.verdict == NOT_DECIDABLE
     assert "a test for a breakpoint needs" in claim.evidence
 
 
 def test_a_single_setting_decides_and_is_said_to_be_single() -> None:
-    claim = BY_NAME["200w-costs-no-speed"](capped({200: 1.2}, counts=(2,)).findings())
+    claim = BY_NAME["200w-costs-no-speed"].evaluate(capped({200: 1.2}, counts=(2,)).findings())
     assert claim.verdict == CONTRADICTED
     assert "at exactly this setting" in claim.evidence
 
 
 def test_a_schnet_that_bends_early_does_not_bend_at_64() -> None:
     lab = Lab().run("schnet", time_s=lambda n: 600.0 * min(n, 16) ** -0.6 * max(n / 16, 1) ** -0.1)
-    claim = BY_NAME["schnet-leaves-the-law-beyond-64"](lab.findings())
+    claim = BY_NAME["schnet-leaves-the-law-beyond-64"].evaluate(lab.findings())
     assert claim.verdict == CONTRADICTED
     assert "breakpoint already at 16 GPUs" in claim.evidence
 
 
 def test_capped_runs_do_not_enter_claims_on_runs_without_caps() -> None:
     lab = capped({100: 1.6}, {100: 90.0})
-    claim = BY_NAME["energy-near-linear-in-gpu-hours"](lab.findings())
+    claim = BY_NAME["energy-near-linear-in-gpu-hours"].evaluate(lab.findings())
     assert claim.workloads[0].evidence.endswith("21 runs, 2 to 128 GPUs, energy of gpu, counter")
 
 
 def test_simulated_runs_are_told_to_be_simulated() -> None:
-    claim = BY_NAME["power-law-describes"](Lab().run(launcher="simulated").findings())
+    claim = BY_NAME["power-law-describes"].evaluate(Lab().run(launcher="simulated").findings())
     assert "21 simulated runs" in claim.evidence
 
 
@@ -352,6 +346,6 @@ def test_the_numbers_in_claims_are_the_published_ones() -> None:
         for row in published("mit-2022", "beta", "dimenet")
         if row.clock_limit_mhz
     }
-    remark = BY_NAME["clocks-move-alpha-not-beta"](EMPTY).evidence
+    remark = BY_NAME["clocks-move-alpha-not-beta"].evaluate(EMPTY).evidence
     assert clocks == {135: 0.97, 735: 0.90, 1380: 0.82}
     assert all(f"{value:.2f}" in remark and f"{mhz:g}" in remark for mhz, value in clocks.items())

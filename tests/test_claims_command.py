@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from claims_lab import Lab
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.claims import CLAIMS
 from wattlaw.cli.commands.results import claims
@@ -61,7 +60,6 @@ def test_a_table_of_verdicts_is_printed_for_each_study(store, capsys) -> None:
 
 def test_the_documentation_has_every_claim_with_its_criterion() -> None:
     told = " ".join(DOCS.read_text(encoding="utf-8").split())
-    findings = Lab().run("nothing-known", counts=(1,)).findings()
-    for claim in (one(findings) for one in CLAIMS):
+    for claim in CLAIMS:
         for words in (f"`{claim.name}`", claim.claim, claim.criterion):
             assert " ".join(words.split()) in told, words

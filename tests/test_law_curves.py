@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
-from wattlaw.analysis.laws.curves import Curve, fit_curve
-from wattlaw.analysis.laws.families import LAWS
+from wattlaw.analysis.laws.curves import LAWS, Curve, fit_curve
 from wattlaw.analysis.laws.observations import observe
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.analysis.laws.selection import select

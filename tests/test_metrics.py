@@ -10,8 +10,7 @@ from scipy import stats
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.findings import analyse
-from wattlaw.analysis.metrics import run_metrics, with_sampled_utilisation
-from wattlaw.analysis.quality import direction
+from wattlaw.analysis.metrics import direction, run_metrics, with_sampled_utilisation
 
 
 def one_run(*windows: dict[str, object]) -> pd.Series:

@@ -11,8 +11,7 @@ from scipy import stats
 
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.targets import analyse_targets
-from wattlaw.analysis.to_target import epochs_to_target, time_to_target
+from wattlaw.analysis.to_target import analyse_targets, epochs_to_target, time_to_target
 from wattlaw.errors import BadInput, Refused
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from wattlaw.analysis.levels import LEVEL
 from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.analysis.statistics import LEVEL
 
 #: Energies and what is made from them: no mean over those that count different things.
 ENERGIES = (

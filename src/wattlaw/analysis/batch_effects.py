@@ -1,7 +1,7 @@
 """Quality against global batch, and the batch beyond which it falls.
 
 Huber et al. 2025 find that accuracy falls beyond a global batch of 8192 for ResNet50. Here the fall
-is a finding of Hsu's multiple comparisons with the best (``analysis.comparisons``), whose intervals
+is a finding of Hsu's multiple comparisons with the best (``analysis.statistics``), whose intervals
 hold for all batches together. How many epochs a target takes is ``analysis.critical_batch``.
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.comparisons import compare_with_best
 from wattlaw.analysis.groups import Group, groups
-from wattlaw.analysis.quality import direction
+from wattlaw.analysis.metrics import direction
 from wattlaw.analysis.result import Result
+from wattlaw.analysis.statistics import compare_with_best
 from wattlaw.errors import BadInput, Refused
 
 FALLS, NO_FALL, CANNOT_TELL = "falls", "no fall seen", "cannot tell"
@@ -109,7 +109,7 @@ def quality_by_batch(
         Rows of ``run_metrics``. Runs of the same repeat and global batch on other GPU counts, caps
         or clocks share a seed and most of what is learned, so they are averaged to one value.
     better
-        ``higher`` or ``lower`` by workload; by default as ``quality.direction`` tells from the
+        ``higher`` or ``lower`` by workload; by default as ``metrics.direction`` tells from the
         metric's name.
     metric
         ``metric`` (of the last evaluation) or ``best_metric``.

@@ -17,12 +17,10 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import optimize, stats
 
-from wattlaw.analysis.goodness import aicc, f_test_p
-from wattlaw.analysis.levels import ERROR, LEVEL
 from wattlaw.analysis.result import Result
+from wattlaw.analysis.statistics import ERROR, LEVEL, Floats, aicc, f_test_p
 from wattlaw.errors import Refused
 
-Floats = npt.NDArray[np.float64]
 Ends = tuple[float | None, float | None]
 MIN_BATCHES = 3
 LAW = "critical batch"

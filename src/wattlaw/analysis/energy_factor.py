@@ -16,10 +16,10 @@ import statsmodels.formula.api as smf
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.energy_laws import with_energy
 from wattlaw.analysis.groups import groups
-from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
 from wattlaw.analysis.result import Result
 from wattlaw.analysis.series import scaling_series
+from wattlaw.analysis.statistics import ERROR
 from wattlaw.errors import Refused
 
 FACTOR = "energy_per_gpu_hour_j"

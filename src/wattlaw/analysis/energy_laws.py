@@ -13,20 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import statsmodels.api as sm
 
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.goodness import aicc
 from wattlaw.analysis.groups import Group, groups
-from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
 from wattlaw.analysis.result import Result
+from wattlaw.analysis.statistics import ERROR, Floats, Interval, aicc
 from wattlaw.errors import Refused
 
-Floats = npt.NDArray[np.float64]
-Interval = tuple[float, float]
 ENERGY, HOURS = "energy_per_epoch_j", "gpu_hours_per_epoch"
 #: What has to be alike in a law; a cap or a clock changes the power of a GPU.
 BY = ("workload", "hardware", "energy_is", *LIMITS)

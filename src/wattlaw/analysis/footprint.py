@@ -77,10 +77,7 @@ class Footprint:
             raise BadInput("currency: not given; a price needs one, such as EUR")
 
     def of(
-        self,
-        energy_j: float | None,
-        gpu_hours: float | None = None,
-        energy_is: str | None = None,
+        self, energy_j: float | None, gpu_hours: float | None = None, energy_is: str | None = None
     ) -> Cost:
         """Return carbon and cost of an energy and of GPU-hours.
 

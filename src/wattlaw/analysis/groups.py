@@ -19,7 +19,7 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[Group, pd.D
         return
     for key, rows in frame.groupby(list(by), dropna=False, sort=True):
         values: tuple[Hashable, ...] = key if isinstance(key, tuple) else (key,)
-        yield {name: _value(value) for name, value in zip(by, values, strict=True)}, rows
+        yield {name: plain_value(value) for name, value in zip(by, values, strict=True)}, rows
 
 
 #: Columns that hold JSON objects of settings.
@@ -54,7 +54,8 @@ def _object(text: Any) -> dict[str, Any] | None:
     return parsed_object if isinstance(parsed_object, dict) else None
 
 
-def _value(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """Return a value as plain Python, a missing one as None."""
     if value is None or pd.isna(value):
         return None
     if isinstance(value, date):

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.pooled import Floats, pool
+from wattlaw.analysis.statistics import Floats, pool
 
 Ratio = tuple[float, float, float]
 _COLUMNS = [
@@ -80,7 +80,7 @@ def ratios(logs: Mapping[int, Floats], reference: int) -> dict[int, Ratio]:
     logs
         Logarithms of the repeats, by GPU count. The variance is pooled over all counts, with as
         many degrees of freedom as there are repeats beyond the first of each; no interval without
-        repeats, or where they are all the same (``analysis.pooled``).
+        repeats, or where they are all the same (``analysis.statistics.pool``).
     reference
         The count to compare with; where it has no values there is nothing to return.
     """

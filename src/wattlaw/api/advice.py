@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.advice import advice as analysis
-from wattlaw.analysis.advice.doubling import Doubling
-from wattlaw.analysis.advice.option import Option
+from wattlaw.analysis.advice.option import Doubling, Option
 from wattlaw.api.display import as_html
 from wattlaw.formatting import duration_text, energy_text, estimate_text, limit_label, number
 

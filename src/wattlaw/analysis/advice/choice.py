@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from wattlaw.analysis.advice.option import Option, Quantity
+from wattlaw.analysis.advice.option import Option
 from wattlaw.errors import BadInput
 from wattlaw.formatting import duration_text, energy_text
 
@@ -166,10 +167,7 @@ def _fastest(options: Sequence[Option]) -> Option:
 def _objective(
     constraints: Constraints, *, by_energy: bool, worker: str
 ) -> tuple[Callable[[Option], float], str]:
-    def spent(option: Option) -> float:
-        energy: Quantity | None = option.train_energy_j if by_energy else option.gpu_hours
-        return float("inf") if energy is None else energy.mean
-
+    spent = partial(_spent, by_energy=by_energy)
     name = "energy" if by_energy else f"{worker}-hours"
     if constraints.deadline_s is not None or constraints.max_slowdown is not None:
         return spent, f"least {name}" if by_energy else f"fewest {name}"
@@ -177,6 +175,12 @@ def _objective(
         return lambda candidate: candidate.train_time_s.mean, "shortest time"
     phrases = "energy-delay product" if by_energy else f"product of {name} and time"
     return lambda candidate: spent(candidate) * candidate.train_time_s.mean, f"least {phrases}"
+
+
+def _spent(option: Option, *, by_energy: bool) -> float:
+    """Return the mean energy or, where no option has one, the GPU-hours."""
+    quantity = option.train_energy_j if by_energy else option.gpu_hours
+    return float("inf") if quantity is None else quantity.mean
 
 
 def _excess(option: Option, constraints: Constraints, base: Option) -> float:
@@ -213,17 +217,10 @@ def pareto(options: Sequence[Option]) -> list[Option]:
     Where no energy is known GPU-hours stand for it; where only some have energy, the others are
     not among them.
     """
-    by_energy = any(candidate.energy_j for candidate in options)
+    spent = partial(_spent, by_energy=any(candidate.energy_j for candidate in options))
     front: list[Option] = []
     least = float("inf")
-
-    def spent(candidate: Option) -> float:
-        energy = candidate.train_energy_j if by_energy else candidate.gpu_hours
-        return float("inf") if energy is None else energy.mean
-
-    for candidate in sorted(
-        options, key=lambda candidate: (candidate.train_time_s.mean, spent(candidate))
-    ):
+    for candidate in sorted(options, key=lambda option: (option.train_time_s.mean, spent(option))):
         if spent(candidate) < least:
             front.append(candidate)
             least = spent(candidate)

@@ -4,12 +4,16 @@ from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.advice.choice import Constraints, Decision
 from wattlaw.analysis.advice.comparable_runs import ENERGY, TIME, ComparableRuns
-from wattlaw.analysis.advice.doubling import Doubling
-from wattlaw.analysis.advice.option import SETTING, Option
-from wattlaw.analysis.advice.predicted import REACH
-from wattlaw.analysis.caps.choice import UNKNOWN, best_limit
+from wattlaw.analysis.advice.option import SETTING, Doubling, Option
+from wattlaw.analysis.advice.options import REACH
+from wattlaw.analysis.caps.choice import (
+    UNKNOWN,
+    LeastEnergyDelay,
+    LeastEnergyWithin,
+    Rule,
+    best_limit,
+)
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.caps.rules import LeastEnergyDelay, LeastEnergyWithin, Rule
 from wattlaw.errors import Refused
 
 _MUCH = 0.05  # of the training's time, from which evaluation is worth a word

@@ -2,27 +2,93 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, with_several_limits
-from wattlaw.analysis.caps.rules import LeastEnergyWithin, Rule
 from wattlaw.analysis.groups import groups
-from wattlaw.analysis.levels import ERROR
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.analysis.pooled import Pooled, geometric_mean, pool
 from wattlaw.analysis.result import Result
+from wattlaw.analysis.statistics import ERROR, Interval, Pooled, geometric_mean, pool
 from wattlaw.errors import BadInput, Refused
 from wattlaw.formatting import limit_label
+
+Against = Literal["fastest", "highest"]
+
+
+class Rule:
+    """A rule of choice: of the limits that it allows, the least cost.
+
+    ``slowdown`` is the share by which a limit may be slower than ``against``: the fastest limit,
+    or no limit (else the highest). None: that does not matter.
+    """
+
+    power: int = 0
+    slowdown: float | None = None
+    against: Against = "fastest"
+
+    @property
+    def description(self) -> str:
+        """Return the rule in words."""
+        return "least energy"
+
+    def cost(self, time_s: pd.Series, energy_j: pd.Series) -> pd.Series:
+        """Return ``E T^power`` of each row: J, J s or J s²."""
+        cost: pd.Series = energy_j * time_s**self.power
+        return cost
+
+
+@dataclass(frozen=True)
+class LeastEnergy(Rule):
+    """The limit of least energy, however slow."""
+
+
+@dataclass(frozen=True)
+class LeastEnergyWithin(Rule):
+    """The limit of least energy that is at most so much slower.
+
+    Against the fastest is the stricter promise: by noise a capped run may be the fastest, and then
+    the uncapped one is slower.
+    """
+
+    slowdown: float = 0.10
+    against: Against = "fastest"
+
+    def __post_init__(self) -> None:
+        if not self.slowdown >= 0:
+            raise BadInput(f"slow-down {self.slowdown:g}; allowed: 0 or more")
+
+    @property
+    def description(self) -> str:
+        """Return the rule in words."""
+        return f"least energy at no more than {100 * self.slowdown:g} % slow-down"
+
+
+@dataclass(frozen=True)
+class LeastEnergyDelay(Rule):
+    """The limit of least ``E T^power``.
+
+    Source: Gonzalez & Horowitz 1996, IEEE Journal of Solid-State Circuits 31(9), for power 1.
+    """
+
+    power: Literal[1, 2] = 1
+
+    def __post_init__(self) -> None:
+        if self.power not in (1, 2):
+            raise BadInput(f"energy-delay power {self.power}; allowed: 1, 2")
+
+    @property
+    def description(self) -> str:
+        """Return the rule in words."""
+        return "least energy-delay product" if self.power == 1 else "least energy-delay² product"
+
 
 BEST, NO_REPEATS, UNKNOWN = "best", "no repeats", "cannot tell"
 ALIKE = "repeats are all the same"
 #: A limit that costs at most so much more is as good: below what a meter can tell.
 TOLERANCE = 0.01
-
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -164,24 +230,23 @@ def best_limits(
         except Refused as error:
             rows.append({**group, "why": str(error)})
             continue
-        low, high = choice.saving_ci or (np.nan, np.nan)
-        slowdown_low, slowdown_high = choice.slowdown_ci or (np.nan, np.nan)
+        saving, slowdown = (ci or (np.nan, np.nan) for ci in (choice.saving_ci, choice.slowdown_ci))
         text = runs.loc[runs["energy_j"].notna(), "energy_is"] if "energy_is" in runs else None
         rows.append(
             {
                 **group, "energy_is": None if text is None else text.iloc[0],
-                "limit": choice.limit, "reference": choice.reference, "verdict": choice.verdict,
-                "saving": choice.saving, "saving_low": low, "saving_high": high,
-                "slowdown": choice.slowdown, "slowdown_low": slowdown_low,
-                "slowdown_high": slowdown_high,
-                "why": choice.why,
+                **{name: getattr(choice, name, None) for name in _COLUMNS},
+                "saving_low": saving[0], "saving_high": saving[1],
+                "slowdown_low": slowdown[0], "slowdown_high": slowdown[1],
             }
         )  # fmt: skip
-    columns = [
-        *names, "energy_is", "limit", "reference", "verdict", "saving", "saving_low",
-        "saving_high", "slowdown", "slowdown_low", "slowdown_high", "why",
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=[*names, "energy_is", *_COLUMNS])
+
+
+_COLUMNS = [
+    "limit", "reference", "verdict", "saving", "saving_low", "saving_high", "slowdown",
+    "slowdown_low", "slowdown_high", "why",
+]  # fmt: skip
 
 
 def _logs(values: Iterable[pd.Series]) -> Pooled[int]:
@@ -222,13 +287,7 @@ def _rivals(
 
 
 def _why(
-    verdict: str,
-    table: pd.DataFrame,
-    chosen: int,
-    rule: Rule,
-    kind: Limit,
-    *,
-    is_certain: bool,
+    verdict: str, table: pd.DataFrame, chosen: int, rule: Rule, kind: Limit, *, is_certain: bool
 ) -> str:
     name = limit_label(kind, table["limit"].iloc[chosen])
     text = f"{name} has the {rule.description} of {len(table)} limits"

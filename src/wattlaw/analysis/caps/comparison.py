@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import statsmodels.api as sm
 from scipy import stats
 
 from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varying_only
-from wattlaw.analysis.goodness import f_test_p
-from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL, ROUNDING
+from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import fit_power_law
-from wattlaw.analysis.levels import ERROR, LEVEL
 from wattlaw.analysis.result import Result
+from wattlaw.analysis.statistics import ERROR, LEVEL, ROUNDING, Floats, f_test_p
 from wattlaw.errors import BadInput, Refused
 from wattlaw.formatting import limit_label
 
@@ -30,8 +28,6 @@ RUNS = "runs"
 MEANS = "means of each cell, GPU counts as blocks"
 SAME, DIFFERENT, UNKNOWN = "same beta", "different beta", "cannot tell"
 _ROUNDING = 1e-8  # of residuals of exact data, relative to the spread of ln t
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

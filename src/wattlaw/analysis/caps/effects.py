@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, with_several_limits
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.speedup import ratios
+from wattlaw.analysis.statistics import Floats
 from wattlaw.errors import BadInput
 from wattlaw.formatting import limit_label
 
@@ -18,8 +18,6 @@ TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"
 _OF_SERIES = ("family", "rule", "batch")
 _ENDS = ("", "_low", "_high")
 _RATIOS = [f"{name}_ratio{end}" for name in ("time", "speed", "energy") for end in _ENDS]
-
-Floats = npt.NDArray[np.float64]
 
 
 def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.DataFrame:

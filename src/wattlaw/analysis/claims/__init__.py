@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from wattlaw.analysis.batch_effects import quality_by_batch
-from wattlaw.analysis.claims import batch, energy, limits, scaling, speedups, utilisation
+from wattlaw.analysis.claims import batch, energy, limits, scaling
 from wattlaw.analysis.claims.verdicts import (
     CONTRADICTED,
     KIT,
@@ -13,7 +13,7 @@ from wattlaw.analysis.claims.verdicts import (
     SUPPORTED,
     Claim,
     WorkloadVerdict,
-)
+)  # fmt: skip
 from wattlaw.analysis.findings import Findings
 
 __all__ = (
@@ -21,10 +21,7 @@ __all__ = (
     "WorkloadVerdict", "check_claims",
 )  # fmt: skip
 
-CLAIMS = (
-    *scaling.CLAIMS, *speedups.CLAIMS, *limits.CLAIMS, *utilisation.CLAIMS, *energy.CLAIMS,
-    *batch.CLAIMS,
-)  # fmt: skip
+CLAIMS = (*scaling.CLAIMS, *limits.CLAIMS, *energy.CLAIMS, *batch.CLAIMS)
 
 
 def check_claims(findings: Findings, better: Mapping[str, str] | None = None) -> tuple[Claim, ...]:
@@ -33,13 +30,12 @@ def check_claims(findings: Findings, better: Mapping[str, str] | None = None) ->
     Parameters
     ----------
     findings
-        Of ``analysis.findings.find``. Claims on carbon need its ``footprint``.
+        Of ``analysis.findings.analyse``. Claims on carbon need its ``footprint``.
     better
         ``higher`` or ``lower`` by workload: which quality is better, where the metric's name does
         not tell.
     """
     if better is not None:
         findings = replace(findings, quality=quality_by_batch(findings.runs, better))
-    return tuple(
-        sorted((claim(findings) for claim in CLAIMS), key=lambda checked: checked.study != MIT)
-    )
+    ordered = sorted(CLAIMS, key=lambda claim: claim.study != MIT)
+    return tuple(claim.evaluate(findings) for claim in ordered)

@@ -2,69 +2,49 @@
 
 import json
 
-import pandas as pd
-
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality
-from wattlaw.analysis.claims.run_groups import matches_name
-from wattlaw.analysis.claims.verdicts import KIT, Case, Claim, ClaimDefinition, Tested
+from wattlaw.analysis.claims.cases import matches_name
+from wattlaw.analysis.claims.verdicts import KIT, Case, ClaimDefinition, Tested
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.result import plain
 from wattlaw.errors import Refused
 from wattlaw.formatting import group_label
 
-RESNET50, PRETRAINED, FINETUNED = 8192, 32, 64
-
-
-def resnet50_falls(findings: Findings) -> Claim:
-    """Test that ResNet50's accuracy falls beyond a global batch of 8192."""
-    return _falls_beyond(findings, "resnet50", "ResNet50", RESNET50)
-
-
-def pretraining_falls(findings: Findings) -> Claim:
-    """Test that the quality of a pre-trained FourCastNet falls beyond a global batch of 32."""
-    return _falls_beyond(
-        findings, "fourcastnet", "a pre-trained FourCastNet", PRETRAINED, "pretrain"
-    )
-
-
-def finetuning_falls(findings: Findings) -> Claim:
-    """Test that the quality of a fine-tuned FourCastNet falls beyond a global batch of 64."""
-    return _falls_beyond(findings, "fourcastnet", "a fine-tuned FourCastNet", FINETUNED, "finetune")
-
 
 def _falls_beyond(
-    findings: Findings, workload: str, model: str, batch: int, stage: str | None = None
-) -> Claim:
-    """Judge the findings of ``quality_by_batch``, whose intervals hold for all batches together."""
-    cases = [
-        _case(row, batch)
-        for row in findings.quality.rows
-        if matches_name(str(row.group["workload"]), workload)
-        and row.group["dataset_fraction"] in (None, 1.0)
-        and stage in (None, _stage(row))
-    ]
+    batch: int, model: str, workload: str, stage: str | None = None
+) -> ClaimDefinition:
+    """Return the claim on ``quality_by_batch``, whose intervals hold for all batches together."""
+
+    def cases(findings: Findings) -> list[Case]:
+        return [
+            _case(row, batch)
+            for row in findings.quality.rows
+            if matches_name(str(row.group["workload"]), workload)
+            and row.group["dataset_fraction"] in (None, 1.0)
+            and stage in (None, _stage(row))
+        ]
+
     subject = f"{workload}-{stage}" if stage else workload
     return ClaimDefinition(
-        name=f"{subject}-quality-falls-beyond-{batch}",
-        claim=f"The quality of {model} falls beyond a global batch of {batch}.",
-        study=KIT,
-        criterion=(
-            f"the smallest batch beyond {batch} and all larger ones are worse than the best, and "
-            f"{batch} (or the largest below) cannot be told from it; contradicted if that one is "
-            "worse already, or the smallest beyond is within 1 % of the best"
-        ),
-        needs=(
-            f"{subject} trained to its end, with evaluation, at global batches up to and beyond "
-            f"{batch}, repeated"
-        ),
-    ).evaluate(cases)
+        f"{subject}-quality-falls-beyond-{batch}",
+        f"The quality of {model} falls beyond a global batch of {batch}.",
+        KIT,
+        f"the smallest batch beyond {batch} and all larger ones are worse than the best, and "
+        f"{batch} (or the largest below) cannot be told from it; contradicted if that one is "
+        "worse already, or the smallest beyond is within 1 % of the best",
+        needs=f"{subject} trained to its end, with evaluation, at global batches up to and beyond "
+        f"{batch}, repeated",
+        cases=cases,
+    )
 
 
 def _case(row: BatchQuality, batch: int) -> Case:
     group_values = {name: row.group.get(name) for name in ("workload", "hardware", "precision")}
     workload, label = str(row.group["workload"]), group_label(group_values)
+    counted = f"{int(row.means['n'].sum())} repeats of batches {_span(row)}"
     try:
-        return Case(workload, label, (_tested(row, batch),), _counted(row.means))
+        return Case(workload, label, (_tested(row, batch),), counted)
     except Refused as refused:
         return Case(workload, label, refusal=str(refused))
 
@@ -75,9 +55,7 @@ def _tested(row: BatchQuality, batch: int) -> Tested:
     if means["verdict"].isna().all():
         raise Refused(row.sentence)
     if upto.empty or beyond.empty:
-        raise Refused(
-            f"global batches {_span(row.means['global_batch'])}: measure up to and beyond {batch}"
-        )
+        raise Refused(f"global batches {_span(row)}: measure up to and beyond {batch}")
     early, late = upto.iloc[-1], beyond.iloc[0]
     falls_here = row.verdict == FALLS and row.falls_from == beyond.index[0]
     against = None
@@ -85,12 +63,10 @@ def _tested(row: BatchQuality, batch: int) -> Tested:
         against = float(early["p_value"])
     elif late["verdict"] == "holds":
         against = 0.0  # an equivalence that holds for all batches together
-    numbers = {
-        "falls_beyond": row.falls_beyond, "falls_from": row.falls_from, "holds_to": row.holds_to,
-        "best_batch": row.best_batch,
-        "means": {str(size): plain(mean) for size, mean in means["mean"].items()},
-    }  # fmt: skip
-    return Tested(row.sentence, falls_here, against, numbers)
+    names = ("falls_beyond", "falls_from", "holds_to", "best_batch")
+    numbers = {name: getattr(row, name) for name in names}
+    by_batch = {str(size): plain(mean) for size, mean in means["mean"].items()}
+    return Tested(row.sentence, falls_here, against, numbers | {"means": by_batch})
 
 
 def _stage(row: BatchQuality) -> str:
@@ -101,12 +77,12 @@ def _stage(row: BatchQuality) -> str:
         return "pretrain"
 
 
-def _counted(means: pd.DataFrame) -> str:
-    return f"{int(means['n'].sum())} repeats of batches {_span(means['global_batch'])}"
+def _span(row: BatchQuality) -> str:
+    return f"{row.means['global_batch'].min()} to {row.means['global_batch'].max()}"
 
 
-def _span(batches: pd.Series) -> str:
-    return f"{min(batches)} to {max(batches)}"
-
-
-CLAIMS = (resnet50_falls, pretraining_falls, finetuning_falls)
+CLAIMS = (
+    _falls_beyond(8192, "ResNet50", "resnet50"),
+    _falls_beyond(32, "a pre-trained FourCastNet", "fourcastnet", "pretrain"),
+    _falls_beyond(64, "a fine-tuned FourCastNet", "fourcastnet", "finetune"),
+)

@@ -1,66 +1,191 @@
-"""Tests of a claim on each workload: on all its runs, on its main series, or on every series."""
+"""Which runs a claim is tested on: a group is one workload in one form on one machine.
 
-from collections.abc import Callable, Iterable
+``on_runs``, ``on_main_series``, ``on_limit_series`` and ``on_every_series`` return a function that
+tests the groups of findings.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import Limit
-from wattlaw.analysis.claims.run_groups import RunGroup, describe_runs, run_groups
-from wattlaw.analysis.claims.verdicts import Case, Check
+from wattlaw.analysis.caps.limits import LIMITS, Limit, varying_only, without_limits
+from wattlaw.analysis.claims import effects
+from wattlaw.analysis.claims.verdicts import Case, Cases, Check, Within
 from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, groups
+from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.analysis.series import FIXED
 from wattlaw.errors import Refused
+from wattlaw.formatting import group_label
+
+_JOB = tuple(name for name in FIXED if name not in (*LIMITS, "dataset_fraction"))
+_RUNS = [
+    "run_id", *SETTINGS, "epoch_time_s", "energy_per_epoch_j", "energy_is", "energy_verdict",
+    "gpu_hours_per_epoch", "energy_per_gpu_hour_j", "samples_per_gpu_hour", "steps_per_gpu_hour",
+    "sm_util_cv", "mem_util_mean", "mem_util_cv",
+]  # fmt: skip
+_SERIES = [*_RUNS, "rule", "batch", "fraction_per_gpu", "series", "family"]
+_LOCAL = "local_batch"
 
 RowFilter = Callable[[pd.DataFrame], pd.DataFrame]
 Checks = Callable[[pd.DataFrame], Iterable[Check]]
 
 
-def cases_of_runs(
-    selected_groups: Iterable[RunGroup],
-    row_filter: RowFilter,
-    checks: Checks,
-    *,
-    energy: bool = False,
-) -> list[Case]:
-    """Test those runs of each group that ``row_filter`` keeps."""
-    return [
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs that differ in GPUs, batch, limits, data set and repeat alone."""
+
+    workload: str
+    hardware: str
+    label: str
+    runs: pd.DataFrame  # analysis.metrics.run_metrics
+    series: pd.DataFrame  # analysis.series.scaling_series
+
+    def unlimited_series(self, rule: str, *, grows: bool) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Yield each series of a batch rule without limits (or with the highest), by its label."""
+        rows = self.series[
+            (self.series["rule"] == rule) & (self.series["fraction_per_gpu"].notna() == grows)
+        ]
+        for label, rows_of_series in without_limits(rows).groupby("series", sort=True):
+            yield self.full_label(str(label)), rows_of_series
+
+    def main_series(self) -> pd.DataFrame:
+        """Return the series that speaks for the group.
+
+        Without limits (or with the highest), of constant local batch where there is such a one, the
+        largest data set; of those that with the most GPU counts, then the largest, then the most
+        runs.
+
+        Raises
+        ------
+        Refused
+            The group has no series of several GPU counts.
+        """
+        rows = without_limits(self.series[self.series["fraction_per_gpu"].isna()])
+        of_local_batch = rows[rows["rule"] == _LOCAL]
+        several = [
+            rows_of_series
+            for _, rows_of_series in (of_local_batch if len(of_local_batch) else rows).groupby(
+                "series"
+            )
+        ]
+        if not several:
+            raise Refused("no series of several GPU counts: run the same setting on 3 or more")
+        best: pd.DataFrame = max(several, key=_coverage)
+        return best
+
+    def limit_series(self, limit: Limit) -> pd.DataFrame:
+        """Return the ``main`` series and those that differ from it in one limit alone."""
+        main = self.main_series()
+        in_family = self.series["family"] == main["family"].iloc[0]
+        rows = self.series[in_family & (self.series["rule"] == main["rule"].iloc[0])]
+        return varying_only(rows, limit).reset_index(drop=True)
+
+    def full_label(self, label: str) -> str:
+        """Return a series' label with the workload in front."""
+        return label if label.startswith(self.workload) else f"{self.workload}, {label}"
+
+
+def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
+    """Return the jobs of the findings; with ``names``, those whose workload is called like one."""
+    runs = findings.runs[_RUNS]  # a frame of all columns is slow to take apart
+    shown = runs.assign(
+        **{name: runs[name].map(differing_options(runs[name])) for name in JSON_COLUMNS}
+    )
+    varying = [name for name in _JOB if runs[name].nunique(dropna=False) > 1]
+    result = []
+    for group, rows in groups(runs, _JOB):
+        if names and not matches_name(group["workload"], *names):
+            continue
+        varying_values = {
+            name: shown.loc[rows.index[0], name] for name in varying if name != "workload"
+        }
+        label = group_label({"workload": group["workload"], **varying_values})
+        series = findings.series.loc[findings.series["run_id"].isin(rows["run_id"]), _SERIES]
+        result.append(RunGroup(group["workload"], str(group["hardware"]), label, rows, series))
+    return result
+
+
+def _coverage(series: pd.DataFrame) -> tuple[float, ...]:
+    return (
+        float(series["dataset_fraction"].iloc[0]), series["gpus"].nunique(),
+        float(series["gpus"].max()), len(series),
+    )  # fmt: skip
+
+
+def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
+    """Return how many runs at which GPU counts, and what their energy is."""
+    counts = sorted(int(count) for count in rows["gpus"].unique())
+    gpus = "GPU" if counts == [1] else "GPUs"
+    span = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    made = " simulated" if (rows["launcher"] == "simulated").any() else ""
+    text = f"{len(rows)}{made} {'run' if len(rows) == 1 else 'runs'}, {span} {gpus}"
+    kinds = sorted(rows["energy_is"].dropna().unique()) if energy else []
+    return f"{text}, energy of {'; '.join(kinds)}" if kinds else text
+
+
+def matches_name(workload: str, *names: str) -> bool:
+    """Say whether one of the names is a word of a workload's, in any case.
+
+    Words end where letters and digits do, or at a version (``inceptionv3``); ``resnet-50`` is
+    ``resnet50``, and ``roberta`` is not ``bert``.
+    """
+    return any(re.search(_word(name), workload.lower()) for name in names)
+
+
+def _word(name: str) -> str:
+    parts = "[^a-z0-9]*".join(re.findall("[a-z]+|[0-9]+", name.lower()))
+    return f"(?<![a-z0-9]){parts}(v[0-9]+)?(?![a-z0-9])"
+
+
+def on_runs(
+    row_filter: RowFilter, checks: Checks, *, hardware: str = "", energy: bool = False
+) -> Cases:
+    """Test those runs of each group that ``row_filter`` keeps, on ``hardware`` called so."""
+    return lambda findings: [
         make_case(
             group.workload, group.label, partial(row_filter, group.runs), checks, energy=energy
         )
-        for group in selected_groups
+        for group in run_groups(findings)
+        if hardware in group.hardware.lower()
     ]
 
 
-def cases_of_main_series(
-    findings: Findings, rule: str, checks: Checks, *names: str, energy: bool = False
-) -> list[Case]:
-    """Test the series that speaks for each group, by preference of the batch rule ``rule``."""
-    return [
-        make_case(
-            group.workload, group.label, partial(group.main_series, rule), checks, energy=energy
-        )
+def on_main_series(checks: Checks, *names: str, energy: bool = False) -> Cases:
+    """Test the main series of each group."""
+    return lambda findings: [
+        make_case(group.workload, group.label, group.main_series, checks, energy=energy)
         for group in run_groups(findings, *names)
     ]
 
 
-def cases_of_limit_series(
-    findings: Findings, rule: str, limit: Limit, checks: Checks
-) -> list[Case]:
-    """Test that series of each group with those that differ from it in one limit alone."""
-    return [
-        make_case(group.workload, group.label, partial(group.limit_series, rule, limit), checks)
+def on_limit_series(limit: Limit, checks: Checks) -> Cases:
+    """Test the main series of each group with those that differ from it in one limit alone."""
+    return lambda findings: [
+        make_case(group.workload, group.label, partial(group.limit_series, limit), checks)
         for group in run_groups(findings)
     ]
 
 
-def cases_of_every_series(
-    findings: Findings, rule: str, checks: Checks, *names: str, grows: bool = False
-) -> list[Case]:
+def on_every_series(rule: str, checks: Checks, *names: str, grows: bool = False) -> Cases:
     """Test every series of a batch rule that has no limits, with or without growing data."""
-    return [
+    return lambda findings: [
         make_case(group.workload, label, rows, checks)
         for group in run_groups(findings, *names)
         for label, rows in group.unlimited_series(rule, grows=grows)
+    ]
+
+
+def per_doubling(
+    name: str, label: str, y: str, low: float = -math.inf, high: float = math.inf
+) -> Checks:
+    """Return the test that the change of ln ``y`` per ln GPUs lies between two bounds."""
+    return lambda rows: [
+        Within(name, label, effects.slope(rows, y), low, high, effects.growth, "{:+.1%}")
     ]
 
 
@@ -72,7 +197,7 @@ def make_case(
     *,
     energy: bool = False,
 ) -> Case:
-    """Return the case with its tests, or with the words of the analysis that refused."""
+    """Return the case with its tests, or with the reason of the analysis that refused."""
     try:
         selected = rows() if callable(rows) else rows
         if energy and selected["energy_is"].str.contains("estimated", na=False).any():

@@ -10,12 +10,10 @@ from scipy import special
 
 from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.claims.verdicts import Effect
-from wattlaw.analysis.goodness import f_test_p
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.power_law import CONSTANTS, fit_power_law
-from wattlaw.analysis.levels import LEVEL
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.analysis.pooled import pool
+from wattlaw.analysis.statistics import LEVEL, ROUNDING, Floats, f_test_p, pool
 from wattlaw.errors import Refused
 from wattlaw.formatting import limit_label
 
@@ -73,7 +71,7 @@ def slope(rows: pd.DataFrame, y: str, x: str = "gpus") -> Effect:
 def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float]) -> Effect:
     """Return the sum of weights times mean ln y of the cells ``by``.
 
-    The variance is pooled over all cells of ``rows`` (``analysis.pooled``).
+    The variance is pooled over all cells of ``rows`` (``analysis.statistics.pool``).
 
     Raises
     ------
@@ -130,13 +128,13 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
     cells, freedom = len(each), len(deviations) - 2 * len(each)
     if freedom + cells < 2:
         raise Refused("a single pair of runs: measure repeats, or more GPU counts")
-    if (np.abs(np.append(deviations, each - each.mean())) <= obs.ROUNDING).all():
+    if (np.abs(np.append(deviations, each - each.mean())) <= ROUNDING).all():
         raise Refused(_ALL_THE_SAME)
     within, mean = float(deviations @ deviations), float(each.mean())
     if cells < MIN_CELLS and freedom:
         which = "this setting" if cells == 1 else f"these {cells} settings"
         error = np.sqrt(within / freedom * (1 / weights).sum()) / cells
-        if error <= obs.ROUNDING:
+        if error <= ROUNDING:
             raise Refused(_ALL_THE_SAME)
         return Effect(mean, float(error), freedom, f"at exactly {which}")
     common_change = float(weights @ each / weights.sum())
@@ -149,7 +147,7 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
 
 def _interact(between: float, between_df: int, within: float, within_df: int) -> bool:
     """Say whether an F test finds that cells differ by more than their repeats; yes without any."""
-    if within_df < 1 or within <= within_df * obs.ROUNDING**2:
+    if within_df < 1 or within <= within_df * ROUNDING**2:
         return True
     return f_test_p(between, between_df, within, within_df) < obs.POOLING_LEVEL
 
@@ -233,7 +231,7 @@ def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
     return Effect(float(model.params[-1]), float(model.bse[-1]), float(model.df_resid))
 
 
-def _beyond_means(data: obs.Observations, logs: obs.Floats, count: float) -> Effect:
+def _beyond_means(data: obs.Observations, logs: Floats, count: float) -> Effect:
     """Return how far the mean of ``logs`` at a count is from the law, by the scatter of counts."""
     model = sm.OLS(data.log_y, sm.add_constant(np.log(data.run_x))).fit()
     law = sm.add_constant(np.log(data.x)) @ model.params
@@ -269,7 +267,7 @@ def scaled(effect: Effect, factor: float) -> Effect:
     return replace(effect, estimate=effect.estimate * factor, se=effect.se * abs(factor))
 
 
-def per_doubling(exponent_of: float) -> float:
+def growth(exponent_of: float) -> float:
     """Return the relative change of y ~ x^exponent when x doubles."""
     return float(2.0**exponent_of - 1)
 

@@ -1,4 +1,4 @@
-"""Claims about the law of time against GPU count."""
+"""Claims about the law of time against GPU count, and about how much faster more GPUs are."""
 
 import math
 from collections.abc import Iterator
@@ -7,213 +7,267 @@ from itertools import combinations
 
 import pandas as pd
 
-from wattlaw.analysis.claims.cases import cases_of_every_series, cases_of_main_series, make_case
-from wattlaw.analysis.claims.effects import (
-    TIME,
-    beyond_law,
-    difference,
-    exponent,
-    per_doubling,
-    relative_change,
-    require_measured,
-    slope,
-)
-from wattlaw.analysis.claims.run_groups import RunGroup, run_groups
+from wattlaw.analysis.claims import cases, effects
+from wattlaw.analysis.claims.effects import TIME
 from wattlaw.analysis.claims.verdicts import (
     KIT,
     MIT,
+    Case,
+    Cases,
     Check,
-    Claim,
     ClaimDefinition,
+    Effect,
     Outside,
     Tested,
     Within,
-)
+)  # fmt: skip
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.breakpoint import MIN_COUNTS, find_breakpoint
 from wattlaw.analysis.laws.power_law import fit_power_law
+from wattlaw.analysis.statistics import ERROR
 from wattlaw.errors import Refused
 
 #: How far the largest count may be from the law of the smaller ones.
 MISS = 0.15
 #: Exponents that differ by less are equal: a factor of 1.2 in time over a factor of 40 in GPUs.
 SAME_BETA = 0.05
-SCHNET_REACH = 64
+SCHNET_REACH, FOURCASTNET_REACH = 64, 4
 #: Growth of time per doubling of GPUs and data that counts as slight.
 SLIGHT = (0.005, 0.15)
+NEAR_LINEAR = 0.9
+#: The largest count of Frey et al. over their smallest; the same of their pictures.
+FULL_RANGE, PICTURED_RANGE = 424 / 2, 128 / 2
+#: So much off a published speedup counts as that speedup.
+GIVE = 0.1
+CNN_LEAST, CNN_MOST = 5.0 * (1 - GIVE), 6.0 * (1 + GIVE)
 
 
-def power_law_describes(findings: Findings) -> Claim:
-    """Test that t = alpha N^-beta describes the time per epoch.
+def _power_law(rows: pd.DataFrame) -> Iterator[Check]:
+    """Test how far the largest count lies from the law of the others, and whether the curve bends.
 
-    By how far the largest count lies from the law of the others, and by whether the curve bends.
-    R^2 is told beside them and decides nothing: curves that bend have a high one too.
+    R^2 is reported and decides nothing: curves that bend have a high one too.
     """
+    rows = effects.require_measured(rows, TIME)
+    counts, times_s = rows["gpus"].to_numpy(float), rows[TIME].to_numpy(float)
+    law = fit_power_law(counts, times_s)
+    if law.r2 is None:
+        raise Refused("all times are equal: there is nothing to describe")
+    largest = int(rows["gpus"].max())
+    yield Within(
+        "extrapolation_error", f"time at {largest} GPUs against the law of the smaller counts",
+        effects.beyond_law(rows, largest - 1), math.log(1 - MISS), math.log(1 + MISS),
+        effects.relative_change, "{:+.1%}",
+    )  # fmt: skip
+    try:
+        bend = find_breakpoint(counts, times_s)
+    except Refused as refused:  # too few counts to look for one: no support
+        label, holds, contradicting_p = str(refused), False, None
+    else:
+        label, holds = bend.sentence if bend else "no breakpoint found", bend is None
+        contradicting_p = bend.p_value if bend else None
+    yield Tested(
+        f"{label}, R^2 {law.r2:.3f}, beta {law.beta:.2f}", holds, contradicting_p,
+        {
+            "r2": law.r2, "beta": law.beta, "lack_of_fit_p": law.lack_of_fit_p,
+            "breakpoint_p": contradicting_p,
+        },
+    )  # fmt: skip
 
-    def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        rows = require_measured(rows, TIME)
-        counts, times_s = rows["gpus"].to_numpy(float), rows[TIME].to_numpy(float)
-        law = fit_power_law(counts, times_s)
-        if law.r2 is None:
-            raise Refused("all times are equal: there is nothing to describe")
-        largest = int(rows["gpus"].max())
-        yield Within(
-            "extrapolation_error", f"time at {largest} GPUs against the law of the smaller counts",
-            beyond_law(rows, largest - 1), math.log(1 - MISS), math.log(1 + MISS),
-            relative_change, "{:+.1%}",
-        )  # fmt: skip
-        numbers = {"r2": law.r2, "beta": law.beta, "lack_of_fit_p": law.lack_of_fit_p}
-        try:
-            bend = find_breakpoint(counts, times_s)
-        except Refused as refused:  # too few counts to look for one: no support
-            label, holds, contradicting_p = str(refused), False, None
-        else:
-            label, holds = bend.sentence if bend else "no breakpoint found", bend is None
-            contradicting_p = bend.p_value if bend else None
-        numbers["breakpoint_p"] = contradicting_p
-        yield Tested(
-            f"{label}, R^2 {law.r2:.3f}, beta {law.beta:.2f}", holds, contradicting_p, numbers
+
+def _pairs_of_models(findings: Findings) -> list[Case]:
+    return [
+        cases.make_case(
+            f"{first.workload}, {other.workload}", f"{first.label} and {other.label}",
+            partial(_over_shared_counts, first, other), _two_betas,
         )
-
-    return ClaimDefinition(
-        name="power-law-describes",
-        claim="The time per epoch follows t = alpha N^-beta.",
-        study=MIT,
-        criterion=(
-            f"the time at the largest count lies within {MISS:.0%} of the law fitted to the "
-            f"smaller ones, and no breakpoint is found over at least {MIN_COUNTS} counts (one "
-            "contradicts); R^2 is told and decides nothing"
-        ),
-        needs=f"at least {MIN_COUNTS} GPU counts of one setting, with repeats",
-    ).evaluate(cases_of_main_series(findings, "local_batch", checks))
-
-
-def beta_differs_between_models(findings: Findings) -> Claim:
-    """Test that exponents differ between models (published: 0.42 to 0.87 without caps).
-
-    An exponent depends on the range of N, so two models are compared over the counts of both.
-    """
-    cases = [
-        make_case(f"{former.workload}, {other.workload}", f"{former.label} and {other.label}",
-             partial(_over_shared_counts, former, other), _two_betas)
-        for former, other in combinations(run_groups(findings), 2)
-        if former.workload != other.workload and former.hardware == other.hardware
+        for first, other in combinations(cases.run_groups(findings), 2)
+        if first.workload != other.workload and first.hardware == other.hardware
     ]  # fmt: skip
-    return ClaimDefinition(
-        name="beta-differs-between-models",
-        claim="The scaling exponent beta differs between models.",
-        study=MIT,
-        criterion=(
-            f"there are two models on the same hardware whose exponents over the same GPU counts "
-            f"differ by more than {SAME_BETA:g}; contradicted if all differ by less"
-        ),
-        needs="two workloads on the same hardware and the same 3 or more GPU counts",
-        about="some",
-    ).evaluate(cases)
 
 
-def _over_shared_counts(former: RunGroup, other: RunGroup) -> pd.DataFrame:
-    first, second = former.main_series("local_batch"), other.main_series("local_batch")
-    shared = set(first["gpus"]) & set(second["gpus"])
-    both = pd.concat([first.assign(which=0), second.assign(which=1)], ignore_index=True)
+def _over_shared_counts(first: cases.RunGroup, other: cases.RunGroup) -> pd.DataFrame:
+    """Return the series of both at the counts of both: an exponent depends on the range of N."""
+    one, second = first.main_series(), other.main_series()
+    shared = set(one["gpus"]) & set(second["gpus"])
+    both = pd.concat([one.assign(which=0), second.assign(which=1)], ignore_index=True)
     return both[both["gpus"].isin(shared)]
 
 
 def _two_betas(rows: pd.DataFrame) -> Iterator[Check]:
     if rows.empty:
         raise Refused("no GPU count that both have")
-    former, other = (exponent(of_one) for _, of_one in rows.groupby("which"))
-    label = f"beta {former.estimate:.2f} and {other.estimate:.2f}, difference"
-    yield Outside(
-        Within(
-            "beta_difference",
-            label,
-            difference(former, other),
-            -SAME_BETA,
-            SAME_BETA,
-            shape="{:+.3f}",
-        )
+    first, other = (effects.exponent(rows_of_model) for _, rows_of_model in rows.groupby("which"))
+    label = f"beta {first.estimate:.2f} and {other.estimate:.2f}, difference"
+    difference = effects.difference(first, other)
+    yield Outside("beta_difference", label, difference, -SAME_BETA, SAME_BETA, shape="{:+.3f}")
+
+
+def _schnet(rows: pd.DataFrame) -> Iterator[Check]:
+    rows = effects.require_measured(rows, TIME)
+    yield Within(
+        "over_law", f"time at {rows['gpus'].max()} GPUs against the law up to {SCHNET_REACH}",
+        effects.beyond_law(rows, SCHNET_REACH), math.log(1 + MISS), math.inf,
+        effects.relative_change, "{:+.1%}",
+    )  # fmt: skip
+    before = rows[rows["gpus"] <= SCHNET_REACH]
+    try:
+        bend = find_breakpoint(before["gpus"].to_numpy(float), before[TIME].to_numpy(float))
+    except Refused:  # too few counts to look for a breakpoint
+        return
+    if bend is not None and bend.flattens:
+        label = f"breakpoint already at {bend.at:g} GPUs (p = {bend.p_value:.2g})"
+        yield Tested(label, holds=False, contradicting_p=bend.p_value, values={"bend_at": bend.at})
+
+
+def _speedup(least: float, most: float = math.inf, enough: float = FULL_RANGE) -> cases.Checks:
+    """Return the test of a speedup from ``least`` to ``most``.
+
+    More GPUs may still bring more: too little contradicts only if the counts span the full range,
+    and support for a speedup with a greatest value needs counts that span a factor of ``enough``.
+    """
+    low, high = math.log(least), math.log(most)
+
+    def checks(rows: pd.DataFrame) -> Iterator[Check]:
+        counts = effects.require_measured(rows, TIME)["gpus"]
+        first, last = int(counts.min()), int(counts.max())
+        label, reach = f"speedup from {first} to {last} GPUs", last / first
+        effect = effects.contrast(rows, TIME, "gpus", {first: 1.0, last: -1.0})
+        bottom, top = effect.bounds(ERROR)
+        is_inside = bottom >= low and top <= high
+        needed = enough if is_inside else FULL_RANGE
+        if bottom <= high and reach < needed:
+            raise Refused(_too_narrow(label, effect, reach, needed))
+        yield Within("speedup", label, effect, low, high, effects.ratio)
+
+    return checks
+
+
+def _too_narrow(label: str, effect: Effect, reach: float, needed: float) -> str:
+    return (
+        f"{label} {math.exp(effect.estimate):.3g}; the counts span a factor of {reach:g}, so the "
+        f"effect of more GPUs is unknown: measure counts that span a factor of {needed:g}"
     )
 
 
-def schnet_leaves_the_law(findings: Findings) -> Claim:
-    """Test that SchNet follows its power law up to 64 GPUs and is slower beyond."""
+def _near_linear(rows: pd.DataFrame) -> Iterator[Check]:
+    yield Within("beta", "beta", effects.exponent(rows), NEAR_LINEAR)
 
-    def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        rows = require_measured(rows, TIME)
-        yield Within(
-            "over_law",
-            f"time at {rows['gpus'].max()} GPUs against the law up to {SCHNET_REACH}",
-            beyond_law(rows, SCHNET_REACH), math.log(1 + MISS), show=relative_change,
-            shape="{:+.1%}",
-        )  # fmt: skip
-        before = rows[rows["gpus"] <= SCHNET_REACH]
-        try:
-            bend = find_breakpoint(before["gpus"].to_numpy(float), before[TIME].to_numpy(float))
-        except Refused:  # too few counts to look for a breakpoint
-            return
-        if bend is not None and bend.flattens:
-            label = f"breakpoint already at {bend.at:g} GPUs (p = {bend.p_value:.2g})"
-            yield Tested(
-                label, holds=False, contradicting_p=bend.p_value, values={"bend_at": bend.at}
-            )
 
+def _fourcastnet(rows: pd.DataFrame) -> Iterator[Check]:
+    counts = sorted(int(count) for count in rows["gpus"].unique())
+    knee = max(count for count in counts if count <= FOURCASTNET_REACH * counts[0])
+    if knee in (counts[0], counts[-1]):
+        raise Refused(
+            f"{counts[0]} to {counts[-1]} GPUs: measure counts up to and beyond "
+            f"{FOURCASTNET_REACH} times the smallest"
+        )
+    for name, low, high, bounds in (
+        ("beta_up_to_4x", counts[0], knee, (NEAR_LINEAR, math.inf)),
+        ("beta_beyond_4x", knee, counts[-1], (-math.inf, NEAR_LINEAR)),
+    ):
+        logs = effects.contrast(rows, TIME, "gpus", {low: 1.0, high: -1.0})
+        label = f"beta between {low} and {high} GPUs"
+        yield Within(name, label, effects.scaled(logs, 1 / math.log(high / low)), *bounds)
+
+
+def _reaches(workload: str, model: str, speedup: float) -> ClaimDefinition:
     return ClaimDefinition(
-        name="schnet-leaves-the-law-beyond-64",
-        claim="SchNet leaves its power law beyond 64 GPUs.",
-        study=MIT,
-        criterion=(
-            f"the largest count beyond {SCHNET_REACH} takes at least {MISS:.0%} longer than the "
-            "law of the counts up to there, and these show no breakpoint of their own"
-        ),
-        needs=f"schnet on 3 or more GPU counts up to {SCHNET_REACH} and at least one beyond",
-    ).evaluate(cases_of_main_series(findings, "local_batch", checks, "schnet"))
+        f"{workload}-speedup-{speedup:g}",
+        f"{model} gets {speedup:g} times as fast.",
+        MIT,
+        f"the largest count is at least {speedup * (1 - GIVE):g} times as fast as the smallest "
+        f"(the published value less {GIVE:.0%}); less contradicts if the counts span at least "
+        f"the study's whole range, a factor of {FULL_RANGE:g}",
+        needs=f"{workload} at constant local batch from 2 GPUs up to 424, with repeats",
+        cases=cases.on_main_series(_speedup(speedup * (1 - GIVE), enough=0), workload),
+    )
 
 
-def growing_data_constant_local_batch(findings: Findings) -> Claim:
-    """Test that time is constant where data set and global batch grow with the GPUs."""
-
-    def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        yield Within(
-            "time_per_doubling", "time per doubling of GPUs and data", slope(rows, TIME),
-            -SAME_BETA, SAME_BETA, per_doubling, "{:+.1%}",
-        )  # fmt: skip
-
-    return ClaimDefinition(
-        name="growing-data-constant-time",
-        claim="With a data set that grows with the GPUs, constant local batch keeps time constant.",
-        study=KIT,
-        criterion=(
-            f"the exponent of time is within {SAME_BETA:g} of 0: time changes by at most "
-            f"{per_doubling(SAME_BETA):.1%} per doubling"
-        ),
-        needs="a data set that grows with 3 or more GPU counts at constant local batch",
-    ).evaluate(cases_of_every_series(findings, "local_batch", checks, grows=True))
-
-
-def growing_data_constant_global_batch(findings: Findings) -> Claim:
-    """Test that time grows slightly where the data set grows at constant global batch."""
-    low, high = (math.log2(1 + change) for change in SLIGHT)
-
-    def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        yield Within(
-            "time_per_doubling", "time per doubling of GPUs and data", slope(rows, TIME),
-            low, high, per_doubling, "{:+.1%}",
-        )  # fmt: skip
-
-    return ClaimDefinition(
-        name="growing-data-time-grows-slightly",
-        claim=(
-            "With a data set that grows with the GPUs, time grows slightly at constant global "
-            "batch (more steps)."
-        ),
-        study=KIT,
-        criterion=f"time grows by {SLIGHT[0]:.1%} to {SLIGHT[1]:.0%} per doubling",
-        needs="a data set that grows with 3 or more GPU counts at constant global batch",
-    ).evaluate(cases_of_every_series(findings, "global_batch", checks, grows=True))
+def _growing(rule: str, low: float, high: float) -> Cases:
+    label = "time per doubling of GPUs and data"
+    checks = cases.per_doubling("time_per_doubling", label, TIME, low, high)
+    return cases.on_every_series(rule, checks, grows=True)
 
 
 CLAIMS = (
-    power_law_describes, beta_differs_between_models, schnet_leaves_the_law,
-    growing_data_constant_local_batch, growing_data_constant_global_batch,
-)  # fmt: skip
+    ClaimDefinition(
+        "power-law-describes",
+        "The time per epoch follows t = alpha N^-beta.",
+        MIT,
+        f"the time at the largest count lies within {MISS:.0%} of the law fitted to the smaller "
+        f"ones, and no breakpoint is found over at least {MIN_COUNTS} counts (one contradicts); "
+        "R^2 is told and decides nothing",
+        needs=f"at least {MIN_COUNTS} GPU counts of one setting, with repeats",
+        cases=cases.on_main_series(_power_law),
+    ),
+    ClaimDefinition(  # published: 0.42 to 0.87 without caps
+        "beta-differs-between-models",
+        "The scaling exponent beta differs between models.",
+        MIT,
+        "there are two models on the same hardware whose exponents over the same GPU counts "
+        f"differ by more than {SAME_BETA:g}; contradicted if all differ by less",
+        needs="two workloads on the same hardware and the same 3 or more GPU counts",
+        cases=_pairs_of_models,
+        about="some",
+    ),
+    ClaimDefinition(
+        "schnet-leaves-the-law-beyond-64",
+        "SchNet leaves its power law beyond 64 GPUs.",
+        MIT,
+        f"the largest count beyond {SCHNET_REACH} takes at least {MISS:.0%} longer than the law "
+        "of the counts up to there, and these show no breakpoint of their own",
+        needs=f"schnet on 3 or more GPU counts up to {SCHNET_REACH} and at least one beyond",
+        cases=cases.on_main_series(_schnet, "schnet"),
+    ),
+    _reaches("dimenet", "DimeNet", 60.0),
+    _reaches("bert", "BERT", 76.0),
+    ClaimDefinition(
+        "cnn-speedup-5-to-6",
+        "The convolutional networks get 5 to 6 times as fast.",
+        MIT,
+        f"the largest count is {CNN_LEAST:g} to {CNN_MOST:g} times as fast as the smallest (the "
+        f"published values, {GIVE:.0%} more or less), over counts that span a factor of "
+        f"{PICTURED_RANGE:g}; less contradicts from a factor of {FULL_RANGE:g} on",
+        needs="resnet50, vgg16 or inceptionv3 at constant local batch from 2 to 128 GPUs, repeated",
+        cases=cases.on_main_series(
+            _speedup(CNN_LEAST, CNN_MOST, PICTURED_RANGE), "resnet50", "vgg16", "inception"
+        ),
+    ),
+    ClaimDefinition(
+        "growing-data-constant-time",
+        "With a data set that grows with the GPUs, constant local batch keeps time constant.",
+        KIT,
+        f"the exponent of time is within {SAME_BETA:g} of 0: time changes by at most "
+        f"{effects.growth(SAME_BETA):.1%} per doubling",
+        needs="a data set that grows with 3 or more GPU counts at constant local batch",
+        cases=_growing("local_batch", -SAME_BETA, SAME_BETA),
+    ),
+    ClaimDefinition(
+        "growing-data-time-grows-slightly",
+        "With a data set that grows with the GPUs, time grows slightly at constant global batch "
+        "(more steps).",
+        KIT,
+        f"time grows by {SLIGHT[0]:.1%} to {SLIGHT[1]:.0%} per doubling",
+        needs="a data set that grows with 3 or more GPU counts at constant global batch",
+        cases=_growing("global_batch", math.log2(1 + SLIGHT[0]), math.log2(1 + SLIGHT[1])),
+    ),
+    ClaimDefinition(
+        "resnet50-near-linear",
+        "ResNet50's speedup is near-linear at constant global batch.",
+        KIT,
+        f"beta of every series of constant global batch is at least {NEAR_LINEAR:g}",
+        needs="resnet50 at a constant global batch on 3 or more GPU counts, with repeats",
+        cases=cases.on_every_series("global_batch", _near_linear, "resnet50"),
+    ),
+    ClaimDefinition(
+        "fourcastnet-not-past-4x",
+        "FourCastNet scales near-linearly up to 4 times the GPUs and not past it.",
+        KIT,
+        "at constant global batch, the exponent between the smallest count and "
+        f"{FOURCASTNET_REACH} times it is at least {NEAR_LINEAR:g}, and the one from there to the "
+        "largest count is less",
+        needs="fourcastnet at a constant global batch, repeated, on counts up to and beyond 4 "
+        "times the smallest",
+        cases=cases.on_every_series("global_batch", _fourcastnet, "fourcastnet"),
+    ),
+)

@@ -22,8 +22,9 @@ from typing import Any, Literal, Protocol
 
 from scipy import special
 
-from wattlaw.analysis.levels import ERROR
+from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.result import Result, plain
+from wattlaw.analysis.statistics import ERROR
 from wattlaw.errors import Refused
 
 SUPPORTED, CONTRADICTED, NOT_DECIDABLE = "supported", "contradicted", "not decidable"
@@ -113,24 +114,14 @@ class Within:
 
 
 @dataclass(frozen=True)
-class Outside:
-    """The effect has to lie outside of a range."""
-
-    inside: Within
+class Outside(Within):
+    """The effect has to lie outside of the range."""
 
     def verdict(self, support: float, contradict: float) -> str:
         """Return the verdict at these two levels."""
         turned = {SUPPORTED: CONTRADICTED, CONTRADICTED: SUPPORTED}
-        inside_verdict = self.inside.verdict(contradict, support)
-        return turned.get(inside_verdict, inside_verdict)
-
-    def evidence(self) -> str:
-        """Return the effect with its 90 % interval."""
-        return self.inside.evidence()
-
-    def numbers(self) -> Numbers:
-        """Return the effect and its 90 % interval, as shown."""
-        return self.inside.numbers()
+        inside = super().verdict(contradict, support)
+        return turned.get(inside, inside)
 
 
 @dataclass(frozen=True)
@@ -201,9 +192,13 @@ class Claim(Result):
         return {part.label: part.numbers for part in self.workloads if part.numbers}
 
 
+#: The tests of a claim on each workload of the findings.
+Cases = Callable[[Findings], Sequence[Case]]
+
+
 @dataclass(frozen=True)
 class ClaimDefinition:
-    """A published finding, and the criterion for it.
+    """A published finding, the criterion for it, and its tests on each workload.
 
     ``needs`` says what would have to be measured where nothing can be tested; ``remark`` is added
     to every evidence.
@@ -214,11 +209,13 @@ class ClaimDefinition:
     study: str
     criterion: str
     needs: str
+    cases: Cases
     about: Literal["every", "some"] = "every"
     remark: str = ""
 
-    def evaluate(self, cases: Sequence[Case]) -> Claim:
-        """Return the claim with the verdicts of the cases, and that of all together."""
+    def evaluate(self, findings: Findings) -> Claim:
+        """Return the claim with the verdict of each workload, and that of all together."""
+        cases = self.cases(findings)
         tests = max(1, sum(len(case.checks) for case in cases))
         levels = (ERROR, ERROR / tests) if self.about == "every" else (ERROR / tests, ERROR)
         parts = tuple(_part(case, *levels) for case in cases)

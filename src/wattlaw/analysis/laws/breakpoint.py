@@ -17,14 +17,9 @@ import numpy as np
 from scipy import special
 
 from wattlaw.analysis.laws import observations as obs
-from wattlaw.analysis.laws.observations import (
-    Floats,
-    Interval,
-    Noise,
-    Observations,
-)
-from wattlaw.analysis.levels import LEVEL
+from wattlaw.analysis.laws.observations import Noise, Observations
 from wattlaw.analysis.result import Result
+from wattlaw.analysis.statistics import LEVEL, Floats, Interval
 from wattlaw.errors import Refused
 
 MIN_COUNTS = 5

@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.goodness import f_test_p
-from wattlaw.analysis.levels import LEVEL
+from wattlaw.analysis.statistics import LEVEL, ROUNDING, Floats, Interval, f_test_p
 from wattlaw.errors import Refused
 
 MIN_DISTINCT = 3
@@ -25,11 +23,6 @@ MIN_DISTINCT = 3
 #: the usual 5 % too many such deviations pass, and intervals come out too short
 #: (Bancroft 1964, Biometrics 20, 427-442; benchmarks/coverage.py measures it).
 POOLING_LEVEL = 0.25
-#: Residuals of logarithms below this are rounding, not scatter.
-ROUNDING = 1e-9
-
-Floats = npt.NDArray[np.float64]
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.laws import observations as obs
-from wattlaw.analysis.laws.curves import Curve, aicc, fit_curve
-from wattlaw.analysis.laws.families import LAWS, POWER
-from wattlaw.analysis.laws.observations import Floats, Observations
+from wattlaw.analysis.laws.curves import LAWS, POWER, Curve, aicc, fit_curve
+from wattlaw.analysis.laws.observations import Observations
 from wattlaw.analysis.result import Result, plain
+from wattlaw.analysis.statistics import Floats
 from wattlaw.errors import Refused
 
 #: Laws this near to the lowest AICc are as good (Burnham & Anderson 2002, section 2.6).

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.advice import Advice
-from wattlaw.analysis.advice.doubling import Doubling
-from wattlaw.analysis.advice.option import Option, Quantity
+from wattlaw.analysis.advice.option import Doubling, Option, Quantity
 from wattlaw.analysis.caps.limits import LIMITS, Limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.report import tables

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 
 from wattlaw import formatting as fmt
+from wattlaw.analysis.caps.choice import LeastEnergyWithin
 from wattlaw.analysis.caps.comparison import DIFFERENT, SAME, LimitComparison
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.caps.rules import LeastEnergyWithin
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import groups
 from wattlaw.report import tables

@@ -1,20 +1,70 @@
-"""Options that nobody measured: other GPU counts of a series, from the law fitted to it.
+"""The options of a job: settings that were measured, and other GPU counts by a law.
 
-Caps, clocks and batch stay as measured: between two of them nothing is filled in.
+Caps, clocks and batch of a predicted option are those of a measured one: between two of them
+nothing is filled in.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pandas as pd
 
 from wattlaw.analysis.advice.comparable_runs import ENERGY, TIME, ComparableRuns
-from wattlaw.analysis.advice.measured import Epochs, row_setting
-from wattlaw.analysis.advice.option import Option, Quantity
+from wattlaw.analysis.advice.option import SETTING, Option, Quantity
+from wattlaw.analysis.aggregate import aggregate
+from wattlaw.analysis.groups import plain_value
 from wattlaw.analysis.laws.curves import Curve
 from wattlaw.analysis.laws.selection import select
+from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.series import RULES, scaling_series
 from wattlaw.errors import Refused
+
+Epochs = Callable[[dict[str, Any]], Quantity | None]
+
+
+def measured_options(job: ComparableRuns, epochs: Epochs) -> list[Option]:
+    """Return the settings of a job, each with what it was measured to take.
+
+    Parameters
+    ----------
+    job
+        Runs that compare.
+    epochs
+        How many epochs a setting has to train; a setting of which that is not known (None) is no
+        option.
+    """
+    evaluation = job.rows.groupby(list(SETTINGS), dropna=False)["eval_time_s"].mean()
+    options = []
+    for row, eval_s in zip(
+        aggregate(job.rows).to_dict("records"), evaluation.to_numpy(float), strict=True
+    ):
+        setting = row_setting(row)
+        needed, time_s = epochs(setting), _measured(row, TIME)
+        if needed is None or time_s is None:
+            continue
+        energy = _measured(row, ENERGY)
+        options.append(
+            Option(
+                setting=setting, epoch_time_s=time_s, energy_j=energy, epochs=needed,
+                measured=True, repeats=int(row["n"]), energy_is=job.energy_is if energy else None,
+                eval_time_s=plain_value(eval_s), metric=plain_value(row["metric"]),
+            )
+        )  # fmt: skip
+    return options
+
+
+def row_setting(row: dict[Any, Any]) -> dict[str, Any]:
+    """Return the settings of a row as plain Python, a missing one as None."""
+    values = {name: plain_value(row[name]) for name in SETTING}
+    return values | {name: int(values[name]) for name in _COUNTS if values[name] is not None}
+
+
+_COUNTS = ("nodes", "gpus", "global_batch", "local_batch", "threads_per_worker")
+
+
+def _measured(row: dict[Any, Any], name: str) -> Quantity | None:
+    return Quantity.of(row[name], row[f"{name}_low"], row[f"{name}_high"])
+
 
 #: How far a law is followed beyond its largest GPU count, as a factor.
 REACH = 8
@@ -53,10 +103,10 @@ def _of_series(
     energy = None if energies is None else energies.predict(counts).to_dict("records")
     for i, row in enumerate(times.predict(counts).to_dict("records")):
         setting = _setting(rows, counts[i])
-        needed, time_s = epochs(setting), _quantity(row)
+        needed, time_s = epochs(setting), _predicted(row)
         if needed is None or time_s is None:
             continue
-        energy_j = None if energy is None else _quantity(energy[i])
+        energy_j = None if energy is None else _predicted(energy[i])
         yield Option(
             setting=setting, epoch_time_s=time_s, energy_j=energy_j, epochs=needed,
             measured=False, repeats=0, energy_is=job.energy_is if energy_j else None,
@@ -97,7 +147,7 @@ def _setting(rows: pd.DataFrame, count: int) -> dict[str, Any]:
     return setting | {"global_batch": setting["local_batch"] * count}
 
 
-def _quantity(row: dict[Any, Any]) -> Quantity | None:
+def _predicted(row: dict[Any, Any]) -> Quantity | None:
     return Quantity.of(row["mean"], row["prediction_low"], row["prediction_high"])
 
 

@@ -1,0 +1,203 @@
+"""What analyses share: error levels, criteria and tests of a fit, pooled means, comparisons."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize, special, stats
+
+from wattlaw.errors import Refused
+
+Floats = npt.NDArray[np.float64]
+Interval = tuple[float, float]
+#: A test that there is nothing to find may find something so often.
+ERROR = 0.05
+#: Intervals hold what they are for so often.
+LEVEL = 1 - ERROR
+#: Residuals of logarithms below this are rounding, not scatter.
+ROUNDING = 1e-9
+
+
+def aicc(log_likelihood: float, n: int, k: int) -> float | None:
+    """Return -2 ln L + 2 k + 2 k (k + 1) / (n - k - 1); None if ``n <= k + 1``.
+
+    Akaike's criterion as corrected for few values by Hurvich & Tsai 1989, Biometrika 76, 297-307.
+    ``k`` counts the noise too.
+    """
+    if n <= k + 1:
+        return None
+    return -2 * log_likelihood + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+
+
+def f_test_p(between: float, between_df: int, within: float, within_df: int) -> float:
+    """Return p of F = (between / its df) / (within / its df), of two sums of squares.
+
+    Small where what groups differ by, or a law leaves of their means, is more than their repeats
+    explain (Draper & Smith 1998, "Applied Regression Analysis", section 2.1).
+    """
+    ratio = (between / between_df) / (within / within_df)
+    return float(special.fdtrc(between_df, within_df, ratio))
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Pooled(Generic[Key]):
+    """Means of samples, and the variance that they share.
+
+    ``freedom`` is 0, and there is no variance, without repeats and where repeats are ``identical``
+    up to rounding (a replay, a simulation, a coarse clock): identical repeats do not prove that
+    the mean is certain.
+    """
+
+    means: Mapping[Key, float]
+    sizes: Mapping[Key, int]
+    variance: float  # missing without freedom
+    freedom: int
+    identical: bool
+
+    def contrast(self, weights: Mapping[Key, float]) -> tuple[float, float]:
+        """Return the sum of weights times means, and its standard error: missing without freedom.
+
+        s sqrt(sum of weight^2 / n).
+        """
+        total = sum(weight * self.means[key] for key, weight in weights.items())
+        share = sum(weight**2 / self.sizes[key] for key, weight in weights.items())
+        return float(total), float(np.sqrt(self.variance * share))
+
+    def difference(self, first_key: Key, other: Key) -> tuple[float, float]:
+        """Return the ``contrast`` of one mean with another; a mean does not differ from itself."""
+        return (0.0, 0.0) if first_key == other else self.contrast({first_key: 1.0, other: -1.0})
+
+    def interval(self, first_key: Key, other: Key) -> tuple[float, float, float]:
+        """Return the difference of two means with its 95 % t interval."""
+        change, error = self.difference(first_key, other)
+        half = self.t((1 + LEVEL) / 2) * error if error else error
+        return change, change - half, change + half
+
+    def t(self, share: float) -> float:
+        """Return the quantile of Student's t; missing without freedom."""
+        return float(stats.t.ppf(share, self.freedom)) if self.freedom else np.nan
+
+
+def pool(samples: Mapping[Key, Floats]) -> Pooled[Key]:
+    """Return the means of ``samples``, each of one value at least, and their pooled variance.
+
+    s^2 = sum over samples of (x - mean)^2, over n - k degrees of freedom: as many as there are
+    repeats beyond the first of each. It assumes one variance, and repeats that are independent.
+    """
+    means = {key: float(values.mean()) for key, values in samples.items()}
+    squares = sum(float(((values - means[key]) ** 2).sum()) for key, values in samples.items())
+    count = sum(map(len, samples.values()))
+    freedom = count - len(samples)
+    is_identical = freedom > 0 and squares <= count * ROUNDING**2
+    usable_freedom = 0 if is_identical else freedom
+    return Pooled(
+        means,
+        {key: len(values) for key, values in samples.items()},
+        squares / usable_freedom if usable_freedom else np.nan,
+        usable_freedom,
+        is_identical,
+    )
+
+
+def geometric_mean(values: Floats) -> float:
+    """Return exp of the mean of logarithms; of equal values exactly that value."""
+    first = float(values[0])
+    return first * float(np.exp(np.log(values / first).mean()))
+
+
+_NODES = 64
+
+
+@dataclass(frozen=True)
+class BestComparison:
+    """Distance of each mean from the best of the others, bigger being better.
+
+    ``low`` and ``high`` bound mean_i - max over j != i of mean_j. Which of the means have a high
+    below 0, so are not the best, and all ``low`` hold together at 95 %; how far such a high is
+    below 0 holds at 95 % for that mean alone. ``p_value`` is that of "i is the best".
+    """
+
+    mean: Floats
+    low: Floats
+    high: Floats
+    p_value: Floats
+
+
+def compare_with_best(samples: Sequence[Floats]) -> BestComparison:
+    """Compare each sample's mean with the best of the others.
+
+    Hsu's multiple comparisons with the best (J. C. Hsu 1996, "Multiple Comparisons: Theory and
+    Methods", chapter 4), on the one-sided comparisons with a control of C. W. Dunnett 1955, "A
+    Multiple Comparison Procedure for Comparing Several Treatments with a Control".
+
+    With s^2 the variance pooled over the k samples, n_i their sizes and d_j the 95 % quantile of
+    the greatest of the k - 1 t statistics against sample j, the bound of i below j is L_ij =
+    mean_i - mean_j - d_j s sqrt(1/n_i + 1/n_j). Then high_j = min over i of -L_ij, and low_i
+    = min(0, min of L_ij over those j != i with high_j > 0). Assumes independent, normal values of
+    one variance.
+
+    Raises
+    ------
+    Refused
+        There are fewer than two samples, no repeats, or repeats that are all the same.
+    """
+    sizes = np.array([len(values) for values in samples], dtype=float)
+    freedom = int(sizes.sum()) - len(samples)
+    if len(samples) < 2:
+        raise Refused("a comparison needs at least two samples")
+    if freedom < 1:
+        raise Refused("no repeats, so the random variation is unknown; measure repeats")
+    mean = np.array([values.mean() for values in samples])
+    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in samples)
+    if squares <= (1e-12 * np.abs(mean).max()) ** 2:
+        raise Refused("all repeats are identical, so the random variation is unknown: change seeds")
+    error = np.sqrt(squares / freedom * (1 / sizes[:, None] + 1 / sizes[None, :]))
+    difference = mean[:, None] - mean[None, :]
+    below = np.full_like(difference, np.inf)  # L_ij
+    p_value = np.ones(len(samples))
+    for j, size in enumerate(sizes):
+        is_other = np.arange(len(sizes)) != j
+        load = np.sqrt(sizes[is_other] / (sizes[is_other] + size))
+        d = _quantile(tuple(sorted(load)), freedom)
+        below[is_other, j] = difference[is_other, j] - d * error[is_other, j]
+        t = (difference[is_other, j] / error[is_other, j]).max()
+        p_value[j] = 1 - _greatest_below(float(t), load, freedom)
+    high = -below.max(axis=0, initial=-np.inf, where=np.isfinite(below))
+    candidates = high > 0
+    low = np.minimum(0, below[:, candidates].min(axis=1))
+    return BestComparison(mean, low, high, p_value)
+
+
+def _greatest_below(d: float, load: Floats, freedom: int) -> float:
+    """Return the probability that all t statistics against one control are at most ``d``.
+
+    Their correlations are products of loads, l_i = sqrt(n_i / (n_i + n_control)), so that given the
+    control's mean z and the standard deviation u they are independent: the mean over z and u of
+    the product over i of Phi((d u + l_i z) / sqrt(1 - l_i^2)). The integrals are by Gauss
+    quadrature: the same value each time, and quicker than random sampling.
+    """
+    z, u, weights = _nodes(freedom)
+    at = (d * u[:, None, None] + load * z[None, :, None]) / np.sqrt(1 - load**2)
+    return float(weights @ special.ndtr(at).prod(axis=2) @ weights)
+
+
+@lru_cache
+def _nodes(freedom: int) -> tuple[Floats, Floats, Floats]:
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    share = (nodes + 1) / 2
+    return special.ndtri(share), stats.chi.ppf(share, freedom) / np.sqrt(freedom), weights / 2
+
+
+@lru_cache
+def _quantile(load: tuple[float, ...], freedom: int) -> float:
+    def beyond(d: float) -> float:
+        return _greatest_below(d, np.array(load), freedom) - LEVEL
+
+    top = float(stats.t.ppf(1 - ERROR / (2 * len(load)), freedom))  # Bonferroni and more
+    return float(optimize.brentq(beyond, 0.0, top, xtol=1e-6))
