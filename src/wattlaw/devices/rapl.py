@@ -70,12 +70,8 @@ class RaplMeter:
     def open(cls, target: Target) -> Self:
         """Find the counters.
 
-        Raises
-        ------
-        NotAvailable
-            The kernel shows none.
-        NotPermitted
-            Only root can read them; the message says how an administrator can change that.
+        Raises ``NotAvailable`` if the kernel shows none, and ``NotPermitted`` if only root can
+        read them; the message says how an administrator can change that.
         """
         root = Path(os.environ.get(ROOT_VARIABLE, _ROOT))
         zones, unreadable = [], []
@@ -138,10 +134,7 @@ class RaplMeter:
 def _zone(path: Path) -> _Zone | None:
     """Return the zone of a package or its memory, None for other parts of a package.
 
-    Raises
-    ------
-    OSError, ValueError
-        The name of the zone cannot be read.
+    Raises ``OSError`` or ``ValueError`` if the name of the zone cannot be read.
     """
     name = _read(path / "name")
     number = path.name.removeprefix("intel-rapl:")
@@ -168,10 +161,7 @@ def _read(path: Path) -> str:
 def _read_counter(path: Path) -> int:
     """Return the number in a file of the kernel.
 
-    Raises
-    ------
-    OSError, ValueError
-        There is no number, or it does not fit into 63 bits.
+    Raises ``OSError`` or ``ValueError`` if there is no number, or it does not fit into 63 bits.
     """
     text = _read(path)
     if not text.isdigit() or int(text) >= 2**63:

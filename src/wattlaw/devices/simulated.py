@@ -88,10 +88,7 @@ class SimulatedMeter:
     def open(cls, target: Target) -> Self:
         """Read the file of devices; without a file there are none.
 
-        Raises
-        ------
-        BadInput
-            The file cannot be used.
+        Raises ``BadInput`` if the file cannot be used.
         """
         return cls(_path(), target.period_s)
 

@@ -150,11 +150,8 @@ class LimitLease:
     def release(self) -> None:
         """Restore the previous limits and unlock the devices; more than once is harmless.
 
-        Raises
-        ------
-        NotAvailable
-            A limit could not be restored. The watchdog goes on trying, and the previous limits
-            stay on disk.
+        Raises ``NotAvailable`` if a limit could not be restored. The watchdog goes on trying, and
+        the previous limits stay on disk.
         """
         try:
             if self._saved:
@@ -198,10 +195,7 @@ class LimitLease:
 def acquire(devices: Sequence[str], folder: StateFolder | None = None) -> LimitLease | None:
     """Lock devices for limiting, all or none; return None if another process has locked one.
 
-    Raises
-    ------
-    NotAvailable
-        The folder for previous limits cannot be used.
+    Raises ``NotAvailable`` if the folder for previous limits cannot be used.
     """
     folder = folder or StateFolder()
     folder.create()

@@ -58,11 +58,8 @@ def limiters_for(device: str, limiters: dict[str, Limiter]) -> dict[str, Limiter
 def restore(saved: SavedState, limiters: dict[str, Limiter]) -> None:
     """Set a device to its saved state by the first limiter that can, and check the result.
 
-    Raises
-    ------
-    NotAvailable
-        No limiter could restore the power limit, or unlock the clock. The message says why. The
-        other of the two is restored.
+    Raises ``NotAvailable`` if no limiter could restore the power limit, or unlock the clock. The
+    message says why. The other of the two is restored.
     """
     usable = list(limiters_for(saved.device, limiters).values())
     reasons = []
@@ -128,12 +125,8 @@ class StaleLimit:
 def restore_stale_or_raise(folder: StateFolder, *, include_kept: bool = False) -> list[StaleLimit]:
     """Restore as :func:`restore_stale` does, and raise an error for damaged files.
 
-    Raises
-    ------
-    BadInput
-        A saved state of this user or of root is damaged. All others have been handled.
-    NotAvailable
-        Other users can replace files in the folder.
+    Raises ``BadInput`` if a saved state of this user or of root is damaged, after all others have
+    been handled, and ``NotAvailable`` if other users can replace files in the folder.
     """
     stale, contents = restore_stale(folder, include_kept=include_kept)
     if contents.damaged:

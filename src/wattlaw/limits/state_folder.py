@@ -66,10 +66,7 @@ class StateFolder:
     def create(self) -> None:
         """Create the folder: root for all users of the machine, other users for themselves.
 
-        Raises
-        ------
-        NotAvailable
-            It cannot be created or must not be trusted.
+        Raises ``NotAvailable`` if it cannot be created or must not be trusted.
         """
         try:
             if self._is_default and os.geteuid() == 0:
@@ -121,10 +118,7 @@ class StateFolder:
         The device stays locked until every copy of the open file is closed, so a watchdog that
         has inherited it keeps the lock when its owner dies.
 
-        Raises
-        ------
-        NotAvailable
-            The lock file cannot be opened.
+        Raises ``NotAvailable`` if the lock file cannot be opened.
         """
         path = self._file(device, "lock")
         for wait_s in _LOCK_WAITS_S:
@@ -185,10 +179,7 @@ class StateFolder:
     def write(self, saved: SavedState) -> None:
         """Write a state to disk; when this returns, it survives a loss of power.
 
-        Raises
-        ------
-        NotAvailable
-            It cannot be written.
+        Raises ``NotAvailable`` if it cannot be written.
         """
         path, second = self._state_files(saved)
         if _owner(path) not in (None, os.geteuid()):
@@ -222,10 +213,7 @@ class StateFolder:
     def read(self, device: str) -> SavedState | None:
         """Return this user's saved state of a device, else root's, else None.
 
-        Raises
-        ------
-        BadInput
-            There is a file, but it is damaged.
+        Raises ``BadInput`` if there is a file, but it is damaged.
         """
         return next((saved for saved in self.states(device) if not saved.is_foreign), None)
 
@@ -236,10 +224,7 @@ class StateFolder:
     def states(self, device: str) -> list[SavedState]:
         """Return the saved states of a device: this user's, root's, then other users'.
 
-        Raises
-        ------
-        BadInput
-            A file of this user or of root is damaged.
+        Raises ``BadInput`` if a file of this user or of root is damaged.
         """
         contents = self._survey(device)
         if contents.damaged:

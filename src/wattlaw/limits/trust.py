@@ -44,11 +44,8 @@ def check_only_root_writes(path: Path, *, or_sticky: bool = False) -> None:
 def read_small_file(path: Path, max_bytes: int) -> tuple[bytes, os.stat_result] | None:
     """Return the content and the status of a regular file; None if there is no file.
 
-    Raises
-    ------
-    BadInput
-        It is a link, a pipe, a folder or another special file, it is too large, or it cannot be
-        read.
+    Raises ``BadInput`` if it is a link, a pipe, a folder or another special file, it is too large,
+    or it cannot be read.
     """
     try:
         with open_regular(path, follow_links=False) as file:

@@ -173,10 +173,7 @@ class FieldMap:
     def require_columns(self, available: Iterable[str]) -> None:
         """Check that a table has all columns.
 
-        Raises
-        ------
-        BadInput
-            A column is missing; the text lists those of the table.
+        Raises ``BadInput`` if a column is missing; the text lists those of the table.
         """
         names = tuple(available)
         known = set(names)
@@ -194,10 +191,7 @@ class FieldMap:
     ) -> dict[str, Any]:
         """Return the selected fields of a row; blank cells are left out.
 
-        Raises
-        ------
-        InvalidCell
-            A cell does not fit its field.
+        Raises ``InvalidCell`` if a cell does not fit its field.
         """
         values = {name: value for name, value in self.constants.items() if selected(name)}
         for name, column in self.columns.items():

@@ -37,10 +37,7 @@ def connection() -> "duckdb.DuckDBPyConnection":
 def literal(path: Path) -> str:
     """Return an absolute path for ``read_parquet``, with pattern characters escaped.
 
-    Raises
-    ------
-    BadInput
-        DuckDB cannot express the path.
+    Raises ``BadInput`` if DuckDB cannot express the path.
     """
     text = os.path.abspath(path)  # noqa: PTH100 - a link stays a link
     if not _PATTERN.search(text):

@@ -50,10 +50,7 @@ class Store:
     def existing(cls, path: Path) -> "Store":
         """Return the store at ``path``.
 
-        Raises
-        ------
-        BadInput
-            The folder is not a store, or its schema version is another one.
+        Raises ``BadInput`` if the folder is not a store, or its schema version is another one.
         """
         store = cls(path)
         if not store._runs.is_dir():
@@ -207,10 +204,7 @@ class Store:
     def finished(self, table: str) -> list[Path]:
         """Return the files of ``epochs`` or ``telemetry`` of all done runs, sorted by run id.
 
-        Raises
-        ------
-        BadInput
-            A file is missing.
+        Raises ``BadInput`` if a file is missing.
         """
         return [
             self.folder(record.run_id).finished(table)
@@ -222,10 +216,7 @@ class Store:
 def read_all(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
     """Return the tables of finished runs as one.
 
-    Raises
-    ------
-    BadInput
-        A file is not of this schema, or of another run; it is named.
+    Raises ``BadInput`` if a file is not of this schema, or of another run; it is named.
     """
     import pyarrow as pa
 
@@ -238,10 +229,7 @@ def read_all(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
 def read_validated(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
     """Return the tables of finished runs as one, with their values checked.
 
-    Raises
-    ------
-    BadInput
-        As ``read_all``; or a file has a value that no run writes, such as a missing verdict.
+    Raises ``BadInput`` as ``read_all`` does, or if a file has a value that no run writes.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -261,10 +249,7 @@ def read_validated(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
 def check_all(paths: Sequence[Path], schema: "pa.Schema") -> None:
     """Check the columns, but not the rows, of finished runs' files.
 
-    Raises
-    ------
-    BadInput
-        A file is not of this schema; it is named.
+    Raises ``BadInput`` if a file is not of this schema; it is named.
     """
     import pyarrow.parquet as pq
 

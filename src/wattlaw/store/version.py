@@ -22,10 +22,7 @@ def version_path(store: Path) -> Path:
 def write_version(store: Path) -> None:
     """Write the schema version of a new store; a file that is there stays.
 
-    Raises
-    ------
-    OSError
-        The file cannot be written.
+    Raises ``OSError`` if the file cannot be written.
     """
     path = version_path(store)
     if not path.exists():
@@ -35,12 +32,8 @@ def write_version(store: Path) -> None:
 def check_version(store: Path) -> None:
     """Check that this wattlaw can read a store. A folder without runs is a new store.
 
-    Raises
-    ------
-    BadInput
-        The store has another schema version, or its ``store.json`` is damaged.
-    NotPermitted
-        This user may not read ``store.json``.
+    Raises ``BadInput`` if the store has another schema version, or its ``store.json`` is damaged,
+    and ``NotPermitted`` if this user may not read ``store.json``.
     """
     version = _version_of(store)
     if version is None or version == SCHEMA_VERSION:

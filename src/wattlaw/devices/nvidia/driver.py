@@ -63,12 +63,8 @@ class NvidiaGpu:
 def query(call: Callable[..., T], *arguments: Any) -> T | None:
     """Call the driver; return None if the GPU does not support the call or has no new data.
 
-    Raises
-    ------
-    GpuLost
-        The GPU is lost.
-    pynvml.NVMLError
-        Any other error, which may not occur the next time.
+    Raises ``GpuLost`` if the GPU is lost, and ``NVMLError`` for any other error, which may not
+    occur the next time.
     """
     try:
         return call(*arguments)
@@ -83,10 +79,7 @@ def query(call: Callable[..., T], *arguments: Any) -> T | None:
 def query_optional(call: Callable[..., T], *arguments: Any) -> T | None:
     """Call the driver for a value that is no part of an energy; return None on any error.
 
-    Raises
-    ------
-    GpuLost
-        The GPU is lost.
+    Raises ``GpuLost`` if the GPU is lost.
     """
     try:
         return query(call, *arguments)
@@ -129,12 +122,8 @@ class Driver:
     def open(cls) -> Self:
         """Load the driver's library.
 
-        Raises
-        ------
-        NotAvailable
-            There is no NVIDIA driver, or it does not answer.
-        NotPermitted
-            This user may not use it.
+        Raises ``NotAvailable`` if there is no NVIDIA driver, or it does not answer, and
+        ``NotPermitted`` if this user may not use it.
         """
         try:
             pynvml.nvmlInit()

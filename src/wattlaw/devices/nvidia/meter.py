@@ -36,10 +36,8 @@ class NvidiaMeter:
     def open(cls, target: Target) -> Self:
         """Find the GPUs and what each supports.
 
-        Raises
-        ------
-        NotAvailable
-            There is no driver, no GPU that is ours, or none that can be read.
+        Raises ``NotAvailable`` if there is no driver, no GPU that is ours, or none that can be
+        read.
         """
         driver = Driver.open()
         try:

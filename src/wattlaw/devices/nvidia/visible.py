@@ -38,10 +38,8 @@ class GpuSelection:
 def select_gpus(gpus: Sequence[GpuListing], environ: Mapping[str, str]) -> GpuSelection:
     """Return the GPUs that a process with this environment may use.
 
-    Raises
-    ------
-    NotAvailable
-        The environment has ordinals on a machine with several models, which are ambiguous.
+    Raises ``NotAvailable`` if the environment has ordinals on a machine with several models, which
+    are ambiguous.
     """
     visible = environ.get(_VISIBLE)
     job = _job_minors(environ)

@@ -179,10 +179,8 @@ def _undo(
 def epilog(paths: SitePaths, job: NodeJob) -> None:
     """Restore the limits that a job's GPUs had before it.
 
-    Raises
-    ------
-    NotAvailable
-        A limit could not be restored. It stays on disk, and the node should run no job.
+    Raises ``NotAvailable`` if a limit could not be restored. It stays on disk, and the node should
+    run no job.
     """
     folder = SiteStateFolder(paths)
     try:
@@ -197,10 +195,8 @@ def epilog(paths: SitePaths, job: NodeJob) -> None:
 def restore(paths: SitePaths, *, also_running: bool) -> None:
     """Restore the limits of all jobs that have left this node, or of all jobs.
 
-    Raises
-    ------
-    NotAvailable
-        A limit could not be restored, or Slurm does not say whether its job is over.
+    Raises ``NotAvailable`` if a limit could not be restored, or Slurm does not say whether its job
+    is over.
     """
     folder = SiteStateFolder(paths)
     stale, unknown = [], []

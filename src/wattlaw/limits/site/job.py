@@ -55,10 +55,7 @@ class NodeJob:
     def from_environ(cls, environ: Mapping[str, str]) -> "NodeJob":
         """Read the environment in which slurmd starts a prolog or epilog.
 
-        Raises
-        ------
-        BadInput
-            It is not the environment of a prolog or epilog.
+        Raises ``BadInput`` if it is not the environment of a prolog or epilog.
         """
         job_id = environ.get("SLURM_JOB_ID", "")
         node = environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]

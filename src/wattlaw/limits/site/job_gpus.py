@@ -15,10 +15,7 @@ def job_gpu_uuids(gpus: str) -> list[str]:
 
     A prolog sees every GPU of the node. So, unlike a job, it never uses all that are visible.
 
-    Raises
-    ------
-    NotAvailable
-        The job has no GPU, or one of them is not on this node.
+    Raises ``NotAvailable`` if the job has no GPU, or one of them is not on this node.
     """
     if not gpus:
         raise NotAvailable("the job has no GPU on this node")

@@ -38,12 +38,8 @@ class SiteReport(BaseModel):
 def write_report(paths: SitePaths, report: SiteReport) -> None:
     """Write a report where its job can read it and only root can write.
 
-    Raises
-    ------
-    NotAvailable
-        Other users may write there.
-    OSError
-        It cannot be written.
+    Raises ``NotAvailable`` if other users may write there, and ``OSError`` if it cannot be
+    written.
     """
     paths.reports.mkdir(mode=0o755, parents=True, exist_ok=True)
     check_only_root_writes(paths.reports)

@@ -19,10 +19,7 @@ _MAX = 9999.999
 def parse_limit_comment(comment: str) -> Limits:
     """Return the limits that a comment requests; none if no word of it begins with ``wattlaw:``.
 
-    Raises
-    ------
-    BadInput
-        The word does not follow the syntax, or there is more than one.
+    Raises ``BadInput`` if the word does not follow the syntax, or there is more than one.
     """
     words = [word for word in comment.split() if word.startswith(PREFIX)]
     if len(words) > 1:
@@ -41,10 +38,7 @@ def limit_comment(limits: Limits) -> str:
 
     Watts and megahertz have three decimals; drivers use milliwatts.
 
-    Raises
-    ------
-    BadInput
-        A limit is out of range.
+    Raises ``BadInput`` if a limit is out of range.
     """
     parts = []
     for key, value in zip(_KEYS, (limits.power_limit_w, limits.clock_limit_mhz), strict=True):
