@@ -24,8 +24,9 @@ from wattlaw.api.fits import Fits, fit
 from wattlaw.api.footprint import footprint_of
 from wattlaw.api.quantities import duration_s, energy_j, finite, share
 from wattlaw.errors import BadInput, Refused
+from wattlaw.store.parquet import read_all
 from wattlaw.store.schema import TABLES
-from wattlaw.store.store import Store, read_all
+from wattlaw.store.store import Store
 from wattlaw.store.tables import KINDS, read_stores, write_table
 from wattlaw.text import join_names, quote
 

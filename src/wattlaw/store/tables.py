@@ -16,9 +16,10 @@ import pyarrow as pa
 from wattlaw.errors import BadInput
 from wattlaw.files import replacing, write_parquet
 from wattlaw.store.fields import MAX_TEXT, finite_number
+from wattlaw.store.parquet import read_validated
 from wattlaw.store.rows import FORMULA, read_rows
 from wattlaw.store.schema import EPOCHS
-from wattlaw.store.store import Store, read_validated
+from wattlaw.store.store import Store
 from wattlaw.text import join_names, quote
 
 #: Common texts for a missing value.

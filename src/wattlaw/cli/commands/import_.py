@@ -9,8 +9,7 @@ import typer
 
 from wattlaw.errors import BadInput
 from wattlaw.store.fields import parse_map
-from wattlaw.store.import_writer import write_runs
-from wattlaw.store.importing import RejectedRow, parse_runs, slug
+from wattlaw.store.importing import RejectedRow, parse_runs, slug, write_runs
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
 from wattlaw.text import quote
