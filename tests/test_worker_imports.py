@@ -39,7 +39,7 @@ BLOCKED = (
 )  # fmt: skip
 
 #: Root's prolog and epilog, in a Python of the site's own; jobs never import them.
-_HOOKS = ("__main__", "main", "site_file", "hooks", "watch")
+_HOOKS = ("__main__", "site_file", "hooks", "watch")
 HOOKS = {SOURCE / "limits" / "site" / f"{name}.py" for name in _HOOKS}
 
 WORKER_SIDE = sorted(

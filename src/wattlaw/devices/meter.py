@@ -89,6 +89,8 @@ class Meter(Protocol):
 
     def problems(self) -> list[str]:
         """Return why devices stopped having samples, one line each."""
+        return []
 
     def close(self) -> None:
-        """Release the hardware."""
+        """Release the hardware, if that takes anything."""
+        return

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from wattlaw.devices.meter import Device, Sample, Target
+from wattlaw.devices.meter import Device, Meter, Sample, Target
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 
 #: Another root, for tests.
@@ -57,7 +57,7 @@ class _Zone:
         return (raw + self.wrapped_uj) * 1e-6
 
 
-class RaplMeter:
+class RaplMeter(Meter):
     """All packages of the host, and their memory where the processor counts it."""
 
     def __init__(self, zones: list[_Zone], period_s: float) -> None:
@@ -126,9 +126,6 @@ class RaplMeter:
     def problems(self) -> list[str]:
         """Return why counters are not read any more."""
         return list(self._problems)
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
 
 def _zone(path: Path) -> _Zone | None:

@@ -14,8 +14,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from wattlaw.devices.limiter import LimitState
-from wattlaw.devices.meter import Device, Sample, Target
+from wattlaw.devices.limiter import Limiter, LimitState
+from wattlaw.devices.meter import Device, Meter, Sample, Target
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted
 from wattlaw.files import write_text
 
@@ -72,7 +72,7 @@ class SimulatedDevice(BaseModel):
         return min(1.0, max(0.0, (limit_w - self.idle_w) / swing_w))
 
 
-class SimulatedMeter:
+class SimulatedMeter(Meter):
     """Reads simulated devices. A limit applies from the first reading after it was set."""
 
     period_s: float
@@ -124,15 +124,8 @@ class SimulatedMeter:
         self._last_s = t_s
         return samples
 
-    def problems(self) -> list[str]:
-        """Return nothing: simulated devices do not fail."""
-        return []
 
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
-
-
-class SimulatedLimiter:
+class SimulatedLimiter(Limiter):
     """Limits the power of simulated devices, with a file of limits next to theirs."""
 
     def __init__(self, path: Path) -> None:
@@ -178,9 +171,6 @@ class SimulatedLimiter:
     def unlock_clock(self, device: str) -> None:
         """Raise ``NotAvailable``: these devices have no clock."""
         raise NotAvailable(f"{device}: has no clock")
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
     def _device(self, device: str) -> SimulatedDevice:
         if device not in self._devices:

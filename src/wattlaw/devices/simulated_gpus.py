@@ -6,7 +6,7 @@ Their limits are in memory and end with the run, so there is nothing to restore 
 from collections.abc import Iterable
 from typing import Self
 
-from wattlaw.devices.limiter import LimitState
+from wattlaw.devices.limiter import Limiter, LimitState
 from wattlaw.errors import NotAvailable
 from wattlaw.simulator.cluster import Gpu
 
@@ -14,7 +14,7 @@ from wattlaw.simulator.cluster import Gpu
 NAME = "simulated"
 
 
-class SimulatedGpus:
+class SimulatedGpus(Limiter):
     """Limits the power and the clock of GPUs of one kind.
 
     Parameters
@@ -74,9 +74,6 @@ class SimulatedGpus:
     def clock_lock_mhz(self, device: str) -> float | None:
         """Return the frequency of a clock lock, which a real GPU does not report."""
         return self._clock_mhz.get(device)
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to close."""
 
     def _limit_w(self, device: str) -> float:
         if device not in self._power_w:

@@ -4,13 +4,12 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import pynvml
 
-from wattlaw.devices.nvidia.visible import GpuListing, select_gpus
+from wattlaw.devices.nvidia.visible import GpuSelection, NvidiaGpu, select_gpus
 from wattlaw.errors import NotAvailable, NotPermitted
 
 T = TypeVar("T")
@@ -48,16 +47,6 @@ _SENTINELS = frozenset({2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1})
 
 class GpuLost(Exception):
     """A GPU that will not answer again."""
-
-
-@dataclass(frozen=True)
-class NvidiaGpu:
-    """One physical GPU."""
-
-    uuid: str
-    name: str
-    handle: Any
-    is_shared: bool  # in MIG mode: others may use the rest of it
 
 
 def query(call: Callable[..., T], *arguments: Any) -> T | None:
@@ -140,34 +129,6 @@ class Driver:
 
     def gpus(self) -> list[NvidiaGpu]:
         """Return every GPU of the machine that answers, in the order of PCI bus ids."""
-        return [gpu for gpu, _ in self._list()]
-
-    def visible(
-        self, environ: Mapping[str, str] | None = None
-    ) -> tuple[list[NvidiaGpu], list[str]]:
-        """Return the GPUs that an environment (by default ours) makes visible, with notes."""
-        pairs = self._list()
-        listings = [listing for _, listing in pairs]
-        selection = select_gpus(listings, os.environ if environ is None else environ)
-        by_uuid = {gpu.uuid: gpu for gpu, _ in pairs}
-        return [by_uuid[listing.uuid] for listing in selection.gpus], list(selection.notes)
-
-    def by_uuid(self, uuids: tuple[str, ...]) -> list[NvidiaGpu]:
-        """Return GPUs by UUID; raises ``NotAvailable`` if one is not on this machine."""
-        by_uuid = {gpu.uuid: gpu for gpu in self.gpus()}
-        for uuid in uuids:
-            if uuid not in by_uuid:
-                raise NotAvailable(f"GPU {uuid} is not on this machine")
-        return [by_uuid[uuid] for uuid in dict.fromkeys(uuids)]
-
-    def close(self) -> None:
-        """Release the driver, which may be gone already."""
-        if self._is_open:
-            self._is_open = False
-            with contextlib.suppress(pynvml.NVMLError):
-                pynvml.nvmlShutdown()
-
-    def _list(self) -> list[tuple[NvidiaGpu, GpuListing]]:
         gpus = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
@@ -176,12 +137,31 @@ class Driver:
                 name = decode(pynvml.nvmlDeviceGetName(handle))
                 mig = query(pynvml.nvmlDeviceGetMigMode, handle)
                 minor = query(pynvml.nvmlDeviceGetMinorNumber, handle)
-                parts = _mig_uuids(handle) if mig and mig[0] else ()
+                is_shared = bool(mig and mig[0])
+                parts = _mig_uuids(handle) if is_shared else ()
             except (pynvml.NVMLError, GpuLost):
                 continue  # a GPU that has fallen off the bus, or is not ours
-            gpu = NvidiaGpu(uuid, name, handle, is_shared=bool(mig and mig[0]))
-            gpus.append((gpu, GpuListing(uuid, name, minor, parts)))
+            gpus.append(NvidiaGpu(uuid, name, minor, parts, is_shared, handle))
         return gpus
+
+    def visible(self) -> GpuSelection:
+        """Return the GPUs that our environment makes visible, with notes."""
+        return select_gpus(self.gpus(), os.environ)
+
+    def by_uuid(self, uuids: tuple[str, ...]) -> GpuSelection:
+        """Return GPUs by UUID; raises ``NotAvailable`` if one is not on this machine."""
+        by_uuid = {gpu.uuid: gpu for gpu in self.gpus()}
+        for uuid in uuids:
+            if uuid not in by_uuid:
+                raise NotAvailable(f"GPU {uuid} is not on this machine")
+        return GpuSelection(tuple(by_uuid[uuid] for uuid in dict.fromkeys(uuids)))
+
+    def close(self) -> None:
+        """Release the driver, which may be gone already."""
+        if self._is_open:
+            self._is_open = False
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
 
 
 def _mig_uuids(handle: Any) -> tuple[str, ...]:
@@ -216,7 +196,7 @@ def _visible_gpu_ids() -> list[str]:
     except NotAvailable:
         return []
     try:
-        return [gpu.uuid for gpu in driver.visible()[0]]
+        return [gpu.uuid for gpu in driver.visible().gpus]
     except (NotAvailable, GpuLost, pynvml.NVMLError):
         return []
     finally:

@@ -15,12 +15,12 @@ from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.nvidia.driver import (
     Driver,
     GpuLost,
-    NvidiaGpu,
     describe,
     query,
     scaled,
     valid,
 )
+from wattlaw.devices.nvidia.visible import NvidiaGpu
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.text import collapse_whitespace
 
@@ -158,15 +158,7 @@ class NvidiaSmiLimiter(NvidiaLimiter):
         uuid = self._gpu(device).uuid
         _wait_for_others(uuid)
         try:
-            done = subprocess.run(
-                [sudo, "-n", smi, "-i", uuid, *options],
-                capture_output=True,
-                stdin=subprocess.DEVNULL,
-                encoding="utf-8",
-                errors="replace",
-                timeout=_SMI_TIMEOUT_S,
-                check=False,
-            )
+            done = _run(_SMI_TIMEOUT_S, sudo, "-n", smi, "-i", uuid, *options)
         except (OSError, subprocess.SubprocessError) as error:
             raise NotAvailable(f"{device}: nvidia-smi: {one_line(error)}") from None
         if done.returncode:
@@ -194,16 +186,22 @@ def sudo_allows(user: str, device: str, *options: str) -> bool:
     if sudo is None or smi is None:
         return False
     try:
-        done = subprocess.run(
-            [sudo, "-n", "-l", "-U", user, smi, "-i", device, *options],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            timeout=_SUDO_LIST_TIMEOUT_S,
-            check=False,
-        )
+        done = _run(_SUDO_LIST_TIMEOUT_S, sudo, "-n", "-l", "-U", user, smi, "-i", device, *options)
     except (OSError, ValueError, subprocess.SubprocessError):
         return False
     return done.returncode == 0
+
+
+def _run(timeout_s: float, *line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        line,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        encoding="utf-8",
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def _wait_for_others(uuid: str) -> None:

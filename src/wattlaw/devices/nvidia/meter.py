@@ -8,8 +8,9 @@ from typing import Self
 import pynvml
 
 from wattlaw.devices.meter import Device, Sample, Target
-from wattlaw.devices.nvidia.driver import Driver, GpuLost, NvidiaGpu
+from wattlaw.devices.nvidia.driver import Driver, GpuLost
 from wattlaw.devices.nvidia.reader import GpuReader
+from wattlaw.devices.nvidia.visible import NvidiaGpu
 from wattlaw.errors import NotAvailable
 
 #: The longest search for the refresh period of the counters when a meter is opened.
@@ -41,11 +42,8 @@ class NvidiaMeter:
         """
         driver = Driver.open()
         try:
-            notes: list[str] = []
-            if target.gpus is None:
-                gpus, notes = driver.visible()
-            else:
-                gpus = driver.by_uuid(target.gpus)
+            own = driver.visible() if target.gpus is None else driver.by_uuid(target.gpus)
+            gpus, notes = own.gpus, own.notes
             if not gpus:
                 raise NotAvailable(notes[0] if notes else "no NVIDIA GPU that is ours")
             readers, failed = [], []

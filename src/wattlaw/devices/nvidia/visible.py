@@ -7,6 +7,7 @@ are CUDA ordinals, while NVML counts in the order of PCI bus ids. The two agree 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from wattlaw.errors import NotAvailable
 
@@ -18,24 +19,26 @@ _MAX_DIGITS = 4
 
 
 @dataclass(frozen=True)
-class GpuListing:
-    """A GPU as the machine lists it, in the order of PCI bus ids."""
+class NvidiaGpu:
+    """One physical GPU. The machine lists its GPUs in the order of PCI bus ids."""
 
     uuid: str
     name: str
     minor: int | None = None
     mig_uuids: tuple[str, ...] = ()
+    is_shared: bool = False  # in MIG mode: others may use the rest of it
+    handle: Any = None  # of the driver
 
 
 @dataclass(frozen=True)
 class GpuSelection:
     """The GPUs that are ours, each once, and notes about the selection."""
 
-    gpus: tuple[GpuListing, ...]
+    gpus: tuple[NvidiaGpu, ...]
     notes: tuple[str, ...] = ()
 
 
-def select_gpus(gpus: Sequence[GpuListing], environ: Mapping[str, str]) -> GpuSelection:
+def select_gpus(gpus: Sequence[NvidiaGpu], environ: Mapping[str, str]) -> GpuSelection:
     """Return the GPUs that a process with this environment may use.
 
     Raises ``NotAvailable`` if the environment has ordinals on a machine with several models, which
@@ -55,7 +58,7 @@ def select_gpus(gpus: Sequence[GpuListing], environ: Mapping[str, str]) -> GpuSe
 
 
 def _select_by_job(
-    gpus: Sequence[GpuListing], environ: Mapping[str, str], job: frozenset[int] | None
+    gpus: Sequence[NvidiaGpu], environ: Mapping[str, str], job: frozenset[int] | None
 ) -> GpuSelection:
     """Return all GPUs, or inside a Slurm job those of the job."""
     if "SLURM_JOB_ID" not in environ:
@@ -91,11 +94,11 @@ def _ordinal(text: str) -> int | None:
 
 
 def _select_by_list(
-    gpus: Sequence[GpuListing], visible: str, environ: Mapping[str, str]
+    gpus: Sequence[NvidiaGpu], visible: str, environ: Mapping[str, str]
 ) -> GpuSelection:
     if visible.strip() in _NO_GPUS:
         return GpuSelection((), (f"{_VISIBLE} is {visible!r}: no GPU is visible",))
-    selected: dict[str, GpuListing] = {}
+    selected: dict[str, NvidiaGpu] = {}
     for entry in (part.strip() for part in visible.split(",")):
         gpu = _find(gpus, entry, environ)
         if gpu is None:  # as for CUDA, the list ends here
@@ -105,7 +108,7 @@ def _select_by_list(
     return GpuSelection(tuple(selected.values()))
 
 
-def _find(gpus: Sequence[GpuListing], entry: str, environ: Mapping[str, str]) -> GpuListing | None:
+def _find(gpus: Sequence[NvidiaGpu], entry: str, environ: Mapping[str, str]) -> NvidiaGpu | None:
     """Return the GPU of one entry of the list; None if there is none, or several."""
     ordinal = _ordinal(entry)
     if ordinal is not None:
