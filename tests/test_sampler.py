@@ -24,7 +24,7 @@ from wattlaw.errors import NotAvailable
 from wattlaw.store.live import read_live
 from wattlaw.store.schema import SAMPLES
 from wattlaw.telemetry import sampler
-from wattlaw.telemetry.meter_poller import MeterPoller
+from wattlaw.telemetry.sampler import MeterPoller
 
 BUSY = "while True: pass"
 IDLE = "import time; time.sleep(600)"
@@ -277,9 +277,9 @@ def test_a_meter_whose_period_would_never_let_the_loop_sleep_is_not_read(period_
 # A driver that hangs. The sampler's patience is 10 s; these have less.
 
 IMPATIENT = """
-from wattlaw.telemetry import meter_poller, sampler
-meter_poller.READ_TIMEOUT_S = sampler.READ_TIMEOUT_S = 0.6
-meter_poller.OPEN_TIMEOUT_S = 1.5
+from wattlaw.telemetry import sampler
+sampler.READ_TIMEOUT_S = 0.6
+sampler.OPEN_TIMEOUT_S = 1.5
 sampler.main()
 """
 

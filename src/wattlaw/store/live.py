@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from wattlaw.files import naming, read_bytes
+from wattlaw.store.streams import Window
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,6 +63,22 @@ class LiveWriter:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def windows_path(folder: Path, host: str) -> Path:
+    """Return the path of one host's windows of one attempt."""
+    return folder / f"windows.{host}.csv"
+
+
+def open_windows(folder: Path, host: str) -> LiveWriter:
+    """Open the stream of one host's windows of one attempt."""
+    return LiveWriter(windows_path(folder, host), Window._fields)
+
+
+def write_window(stream: LiveWriter | None, host: str, **window: Any) -> None:
+    """Write one finished window; do nothing without a stream, as on all but the first rank."""
+    if stream is not None:
+        stream.append([Window(host, **window)])
 
 
 def read_live(

@@ -48,7 +48,7 @@ class Gpm:
         self._handle = handle
         self._samples = [pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()]
         self._request = pynvml.c_nvmlGpmMetricsGet_t()
-        self._request.version = pynvml.NVML_GPM_GPM_METRICS_GET_VERSION
+        self._request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
         self._request.numMetrics = len(_GPM_METRICS)
         for place, metric in enumerate(_GPM_METRICS.values()):
             self._request.metrics[place].metricId = metric
