@@ -16,15 +16,9 @@ SAFE_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os
 def check_only_root_writes(path: Path, *, or_sticky: bool = False) -> None:
     """Raise ``NotAvailable`` if other users can change a file or replace it.
 
-    Root, or the user that runs wattlaw (a Slurm may run as another), must own it and all its
-    parent folders.
-
-    Parameters
-    ----------
-    path
-        A file or folder.
-    or_sticky
-        Other users may add files of their own to the folder, as in ``/tmp``.
+    Root, or the user that runs wattlaw (a Slurm may run as another), must own it and all its parent
+    folders. With ``or_sticky`` other users may add files of their own to the folder, as in
+    ``/tmp``.
     """
     real = Path(os.path.realpath(path))
     for part in (real, *real.parents):

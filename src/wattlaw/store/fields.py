@@ -205,18 +205,9 @@ class FieldMap:
 def parse_map(text: str, options: Mapping[str, str | None] | None = None) -> FieldMap:
     """Return the mapping ``field=column,field=@value,...``; quotes keep a comma in a name.
 
-    Parameters
-    ----------
-    text
-        The mapping. A field is one of ``FIELDS``, or ``options.NAME``.
-    options
-        More constants by field, such as command-line options; None is left out.
-
-    Raises
-    ------
-    BadInput
-        A field is unknown (the text lists all), set twice, or missing; or a constant does not fit
-        its field.
+    A field is one of ``FIELDS``, or ``options.NAME``. ``options`` has more constants by field; None
+    is left out. Raises ``BadInput`` if a field is unknown, set twice, or missing, or a constant
+    does not fit its field.
     """
     columns: dict[str, str] = {}
     constants: dict[str, Any] = {}

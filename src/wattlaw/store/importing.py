@@ -95,18 +95,8 @@ def parse_runs(
     """Return the runs of a table, and the rows that cannot be imported.
 
     Rows of the same setting are numbered as its repeats in their order, rejected ones included,
-    unless the field ``repeat`` gives the number.
-
-    Parameters
-    ----------
-    rows
-        Rows of one table.
-    fields
-        The meaning of its columns.
-    source
-        The name of the file. File, setting and repeat identify a run.
-    study
-        The name of the study, and of the workload where the table names none.
+    unless the field ``repeat`` gives the number. ``source`` is the name of the file; file, setting
+    and repeat identify a run. A workload that the table does not name has the name of the study.
     """
     runs: list[ImportedRun] = []
     rejected: list[RejectedRow] = []

@@ -86,23 +86,10 @@ def read_live(
 ) -> "pa.Table":
     """Return every complete row of a live file.
 
-    Columns of the schema that the file lacks are null. A file with other columns has no rows.
-
-    Parameters
-    ----------
-    path
-        The file.
-    schema
-        The columns of the result.
-    host
-        The host of every row, since a file belongs to one host; None reads it from the file.
-    damage
-        Gets a sentence for each kind of line that cannot be read and is left out.
-
-    Raises
-    ------
-    OSError
-        The file cannot be read. The error names it.
+    Columns of the schema that the file lacks are null. A file with other columns has no rows. A
+    file belongs to one ``host``; None reads it from the file. ``damage`` gets a sentence for each
+    kind of line that cannot be read and is left out. Raises ``OSError``, which names the file, if
+    it cannot be read.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -127,12 +127,7 @@ _MAX_S, _MAX_NS = 4e9, 2**62
 def find_faults(table: pa.Table, also_required: Collection[str] = ()) -> list[tuple[str, pa.Array]]:
     """Return the invalid rows of a table: a sentence for each kind of fault, and a row mask.
 
-    Parameters
-    ----------
-    table
-        With columns of ``EPOCHS`` or ``TELEMETRY``, or of a live file.
-    also_required
-        More columns that must not be null.
+    The table has columns of ``EPOCHS`` or ``TELEMETRY``, or of a live file.
     """
     faults = []
     for name in table.schema.names:

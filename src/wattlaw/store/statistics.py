@@ -89,23 +89,10 @@ def read_telemetry(
 ) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
     """Return the GPU statistics of several stores; None, None without GPU samples.
 
-    Parameters
-    ----------
-    paths
-        The stores.
-    runs
-        Their runs (``store.tables.read_stores``).
-
-    Returns
-    -------
-    tuple
-        ``statistics`` of all stores, and ``joint_utilisation`` of each workload's runs with the
-        fewest and with the most GPUs.
-
-    Raises
-    ------
-    BadInput
-        A path is not a store, or a file of a done run is missing or damaged.
+    The first table has the ``statistics`` of all stores, the second the ``joint_utilisation`` of
+    each workload's runs with the fewest and with the most GPUs. ``runs`` are the runs of the
+    stores. Raises ``BadInput`` if a path is not a store, or a file of a done run is missing or
+    damaged.
     """
     stores = [Store.existing(path) for path in paths]
     table = pd.concat([statistics(store) for store in stores], ignore_index=True)
