@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattlaw.devices.meter import Target
+from wattlaw.devices.nvidia.driver import NvidiaGpu, select_gpus
 from wattlaw.devices.nvidia.meter import NvidiaMeter
-from wattlaw.devices.nvidia.visible import NvidiaGpu, select_gpus
 from wattlaw.errors import NotAvailable
 
 MODEL = "NVIDIA H100"

@@ -20,13 +20,14 @@ from wattlaw.errors import BadInput, NotAvailable, NotPermitted
 from wattlaw.files import write_text
 
 VARIABLE = "WATTLAW_SIMULATED"
-_MODEL = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
-class Load(BaseModel):
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Load(_Model):
     """The load of a device, between 0 and 1, as a function of time."""
-
-    model_config = _MODEL
 
     kind: Literal["constant", "square"] = "constant"
     low: float = Field(default=0.0, ge=0, le=1)
@@ -48,10 +49,8 @@ class Load(BaseModel):
         return (periods * (low + high) / 2 + rest) * self.period_s
 
 
-class SimulatedDevice(BaseModel):
+class SimulatedDevice(_Model):
     """A device with ``power = idle + (max - idle) * load``."""
-
-    model_config = _MODEL
 
     id: str = Field(min_length=1)
     kind: Literal["gpu", "cpu", "dram", "node"] = "gpu"

@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import functools
 import gc
+import json
 import math
 import os
 import signal
@@ -42,15 +43,8 @@ def command(folder: Path, host: str, target: Target, *, handles_sigterm: bool = 
     processes of a job some time before their end.
     """
     line = isolated_python("-m", "wattlaw.telemetry.sampler", str(folder), host)
-    line += ["--root-pid", str(target.root_pid), "--parent-pid", str(os.getpid())]
-    line += ["--period-s", repr(target.period_s)]
-    if target.assume_cpu_w is not None:
-        line += ["--assume-cpu-w", repr(target.assume_cpu_w)]
-    if not handles_sigterm:
-        line.append("--no-sigterm")
-    if target.gpus is not None:
-        line += ["--gpus", ",".join(target.gpus)]
-    return line
+    line += [str(os.getpid()), json.dumps(dataclasses.asdict(target))]
+    return line if handles_sigterm else [*line, "--no-sigterm"]
 
 
 def stream_path(folder: Path, host: str) -> Path:
@@ -323,14 +317,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("host")
-    parser.add_argument("--root-pid", type=int, required=True)
-    parser.add_argument("--parent-pid", type=int, required=True)
-    parser.add_argument("--period-s", type=float, required=True)
-    parser.add_argument("--assume-cpu-w", type=float)
+    parser.add_argument("parent_pid", type=int)
+    parser.add_argument("target", type=json.loads)
     parser.add_argument("--no-sigterm", action="store_true")
-    parser.add_argument("--gpus", type=lambda text: tuple(filter(None, text.split(","))))
     options = parser.parse_args()
-    target = Target(options.root_pid, options.period_s, options.assume_cpu_w, options.gpus)
+    gpus = options.target["gpus"]
+    target = Target(**options.target | {"gpus": None if gpus is None else tuple(gpus)})
     ends_on = {END_SIGNAL} if options.no_sigterm else {END_SIGNAL, signal.SIGTERM}
     try:
         Sampler(options.folder, options.host, target, options.parent_pid, ends_on).run()

@@ -15,12 +15,12 @@ from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.nvidia.driver import (
     Driver,
     GpuLost,
+    NvidiaGpu,
     describe,
     query,
     scaled,
     valid,
 )
-from wattlaw.devices.nvidia.visible import NvidiaGpu
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.text import collapse_whitespace
 

@@ -8,9 +8,8 @@ from typing import Self
 import pynvml
 
 from wattlaw.devices.meter import Device, Sample, Target
-from wattlaw.devices.nvidia.driver import Driver, GpuLost
+from wattlaw.devices.nvidia.driver import Driver, GpuLost, NvidiaGpu
 from wattlaw.devices.nvidia.reader import GpuReader
-from wattlaw.devices.nvidia.visible import NvidiaGpu
 from wattlaw.errors import NotAvailable
 
 #: The longest search for the refresh period of the counters when a meter is opened.

@@ -9,6 +9,7 @@ import pynvml
 from wattlaw.devices.meter import Device, Facts, Sample
 from wattlaw.devices.nvidia.driver import (
     GpuLost,
+    NvidiaGpu,
     decode,
     describe,
     query,
@@ -16,9 +17,18 @@ from wattlaw.devices.nvidia.driver import (
     scaled,
     valid,
 )
-from wattlaw.devices.nvidia.fields import AVERAGE, ENERGY, INSTANT, THROTTLED, Fields, FieldValue
-from wattlaw.devices.nvidia.sample_buffer import FINE_S, FINE_UTIL_S, PeriodMeans, SampleBuffer
-from wattlaw.devices.nvidia.visible import NvidiaGpu
+from wattlaw.devices.nvidia.readings import (
+    AVERAGE,
+    ENERGY,
+    FINE_S,
+    FINE_UTIL_S,
+    INSTANT,
+    THROTTLED,
+    Fields,
+    FieldValue,
+    PeriodMeans,
+    SampleBuffer,
+)
 
 _SCOPES = {0: "gpu", 1: "module", 2: "memory"}
 #: A little under a second, because a reading once a second may come a little early.
