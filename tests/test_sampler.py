@@ -213,7 +213,7 @@ def test_it_ends_itself_with_its_data_when_its_parent_dies(tmp_path, load, hz, a
     parent = (
         "import os, subprocess, sys, time\n"
         f"line = {line!r}\n"
-        "line[line.index('--parent-pid') + 1] = str(os.getpid())\n"
+        "line[-2] = str(os.getpid())\n"
         "print(subprocess.Popen(line).pid, flush=True)\n"
         "time.sleep(600)\n"
     )
