@@ -6,12 +6,12 @@ from pathlib import Path
 from wattlaw.launch.campaign import Campaign, Outcome
 from wattlaw.launch.launcher import AttachedLauncher, Ended
 from wattlaw.launch.local import SlotLease, Slots
+from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import expand
-from wattlaw.telemetry.windows import open_windows, write_window
 
 
 class Silent:

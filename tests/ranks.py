@@ -151,7 +151,7 @@ def _rank(
     import torch
 
     from wattlaw import registry
-    from wattlaw.telemetry.windows import open_windows
+    from wattlaw.store.live import open_windows
     from wattlaw.training import environment, failures, flops
     from wattlaw.training.loop import Training
     from wattlaw.training.ranks import process_group

@@ -16,7 +16,7 @@ import pytest
 from conftest import wait_for
 from fake_nvml import FakeGpus
 from wattlaw.limits.prolog_limits import VARIABLE
-from wattlaw.limits.site.main import main
+from wattlaw.limits.site.__main__ import main
 
 ASKS = "wattlaw:power_w=250"
 #: Neither the default nor the maximum (400 W), as somebody has set them.

@@ -8,12 +8,12 @@ import pytest
 
 from wattlaw.errors import BadInput
 from wattlaw.launch.finish import failure_reason, finish, merged_windows, missing_windows
+from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import ClockReport, Interruption, RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
-from wattlaw.telemetry.windows import open_windows, write_window
 from wattlaw.training import failures
 from wattlaw.training.environment import DISK_FULL
 

@@ -18,12 +18,12 @@ from wattlaw.cli.main import main
 from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import BadInput
 from wattlaw.launch.finish import finish
+from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import VERDICTS, DeviceReport, Facts, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
-from wattlaw.telemetry.windows import open_windows, write_window
 from wattlaw.training import failures
 
 HOST = "a"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from wattlaw.devices.meter import Sample
 from wattlaw.store.live import LiveWriter, read_live
 from wattlaw.store.schema import SAMPLES, WINDOWS
-from wattlaw.telemetry.windows import Window
+from wattlaw.store.streams import Window
 
 COLUMNS = Sample._fields
 FLOATS = st.none() | st.floats(allow_nan=False)
@@ -139,7 +139,7 @@ def test_a_killed_writer_loses_nothing_that_it_has_handed_over(tmp_path):
 
 def test_neither_the_sampler_nor_a_writer_of_windows_needs_pyarrow_or_torch():
     code = (
-        "import sys, wattlaw.telemetry.sampler, wattlaw.telemetry.windows\n"
+        "import sys, wattlaw.telemetry.sampler, wattlaw.store.live\n"
         "print({'pyarrow', 'pandas', 'torch', 'numpy'} & {*sys.modules})"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

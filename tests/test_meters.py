@@ -13,9 +13,10 @@ import pytest
 
 from powercap import RANGE_UJ, Powercap
 from wattlaw import registry
-from wattlaw.devices.meter import GROUP, Kind, Meter, PowerSource, Sample, Target
+from wattlaw.devices.meter import GROUP, Meter, Sample, Target
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.store.record import DeviceReport
+from wattlaw.store.streams import Kind, PowerSource
 
 S = 1_000_000_000
 SHARES = ("sm_util", "mem_util", "sm_occupancy", "tensor_util", "dram_util")

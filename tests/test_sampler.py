@@ -24,7 +24,7 @@ from wattlaw.errors import NotAvailable
 from wattlaw.store.live import read_live
 from wattlaw.store.schema import SAMPLES
 from wattlaw.telemetry import sampler
-from wattlaw.telemetry.meter_poller import MeterPoller
+from wattlaw.telemetry.sampler import MeterPoller
 
 BUSY = "while True: pass"
 IDLE = "import time; time.sleep(600)"
@@ -213,7 +213,7 @@ def test_it_ends_itself_with_its_data_when_its_parent_dies(tmp_path, load, hz, a
     parent = (
         "import os, subprocess, sys, time\n"
         f"line = {line!r}\n"
-        "line[line.index('--parent-pid') + 1] = str(os.getpid())\n"
+        "line[-2] = str(os.getpid())\n"
         "print(subprocess.Popen(line).pid, flush=True)\n"
         "time.sleep(600)\n"
     )
@@ -277,9 +277,9 @@ def test_a_meter_whose_period_would_never_let_the_loop_sleep_is_not_read(period_
 # A driver that hangs. The sampler's patience is 10 s; these have less.
 
 IMPATIENT = """
-from wattlaw.telemetry import meter_poller, sampler
-meter_poller.READ_TIMEOUT_S = sampler.READ_TIMEOUT_S = 0.6
-meter_poller.OPEN_TIMEOUT_S = 1.5
+from wattlaw.telemetry import sampler
+sampler.READ_TIMEOUT_S = 0.6
+sampler.OPEN_TIMEOUT_S = 1.5
 sampler.main()
 """
 

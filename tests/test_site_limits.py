@@ -20,7 +20,7 @@ from fake_nvml import FakeGpus
 from limiting import SET, stays
 from sites import ASKS, BEFORE_W, CLOCKS, GRACE_S, NODE, SITE, Node, nodes, stepd
 from wattlaw.errors import BadInput
-from wattlaw.limits.site.main import main
+from wattlaw.limits.site.__main__ import main
 from wattlaw.limits.site.scripts import write_site_files
 from wattlaw.limits.site.site_file import SiteFile
 

@@ -18,8 +18,7 @@ from sites import ASKS, BEFORE_W, SITE, Node, nodes, stepd
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.limits.prolog_limits import limit_comment, verify_prolog_limits
 from wattlaw.limits.requests import Limits
-from wattlaw.limits.site.job import requests_limit
-from wattlaw.limits.site.request import parse_limit_comment
+from wattlaw.limits.site.job import parse_limit_comment, requests_limit
 
 
 @pytest.fixture

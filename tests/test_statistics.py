@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from made_tables import window_row
 from wattlaw.errors import BadInput
-from wattlaw.store import store as store_module
+from wattlaw.store import parquet
 from wattlaw.store.parquet import connection, literal
 from wattlaw.store.record import RunRecord
 from wattlaw.store.schema import EPOCHS, TELEMETRY
@@ -260,15 +260,15 @@ def test_many_files_are_read_at_once_as_they_are_one_by_one(store, table, monkey
         windows = [window(at, 1.5, loss=float("nan")) for at in range(number + 1)]
         add_run(store, windows, [sample(at) for at in range(number)], f"{number:016}")
     one_by_one = store.arrow(table)
-    monkeypatch.setattr(store_module, "_MANY", 1)
-    monkeypatch.setattr(store_module, "_read", None)  # so that it cannot be done one by one
+    monkeypatch.setattr(parquet, "_MANY", 1)
+    monkeypatch.setattr(parquet, "_read", None)  # so that it cannot be done one by one
     at_once = store.arrow(table)
     assert at_once.schema == one_by_one.schema
     assert str(at_once.to_pylist()) == str(one_by_one.to_pylist())
 
 
 def test_of_many_files_one_of_another_run_is_named(store, monkeypatch):
-    monkeypatch.setattr(store_module, "_MANY", 1)
+    monkeypatch.setattr(parquet, "_MANY", 1)
     add_run(store, [window(0, 1)], [sample(0)])
     add_run(store, [window(0, 1)], [sample(0)], "e" * 16)
     store.folder(RUN).epochs_path.write_bytes(store.folder("e" * 16).epochs_path.read_bytes())

@@ -15,12 +15,12 @@ import pytest
 from conftest import wait_for
 from wattlaw.errors import BadInput
 from wattlaw.files import replacing, write_parquet, write_text
+from wattlaw.store.live import open_windows
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS, TABLES, TELEMETRY
 from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
-from wattlaw.telemetry.windows import open_windows
 
 ID = "0123456789abcdef"
 

@@ -5,17 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wattlaw.devices.meter import Target
+from wattlaw.devices.nvidia.driver import NvidiaGpu, select_gpus
 from wattlaw.devices.nvidia.meter import NvidiaMeter
-from wattlaw.devices.nvidia.visible import GpuListing, select_gpus
 from wattlaw.errors import NotAvailable
 
 MODEL = "NVIDIA H100"
 
 
-def listed(count: int, **changes: object) -> list[GpuListing]:
+def listed(count: int, **changes: object) -> list[NvidiaGpu]:
     """Return boards whose UUIDs differ in their first group only."""
     return [
-        GpuListing(
+        NvidiaGpu(
             **{
                 "uuid": f"GPU-{place:08x}-1111-2222-3333-444444444444",
                 "name": MODEL,
@@ -28,7 +28,7 @@ def listed(count: int, **changes: object) -> list[GpuListing]:
     ]
 
 
-def chosen(boards: list[GpuListing], visible: str | None = None, **more: str) -> list[int]:
+def chosen(boards: list[NvidiaGpu], visible: str | None = None, **more: str) -> list[int]:
     """Return the places of the boards that an environment selects."""
     environ = more if visible is None else more | {"CUDA_VISIBLE_DEVICES": visible}
     return [boards.index(board) for board in select_gpus(boards, environ).gpus]

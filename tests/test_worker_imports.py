@@ -22,7 +22,8 @@ from wattlaw.study.model import Study
 SOURCE = Path(__file__).parents[1] / "src" / "wattlaw"
 FOLDERS = ("training", "telemetry", "limits", "devices", "workloads")
 FILES = (
-    "store/live.py", "files.py", "store/record.py", "store/run_folder.py", "store/schema.py",
+    "store/live.py", "store/streams.py", "store/record.py", "store/run_folder.py",
+    "store/schema.py", "files.py",
     "study/base.py", "study/launching.py", "study/model.py", "study/identity.py",
     "simulator/profile.py", "simulator/cluster.py",
     "processes.py", "registry.py", "machine.py", "errors.py", "isolation.py", "crash.py",
@@ -39,7 +40,7 @@ BLOCKED = (
 )  # fmt: skip
 
 #: Root's prolog and epilog, in a Python of the site's own; jobs never import them.
-_HOOKS = ("__main__", "main", "site_file", "hooks", "watch")
+_HOOKS = ("__main__", "site_file", "hooks", "watch")
 HOOKS = {SOURCE / "limits" / "site" / f"{name}.py" for name in _HOOKS}
 
 WORKER_SIDE = sorted(

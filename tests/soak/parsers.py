@@ -113,7 +113,7 @@ def slurm_commands(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 def requests(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Read a request for limits in a job's comment, and write it again."""
     from wattlaw.errors import BadInput
-    from wattlaw.limits.site.request import limit_comment, parse_limit_comment
+    from wattlaw.limits.site.job import limit_comment, parse_limit_comment
 
     try:
         limits = parse_limit_comment(options["text"])
@@ -131,7 +131,7 @@ def requests(_: Sandbox, options: dict[str, Any]) -> str | None:
 
 def site(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     """Run a Slurm hook of an administrator's node with damaged files."""
-    from wattlaw.limits.site.main import main
+    from wattlaw.limits.site.__main__ import main
 
     config = sandbox.inputs / "site.yaml"
     words = [options["command"], f"--config={config}", f"--state={sandbox.inputs / 'state'}"]
@@ -156,8 +156,7 @@ def saved_limits(sandbox: Sandbox, _: dict[str, Any]) -> str | None:
     before = [board.limit_mw for board in boards]
     folder = StateFolder(sandbox.inputs / "limits")
     with contextlib.suppress(WattlawError):
-        folder.all()
-        folder.damaged()
+        folder.survey()
         restore_stale_or_raise(folder, include_kept=True)
     after = [board.limit_mw for board in boards]
     return None if before == after else f"boards without permission change: {before} to {after}"

@@ -23,8 +23,9 @@ from wattlaw.api.display import Report, as_html
 from wattlaw.api.fits import Fits, fit
 from wattlaw.api.quantities import duration_s, energy_j, finite, footprint_of, share
 from wattlaw.errors import BadInput, Refused
+from wattlaw.store.parquet import read_all
 from wattlaw.store.schema import TABLES
-from wattlaw.store.store import Store, read_all
+from wattlaw.store.store import Store
 from wattlaw.store.tables import KINDS, read_stores, write_table
 from wattlaw.text import join_names, quote
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import psutil
 
 from wattlaw import processes
-from wattlaw.devices.meter import Device, Sample, Target
+from wattlaw.devices.meter import Device, Meter, Sample, Target
 from wattlaw.errors import NotAvailable
 
 #: The period of the search for new processes of the run. It grows, because on a big machine the
@@ -25,7 +25,7 @@ _MIN_PERIOD_S = 0.1
 _UTILISATION_PERIOD_S = 1.0
 
 
-class HostMeter:
+class HostMeter(Meter):
     """Meters a process and its descendants without this process.
 
     The busy time of the tree is the sum over its living processes of their own time and of that
@@ -84,10 +84,6 @@ class HostMeter:
                 power_source=None if watts is None else "estimated",
             )
         ]
-
-    def problems(self) -> list[str]:
-        """Return nothing: the host always answers."""
-        return []
 
     def close(self) -> None:
         """Close the files of the processes."""

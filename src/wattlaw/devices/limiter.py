@@ -68,4 +68,5 @@ class Limiter(Protocol):
         """Unlock the SM clock; raises as ``set_power_limit`` does."""
 
     def close(self) -> None:
-        """Release the hardware; limits stay as they are."""
+        """Release the hardware, if that takes anything; limits stay as they are."""
+        return

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Protocol, Self
+
+from wattlaw.store.streams import Kind, Sample
+
+__all__ = ["GROUP", "Device", "Facts", "Meter", "Sample", "Target"]
 
 GROUP = "wattlaw.devices"
 
-Kind = Literal["gpu", "cpu", "dram", "node"]
-PowerSource = Literal["measured", "estimated", "simulated"]
 #: The features of a device as its meter detects them, in values that fit into JSON.
 Facts = Mapping[str, str | float | bool | None]
 
@@ -20,35 +22,6 @@ class Device:
     kind: Kind
     name: str
     facts: Facts = field(default_factory=dict)  # such as the calls that it supports
-
-
-class Sample(NamedTuple):
-    """The readings of one device at one moment; None for a value without a reading.
-
-    Shares such as ``sm_util`` are between 0 and 1. The columns and their units are those of
-    ``store.schema.SAMPLES``.
-    """
-
-    device: str
-    kind: Kind
-    t_ns: int
-    power_w: float | None = None
-    energy_j: float | None = None
-    power_source: PowerSource | None = None
-    power_average_w: float | None = None
-    power_limit_w: float | None = None
-    sm_util: float | None = None
-    mem_util: float | None = None
-    sm_occupancy: float | None = None
-    tensor_util: float | None = None
-    dram_util: float | None = None
-    cpu_cores: float | None = None
-    mem_used_bytes: int | None = None
-    sm_clock_mhz: float | None = None
-    mem_clock_mhz: float | None = None
-    temperature_c: float | None = None
-    throttle: int | None = None
-    power_throttle_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +62,8 @@ class Meter(Protocol):
 
     def problems(self) -> list[str]:
         """Return why devices stopped having samples, one line each."""
+        return []
 
     def close(self) -> None:
-        """Release the hardware."""
+        """Release the hardware, if that takes anything."""
+        return

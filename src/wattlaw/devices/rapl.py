@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from wattlaw.devices.meter import Device, Sample, Target
+from wattlaw.devices.meter import Device, Meter, Sample, Target
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 
 #: Another root, for tests.
@@ -57,7 +57,7 @@ class _Zone:
         return (raw + self.wrapped_uj) * 1e-6
 
 
-class RaplMeter:
+class RaplMeter(Meter):
     """All packages of the host, and their memory where the processor counts it."""
 
     def __init__(self, zones: list[_Zone], period_s: float) -> None:
@@ -70,12 +70,8 @@ class RaplMeter:
     def open(cls, target: Target) -> Self:
         """Find the counters.
 
-        Raises
-        ------
-        NotAvailable
-            The kernel shows none.
-        NotPermitted
-            Only root can read them; the message says how an administrator can change that.
+        Raises ``NotAvailable`` if the kernel shows none, and ``NotPermitted`` if only root can
+        read them; the message says how an administrator can change that.
         """
         root = Path(os.environ.get(ROOT_VARIABLE, _ROOT))
         zones, unreadable = [], []
@@ -131,17 +127,11 @@ class RaplMeter:
         """Return why counters are not read any more."""
         return list(self._problems)
 
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
-
 
 def _zone(path: Path) -> _Zone | None:
     """Return the zone of a package or its memory, None for other parts of a package.
 
-    Raises
-    ------
-    OSError, ValueError
-        The name of the zone cannot be read.
+    Raises ``OSError`` or ``ValueError`` if the name of the zone cannot be read.
     """
     name = _read(path / "name")
     number = path.name.removeprefix("intel-rapl:")
@@ -168,10 +158,7 @@ def _read(path: Path) -> str:
 def _read_counter(path: Path) -> int:
     """Return the number in a file of the kernel.
 
-    Raises
-    ------
-    OSError, ValueError
-        There is no number, or it does not fit into 63 bits.
+    Raises ``OSError`` or ``ValueError`` if there is no number, or it does not fit into 63 bits.
     """
     text = _read(path)
     if not text.isdigit() or int(text) >= 2**63:

@@ -14,19 +14,20 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from wattlaw.devices.limiter import LimitState
-from wattlaw.devices.meter import Device, Sample, Target
+from wattlaw.devices.limiter import Limiter, LimitState
+from wattlaw.devices.meter import Device, Meter, Sample, Target
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted
 from wattlaw.files import write_text
 
 VARIABLE = "WATTLAW_SIMULATED"
-_MODEL = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
-class Load(BaseModel):
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Load(_Model):
     """The load of a device, between 0 and 1, as a function of time."""
-
-    model_config = _MODEL
 
     kind: Literal["constant", "square"] = "constant"
     low: float = Field(default=0.0, ge=0, le=1)
@@ -48,10 +49,8 @@ class Load(BaseModel):
         return (periods * (low + high) / 2 + rest) * self.period_s
 
 
-class SimulatedDevice(BaseModel):
+class SimulatedDevice(_Model):
     """A device with ``power = idle + (max - idle) * load``."""
-
-    model_config = _MODEL
 
     id: str = Field(min_length=1)
     kind: Literal["gpu", "cpu", "dram", "node"] = "gpu"
@@ -72,7 +71,7 @@ class SimulatedDevice(BaseModel):
         return min(1.0, max(0.0, (limit_w - self.idle_w) / swing_w))
 
 
-class SimulatedMeter:
+class SimulatedMeter(Meter):
     """Reads simulated devices. A limit applies from the first reading after it was set."""
 
     period_s: float
@@ -88,10 +87,7 @@ class SimulatedMeter:
     def open(cls, target: Target) -> Self:
         """Read the file of devices; without a file there are none.
 
-        Raises
-        ------
-        BadInput
-            The file cannot be used.
+        Raises ``BadInput`` if the file cannot be used.
         """
         return cls(_path(), target.period_s)
 
@@ -127,15 +123,8 @@ class SimulatedMeter:
         self._last_s = t_s
         return samples
 
-    def problems(self) -> list[str]:
-        """Return nothing: simulated devices do not fail."""
-        return []
 
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
-
-
-class SimulatedLimiter:
+class SimulatedLimiter(Limiter):
     """Limits the power of simulated devices, with a file of limits next to theirs."""
 
     def __init__(self, path: Path) -> None:
@@ -181,9 +170,6 @@ class SimulatedLimiter:
     def unlock_clock(self, device: str) -> None:
         """Raise ``NotAvailable``: these devices have no clock."""
         raise NotAvailable(f"{device}: has no clock")
-
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
 
     def _device(self, device: str) -> SimulatedDevice:
         if device not in self._devices:

@@ -6,7 +6,7 @@ Their limits are in memory and end with the run, so there is nothing to restore 
 from collections.abc import Iterable
 from typing import Self
 
-from wattlaw.devices.limiter import LimitState
+from wattlaw.devices.limiter import Limiter, LimitState
 from wattlaw.errors import NotAvailable
 from wattlaw.simulator.cluster import Gpu
 
@@ -14,16 +14,8 @@ from wattlaw.simulator.cluster import Gpu
 NAME = "simulated"
 
 
-class SimulatedGpus:
-    """Limits the power and the clock of GPUs of one kind.
-
-    Parameters
-    ----------
-    gpu
-        The model of the GPUs.
-    devices
-        Their ids.
-    """
+class SimulatedGpus(Limiter):
+    """Limits the power and the clock of GPUs of one kind."""
 
     def __init__(self, gpu: Gpu, devices: Iterable[str]) -> None:
         self._gpu = gpu
@@ -56,13 +48,11 @@ class SimulatedGpus:
 
     def set_power_limit(self, device: str, watts: float) -> None:
         """Set the power limit of a GPU; raises ``NotAvailable`` if it is out of range."""
-        self._limit_w(device)
         self._check(device, watts, self._gpu.min_limit_w, self._gpu.max_w, "W")
         self._power_w[device] = watts
 
     def lock_clock(self, device: str, mhz: float) -> None:
         """Lock the clock of a GPU; raises ``NotAvailable`` if it is out of range."""
-        self._limit_w(device)
         self._check(device, mhz, self._gpu.min_clock_mhz, self._gpu.max_clock_mhz, "MHz")
         self._clock_mhz[device] = mhz
 
@@ -75,17 +65,13 @@ class SimulatedGpus:
         """Return the frequency of a clock lock, which a real GPU does not report."""
         return self._clock_mhz.get(device)
 
-    def close(self) -> None:
-        """Do nothing: there is nothing to close."""
-
     def _limit_w(self, device: str) -> float:
         if device not in self._power_w:
             raise NotAvailable(f"{device}: is no GPU of this run")
         return self._power_w[device]
 
     def _check(self, device: str, value: float, low: float, high: float, unit: str) -> None:
+        self._limit_w(device)
         if not low <= value <= high:
-            raise NotAvailable(
-                f"{device}: {value:g} {unit} is outside {low:g} to {high:g} {unit} "
-                f"of {self._gpu.name}"
-            )
+            allowed = f"{low:g} to {high:g} {unit} of {self._gpu.name}"
+            raise NotAvailable(f"{device}: {value:g} {unit} is outside {allowed}")

@@ -15,14 +15,13 @@ from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput
 from wattlaw.files import open_regular, write_text
 from wattlaw.isolation import isolated_environment, isolated_python
-from wattlaw.store.live import LiveWriter
+from wattlaw.store.live import LiveWriter, open_windows, write_window
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec
 from wattlaw.telemetry.sampler_process import SamplerProcess
-from wattlaw.telemetry.windows import open_windows, write_window
 from wattlaw.training.environment import ATTEMPT, RUN_FOLDER, host_name
 
 #: The last reading must lie after the end of the last window: counters refresh every 0.1 s.

@@ -42,19 +42,9 @@ class LimitLease:
     def apply(self, limits: Limits, *, kept: bool = False) -> tuple[LimitReport, ...]:
         """Limit every device of the lease, or none of them.
 
-        Parameters
-        ----------
-        limits
-            The limits to set.
-        kept
-            Keep the limits after this process ends, until ``wattlaw limits restore``.
-
-        Raises
-        ------
-        NotPermitted
-            This user may not limit the devices.
-        NotAvailable
-            A limit is outside a device's range, or a device does not answer.
+        Limits that are ``kept`` stay after this process ends, until ``wattlaw limits restore``.
+        Raises ``NotPermitted`` if this user may not limit the devices, and ``NotAvailable`` if a
+        limit is outside a device's range, or a device does not answer.
         """
         if self._saved:
             raise ValueError("this lease has applied limits already")
@@ -62,7 +52,8 @@ class LimitLease:
             return ()
         with open_limiters() as limiters:
             for device in self.devices:
-                self._recover(device, limiters)
+                for saved in self.folder.states(device):
+                    self._recover(device, saved, limiters)
                 check_range(_read(device, limiters), limits)
             return self._apply(limits, limiters, kept=kept)
 
@@ -124,11 +115,7 @@ class LimitLease:
                 return name
         raise NotPermitted("; ".join(reasons) or f"{device}: nothing on this machine can limit it")
 
-    def _recover(self, device: str, limiters: dict[str, Limiter]) -> None:
-        for saved in self.folder.states(device):
-            self._recover_state(device, saved, limiters)
-
-    def _recover_state(self, device: str, saved: SavedState, limiters: dict[str, Limiter]) -> None:
+    def _recover(self, device: str, saved: SavedState, limiters: dict[str, Limiter]) -> None:
         if saved.is_foreign and not saved.is_in_use:
             return  # any user can write it; the device stays as it is before our run
         if not saved.is_for_this_host:
@@ -150,11 +137,8 @@ class LimitLease:
     def release(self) -> None:
         """Restore the previous limits and unlock the devices; more than once is harmless.
 
-        Raises
-        ------
-        NotAvailable
-            A limit could not be restored. The watchdog goes on trying, and the previous limits
-            stay on disk.
+        Raises ``NotAvailable`` if a limit could not be restored. The watchdog goes on trying, and
+        the previous limits stay on disk.
         """
         try:
             if self._saved:
@@ -198,10 +182,7 @@ class LimitLease:
 def acquire(devices: Sequence[str], folder: StateFolder | None = None) -> LimitLease | None:
     """Lock devices for limiting, all or none; return None if another process has locked one.
 
-    Raises
-    ------
-    NotAvailable
-        The folder for previous limits cannot be used.
+    Raises ``NotAvailable`` if the folder for previous limits cannot be used.
     """
     folder = folder or StateFolder()
     folder.create()

@@ -16,9 +16,8 @@ from pydantic import ValidationError
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.limits.requests import Limits
 from wattlaw.limits.restore import LIMIT_TOLERANCE_W, limiters_for, open_limiters
-from wattlaw.limits.site.job import SitePaths
+from wattlaw.limits.site.job import SitePaths, limit_comment
 from wattlaw.limits.site.node_state import SiteReport
-from wattlaw.limits.site.request import limit_comment
 from wattlaw.limits.trust import read_small_file
 from wattlaw.store.record import LimitReport
 
@@ -38,22 +37,8 @@ def verify_prolog_limits(
 ) -> tuple[LimitReport, ...]:
     """Check the limits that the prolog has set on a job's GPUs of this node, and return them.
 
-    Parameters
-    ----------
-    limits
-        The limits that the job has requested. If there are none, nothing is checked.
-    gpus
-        The UUIDs of the job's GPUs on this node.
-    job_id
-        The job's id in Slurm (``SLURM_JOB_ID``).
-    wait_s
-        How long to wait for a report and for the driver, in seconds.
-
-    Raises
-    ------
-    NotAvailable
-        There is no prolog, it has refused the request, or a GPU enforces another limit. The
-        message says what to do.
+    It waits some seconds for a report and for the driver. Raises ``NotAvailable`` if there is no
+    prolog, it has refused the request, or a GPU enforces another limit.
     """
     if limits.are_none:
         return ()

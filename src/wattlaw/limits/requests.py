@@ -31,10 +31,8 @@ class Limits:
 def check_range(state: LimitState, limits: Limits) -> None:
     """Check that a device can have these limits.
 
-    Raises
-    ------
-    NotAvailable
-        A limit is outside the device's range, or the previous limit could not be restored.
+    Raises ``NotAvailable`` if a limit is outside the device's range, or the previous limit could
+    not be restored.
     """
     name = f"{state.name} ({state.device})"
     if state.is_shared:

@@ -3,7 +3,6 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,7 +26,7 @@ _SAME_SETTING_W = 2.0
 _UNCHANGED_TOLERANCE_W = 0.001
 
 
-@contextmanager
+@contextlib.contextmanager
 def open_limiters() -> Iterator[dict[str, Limiter]]:
     """Open every limiter of this machine, by name in the order in which to try them.
 
@@ -58,11 +57,8 @@ def limiters_for(device: str, limiters: dict[str, Limiter]) -> dict[str, Limiter
 def restore(saved: SavedState, limiters: dict[str, Limiter]) -> None:
     """Set a device to its saved state by the first limiter that can, and check the result.
 
-    Raises
-    ------
-    NotAvailable
-        No limiter could restore the power limit, or unlock the clock. The message says why. The
-        other of the two is restored.
+    Raises ``NotAvailable`` if no limiter could restore the power limit, or unlock the clock. The
+    message says why. The other of the two is restored.
     """
     usable = list(limiters_for(saved.device, limiters).values())
     reasons = []
@@ -71,7 +67,7 @@ def restore(saved: SavedState, limiters: dict[str, Limiter]) -> None:
         if reasons and usable and all(_is_unchanged(limiter, saved) for limiter in usable):
             reasons = []  # nobody may set the limit, so nobody has changed it
     if saved.unlock_clock:
-        reasons += _try_each(usable, _unlock, saved)
+        reasons += _try_each(usable, lambda limiter, s: limiter.unlock_clock(s.device), saved)
     if reasons:
         raise NotAvailable(f"not restored: {'; '.join(reasons)}")
 
@@ -101,10 +97,6 @@ def _restore_power(limiter: Limiter, saved: SavedState) -> None:
         raise NotAvailable(f"{saved.device}: reads {now_w} W after {previous_w:g} W was set")
 
 
-def _unlock(limiter: Limiter, saved: SavedState) -> None:
-    limiter.unlock_clock(saved.device)
-
-
 def _is_unchanged(limiter: Limiter, saved: SavedState) -> bool:
     try:
         now_w = limiter.read(saved.device).power_limit_w
@@ -128,12 +120,8 @@ class StaleLimit:
 def restore_stale_or_raise(folder: StateFolder, *, include_kept: bool = False) -> list[StaleLimit]:
     """Restore as :func:`restore_stale` does, and raise an error for damaged files.
 
-    Raises
-    ------
-    BadInput
-        A saved state of this user or of root is damaged. All others have been handled.
-    NotAvailable
-        Other users can replace files in the folder.
+    Raises ``BadInput`` if a saved state of this user or of root is damaged, after all others have
+    been handled, and ``NotAvailable`` if other users can replace files in the folder.
     """
     stale, contents = restore_stale(folder, include_kept=include_kept)
     if contents.damaged:
@@ -146,13 +134,8 @@ def restore_stale(
 ) -> tuple[list[StaleLimit], FolderContents]:
     """Restore the limits that ended processes have left; return them and the folder's contents.
 
-    Parameters
-    ----------
-    folder
-        The folder of saved states.
-    include_kept
-        Also restore limits that were set by ``wattlaw limits set``. Root then restores limits of
-        other users too, if sudo allows those users to set limits.
+    With ``include_kept`` this includes limits that were set by ``wattlaw limits set``. Root then
+    restores limits of other users too, if sudo allows those users to set limits.
     """
     contents = folder.survey()
     remove_abandoned(folder.path)  # temporary files of killed writers
@@ -243,23 +226,9 @@ def recover(
 ) -> None:
     """Restore what an ended process has left limited and remove its file; the device is locked.
 
-    Parameters
-    ----------
-    folder
-        Where the state was read.
-    saved
-        The saved state.
-    limiters
-        The limiters to use.
-    on_request
-        The user has asked for it. Root then restores limits of other users, too.
-
-    Raises
-    ------
-    NotPermitted
-        Only another user may restore it.
-    NotAvailable
-        It could not be restored, or somebody else has changed the limit since.
+    If the user has requested it, root restores limits of other users, too. Raises
+    ``NotPermitted`` if only another user may restore it, and ``NotAvailable`` if it could not be
+    restored, or somebody else has changed the limit since.
     """
     if not saved.is_ours and not (on_request and os.geteuid() == 0):
         raise NotPermitted(

@@ -24,7 +24,7 @@ import psutil
 from pydantic import ValidationError
 
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.files import locked_temporary
+from wattlaw.files import locked, locked_temporary
 from wattlaw.limits.saved_state import SavedState
 from wattlaw.limits.trust import SAFE_OPEN_FLAGS, check_only_root_writes, read_small_file, user_name
 from wattlaw.text import quote
@@ -66,27 +66,21 @@ class StateFolder:
     def create(self) -> None:
         """Create the folder: root for all users of the machine, other users for themselves.
 
-        Raises
-        ------
-        NotAvailable
-            It cannot be created or must not be trusted.
+        Raises ``NotAvailable`` if it cannot be created or must not be trusted.
         """
         try:
             if self._is_default and os.geteuid() == 0:
                 self._rename_foreign_folder()
-            if not self.exists():
+            if not os.path.lexists(self.path):
                 parent = next(path for path in self.path.parents if os.path.lexists(path))
                 check_only_root_writes(parent, or_sticky=True)  # else chmod could follow a link
                 self.path.mkdir(mode=0o700, parents=True)
                 self.path.chmod(0o1777 if os.geteuid() == 0 else 0o755)
         except FileExistsError:
             pass
-        except NotAvailable as error:
-            raise NotAvailable(f"{self.path}: cannot be created: {error}; set {VARIABLE}") from None
-        except OSError as error:
-            raise NotAvailable(
-                f"{self.path}: cannot be created: {error.strerror}; set {VARIABLE}"
-            ) from None
+        except (NotAvailable, OSError) as error:
+            why = getattr(error, "strerror", error)
+            raise NotAvailable(f"{self.path}: cannot be created: {why}; set {VARIABLE}") from None
         self.check()
 
     def _rename_foreign_folder(self) -> None:
@@ -111,20 +105,13 @@ class StateFolder:
         except OSError as error:
             raise NotAvailable(f"{self.path}: {error.strerror}; set {VARIABLE}") from None
 
-    def exists(self) -> bool:
-        """Return whether anything is at its path, a folder or not."""
-        return os.path.lexists(self.path)
-
     def lock(self, device: str) -> int | None:
         """Lock a device; return the open lock file, None if another process has locked it.
 
         The device stays locked until every copy of the open file is closed, so a watchdog that
         has inherited it keeps the lock when its owner dies.
 
-        Raises
-        ------
-        NotAvailable
-            The lock file cannot be opened.
+        Raises ``NotAvailable`` if the lock file cannot be opened.
         """
         path = self._file(device, "lock")
         for wait_s in _LOCK_WAITS_S:
@@ -140,9 +127,8 @@ class StateFolder:
                 pass  # another process has locked it, or a cleaner has removed the file
             except OSError as error:
                 os.close(handle)
-                raise NotAvailable(
-                    f"{path}: cannot be locked: {error.strerror}; set {VARIABLE}"
-                ) from None
+                reason = f"cannot be locked: {error.strerror}"
+                raise NotAvailable(f"{path}: {reason}; set {VARIABLE}") from None
             os.close(handle)
         return None
 
@@ -153,15 +139,11 @@ class StateFolder:
         except OSError:
             return False  # nobody can lock it
         try:
-            if stat.S_ISREG(os.fstat(handle).st_mode):
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # a file system without locks
+            return stat.S_ISREG(os.fstat(handle).st_mode) and not locked(handle, fcntl.LOCK_SH)
+        except OSError:
             return False
         finally:
             os.close(handle)
-        return False
 
     def is_locked_anywhere(self, device: str) -> bool:
         """Return whether a process has locked a device, here or in another user's folder."""
@@ -185,10 +167,7 @@ class StateFolder:
     def write(self, saved: SavedState) -> None:
         """Write a state to disk; when this returns, it survives a loss of power.
 
-        Raises
-        ------
-        NotAvailable
-            It cannot be written.
+        Raises ``NotAvailable`` if it cannot be written.
         """
         path, second = self._state_files(saved)
         if _owner(path) not in (None, os.geteuid()):
@@ -196,9 +175,8 @@ class StateFolder:
         try:
             self._write(path, saved.model_dump_json(indent=1) + "\n")
         except OSError as error:
-            raise NotAvailable(
-                f"{path}: cannot be written: {error.strerror}; no limit was set"
-            ) from None
+            reason = f"cannot be written: {error.strerror}; no limit was set"
+            raise NotAvailable(f"{path}: {reason}") from None
 
     def _write(self, path: Path, text: str) -> None:
         # Written to a new file and renamed: a link in place of the file is not followed.
@@ -222,10 +200,7 @@ class StateFolder:
     def read(self, device: str) -> SavedState | None:
         """Return this user's saved state of a device, else root's, else None.
 
-        Raises
-        ------
-        BadInput
-            There is a file, but it is damaged.
+        Raises ``BadInput`` if there is a file, but it is damaged.
         """
         return next((saved for saved in self.states(device) if not saved.is_foreign), None)
 
@@ -236,10 +211,7 @@ class StateFolder:
     def states(self, device: str) -> list[SavedState]:
         """Return the saved states of a device: this user's, root's, then other users'.
 
-        Raises
-        ------
-        BadInput
-            A file of this user or of root is damaged.
+        Raises ``BadInput`` if a file of this user or of root is damaged.
         """
         contents = self._survey(device)
         if contents.damaged:
@@ -248,17 +220,9 @@ class StateFolder:
 
     def survey(self) -> FolderContents:
         """Read all files; raises as ``check`` does if the folder exists."""
-        if self.exists():
+        if os.path.lexists(self.path):
             self.check()
         return self._survey(None)
-
-    def all(self) -> list[SavedState]:
-        """Return every saved state that is not damaged."""
-        return self.survey().states
-
-    def damaged(self) -> list[str]:
-        """Return messages about damaged files of this user or root."""
-        return self.survey().damaged
 
     def remove(self, device: str) -> None:
         """Remove this user's files of a restored device, also incomplete ones."""
@@ -280,10 +244,7 @@ class StateFolder:
         return self.path / f"{_safe_name(device)}.{kind}"
 
     def _state_files(self, saved: SavedState) -> tuple[Path, Path]:
-        """Return the path for a state, and the path to use if another user's file is there.
-
-        No user can predict the second path.
-        """
+        """Return the path for a state, and an unpredictable one if another user's file is there."""
         path = self._file(saved.device, "json")
         return path, path.with_name(f"{path.stem}+{_safe_name(saved.token)}.json")
 
@@ -305,7 +266,7 @@ class StateFolder:
             return []
         if device is None:
             return paths
-        name = self._file(device, "json").stem
+        name = _safe_name(device)
         return [p for p in paths if p.name == f"{name}.json" or p.name.startswith(f"{name}+")]
 
     def _survey(self, device: str | None) -> FolderContents:
@@ -314,9 +275,10 @@ class StateFolder:
         reasons: dict[int, str] = {}
         opened = 0
         for path in self._entries(device):
-            uid = _owner(path)
-            if uid is None:
+            status = _lstat(path)
+            if status is None:
                 continue
+            uid = status.st_uid
             is_foreign = uid not in (0, os.geteuid())
             opened += is_foreign
             try:
@@ -325,7 +287,8 @@ class StateFolder:
                 saved = self._read(path)
             except BadInput as error:  # it hides no other
                 reason = str(error) if str(error).isprintable() else ascii(str(error))
-                if is_foreign or _has_links(path):
+                # Some systems let any user give another's file a second name.
+                if is_foreign or status.st_nlink > 1:
                     ignored[uid] += 1
                     reasons.setdefault(uid, reason)
                 else:
@@ -351,9 +314,9 @@ class StateFolder:
         try:
             saved = SavedState.model_validate_json(content)
         except ValidationError:
-            saved = None
-        is_safe = saved is not None and f"{saved.device}{saved.user}{saved.host}".isprintable()
-        if saved is None or not is_safe or path not in self._state_files(saved):
+            raise BadInput(f"{path}: not a saved limit") from None
+        is_safe = f"{saved.device}{saved.user}{saved.host}".isprintable()
+        if not is_safe or path not in self._state_files(saved):
             raise BadInput(f"{path}: not a saved limit")
         saved._path, saved._uid = path, status.st_uid
         if saved.is_foreign:  # the owner of the file counts, not its content
@@ -389,12 +352,10 @@ class StateFolder:
         """As root, rename what another user has put in place of a lock file; return whether."""
         if os.geteuid() != 0 or _owner(path) == 0:
             return False
-        try:
+        with contextlib.suppress(OSError):
             if not stat.S_ISREG(path.lstat().st_mode):
                 path.rename(path.with_name(f"{path.name}.{secrets.token_hex(8)}.json"))
                 return True
-        except OSError:
-            pass
         return False
 
 
@@ -422,12 +383,6 @@ def _owner(path: Path) -> int | None:
     """Return the user id of a file's owner, None if there is no file."""
     status = _lstat(path)
     return None if status is None else status.st_uid
-
-
-def _has_links(path: Path) -> bool:
-    """Return whether a file has several names; some systems let any user link another's file."""
-    status = _lstat(path)
-    return status is not None and status.st_nlink > 1
 
 
 def _is_folder_of(path: Path, uid: str) -> bool:

@@ -16,15 +16,9 @@ SAFE_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os
 def check_only_root_writes(path: Path, *, or_sticky: bool = False) -> None:
     """Raise ``NotAvailable`` if other users can change a file or replace it.
 
-    Root, or the user that runs wattlaw (a Slurm may run as another), must own it and all its
-    parent folders.
-
-    Parameters
-    ----------
-    path
-        A file or folder.
-    or_sticky
-        Other users may add files of their own to the folder, as in ``/tmp``.
+    Root, or the user that runs wattlaw (a Slurm may run as another), must own it and all its parent
+    folders. With ``or_sticky`` other users may add files of their own to the folder, as in
+    ``/tmp``.
     """
     real = Path(os.path.realpath(path))
     for part in (real, *real.parents):
@@ -44,11 +38,8 @@ def check_only_root_writes(path: Path, *, or_sticky: bool = False) -> None:
 def read_small_file(path: Path, max_bytes: int) -> tuple[bytes, os.stat_result] | None:
     """Return the content and the status of a regular file; None if there is no file.
 
-    Raises
-    ------
-    BadInput
-        It is a link, a pipe, a folder or another special file, it is too large, or it cannot be
-        read.
+    Raises ``BadInput`` if it is a link, a pipe, a folder or another special file, it is too large,
+    or it cannot be read.
     """
     try:
         with open_regular(path, follow_links=False) as file:

@@ -12,9 +12,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wattlaw.store.parquet import read_validated
 from wattlaw.store.record import RunRecord
 from wattlaw.store.schema import EPOCHS, TELEMETRY, WINDOW_ENERGY
-from wattlaw.store.store import Store, read_validated
+from wattlaw.store.store import Store
 from wattlaw.telemetry.energy import energy_of_windows
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -173,10 +173,7 @@ class FieldMap:
     def require_columns(self, available: Iterable[str]) -> None:
         """Check that a table has all columns.
 
-        Raises
-        ------
-        BadInput
-            A column is missing; the text lists those of the table.
+        Raises ``BadInput`` if a column is missing; the text lists those of the table.
         """
         names = tuple(available)
         known = set(names)
@@ -194,10 +191,7 @@ class FieldMap:
     ) -> dict[str, Any]:
         """Return the selected fields of a row; blank cells are left out.
 
-        Raises
-        ------
-        InvalidCell
-            A cell does not fit its field.
+        Raises ``InvalidCell`` if a cell does not fit its field.
         """
         values = {name: value for name, value in self.constants.items() if selected(name)}
         for name, column in self.columns.items():
@@ -211,18 +205,9 @@ class FieldMap:
 def parse_map(text: str, options: Mapping[str, str | None] | None = None) -> FieldMap:
     """Return the mapping ``field=column,field=@value,...``; quotes keep a comma in a name.
 
-    Parameters
-    ----------
-    text
-        The mapping. A field is one of ``FIELDS``, or ``options.NAME``.
-    options
-        More constants by field, such as command-line options; None is left out.
-
-    Raises
-    ------
-    BadInput
-        A field is unknown (the text lists all), set twice, or missing; or a constant does not fit
-        its field.
+    A field is one of ``FIELDS``, or ``options.NAME``. ``options`` has more constants by field; None
+    is left out. Raises ``BadInput`` if a field is unknown, set twice, or missing, or a constant
+    does not fit its field.
     """
     columns: dict[str, str] = {}
     constants: dict[str, Any] = {}

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from wattlaw.files import naming, read_bytes
+from wattlaw.store.streams import Window
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,28 +65,31 @@ class LiveWriter:
         self.close()
 
 
+def windows_path(folder: Path, host: str) -> Path:
+    """Return the path of one host's windows of one attempt."""
+    return folder / f"windows.{host}.csv"
+
+
+def open_windows(folder: Path, host: str) -> LiveWriter:
+    """Open the stream of one host's windows of one attempt."""
+    return LiveWriter(windows_path(folder, host), Window._fields)
+
+
+def write_window(stream: LiveWriter | None, host: str, **window: Any) -> None:
+    """Write one finished window; do nothing without a stream, as on all but the first rank."""
+    if stream is not None:
+        stream.append([Window(host, **window)])
+
+
 def read_live(
     path: Path, schema: "pa.Schema", host: str | None = None, damage: list[str] | None = None
 ) -> "pa.Table":
     """Return every complete row of a live file.
 
-    Columns of the schema that the file lacks are null. A file with other columns has no rows.
-
-    Parameters
-    ----------
-    path
-        The file.
-    schema
-        The columns of the result.
-    host
-        The host of every row, since a file belongs to one host; None reads it from the file.
-    damage
-        Gets a sentence for each kind of line that cannot be read and is left out.
-
-    Raises
-    ------
-    OSError
-        The file cannot be read. The error names it.
+    Columns of the schema that the file lacks are null. A file with other columns has no rows. A
+    file belongs to one ``host``; None reads it from the file. ``damage`` gets a sentence for each
+    kind of line that cannot be read and is left out. Raises ``OSError``, which names the file, if
+    it cannot be read.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,17 +1,20 @@
-"""Reads Parquet files of many runs at once with DuckDB, which is several times faster."""
+"""Reads the tables of finished runs; those of many runs at once with DuckDB, which is faster."""
 
+import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from wattlaw import processes
 from wattlaw.errors import BadInput
-
-if TYPE_CHECKING:
-    import duckdb
-    import pyarrow as pa
+from wattlaw.store.schema import find_faults
 
 #: Memory limit of queries over a store; they stream and use about a tenth of it.
 MEMORY = "3GB"
@@ -19,12 +22,19 @@ _MOST_THREADS = 8
 _PATTERN = re.compile(r"[\[*?]")
 #: The name of a file's folder, which is the run id.
 FOLDER = "parse_filename(parse_dirpath(filename))"
+#: Fewer files are read one by one: that is faster than starting DuckDB.
+_MANY = 50
+#: Parquet's physical and logical type for each Arrow type of a store's tables.
+_KINDS = {
+    "string": ("BYTE_ARRAY", "StringType()"),
+    "int64": ("INT64", None),
+    "double": ("DOUBLE", None),
+    "bool": ("BOOLEAN", None),
+}
 
 
-def connection() -> "duckdb.DuckDBPyConnection":
+def connection() -> duckdb.DuckDBPyConnection:
     """Return a new in-memory DuckDB database that loads nothing from a network."""
-    import duckdb
-
     threads = min(_MOST_THREADS, processes.cores())
     config: dict[str, Any] = {
         "memory_limit": MEMORY,
@@ -37,10 +47,7 @@ def connection() -> "duckdb.DuckDBPyConnection":
 def literal(path: Path) -> str:
     """Return an absolute path for ``read_parquet``, with pattern characters escaped.
 
-    Raises
-    ------
-    BadInput
-        DuckDB cannot express the path.
+    Raises ``BadInput`` if DuckDB cannot express the path.
     """
     text = os.path.abspath(path)  # noqa: PTH100 - a link stays a link
     if not _PATTERN.search(text):
@@ -52,15 +59,12 @@ def literal(path: Path) -> str:
     return _PATTERN.sub(r"[\g<0>]", text)
 
 
-def read_together(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table | None":
+def read_together(paths: Sequence[Path], schema: pa.Schema) -> pa.Table | None:
     """Return the tables of several files as one, in their order.
 
     The result is None where one of them cannot be read or is not the file of a finished run;
     reading them one by one then names the file and the reason.
     """
-    import duckdb
-    import pyarrow.compute as pc
-
     columns = ", ".join(f'"{name}"' for name in schema.names)
     query = (
         f"select {columns}, coalesce(run_id != {FOLDER}, false) as foreign_run "  # noqa: S608
@@ -81,7 +85,7 @@ def read_together(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table | Non
 
 
 def same_types(
-    database: "duckdb.DuckDBPyConnection", files: Sequence[str], schema: "pa.Schema"
+    database: duckdb.DuckDBPyConnection, files: Sequence[str], schema: pa.Schema
 ) -> bool:
     """Say whether every file has every column of a schema, once and with its type.
 
@@ -93,19 +97,74 @@ def same_types(
         {"files": list(files)},
     ).fetchall()
     counts = {(name, kind, logical): count for name, kind, logical, count in columns}
-    kinds = _kinds()
     return all(
-        counts.get((field.name, *kinds[str(field.type)])) == len(files)
+        counts.get((field.name, *_KINDS[str(field.type)])) == len(files)
         and sum(count for (name, *_), count in counts.items() if name == field.name) == len(files)
         for field in schema
     )
 
 
-def _kinds() -> dict[str, tuple[str, str | None]]:
-    """Return Parquet's physical and logical type for each Arrow type of a store's tables."""
-    return {
-        "string": ("BYTE_ARRAY", "StringType()"),
-        "int64": ("INT64", None),
-        "double": ("DOUBLE", None),
-        "bool": ("BOOLEAN", None),
-    }
+def read_all(paths: Sequence[Path], schema: pa.Schema) -> pa.Table:
+    """Return the tables of finished runs as one.
+
+    Raises ``BadInput`` if a file is not of this schema, or of another run; it is named.
+    """
+    together = read_together(paths, schema) if len(paths) >= _MANY else None
+    if together is not None:
+        return together
+    return pa.concat_tables([schema.empty_table(), *(_read(path, schema) for path in paths)])
+
+
+def read_validated(paths: Sequence[Path], schema: pa.Schema) -> pa.Table:
+    """Return the tables of finished runs as one, with their values checked.
+
+    Raises ``BadInput`` as ``read_all`` does, or if a file has a value that no run writes.
+    """
+    table = read_all(paths, schema)
+    if find_faults(table):
+        for path in paths:
+            with _naming(path):
+                for fault, is_bad in find_faults(_read(path, schema)):
+                    row = pc.index(is_bad, value=True).as_py() + 1
+                    raise pa.ArrowInvalid(f"row {row}: {fault}")
+    return table
+
+
+def check_all(paths: Sequence[Path], schema: pa.Schema) -> None:
+    """Check the columns, but not the rows, of finished runs' files.
+
+    Raises ``BadInput`` if a file is not of this schema; it is named.
+    """
+    for path in paths:
+        with _naming(path):
+            _as(schema, pq.read_schema(path).empty_table())
+
+
+def _read(path: Path, schema: pa.Schema) -> pa.Table:
+    with _naming(path):
+        table = _as(schema, pq.read_table(path))
+        table.validate(full=True)  # also finds text that is not UTF-8
+        others = set(table["run_id"].unique().to_pylist()) - {path.parent.name, None}
+        if others:
+            raise pa.ArrowInvalid(f"it is of run {others.pop()!a}, not {path.parent.name}")
+        return table
+
+
+def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
+    selected = table.select(schema.names)
+    if selected.schema != schema:
+        raise pa.ArrowInvalid("its columns have other types")
+    return selected
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in errors of Arrow."""
+    try:
+        yield
+    except (pa.ArrowException, KeyError, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise BadInput(
+            f"{path}: not a table of this store: {reason}; restore it, or move this run's folder "
+            "away and start the study again"
+        ) from None

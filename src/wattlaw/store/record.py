@@ -10,8 +10,6 @@ from wattlaw.study.model import RunSpec
 Status = Literal["planned", "running", "done", "failed", "skipped"]
 #: A count that fits a column of 64-bit integers.
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-#: JSON has no NaN and no infinity: a record with them could not be read again.
-_FINITE = ConfigDict(frozen=True, allow_inf_nan=False)
 #: Verdicts on the energy of a window, from best to worst; a sum gets the worst of its parts.
 #: Means leave out energies from ``partial`` on.
 VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")
@@ -22,10 +20,18 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-class DeviceReport(BaseModel):
-    """One device that was read, and the facts that its meter reports."""
-
+class _Model(BaseModel):
     model_config = ConfigDict(frozen=True)
+
+
+class _FiniteModel(_Model):
+    """JSON has no NaN and no infinity: a record with them could not be read again."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class DeviceReport(_Model):
+    """One device that was read, and the facts that its meter reports."""
 
     id: str
     kind: str
@@ -33,10 +39,8 @@ class DeviceReport(BaseModel):
     facts: dict[str, str | float | bool | None] = Field(default_factory=dict)
 
 
-class MeterReport(BaseModel):
+class MeterReport(_FiniteModel):
     """How one meter was read."""
-
-    model_config = _FINITE
 
     period_s: float
     reads: int
@@ -44,10 +48,8 @@ class MeterReport(BaseModel):
     late_s: float  # mean delay of a reading
 
 
-class SamplerReport(BaseModel):
+class SamplerReport(_FiniteModel):
     """What the sampler of one host did, and what it cost."""
-
-    model_config = _FINITE
 
     host: str
     samples: int
@@ -60,10 +62,8 @@ class SamplerReport(BaseModel):
     problems: tuple[str, ...] = ()
 
 
-class LimitReport(BaseModel):
+class LimitReport(_Model):
     """The limits of one device: requested, enforced, and before the run."""
-
-    model_config = ConfigDict(frozen=True)
 
     host: str
     device: str
@@ -75,10 +75,8 @@ class LimitReport(BaseModel):
     note: str | None = None
 
 
-class Facts(BaseModel):
+class Facts(_FiniteModel):
     """What the processes of a run report about the model and the machine."""
-
-    model_config = _FINITE
 
     hosts: tuple[str, ...] = ()
     hardware: str | None = None
@@ -92,10 +90,8 @@ class Facts(BaseModel):
     software: dict[str, str] = Field(default_factory=dict)
 
 
-class ClockReport(BaseModel):
+class ClockReport(_FiniteModel):
     """The measured offset between the wall clocks of two hosts."""
-
-    model_config = _FINITE
 
     host: str
     reference: str  # the other host
@@ -104,10 +100,8 @@ class ClockReport(BaseModel):
     uncertainty_s: float  # largest error of the offset: half of the fastest round trip
 
 
-class Interruption(BaseModel):
+class Interruption(_Model):
     """An attempt that was ended from outside; another attempt continued the run."""
-
-    model_config = ConfigDict(frozen=True)
 
     attempt: int
     at: datetime
@@ -117,10 +111,8 @@ class Interruption(BaseModel):
     has_progress: bool = False  # its last checkpoint is later than its first
 
 
-class Site(BaseModel):
+class Site(_Model):
     """Where a scheduler ran a job, and the energy that the site accounted for it."""
-
-    model_config = ConfigDict(frozen=True)
 
     scheduler: str
     version: str | None = None
@@ -139,10 +131,8 @@ class Site(BaseModel):
     energy_end_at: datetime | None = None
 
 
-class RunRecord(BaseModel):
+class RunRecord(_Model):
     """One run of a store."""
-
-    model_config = ConfigDict(frozen=True)
 
     run_id: str
     study: str

@@ -56,18 +56,9 @@ class Rows:
 def read_rows(path: Path, needed: Collection[str] | None = None) -> Rows:
     """Read a CSV (``.csv``), JSON lines (``.jsonl``) or Parquet (``.parquet``) file.
 
-    Parameters
-    ----------
-    path
-        The file.
-    needed
-        The columns whose cells are kept; None for all. A column may be missing.
-
-    Raises
-    ------
-    BadInput
-        The file is missing, has an unknown suffix or not the format of its suffix, has more than
-        ``MAX_ROWS`` rows, or a needed column has a type other than numbers, texts and dates.
+    It keeps the cells of the ``needed`` columns, None for all; one may be missing. Raises
+    ``BadInput`` if the file is missing, has an unknown suffix or not the format of its suffix, has
+    more than ``MAX_ROWS`` rows, or a needed column has a type other than numbers, texts and dates.
     """
     readers = {".csv": _csv, ".jsonl": _json_lines, ".parquet": _parquet}
     kind = path.suffix.lower()

@@ -51,12 +51,8 @@ class RunFolder:
     def read(self) -> RunRecord | None:
         """Return the run's record, or None before it has one.
 
-        Raises
-        ------
-        BadInput
-            The file is not a record of this run.
-        NotPermitted
-            This user may not read it.
+        Raises ``BadInput`` if the file is not a record of this run, and ``NotPermitted`` if this
+        user may not read it.
         """
         try:
             text = read_text(self.record_path)
@@ -130,10 +126,7 @@ class RunFolder:
     def finished(self, table: str) -> Path:
         """Return the file of a done run's table, ``epochs`` or ``telemetry``.
 
-        Raises
-        ------
-        BadInput
-            It is missing.
+        Raises ``BadInput`` if it is missing.
         """
         path = self.path / f"{table}.parquet"
         if not path.is_file():
@@ -174,10 +167,7 @@ class RunLock:
     def acquire(self) -> bool:
         """Lock the run; return False if another process has locked it.
 
-        Raises
-        ------
-        BadInput
-            The lock file is not a regular file.
+        Raises ``BadInput`` if the lock file is not a regular file.
         """
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,13 @@
 """The three tables of a store, as Arrow schemas. A value that was not measured is null."""
 
 from collections.abc import Collection
+from typing import get_args, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.store.record import VERDICTS
+from wattlaw.store.streams import Sample, Window
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _MOMENT = pa.timestamp("us", tz="UTC")
@@ -13,6 +15,18 @@ _MOMENT = pa.timestamp("us", tz="UTC")
 
 def _schema(**columns: pa.DataType) -> pa.Schema:
     return pa.schema(list(columns.items()))
+
+
+def _schema_of(row: type) -> pa.Schema:
+    """Return the columns of a named tuple; the type of a column is that of its values."""
+    types = {str: _TEXT, int: _INT, float: _FLOAT, bool: _BOOL}
+    columns = []
+    for name, hint in get_type_hints(row).items():
+        kind = next(iter(get_args(hint)), hint)  # float of ``float | None``
+        while get_args(kind):
+            kind = get_args(kind)[0]  # a name of a Literal
+        columns.append((name, types[kind if isinstance(kind, type) else type(kind)]))
+    return pa.schema(columns)
 
 
 RUNS = _schema(
@@ -67,25 +81,7 @@ RUNS = _schema(
 )
 
 #: What a worker writes at the end of each window: one row per host.
-WINDOWS = _schema(
-    host=_TEXT,
-    epoch=_INT,
-    phase=_TEXT,  # train | evaluate
-    warmup=_BOOL,
-    start_ns=_INT,  # host's wall clock, nanoseconds since 1970
-    duration_s=_FLOAT,
-    interrupted=_BOOL,  # a part of an interrupted epoch, or the first after a restart
-    from_step=_INT,  # first step in its epoch; 0 except after a restart
-    samples=_INT,  # seen by the ranks of this host; sums over hosts to the window's samples
-    steps=_INT,  # optimizer steps, the same on every host
-    loss=_FLOAT,  # mean over all samples of all ranks
-    metric=_FLOAT,  # the workload's metric over all samples of all ranks
-    metrics=_TEXT,  # JSON: all results of an evaluation, by name
-    step_time_mean_s=_FLOAT,
-    step_time_p50_s=_FLOAT,
-    step_time_p95_s=_FLOAT,
-    step_time_cv=_FLOAT,
-)
+WINDOWS = _schema_of(Window)
 
 #: Columns of a window that are computed from device samples.
 WINDOW_ENERGY = _schema(
@@ -110,30 +106,7 @@ WINDOW_ENERGY = _schema(
 )
 
 #: What the sampler writes: the time series of each device.
-SAMPLES = _schema(
-    host=_TEXT,
-    device=_TEXT,
-    kind=_TEXT,  # gpu | cpu | dram | node
-    t_ns=_INT,  # host's wall clock, nanoseconds since 1970
-    power_w=_FLOAT,
-    energy_j=_FLOAT,  # counter: energy since some start; only differences mean anything
-    power_source=_TEXT,  # measured | estimated | simulated; null where there is no power
-    power_average_w=_FLOAT,  # the device's own mean, over 1 s on most GPUs
-    power_limit_w=_FLOAT,  # as enforced
-    sm_util=_FLOAT,  # share of time with a kernel on the GPU, 0 to 1, as all shares
-    mem_util=_FLOAT,  # share of time in which device memory was read or written
-    sm_occupancy=_FLOAT,  # share of active warps (GPM, as the next two)
-    tensor_util=_FLOAT,  # share of time in tensor operations
-    dram_util=_FLOAT,  # share of the memory bandwidth
-    cpu_cores=_FLOAT,  # busy cores since the sample before
-    mem_used_bytes=_INT,
-    sm_clock_mhz=_FLOAT,
-    mem_clock_mhz=_FLOAT,
-    temperature_c=_FLOAT,
-    throttle=_INT,  # bit mask of NVML's clocks event reasons
-    power_throttle_s=_FLOAT,  # counter: time in which the power limit lowered the clocks
-)
-
+SAMPLES = pa.schema([("host", _TEXT), *_schema_of(Sample)])
 _ID = _schema(run_id=_TEXT)
 EPOCHS = pa.schema([*_ID, *WINDOWS, *WINDOW_ENERGY])
 TELEMETRY = pa.schema([*_ID, *SAMPLES])
@@ -154,12 +127,7 @@ _MAX_S, _MAX_NS = 4e9, 2**62
 def find_faults(table: pa.Table, also_required: Collection[str] = ()) -> list[tuple[str, pa.Array]]:
     """Return the invalid rows of a table: a sentence for each kind of fault, and a row mask.
 
-    Parameters
-    ----------
-    table
-        With columns of ``EPOCHS`` or ``TELEMETRY``, or of a live file.
-    also_required
-        More columns that must not be null.
+    The table has columns of ``EPOCHS`` or ``TELEMETRY``, or of a live file.
     """
     faults = []
     for name in table.schema.names:

@@ -1,22 +1,21 @@
 """GPU utilisation of finished runs: statistics over all samples of training windows.
 
-``store.samples`` defines which samples count.
+A sample counts if it is in a training window of its run and host that is neither warm-up nor
+interrupted: ``start_ns <= t_ns <= start_ns + duration_s`` on the clock of the host, as for the
+energy of a window (``telemetry.energy``). A sample that is in several windows counts once.
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
+import duckdb
 import pandas as pd
 
-from wattlaw.errors import BadInput
-from wattlaw.store.samples import SAMPLES, queries
+from wattlaw.errors import BadInput, one_line
+from wattlaw.store.parquet import check_all, connection, literal, read_validated, same_types
+from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.store import Store
-
-if TYPE_CHECKING:
-    import duckdb
 
 #: Columns of telemetry, and the parts of a statistic's name before and after the statistic.
 QUANTITIES = {
@@ -26,20 +25,63 @@ QUANTITIES = {
     "sm_clock_mhz": ("sm_clock", "_mhz"),
     "temperature_c": ("temperature", "_c"),
 }
-_KEYS = ("run_id", "host", "device")
-_STATISTICS = ("mean", "sd", "min", "max")
-
-
-def _name(column: str, statistic: str) -> str:
-    name, unit = QUANTITIES[column]
-    return f"{name}_n" if statistic == "n" else f"{name}_{statistic}{unit}"
-
-
-_COLUMNS = (
-    "run_id", "part", "host", "device", "gpus", "samples",
-    *(_name(column, statistic) for column in QUANTITIES for statistic in ("n", *_STATISTICS)),
-    "sm_util_cv", "mem_util_cv", "utilisation_correlation",
-)  # fmt: skip
+_STATISTICS = {"mean": "avg", "sd": "stddev_pop", "min": "min", "max": "max"}
+#: Columns of the statistics, as SQL; the row of a run follows from the same samples as its GPUs'.
+_COLUMNS = {
+    "run_id": "run_id",
+    "part": "if(grouping(device) = 0, 'gpu', 'run')",
+    "host": "host",
+    "device": "device",
+    "gpus": "if(grouping(device) = 0, 1, count(*) over (partition by run_id) - 1)",
+    "samples": "count(*)",
+}
+for _column, (_name, _unit) in QUANTITIES.items():
+    _COLUMNS[f"{_name}_n"] = f"count({_column})"
+    for _statistic, _function in _STATISTICS.items():
+        _COLUMNS[f"{_name}_{_statistic}{_unit}"] = f"{_function}({_column})"
+for _name in ("sm_util", "mem_util"):
+    _COLUMNS[f"{_name}_cv"] = f"stddev_pop({_name}) / if(avg({_name}) > 0, avg({_name}), null)"
+_COLUMNS["utilisation_correlation"] = (
+    "if(stddev_pop(sm_util) > 0 and stddev_pop(mem_util) > 0, corr(sm_util, mem_util), null)"
+)
+# Windows that overlap or touch become one, so that no sample is counted twice.
+_WINDOWS = """
+create temp table windows as
+with timed as (
+    select run_id, host, start_ns,
+           start_ns + cast(round_even(duration_s * 1e9, 0) as bigint) as end_ns
+    from read_parquet($files, hive_partitioning = false)
+    where phase = 'train' and warmup is not true and interrupted is not true
+          and isfinite(duration_s) and start_ns is not null
+),
+marked as (
+    select *, coalesce(start_ns > max(end_ns) over before, true) as is_new
+    from timed
+    window before as (partition by run_id, host order by start_ns, end_ns
+                      rows between unbounded preceding and 1 preceding)
+),
+numbered as (
+    select *, sum(is_new::int) over (partition by run_id, host order by start_ns, end_ns
+                                     rows unbounded preceding) as island
+    from marked
+)
+select run_id, host, min(start_ns) as start_ns, max(end_ns) as end_ns
+from numbered group by run_id, host, island
+"""
+# A sample is joined with the windows of its time bucket only, not with all windows of its run. A
+# bucket is 2^shift ns, at least the mean window, so that an average window is in at most three.
+_SHIFT = "select greatest(coalesce(ceil(log2(avg(end_ns - start_ns) + 1)), 0), 10) from windows"
+_BUCKETS = """
+create temp table buckets as
+select *, unnest(range(start_ns >> {shift}, (end_ns >> {shift}) + 1)) as bucket from windows
+"""
+_SAMPLES = """
+from read_parquet($files, hive_partitioning = false) samples
+join buckets on samples.run_id = buckets.run_id and samples.host = buckets.host
+    and samples.t_ns >> {shift} = buckets.bucket
+    and samples.t_ns between buckets.start_ns and buckets.end_ns
+where samples.kind = 'gpu'
+"""
 
 
 def read_telemetry(
@@ -47,23 +89,10 @@ def read_telemetry(
 ) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
     """Return the GPU statistics of several stores; None, None without GPU samples.
 
-    Parameters
-    ----------
-    paths
-        The stores.
-    runs
-        Their runs (``store.tables.read_stores``).
-
-    Returns
-    -------
-    tuple
-        ``statistics`` of all stores, and ``joint_utilisation`` of each workload's runs with the
-        fewest and with the most GPUs.
-
-    Raises
-    ------
-    BadInput
-        A path is not a store, or a file of a done run is missing or damaged.
+    The first table has the ``statistics`` of all stores, the second the ``joint_utilisation`` of
+    each workload's runs with the fewest and with the most GPUs. ``runs`` are the runs of the
+    stores. Raises ``BadInput`` if a path is not a store, or a file of a done run is missing or
+    damaged.
     """
     stores = [Store.existing(path) for path in paths]
     table = pd.concat([statistics(store) for store in stores], ignore_index=True)
@@ -112,15 +141,22 @@ def statistics(store: Store) -> pd.DataFrame:
     BadInput
         A file of a done run is missing or damaged. The error names it.
     """
-    with queries(store, None) as (database, files, shift):
-        by_gpu = _by_gpu(database, files, shift) if files else pd.DataFrame()
-    if by_gpu.empty:
-        return pd.DataFrame(columns=list(_COLUMNS))
-    by_gpu = by_gpu.sort_values(list(_KEYS), ignore_index=True).assign(gpus=1, part="gpu")
-    table = pd.concat([_with_ratios(_by_run(by_gpu)), _with_ratios(by_gpu)], ignore_index=True)
-    rank = table["part"].map({"run": 0, "gpu": 1})
-    table = table.assign(rank=rank).sort_values(["run_id", "rank", "host", "device"])
-    return table[list(_COLUMNS)].reset_index(drop=True)
+    with _queries(store, None) as (database, files, shift):
+        if not files:
+            return pd.DataFrame(columns=list(_COLUMNS))
+        columns = ", ".join(f"{sql} as {name}" for name, sql in _COLUMNS.items())
+        finite = ", ".join(
+            f"if(isfinite(samples.{name}), samples.{name}, null) as {name}" for name in QUANTITIES
+        )
+        query = (
+            f"with finite as (select samples.run_id, samples.host, samples.device, {finite} "  # noqa: S608
+            f"{_SAMPLES.format(shift=shift)}) select {columns} from finite "
+            "group by grouping sets ((run_id, host, device), (run_id)) "
+            "order by run_id, part desc, host, device"
+        )
+        table: pd.DataFrame = database.execute(query, {"files": files}).df()
+    correlation = table["utilisation_correlation"].clip(-1.0, 1.0)
+    return table.assign(utilisation_correlation=correlation)
 
 
 def joint_utilisation(
@@ -151,71 +187,16 @@ def joint_utilisation(
     if not 1 <= bins <= 1000:
         raise BadInput(f"bins: given {bins}; allowed: a whole number from 1 to 1000")
     sm, mem = (f"{_bin(column, bins)} as {column[:-5]}_bin" for column in ("sm_util", "mem_util"))
-    with queries(store, run_ids) as (database, files, shift):
+    with _queries(store, run_ids) as (database, files, shift):
         if not files:
             return pd.DataFrame(columns=["run_id", "sm_bin", "mem_bin", "samples"])
         query = (
             f"select samples.run_id, {sm}, {mem}, count(*) as samples "
-            f"{SAMPLES.format(shift=shift)} and isfinite(sm_util) and isfinite(mem_util) "
+            f"{_SAMPLES.format(shift=shift)} and isfinite(sm_util) and isfinite(mem_util) "
             "group by all order by all"
         )
         histogram: pd.DataFrame = database.execute(query, {"files": files}).df()
     return histogram
-
-
-def _by_gpu(database: "duckdb.DuckDBPyConnection", files: list[str], shift: int) -> pd.DataFrame:
-    """Return the moments of each GPU, one row each.
-
-    The first query is a quarter faster. It is right where each sample has either all quantities or
-    none, and all are finite; nearly all stores are so.
-    """
-    import duckdb
-
-    from_samples = SAMPLES.format(shift=shift)
-    keys = ", ".join(f"samples.{name}" for name in _KEYS)
-
-    def query(value: Callable[[str], str], pairs: Sequence[str]) -> pd.DataFrame:
-        columns = [sql for column in QUANTITIES for sql in _moments(column, value(column))]
-        pair = f"({value('sm_util')}, {value('mem_util')})"
-        columns += [f"{name}{pair} as both_{name.removeprefix('regr_')}" for name in pairs]
-        text = f"select {keys}, count(*) as samples, {', '.join(columns)} {from_samples}"
-        return database.execute(f"{text} group by {keys}", {"files": files}).df()
-
-    with contextlib.suppress(duckdb.OutOfRangeException):  # of an infinite value
-        moments = query(str, ("regr_count", "covar_pop"))
-        if _are_complete(moments):
-            n = moments["both_count"]
-            return moments.assign(
-                both_avgy=moments["sm_util_mean"],
-                both_avgx=moments["mem_util_mean"],
-                both_syy=n * moments["sm_util_sd"] ** 2,
-                both_sxx=n * moments["mem_util_sd"] ** 2,
-                both_sxy=n * moments["both_covar_pop"],
-            )
-    names = ("count", "avgx", "avgy", "sxx", "syy", "sxy")
-    return query(_finite, [f"regr_{name}" for name in names])
-
-
-def _are_complete(moments: pd.DataFrame) -> bool:
-    """Say whether all values were finite, and each sample had both utilisations or neither."""
-    n = moments[["sm_util_n", "mem_util_n"]]
-    extremes = [
-        moments.loc[moments[_name(column, "n")] > 0, _name(column, statistic)]
-        for column in QUANTITIES
-        for statistic in ("min", "max")
-    ]
-    are_paired = n.eq(moments["both_count"], axis=0).all(axis=None)
-    return bool(are_paired) and all(np.isfinite(e.to_numpy(float)).all() for e in extremes)
-
-
-def _finite(column: str) -> str:
-    """Return a column as SQL, null where it is not a finite number."""
-    return f"case when isfinite({column}) then {column} end"
-
-
-def _moments(column: str, value: str) -> list[str]:
-    functions = {"n": "count", "mean": "avg", "sd": "stddev_pop", "min": "min", "max": "max"}
-    return [f"{sql}({value}) as {_name(column, name)}" for name, sql in functions.items()]
 
 
 def _bin(column: str, bins: int) -> str:
@@ -223,49 +204,39 @@ def _bin(column: str, bins: int) -> str:
     return f"cast(greatest(least(floor({column} * {bins}), {bins - 1}), 0) as integer)"
 
 
-def _by_run(by_gpu: pd.DataFrame) -> pd.DataFrame:
-    """Return the moments over all samples of all GPUs of each run, exactly.
-
-    With n, m, s of each GPU, the mean is M = sum n m / sum n, and the variance
-    sum n (s^2 + (m - M)^2) / sum n; covariances likewise.
-    """
-    runs = by_gpu["run_id"]
-    by_run = by_gpu.groupby("run_id", sort=True)
-    table = pd.DataFrame({"part": "run", "gpus": by_run.size(), "samples": by_run["samples"].sum()})
-    for column in QUANTITIES:
-        n, mean, sd = (by_gpu[_name(column, name)] for name in ("n", "mean", "sd"))
-        table[_name(column, "n")] = n.groupby(runs).sum()
-        table[_name(column, "mean")] = middle = _weighted(mean, n, runs)
-        square = _weighted(sd**2 + (mean - runs.map(middle)) ** 2, n, runs)
-        table[_name(column, "sd")] = np.sqrt(square)
-        for name in ("min", "max"):
-            table[_name(column, name)] = by_run[_name(column, name)].agg(name)
-    n = by_gpu["both_count"]
-    table["both_count"] = n.groupby(runs).sum()
-    off_mean = {}
-    for axis in ("x", "y"):
-        mean = by_gpu[f"both_avg{axis}"]
-        off_mean[axis] = (mean - runs.map(_weighted(mean, n, runs))).fillna(0.0)
-    for a, b in ("xx", "yy", "xy"):
-        within = by_gpu[f"both_s{a}{b}"].fillna(0.0)
-        between = n * off_mean[a] * off_mean[b]
-        table[f"both_s{a}{b}"] = (within + between).groupby(runs).sum()
-    return table.reset_index()
+@contextlib.contextmanager
+def _queries(
+    store: Store, run_ids: Sequence[str] | None
+) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str], int]]:
+    """Yield a database with the table of windows, the telemetry files, and the buckets' shift."""
+    tables = {"epochs": EPOCHS, "telemetry": TELEMETRY}
+    paths = {name: _selected(run_ids, store.finished(name)) for name in tables}
+    with connection() as database:
+        try:
+            files = {name: [literal(path) for path in paths[name]] for name in tables}
+            for name, schema in tables.items():
+                if files[name] and not same_types(database, files[name], schema):
+                    check_all(paths[name], schema)
+            shift = 0
+            if files["epochs"]:
+                database.execute(_WINDOWS, {"files": files["epochs"]})
+                ((shift,),) = database.execute(_SHIFT).fetchall()
+                database.execute(_BUCKETS.format(shift=int(shift)))
+            yield database, files["telemetry"], int(shift)
+        except (duckdb.Error, UnicodeDecodeError) as error:  # the latter for damaged names
+            for name, schema in tables.items():
+                for path in paths[name]:
+                    read_validated([path], schema)  # names the file that is damaged
+            raise BadInput(
+                f"{store.path}: its telemetry cannot be read: {one_line(error)[:300]}"
+            ) from None
 
 
-def _weighted(values: pd.Series, n: pd.Series, runs: pd.Series) -> pd.Series:
-    """Return the mean over each run's GPUs, weighted by samples; missing without samples."""
-    total = n.groupby(runs).sum()
-    return (values * n).groupby(runs).sum(min_count=1) / total.where(total > 0)
-
-
-def _with_ratios(table: pd.DataFrame) -> pd.DataFrame:
-    """Add the coefficients of variation and the correlation."""
-    spread = (table["both_sxx"] * table["both_syy"]) ** 0.5
-    varies = (table["sm_util_sd"] > 0) & (table["mem_util_sd"] > 0) & (spread > 0)
-    variation = {
-        f"{name}_cv": table[f"{name}_sd"] / table[f"{name}_mean"].where(table[f"{name}_mean"] > 0)
-        for name in ("sm_util", "mem_util")
-    }
-    correlation = (table["both_sxy"] / spread.where(varies)).clip(-1.0, 1.0)
-    return table.assign(**variation, utilisation_correlation=correlation)
+def _selected(run_ids: Sequence[str] | None, paths: list[Path]) -> list[Path]:
+    if run_ids is None:
+        return paths
+    known = {path.parent.name: path for path in paths}
+    unknown = next((run_id for run_id in run_ids if run_id not in known), None)
+    if unknown is not None:
+        raise BadInput(f"run {unknown!a} is not a done run of this store")
+    return [known[run_id] for run_id in dict.fromkeys(run_ids)]

@@ -1,31 +1,32 @@
 """A store: the folder with the runs of one machine or cluster, and its three tables."""
 
-import contextlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
+from wattlaw.errors import BadInput, NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.files import abandoned, is_old, read_text, remove_abandoned, write_text
-from wattlaw.store.parquet import read_together
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.store.version import check_version, write_version
 from wattlaw.study.model import WorkloadSpec
+from wattlaw.text import quote
 
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
     import pyarrow as pa
 
+#: Increased by every change after which older records or tables cannot be read as they are.
+SCHEMA_VERSION = 1
+#: Of a store that was written before stores had a version.
+_UNVERSIONED = 0
+_KEY = "schema_version"
 #: Prefix of the folder in which an import prepares its runs.
 IMPORTING = ".importing."
-#: Fewer files are read one by one: that is faster than starting DuckDB.
-_MANY = 50
 #: Fields of a record that are not columns of the table of runs, or have another name there.
 _NESTED = {
     *("spec", "facts", "samplers", "limits", "interrupted", "clocks", "interruptions", "site"),
@@ -50,10 +51,7 @@ class Store:
     def existing(cls, path: Path) -> "Store":
         """Return the store at ``path``.
 
-        Raises
-        ------
-        BadInput
-            The folder is not a store, or its schema version is another one.
+        Raises ``BadInput`` if the folder is not a store, or its schema version is another one.
         """
         store = cls(path)
         if not store._runs.is_dir():
@@ -65,7 +63,7 @@ class Store:
     @cached_property
     def _runs(self) -> Path:
         """Return the folder of runs, of a store that this wattlaw can read."""
-        check_version(self.path)
+        _check_version(self.path)
         return self.path / "runs"
 
     def create(self) -> None:
@@ -73,7 +71,9 @@ class Store:
         runs = self._runs
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_version(self.path)  # first, since runs without it are of an older version
+            if not version_path(self.path).exists():
+                # First, since runs without it are of an older version.
+                write_text(version_path(self.path), json.dumps({_KEY: SCHEMA_VERSION}) + "\n")
             runs.mkdir(exist_ok=True)
         except PermissionError as error:
             raise NotAvailable(f"{self.path}: no permission to write a store here") from error
@@ -105,12 +105,12 @@ class Store:
         """Return the folder of one run, which may not exist."""
         return RunFolder(self._runs / run_id)
 
-    def folders(self) -> Iterator[RunFolder]:
-        """Yield the folders of all runs, sorted by run id."""
+    def folders(self, run_ids: Collection[str] | None = None) -> Iterator[RunFolder]:
+        """Yield the folders of all runs, or of some, sorted by run id."""
         if not self._runs.is_dir():
             return
         for path in sorted(self._runs.iterdir()):
-            if path.is_dir():
+            if (run_ids is None or path.name in run_ids) and path.is_dir():
                 yield RunFolder(path)
 
     def remove_abandoned(self) -> None:
@@ -128,38 +128,30 @@ class Store:
         records = (folder.read() for folder in self.folders())
         return [record for record in records if record is not None]
 
-    def records_by_id(self, run_ids: Collection[str]) -> dict[str, RunRecord | None]:
-        """Return the records of some runs by run id; runs without a record are left out.
+    def records_by_id(self, run_ids: Collection[str] | None = None) -> dict[str, RunRecord | None]:
+        """Return the records of all runs, or of some, by run id; without those that have none.
 
         A record that cannot be read is None.
         """
-        try:
-            names = sorted(path.name for path in self._runs.iterdir())
-        except FileNotFoundError:
-            return {}
         records: dict[str, RunRecord | None] = {}
-        for name in names:
-            if name in run_ids:
-                try:
-                    record = self.folder(name).read()
-                except WattlawError:
-                    records[name] = None
-                else:
-                    records |= {name: record} if record is not None else {}
+        for folder in self.folders(run_ids):
+            try:
+                record = folder.read()
+            except WattlawError:
+                records[folder.run_id] = None
+            else:
+                records |= {folder.run_id: record} if record is not None else {}
         return records
 
     def readable_records(self) -> list[RunRecord]:
         """Return the records of all runs, without those that cannot be read."""
-        records = []
-        for folder in self.folders():
-            with contextlib.suppress(WattlawError):
-                records.append(folder.read())
-        return [record for record in records if record is not None]
+        return [record for record in self.records_by_id().values() if record is not None]
 
     def arrow(self, table: str) -> "pa.Table":
         """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs)."""
         import pyarrow as pa
 
+        from wattlaw.store.parquet import read_all
         from wattlaw.store.schema import RUNS, TABLES
 
         if table == "runs":
@@ -193,6 +185,7 @@ class Store:
         import duckdb
         import pyarrow.dataset as ds
 
+        from wattlaw.store.parquet import check_all
         from wattlaw.store.schema import TABLES
 
         paths = self.finished(table) if table != "runs" else []
@@ -207,10 +200,7 @@ class Store:
     def finished(self, table: str) -> list[Path]:
         """Return the files of ``epochs`` or ``telemetry`` of all done runs, sorted by run id.
 
-        Raises
-        ------
-        BadInput
-            A file is missing.
+        Raises ``BadInput`` if a file is missing.
         """
         return [
             self.folder(record.run_id).finished(table)
@@ -219,95 +209,66 @@ class Store:
         ]
 
 
-def read_all(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
-    """Return the tables of finished runs as one.
+def version_path(store: Path) -> Path:
+    """Return the file with a store's schema version."""
+    return store / "store.json"
 
-    Raises
-    ------
-    BadInput
-        A file is not of this schema, or of another run; it is named.
+
+def _check_version(store: Path) -> None:
+    """Check that this wattlaw can read a store. A folder without runs is a new store.
+
+    Raises ``BadInput`` if the store has another schema version, or its ``store.json`` is damaged,
+    and ``NotPermitted`` if this user may not read ``store.json``.
     """
-    import pyarrow as pa
+    version = _version_of(store)
+    if version is None or version == SCHEMA_VERSION:
+        return
+    from wattlaw import __version__  # read from the package's metadata, which takes a while
 
-    together = read_together(paths, schema) if len(paths) >= _MANY else None
-    if together is not None:
-        return together
-    return pa.concat_tables([schema.empty_table(), *(_read(path, schema) for path in paths)])
-
-
-def read_validated(paths: Sequence[Path], schema: "pa.Schema") -> "pa.Table":
-    """Return the tables of finished runs as one, with their values checked.
-
-    Raises
-    ------
-    BadInput
-        As ``read_all``; or a file has a value that no run writes, such as a missing verdict.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from wattlaw.store.schema import find_faults
-
-    table = read_all(paths, schema)
-    if find_faults(table):
-        for path in paths:
-            with _naming(path):
-                for fault, is_bad in find_faults(_read(path, schema)):
-                    row = pc.index(is_bad, value=True).as_py() + 1
-                    raise pa.ArrowInvalid(f"row {row}: {fault}")
-    return table
+    if version > SCHEMA_VERSION:
+        advice = "upgrade wattlaw"
+    else:
+        advice = "use the wattlaw version that wrote it, or run the study into a new store"
+    raise BadInput(
+        f"{store}: the store has schema version {version}; wattlaw {__version__} reads schema "
+        f"version {SCHEMA_VERSION}; {advice}"
+    )
 
 
-def check_all(paths: Sequence[Path], schema: "pa.Schema") -> None:
-    """Check the columns, but not the rows, of finished runs' files.
-
-    Raises
-    ------
-    BadInput
-        A file is not of this schema; it is named.
-    """
-    import pyarrow.parquet as pq
-
-    for path in paths:
-        with _naming(path):
-            _as(schema, pq.read_schema(path).empty_table())
-
-
-def _read(path: Path, schema: "pa.Schema") -> "pa.Table":
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with _naming(path):
-        table = _as(schema, pq.read_table(path))
-        table.validate(full=True)  # also finds text that is not UTF-8
-        others = set(table["run_id"].unique().to_pylist()) - {path.parent.name, None}
-        if others:
-            raise pa.ArrowInvalid(f"it is of run {others.pop()!a}, not {path.parent.name}")
-        return table
-
-
-def _as(schema: "pa.Schema", table: "pa.Table") -> "pa.Table":
-    import pyarrow as pa
-
-    selected = table.select(schema.names)
-    if selected.schema != schema:
-        raise pa.ArrowInvalid("its columns have other types")
-    return selected
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name the file in errors of Arrow."""
-    import pyarrow as pa
-
+def _version_of(store: Path) -> int | None:
+    """Return the schema version of a store; None where there is no store yet."""
+    path = version_path(store)
     try:
-        yield
-    except (pa.ArrowException, KeyError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise BadInput(
-            f"{path}: not a table of this store: {reason}; restore it, or move this run's folder "
-            "away and start the study again"
-        ) from None
+        text = read_text(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return _UNVERSIONED if _has_runs(store) else None
+    except PermissionError:
+        raise NotPermitted(f"{path}: no permission to read it") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}; {_repair()}") from None
+    except UnicodeDecodeError:
+        text = ""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        raise BadInput(f"{path}: not a JSON file in UTF-8; {_repair()}") from None
+    version = content.get(_KEY) if isinstance(content, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise BadInput(f"{path}: {_KEY} is {quote(version)}; allowed: an integer >= 1; {_repair()}")
+    return version
+
+
+def _has_runs(store: Path) -> bool:
+    try:
+        return any((store / "runs").iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError:
+        raise NotPermitted(f"{store / 'runs'}: no permission to read it") from None
+
+
+def _repair() -> str:
+    return f'restore the file; this wattlaw writes {{"{_KEY}": {SCHEMA_VERSION}}}'
 
 
 def _options(workload: WorkloadSpec) -> dict[str, Any]:
@@ -318,23 +279,18 @@ def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
     spec, facts = record.spec, record.facts
     return {
         **record.model_dump(exclude=_NESTED),
+        **facts.model_dump(exclude={"hosts", "metric"}),
         "status": folder.status(record),
         **spec.setting.model_dump(),
         **spec.measure.model_dump(exclude={"evaluate"}),
         "workload": spec.workload.name,
         "options": json.dumps(_options(spec.workload), sort_keys=True),
         "metric_name": facts.metric,
-        "parameters": facts.parameters,
-        "gradient_bytes": facts.gradient_bytes,
-        "flops_per_sample": facts.flops_per_sample,
-        "loader_workers": facts.loader_workers,
         "train": spec.train.model_dump_json(),
         "nodes": spec.nodes,
-        "threads_per_worker": facts.threads_per_worker,
         "repeat": spec.repeat,
         "launcher": spec.launch_kind,
         "hardware": spec.hardware or facts.hardware,
-        "device_ids": facts.device_ids,
         "power_limit_enforced_w": min(
             (r.power_limit_enforced_w for r in record.limits if r.power_limit_enforced_w),
             default=None,
@@ -354,12 +310,6 @@ def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
 def _site_columns(site: Site | None) -> dict[str, Any]:
     if site is None:
         return {}
-    return {
-        "job_id": site.job_id,
-        "partition": site.partition,
-        "node_names": site.nodes or None,
-        "site_energy_j": site.energy_j,
-        "site_energy_source": site.energy_source,
-        "site_energy_start_at": site.energy_start_at,
-        "site_energy_end_at": site.energy_end_at,
-    }
+    energy = {f"site_{name}": value for name, value in site if name.startswith("energy_")}
+    names = {"job_id": site.job_id, "partition": site.partition, "node_names": site.nodes or None}
+    return {**names, **energy}

@@ -16,9 +16,10 @@ import pyarrow as pa
 from wattlaw.errors import BadInput
 from wattlaw.files import replacing, write_parquet
 from wattlaw.store.fields import MAX_TEXT, finite_number
+from wattlaw.store.parquet import read_validated
 from wattlaw.store.rows import FORMULA, read_rows
 from wattlaw.store.schema import EPOCHS
-from wattlaw.store.store import Store, read_validated
+from wattlaw.store.store import Store
 from wattlaw.text import join_names, quote
 
 #: Common texts for a missing value.
@@ -46,20 +47,9 @@ def read_stores(paths: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
 def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -> pd.DataFrame:
     """Return some columns of a user's CSV, JSON-lines or Parquet file as a frame.
 
-    Parameters
-    ----------
-    path
-        The file.
-    numbers
-        Columns of numbers; missing values are NaN.
-    others
-        Columns of any type; a column whose texts are all numbers becomes numeric.
-
-    Raises
-    ------
-    BadInput
-        As ``rows.read_rows``; a column is missing; or a cell is not a number or not a label. The
-        text names file, row and column.
+    Missing values of ``numbers`` are NaN. One of ``others`` whose texts are all numbers becomes
+    numeric. Raises ``BadInput`` as ``rows.read_rows`` does, if a column is missing, or if a cell is
+    not a number or not a label.
     """
     table = read_rows(path, {*numbers, *others})
     for name in (*numbers, *others):

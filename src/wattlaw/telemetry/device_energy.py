@@ -58,12 +58,7 @@ _NO_ESTIMATE = EnergyEstimate(None, 0.0)
 class Counter:
     """Readings of a cumulative energy counter that refreshes less often than it may be read.
 
-    Parameters
-    ----------
-    t_ns, energy_j
-        Shape (n,): readings of one device, times ascending.
-    bounds
-        The power that the device can draw.
+    The readings are of one device, with ascending times.
     """
 
     def __init__(self, t_ns: Times, energy_j: Floats, bounds: Bounds = Bounds()) -> None:  # noqa: B008 - frozen
@@ -186,15 +181,7 @@ def _constant_s(t_ns: Times, energy_j: Floats) -> Floats:
 
 
 class Power:
-    """Readings of power, which changes linearly between two readings.
-
-    Parameters
-    ----------
-    t_ns, power_w
-        Shape (n,): readings of one device, times ascending.
-    bounds
-        The power that the device can draw.
-    """
+    """Readings of power, which changes linearly between two readings; times are ascending."""
 
     def __init__(self, t_ns: Times, power_w: Floats, bounds: Bounds = Bounds()) -> None:  # noqa: B008 - frozen
         self._t_ns, self._power_w, self._bounds = t_ns, power_w, bounds

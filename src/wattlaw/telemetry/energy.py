@@ -253,7 +253,8 @@ class _Host:
             row[f"{kind}_energy_j"] = _sum(energy.energy_j for energy in known)
             sources += [_source(device, e) for device, e in pairs if e.energy_j is not None]
             if kind == "gpu":
-                row |= _counter_and_integral(energies)
+                row["gpu_energy_counter_j"] = _sum(energy.counter_j for energy in energies)
+                row["gpu_energy_integral_j"] = _sum(energy.integral_j for energy in energies)
                 row["gpu_power_mean_w"] = _mean_power(known, end_ns - start_ns)
         return {
             **row,
@@ -266,30 +267,25 @@ class _Host:
     def _best(self, kind: str) -> list[_Device]:
         """Return the devices of a kind that count: an estimate is never added to a measurement."""
         devices = [device for device in self._devices if device.kind == kind]
-        for source in _POWER_SOURCES:
-            used = [device for device in devices if device.power_source == source]
-            if used:
-                return used
-        return []
+        sources = {device.power_source for device in devices}
+        best = next((source for source in _POWER_SOURCES if source in sources), None)
+        return [device for device in devices if best and device.power_source == best]
 
     def _use(self, start_ns: int, end_ns: int) -> dict[str, Any]:
         """Return the utilisation of the host's devices, without columns that none of them has."""
         row: dict[str, Any] = {}
+        gpus = [device for device in self._devices if device.kind == "gpu"]
         for column in ("sm_util", "mem_util", "sm_clock_mhz"):
-            values = [
-                d.values_in(column, start_ns, end_ns) for d in self._devices if d.kind == "gpu"
-            ]
-            known = [array for array in values if len(array)]
-            if not known:
+            values = [gpu.values_in(column, start_ns, end_ns) for gpu in gpus]
+            samples = np.concatenate([np.zeros(0), *values])
+            if not len(samples):
                 continue
-            samples = np.concatenate(known)
             mean = float(samples.mean())
             name = column.removesuffix("_mhz")
             unit = "_mhz" if column.endswith("_mhz") else ""
             row[f"{name}_mean{unit}"] = mean
             if not unit and mean > 0:  # including differences between GPUs
                 row[f"{name}_cv"] = float(samples.std()) / mean
-        gpus = [device for device in self._devices if device.kind == "gpu"]
         limits_w = (gpu.slow_mean("power_limit_w", start_ns, end_ns) for gpu in gpus)
         row |= _mean("power_limit_mean_w", limits_w)
         throttled = (d.increase("power_throttle_s", start_ns, end_ns) for d in gpus)
@@ -311,17 +307,10 @@ def _mean(name: str, values: Iterable[float | None]) -> dict[str, float]:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum; if one part is missing, the sum is missing."""
+    """Return the sum, None if one part is missing."""
     parts = list(values)
     known = [part for part in parts if part is not None]
     return sum(known) if parts and len(known) == len(parts) else None
-
-
-def _counter_and_integral(energies: list[DeviceEnergy]) -> dict[str, float | None]:
-    return {
-        "gpu_energy_counter_j": _sum(energy.counter_j for energy in energies),
-        "gpu_energy_integral_j": _sum(energy.integral_j for energy in energies),
-    }
 
 
 def _mean_power(known: list[DeviceEnergy], window_ns: int) -> float:
@@ -341,7 +330,5 @@ def _verdict(verdicts: list[Verdict], *, known: bool) -> Verdict:
     """Return the worst verdict; ``partial`` if some devices have no energy."""
     if not known:
         return "unavailable"
-    known_verdicts: set[Verdict] = {
-        "partial" if verdict == "unavailable" else verdict for verdict in verdicts
-    }
+    known_verdicts: list[Verdict] = ["partial" if v == "unavailable" else v for v in verdicts]
     return max(known_verdicts, key=VERDICTS.index)

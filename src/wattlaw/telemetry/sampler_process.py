@@ -19,18 +19,7 @@ _KILL_WAIT_S = 5.0
 class SamplerProcess:
     """A running sampler. As a context it is stopped at the end of the block.
 
-    Parameters
-    ----------
-    folder
-        Where its files go.
-    host
-        The name of this host in the samples.
-    target
-        What it meters.
-    log
-        Where its output goes; by default to the output of this process.
-    handles_sigterm
-        Whether SIGTERM ends it.
+    ``folder`` gets its files, and ``log`` its output, by default the output of this process.
     """
 
     def __init__(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from wattlaw import machine
 from wattlaw.files import read_end, write_text
+from wattlaw.store.live import open_windows, windows_path, write_window
 from wattlaw.store.record import Facts, RunRecord
 from wattlaw.study.model import substitute
-from wattlaw.telemetry.windows import open_windows, windows_path, write_window
 from wattlaw.text import collapse_whitespace
 from wattlaw.training.environment import host_name
 

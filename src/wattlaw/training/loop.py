@@ -17,10 +17,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from wattlaw.errors import BadInput
-from wattlaw.store.live import LiveWriter
+from wattlaw.store.live import LiveWriter, write_window
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
-from wattlaw.telemetry.windows import write_window
 from wattlaw.training import checkpoint
 from wattlaw.training.checkpoint import Progress
 from wattlaw.training.checkpointer import Checkpointer

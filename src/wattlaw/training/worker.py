@@ -35,7 +35,7 @@ def _train(folder: RunFolder, attempt: int) -> None:
         import torch._dynamo  # otherwise the first optimizer imports it
 
         from wattlaw import registry
-        from wattlaw.telemetry.windows import open_windows
+        from wattlaw.store.live import open_windows
         from wattlaw.training import facts, flops
         from wattlaw.training.loop import Training
         from wattlaw.training.ranks import process_group

@@ -15,8 +15,7 @@ from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.launch import cancel as cancelling
 from wattlaw.launch import planning, run_status
 from wattlaw.store.fields import parse_map
-from wattlaw.store.import_writer import write_runs
-from wattlaw.store.importing import RejectedRow, parse_runs, slug
+from wattlaw.store.importing import RejectedRow, parse_runs, slug, write_runs
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
 from wattlaw.terminal import print_note

@@ -1,21 +1,25 @@
-"""The NVIDIA driver, opened once, with its GPUs; its errors become errors of wattlaw."""
+"""The NVIDIA driver, opened once, and which of its GPUs are ours; its errors become ours."""
 
 import contextlib
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import pynvml
 
-from wattlaw.devices.nvidia.visible import GpuListing, select_gpus
 from wattlaw.errors import NotAvailable, NotPermitted
 
 T = TypeVar("T")
 
 _DRIVER_TIMEOUT_S = 15.0
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+#: The values of CUDA_VISIBLE_DEVICES that Slurm sets for a job without GPUs.
+_NO_GPUS = ("", "NoDevFiles")
+#: No machine has more GPUs than this many digits can count.
+_MAX_DIGITS = 4
 
 #: The GPU or the driver is lost. It will not answer again.
 _LOST_ERRORS = frozenset(
@@ -46,29 +50,35 @@ _NO_DATA_ERRORS = frozenset({pynvml.NVML_ERROR_NO_DATA, pynvml.NVML_ERROR_NOT_FO
 _SENTINELS = frozenset({2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1})
 
 
-class GpuLost(Exception):
-    """A GPU that will not answer again."""
-
-
 @dataclass(frozen=True)
 class NvidiaGpu:
-    """One physical GPU."""
+    """One physical GPU. The machine lists its GPUs in the order of PCI bus ids."""
 
     uuid: str
     name: str
-    handle: Any
-    is_shared: bool  # in MIG mode: others may use the rest of it
+    minor: int | None = None
+    mig_uuids: tuple[str, ...] = ()
+    is_shared: bool = False  # in MIG mode: others may use the rest of it
+    handle: Any = None  # of the driver
+
+
+@dataclass(frozen=True)
+class GpuSelection:
+    """The GPUs that are ours, each once, and notes about the selection."""
+
+    gpus: tuple[NvidiaGpu, ...]
+    notes: tuple[str, ...] = ()
+
+
+class GpuLost(Exception):
+    """A GPU that will not answer again."""
 
 
 def query(call: Callable[..., T], *arguments: Any) -> T | None:
     """Call the driver; return None if the GPU does not support the call or has no new data.
 
-    Raises
-    ------
-    GpuLost
-        The GPU is lost.
-    pynvml.NVMLError
-        Any other error, which may not occur the next time.
+    Raises ``GpuLost`` if the GPU is lost, and ``NVMLError`` for any other error, which may not
+    occur the next time.
     """
     try:
         return call(*arguments)
@@ -83,10 +93,7 @@ def query(call: Callable[..., T], *arguments: Any) -> T | None:
 def query_optional(call: Callable[..., T], *arguments: Any) -> T | None:
     """Call the driver for a value that is no part of an energy; return None on any error.
 
-    Raises
-    ------
-    GpuLost
-        The GPU is lost.
+    Raises ``GpuLost`` if the GPU is lost.
     """
     try:
         return query(call, *arguments)
@@ -129,12 +136,8 @@ class Driver:
     def open(cls) -> Self:
         """Load the driver's library.
 
-        Raises
-        ------
-        NotAvailable
-            There is no NVIDIA driver, or it does not answer.
-        NotPermitted
-            This user may not use it.
+        Raises ``NotAvailable`` if there is no NVIDIA driver, or it does not answer, and
+        ``NotPermitted`` if this user may not use it.
         """
         try:
             pynvml.nvmlInit()
@@ -151,34 +154,6 @@ class Driver:
 
     def gpus(self) -> list[NvidiaGpu]:
         """Return every GPU of the machine that answers, in the order of PCI bus ids."""
-        return [gpu for gpu, _ in self._list()]
-
-    def visible(
-        self, environ: Mapping[str, str] | None = None
-    ) -> tuple[list[NvidiaGpu], list[str]]:
-        """Return the GPUs that an environment (by default ours) makes visible, with notes."""
-        pairs = self._list()
-        listings = [listing for _, listing in pairs]
-        selection = select_gpus(listings, os.environ if environ is None else environ)
-        by_uuid = {gpu.uuid: gpu for gpu, _ in pairs}
-        return [by_uuid[listing.uuid] for listing in selection.gpus], list(selection.notes)
-
-    def by_uuid(self, uuids: tuple[str, ...]) -> list[NvidiaGpu]:
-        """Return GPUs by UUID; raises ``NotAvailable`` if one is not on this machine."""
-        by_uuid = {gpu.uuid: gpu for gpu in self.gpus()}
-        for uuid in uuids:
-            if uuid not in by_uuid:
-                raise NotAvailable(f"GPU {uuid} is not on this machine")
-        return [by_uuid[uuid] for uuid in dict.fromkeys(uuids)]
-
-    def close(self) -> None:
-        """Release the driver, which may be gone already."""
-        if self._is_open:
-            self._is_open = False
-            with contextlib.suppress(pynvml.NVMLError):
-                pynvml.nvmlShutdown()
-
-    def _list(self) -> list[tuple[NvidiaGpu, GpuListing]]:
         gpus = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
@@ -187,12 +162,31 @@ class Driver:
                 name = decode(pynvml.nvmlDeviceGetName(handle))
                 mig = query(pynvml.nvmlDeviceGetMigMode, handle)
                 minor = query(pynvml.nvmlDeviceGetMinorNumber, handle)
-                parts = _mig_uuids(handle) if mig and mig[0] else ()
+                is_shared = bool(mig and mig[0])
+                parts = _mig_uuids(handle) if is_shared else ()
             except (pynvml.NVMLError, GpuLost):
                 continue  # a GPU that has fallen off the bus, or is not ours
-            gpu = NvidiaGpu(uuid, name, handle, is_shared=bool(mig and mig[0]))
-            gpus.append((gpu, GpuListing(uuid, name, minor, parts)))
+            gpus.append(NvidiaGpu(uuid, name, minor, parts, is_shared, handle))
         return gpus
+
+    def visible(self) -> GpuSelection:
+        """Return the GPUs that our environment makes visible, with notes."""
+        return select_gpus(self.gpus(), os.environ)
+
+    def by_uuid(self, uuids: tuple[str, ...]) -> GpuSelection:
+        """Return GPUs by UUID; raises ``NotAvailable`` if one is not on this machine."""
+        by_uuid = {gpu.uuid: gpu for gpu in self.gpus()}
+        for uuid in uuids:
+            if uuid not in by_uuid:
+                raise NotAvailable(f"GPU {uuid} is not on this machine")
+        return GpuSelection(tuple(by_uuid[uuid] for uuid in dict.fromkeys(uuids)))
+
+    def close(self) -> None:
+        """Release the driver, which may be gone already."""
+        if self._is_open:
+            self._is_open = False
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
 
 
 def _mig_uuids(handle: Any) -> tuple[str, ...]:
@@ -227,8 +221,104 @@ def _visible_gpu_ids() -> list[str]:
     except NotAvailable:
         return []
     try:
-        return [gpu.uuid for gpu in driver.visible()[0]]
+        return [gpu.uuid for gpu in driver.visible().gpus]
     except (NotAvailable, GpuLost, pynvml.NVMLError):
         return []
     finally:
         driver.close()
+
+
+def select_gpus(gpus: Sequence[NvidiaGpu], environ: Mapping[str, str]) -> GpuSelection:
+    """Return the GPUs that a process with this environment may use, as CUDA reads it.
+
+    CUDA's rules are in the CUDA C++ Programming Guide, appendix on environment variables. Integers
+    are CUDA ordinals, while NVML counts in the order of PCI bus ids. The two agree if
+    ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``, and if all GPUs are of one model.
+
+    Raises ``NotAvailable`` if the environment has ordinals on a machine with several models, which
+    are ambiguous.
+    """
+    visible = environ.get(_VISIBLE)
+    job = _job_minors(environ)
+    if visible is None:
+        return _select_by_job(gpus, environ, job)
+    selection = _select_by_list(gpus, visible, environ)
+    if job is None or len(gpus) <= len(job):
+        return selection  # the job's cgroup hides other GPUs
+    own = tuple(gpu for gpu in selection.gpus if gpu.minor in job)
+    others = len(selection.gpus) - len(own)
+    note = f"{_VISIBLE} names {others} GPU(s) that this Slurm job does not hold"
+    return GpuSelection(own, (*selection.notes, note) if others else selection.notes)
+
+
+def _select_by_job(
+    gpus: Sequence[NvidiaGpu], environ: Mapping[str, str], job: frozenset[int] | None
+) -> GpuSelection:
+    """Return all GPUs, or inside a Slurm job those of the job."""
+    if "SLURM_JOB_ID" not in environ:
+        return GpuSelection(tuple(gpus))
+    if job is None:
+        note = f"this Slurm job holds no GPU; set {_VISIBLE} to name GPUs all the same"
+        return GpuSelection((), (note,))
+    own = [gpu for gpu in gpus if gpu.minor in job]
+    return GpuSelection(tuple(gpus if len(gpus) <= len(job) else own))
+
+
+def _job_minors(environ: Mapping[str, str]) -> frozenset[int] | None:
+    """Return the minor numbers of a Slurm job's GPUs on this node, None if they are unknown."""
+    if "SLURM_JOB_ID" not in environ:
+        return None
+    gpus = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
+    if not gpus:
+        return None
+    minors: set[int] = set()
+    for part in gpus.split(","):
+        ends = part.strip().split("-", 1)  # such as 4, or 4-7
+        first, last = _ordinal(ends[0]), _ordinal(ends[-1])
+        if first is None or last is None:
+            return None
+        minors |= set(range(first, last + 1))
+    return frozenset(minors)
+
+
+def _ordinal(text: str) -> int | None:
+    """Return a number as CUDA and Slurm write one, None for anything else."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    return int(text) if is_number else None
+
+
+def _select_by_list(
+    gpus: Sequence[NvidiaGpu], visible: str, environ: Mapping[str, str]
+) -> GpuSelection:
+    if visible.strip() in _NO_GPUS:
+        return GpuSelection((), (f"{_VISIBLE} is {visible!r}: no GPU is visible",))
+    selected: dict[str, NvidiaGpu] = {}
+    for entry in (part.strip() for part in visible.split(",")):
+        gpu = _find(gpus, entry, environ)
+        if gpu is None:  # as for CUDA, the list ends here
+            note = f"{_VISIBLE}: {entry!a} names no GPU here; it and what follows is not visible"
+            return GpuSelection(tuple(selected.values()), (note,))
+        selected[gpu.uuid] = gpu
+    return GpuSelection(tuple(selected.values()))
+
+
+def _find(gpus: Sequence[NvidiaGpu], entry: str, environ: Mapping[str, str]) -> NvidiaGpu | None:
+    """Return the GPU of one entry of the list; None if there is none, or several."""
+    ordinal = _ordinal(entry)
+    if ordinal is not None:
+        is_ordered = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+        if not is_ordered and len({gpu.name for gpu in gpus}) > 1:
+            raise NotAvailable(
+                f"{_VISIBLE} has the ordinal {entry} on a machine with several GPU models; "
+                "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID"
+            )
+        return gpus[ordinal] if ordinal < len(gpus) else None
+    matches = []
+    if entry.startswith("MIG-GPU-"):  # MIG-<GPU's UUID>/<GPU instance>/<compute instance>
+        uuid = entry.removeprefix("MIG-").split("/")[0]
+        matches = [gpu for gpu in gpus if gpu.uuid == uuid]
+    elif entry.startswith("MIG-"):
+        matches = [gpu for gpu in gpus if any(uuid.startswith(entry) for uuid in gpu.mig_uuids)]
+    elif entry.startswith("GPU-"):
+        matches = [gpu for gpu in gpus if gpu.uuid.startswith(entry)]
+    return matches[0] if len(matches) == 1 else None

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import psutil
 import pynvml
@@ -63,7 +63,10 @@ class NvidiaLimiter:
         handle = gpu.handle
         try:
             limits = query(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
-            clocks = _clocks(handle)
+            mode = query(pynvml.nvmlDeviceGetPersistenceMode, handle)
+            memory_mhz = query(pynvml.nvmlDeviceGetSupportedMemoryClocks, handle)
+            supported = pynvml.nvmlDeviceGetSupportedGraphicsClocks
+            clocks = (memory_mhz and query(supported, handle, max(memory_mhz))) or []
             return LimitState(
                 device,
                 gpu.name,
@@ -75,7 +78,7 @@ class NvidiaLimiter:
                 min(clocks, default=None),
                 max(clocks, default=None),
                 gpu.is_shared,
-                _is_on(query(pynvml.nvmlDeviceGetPersistenceMode, handle)),
+                None if mode is None else mode == pynvml.NVML_FEATURE_ENABLED,
             )
         except (pynvml.NVMLError, GpuLost) as error:
             raise NotAvailable(f"{device}: does not answer: {one_line(error)}") from None
@@ -158,15 +161,7 @@ class NvidiaSmiLimiter(NvidiaLimiter):
         uuid = self._gpu(device).uuid
         _wait_for_others(uuid)
         try:
-            done = subprocess.run(
-                [sudo, "-n", smi, "-i", uuid, *options],
-                capture_output=True,
-                stdin=subprocess.DEVNULL,
-                encoding="utf-8",
-                errors="replace",
-                timeout=_SMI_TIMEOUT_S,
-                check=False,
-            )
+            done = _run(_SMI_TIMEOUT_S, sudo, "-n", smi, "-i", uuid, *options)
         except (OSError, subprocess.SubprocessError) as error:
             raise NotAvailable(f"{device}: nvidia-smi: {one_line(error)}") from None
         if done.returncode:
@@ -194,16 +189,22 @@ def sudo_allows(user: str, device: str, *options: str) -> bool:
     if sudo is None or smi is None:
         return False
     try:
-        done = subprocess.run(
-            [sudo, "-n", "-l", "-U", user, smi, "-i", device, *options],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            timeout=_SUDO_LIST_TIMEOUT_S,
-            check=False,
-        )
+        done = _run(_SUDO_LIST_TIMEOUT_S, sudo, "-n", "-l", "-U", user, smi, "-i", device, *options)
     except (OSError, ValueError, subprocess.SubprocessError):
         return False
     return done.returncode == 0
+
+
+def _run(timeout_s: float, *line: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        line,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        encoding="utf-8",
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def _wait_for_others(uuid: str) -> None:
@@ -237,18 +238,6 @@ def _changing_pids(uuid: str) -> list[int]:
 def _changes_gpu(arguments: list[str], uuid: str) -> bool:
     has_smi = any(word.endswith("nvidia-smi") for word in arguments[:4])  # sudo may precede it
     return has_smi and uuid in arguments and not _SETTINGS.isdisjoint(arguments)
-
-
-def _clocks(handle: Any) -> list[float]:
-    """Return the graphics clocks that the GPU supports at its highest memory clock."""
-    memory = query(pynvml.nvmlDeviceGetSupportedMemoryClocks, handle)
-    if not memory:
-        return []
-    return query(pynvml.nvmlDeviceGetSupportedGraphicsClocks, handle, max(memory)) or []
-
-
-def _is_on(state: int | None) -> bool | None:
-    return None if state is None else state == pynvml.NVML_FEATURE_ENABLED
 
 
 def _watts(milliwatts: int | None) -> float | None:

@@ -36,18 +36,13 @@ class NvidiaMeter:
     def open(cls, target: Target) -> Self:
         """Find the GPUs and what each supports.
 
-        Raises
-        ------
-        NotAvailable
-            There is no driver, no GPU that is ours, or none that can be read.
+        Raises ``NotAvailable`` if there is no driver, no GPU that is ours, or none that can be
+        read.
         """
         driver = Driver.open()
         try:
-            notes: list[str] = []
-            if target.gpus is None:
-                gpus, notes = driver.visible()
-            else:
-                gpus = driver.by_uuid(target.gpus)
+            own = driver.visible() if target.gpus is None else driver.by_uuid(target.gpus)
+            gpus, notes = own.gpus, own.notes
             if not gpus:
                 raise NotAvailable(notes[0] if notes else "no NVIDIA GPU that is ours")
             readers, failed = [], []

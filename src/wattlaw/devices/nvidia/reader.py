@@ -1,7 +1,8 @@
 """Reads one GPU: its features at the start, and its values at each reading or more seldom."""
 
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import pynvml
 
@@ -16,9 +17,18 @@ from wattlaw.devices.nvidia.driver import (
     scaled,
     valid,
 )
-from wattlaw.devices.nvidia.fields import AVERAGE, ENERGY, INSTANT, THROTTLED, Fields, FieldValue
-from wattlaw.devices.nvidia.gpm import Gpm
-from wattlaw.devices.nvidia.sample_buffer import FINE_S, FINE_UTIL_S, PeriodMeans, SampleBuffer
+from wattlaw.devices.nvidia.readings import (
+    AVERAGE,
+    ENERGY,
+    FINE_S,
+    FINE_UTIL_S,
+    INSTANT,
+    THROTTLED,
+    Fields,
+    FieldValue,
+    PeriodMeans,
+    SampleBuffer,
+)
 
 _SCOPES = {0: "gpu", 1: "module", 2: "memory"}
 #: A little under a second, because a reading once a second may come a little early.
@@ -30,8 +40,58 @@ _OVERDUE_NS = 500_000_000
 _MAX_EMPTY_READS = 5
 #: The greatest values that a GPU can have; greater values count as missing.
 _MAX_PERCENT, _MAX_MHZ, _MAX_C, _MAX_REASONS = 100, 20_000, 200, 2**32
+_GPM_METRICS = {
+    "sm_occupancy": pynvml.NVML_GPM_METRIC_SM_OCCUPANCY,
+    "tensor_util": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
+    "dram_util": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
+}
+#: A share of a short time can be a little above 100 %.
+_MAX_GPM_PERCENT = 110.0
 #: After so many failures in a row a GPU is not read any more.
 _MAX_FAILURES = 10
+
+
+class Gpm:
+    """GPU performance monitoring (Hopper and newer): activity between two readings."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        self._samples = [pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()]
+        self._request = pynvml.c_nvmlGpmMetricsGet_t()
+        self._request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        self._request.numMetrics = len(_GPM_METRICS)
+        for place, metric in enumerate(_GPM_METRICS.values()):
+            self._request.metrics[place].metricId = metric
+        self._count = 0
+
+    @classmethod
+    def open(cls, handle: Any) -> Self | None:
+        """Return the metrics of a GPU, None if it does not support them."""
+        support = query(pynvml.nvmlGpmQueryDeviceSupport, handle)
+        return cls(handle) if support is not None and support.isSupportedDevice else None
+
+    def read(self) -> dict[str, float]:
+        """Return the means since the previous reading, as shares; nothing the first time."""
+        new = self._samples[self._count % 2]
+        if query(pynvml.nvmlGpmSampleGet, self._handle, new) is None:
+            return {}
+        self._count += 1
+        if self._count < 2:
+            return {}
+        self._request.sample1, self._request.sample2 = self._samples[self._count % 2], new
+        if query(pynvml.nvmlGpmMetricsGet, self._request) is None:
+            return {}
+        return {
+            name: metric.value * 1e-2
+            for name, metric in zip(_GPM_METRICS, self._request.metrics, strict=False)
+            if metric.nvmlReturn == pynvml.NVML_SUCCESS
+            and valid(metric.value, _MAX_GPM_PERCENT) is not None
+        }
+
+    def close(self) -> None:
+        """Free the memory that the driver allocated."""
+        while self._samples:
+            query(pynvml.nvmlGpmSampleFree, self._samples.pop())
 
 
 class GpuReader:
@@ -55,13 +115,9 @@ class GpuReader:
         handle = self._handle
         fields = Fields(handle, (ENERGY, INSTANT, AVERAGE, THROTTLED))
         supported = query_optional(fields.read, time.time_ns()) or {}
-        self._energy_by = (
-            "field"
-            if ENERGY in supported
-            else "call"
-            if query_optional(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle) is not None
-            else None
-        )
+        self._energy_by = "field" if ENERGY in supported else None
+        if self._energy_by is None and _answers(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle):
+            self._energy_by = "call"
         self._throttled_by_field = THROTTLED in supported
         self._buffers: dict[str, SampleBuffer] = {}
         for column, kind, scale, finest_s in (
@@ -73,15 +129,10 @@ class GpuReader:
             if buffer is not None:
                 self._buffers[column] = buffer
         self._supported_fields = frozenset(supported)
-        self._polled_power = (
-            "instant"
-            if INSTANT in supported
-            else "average"
-            if AVERAGE in supported
-            else "usage"
-            if query_optional(pynvml.nvmlDeviceGetPowerUsage, handle) is not None
-            else None
-        )
+        sources = {"instant": INSTANT, "average": AVERAGE}
+        self._polled_power = next((name for name in sources if sources[name] in supported), None)
+        if self._polled_power is None and _answers(pynvml.nvmlDeviceGetPowerUsage, handle):
+            self._polled_power = "usage"
         self._counter = Fields(handle, [ENERGY])
         self._choose_power()
         self._gpm = query_optional(Gpm.open, handle)
@@ -124,6 +175,9 @@ class GpuReader:
             if query_optional(Fields(self._handle, ((INSTANT, scope),)).read, now_ns)
         ]
         power_buffer = self._buffers.get("power_w")
+        limits_mw = query_optional(
+            pynvml.nvmlDeviceGetPowerManagementLimitConstraints, self._handle
+        )
         return {
             "energy_counter": self._energy_by,
             "power": self._power_by,
@@ -132,14 +186,9 @@ class GpuReader:
             "power_scopes": ",".join(scopes) or None,
             "buffers": ",".join(self._buffers) or None,
             "gpm": self._gpm is not None,
-            "default_power_limit_w": scaled(
-                valid(
-                    query_optional(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, self._handle)
-                ),
-                1e-3,
-            ),
-            "max_power_limit_w": self._max_limit_w(),
-            "power_limit_w": self._limit_w(),
+            "default_power_limit_w": self._watts(pynvml.nvmlDeviceGetPowerManagementDefaultLimit),
+            "max_power_limit_w": scaled(valid(limits_mw[1]), 1e-3) if limits_mw else None,
+            "power_limit_w": self._watts(pynvml.nvmlDeviceGetEnforcedPowerLimit),
             "is_shared": self.gpu.is_shared,
         }
 
@@ -263,7 +312,7 @@ class GpuReader:
             pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU
         )
         return {
-            "power_limit_w": self._limit_w(),
+            "power_limit_w": self._watts(pynvml.nvmlDeviceGetEnforcedPowerLimit),
             "mem_used_bytes": None if memory is None else valid(memory.used, memory.total),
             "mem_clock_mhz": self._clock(pynvml.NVML_CLOCK_MEM),
             "temperature_c": valid(celsius, _MAX_C),
@@ -280,15 +329,9 @@ class GpuReader:
         reasons = query_optional(old, self._handle) if reasons is None else reasons
         return None if valid(reasons, _MAX_REASONS) is None else reasons
 
-    def _limit_w(self) -> float | None:
-        limit_mw = query_optional(pynvml.nvmlDeviceGetEnforcedPowerLimit, self._handle)
-        return scaled(valid(limit_mw), 1e-3)
-
-    def _max_limit_w(self) -> float | None:
-        limits_mw = query_optional(
-            pynvml.nvmlDeviceGetPowerManagementLimitConstraints, self._handle
-        )
-        return scaled(valid(limits_mw[1]), 1e-3) if limits_mw else None
+    def _watts(self, call: Callable[[Any], int]) -> float | None:
+        """Return what a call gives in milliwatts, in watts."""
+        return scaled(valid(query_optional(call, self._handle)), 1e-3)
 
     def _clock(self, which: int) -> float | None:
         return valid(query_optional(pynvml.nvmlDeviceGetClockInfo, self._handle, which), _MAX_MHZ)
@@ -299,3 +342,7 @@ class GpuReader:
 
 def _value(field: FieldValue | None, factor: float) -> float | None:
     return None if field is None else field.value * factor
+
+
+def _answers(call: Callable[[Any], int], handle: Any) -> bool:
+    return query_optional(call, handle) is not None

@@ -1,9 +1,120 @@
-"""``python -I -m wattlaw.limits.site prolog``, as Slurm's scripts start it."""
+"""Slurm's Prolog and Epilog, run by root on each node: ``python -I -m wattlaw.limits.site prolog``.
 
+``docs/slurm-admin.md`` says how to install them. A job that requests no limit, on a node with no
+limit to restore, costs little more than the start of Python.
+"""
+
+import argparse
+import os
 import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from wattlaw import crash
-from wattlaw.limits.site.main import main
+from wattlaw.errors import WattlawError, one_line
+from wattlaw.limits.site.job import NodeJob, SitePaths, log, requests_limit
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a hook and return its exit code.
+
+    The exit code of the prolog is always 0: else Slurm drains the node and starts the job on
+    another one. The epilog's is 1 if a GPU stays limited, so that Slurm drains the node.
+    """
+    options = _parser().parse_args(arguments)
+    os.umask(0o022)  # jobs can read the reports, and only root can write
+    paths = SitePaths(options.config, options.state, options.reports)
+    commands: dict[str, Callable[[SitePaths, argparse.Namespace], int]] = {
+        "prolog": _prolog,
+        "epilog": _epilog,
+        "restore": _restore,
+        "show": _show,
+        "watch": _watch,
+    }
+    return commands[options.command](paths, options)
+
+
+def _prolog(paths: SitePaths, _: argparse.Namespace) -> int:
+    try:
+        job = NodeJob.from_environ(os.environ)
+        comment = job.comment()
+        report = paths.report(job.job_id, job.node)
+        if requests_limit(comment) or paths.has_states() or report.exists():
+            from wattlaw.limits.site import hooks
+
+            hooks.prolog(paths, job, comment)
+    except Exception as error:  # whatever it is, it must not stop a job or a node
+        log(f"prolog: {one_line(error)}")
+    return 0
+
+
+def _epilog(paths: SitePaths, _: argparse.Namespace) -> int:
+    try:
+        job = NodeJob.from_environ(os.environ)
+        if paths.has_states() or paths.report(job.job_id, job.node).exists():
+            from wattlaw.limits.site import hooks
+
+            hooks.epilog(paths, job)
+    except Exception as error:  # a GPU may stay limited, so the node must run no job
+        log(f"epilog: {one_line(error)}")
+        return 1
+    return 0
+
+
+def _restore(paths: SitePaths, options: argparse.Namespace) -> int:
+    try:
+        if paths.has_states():
+            from wattlaw.limits.site import hooks
+
+            hooks.restore(paths, also_running=options.all)
+    except (WattlawError, OSError) as error:
+        log(f"restore: {one_line(error)}")
+        return 1
+    return 0
+
+
+def _show(paths: SitePaths, _: argparse.Namespace) -> int:
+    from wattlaw.limits.site import hooks
+
+    try:
+        lines = hooks.show(paths)
+    except (WattlawError, OSError) as error:
+        print(f"wattlaw: {one_line(error)}", file=sys.stderr)
+        return 1
+    print("\n".join(lines) or "No GPU is limited for a job.")
+    return 0
+
+
+def _watch(paths: SitePaths, options: argparse.Namespace) -> int:
+    from wattlaw.limits.site import watch
+
+    job = NodeJob(options.job_id, options.node)
+    watch.run(paths, job, options.token, options.devices, options.grace_s)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    shared = argparse.ArgumentParser(add_help=False)
+    defaults = SitePaths()
+    shared.add_argument("--config", type=Path, default=defaults.config, help="the site file")
+    shared.add_argument("--state", type=Path, default=defaults.state, help="previous limits")
+    shared.add_argument("--reports", type=Path, default=defaults.reports, help="reports to jobs")
+    parser = argparse.ArgumentParser("python -I -m wattlaw.limits.site", description=main.__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("prolog", parents=[shared], help="limit the GPUs of a job that requests it")
+    commands.add_parser("epilog", parents=[shared], help="restore the limits from before a job")
+    commands.add_parser("show", parents=[shared], help="show which GPU is limited for which job")
+    restore = commands.add_parser(
+        "restore", parents=[shared], help="restore the limits of ended jobs"
+    )
+    restore.add_argument("--all", action="store_true", help="also those of running jobs")
+    watch = commands.add_parser("watch", parents=[shared], help="started by the prolog")
+    for name in ("job_id", "node", "token"):
+        watch.add_argument(name)
+    watch.add_argument("grace_s", type=float)
+    watch.add_argument("devices", nargs="+")
+    return parser
+
 
 if __name__ == "__main__":
     sys.exit(crash.run(main))

@@ -4,15 +4,25 @@ As in ``wattlaw.limits.guard``, the previous limits are on disk before anything 
 watchdog runs. The owner of a limit is the job, not a process.
 """
 
+import re
 import secrets
 from collections.abc import Sequence
 
+import pynvml
+
 from wattlaw.devices.limiter import Limiter, LimitState
+from wattlaw.devices.nvidia.driver import Driver, GpuLost, query_optional
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
 from wattlaw.limits.requests import Limits, check_range, report_applied_limits, state_to_save
 from wattlaw.limits.saved_state import SavedState
-from wattlaw.limits.site.job import NodeJob, SitePaths, is_over, log, requests_limit
-from wattlaw.limits.site.job_gpus import job_gpu_uuids
+from wattlaw.limits.site.job import (
+    NodeJob,
+    SitePaths,
+    is_over,
+    log,
+    parse_limit_comment,
+    requests_limit,
+)
 from wattlaw.limits.site.node_state import (
     SiteReport,
     SiteStateFolder,
@@ -21,10 +31,11 @@ from wattlaw.limits.site.node_state import (
     remove_report,
     write_report,
 )
-from wattlaw.limits.site.request import parse_limit_comment
 from wattlaw.limits.site.site_file import SiteFile
 from wattlaw.limits.site.watch import Watchdog
 from wattlaw.store.record import LimitReport
+
+_LIST = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
 
 
 def prolog(paths: SitePaths, job: NodeJob, comment: str) -> None:
@@ -179,16 +190,14 @@ def _undo(
 def epilog(paths: SitePaths, job: NodeJob) -> None:
     """Restore the limits that a job's GPUs had before it.
 
-    Raises
-    ------
-    NotAvailable
-        A limit could not be restored. It stays on disk, and the node should run no job.
+    Raises ``NotAvailable`` if a limit could not be restored. It stays on disk, and the node should
+    run no job.
     """
     folder = SiteStateFolder(paths)
     try:
         own = [saved for saved in folder.of_this_host() if belongs_to(saved, job)]
         _restore_all(folder, own, is_stale=False)
-        if damaged := folder.damaged():
+        if damaged := folder.survey().damaged:
             raise NotAvailable("; ".join(damaged))
     finally:
         remove_report(paths, job.job_id, job.node)
@@ -197,10 +206,8 @@ def epilog(paths: SitePaths, job: NodeJob) -> None:
 def restore(paths: SitePaths, *, also_running: bool) -> None:
     """Restore the limits of all jobs that have left this node, or of all jobs.
 
-    Raises
-    ------
-    NotAvailable
-        A limit could not be restored, or Slurm does not say whether its job is over.
+    Raises ``NotAvailable`` if a limit could not be restored, or Slurm does not say whether its job
+    is over.
     """
     folder = SiteStateFolder(paths)
     stale, unknown = [], []
@@ -219,7 +226,7 @@ def restore(paths: SitePaths, *, also_running: bool) -> None:
         remove_report(paths, saved.job_id or "", saved.node or "")
     advice = "Slurm does not say whether it is over; 'restore --all' restores its limits"
     reasons += [f"{saved.device}: job {saved.job_id}: {advice}" for saved in unknown]
-    reasons += folder.damaged()
+    reasons += folder.survey().damaged
     if reasons:
         raise NotAvailable("; ".join(reasons))
 
@@ -235,3 +242,42 @@ def show(paths: SitePaths) -> list[str]:
         state = job_states[_is_over(saved)]
         lines.append(f"{saved.device}: limited for {job}, {state}; before: {', '.join(before)}")
     return lines
+
+
+def job_gpu_uuids(gpus: str) -> list[str]:
+    """Return the UUIDs of all GPUs that ``SLURM_JOB_GPUS`` names, as ``0,2`` or ``0-3``.
+
+    A prolog sees every GPU of the node. So, unlike a job, it never uses all that are visible.
+
+    Raises ``NotAvailable`` if the job has no GPU, or one of them is not on this node.
+    """
+    if not gpus:
+        raise NotAvailable("the job has no GPU on this node")
+    if not _LIST.fullmatch(gpus):
+        raise NotAvailable(
+            f"SLURM_JOB_GPUS is {gpus[:80]!a}, which is no list of GPU numbers; "
+            "parts of GPUs (MIG, shards) are not limited"
+        )
+    minors: list[int] = []
+    for part in gpus.split(","):
+        first, _, last = part.partition("-")
+        minors += range(int(first), int(last or first) + 1)
+    uuids = _uuids_by_minor()
+    for minor in minors:
+        if minor not in uuids:
+            raise NotAvailable(f"the driver lists no GPU /dev/nvidia{minor}, which the job has")
+    return [uuids[minor] for minor in dict.fromkeys(minors)]
+
+
+def _uuids_by_minor() -> dict[int, str]:
+    driver = Driver.open()
+    try:
+        minors = {
+            gpu.uuid: query_optional(pynvml.nvmlDeviceGetMinorNumber, gpu.handle)
+            for gpu in driver.gpus()
+        }
+    except (pynvml.NVMLError, GpuLost) as error:
+        raise NotAvailable(f"the NVIDIA driver does not answer: {one_line(error)}") from None
+    finally:
+        driver.close()
+    return {minor: uuid for uuid, minor in minors.items() if minor is not None}

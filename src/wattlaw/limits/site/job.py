@@ -4,6 +4,7 @@ This module imports only Python's own modules until it needs more: most jobs req
 must not wait.
 """
 
+import math
 import os
 import re
 import shutil
@@ -14,11 +15,20 @@ import syslog
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wattlaw.errors import BadInput
 
-#: The prefix of the word in a job's comment that requests a limit.
+if TYPE_CHECKING:
+    from wattlaw.limits.requests import Limits
+
+#: The prefix of the word in a job's comment that requests a limit, such as
+#: ``wattlaw:power_w=250,clock_mhz=1200``. The rest of the comment is for the user.
 PREFIX = "wattlaw:"
+_NUMBER = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")
+_KEYS = ("power_w", "clock_mhz")
+_SYNTAX = f"{PREFIX}power_w=WATTS,clock_mhz=MHZ, either or both"
+_MAX = 9999.999
 _SQUEUE_TIMEOUT_S = 10
 #: A Slurm that sets this variable also sets that of the comment, if a job has one.
 _COMMENT_SUPPORT_VARIABLE = "SLURM_JOB_RESTART_COUNT"
@@ -55,10 +65,7 @@ class NodeJob:
     def from_environ(cls, environ: Mapping[str, str]) -> "NodeJob":
         """Read the environment in which slurmd starts a prolog or epilog.
 
-        Raises
-        ------
-        BadInput
-            It is not the environment of a prolog or epilog.
+        Raises ``BadInput`` if it is not the environment of a prolog or epilog.
         """
         job_id = environ.get("SLURM_JOB_ID", "")
         node = environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
@@ -90,6 +97,42 @@ class NodeJob:
 def requests_limit(comment: str) -> bool:
     """Return whether a comment requests a limit, correctly or not."""
     return any(word.startswith(PREFIX) for word in comment.split())
+
+
+def parse_limit_comment(comment: str) -> "Limits":
+    """Return the limits that a comment requests; none if no word of it begins with ``wattlaw:``.
+
+    Raises ``BadInput`` if the word does not follow the syntax, or there is more than one.
+    """
+    from wattlaw.limits.requests import Limits
+
+    words = [word for word in comment.split() if word.startswith(PREFIX)]
+    if len(words) > 1:
+        raise BadInput(f"the job's comment has {len(words)} words with {PREFIX}; allowed: one")
+    values: dict[str, float] = {}
+    for part in words[0].removeprefix(PREFIX).split(",") if words else ():
+        key, _, number = part.partition("=")
+        if key not in _KEYS or key in values or not _NUMBER.fullmatch(number):
+            raise BadInput(f"{words[0][:80]!a} in the job's comment: allowed: {_SYNTAX}")
+        values[key] = float(number)
+    return Limits(values.get("power_w"), values.get("clock_mhz"))
+
+
+def limit_comment(limits: "Limits") -> str:
+    """Return the word for ``sbatch --comment`` that requests limits; empty if there are none.
+
+    Watts and megahertz have three decimals; drivers use milliwatts.
+
+    Raises ``BadInput`` if a limit is out of range.
+    """
+    parts = []
+    for key, value in zip(_KEYS, (limits.power_limit_w, limits.clock_limit_mhz), strict=True):
+        if value is None:
+            continue
+        if not (math.isfinite(value) and 0 <= value <= _MAX):
+            raise BadInput(f"{key}: {value} cannot be requested from Slurm; allowed: 0 to {_MAX}")
+        parts.append(f"{key}={value:.3f}".rstrip("0").rstrip("."))
+    return PREFIX + ",".join(parts) if parts else ""
 
 
 def squeue(*options: str) -> str | None:

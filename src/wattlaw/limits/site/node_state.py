@@ -38,12 +38,8 @@ class SiteReport(BaseModel):
 def write_report(paths: SitePaths, report: SiteReport) -> None:
     """Write a report where its job can read it and only root can write.
 
-    Raises
-    ------
-    NotAvailable
-        Other users may write there.
-    OSError
-        It cannot be written.
+    Raises ``NotAvailable`` if other users may write there, and ``OSError`` if it cannot be
+    written.
     """
     paths.reports.mkdir(mode=0o755, parents=True, exist_ok=True)
     check_only_root_writes(paths.reports)
@@ -81,7 +77,11 @@ class SiteStateFolder(StateFolder):
 
     def of_this_host(self) -> list[SavedState]:
         """Return the saved states of this machine; raises as ``check`` does."""
-        return [saved for saved in self.all() if saved.is_for_this_host and not saved.is_foreign]
+        return [
+            saved
+            for saved in self.survey().states
+            if saved.is_for_this_host and not saved.is_foreign
+        ]
 
     @contextmanager
     def locked(self, devices: Iterable[str]) -> Iterator[None]:
@@ -101,41 +101,19 @@ class SiteStateFolder(StateFolder):
                 os.close(lock)
 
     def restore(
-        self,
-        device: str,
-        limiters: dict[str, Limiter],
-        token: str,
-        *,
-        is_stale: bool = False,
+        self, device: str, limiters: dict[str, Limiter], token: str, *, is_stale: bool = False
     ) -> None:
         """Restore a device if its saved state has this token, and remove the saved state.
 
-        Parameters
-        ----------
-        device
-            The id of the device.
-        limiters
-            The limiters to use.
-        token
-            The token of the expected saved state; there may be another one by now.
-        is_stale
-            Its job may have ended long ago. A limit that somebody has set since then stays.
-
-        Raises
-        ------
-        WattlawError
-            It could not be restored. The saved state stays.
+        There may be another saved state by now. Of a stale one the job may have ended long ago:
+        a limit that somebody has set since then stays. Raises ``WattlawError`` if the device could
+        not be restored; the saved state stays.
         """
         with self.locked([device]):
             self.restore_locked(device, limiters, token, is_stale=is_stale)
 
     def restore_locked(
-        self,
-        device: str,
-        limiters: dict[str, Limiter],
-        token: str,
-        *,
-        is_stale: bool = False,
+        self, device: str, limiters: dict[str, Limiter], token: str, *, is_stale: bool = False
     ) -> None:
         """Restore as ``restore`` does; the caller has locked the device."""
         saved = self.read(device)

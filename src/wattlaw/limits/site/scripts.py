@@ -16,22 +16,8 @@ _PLAIN = re.compile(r"/[A-Za-z0-9_./+-]+")
 def write_site_files(folder: Path, python: str) -> list[Path]:
     """Write prolog, epilog, an example site file, and a systemd drop-in for slurmd into a folder.
 
-    Parameters
-    ----------
-    folder
-        The folder, which is created. Nothing is installed from it.
-    python
-        The absolute path of a Python with wattlaw on the nodes. Only root may write it.
-
-    Returns
-    -------
-    list of Path
-        The written files.
-
-    Raises
-    ------
-    BadInput
-        The path is not absolute or has characters that need quoting, or a file exists.
+    ``python`` is the path of a Python with wattlaw on the nodes, which only root may write. Raises
+    ``BadInput`` if it is not absolute or has characters that need quoting, or a file exists.
     """
     if not _PLAIN.fullmatch(python):
         raise BadInput(f"{python!a}: not an absolute path of letters, digits and _ . / + -")

@@ -44,12 +44,8 @@ class SiteFile(BaseModel):
     def read(cls, path: Path) -> Self:
         """Read the file.
 
-        Raises
-        ------
-        NotAvailable
-            There is no file, or users other than root may write it.
-        BadInput
-            The file has an error; the message says where.
+        Raises ``NotAvailable`` if there is no file, or users other than root may write it, and
+        ``BadInput`` if the file has an error; the message says where.
         """
         if not path.exists():
             raise NotAvailable(f"{path} does not exist: no limit is allowed on this node")
