@@ -10,11 +10,12 @@ from pydantic import ValidationError
 from wattlaw.errors import BadInput
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.weather import FOURCASTNET, Options
+from wattlaw.workloads.weather.era5 import kept_rows
 from wattlaw.workloads.weather.fourcastnet import FourCastNet
-from wattlaw.workloads.weather.grid import kept_rows, latitudes
 from wattlaw.workloads.weather.scores import (
     anomaly_correlation,
     latitude_weights,
+    latitudes,
     relative_l2,
     weighted_rmse,
 )

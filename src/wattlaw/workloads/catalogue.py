@@ -1,10 +1,10 @@
 """The registered workloads by name, and the validation of their options."""
 
 import importlib.util
-import math
 import shutil
 from functools import cache
 from importlib import resources
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,8 @@ def entry(name: str) -> Entry:
     BadInput
         No workload has this name.
     """
-    found: Entry = registry.load(GROUP, name)
-    return found
+    loaded: Entry = registry.load(GROUP, name)
+    return loaded
 
 
 def checked(study: Study) -> Study:
@@ -68,13 +68,7 @@ def checked(study: Study) -> Study:
 
 
 def reduced(spec: WorkloadSpec, place: str | None = None) -> WorkloadSpec:
-    """Return a workload with validated options, without those at their defaults.
-
-    Raises
-    ------
-    BadInput
-        As ``validated``.
-    """
+    """Return a workload with options ``validated``, without those at their defaults."""
     options = validated(spec, place).model_dump(mode="json", exclude_defaults=True)
     return WorkloadSpec(name=spec.name, options=options)
 
@@ -101,19 +95,23 @@ def profile(spec: WorkloadSpec) -> WorkloadProfile:
     if spec.command is not None:
         raise BadInput(f"{spec.name}: a command has no profile; allowed: a workload")
     known, options = work(spec), validated(spec)
-    found = []
-    for one in _stored(spec.name):
-        share = abs(one.flops_per_sample / known.flops_per_sample - 1) if known else math.inf
-        if share <= _SAME_WORK:
-            given = options.model_dump(mode="json")
-            agree = sum(1 if given.get(key) == one.options[key] else -1 for key in one.options)
-            found.append((agree, one))
-    if not found:
+    values = options.model_dump(mode="json")
+    similar = [
+        stored
+        for stored in _stored(spec.name)
+        if known and abs(stored.flops_per_sample / known.flops_per_sample - 1) <= _SAME_WORK
+    ]
+    if not similar:
         raise BadInput(
             f"{spec.name}: no profile is stored for these options; make one: "
             f"wattlaw workloads profile {spec.name} --options '...' -o FILE"
         )
-    return max(found, key=lambda pair: pair[0])[1]
+
+    def agreement(stored: WorkloadProfile) -> int:
+        same = [bool(values.get(key) == value) for key, value in stored.options.items()]
+        return 2 * sum(same) - len(same)
+
+    return max(similar, key=agreement)
 
 
 def read_profile(path: Path) -> WorkloadProfile:
@@ -141,8 +139,8 @@ def _stored(name: str) -> tuple[WorkloadProfile, ...]:
     """Return the profiles of a workload that ship with this package."""
     files = sorted(resources.files("wattlaw.workloads").joinpath("profiles").iterdir(), key=str)
     texts = [file.read_text("utf-8") for file in files if file.name.startswith(name)]
-    found = [WorkloadProfile.model_validate_json(text) for text in texts]
-    return tuple(one for one in found if one.workload == name)
+    profiles = [WorkloadProfile.model_validate_json(text) for text in texts]
+    return tuple(profile for profile in profiles if profile.workload == name)
 
 
 def make_data(name: str, folder: Path, size: int, seed: int) -> None:
@@ -151,19 +149,18 @@ def make_data(name: str, folder: Path, size: int, seed: int) -> None:
     Raises
     ------
     BadInput
-        The workload is unknown or reads no files, the folder is not empty, or size or seed is out
-        of range.
+        The workload is unknown or reads no files, the folder is not empty, or size is too small.
     """
-    where = entry(name).make_data
-    if where is None:
+    function = entry(name).make_data
+    if function is None:
         raise BadInput(f"workloads make-data: {name} reads no files")
-    if size < 1:
-        raise BadInput(f"workloads make-data: --size {size}; allowed: a whole number >= 1")
-    if not 0 <= seed < 2**32:  # torch uses the last 32 bits
-        raise BadInput(f"workloads make-data: --seed {seed}; allowed: 0 to 2^32 - 1")
     check_installed(WorkloadSpec(name=name))
-    module, _, function = where.partition(":")
-    getattr(importlib.import_module(module), function)(folder, size, seed)
+    _imported(function)(folder, size, seed)
+
+
+def _imported(name: str) -> Any:
+    """Return an object by its name, ``module:object``."""
+    return EntryPoint("", name, "").load()
 
 
 def check_installed(spec: WorkloadSpec) -> None:
@@ -194,9 +191,7 @@ def build(spec: WorkloadSpec) -> Workload:
         A package that it needs is not installed.
     """
     check_installed(spec)
-    module, _, name = entry(spec.name).factory.partition(":")
-    factory: Any = getattr(importlib.import_module(module), name)
-    workload: Workload = factory(validated(spec))
+    workload: Workload = _imported(entry(spec.name).factory)(validated(spec))
     return workload
 
 
@@ -228,5 +223,5 @@ def validated(spec: WorkloadSpec, place: str | None = None) -> BaseModel:
             raise BadInput(f"{place}.options.{key}: unknown key; allowed: {allowed}") from None
         field = options.model_fields.get(str(first["loc"][0]))
         allowed = (field.description if field else None) or first["msg"]
-        given = spec.options.get(key)
-        raise BadInput(f"{place}.options.{key}: given {quote(given)}; allowed: {allowed}") from None
+        value = quote(spec.options.get(key))
+        raise BadInput(f"{place}.options.{key}: given {value}; allowed: {allowed}") from None
