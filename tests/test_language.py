@@ -707,7 +707,7 @@ def test_a_tokenizer_that_does_not_fit_is_named(made, tmp_path):
     (folder / "vocab.txt").write_bytes(b"[PAD]\n\xff\xfe\n")
     assert "vocab.txt: not a tokenizer" in complaint(bert)
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
-    assert "vocab.txt: has no token but" in complaint(bert)
+    assert "vocab.txt: has no tokens other than" in complaint(bert)
     (folder / "tokenizer_config.json").write_text("[1]")
     assert "tokenizer_config.json: not a JSON object" in complaint(bert)
     (folder / "tokenizer.json").write_text("{}")

@@ -217,10 +217,7 @@ def _sampler(live: Path, measure: Measure) -> SamplerProcess:
 def _import_torchrun() -> None:
     """Import torchrun before a run begins, since that takes seconds.
 
-    Raises
-    ------
-    NotAvailable
-        torch is not installed.
+    Raises ``NotAvailable`` if torch is not installed.
     """
     if importlib.util.find_spec("torch") is None:
         raise NotAvailable(

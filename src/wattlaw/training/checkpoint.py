@@ -81,10 +81,8 @@ def save(
 def load(path: Path, parts: dict[str, Stateful], *, epochs: int, steps: int, world: int) -> Loaded:
     """Load the state of the parts from a checkpoint, if the file exists.
 
-    Raises
-    ------
-    BadInput
-        The file is not a checkpoint of a run with this number of epochs, steps and ranks.
+    Raises ``BadInput`` if the file is not a checkpoint of a run with this number of epochs, steps
+    and ranks.
     """
     if not path.exists():
         return Loaded(Progress(), [])
@@ -129,10 +127,7 @@ def save_model(path: Path, model: nn.Module) -> None:
 def _write(path: Path, state: dict[str, Any]) -> None:
     """Replace a file. It is opened here, because torch hides the system's error messages.
 
-    Raises
-    ------
-    OSError
-        The file cannot be written; the error of a full disk names the file.
+    Raises ``OSError`` if the file cannot be written; the error of a full disk names the file.
     """
     try:
         with replacing(path) as temporary, temporary.open("wb") as file:
@@ -179,10 +174,7 @@ class Checkpointer:
     def load(self, *, epochs: int, steps: int) -> Progress:
         """Load the checkpoint and return its progress.
 
-        Raises
-        ------
-        BadInput
-            The checkpoint does not belong to this run.
+        Raises ``BadInput`` if the checkpoint does not belong to this run.
         """
         ranks, end_s = self._ranks, time.monotonic() + _LATE_S
         while True:

@@ -141,10 +141,7 @@ class Training:
         live
             The attempt's live folder, for the progress of checkpoints.
 
-        Raises
-        ------
-        BadInput
-            The checkpoint is not of this run.
+        Raises ``BadInput`` if the checkpoint is not of this run.
         """
         parts: dict[str, checkpoint.Stateful] = {
             "model": self._plain,

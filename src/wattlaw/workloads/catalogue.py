@@ -33,10 +33,7 @@ def entries() -> list[Entry]:
 def entry(name: str) -> Entry:
     """Return a registered workload.
 
-    Raises
-    ------
-    BadInput
-        No workload has this name.
+    Raises ``BadInput`` if no workload has this name.
     """
     loaded: Entry = registry.load(GROUP, name)
     return loaded
@@ -47,10 +44,7 @@ def checked(study: Study) -> Study:
 
     An option that is set to its default gives the same run id as one that is not set.
 
-    Raises
-    ------
-    BadInput
-        An unknown workload or option, or a value that the workload does not allow.
+    Raises ``BadInput`` for an unknown workload or option, or a value that is not allowed.
     """
     specs = []
     for index, spec in enumerate(study.workloads):
@@ -87,10 +81,7 @@ def profile(spec: WorkloadSpec) -> WorkloadProfile:
     It is of the same workload and has the same operations per sample (within 0.1 %). Of several,
     such as with other optimizers, it is the one whose options agree most.
 
-    Raises
-    ------
-    BadInput
-        No profile is stored for these options, or the workload is a command.
+    Raises ``BadInput`` if no profile is stored for these options, or the workload is a command.
     """
     if spec.command is not None:
         raise BadInput(f"{spec.name}: a command has no profile; allowed: a workload")
@@ -117,10 +108,8 @@ def profile(spec: WorkloadSpec) -> WorkloadProfile:
 def read_profile(path: Path) -> WorkloadProfile:
     """Return the profile of a file that ``wattlaw workloads profile`` wrote.
 
-    Raises
-    ------
-    BadInput
-        It cannot be read or is not such a file: one line with the key and the reason.
+    Raises ``BadInput`` if it cannot be read or is not such a file: one line with the key and the
+    reason.
     """
     try:
         return WorkloadProfile.model_validate_json(read_input(path, _MAX_FILE_BYTES))
@@ -146,10 +135,8 @@ def _stored(name: str) -> tuple[WorkloadProfile, ...]:
 def make_data(name: str, folder: Path, size: int, seed: int) -> None:
     """Write a small data set in the format that a workload reads.
 
-    Raises
-    ------
-    BadInput
-        The workload is unknown or reads no files, the folder is not empty, or size is too small.
+    Raises ``BadInput`` if the workload is unknown or reads no files, the folder is not empty, or
+    size is too small.
     """
     function = entry(name).make_data
     if function is None:
@@ -166,10 +153,7 @@ def _imported(name: str) -> Any:
 def check_installed(spec: WorkloadSpec) -> None:
     """Check that the packages of a workload are installed; a command needs none.
 
-    Raises
-    ------
-    NotAvailable
-        Some are missing: one line names them and how to install them.
+    Raises ``NotAvailable`` if any is missing: one line names them and how to install them.
     """
     if spec.command is not None:
         return
@@ -185,10 +169,7 @@ def check_installed(spec: WorkloadSpec) -> None:
 def build(spec: WorkloadSpec) -> Workload:
     """Return the workload of a run; imports torch and its other requirements.
 
-    Raises
-    ------
-    NotAvailable
-        A package that it needs is not installed.
+    Raises ``NotAvailable`` if a package that it needs is not installed.
     """
     check_installed(spec)
     workload: Workload = _imported(entry(spec.name).factory)(validated(spec))
@@ -198,11 +179,8 @@ def build(spec: WorkloadSpec) -> Workload:
 def validated(spec: WorkloadSpec, place: str | None = None) -> BaseModel:
     """Return the validated options of a workload, with defaults.
 
-    Raises
-    ------
-    BadInput
-        An unknown workload or option, or a value that the workload does not allow. The text begins
-        with ``place``, by default the name of the workload.
+    Raises ``BadInput`` for an unknown workload or option, or a value that is not allowed; its text
+    begins with ``place``, by default the name of the workload.
     """
     place = place or spec.name
     try:

@@ -151,10 +151,7 @@ class Loader:
 
         Batches of training steps before ``from_step`` are skipped without loading them.
 
-        Raises
-        ------
-        BadInput
-            A sample cannot be read.
+        Raises ``BadInput`` if a sample cannot be read.
         """
         if self._training:
             parts = list(training_parts(self._samples, self._shard, epoch, from_step))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -176,7 +176,9 @@ class DataOptions(WorkloadOptions):
     @model_validator(mode="after")
     def _data_fits_source(self) -> Self:
         if self.source == "synthetic" and self.data is not None:
-            raise ValueError("data is set, but source synthetic reads no files; set another source")
+            sources = get_args(type(self).model_fields["source"].annotation)
+            files = " or ".join(source for source in sources if source != "synthetic")
+            raise ValueError(f"data is for source {files} only, and the source is synthetic")
         if self.source != "synthetic" and self.data is None:
             raise ValueError(f"source {self.source} needs data: the folder with the files")
         return self

@@ -82,10 +82,7 @@ def images_and_labels() -> tuple[Any, Any]:
     They are read from scikit-learn's file. scikit-learn is not imported, because that would take
     each rank as long as importing torch.
 
-    Raises
-    ------
-    NotAvailable
-        scikit-learn is not installed, or its file is in another place.
+    Raises ``NotAvailable`` if scikit-learn is not installed, or its file is in another place.
     """
     spec = importlib.util.find_spec("sklearn")
     locations = spec.submodule_search_locations if spec else None

@@ -37,10 +37,8 @@ class Text(NamedTuple):
     def lines(self) -> Iterator[str]:
         """Yield the lines that are not blank; a row of a Parquet file is a line.
 
-        Raises
-        ------
-        BadInput
-            A file cannot be read or has the wrong format; the text names file and line.
+        Raises ``BadInput`` if a file cannot be read or has the wrong format; the text names file
+        and line.
         """
         read: Callable[[Path], Iterator[str]]
         read = _text_lines if self.source == "text" else _parquet_lines

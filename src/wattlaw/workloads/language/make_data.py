@@ -30,10 +30,7 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     and ``tokenizer/vocab.txt`` with at most 2,000 tokens. Words have Zipf's frequencies. The
     training text has at least ``size`` sequences of 128 tokens, the validation text a quarter.
 
-    Raises
-    ------
-    BadInput
-        The folder is not empty, or ``size`` is too small.
+    Raises ``BadInput`` if the folder is not empty, or ``size`` is too small.
     """
     check_new_data(folder, size, 1)
     parts = [folder / name for name in ("text", "parquet", "tokenizer")]

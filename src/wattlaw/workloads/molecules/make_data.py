@@ -17,10 +17,7 @@ _RADIUS[list(_ELEMENTS)] = torch.tensor([0.31, 0.76, 0.71, 0.66, 0.57])  # coval
 def make_data(folder: Path, size: int, seed: int) -> None:
     """Write ``size`` molecules to ``folder/raw/qm9_v3.pt`` in PyTorch Geometric's format.
 
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        The folder is not empty, or ``size`` is too small.
+    Raises ``BadInput`` if the folder is not empty, or ``size`` is too small.
     """
     check_new_data(folder, size, 2)
     molecules = synthetic_molecules(size, seed)

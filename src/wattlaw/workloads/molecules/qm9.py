@@ -25,10 +25,7 @@ def read(data: Path) -> Molecules:
 
     Of a dict, ``z`` (atoms,), ``pos`` (atoms, 3) and ``y`` (1, 19) are used.
 
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        There is no such file, it cannot be read, or a record is not valid.
+    Raises ``BadInput`` if there is no such file, it cannot be read, or a record is not valid.
     """
     path = data / FILE
     records = _loaded(path)
@@ -63,10 +60,7 @@ def split(data: Path, molecules: int, train: int, evaluation: int) -> tuple[Indi
     The choice is random, but the same in every run. A file with fewer than ``train`` +
     ``evaluation`` molecules is split in the same proportion, with at least one molecule each.
 
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        There is only one molecule.
+    Raises ``BadInput`` if there is only one molecule.
     """
     if molecules < 2:
         raise BadInput(

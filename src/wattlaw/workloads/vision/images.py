@@ -44,10 +44,8 @@ class Folder:
 
     They are numbered in the order of their classes and names.
 
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        Folders or images are missing, or there are more classes than the net has outputs.
+    Raises ``BadInput`` if folders or images are missing, or there are more classes than the net has
+    outputs.
     """
 
     def __init__(self, data: Path, classes: int, *, training: bool) -> None:

@@ -31,10 +31,8 @@ Bounds = npt.NDArray[np.int64]
 def bounds(shard: Path) -> Bounds:
     """Return the bounds of a shard's records, from its index file or by reading the shard.
 
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        The shard is truncated or not a TFRecord file, or its index is of another file.
+    Raises ``BadInput`` if the shard is truncated or not a TFRecord file, or its index is of another
+    file.
     """
     paths = [shard.with_name(shard.name + suffix) for suffix in _INDEX_SUFFIXES]
     paths.append(shard.with_suffix(".tfindex"))
@@ -147,10 +145,7 @@ def _close(files: OrderedDict[Path, int]) -> None:
 class Shards:
     """Images in TFRecord shards, numbered over all shards.
 
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        Shards are missing or damaged.
+    Raises ``BadInput`` if shards are missing or damaged.
     """
 
     def __init__(self, data: Path, classes: int, first_label: int, *, training: bool) -> None:

@@ -55,10 +55,8 @@ def read_channel_statistics(folder: Path, channels: int) -> ChannelStatistics:
 
     Both have the shape (1, C, 1, 1) with C >= ``channels``.
 
-    Raises
-    ------
-    BadInput
-        A file is missing or not such an array, a value is not finite, or a deviation is not > 0.
+    Raises ``BadInput`` if a file is missing or not such an array, a value is not finite, or a
+    deviation is not > 0.
     """
     means = _read(folder / "global_means.npy", channels, (1, 1))
     stds = _read(folder / "global_stds.npy", channels, (1, 1))
@@ -125,10 +123,7 @@ class Era5:
     steps, step
         The number of states after the first, and their distance in records.
 
-    Raises
-    ------
-    BadInput
-        There are no files, or one has the wrong format or size.
+    Raises ``BadInput`` if there are no files, or one has the wrong format or size.
     """
 
     reads_files = True

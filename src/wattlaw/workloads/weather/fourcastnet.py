@@ -162,10 +162,8 @@ def _losses(forecasts: tuple[torch.Tensor, ...], truths: tuple[torch.Tensor, ...
 def _load_weights(network: nn.Module, path: Path) -> None:
     """Load a checkpoint of torch.save: a state dict, or a dict with one as ``model``.
 
-    Raises
-    ------
-    BadInput
-        The file cannot be read, or it does not have exactly the weights of this network.
+    Raises ``BadInput`` if the file cannot be read, or it does not have exactly the weights of this
+    network.
     """
     weights = _without_prefixes(_read_state(path), path)
     parameters = dict(network.named_parameters())
