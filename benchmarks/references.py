@@ -214,11 +214,11 @@ def _schnet(options: Any) -> nn.Module:
 def _dimenet(options: Any) -> nn.Module:
     from torch_geometric.nn.models import dimenet
 
-    from wattlaw.workloads.molecules import graphs, pyg
+    from wattlaw.workloads.molecules import graphs
 
-    if not pyg.HAS_RADIUS_GRAPH:
+    if not graphs.HAS_RADIUS_GRAPH:
         dimenet.radius_graph = graphs.radius_graph
-    if not pyg.HAS_TRIPLETS:
+    if not graphs.HAS_TRIPLETS:
         dimenet.triplets = graphs.triplets
     net: nn.Module = dimenet.DimeNet(
         hidden_channels=options.hidden_channels,

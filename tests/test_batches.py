@@ -7,14 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattlaw.workloads.batches import (
+from wattlaw.workloads.data_loading import (
+    InMemory,
+    Loader,
+    LoaderOptions,
     evaluation_parts,
     sample_seeds,
     splitmix64,
     steps_per_epoch,
     training_parts,
 )
-from wattlaw.workloads.data_loading import InMemory, Loader, LoaderOptions
 from wattlaw.workloads.workload import Shard
 
 counts = st.integers(1, 300)

@@ -18,7 +18,7 @@ from wattlaw.cli.main import main
 from wattlaw.limits.state_folder import VARIABLE
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
-from wattlaw.training.command import first_error
+from wattlaw.training.agent import first_error
 from wattlaw.training.environment import AGENT_PID
 
 BOARD_W = 140.0  # less than any limit here

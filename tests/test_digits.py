@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from wattlaw.errors import NotAvailable
-from wattlaw.workloads.digits import images
-from wattlaw.workloads.digits.images import images_and_labels, stratified
+from wattlaw.workloads.digits import cnn
+from wattlaw.workloads.digits.cnn import images_and_labels, stratified
 
 
 def test_images_and_labels_are_those_that_scikit_learn_reads():
@@ -21,7 +21,7 @@ def test_images_and_labels_are_those_that_scikit_learn_reads():
 
 
 def test_without_the_file_it_is_told_what_to_install(monkeypatch):
-    monkeypatch.setattr(images, "_FILE", images._FILE.with_name("nowhere.gz"))
+    monkeypatch.setattr(cnn, "_FILE", cnn._FILE.with_name("nowhere.gz"))
     with pytest.raises(NotAvailable, match="pip install"):
         images_and_labels()
 

@@ -13,8 +13,7 @@ import torch
 from PIL import Image
 
 from wattlaw.errors import BadInput
-from wattlaw.workloads.batches import sample_seeds
-from wattlaw.workloads.data_loading import Loader, LoaderOptions
+from wattlaw.workloads.data_loading import Loader, LoaderOptions, sample_seeds
 from wattlaw.workloads.vision import ResNet50Options
 from wattlaw.workloads.vision.classifier import ResNet50
 from wattlaw.workloads.vision.make_data import make_data

@@ -23,14 +23,13 @@ from tokenizers import Tokenizer
 
 from wattlaw import registry
 from wattlaw.errors import BadInput
-from wattlaw.workloads.batches import splitmix64
 from wattlaw.workloads.catalogue import GROUP
-from wattlaw.workloads.data_loading import Loader, LoaderOptions
+from wattlaw.workloads.data_loading import Loader, LoaderOptions, splitmix64
 from wattlaw.workloads.language import BERT_BASE, Options
 from wattlaw.workloads.language.bert import Bert
+from wattlaw.workloads.language.corpus import Text, training_text
 from wattlaw.workloads.language.make_data import make_data
 from wattlaw.workloads.language.masking import MaskedBlocks, Vocabulary, predicted
-from wattlaw.workloads.language.text import Text, training_text
 from wattlaw.workloads.language.tokenizer import tokenised, train
 from wattlaw.workloads.workload import Shard
 
@@ -433,7 +432,7 @@ def test_a_trained_tokenizer_is_the_same_each_time_and_in_every_process(made):
     found = [train(text.lines(), text.lines(), 600).to_str() for _ in range(5)]
     script = (
         "import sys; from pathlib import Path;"
-        "from wattlaw.workloads.language.text import training_text;"
+        "from wattlaw.workloads.language.corpus import training_text;"
         "from wattlaw.workloads.language.tokenizer import train;"
         "text = training_text(Path(sys.argv[1]), 'text');"
         "sys.stdout.write(train(text.lines(), text.lines(), 600).to_str())"
@@ -708,7 +707,7 @@ def test_a_tokenizer_that_does_not_fit_is_named(made, tmp_path):
     (folder / "vocab.txt").write_bytes(b"[PAD]\n\xff\xfe\n")
     assert "vocab.txt: not a tokenizer" in complaint(bert)
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
-    assert "vocab.txt: has no token but" in complaint(bert)
+    assert "vocab.txt: has no tokens other than" in complaint(bert)
     (folder / "tokenizer_config.json").write_text("[1]")
     assert "tokenizer_config.json: not a JSON object" in complaint(bert)
     (folder / "tokenizer.json").write_text("{}")

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from scipy import special
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wattlaw.workloads.molecules import DimeNetOptions, SchNetOptions, graphs, pyg
-from wattlaw.workloads.molecules.basis import SphericalBasis, bessel_zeros
-from wattlaw.workloads.molecules.nets import DimeNet, SchNet
+from wattlaw.workloads.molecules import DimeNetOptions, SchNetOptions, graphs
+from wattlaw.workloads.molecules.nets import DimeNet, SchNet, SphericalBasis, bessel_zeros
 from wattlaw.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
 
 SMALL_SCHNET = SchNetOptions(
@@ -107,23 +106,25 @@ def test_neighbours_of_an_extension_are_put_in_the_same_order(monkeypatch):
         edges = graphs.radius_graph(x, r, batch, max_num_neighbors)
         return edges[:, torch.randperm(edges.shape[1])]
 
-    monkeypatch.setattr(pyg, "HAS_RADIUS_GRAPH", True)
-    monkeypatch.setattr(pyg, "radius_graph", unordered)
+    monkeypatch.setattr(graphs, "HAS_RADIUS_GRAPH", True)
+    monkeypatch.setattr(graphs.pyg, "radius_graph", unordered)
     assert torch.equal(graphs.neighbours(pos, batch, 2.5), plain)
 
 
-@pytest.mark.skipif(not pyg.HAS_RADIUS_GRAPH, reason="PyTorch Geometric has no radius_graph here")
+@pytest.mark.skipif(
+    not graphs.HAS_RADIUS_GRAPH, reason="PyTorch Geometric has no radius_graph here"
+)
 def test_neighbours_are_those_of_the_extension():
     pos, batch = atoms([29, 3, 18, 2], seed=2)
     plain = graphs.radius_graph(pos, 2.5, batch)
     assert torch.equal(graphs.neighbours(pos, batch, 2.5), plain)
 
 
-@pytest.mark.skipif(not pyg.HAS_TRIPLETS, reason="PyTorch Geometric has no triplets here")
+@pytest.mark.skipif(not graphs.HAS_TRIPLETS, reason="PyTorch Geometric has no triplets here")
 def test_triplets_are_those_of_the_extension():
     pos, batch = atoms([29, 3, 18, 2], seed=3)
     edges = graphs.radius_graph(pos, 2.5, batch)
-    theirs, ours = pyg.dimenet.triplets(edges, len(pos)), graphs.triplets(edges, len(pos))
+    theirs, ours = graphs.dimenet.triplets(edges, len(pos)), graphs.triplets(edges, len(pos))
     assert all(torch.equal(one, other) for one, other in zip(theirs, ours, strict=True))
 
 
@@ -164,7 +165,7 @@ def test_dimenet_starts_and_computes_as_pytorch_geometric_s(monkeypatch):
     torch.manual_seed(4)
     ours = DimeNet(o)
     torch.manual_seed(4)
-    theirs = pyg.dimenet.DimeNet(
+    theirs = graphs.dimenet.DimeNet(
         o.hidden_channels, 1, o.blocks, o.bilinear, o.spherical, o.radial, o.cutoff
     )
     start = theirs.state_dict()
@@ -174,8 +175,8 @@ def test_dimenet_starts_and_computes_as_pytorch_geometric_s(monkeypatch):
     theirs.load_state_dict(weights)
     ours.load_state_dict(weights)
     z, pos, batch, *graph, _ = WORKLOADS[1].training_data().batch(np.arange(6), np.zeros(6))
-    monkeypatch.setattr(pyg.dimenet, "radius_graph", graphs.radius_graph)
-    monkeypatch.setattr(pyg.dimenet, "triplets", graphs.triplets)
+    monkeypatch.setattr(graphs.dimenet, "radius_graph", graphs.radius_graph)
+    monkeypatch.setattr(graphs.dimenet, "triplets", graphs.triplets)
     wanted = theirs(z, pos, batch)
     assert wanted.abs().min() > 1e-3
     torch.testing.assert_close(ours(z, pos, batch, *graph, molecules=6), wanted)
@@ -188,7 +189,7 @@ def test_schnet_starts_and_computes_as_pytorch_geometric_s():
     torch.manual_seed(4)
     ours = SchNet(o)
     torch.manual_seed(4)
-    theirs = pyg.schnet.SchNet(
+    theirs = graphs.pyg.SchNet(
         o.hidden_channels,
         o.filters,
         o.interactions,

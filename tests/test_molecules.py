@@ -332,14 +332,14 @@ def truncated(path: Path) -> None:
 
 
 BAD_FILES = {
-    "missing": (lambda path: path.unlink(), "no such file; get it on a machine with network"),
+    "missing": (lambda path: path.unlink(), "no such file; download it"),
     "empty": (lambda path: path.write_bytes(b""), "not a file of tensors"),
     "text": (lambda path: path.write_text("molecules"), "not a file of tensors"),
     "several disks": (on_several_disks, "not a file of tensors"),
     "truncated": (truncated, "not a file of tensors"),
     "code": (lambda path: torch.save([Path()], path), "not a file of tensors"),
-    "a dict": (lambda path: torch.save({"z": 1}, path), "holds a dict"),
-    "nothing": (lambda path: torch.save([], path), "holds no records"),
+    "a dict": (lambda path: torch.save({"z": 1}, path), "contains a dict"),
+    "nothing": (lambda path: torch.save([], path), "contains no records"),
     "tensors": (lambda path: torch.save([torch.zeros(2)], path), "record 0 .*is a Tensor"),
 }
 
@@ -355,7 +355,7 @@ def test_a_file_that_is_none_is_named(data, spoil, words):
 
 def test_a_file_with_one_molecule_cannot_be_split(data):
     torch.save(torch.load(raw(data))[:1], raw(data))
-    with pytest.raises(BadInput, match="holds 1 molecule"):
+    with pytest.raises(BadInput, match="contains 1 molecule"):
         schnet(source="qm9", data=str(data)).training_data()
 
 
@@ -363,7 +363,7 @@ def test_a_file_with_one_molecule_cannot_be_split(data):
     ("options", "words"),
     [
         ({"source": "qm9"}, "source qm9 needs data"),
-        ({"data": "somewhere"}, "allowed with source qm9 only"),
+        ({"data": "somewhere"}, "data is for source qm9 only"),
         ({"target": "energy"}, "U0"),
         ({"gaussians": 1}, "greater than or equal to 2"),
         ({"dropout": 0.1}, "Extra inputs"),

@@ -18,11 +18,10 @@ from tfrecord.tools.tfrecord2idx import create_index
 
 from wattlaw.errors import BadInput
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
-from wattlaw.workloads.vision import records
+from wattlaw.workloads.vision import tfrecords
 from wattlaw.workloads.vision.images import ImageData
 from wattlaw.workloads.vision.make_data import make_data
-from wattlaw.workloads.vision.records import Records, bounds
-from wattlaw.workloads.vision.tfrecords import Shards
+from wattlaw.workloads.vision.tfrecords import Records, Shards, bounds
 from wattlaw.workloads.workload import Shard
 
 Features = dict[str, tuple[bytes | int | list[int], str]]
@@ -135,7 +134,7 @@ def test_an_index_beside_a_shard_is_used(
     def never(shard: Path) -> None:
         raise AssertionError(f"{shard} was searched")
 
-    monkeypatch.setattr(records, "_scan", never)
+    monkeypatch.setattr(tfrecords, "_scan", never)
     assert all_of(shards_of(data)) == expected
 
 
@@ -145,7 +144,7 @@ def test_the_index_that_tfrecord_names_itself_is_used(
     folder = write(example(1), example(2))
     shard = (folder / "train-00000-of-00001").rename(folder / "train-0.tfrecord")
     create_index(str(shard), str(folder / "train-0.tfindex"))
-    monkeypatch.setattr(records, "_scan", None)
+    monkeypatch.setattr(tfrecords, "_scan", None)
     assert [label for _, label in all_of(shards_of(folder))] == [0, 1]
 
 

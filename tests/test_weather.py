@@ -10,11 +10,12 @@ from pydantic import ValidationError
 from wattlaw.errors import BadInput
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.weather import FOURCASTNET, Options
+from wattlaw.workloads.weather.era5 import kept_rows
 from wattlaw.workloads.weather.fourcastnet import FourCastNet
-from wattlaw.workloads.weather.grid import kept_rows, latitudes
 from wattlaw.workloads.weather.scores import (
     anomaly_correlation,
     latitude_weights,
+    latitudes,
     relative_l2,
     weighted_rmse,
 )
@@ -62,11 +63,11 @@ def test_defaults_are_the_papers_years_and_stages():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"source": "era5"}, "needs 'data'"),
+        ({"source": "era5"}, "needs data"),
         ({"data": "/somewhere"}, "for source era5 only"),
         ({"source": "era5", "data": "/d", "train_samples": 8}, "'train_samples' is for"),
         ({"image_size": [721, 1440]}, "latitudes must be even"),
-        ({"image_size": [720, 1444]}, "whole patches"),
+        ({"image_size": [720, 1444]}, "must be a multiple"),
         ({"image_size": [720, 1440, 3]}, "image_size"),
         ({"image_size": [720, 1440.0]}, "image_size"),
         ({"num_blocks": 7}, "must divide embed_dim 768"),
@@ -228,7 +229,7 @@ def _one_missing(path):
         (_no_dict, "neither a state dict"),
         (_no_tensor, "'pos_embed' is not a tensor"),
         (_other_width, r"'pos_embed' has shape \(1, 8, 32\); allowed by the options: \(1, 8, 16\)"),
-        (_deeper, r"has a weight 'blocks.1.* which the model has not"),
+        (_deeper, r"has a weight 'blocks.1.* which the model does not have"),
         (_one_missing, "has no weight 'head.weight'"),
     ],
 )

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from wattlaw.errors import BadInput
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.weather import Options, era5
-from wattlaw.workloads.weather.era5 import Era5
+from wattlaw.workloads.weather.era5 import ChannelStatistics, Era5
 from wattlaw.workloads.weather.fourcastnet import FourCastNet
 from wattlaw.workloads.weather.make_data import make_data
-from wattlaw.workloads.weather.statistics import ChannelStatistics
 from wattlaw.workloads.workload import Shard
 
 NO_SEEDS = np.zeros(0, np.uint64)

@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -19,16 +20,18 @@ from pathlib import Path
 
 import psutil
 
-from wattlaw import processes
+from wattlaw import machine, processes
 from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput, NotAvailable, WattlawError
-from wattlaw.files import write_text
+from wattlaw.files import read_end, write_text
 from wattlaw.isolation import isolate, isolated_python
-from wattlaw.store.record import RunRecord
+from wattlaw.store.live import open_windows, windows_path, write_window
+from wattlaw.store.record import Facts, RunRecord
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.study.model import Measure
+from wattlaw.study.model import Measure, substitute
 from wattlaw.telemetry.sampler_process import SamplerProcess
-from wattlaw.training import command, failures
+from wattlaw.text import collapse_whitespace
+from wattlaw.training import failures
 from wattlaw.training.clocks import Clocks, Endpoint
 from wattlaw.training.environment import AGENT_PID, ATTEMPT, DISK_FULL, RUN_FOLDER, WARNS, host_name
 from wattlaw.training.rank_processes import EndedBySignal, run_ranks, run_torchrun
@@ -36,6 +39,14 @@ from wattlaw.training.rank_processes import EndedBySignal, run_ranks, run_torchr
 #: How long a shared file system may take to show what another host has written.
 _LATE_S = 60.0
 _FORWARD_POLL_S = 0.2
+_PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-nccl-cu13")
+#: The last line of a traceback, and error messages of Python and argparse.
+_ERROR = re.compile(
+    r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?"
+    r"|\S+: error: .*|.*: can't open file .*)$",
+    re.MULTILINE,
+)
+_LONGEST = 300
 WORKER, _COMMAND_RANK = "wattlaw.training.worker", "wattlaw.training.command_rank"
 
 
@@ -124,7 +135,7 @@ def _run(
         if is_command:
             os.environ[RUN_FOLDER] = str(folder.path.resolve())
             os.environ[ATTEMPT] = str(attempt)
-            line += [_COMMAND_RANK, *command.command_arguments(record)]
+            line += [_COMMAND_RANK, *command_arguments(record)]
             sampler.wait_until_ready()  # the command may be one window from its start
         else:
             line += [WORKER, str(folder.path), str(attempt)]
@@ -143,10 +154,44 @@ def _run(
         else:
             code = _report(folder, attempt, failed, is_command=is_command) if failed else 0
         if is_command:
-            command.write_window_and_facts(live, start_ns, time.perf_counter() - start_s)
+            write_window_and_facts(live, start_ns, time.perf_counter() - start_s)
         if code == 0:
             clocks.compare("end")
         return code
+
+
+def command_arguments(record: RunRecord) -> list[str]:
+    """Return the command of a run with the values of its setting inserted."""
+    spec = record.spec
+    values: dict[str, object] = {
+        **spec.setting.model_dump(),
+        "epochs": spec.measure.epochs,
+        "warmup_epochs": spec.measure.warmup_epochs,
+        "seed": record.seed,
+        "repeat": spec.repeat,
+    }
+    return [substitute(word, values) for word in spec.workload.command or ()]
+
+
+def write_window_and_facts(live: Path, start_ns: int, duration_s: float) -> None:
+    """Write the host's facts and, unless the command has marked windows, one window for it all."""
+    host = host_name()
+    if not windows_path(live, host).exists():
+        with open_windows(live, host) as windows:
+            labels = {"epoch": 0, "phase": "train", "warmup": False}
+            write_window(windows, host, **labels, start_ns=start_ns, duration_s=duration_s)
+    facts = Facts(hosts=(host,), hardware=machine.hardware(), software=machine.software(_PACKAGES))
+    write_text(live / f"facts.{host}.json", facts.model_dump_json())
+
+
+def first_error(log: Path, attempt: int) -> str | None:
+    """Return the first error message of a Python program in the log of an attempt."""
+    try:
+        text = read_end(log)
+    except OSError:
+        return None
+    error = _ERROR.search(text.rpartition(f"== attempt {attempt},")[2])
+    return collapse_whitespace(error[1])[:_LONGEST] if error else None
 
 
 def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
@@ -171,10 +216,7 @@ def _sampler(live: Path, measure: Measure) -> SamplerProcess:
 def _import_torchrun() -> None:
     """Import torchrun before a run begins, since that takes seconds.
 
-    Raises
-    ------
-    NotAvailable
-        torch is not installed.
+    Raises ``NotAvailable`` if torch is not installed.
     """
     if importlib.util.find_spec("torch") is None:
         raise NotAvailable(
@@ -190,8 +232,8 @@ def _report(folder: RunFolder, attempt: int, failed: dict[int, int], *, is_comma
     live = folder.live(attempt)
     kind, reason = failures.reason_of_ranks(live, failed, next(iter(failed)))
     if is_command:
-        first_error = command.first_error(folder.log_path, attempt)
-        reason += f": {first_error}" if first_error else ""
+        error = first_error(folder.log_path, attempt)
+        reason += f": {error}" if error else ""
     return _fail(live, kind, reason)
 
 

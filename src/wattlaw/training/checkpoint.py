@@ -1,6 +1,8 @@
-"""The checkpoint file of a run, which is replaced atomically."""
+"""The checkpoint file of a run, which rank 0 replaces atomically and all ranks load."""
 
+import json
 import pickle
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -9,12 +11,17 @@ import torch
 from torch import nn
 
 from wattlaw.errors import BadInput
-from wattlaw.files import replacing
+from wattlaw.files import replacing, write_text
+from wattlaw.store.live import LiveWriter
 from wattlaw.text import collapse_whitespace
 from wattlaw.training.failures import disk_full_error
+from wattlaw.training.ranks import Ranks
 
 #: Errors that torch raises for a damaged file, or for one of another model.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, EOFError, TypeError, AttributeError)
+#: How long a shared file system may take to show on all hosts what one has written.
+_LATE_S, _RETRY_S = 60.0, 0.5
+_PREEMPTED = "preemption notice (SIGUSR1)"
 #: A rank's random state: its generator on the CPU, and that of its GPU if it has one.
 RandomState = dict[str, torch.Tensor]
 
@@ -64,16 +71,7 @@ def save(
 ) -> None:
     """Replace a checkpoint; the old one stays until the new one is complete.
 
-    Parameters
-    ----------
-    path
-        The checkpoint file.
-    parts
-        The objects whose state is saved, by name.
-    progress
-        The progress of the run.
-    random
-        The random state of each rank; empty at the begin of an epoch, which sets new seeds.
+    ``random`` has the state of each rank; it is empty at the begin of an epoch, which sets seeds.
     """
     state: dict[str, Any] = {name: part.state_dict() for name, part in parts.items()}
     state |= {"progress": dict(vars(progress)), "random": random}
@@ -83,17 +81,8 @@ def save(
 def load(path: Path, parts: dict[str, Stateful], *, epochs: int, steps: int, world: int) -> Loaded:
     """Load the state of the parts from a checkpoint, if the file exists.
 
-    Parameters
-    ----------
-    path, parts
-        As they were saved.
-    epochs, steps, world
-        The number of epochs, of steps in an epoch, and of ranks.
-
-    Raises
-    ------
-    BadInput
-        The file is not a checkpoint of this run.
+    Raises ``BadInput`` if the file is not a checkpoint of a run with this number of epochs, steps
+    and ranks.
     """
     if not path.exists():
         return Loaded(Progress(), [])
@@ -138,10 +127,7 @@ def save_model(path: Path, model: nn.Module) -> None:
 def _write(path: Path, state: dict[str, Any]) -> None:
     """Replace a file. It is opened here, because torch hides the system's error messages.
 
-    Raises
-    ------
-    OSError
-        The file cannot be written; the error of a full disk names the file.
+    Raises ``OSError`` if the file cannot be written; the error of a full disk names the file.
     """
     try:
         with replacing(path) as temporary, temporary.open("wb") as file:
@@ -151,3 +137,84 @@ def _write(path: Path, state: dict[str, Any]) -> None:
         if full is None:
             raise
         raise OSError(full.errno, full.strerror, str(path)) from error
+
+
+class Checkpointer:
+    """Saves and loads the checkpoint of a run. All ranks call each method together.
+
+    Parameters
+    ----------
+    path
+        The checkpoint file.
+    parts
+        The objects whose state is saved, by name.
+    ranks
+        The ranks of the run.
+    windows
+        The windows of this rank's host, if it writes them. They are synced to disk before a
+        checkpoint.
+    live
+        The attempt's live folder for ``checkpointed.json`` and ``stopped.json``, if they are
+        written.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        parts: dict[str, Stateful],
+        ranks: Ranks,
+        windows: LiveWriter | None,
+        live: Path | None,
+    ) -> None:
+        self._path, self._parts, self._ranks = path, parts, ranks
+        self._windows, self._live = windows, live
+        self._random: RandomState = {}
+        self._loaded: Progress | None = None
+
+    def load(self, *, epochs: int, steps: int) -> Progress:
+        """Load the checkpoint and return its progress.
+
+        Raises ``BadInput`` if the checkpoint does not belong to this run.
+        """
+        ranks, end_s = self._ranks, time.monotonic() + _LATE_S
+        while True:
+            progress, random = load(
+                self._path, self._parts, epochs=epochs, steps=steps, world=ranks.world
+            )
+            gathered = ranks.all_gather((progress, time.monotonic() > end_s))
+            self._loaded = progress
+            first, is_late = gathered[0]
+            if all(other == first for other, _ in gathered):
+                self._random = random[ranks.rank] if random else {}
+                return progress
+            if is_late:
+                raise BadInput(f"{self._path}: differs between hosts after {_LATE_S:g} s")
+            time.sleep(_RETRY_S)
+
+    def set_random_state(self) -> None:
+        """Restore the random state of this rank from the loaded checkpoint."""
+        set_random_state(self._random, self._ranks.device)
+
+    def save(self, progress: Progress) -> None:
+        """Replace the checkpoint."""
+        ranks, random = self._ranks, list[RandomState]()
+        if progress.step:
+            random = ranks.all_gather(random_state(ranks.device))
+        if self._windows is not None:
+            self._windows.sync()
+        ranks.barrier()  # until every host has synced its windows
+        if ranks.rank == 0:
+            save(self._path, self._parts, progress, random)
+            if progress != self._loaded:
+                self._write_status("checkpointed", progress)
+
+    def stop(self, progress: Progress) -> None:
+        """Replace the checkpoint, and record that the run stops there after a notice."""
+        self.save(progress)
+        if self._ranks.rank == 0:
+            self._write_status("stopped", progress, reason=_PREEMPTED)
+
+    def _write_status(self, name: str, progress: Progress, **fields: str) -> None:
+        if self._live is not None:
+            status = {"epoch": progress.epoch, "step": progress.step, **fields}
+            write_text(self._live / f"{name}.json", json.dumps(status))

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from wattlaw.files import write_text
@@ -52,20 +51,8 @@ class Round(NamedTuple):
 def offset_of(rounds: Sequence[Round]) -> tuple[float, float]:
     """Return the offset of the host's clock and its uncertainty, both in s.
 
-    Parameters
-    ----------
-    rounds
-        One or more. A round in which the clock was set back is ignored.
-
-    Returns
-    -------
-    tuple of float
-        The offset is positive if the host's clock is ahead of the reference's.
-
-    Raises
-    ------
-    ValueError
-        There is no valid round.
+    The offset is positive if the host's clock is ahead of the reference's. A round in which the
+    clock was set back is ignored; ``ValueError`` if no round remains.
     """
     valid = [each for each in rounds if each.received_ns >= each.sent_ns]
     if not valid:
@@ -78,14 +65,7 @@ def offset_of(rounds: Sequence[Round]) -> tuple[float, float]:
 class Clocks:
     """Compares this host's clock with the first node's, and writes ``clocks.HOST.json``.
 
-    A failure is printed; it does not stop the run.
-
-    Parameters
-    ----------
-    endpoint
-        The reference; None: nothing is compared.
-    live
-        The attempt's live folder.
+    A failure is printed; it does not stop the run. Without an endpoint nothing is compared.
     """
 
     def __init__(self, endpoint: Endpoint | None, live: Path) -> None:
@@ -97,12 +77,7 @@ class Clocks:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._thread is not None:  # the interpreter would abort if it ended inside torch
             self._thread.join(_JOIN_S)
         self._store = None  # on the first node this closes the server
@@ -114,9 +89,8 @@ class Clocks:
         import torch.distributed  # noqa: F401 - takes seconds before the timeout begins
 
         # In a thread, because waiting in torch would block the agent's signal handlers.
-        self._thread = threading.Thread(
-            target=self._compare, args=(self._endpoint, at), daemon=True
-        )
+        arguments = self._endpoint, at
+        self._thread = threading.Thread(target=self._compare, args=arguments, daemon=True)
         self._thread.start()
         self._thread.join(TIMEOUT_S[at] + 2 * _MESSAGE_S)
         if self._thread.is_alive():
@@ -142,15 +116,9 @@ class Clocks:
         except (RuntimeError, ValueError) as error:
             self._log(at, collapse_whitespace(str(error))[:200])
             return
-        self._reports.append(
-            ClockReport(
-                host=host_name(),
-                reference=reference,
-                at=at,
-                offset_s=offset_s,
-                uncertainty_s=uncertainty_s,
-            )
-        )
+        measured = {"offset_s": offset_s, "uncertainty_s": uncertainty_s}
+        report = ClockReport(host=host_name(), reference=reference, at=at, **measured)
+        self._reports.append(report)
 
     def _log(self, at: Moment, message: str) -> None:
         print(f"clocks were not compared at the {at}: {message}", file=sys.stderr)
@@ -169,24 +137,7 @@ def _store(endpoint: Endpoint, timeout_s: float) -> "TCPStore":
 
 
 def serve_time(store: "TCPStore", others: int, at: Moment, timeout_s: float) -> int:
-    """Reply to the requests of other nodes, one node after the other.
-
-    Parameters
-    ----------
-    store
-        The store that carries the messages.
-    others
-        The number of other nodes.
-    at
-        Which comparison of the run it is.
-    timeout_s
-        How long to wait for the other nodes.
-
-    Returns
-    -------
-    int
-        The number of nodes that sent no request.
-    """
+    """Reply to each other node's requests; return the number of nodes that sent no request."""
     end_s = time.monotonic() + timeout_s
     store.set(f"{at}/reference", host_name())
     for turn in range(1, others + 1):
@@ -203,13 +154,7 @@ def serve_time(store: "TCPStore", others: int, at: Moment, timeout_s: float) -> 
 
 
 def request_times(store: "TCPStore", at: Moment, timeout_s: float) -> tuple[str, list[Round]]:
-    """Request the time of the first node; return its host and the rounds.
-
-    Raises
-    ------
-    RuntimeError
-        The first node does not reply.
-    """
+    """Return the first node's host and the rounds; ``RuntimeError`` if it does not reply."""
     reference = store.get(f"{at}/reference").decode()
     turn, rounds = store.add(f"{at}/turns", 1), []
     for number in range(ROUNDS):

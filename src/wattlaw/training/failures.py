@@ -53,10 +53,7 @@ def disk_full_error(error: BaseException | None) -> OSError | None:
 def write_error(live: Path, rank: int, error: BaseException) -> None:
     """Write ``error.RANK.json`` with the reason why a rank failed.
 
-    Raises
-    ------
-    OSError
-        The file cannot be written.
+    Raises ``OSError`` if the file cannot be written.
     """
     failure = {"rank": rank, "time_s": time.time(), "reason": reason_of(error)}
     write_text(live / f"error.{rank}.json", json.dumps(failure))
@@ -65,10 +62,7 @@ def write_error(live: Path, rank: int, error: BaseException) -> None:
 def write_failure(live: Path, host: str, kind: Kind, reason: str) -> None:
     """Write ``failure.HOST.json`` with the reason why a host failed, unless the file exists.
 
-    Raises
-    ------
-    OSError
-        The file cannot be written.
+    Raises ``OSError`` if the file cannot be written.
     """
     path = live / f"failure.{host}.json"
     if not path.exists():

@@ -17,10 +17,7 @@ class Precision:
     fp16 are torch's automatic mixed precision; fp16 scales the loss (Micikevicius et al. 2018,
     arXiv 1710.03740), so that small gradients do not vanish.
 
-    Raises
-    ------
-    NotAvailable
-        tf32 without an NVIDIA GPU.
+    Raises ``NotAvailable`` for tf32 without an NVIDIA GPU.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:

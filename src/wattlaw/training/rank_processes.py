@@ -45,10 +45,8 @@ def run_ranks(line: Sequence[str], ranks: int) -> dict[int, int]:
         The exit codes of the ranks that failed, the first to fail first; empty if none did. The
         ranks that were ended because another failed are not among them.
 
-    Raises
-    ------
-    EndedBySignal
-        This process got SIGTERM, SIGINT, SIGHUP or SIGQUIT. The ranks got the same signal.
+    Raises ``EndedBySignal`` if this process got SIGTERM, SIGINT, SIGHUP or SIGQUIT. The ranks got
+    the same signal.
     """
     shared = _environment(ranks)
     processes: list[subprocess.Popen[bytes]] = []
@@ -83,10 +81,7 @@ def run_torchrun(words: Sequence[str]) -> dict[int, int]:
     dict of int to int
         The exit codes of the ranks that failed, the first to fail first; empty if none did.
 
-    Raises
-    ------
-    EndedBySignal
-        This process got a signal that torchrun handles.
+    Raises ``EndedBySignal`` if this process got a signal that torchrun handles.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -4,12 +4,26 @@ import gc
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from wattlaw import processes
+from wattlaw import machine, processes
 from wattlaw.errors import BadInput
+from wattlaw.files import write_text
+from wattlaw.store.record import Facts
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.training import failures, preemption
 from wattlaw.training.environment import AGENT_PID, DISK_FULL
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from wattlaw.training.ranks import Ranks
+
+_PACKAGES = (
+    "wattlaw", "torch", "torchvision", "transformers", "tokenizers", "torch-geometric",
+    "nvidia-physicsnemo", "tfrecord", "h5py", "pillow", "numpy", "scikit-learn",
+    "nvidia-nccl-cu13",
+)  # fmt: skip
 
 
 def main() -> int:
@@ -36,7 +50,7 @@ def _train(folder: RunFolder, attempt: int) -> None:
 
         from wattlaw import registry
         from wattlaw.store.live import open_windows
-        from wattlaw.training import facts, flops
+        from wattlaw.training import flops
         from wattlaw.training.loop import Training
         from wattlaw.training.ranks import process_group
         from wattlaw.workloads import catalogue
@@ -55,11 +69,11 @@ def _train(folder: RunFolder, attempt: int) -> None:
         windows = None
         if ranks.is_first_of_host:
             counted = flops.flops_per_sample(workload, model, training.data)
-            facts.write_facts(
+            _write_facts(
                 live,
                 ranks,
                 model,
-                entry.metric,
+                metric=entry.metric,
                 flops_per_sample=counted,
                 loader_workers=training.loader.workers,
             )
@@ -69,6 +83,30 @@ def _train(folder: RunFolder, attempt: int) -> None:
             windows.close()
         del training, model  # gloo may abort at exit when a model outlives the process group
         gc.collect()
+
+
+def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -> None:
+    """Write the facts about this host: hardware, devices, software versions, size of the model."""
+    import torch
+
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    hardware, device_ids = machine.hardware(), ["host"]
+    if ranks.device.type == "cuda":
+        hardware = torch.cuda.get_device_name(ranks.device)
+        devices = map(torch.cuda.get_device_properties, range(ranks.local_world))
+        device_ids = [f"GPU-{device.uuid}" for device in devices]
+    facts = Facts(
+        hosts=(ranks.host,),
+        hardware=hardware,
+        device_ids=tuple(device_ids),
+        parameters=sum(parameter.numel() for parameter in trained),
+        gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in trained),
+        threads_per_worker=torch.get_num_threads(),
+        software=machine.software(_PACKAGES)
+        | ({"cuda": torch.version.cuda} if torch.version.cuda else {}),
+        **known,
+    )
+    write_text(live / f"facts.{ranks.host}.json", facts.model_dump_json())
 
 
 if __name__ == "__main__":

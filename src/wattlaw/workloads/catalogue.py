@@ -1,10 +1,10 @@
 """The registered workloads by name, and the validation of their options."""
 
 import importlib.util
-import math
 import shutil
 from functools import cache
 from importlib import resources
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,10 @@ def entries() -> list[Entry]:
 def entry(name: str) -> Entry:
     """Return a registered workload.
 
-    Raises
-    ------
-    BadInput
-        No workload has this name.
+    Raises ``BadInput`` if no workload has this name.
     """
-    found: Entry = registry.load(GROUP, name)
-    return found
+    loaded: Entry = registry.load(GROUP, name)
+    return loaded
 
 
 def checked(study: Study) -> Study:
@@ -47,10 +44,7 @@ def checked(study: Study) -> Study:
 
     An option that is set to its default gives the same run id as one that is not set.
 
-    Raises
-    ------
-    BadInput
-        An unknown workload or option, or a value that the workload does not allow.
+    Raises ``BadInput`` for an unknown workload or option, or a value that is not allowed.
     """
     specs = []
     for index, spec in enumerate(study.workloads):
@@ -68,13 +62,7 @@ def checked(study: Study) -> Study:
 
 
 def reduced(spec: WorkloadSpec, place: str | None = None) -> WorkloadSpec:
-    """Return a workload with validated options, without those at their defaults.
-
-    Raises
-    ------
-    BadInput
-        As ``validated``.
-    """
+    """Return a workload with options ``validated``, without those at their defaults."""
     options = validated(spec, place).model_dump(mode="json", exclude_defaults=True)
     return WorkloadSpec(name=spec.name, options=options)
 
@@ -93,36 +81,35 @@ def profile(spec: WorkloadSpec) -> WorkloadProfile:
     It is of the same workload and has the same operations per sample (within 0.1 %). Of several,
     such as with other optimizers, it is the one whose options agree most.
 
-    Raises
-    ------
-    BadInput
-        No profile is stored for these options, or the workload is a command.
+    Raises ``BadInput`` if no profile is stored for these options, or the workload is a command.
     """
     if spec.command is not None:
         raise BadInput(f"{spec.name}: a command has no profile; allowed: a workload")
     known, options = work(spec), validated(spec)
-    found = []
-    for one in _stored(spec.name):
-        share = abs(one.flops_per_sample / known.flops_per_sample - 1) if known else math.inf
-        if share <= _SAME_WORK:
-            given = options.model_dump(mode="json")
-            agree = sum(1 if given.get(key) == one.options[key] else -1 for key in one.options)
-            found.append((agree, one))
-    if not found:
+    values = options.model_dump(mode="json")
+    similar = [
+        stored
+        for stored in _stored(spec.name)
+        if known and abs(stored.flops_per_sample / known.flops_per_sample - 1) <= _SAME_WORK
+    ]
+    if not similar:
         raise BadInput(
             f"{spec.name}: no profile is stored for these options; make one: "
             f"wattlaw workloads profile {spec.name} --options '...' -o FILE"
         )
-    return max(found, key=lambda pair: pair[0])[1]
+
+    def agreement(stored: WorkloadProfile) -> int:
+        same = [bool(values.get(key) == value) for key, value in stored.options.items()]
+        return 2 * sum(same) - len(same)
+
+    return max(similar, key=agreement)
 
 
 def read_profile(path: Path) -> WorkloadProfile:
     """Return the profile of a file that ``wattlaw workloads profile`` wrote.
 
-    Raises
-    ------
-    BadInput
-        It cannot be read or is not such a file: one line with the key and the reason.
+    Raises ``BadInput`` if it cannot be read or is not such a file: one line with the key and the
+    reason.
     """
     try:
         return WorkloadProfile.model_validate_json(read_input(path, _MAX_FILE_BYTES))
@@ -141,38 +128,32 @@ def _stored(name: str) -> tuple[WorkloadProfile, ...]:
     """Return the profiles of a workload that ship with this package."""
     files = sorted(resources.files("wattlaw.workloads").joinpath("profiles").iterdir(), key=str)
     texts = [file.read_text("utf-8") for file in files if file.name.startswith(name)]
-    found = [WorkloadProfile.model_validate_json(text) for text in texts]
-    return tuple(one for one in found if one.workload == name)
+    profiles = [WorkloadProfile.model_validate_json(text) for text in texts]
+    return tuple(profile for profile in profiles if profile.workload == name)
 
 
 def make_data(name: str, folder: Path, size: int, seed: int) -> None:
     """Write a small data set in the format that a workload reads.
 
-    Raises
-    ------
-    BadInput
-        The workload is unknown or reads no files, the folder is not empty, or size or seed is out
-        of range.
+    Raises ``BadInput`` if the workload is unknown or reads no files, the folder is not empty, or
+    size is too small.
     """
-    where = entry(name).make_data
-    if where is None:
+    function = entry(name).make_data
+    if function is None:
         raise BadInput(f"workloads make-data: {name} reads no files")
-    if size < 1:
-        raise BadInput(f"workloads make-data: --size {size}; allowed: a whole number >= 1")
-    if not 0 <= seed < 2**32:  # torch uses the last 32 bits
-        raise BadInput(f"workloads make-data: --seed {seed}; allowed: 0 to 2^32 - 1")
     check_installed(WorkloadSpec(name=name))
-    module, _, function = where.partition(":")
-    getattr(importlib.import_module(module), function)(folder, size, seed)
+    _imported(function)(folder, size, seed)
+
+
+def _imported(name: str) -> Any:
+    """Return an object by its name, ``module:object``."""
+    return EntryPoint("", name, "").load()
 
 
 def check_installed(spec: WorkloadSpec) -> None:
     """Check that the packages of a workload are installed; a command needs none.
 
-    Raises
-    ------
-    NotAvailable
-        Some are missing: one line names them and how to install them.
+    Raises ``NotAvailable`` if any is missing: one line names them and how to install them.
     """
     if spec.command is not None:
         return
@@ -188,26 +169,18 @@ def check_installed(spec: WorkloadSpec) -> None:
 def build(spec: WorkloadSpec) -> Workload:
     """Return the workload of a run; imports torch and its other requirements.
 
-    Raises
-    ------
-    NotAvailable
-        A package that it needs is not installed.
+    Raises ``NotAvailable`` if a package that it needs is not installed.
     """
     check_installed(spec)
-    module, _, name = entry(spec.name).factory.partition(":")
-    factory: Any = getattr(importlib.import_module(module), name)
-    workload: Workload = factory(validated(spec))
+    workload: Workload = _imported(entry(spec.name).factory)(validated(spec))
     return workload
 
 
 def validated(spec: WorkloadSpec, place: str | None = None) -> BaseModel:
     """Return the validated options of a workload, with defaults.
 
-    Raises
-    ------
-    BadInput
-        An unknown workload or option, or a value that the workload does not allow. The text begins
-        with ``place``, by default the name of the workload.
+    Raises ``BadInput`` for an unknown workload or option, or a value that is not allowed; its text
+    begins with ``place``, by default the name of the workload.
     """
     place = place or spec.name
     try:
@@ -228,5 +201,5 @@ def validated(spec: WorkloadSpec, place: str | None = None) -> BaseModel:
             raise BadInput(f"{place}.options.{key}: unknown key; allowed: {allowed}") from None
         field = options.model_fields.get(str(first["loc"][0]))
         allowed = (field.description if field else None) or first["msg"]
-        given = spec.options.get(key)
-        raise BadInput(f"{place}.options.{key}: given {quote(given)}; allowed: {allowed}") from None
+        value = quote(spec.options.get(key))
+        raise BadInput(f"{place}.options.{key}: given {value}; allowed: {allowed}") from None

@@ -1,12 +1,13 @@
-"""Learning-rate schedules as functions of the epochs done, with fractions."""
+"""Learning-rate schedules, and the base of workloads with a constant rate."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from wattlaw.workloads.workload import Schedule
+from wattlaw.workloads.workload import Dataset, Schedule
 
 
 class Constant:
@@ -26,8 +27,8 @@ class Constant:
         """Do nothing."""
 
 
-class ConstantRate:
-    """The method ``schedule`` of a workload with a constant learning rate."""
+class BaseWorkload:
+    """Base of the bundled workloads: a constant learning rate, and means as metrics."""
 
     def schedule(
         self,
@@ -38,25 +39,49 @@ class ConstantRate:
         """Return a constant learning rate."""
         return Constant()
 
+    def training_data(self) -> Dataset:
+        """Return the training data."""
+        return self._data(training=True)
 
-class Cosine(Constant):
+    def evaluation_data(self) -> Dataset:
+        """Return the evaluation data."""
+        return self._data(training=False)
+
+    def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return each sum divided by the number of samples."""
+        return {name: total / sums["samples"] for name, total in sums.items() if name != "samples"}
+
+    def _data(self, *, training: bool) -> Dataset:
+        raise NotImplementedError
+
+
+class _Scaled(Constant):
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._peaks = [group["lr"] for group in optimizer.param_groups]
+
+    def _scale(self, factor: float) -> None:
+        """Set the rates to the initial ones times a factor."""
+        for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
+            group["lr"] = peak * factor
+
+
+class Cosine(_Scaled):
     """From the optimizer's rates to zero along half a cosine: lr (1 + cos(pi e / E)) / 2.
 
     Loshchilov and Hutter 2017 (arXiv 1608.03983), equation 5, without restarts.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, epochs: int) -> None:
-        self._optimizer, self._epochs = optimizer, epochs
-        self._peaks = [group["lr"] for group in optimizer.param_groups]
+        super().__init__(optimizer)
+        self._epochs = epochs
 
     def before_step(self, epochs_done: float) -> None:
         """Set the rates."""
-        share = (1 + math.cos(math.pi * min(1.0, epochs_done / self._epochs))) / 2
-        for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
-            group["lr"] = peak * share
+        self._scale((1 + math.cos(math.pi * min(1.0, epochs_done / self._epochs))) / 2)
 
 
-class WarmupThenPlateau:
+class WarmupThenPlateau(_Scaled):
     """A linear rise from zero over the first epochs, then a tenth whenever the loss stops falling.
 
     The rise is that of Goyal et al. 2017 (arXiv 1706.02677), section 2.2, except that theirs begins
@@ -66,20 +91,16 @@ class WarmupThenPlateau:
     def __init__(
         self, optimizer: torch.optim.Optimizer, *, warmup_epochs: int, patience: int
     ) -> None:
-        self._optimizer, self._warmup_epochs = optimizer, warmup_epochs
-        self._peaks = [group["lr"] for group in optimizer.param_groups]
+        super().__init__(optimizer)
+        self._warmup_epochs, self._epochs = warmup_epochs, 0
         self._plateau = ReduceLROnPlateau(optimizer, factor=0.1, patience=patience)
-        self._epochs = 0
 
     def before_step(self, epochs_done: float) -> None:
         """Set the rates during warm-up."""
         if epochs_done < self._warmup_epochs:
-            share = epochs_done / self._warmup_epochs
-            for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
-                group["lr"] = peak * share
+            self._scale(epochs_done / self._warmup_epochs)
         elif self._epochs == self._warmup_epochs:
-            for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
-                group["lr"] = peak
+            self._scale(1.0)
 
     def after_epoch(self, loss: float | None) -> None:
         """Lower the rates when the loss has not fallen for ``patience`` epochs."""

@@ -29,10 +29,7 @@ def import_torchvision() -> Any:
 
     Where its compiled library loads, as it does on CUDA, nothing is changed.
 
-    Raises
-    ------
-    wattlaw.errors.NotAvailable
-        torchvision is not installed.
+    Raises ``NotAvailable`` if torchvision is not installed.
     """
     if "torchvision" not in sys.modules:
         spec = importlib.util.find_spec("torchvision")

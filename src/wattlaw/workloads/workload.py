@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattlaw.errors import BadInput
 
@@ -167,6 +167,29 @@ class WorkloadOptions(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
+class DataOptions(WorkloadOptions):
+    """Base of options with synthetic samples or files in the folder ``data``."""
+
+    source: str = "synthetic"
+    data: str | None = None
+
+    @model_validator(mode="after")
+    def _data_fits_source(self) -> Self:
+        if self.source == "synthetic" and self.data is not None:
+            sources = get_args(type(self).model_fields["source"].annotation)
+            files = " or ".join(source for source in sources if source != "synthetic")
+            raise ValueError(f"data is for source {files} only, and the source is synthetic")
+        if self.source != "synthetic" and self.data is None:
+            raise ValueError(f"source {self.source} needs data: the folder with the files")
+        return self
+
+
+def whole_number(default: int, text: str, low: int = 1, high: int | None = None) -> Any:
+    """Return the field of an option that is a whole number in a range, with its description."""
+    allowed = f"a whole number >= {low}" if high is None else f"{low} to {high}"
+    return Field(default=default, ge=low, le=high, description=f"{text} ({allowed})")
+
+
 def work_at_full_size(flops_per_sample: float, *sizes: str) -> Callable[[Any], Work | None]:
     """Return ``Entry.work`` for options with ``train_samples`` and ``evaluation_samples``.
 
@@ -204,8 +227,3 @@ def is_full_size(options: BaseModel, *names: str) -> bool:
     """Say whether some options are at their defaults."""
     fields = type(options).model_fields
     return all(getattr(options, name) == fields[name].default for name in names)
-
-
-def means(sums: Mapping[str, float]) -> dict[str, float]:
-    """Return each sum divided by the number of samples."""
-    return {name: total / sums["samples"] for name, total in sums.items() if name != "samples"}

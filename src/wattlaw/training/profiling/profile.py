@@ -68,12 +68,8 @@ def measure_profile(spec: WorkloadSpec) -> WorkloadProfile:
     spec
         A registered workload and its options.
 
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        The workload or an option is unknown, or its data cannot be read.
-    wattlaw.errors.NotAvailable
-        Its operations cannot be counted, or a package is missing.
+    Raises ``BadInput`` if the workload or an option is unknown, or its data cannot be read. Raises
+    ``NotAvailable`` if its operations cannot be counted, or a package is missing.
     """
     spec = catalogue.reduced(spec)
     workload = catalogue.build(spec)

@@ -6,11 +6,11 @@ Recognition of Handwritten Digits), split once into 1,437 for training and 360 f
 
 from pydantic import Field
 
-from wattlaw.workloads.workload import Entry, Work, WorkloadOptions, is_full_size
+from wattlaw.workloads.workload import Entry, Work, WorkloadOptions, is_full_size, whole_number
 
 #: Forward and backward, as ``training.flops`` counts them.
 _FLOPS_PER_SAMPLE = 7_548_672
-_TRAINING_IMAGES, _TEST_IMAGES = 1437, 360
+_TRAINING_IMAGES, TEST_IMAGES = 1437, 360
 
 
 class Options(WorkloadOptions):
@@ -20,16 +20,14 @@ class Options(WorkloadOptions):
         default=0.05, gt=0, description="learning rate at global batch 64 (a number > 0)"
     )
     momentum: float = Field(default=0.9, ge=0, lt=1, description="a number >= 0 and < 1")
-    width: int = Field(
-        default=32, ge=1, le=1024, description="channels of the first layer (1 to 1024)"
-    )
+    width: int = whole_number(32, "channels of the first layer", high=1024)
 
 
 def _work(options: Options) -> Work | None:
     """Return the work of an epoch at full width."""
     if not is_full_size(options, "width"):
         return None
-    return Work(_TRAINING_IMAGES, _FLOPS_PER_SAMPLE, _TEST_IMAGES)
+    return Work(_TRAINING_IMAGES, _FLOPS_PER_SAMPLE, TEST_IMAGES)
 
 
 ENTRY = Entry(

@@ -1,36 +1,37 @@
 """The net, its data and its training recipe."""
 
-from collections.abc import Mapping
+import importlib.util
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
+from wattlaw.errors import NotAvailable
 from wattlaw.workloads.data_loading import InMemory
-from wattlaw.workloads.digits import Options
-from wattlaw.workloads.digits.images import images_and_labels, stratified
-from wattlaw.workloads.schedules import ConstantRate
-from wattlaw.workloads.workload import Dataset, means
+from wattlaw.workloads.digits import TEST_IMAGES, Options
+from wattlaw.workloads.schedules import BaseWorkload
 
+_FILE = Path("datasets", "data", "digits.csv.gz")
+_SIDE, _GREYS = 8, 16
 _SPLIT_SEED = 0
-_TEST_SAMPLES = 360
 
 
-class DigitsCnn(ConstantRate):
+class DigitsCnn(BaseWorkload):
     """Two convolutions and two dense layers; SGD with momentum; top-1 accuracy.
 
-    The learning rate grows with the square root of the global batch, which keeps this small
-    problem stable from batches of 16 to several hundred. No batch normalisation, so that one
-    and several workers at the same global batch compute the same steps.
+    The learning rate grows with the square root of the global batch, which keeps training stable
+    for batches from 16 to several hundred. There is no batch normalisation, so that one and
+    several workers at the same global batch compute the same steps.
     """
 
     def __init__(self, options: Options) -> None:
         self._options = options
         images, labels = images_and_labels()
-        train, test = stratified(labels, _TEST_SAMPLES, _SPLIT_SEED)
-        x, y = torch.from_numpy(images), torch.from_numpy(labels)
-        self._train, self._test = (x[train], y[train]), (x[test], y[test])
+        self._parts = stratified(labels, TEST_IMAGES, _SPLIT_SEED)
+        self._samples = torch.from_numpy(images), torch.from_numpy(labels)
 
     def model(self) -> nn.Module:
         """Return the net for images of 1 x 8 x 8 and 10 classes."""
@@ -55,21 +56,13 @@ class DigitsCnn(ConstantRate):
         momentum = self._options.momentum
         return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, fused=fused)
 
-    def training_data(self) -> Dataset:
-        """Return the training images."""
-        return InMemory(self._train)
-
-    def evaluation_data(self) -> Dataset:
-        """Return the test images."""
-        return InMemory(self._test)
-
     def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
         """Return the mean cross-entropy of a batch."""
         images, labels = data
         return functional.cross_entropy(model(images), labels)
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, torch.Tensor]:
-        """Return summed cross-entropy and the number of images classified rightly."""
+        """Return the summed cross-entropy and the number of correctly classified images."""
         images, labels = data
         scores = model(images)
         return {
@@ -77,6 +70,46 @@ class DigitsCnn(ConstantRate):
             "accuracy": (scores.argmax(1) == labels).sum(),
         }
 
-    def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return the mean cross-entropy and the top-1 accuracy."""
-        return means(sums)
+    def _data(self, *, training: bool) -> InMemory:
+        indices = self._parts[0 if training else 1]
+        images, labels = self._samples
+        return InMemory((images[indices], labels[indices]))
+
+
+def images_and_labels() -> tuple[Any, Any]:
+    """Return 1797 images (n, 1, 8, 8), float32 from 0 to 1, and their labels (n,), int64.
+
+    They are read from scikit-learn's file. scikit-learn is not imported, because that would take
+    each rank as long as importing torch.
+
+    Raises ``NotAvailable`` if scikit-learn is not installed, or its file is in another place.
+    """
+    spec = importlib.util.find_spec("sklearn")
+    locations = spec.submodule_search_locations if spec else None
+    path = Path(next(iter(locations or [""]))) / _FILE
+    if not path.is_file():
+        raise NotAvailable(
+            f"{path}: no data file of scikit-learn; pip install 'wattlaw[train]' installs it"
+        )
+    table = np.loadtxt(path, delimiter=",", dtype=np.float32)
+    images = table[:, :-1].reshape(-1, 1, _SIDE, _SIDE) / _GREYS
+    return images, table[:, -1].astype(np.int64)
+
+
+def stratified(labels: Any, size: int, seed: int) -> tuple[Any, Any]:
+    """Return the indices of a training and a test set with the same share of every label.
+
+    Parameters
+    ----------
+    labels
+        Labels of all samples, shape (n,).
+    size
+        Number of test samples.
+    seed
+        Seed of the order within each label.
+    """
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
+    by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    is_test = np.zeros(len(labels), dtype=bool)
+    is_test[np.arange(size) * len(labels) // size] = True
+    return np.sort(by_label[~is_test]), np.sort(by_label[is_test])

@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,19 +13,19 @@ from torch.nn import functional
 from wattlaw.errors import NotAvailable
 from wattlaw.workloads.language import Options
 from wattlaw.workloads.language.synthetic import synthetic_blocks
-from wattlaw.workloads.schedules import ConstantRate
+from wattlaw.workloads.schedules import BaseWorkload
 from wattlaw.workloads.torchvision_import import import_torchvision
-from wattlaw.workloads.workload import Dataset, means
+from wattlaw.workloads.workload import Dataset
 
-_POSITIONS = 512  # BERT has so many, however many are used: the parameters stay the same
+_POSITIONS = 512  # as in BERT, also for shorter sequences
 
 
 class MaskedBert(nn.Module):
-    """transformers' BERT for masked language modelling, with its head at predicted tokens only.
+    """transformers' BERT for masked language modelling, with scores of predicted tokens only.
 
-    The head is the costliest matrix of the model (hidden_size x vocab_size). Loss and gradients
-    do not depend on other scores, so these are not computed. All sequences are full: without an
-    attention mask torch uses its fast attention kernels.
+    The head is the largest matrix of the model (hidden_size x vocab_size). Loss and gradients do
+    not depend on other scores, so these are not computed. All sequences have full length: without
+    an attention mask torch uses its fast attention kernels.
     """
 
     def __init__(self, options: Options) -> None:
@@ -36,17 +35,16 @@ class MaskedBert(nn.Module):
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Return scores (n, k, vocab_size) of tokens (n, length) at positions (n, k)."""
         hidden = self.net.bert(input_ids).last_hidden_state
-        where = positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
-        scores: torch.Tensor = self.net.cls(hidden.gather(1, where))
+        indices = positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
+        scores: torch.Tensor = self.net.cls(hidden.gather(1, indices))
         return scores
 
 
-class Bert(ConstantRate):
+class Bert(BaseWorkload):
     """BERT trained on masked tokens with AdamW at a constant rate; the metric is perplexity.
 
-    Perplexity is that of the predicted tokens: e to the mean of their cross-entropies.
-    One and several ranks compute the same steps where ``dropout`` is 0; dropout is drawn by
-    each rank for itself.
+    Perplexity is that of the predicted tokens: e to the mean of their cross-entropies. One and
+    several ranks compute the same steps if ``dropout`` is 0; each rank draws its own dropout.
     """
 
     def __init__(self, options: Options) -> None:
@@ -74,27 +72,13 @@ class Bert(ConstantRate):
         ]
         return torch.optim.AdamW(groups, lr=self._options.lr, fused=fused)
 
-    def training_data(self) -> Dataset:
-        """Return the training blocks; reads and tokenises the text where there is one."""
-        if self._corpus is None:
-            return synthetic_blocks(self._options, training=True)
-        blocks: Dataset = self._corpus.training()
-        return blocks
-
-    def evaluation_data(self) -> Dataset:
-        """Return the validation blocks."""
-        if self._corpus is None:
-            return synthetic_blocks(self._options, training=False)
-        blocks: Dataset = self._corpus.evaluation()
-        return blocks
-
     def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
-        """Return the mean cross-entropy of predicted tokens; each sample has as many."""
+        """Return the mean cross-entropy of predicted tokens, of which each sample has as many."""
         scores = model(data["input_ids"], data["positions"])
         return functional.cross_entropy(scores.flatten(0, 1), data["labels"].flatten())
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, torch.Tensor]:
-        """Return, each summed over samples, mean cross-entropy and share of tokens guessed."""
+        """Return cross-entropy and accuracy of predicted tokens, summed over samples."""
         scores, labels = model(data["input_ids"], data["positions"]), data["labels"]
         losses = functional.cross_entropy(
             scores.flatten(0, 1), labels.flatten(), reduction="none"
@@ -106,25 +90,28 @@ class Bert(ConstantRate):
 
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return cross-entropy, perplexity and accuracy of predicted tokens."""
-        mean = means(sums)
+        mean = super().metrics(sums)
         with np.errstate(over="ignore"):
             perplexity = float(np.exp(mean["loss"]))
         return {"loss": mean["loss"], "perplexity": perplexity, "accuracy": mean["accuracy"]}
 
+    def _data(self, *, training: bool) -> Dataset:
+        if self._options.data is None:
+            return synthetic_blocks(self._options, training=training)
+        blocks: Dataset = self._corpus.blocks(training=training)
+        return blocks
+
     @cached_property
     def _corpus(self) -> Any:
-        options = self._options
-        if options.source == "synthetic" or options.data is None:
-            return None
         from wattlaw.workloads.language.corpus import Corpus
 
-        return Corpus(options, options.source, Path(options.data))
+        return Corpus(self._options)
 
 
 def _masked_lm(options: Options) -> Any:
     """Return transformers' model with random weights."""
     with contextlib.suppress(NotAvailable):
-        import_torchvision()  # transformers imports it if it is there, and stops if that fails
+        import_torchvision()  # transformers imports it if it is installed, and must not fail
     from transformers.models.bert.configuration_bert import BertConfig
     from transformers.models.bert.modeling_bert import BertForMaskedLM
 

@@ -1,77 +1,249 @@
-"""From files to blocks of tokens."""
+"""The files of WikiText, their lines, and the blocks of tokens that are made of them."""
 
+import contextlib
+import fcntl
 import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-from tokenizers import Tokenizer
+import numpy as np
+import tokenizers
 
 from wattlaw.errors import BadInput
+from wattlaw.files import replacing
+from wattlaw.text import collapse_whitespace
 from wattlaw.workloads.language import Options, tokenizer
-from wattlaw.workloads.language.cache import Cache
 from wattlaw.workloads.language.masking import MaskedBlocks, Tokens
-from wattlaw.workloads.language.text import Source, Text, training_text, validation_text
+
+Source = Literal["text", "parquet"]
+
+_TRAINING_NAMES = ("wiki.train.tokens", "wiki.train.raw", "train.txt")
+_VALIDATION_NAMES = ("wiki.valid.tokens", "wiki.valid.raw", "valid.txt", "validation.txt")
+_SHARD = re.compile(r"-(\d+)-of-(\d+)\.parquet")
+_COLUMN = "text"
+_ROWS_AT_ONCE = 8192
+
+
+class Text(NamedTuple):
+    """The files of a text, in order, and their format."""
+
+    files: tuple[Path, ...]
+    source: Source
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines that are not blank; a row of a Parquet file is a line.
+
+        Raises ``BadInput`` if a file cannot be read or has the wrong format; the text names file
+        and line.
+        """
+        read: Callable[[Path], Iterator[str]]
+        read = _text_lines if self.source == "text" else _parquet_lines
+        for path in self.files:
+            try:
+                yield from (line for line in read(path) if not line.isspace() and line)
+            except OSError as error:
+                raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
+
+    def signature(self) -> list[tuple[str, int, int]]:
+        """Return path, size and time of change of each file."""
+        status = [(path, path.stat()) for path in self.files]
+        return [(str(path.resolve()), stat.st_size, stat.st_mtime_ns) for path, stat in status]
+
+
+def training_text(folder: Path, source: Source) -> Text:
+    """Return the training text of a folder; ``BadInput`` if it is missing or not unique."""
+    return _find(folder, source, _TRAINING_NAMES, "train")
+
+
+def validation_text(folder: Path, source: Source) -> Text:
+    """Return the validation text of a folder; ``BadInput`` if it is missing or not unique."""
+    return _find(folder, source, _VALIDATION_NAMES, "validation")
+
+
+def _find(folder: Path, source: Source, names: tuple[str, ...], split: str) -> Text:
+    if not folder.is_dir():
+        raise BadInput(f"{folder}: no such folder; data must be the folder with the files")
+    if source == "parquet":
+        return Text(_shards(folder, split), source)
+    files = [folder / name for name in names if (folder / name).is_file()]
+    if len(files) != 1:
+        present = " and ".join(path.name for path in files) or "none"
+        raise BadInput(
+            f"{folder}: has {present} of the {split} files; needs one of {', '.join(names)}"
+        )
+    return Text(tuple(files), source)
+
+
+def _shards(folder: Path, split: str) -> tuple[Path, ...]:
+    files = sorted(folder.glob(f"{split}-*.parquet"))
+    if not files:
+        raise BadInput(f"{folder}: has no file {split}-*.parquet")
+    if irregular := [path for path in files if not path.is_file()]:
+        raise BadInput(f"{irregular[0]}: is not a regular file")
+    numbered = [_SHARD.search(path.name) for path in files]
+    totals = {int(match[2]) for match in numbered if match}
+    if totals:
+        total = max(totals)
+        numbers = sorted(int(match[1]) for match in numbered if match)
+        if len(totals) > 1 or None in numbered or numbers != list(range(total)):
+            raise BadInput(
+                f"{folder}: has {len(files)} files {split}-*.parquet that are not all parts of one "
+                f"set of {total}: needs {split}-00000-of-{total:05} to {total - 1:05} and no other"
+            )
+    return tuple(files)
+
+
+def _text_lines(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise BadInput(
+                    f"{path}: line {number}: not UTF-8 at byte {error.start + 1} of the line"
+                ) from None
+
+
+def _parquet_lines(path: Path) -> Iterator[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if _COLUMN not in names:
+                raise BadInput(f"{path}: has no column {_COLUMN!r}, only {', '.join(names)}")
+            kind = file.schema_arrow.field(_COLUMN).type
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                raise BadInput(f"{path}: column {_COLUMN!r} is {kind}; it must be a string")
+            first = 1
+            for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[_COLUMN]):
+                yield from _rows(path, batch.column(0).cast(pa.large_binary()), first)
+                first += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        reason = collapse_whitespace(str(error))
+        raise BadInput(f"{path}: not a valid Parquet file: {reason}") from None
+
+
+def _rows(path: Path, column: Any, first: int) -> Iterator[str]:
+    for number, value in enumerate(column.to_pylist(), start=first):
+        if value is None:
+            raise BadInput(f"{path}: row {number}: {_COLUMN!r} is null; it must be a string")
+        try:
+            yield value.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BadInput(
+                f"{path}: row {number}: not UTF-8 at byte {error.start + 1} of the row"
+            ) from None
+
+
+class Cache:
+    """Caches slow results between runs and for all ranks of a machine.
+
+    Each result is a file in ``folder``, named by a hash of its inputs; None caches nothing. All
+    ranks need the same tokens, and tokenising WikiText-103 takes long: one rank tokenises and the
+    others wait. On a file system without locks each rank tokenises, and the last file remains.
+    Arrays are mapped from their files, so that ranks share one copy in memory.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def array(self, key: Any, make: Callable[[], Tokens]) -> Tokens:
+        """Return the array of a key; ``make`` is called if it is not cached."""
+        if self._folder is None:
+            return make()
+        with self._at(key, ".npy") as path:
+            if not path.exists():
+                with replacing(path) as temporary, temporary.open("wb") as file:
+                    np.save(file, make())
+            try:
+                array: Tokens = np.load(path, mmap_mode="r")
+            except (ValueError, EOFError):
+                raise BadInput(
+                    f"{path}: not a complete array; remove it to make it again"
+                ) from None
+            return array
+
+    def text(self, key: Any, make: Callable[[], str]) -> str:
+        """Return the text of a key; ``make`` is called if it is not cached."""
+        if self._folder is None:
+            return make()
+        with self._at(key, ".json") as path:
+            if not path.exists():
+                with replacing(path) as temporary:
+                    temporary.write_text(make(), encoding="utf-8")
+            return path.read_text(encoding="utf-8")
+
+    @contextlib.contextmanager
+    def _at(self, key: Any, suffix: str) -> Iterator[Path]:
+        if self._folder is None:
+            raise ValueError("there is no cache folder")
+        # Another release of the library may split words differently.
+        inputs = json.dumps([tokenizers.__version__, key])
+        name = hashlib.sha256(inputs.encode()).hexdigest()[:32]
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with (self._folder / f"{name}.lock").open("w") as lock:
+                with contextlib.suppress(OSError):
+                    fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+                yield self._folder / f"{name}{suffix}"
+        except OSError as error:
+            reason = error.strerror or error
+            raise BadInput(f"cache {self._folder}: cannot be used: {reason}") from None
 
 
 class Corpus:
     """Training and validation text of a folder, as blocks of tokens.
 
-    Articles follow one another as they do in the files: the tokens of all lines make one run,
-    which is cut into blocks of ``sequence_length - 2`` tokens; the rest after the last whole
-    block is dropped.
-
-    Parameters
-    ----------
-    options
-        Where the files are and what they are cut into.
-    source
-        What the files are.
-    folder
-        Where they are.
+    The tokens of all lines are concatenated in the order of the files and split into blocks of
+    ``sequence_length - 2`` tokens; an incomplete last block is dropped.
     """
 
-    def __init__(self, options: Options, source: Source, folder: Path) -> None:
+    def __init__(self, options: Options) -> None:
+        if options.source == "synthetic" or options.data is None:
+            raise ValueError("source synthetic has no files")
         self._options = options
-        self._training = training_text(folder, source)
-        self._validation = validation_text(folder, source)
+        self._training = training_text(Path(options.data), options.source)
+        self._validation = validation_text(Path(options.data), options.source)
         self._cache = Cache(Path(options.cache) if options.cache is not None else None)
 
-    def training(self) -> MaskedBlocks:
-        """Return the blocks of the training text."""
-        return self._blocks(self._training)
-
-    def evaluation(self) -> MaskedBlocks:
-        """Return the blocks of the validation text."""
-        return self._blocks(self._validation)
-
     @cached_property
-    def _tokenizer(self) -> Tokenizer:
+    def _tokenizer(self) -> tokenizers.Tokenizer:
         size = self._options.vocab_size
         if self._options.tokenizer is not None:
             return tokenizer.load(Path(self._options.tokenizer), size)
 
         def make() -> str:
-            text = self._training
-            made: str = tokenizer.train(text.lines(), text.lines(), size).to_str()
-            return made
+            lines = self._training.lines
+            trained: str = tokenizer.train(lines(), lines(), size).to_str()
+            return trained
 
-        kept = self._cache.text(["tokenizer", self._training.signature(), size], make)
-        trained = Tokenizer.from_str(kept)
+        text = self._cache.text(["tokenizer", self._training.signature(), size], make)
+        trained = tokenizers.Tokenizer.from_str(text)
         return tokenizer.checked(trained, self._training.files[0], size)
 
-    def _blocks(self, text: Text) -> MaskedBlocks:
-        words = self._tokenizer
+    def blocks(self, *, training: bool) -> MaskedBlocks:
+        """Return the blocks of the training or of the validation text."""
+        text = self._training if training else self._validation
+        trained = self._tokenizer
         size, length = self._options.vocab_size, self._options.sequence_length
 
         def make() -> Tokens:
-            return tokenizer.tokenised(words, text.lines(), size)
+            return tokenizer.tokenised(trained, text.lines(), size)
 
-        # Blocks are cut from the same tokens whatever their length: it is no part of the key.
-        rules = hashlib.sha256(words.to_str().encode()).hexdigest()
+        # The tokens do not depend on the length of blocks, so the key does not contain it.
+        rules = hashlib.sha256(trained.to_str().encode()).hexdigest()
         tokens = self._cache.array(["tokens", text.signature(), rules, size], make)
         if len(tokens) < length - 2:
             raise BadInput(
                 f"{text.files[0]}: the text has {len(tokens)} tokens; a sequence of {length} "
                 f"needs {length - 2}"
             )
-        return MaskedBlocks(tokens, length, tokenizer.vocabulary(words))
+        return MaskedBlocks(tokens, length, tokenizer.vocabulary(trained))

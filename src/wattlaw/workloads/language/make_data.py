@@ -1,4 +1,4 @@
-"""Makes small data sets in WikiText's layout, for tests and first tries."""
+"""Writes small synthetic data sets in WikiText's layout."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from wattlaw.workloads.language import WORDS_OF_A_BLOCK
 from wattlaw.workloads.language.synthetic import Language
 from wattlaw.workloads.language.tokenizer import train
 from wattlaw.workloads.workload import check_new_data
 
 _WORDS = 3000
 _VOCABULARY = 2000
-_WORDS_OF_A_BLOCK = 126
 _SECTIONS, _PARAGRAPHS, _SENTENCES, _SENTENCE_WORDS = 2, 2, 5, 16
 _ARTICLE_WORDS = _SECTIONS * _PARAGRAPHS * _SENTENCES * _SENTENCE_WORDS
 _SYLLABLES = [
@@ -23,26 +23,14 @@ _SYLLABLES = [
 
 
 def make_data(folder: Path, size: int, seed: int) -> None:
-    """Write invented text as WikiText lies on disk, and a tokenizer for it.
+    """Write invented text in WikiText's formats, and a tokenizer for it.
 
-    ``text/wiki.train.tokens`` and ``text/wiki.valid.tokens``; the same lines in ``parquet/`` as
-    two shards for training and one for validation; ``tokenizer/tokenizer.json`` and
-    ``tokenizer/vocab.txt`` with at most 2,000 tokens. Words have Zipf's frequencies.
+    The files are ``text/wiki.train.tokens`` and ``text/wiki.valid.tokens``; the same lines in
+    ``parquet/`` as two shards for training and one for validation; ``tokenizer/tokenizer.json``
+    and ``tokenizer/vocab.txt`` with at most 2,000 tokens. Words have Zipf's frequencies. The
+    training text has at least ``size`` sequences of 128 tokens, the validation text a quarter.
 
-    Parameters
-    ----------
-    folder
-        Where; made if it is not there.
-    size
-        Training sequences of 128 tokens that the text is to have at least; for validation a
-        quarter of these.
-    seed
-        The same seed gives the same files.
-
-    Raises
-    ------
-    BadInput
-        The folder is not empty, or ``size`` is too small.
+    Raises ``BadInput`` if the folder is not empty, or ``size`` is too small.
     """
     check_new_data(folder, size, 1)
     parts = [folder / name for name in ("text", "parquet", "tokenizer")]
@@ -67,18 +55,18 @@ def make_data(folder: Path, size: int, seed: int) -> None:
 
 
 def _words(seed: int) -> list[str]:
-    """Return invented words, frequent ones shorter, and marks where WikiText has them often."""
+    """Return invented words and WikiText's marks by rank; frequent words are shorter."""
     rng = np.random.default_rng((seed, 0))
-    found = dict.fromkeys([",", "<unk>", "@-@", "@,@"])
-    while len(found) < _WORDS:
-        count = 1 + int(rng.integers(3)) * (len(found) > 50)
-        found["".join(rng.choice(_SYLLABLES, count))] = None
-    return list(found)
+    words = dict.fromkeys([",", "<unk>", "@-@", "@,@"])
+    while len(words) < _WORDS:
+        count = 1 + int(rng.integers(3)) * (len(words) > 50)
+        words["".join(rng.choice(_SYLLABLES, count))] = None
+    return list(words)
 
 
 def _lines(language: Language, words: list[str], rng: np.random.Generator, size: int) -> list[str]:
-    """Return articles with so many sequences' words at least."""
-    count = -(-size * _WORDS_OF_A_BLOCK // _ARTICLE_WORDS)
+    """Return articles with at least the words of ``size`` sequences."""
+    count = -(-size * WORDS_OF_A_BLOCK // _ARTICLE_WORDS)
     return list(chain.from_iterable(_article(language, words, rng) for _ in range(count)))
 
 

@@ -1,4 +1,4 @@
-"""Words to tokens: a tokenizer from a local folder, or one trained on the text."""
+"""Tokenizers from a local folder, or trained on the text."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from wattlaw.errors import BadInput
 from wattlaw.workloads.language.masking import Tokens, Vocabulary, tokens_type
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-#: WikiText's mark for a rare word; the tokenizer has a token for just this.
+#: WikiText's mark of a rare word, and the token for it.
 _RARE, _UNKNOWN = "<unk>", "[UNK]"
 _MOST_LETTERS = 1000
 _CHARACTERS_AT_ONCE = 2**22
@@ -27,14 +27,11 @@ _CHARACTERS_AT_ONCE = 2**22
 def load(folder: Path, vocab_size: int) -> Tokenizer:
     """Return the tokenizer of a folder: its tokenizer.json, else its vocab.txt as BERT reads it.
 
-    A vocab.txt is taken as of lower-case words, unless ``do_lower_case`` in a
-    tokenizer_config.json in the same folder is false.
+    A vocab.txt is of lower-case words, unless ``do_lower_case`` in a tokenizer_config.json in the
+    same folder is false.
 
-    Raises
-    ------
-    BadInput
-        Neither file is there or can be read, a special token is missing, or there are more tokens
-        than ``vocab_size``.
+    Raises ``BadInput`` if neither file exists or can be read, a special token is missing, or there
+    are more tokens than ``vocab_size``.
     """
     full, words = folder / "tokenizer.json", folder / "vocab.txt"
     path = full if full.is_file() else words
@@ -49,12 +46,12 @@ def load(folder: Path, vocab_size: int) -> Tokenizer:
         raise
     except Exception as error:  # tokenizers raises plain Exception
         reason = " ".join(str(error).split())
-        raise BadInput(f"{path}: not a tokenizer that can be read: {reason}") from None
+        raise BadInput(f"{path}: not a valid tokenizer: {reason}") from None
     return checked(made, path, vocab_size)
 
 
 def checked(tokenizer: Tokenizer, path: Path, vocab_size: int) -> Tokenizer:
-    """Return the tokenizer without truncation and padding, if it fits BERT and ``vocab_size``."""
+    """Return the tokenizer without truncation and padding; ``BadInput`` if BERT cannot use it."""
     tokens: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     missing = [name for name in _SPECIAL if name not in tokens]
     if missing:
@@ -65,7 +62,7 @@ def checked(tokenizer: Tokenizer, path: Path, vocab_size: int) -> Tokenizer:
     if needed > vocab_size:
         raise BadInput(f"{path}: has {needed} tokens; vocab_size allows {vocab_size}")
     if needed == len(_SPECIAL):
-        raise BadInput(f"{path}: has no token but {' '.join(_SPECIAL)}")
+        raise BadInput(f"{path}: has no tokens other than {' '.join(_SPECIAL)}")
     tokenizer.add_special_tokens(list(_SPECIAL))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -75,20 +72,20 @@ def checked(tokenizer: Tokenizer, path: Path, vocab_size: int) -> Tokenizer:
 def train(lines: Iterable[str], second_pass: Iterable[str], vocab_size: int) -> Tokenizer:
     """Return a WordPiece tokenizer with BERT's normaliser, trained on ``lines``.
 
-    The library's trainer numbers word-inner letters (``##a``) in the order of a hash table, which
-    differs from process to process, and breaks ties by these numbers: ranks would get different
-    tokens. With all letters given in advance, sorted, the result is the same each time.
+    The library's trainer numbers letters within words (``##a``) in the order of a hash table, which
+    differs between processes, and breaks ties by these numbers: ranks would get different tokens.
+    If all letters are specified and sorted, the result is always the same.
 
     Parameters
     ----------
     lines, second_pass
         The same text twice: the first pass counts letters.
     vocab_size
-        How many tokens to make at most.
+        The largest number of tokens.
     """
-    # A quarter of the tokens each for letters that begin a word and letters within one, at most.
+    # At most a quarter of the tokens each for first letters of words and for other letters.
     letters = _letters(lines, min(_MOST_LETTERS, (vocab_size - len(_SPECIAL)) // 4))
-    learning = _wordpiece({}, lowercase=True)
+    learned = _wordpiece({}, lowercase=True)
     trainer = WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=[*_SPECIAL, *(f"##{letter}" for letter in letters)],
@@ -96,20 +93,20 @@ def train(lines: Iterable[str], second_pass: Iterable[str], vocab_size: int) -> 
         limit_alphabet=len(letters),
         show_progress=False,
     )
-    learning.train_from_iterator((line.replace(_RARE, "") for line in second_pass), trainer)
-    # Made anew, for the trainer took the letters as tokens that stand in the text as they are.
-    made = _wordpiece(learning.get_vocab(), lowercase=True)
+    learned.train_from_iterator((line.replace(_RARE, "") for line in second_pass), trainer)
+    # A new tokenizer, because the trainer's matches letters such as "##a" literally in the text.
+    made = _wordpiece(learned.get_vocab(), lowercase=True)
     made.add_special_tokens(list(_SPECIAL))
     return made
 
 
 def tokenised(tokenizer: Tokenizer, lines: Iterable[str], vocab_size: int) -> Tokens:
-    """Return the tokens of all lines, one after another. The library works on all cores."""
+    """Return the concatenated tokens of all lines. The library uses all cores."""
     kind = tokens_type(vocab_size)
     parts = [np.empty(0, dtype=kind)]
     for chunk in _chunks(lines):
-        known = [line.replace(_RARE, _UNKNOWN) for line in chunk]
-        encodings = tokenizer.encode_batch_fast(known, add_special_tokens=False)
+        replaced = [line.replace(_RARE, _UNKNOWN) for line in chunk]
+        encodings = tokenizer.encode_batch_fast(replaced, add_special_tokens=False)
         count = sum(len(encoding) for encoding in encodings)
         ids = (number for encoding in encodings for number in encoding.ids)
         parts.append(np.fromiter(ids, dtype=kind, count=count))
@@ -117,7 +114,7 @@ def tokenised(tokenizer: Tokenizer, lines: Iterable[str], vocab_size: int) -> To
 
 
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """Return which tokens mean what."""
+    """Return the special and the ordinary tokens of a tokenizer."""
     tokens: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     ordinary = sorted(number for name, number in tokens.items() if name not in _SPECIAL)
     return Vocabulary(
@@ -144,18 +141,18 @@ def _is_lower_case(folder: Path) -> bool:
 
 
 def _letters(lines: Iterable[str], most: int) -> list[str]:
-    """Return the most frequent characters of a text as the normaliser leaves them, sorted."""
+    """Return the most frequent characters of the normalised text, sorted."""
     counts = np.zeros(sys.maxunicode + 1, dtype=np.int64)
     for chunk in _chunks(lines):
         numbers = np.frombuffer("".join(chunk).encode("utf-32-le"), dtype="<u4")
         counts += np.bincount(numbers, minlength=len(counts))
     normaliser = BertNormalizer()
-    kept: Counter[str] = Counter()
+    letters: Counter[str] = Counter()
     for number in np.flatnonzero(counts):
-        for left in normaliser.normalize_str(chr(number)):
-            if not left.isspace():
-                kept[left] += int(counts[number])
-    ranked = sorted(kept, key=lambda letter: (-kept[letter], letter))
+        for letter in normaliser.normalize_str(chr(number)):
+            if not letter.isspace():
+                letters[letter] += int(counts[number])
+    ranked = sorted(letters, key=lambda letter: (-letters[letter], letter))
     return sorted(ranked[:most])
 
 

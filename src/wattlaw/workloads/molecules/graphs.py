@@ -1,11 +1,30 @@
-"""Neighbours and triplets of atoms: PyTorch Geometric's where its extensions are, else plain torch.
+"""Neighbours and triplets of atoms, with PyTorch Geometric's extensions or with torch alone.
 
-The plain functions take and return what PyTorch Geometric's do, on any device.
+The functions with torch alone have the arguments and results of PyTorch Geometric's.
 """
 
 import torch
 
-from wattlaw.workloads.molecules import pyg
+from wattlaw.errors import NotAvailable, one_line
+
+try:
+    import torch_geometric.nn as pyg
+    import torch_geometric.typing as extensions
+    from torch_geometric.nn.models import dimenet
+except ImportError as error:
+    raise NotAvailable(
+        f"torch_geometric cannot be imported ({one_line(error)}); "
+        'try: pip install "wattlaw[molecules]"'
+    ) from error
+
+__all__ = ["dimenet", "neighbours", "paths", "pyg", "radius_graph", "triplets"]
+
+#: ``radius_graph`` is compiled: in pyg-lib, before release 2.8 in torch-cluster.
+HAS_RADIUS_GRAPH: bool = getattr(extensions, "WITH_RADIUS", False) or getattr(
+    extensions, "WITH_TORCH_CLUSTER", False
+)
+#: ``dimenet.triplets`` needs the sparse tensors of torch-sparse.
+HAS_TRIPLETS: bool = getattr(extensions, "WITH_TORCH_SPARSE", False)
 
 
 def neighbours(
@@ -16,61 +35,61 @@ def neighbours(
     Parameters
     ----------
     pos
-        Places of atoms, shape (atoms, 3).
+        Positions of the atoms, shape (atoms, 3).
     batch
         Each atom's molecule, ascending, shape (atoms,).
     cutoff
-        Atoms are neighbours when they are nearer than this.
+        Atoms are neighbours if their distance is less than this.
     most
-        Sources that an atom has at most.
+        The largest number of sources of an atom.
 
     Returns
     -------
     torch.Tensor
         Sources and targets, shape (2, edges).
     """
-    if not pyg.HAS_RADIUS_GRAPH:
+    if not HAS_RADIUS_GRAPH:
         return radius_graph(pos, cutoff, batch, most)
     edges: torch.Tensor = pyg.radius_graph(pos, cutoff, batch, max_num_neighbors=most)
     return edges[:, torch.argsort(edges[1] * len(pos) + edges[0])]
 
 
 def paths(edges: torch.Tensor, atoms: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the pairs of edges k->j and j->i with i other than k, by their numbers.
+    """Return the pairs of edges k->j and j->i with different atoms i and k.
 
     Parameters
     ----------
     edges
         Sources and targets, shape (2, edges).
     atoms
-        How many atoms there are.
+        The number of atoms.
 
     Returns
     -------
     tuple of torch.Tensor
-        The numbers of the edges k->j and of the edges j->i, each of shape (triplets,), in the
-        order of j->i and then of k.
+        The indices of the edges k->j and of the edges j->i, each of shape (triplets,), ordered by
+        j->i and then by k.
     """
-    if pyg.HAS_TRIPLETS:
-        found = pyg.dimenet.triplets(edges, num_nodes=atoms)
-        return found[5], found[6]
+    if HAS_TRIPLETS:
+        *_, kj, ji = dimenet.triplets(edges, num_nodes=atoms)
+        return kj, ji
     return _paths(edges, atoms)
 
 
 def radius_graph(
     pos: torch.Tensor, r: float, batch: torch.Tensor, max_num_neighbors: int = 32
 ) -> torch.Tensor:
-    """Return what ``torch_geometric.nn.radius_graph`` does, without an extension.
+    """Compute ``torch_geometric.nn.radius_graph`` without an extension.
 
-    Of more than ``max_num_neighbors`` sources an atom gets the first ones. All distances within
-    a molecule are computed, which suits small ones.
+    Of more than ``max_num_neighbors`` sources an atom keeps the first ones. All distances within a
+    molecule are computed, which is quick for small molecules.
     """
     counts = torch.bincount(batch)
     first = counts.cumsum(0) - counts
     longest = int(counts.max()) if len(counts) else 0
-    places = torch.arange(len(batch), device=pos.device) - first[batch]
+    ranks = torch.arange(len(batch), device=pos.device) - first[batch]
     dense = pos.new_zeros(3, len(counts), longest)
-    dense[:, batch, places] = pos.t()
+    dense[:, batch, ranks] = pos.t()
     x, y, z = dense.unsqueeze(-1) - dense.unsqueeze(-2)
     near = x.square_().add_(y.square_()).add_(z.square_()) < r * r
     is_atom = torch.arange(longest, device=pos.device) < counts.unsqueeze(1)
@@ -85,7 +104,7 @@ def radius_graph(
 
 
 def triplets(edge_index: torch.Tensor, num_nodes: int) -> tuple[torch.Tensor, ...]:
-    """Return what ``torch_geometric.nn.models.dimenet.triplets`` does, without an extension."""
+    """Compute ``torch_geometric.nn.models.dimenet.triplets`` without an extension."""
     source, target = edge_index
     kj, ji = _paths(edge_index, num_nodes)
     return target, source, target[ji], source[ji], source[kj], kj, ji
@@ -98,9 +117,9 @@ def _paths(edges: torch.Tensor, atoms: int) -> tuple[torch.Tensor, torch.Tensor]
     first = incoming.cumsum(0) - incoming
     counts = incoming[source]  # edges k->j for each edge j->i
     skipped = first[source] - (counts.cumsum(0) - counts)
-    # index_select: several times as fast on the CPU as indexing.
+    # index_select is several times as fast on the CPU as indexing.
     ji = torch.repeat_interleave(counts)
-    sorted_kj = skipped.index_select(0, ji).add_(torch.arange(len(ji), device=edges.device))
+    sorted_kj = skipped.index_select(0, ji).add_(torch.arange(len(ji), device=source.device))
     kj = by_target.index_select(0, sorted_kj)
     differ = (source.index_select(0, kj) != target.index_select(0, ji)).nonzero().squeeze(1)
     return kj.index_select(0, differ), ji.index_select(0, differ)

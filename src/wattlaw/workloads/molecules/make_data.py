@@ -1,10 +1,11 @@
-"""Writes small data sets as QM9 is kept."""
+"""Writes small synthetic data sets in QM9's format."""
 
 from pathlib import Path
 
 import torch
 
 from wattlaw.workloads.molecules.graphs import neighbours
+from wattlaw.workloads.molecules.qm9 import FILE
 from wattlaw.workloads.molecules.synthetic import synthetic_molecules
 from wattlaw.workloads.workload import check_new_data
 
@@ -14,12 +15,9 @@ _RADIUS[list(_ELEMENTS)] = torch.tensor([0.31, 0.76, 0.71, 0.66, 0.57])  # coval
 
 
 def make_data(folder: Path, size: int, seed: int) -> None:
-    """Write ``size`` molecules to ``folder/raw/qm9_v3.pt``, as PyTorch Geometric's file has them.
+    """Write ``size`` molecules to ``folder/raw/qm9_v3.pt`` in PyTorch Geometric's format.
 
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        The folder is not empty, or ``size`` is too small.
+    Raises ``BadInput`` if the folder is not empty, or ``size`` is too small.
     """
     check_new_data(folder, size, 2)
     molecules = synthetic_molecules(size, seed)
@@ -46,25 +44,26 @@ def make_data(folder: Path, size: int, seed: int) -> None:
         "z": _parts(z, atoms),
     }
     records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    (folder / "raw").mkdir(parents=True)
-    torch.save(records, folder / "raw" / "qm9_v3.pt")
+    path = folder / FILE
+    path.parent.mkdir(parents=True)
+    torch.save(records, path)
 
 
 def _parts(tensor: torch.Tensor, sizes: list[int], dim: int = 0) -> list[torch.Tensor]:
-    """Return views, which share what torch.save writes of them."""
+    """Return views of a tensor, whose storage torch.save writes once."""
     return list(torch.split_with_sizes(tensor, sizes, dim))
 
 
 def _bonds(z: torch.Tensor, pos: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
-    """Return pairs of atoms that are about as near as their radii say, shape (2, bonds)."""
-    near = neighbours(pos, batch, 2.0)
-    source, target = near
+    """Return pairs of atoms at about the sum of their radii, shape (2, bonds)."""
+    edges = neighbours(pos, batch, 2.0)
+    source, target = edges
     length = (pos[source] - pos[target]).norm(dim=-1)
-    return near[:, length < 1.15 * (_RADIUS[z[source]] + _RADIUS[z[target]])].flip(0)
+    return edges[:, length < 1.15 * (_RADIUS[z[source]] + _RADIUS[z[target]])].flip(0)
 
 
 def _features(z: torch.Tensor, pos: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
-    """Return element (5 columns), number, aromatic, sp, sp2, sp3 and hydrogens bound."""
+    """Return element (5 columns), atomic number, aromatic, sp, sp2, sp3, bonded hydrogens."""
     one_hot = (z[:, None] == torch.tensor(_ELEMENTS)).float()
     source, target = _bonds(z, pos, batch)
     hydrogens = torch.bincount(target, weights=(z[source] == 1).double(), minlength=len(z))

@@ -1,4 +1,4 @@
-"""Molecules in flat arrays, and the batches that are cut from them."""
+"""Molecules in flat arrays, and batches of them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ import torch
 
 from wattlaw.workloads.workload import Indices, Seeds
 
-#: Makes what a net needs of the graph of some atoms, from their places and molecules.
+#: Returns the tensors of a batch's graph, from positions and molecules of its atoms.
 Graph = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True)
 class Molecules:
-    """Atoms of all molecules one after the other."""
+    """The atoms of all molecules, one molecule after the other."""
 
     z: npt.NDArray[np.uint8]  # atomic numbers, shape (atoms,)
-    pos: npt.NDArray[np.float32]  # places in angstrom, shape (atoms, 3)
+    pos: npt.NDArray[np.float32]  # positions in angstrom, shape (atoms, 3)
     counts: npt.NDArray[np.int64]  # atoms of each molecule, shape (molecules,)
     targets: npt.NDArray[np.float32]  # properties in the order of ``Target``, (molecules, 19)
 
@@ -27,23 +27,23 @@ class Molecules:
 
 
 class MoleculeData:
-    """Samples of some molecules, all with the property that is to be predicted.
+    """Molecules as samples, with one property as the target.
 
     Parameters
     ----------
     molecules
-        Where the molecules are.
+        All molecules.
     chosen
-        Which of them are samples.
+        The indices of the molecules that are samples.
     column
-        Of the property.
+        The column of the target property.
     graph
-        Makes a batch's graph.
+        Computes the graph of a batch.
     samples
-        How many samples there are; more than chosen molecules begin again with the first.
+        The number of samples; with more samples than chosen molecules these are repeated.
     """
 
-    #: Cutting a batch and making its graph takes a small part of a step.
+    #: Making a batch takes a small part of a step, so loader processes are not useful.
     reads_files = False
 
     def __init__(

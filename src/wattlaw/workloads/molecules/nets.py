@@ -1,29 +1,32 @@
-"""The nets: PyTorch Geometric's layers, given graphs that were made with the batch.
+"""The nets: PyTorch Geometric's layers on graphs that were made with the batch.
 
-A forward pass asks the device for no number, so that a GPU never waits for the host: neither the
-edges nor the number of molecules are looked for in it.
+A forward pass copies no number from the device to the host, such as the number of edges or
+molecules, so that a GPU never waits for the host.
 """
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from wattlaw.workloads.molecules import DimeNetOptions, SchNetOptions
-from wattlaw.workloads.molecules.basis import SphericalBasis
-from wattlaw.workloads.molecules.pyg import dimenet, schnet
+from wattlaw.workloads.molecules.graphs import dimenet, pyg
+
+_Array = npt.NDArray[np.float64]
 
 
 class Standardised(nn.Module):
-    """A net that predicts a property less its mean, in units of its standard deviation.
+    """A net that predicts a standardised property: minus the mean, over the standard deviation.
 
     Parameters
     ----------
     net
-        Called with what a batch has but the targets, and the number of molecules.
+        Called with the tensors of a batch without its targets, and the number of molecules.
     mean, std
-        Of the property over the training molecules: kept with the weights, so that a saved model
-        has what turns its predictions into the property's unit.
+        Of the property over the training molecules. They are saved with the weights, so that a
+        saved model can convert its predictions to the unit of the property.
     """
 
     mean: torch.Tensor
@@ -41,8 +44,8 @@ class Standardised(nn.Module):
         return predicted.flatten().float()
 
 
-class SchNet(schnet.SchNet):  # type: ignore[misc]
-    """SchNet (Schuett et al. 2017, arXiv 1706.08566) on given edges."""
+class SchNet(pyg.SchNet):  # type: ignore[misc]
+    """SchNet (Schuett et al. 2017, arXiv 1706.08566) with edges as an input."""
 
     def __init__(self, options: SchNetOptions) -> None:
         super().__init__(
@@ -67,26 +70,26 @@ class SchNet(schnet.SchNet):  # type: ignore[misc]
         Parameters
         ----------
         z, pos, batch
-            Atomic numbers, places in angstrom and molecules of the atoms.
+            Atomic number, position in angstrom and molecule of each atom.
         edges
             Sources and targets, shape (2, edges).
         molecules
-            How many molecules there are.
+            The number of molecules.
         """
         source, target = edges
         length = (pos[source] - pos[target]).norm(dim=-1)
-        described = self.distance_expansion(length)
+        expanded = self.distance_expansion(length)
         state = self.embedding(z)
         for interaction in self.interactions:
-            state = state + interaction(state, edges, length, described)
+            state = state + interaction(state, edges, length, expanded)
         by_atom: torch.Tensor = self.lin2(self.act(self.lin1(state)))
-        return _summed(by_atom, batch, molecules)
+        return _sum_by_molecule(by_atom, batch, molecules)
 
 
 class DimeNet(nn.Module):
-    """DimeNet (Gasteiger et al. 2020, arXiv 2003.03123) on given edges and triplets.
+    """DimeNet (Gasteiger et al. 2020, arXiv 2003.03123) with edges and triplets as inputs.
 
-    Its parameters have the names of PyTorch Geometric's, and are drawn in the same order.
+    Its parameters have PyTorch Geometric's names and are drawn in the same order.
     """
 
     def __init__(self, options: DimeNetOptions) -> None:
@@ -124,7 +127,7 @@ class DimeNet(nn.Module):
         z, pos, batch, edges, molecules
             As for ``SchNet``.
         kj, ji
-            The numbers of the two edges of each triplet.
+            The indices of the two edges of each triplet.
         """
         source, target = edges
         along = pos[source] - pos[target]
@@ -140,8 +143,109 @@ class DimeNet(nn.Module):
         for interaction, output in blocks:
             message = interaction(message, rbf, sbf, kj, ji)
             by_atom = by_atom + output(message, rbf, target, len(z))
-        return _summed(by_atom, batch, molecules)
+        return _sum_by_molecule(by_atom, batch, molecules)
 
 
-def _summed(by_atom: torch.Tensor, batch: torch.Tensor, molecules: int) -> torch.Tensor:
+def _sum_by_molecule(by_atom: torch.Tensor, batch: torch.Tensor, molecules: int) -> torch.Tensor:
     return by_atom.new_zeros(molecules, by_atom.shape[1]).index_add(0, batch, by_atom)
+
+
+class SphericalBasis(nn.Module):
+    """Spherical Bessel functions of distances times spherical harmonics of angles.
+
+    Gasteiger et al. 2020 (arXiv 2003.03123), equation 7, with the envelope of equation 8. PyTorch
+    Geometric derives the same functions with sympy for each net, which takes many seconds, and
+    evaluates them one after the other. There are no parameters and no entries in a state dict.
+
+    Parameters
+    ----------
+    spherical, radial
+        The number of orders, and of functions of each order.
+    cutoff
+        The distance at which all functions are zero.
+    """
+
+    zeros: torch.Tensor
+    norms: torch.Tensor
+    harmonics: torch.Tensor
+
+    def __init__(self, spherical: int, radial: int, cutoff: float) -> None:
+        super().__init__()
+        self._cutoff = cutoff
+        self._envelope = dimenet.Envelope(5)
+        zeros = bessel_zeros(spherical, radial)
+        norms = np.stack(
+            [np.sqrt(2) / np.abs(_bessel(row, order + 1)) for order, row in enumerate(zeros)]
+        )
+        harmonics = np.sqrt((2 * np.arange(spherical) + 1) / (4 * np.pi))
+        for name, array in (("zeros", zeros), ("norms", norms), ("harmonics", harmonics)):
+            self.register_buffer(name, torch.from_numpy(array), persistent=False)
+
+    def forward(self, dist: torch.Tensor, angle: torch.Tensor, kj: torch.Tensor) -> torch.Tensor:
+        """Return the functions of each triplet, ordered by order: (triplets, orders x functions).
+
+        Parameters
+        ----------
+        dist
+            Length of each edge, shape (edges,).
+        angle
+            Angle of each triplet, shape (triplets,).
+        kj
+            Each triplet's first edge, shape (triplets,).
+        """
+        share = dist / self._cutoff
+        envelope: torch.Tensor = self._envelope(share)
+        by_edge = self._by_distance(share) * envelope[:, None, None]
+        by_angle = _legendre(angle.cos(), len(self.harmonics)) * self.harmonics.to(angle.dtype)
+        return (by_edge[kj] * by_angle.unsqueeze(2)).flatten(1)
+
+    def _by_distance(self, share: torch.Tensor) -> torch.Tensor:
+        """Return j_l(z_ln x) times its norm, shape (edges, orders, functions).
+
+        In double precision, because short distances lead to differences of large numbers.
+        """
+        x = share.double()[:, None, None] * self.zeros
+        value = x.sin() / x
+        functions = [value[:, 0]]
+        x = x[:, 1:]
+        lower, value = value[:, 1:], value[:, 1:] / x - x.cos() / x
+        for order in range(1, len(self.zeros)):
+            functions.append(value[:, 0])
+            x, lower, value = x[:, 1:], lower[:, 1:], value[:, 1:]
+            lower, value = value, value * ((2 * order + 1) / x) - lower
+        return (torch.stack(functions, dim=1) * self.norms).to(share.dtype)
+
+
+def bessel_zeros(orders: int, count: int) -> _Array:
+    """Return the first positive zeros of spherical Bessel functions, shape (orders, count).
+
+    The zeros of an order lie between those of the next lower order, so bisection finds them all.
+    """
+    zeros: _Array = np.arange(1.0, count + orders) * np.pi
+    rows = [zeros[:count]]
+    for order in range(1, orders):
+        low, high = zeros[:-1].copy(), zeros[1:].copy()
+        sign = np.sign(_bessel(low, order))
+        for _ in range(60):
+            middle = (low + high) / 2
+            left = np.sign(_bessel(middle, order)) == sign
+            low, high = np.where(left, middle, low), np.where(left, high, middle)
+        zeros = (low + high) / 2
+        rows.append(zeros[:count])
+    return np.stack(rows)
+
+
+def _bessel(x: _Array, order: int) -> _Array:
+    """Return j_order(x); upward recursion is accurate unless x is much less than the order."""
+    value, higher = np.sin(x) / x, np.sin(x) / x**2 - np.cos(x) / x
+    for lower in range(1, order + 1):
+        value, higher = higher, (2 * lower + 1) / x * higher - value
+    return value
+
+
+def _legendre(x: torch.Tensor, orders: int) -> torch.Tensor:
+    """Return the Legendre polynomials of the first orders, shape (len(x), orders)."""
+    values = [torch.ones_like(x), x]
+    for order in range(1, orders - 1):
+        values.append((x * values[-1] * (2 * order + 1) - values[-2] * order) / (order + 1))
+    return torch.stack(values[:orders], dim=1)

@@ -1,4 +1,4 @@
-"""QM9 as PyTorch Geometric keeps it, read and checked without writing anything."""
+"""Reads and checks the file of QM9 that PyTorch Geometric downloads."""
 
 import pickle
 import zipfile
@@ -13,8 +13,9 @@ from wattlaw.errors import BadInput, one_line
 from wattlaw.workloads.molecules.molecules import Molecules
 from wattlaw.workloads.workload import Indices
 
+FILE = Path("raw", "qm9_v3.pt")
 _PROPERTIES = 19
-_HEAVIEST = 94  # the embedding of DimeNet ends here, SchNet's a little later
+_HEAVIEST = 94  # the largest atomic number of DimeNet's embedding; SchNet's is larger
 _PAIRS_AT_ONCE = 10_000_000
 _SPLIT_SEED = 0
 
@@ -24,20 +25,16 @@ def read(data: Path) -> Molecules:
 
     Of a dict, ``z`` (atoms,), ``pos`` (atoms, 3) and ``y`` (1, 19) are used.
 
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        There is no such file, it cannot be read, or a record of it cannot be trained on.
+    Raises ``BadInput`` if there is no such file, it cannot be read, or a record is not valid.
     """
-    path = data / "raw" / "qm9_v3.pt"
+    path = data / FILE
     records = _loaded(path)
     if not isinstance(records, list) or not records:
-        found = f"a {type(records).__name__}" if not isinstance(records, list) else "no records"
-        raise BadInput(f"{path}: holds {found}; allowed: a list with a dict for each molecule")
+        content = "no records" if records == [] else f"a {type(records).__name__}"
+        raise BadInput(f"{path}: contains {content}; allowed: a list with a dict for each molecule")
     for number, record in enumerate(records):
-        trouble = _trouble(record)
-        if trouble:
-            _refuse(path, number, trouble)
+        if problem := _problem(record):
+            _raise_bad_record(path, number, problem)
     counts = np.array([len(record["z"]) for record in records], np.int64)
     z = torch.cat([record["z"] for record in records]).numpy()
     pos = torch.cat([record["pos"] for record in records]).float().numpy()
@@ -49,29 +46,25 @@ def read(data: Path) -> Molecules:
 
 
 def check_target(data: Path, values: npt.NDArray[np.float32], name: str) -> None:
-    """Refuse a file in which a molecule has no finite value of a property."""
+    """Raise ``BadInput`` if a molecule has no finite value of a property."""
     unknown = np.flatnonzero(~np.isfinite(values))
     if len(unknown):
         number = int(unknown[0])
-        trouble = f"y has {values[number]} for target {name}; allowed: a finite number"
-        _refuse(data / "raw" / "qm9_v3.pt", number, trouble)
+        problem = f"y has {values[number]} for target {name}; allowed: a finite number"
+        _raise_bad_record(data / FILE, number, problem)
 
 
 def split(data: Path, molecules: int, train: int, evaluation: int) -> tuple[Indices, Indices]:
-    """Return which molecules are for training and which for evaluation.
+    """Return the indices of the training and of the evaluation molecules.
 
     The choice is random, but the same in every run. A file with fewer than ``train`` +
-    ``evaluation`` molecules is split in the same proportion, at least one for each.
+    ``evaluation`` molecules is split in the same proportion, with at least one molecule each.
 
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        There is only one molecule.
+    Raises ``BadInput`` if there is only one molecule.
     """
     if molecules < 2:
         raise BadInput(
-            f"{data / 'raw' / 'qm9_v3.pt'}: holds 1 molecule; allowed: 2 or more, to train on "
-            "some and evaluate on others"
+            f"{data / FILE}: contains 1 molecule; allowed: 2 or more, for training and evaluation"
         )
     order = np.random.default_rng(_SPLIT_SEED).permutation(molecules)
     if molecules < train + evaluation:
@@ -83,7 +76,7 @@ def split(data: Path, molecules: int, train: int, evaluation: int) -> tuple[Indi
 def _loaded(path: Path) -> Any:
     if not path.is_file():
         raise BadInput(
-            f"{path}: no such file; get it on a machine with network and without rdkit: python -c "
+            f"{path}: no such file; download it on a machine without rdkit: python -c "
             f"\"from torch_geometric.datasets import QM9; QM9('{path.parent.parent}')\""
         )
     try:
@@ -94,21 +87,20 @@ def _loaded(path: Path) -> Any:
         AttributeError, EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError,
         ValueError, pickle.UnpicklingError, zipfile.BadZipFile,
     ) as error:  # fmt: skip
-        words = one_line(error)
         raise BadInput(
-            f"{path}: is not a file of tensors that torch.save wrote ({words[:100]}); allowed: "
+            f"{path}: not a file of tensors of torch.save ({one_line(error)[:100]}); allowed: "
             "QM9 as PyTorch Geometric downloads it"
         ) from error
 
 
-def _trouble(record: Any) -> str | None:
-    """Return what is wrong with the make of a record."""
+def _problem(record: Any) -> str | None:
+    """Return what is wrong with the types or shapes of a record."""
     if not isinstance(record, dict):
         return f"is a {type(record).__name__}; allowed: a dict with z, pos and y"
     for key in ("z", "pos", "y"):
         if not isinstance(record.get(key), torch.Tensor):
-            found = f"is a {type(record[key]).__name__}" if key in record else "is missing"
-            return f"{key} {found}; allowed: a tensor"
+            state = f"is a {type(record[key]).__name__}" if key in record else "is missing"
+            return f"{key} {state}; allowed: a tensor"
     z, pos, y = record["z"], record["pos"], record["y"]
     if z.dim() != 1 or z.is_floating_point() or z.is_complex():
         return _wrong("z", z, "(atoms,) of integers")
@@ -116,7 +108,7 @@ def _trouble(record: Any) -> str | None:
         return _wrong("pos", pos, f"({len(z)}, 3) of floats")
     if tuple(y.shape) != (1, _PROPERTIES) or not y.is_floating_point():
         return _wrong("y", y, f"(1, {_PROPERTIES}) of floats")
-    few = f"z has {len(z)} atom(s); allowed: 2 or more, since a net works on pairs"
+    few = f"z has {len(z)} atom(s); allowed: 2 or more, because a net works on pairs"
     return few if len(z) < 2 else None
 
 
@@ -127,35 +119,34 @@ def _wrong(key: str, tensor: torch.Tensor, allowed: str) -> str:
 def _check_values(
     path: Path, molecule: Indices, z: npt.NDArray[np.int64], pos: npt.NDArray[np.float32]
 ) -> None:
-    strange = np.flatnonzero((z < 1) | (z > _HEAVIEST))
-    if len(strange):
-        trouble = f"z has {z[strange[0]]}; allowed: atomic numbers from 1 to {_HEAVIEST}"
-        _refuse(path, int(molecule[strange[0]]), trouble)
-    nowhere = np.flatnonzero(~np.isfinite(pos).all(1))
-    if len(nowhere):
-        trouble = f"pos has {pos[nowhere[0]].tolist()}; allowed: finite numbers"
-        _refuse(path, int(molecule[nowhere[0]]), trouble)
+    unknown = np.flatnonzero((z < 1) | (z > _HEAVIEST))
+    if len(unknown):
+        problem = f"z has {z[unknown[0]]}; allowed: atomic numbers from 1 to {_HEAVIEST}"
+        _raise_bad_record(path, int(molecule[unknown[0]]), problem)
+    infinite = np.flatnonzero(~np.isfinite(pos).all(1))
+    if len(infinite):
+        problem = f"pos has {pos[infinite[0]].tolist()}; allowed: finite numbers"
+        _raise_bad_record(path, int(molecule[infinite[0]]), problem)
 
 
 def _check_distances(path: Path, counts: Indices, pos: npt.NDArray[np.float32]) -> None:
-    """Refuse a molecule with two atoms in one place, between which there is no direction."""
+    """Raise ``BadInput`` if two atoms of a molecule have one position, and so no direction."""
     ends = np.cumsum(counts)
     for size in np.unique(counts):
         alike = np.flatnonzero(counts == size)
         step = max(1, _PAIRS_AT_ONCE // int(size) ** 2)
         for start in range(0, len(alike), step):
-            some = alike[start : start + step]
-            atoms = (ends[some] - size)[:, None] + np.arange(size)
-            places = pos[atoms]
-            squares = np.zeros((len(some), size, size), np.float32)
+            part = alike[start : start + step]
+            positions = pos[(ends[part] - size)[:, None] + np.arange(size)]
+            squares = np.zeros((len(part), size, size), np.float32)
             for axis in range(3):
-                squares += (places[:, :, None, axis] - places[:, None, :, axis]) ** 2
+                squares += (positions[:, :, None, axis] - positions[:, None, :, axis]) ** 2
             squares[:, np.arange(size), np.arange(size)] = 1
             if not squares.all():
-                which, first, second = (int(found[0]) for found in np.nonzero(squares == 0))
-                trouble = f"pos has atoms {first} and {second} in one place"
-                _refuse(path, int(some[which]), f"{trouble}; allowed: a distance between atoms")
+                row, first, second = (int(index[0]) for index in np.nonzero(squares == 0))
+                problem = f"pos has the same position for atoms {first} and {second}"
+                _raise_bad_record(path, int(part[row]), f"{problem}; allowed: different positions")
 
 
-def _refuse(path: Path, number: int, trouble: str) -> NoReturn:
-    raise BadInput(f"{path}: record {number} (counted from 0): {trouble}")
+def _raise_bad_record(path: Path, number: int, problem: str) -> NoReturn:
+    raise BadInput(f"{path}: record {number} (counted from 0): {problem}")

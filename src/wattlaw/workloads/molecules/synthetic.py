@@ -1,10 +1,10 @@
-"""Made molecules, of the sizes, elements and bond lengths of QM9's, with made properties.
+"""Synthetic molecules with the sizes, elements and bond lengths of QM9's.
 
-Heavy atoms form a random tree, hydrogens take what is left of their valences, and every atom is
-put where, of a few random directions, it is farthest from the others. Shares of the elements are
-about QM9's (half of the atoms are hydrogen, a third carbon; from the literature, rounded).
-Properties are smooth functions of elements and places with a little noise: they have about the
-size of QM9's, but no physics is behind them.
+Heavy atoms form a random tree, and hydrogens fill their free valences. Each atom is placed in that
+of a few random directions in which it is farthest from the other atoms. The shares of the elements
+are about QM9's (half of the atoms are hydrogen, a third carbon; from the literature, rounded).
+Properties are smooth functions of elements and positions with a little noise. They have about the
+magnitude of QM9's, but are not computed by physics.
 """
 
 import numpy as np
@@ -20,10 +20,10 @@ _SHARES = np.array([0.705, 0.135, 0.157, 0.003])
 _VALENCES = np.array([4, 3, 2, 1])
 _HEAVY = np.arange(1, 10)
 _HEAVY_SHARES = np.array([0.0001, 0.0002, 0.0007, 0.002, 0.005, 0.012, 0.03, 0.12, 0.83])
-_DIRECTIONS = 12  # tried for each atom
+_DIRECTIONS = 12  # candidates for each atom
 _NOISE_EV = 0.05
 
-# Of an atom alone, by atomic number: energy in eV, polarisability in a0^3, and a made charge.
+# Of a single atom, by atomic number: energy in eV, polarisability in a0^3, an invented charge.
 _ENERGY = np.zeros(10)
 _ENERGY[[1, 6, 7, 8, 9]] = [-13.6, -1029.9, -1485.3, -2042.6, -2713.4]
 _POLARISABILITY = np.zeros(10)
@@ -36,7 +36,7 @@ def synthetic_molecules(size: int, seed: int) -> Molecules:
     """Return molecules of 3 to 29 atoms; the same for the same size and seed."""
     rng = np.random.default_rng(seed)
     z, parents, counts = _skeletons(size, rng)
-    pos = _places(z, parents, counts, rng)
+    pos = _positions(z, parents, counts, rng)
     is_atom = np.arange(z.shape[1]) < counts[:, None]
     return Molecules(
         z[is_atom].astype(np.uint8),
@@ -47,7 +47,7 @@ def synthetic_molecules(size: int, seed: int) -> Molecules:
 
 
 def _skeletons(size: int, rng: np.random.Generator) -> tuple[_Ints, _Ints, _Ints]:
-    """Return atomic numbers and the atom that each is bound to, both (size, 29), and counts."""
+    """Return atomic numbers and bonded earlier atoms, both (size, 29), and numbers of atoms."""
     most = _HEAVY[-1]
     heavy = rng.choice(_HEAVY, size, p=_HEAVY_SHARES)
     z, parents = np.zeros((size, 29), np.int64), np.zeros((size, 29), np.int64)
@@ -55,7 +55,7 @@ def _skeletons(size: int, rng: np.random.Generator) -> tuple[_Ints, _Ints, _Ints
     rows = np.arange(size)
     for atom in range(most):
         kinds = rng.choice(4, size, p=_SHARES)
-        # An atom of one bond would end a tree that has to grow on.
+        # An atom with a single bond would end the growth of the tree.
         kinds = np.where((kinds == 3) & ((atom == 0) | (free.sum(1) < 2)), 0, kinds)
         grows = heavy > atom
         z[grows, atom] = _ELEMENTS[kinds[grows]]
@@ -75,13 +75,13 @@ def _skeletons(size: int, rng: np.random.Generator) -> tuple[_Ints, _Ints, _Ints
 
 
 def _weighted(free: _Ints, rng: np.random.Generator) -> _Ints:
-    """Return for each molecule an atom, as likely as it has free valences."""
+    """Return for each molecule a random atom, more likely with more free valences."""
     chosen: _Ints = np.argmax(free * rng.random(free.shape), axis=1)
     return chosen
 
 
-def _places(z: _Ints, parents: _Ints, counts: _Ints, rng: np.random.Generator) -> _Floats:
-    """Return places, shape (size, 29, 3)."""
+def _positions(z: _Ints, parents: _Ints, counts: _Ints, rng: np.random.Generator) -> _Floats:
+    """Return positions, shape (size, 29, 3)."""
     size, width = z.shape
     rows = np.arange(size)
     pos = np.zeros((size, width, 3))
@@ -90,14 +90,14 @@ def _places(z: _Ints, parents: _Ints, counts: _Ints, rng: np.random.Generator) -
         polar = z[rows, parent] > 6
         length = np.where(z[:, atom] == 1, np.where(polar, 1.0, 1.09), np.where(polar, 1.4, 1.5))
         length = length + rng.normal(0, 0.015, size)
-        ways = rng.normal(size=(size, _DIRECTIONS, 3))
-        ways *= length[:, None, None] / np.linalg.norm(ways, axis=2, keepdims=True)
-        ways += pos[rows, parent][:, None]
-        # Squared distances by |a|^2 - 2ab + |b|^2: one matrix product per molecule.
+        candidates = rng.normal(size=(size, _DIRECTIONS, 3))
+        candidates *= length[:, None, None] / np.linalg.norm(candidates, axis=2, keepdims=True)
+        candidates += pos[rows, parent][:, None]
+        # Squared distances as |a|^2 - 2ab + |b|^2: one matrix product per molecule.
         others = pos[:, :atom]
-        squares = (ways**2).sum(2)[:, :, None] + (others**2).sum(2)[:, None]
-        nearest = (squares - 2 * ways @ others.transpose(0, 2, 1)).min(2)
-        pos[:, atom] = ways[rows, nearest.argmax(1)]
+        squares = (candidates**2).sum(2)[:, :, None] + (others**2).sum(2)[:, None]
+        nearest = (squares - 2 * candidates @ others.transpose(0, 2, 1)).min(2)
+        pos[:, atom] = candidates[rows, nearest.argmax(1)]
     return pos
 
 

@@ -1,31 +1,32 @@
-"""``vgg16``, ``inceptionv3``, ``resnet50``: torchvision's nets on ImageNet, or on made images.
+"""``vgg16``, ``inceptionv3``, ``resnet50``: torchvision's nets on ImageNet or synthetic images.
 
-Three sources of images:
+Sources of images:
 
 ``synthetic``
-    drawn once from a fixed seed and kept in memory; no file is read.
+    Images that are drawn from a fixed seed and kept in memory; no file is read.
 ``folder``
-    ``DATA/train/CLASS/*`` and ``DATA/val/CLASS/*``, as torchvision's ``ImageFolder`` has it;
-    classes are numbered in the order of the names of the folders in ``train``.
+    ``DATA/train/CLASS/*`` and ``DATA/val/CLASS/*``, as for torchvision's ``ImageFolder``. Classes
+    are numbered in the order of the names of the folders in ``train``.
 ``tfrecord``
-    shards ``DATA/train-*`` and ``DATA/validation-*`` of ``tf.train.Example`` records with the
-    features ``image/encoded`` (a JPEG file) and ``image/class/label``. Where a shard has an index
-    beside it (``SHARD.idx``, ``SHARD.index`` or ``SHARD.tfindex``, as ``python -m
-    tfrecord.tools.tfrecord2idx SHARD INDEX`` writes it), the shard is not searched for its
-    records at the start of every run.
+    Shards ``DATA/train-*`` and ``DATA/validation-*`` of ``tf.train.Example`` records with the
+    features ``image/encoded`` (a JPEG file) and ``image/class/label``. An index of a shard
+    (``SHARD.idx``, ``SHARD.index`` or ``SHARD.tfindex``, as ``python -m
+    tfrecord.tools.tfrecord2idx SHARD INDEX`` writes it) saves the search for its records at the
+    start of each run.
 
-Two recipes: ``mit`` (Frey et al. 2022: plain SGD at a constant 1e-5) and ``kit`` (Huber et al.
-2025, arXiv 2508.07706: SGD with momentum and weight decay, a rate that grows with the global
-batch, warm-up and plateau schedule).
+Recipes: ``mit`` (Frey et al. 2022: plain SGD at a constant 1e-5) and ``kit`` (Huber et al. 2025,
+arXiv 2508.07706: SGD with momentum and weight decay, a rate proportional to the global batch,
+warm-up and plateau schedule).
 """
 
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from wattlaw.workloads.workload import Entry, WorkloadOptions, work_at_full_size
+from wattlaw.workloads.workload import DataOptions, Entry, whole_number, work_at_full_size
 
-#: Inception's auxiliary head needs the full image to have something to pool.
+#: The smallest image for which Inception's auxiliary head can pool.
 _AUX_SIZE = 299
 _PATIENCE = 10
 #: Mean and standard deviation of red, green and blue over ImageNet's training images, from 0 to 1,
@@ -33,7 +34,7 @@ _PATIENCE = 10
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-class Options(WorkloadOptions):
+class Options(DataOptions):
     """Options of all models."""
 
     source: Literal["synthetic", "tfrecord", "folder"] = Field(
@@ -44,21 +45,13 @@ class Options(WorkloadOptions):
     )
     first_label: Literal[0, 1] = Field(
         default=1,
-        description="the number of the first class in tfrecords: 1 (as TensorFlow's ImageNet "
-        "scripts count, from 1 to 1000) or 0",
+        description="the label of the first class in tfrecords: 1 (TensorFlow's ImageNet scripts "
+        "use 1 to 1000) or 0",
     )
-    train_samples: int = Field(
-        default=1_281_167, ge=1, description="synthetic images to train on (a whole number >= 1)"
-    )
-    evaluation_samples: int = Field(
-        default=50_000, ge=1, description="synthetic images to evaluate on (a whole number >= 1)"
-    )
-    image_size: int = Field(
-        default=224, ge=32, le=512, description="height and width in pixels (32 to 512)"
-    )
-    classes: int = Field(
-        default=1000, ge=2, le=100_000, description="outputs of the net (2 to 100000)"
-    )
+    train_samples: int = whole_number(1_281_167, "synthetic training images")
+    evaluation_samples: int = whole_number(50_000, "synthetic evaluation images")
+    image_size: int = whole_number(224, "height and width in pixels", 32, 512)
+    classes: int = whole_number(1000, "outputs of the net", 2, 100_000)
     recipe: Literal["mit", "kit"] = Field(
         default="mit",
         description="mit (plain SGD at a constant 1e-5) or kit (SGD with momentum 0.9 and weight "
@@ -67,36 +60,27 @@ class Options(WorkloadOptions):
     lr: float | None = Field(
         default=None,
         gt=0,
-        description="learning rate in place of the recipe's, whatever the global batch (a number "
-        "> 0, or null for the recipe's)",
+        description="learning rate for any global batch (a number > 0), or null for the recipe's",
     )
-    patience: int = Field(
-        default=_PATIENCE,
-        ge=0,
-        description="epochs without a lower loss after which recipe kit divides its rate by ten "
-        "(a whole number >= 0; the paper names none, 10 is PyTorch's default)",
+    patience: int = whole_number(
+        _PATIENCE,
+        "epochs without a lower loss after which recipe kit divides its rate by ten; the paper "
+        "states none, 10 is PyTorch's default",
+        low=0,
     )
 
     @model_validator(mode="after")
-    def _data_fit_the_source(self) -> "Options":
-        if self.source == "synthetic" and self.data is not None:
-            raise ValueError("data is given; allowed with source tfrecord or folder only")
-        if self.source != "synthetic" and self.data is None:
-            raise ValueError(f"source {self.source} needs data: the folder with the images")
+    def _patience_fits_recipe(self) -> Self:
         if self.recipe != "kit" and self.patience != _PATIENCE:
-            raise ValueError("patience is given; allowed with recipe kit only")
+            raise ValueError("patience is set; allowed with recipe kit only")
         return self
 
 
 class Vgg16Options(Options):
     """Options of VGG16."""
 
-    width: int = Field(
-        default=64,
-        ge=1,
-        le=256,
-        description="channels of the first layers; all others, and the classifier, go with it (1 "
-        "to 256)",
+    width: int = whole_number(
+        64, "channels of the first layers; all other layers are scaled with it", high=256
     )
     dropout: float = Field(default=0.5, ge=0, le=1, description="a number from 0 to 1")
 
@@ -104,9 +88,7 @@ class Vgg16Options(Options):
 class InceptionV3Options(Options):
     """Options of InceptionV3."""
 
-    image_size: int = Field(
-        default=_AUX_SIZE, ge=75, le=512, description="height and width in pixels (75 to 512)"
-    )
+    image_size: int = whole_number(_AUX_SIZE, "height and width in pixels", 75, 512)
     aux: bool = Field(
         default=True,
         description="whether there is an auxiliary head (true needs image_size >= 299, or false)",
@@ -114,7 +96,7 @@ class InceptionV3Options(Options):
     dropout: float = Field(default=0.5, ge=0, le=1, description="a number from 0 to 1")
 
     @model_validator(mode="after")
-    def _images_fit_the_head(self) -> "InceptionV3Options":
+    def _images_fit_head(self) -> Self:
         if self.aux and self.image_size < _AUX_SIZE:
             raise ValueError(
                 f"image_size is {self.image_size} and aux is true; allowed: image_size >= "
@@ -131,47 +113,39 @@ class ResNet50Options(Options):
 
     blocks: tuple[_Blocks, _Blocks, _Blocks, _Blocks] = Field(
         default=(3, 4, 6, 3),
-        strict=False,  # files have lists where Python has tuples
+        strict=False,  # JSON and YAML have lists, not tuples
         description="residual blocks of the four stages (a list of 4 whole numbers from 1 to 64)",
     )
 
 
-_MAKE_DATA = "wattlaw.workloads.vision.make_data:make_data"
-_MODULES = ("torch", "torchvision", "PIL", "tfrecord")
-
-VGG16 = Entry(
+_classifier = partial(
+    Entry,
+    metric="top1",
+    make_data="wattlaw.workloads.vision.make_data:make_data",
+    modules=("torch", "torchvision", "PIL", "tfrecord"),
+    extra="vision",
+)
+VGG16 = _classifier(
     name="vgg16",
     summary="VGG16 on ImageNet (TFRecords, image folder or synthetic images)",
     parameters=138_357_544,
-    metric="top1",
     options=Vgg16Options,
     factory="wattlaw.workloads.vision.classifier:Vgg16",
-    make_data=_MAKE_DATA,
     work=work_at_full_size(92_648_177_664, "image_size", "classes", "width"),
-    modules=_MODULES,
-    extra="vision",
 )
-INCEPTIONV3 = Entry(
+INCEPTIONV3 = _classifier(
     name="inceptionv3",
     summary="InceptionV3 on ImageNet (TFRecords, image folder or synthetic images)",
     parameters=27_161_264,
-    metric="top1",
     options=InceptionV3Options,
     factory="wattlaw.workloads.vision.classifier:InceptionV3",
-    make_data=_MAKE_DATA,
     work=work_at_full_size(34_275_032_448, "image_size", "classes", "aux"),
-    modules=_MODULES,
-    extra="vision",
 )
-RESNET50 = Entry(
+RESNET50 = _classifier(
     name="resnet50",
     summary="ResNet50 on ImageNet (TFRecords, image folder or synthetic images)",
     parameters=25_557_032,
-    metric="top1",
     options=ResNet50Options,
     factory="wattlaw.workloads.vision.classifier:ResNet50",
-    make_data=_MAKE_DATA,
     work=work_at_full_size(24_299_077_632, "image_size", "classes", "blocks"),
-    modules=_MODULES,
-    extra="vision",
 )

@@ -1,4 +1,4 @@
-"""Writes small data sets as ImageNet is kept: an image folder and TFRecord shards."""
+"""Writes small synthetic data sets in ImageNet's formats: an image folder and TFRecords."""
 
 import io
 from collections.abc import Iterator
@@ -19,16 +19,13 @@ _SHORTEST, _LONGEST = 100, 400
 
 
 def make_data(folder: Path, size: int, seed: int) -> None:
-    """Write ``size`` training images and a quarter as many for validation, both ways.
+    """Write ``size`` training images and a quarter as many for validation, in both formats.
 
-    ``folder`` gets ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` for source ``folder``, and the
-    same images as ``train-*`` and ``validation-*`` for source ``tfrecord`` (labels from 1). There
-    are 10 classes; heights and widths are between 100 and 400 pixels.
+    The files are ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` for source ``folder``, and the same
+    images as ``train-*`` and ``validation-*`` for source ``tfrecord`` (labels from 1). There are
+    10 classes; heights and widths are between 100 and 400 pixels.
 
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        The folder is not empty, or ``size`` is too small.
+    Raises ``BadInput`` if the folder is not empty, or ``size`` is too small.
     """
     check_new_data(folder, size, 2)
     generator = torch.Generator().manual_seed(seed)
@@ -75,7 +72,7 @@ def _write(
 def _features(
     image: Image.Image, label: int, name: str, encoded: bytes
 ) -> dict[str, tuple[bytes | int, str]]:
-    """Return what TensorFlow's ImageNet records have of an image, but boxes and words."""
+    """Return the features of TensorFlow's ImageNet records without boxes and descriptions."""
     return {
         "image/encoded": (encoded, "byte"),
         "image/format": (b"JPEG", "byte"),

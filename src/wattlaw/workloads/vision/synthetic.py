@@ -1,4 +1,4 @@
-"""Images with the statistics of photographs, for when ImageNet is not at hand."""
+"""Synthetic images with the statistics of photographs."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,20 +10,21 @@ from wattlaw.workloads.vision import IMAGENET_MEAN, IMAGENET_STD
 from wattlaw.workloads.workload import Indices, Seeds
 
 _POOL = 256
-_CHUNK = 16  # images made at once: what bounds the memory that it takes
+_CHUNK = 16  # images generated at once, which limits the memory
 _TRAINING_SEED, _EVALUATION_SEED, _CLASSES_SEED = 1, 2, 3
-#: Shares of a pixel's variance; what is left are spots of all sizes.
+#: Shares of a pixel's variance; the rest is noise with a 1/f amplitude.
 _CLASS_SHARE, _BRIGHTNESS_SHARE = 0.2, 0.1
-#: What the channels share of each other, as photographs have little colour.
+#: The correlation of the noise of the channels: photographs have little colour.
 _CORRELATION = 0.9
-_COLOUR = 0.2  # how far apart the channels' waves are, in wavelengths
+_COLOUR = 0.2  # distance between the channels' waves, in wavelengths
 
 
 @dataclass
 class Synthetic:
-    """A pool of made images, given again and again; for training mirrored every second time.
+    """A pool of images that is repeated; training mirrors half of the samples at random.
 
-    Sample i is image i modulo the pool, whose labels are spread evenly over the classes.
+    Sample i is image i modulo the size of the pool. The labels of the pool cover the classes
+    evenly.
     """
 
     samples: int
@@ -46,7 +47,7 @@ class Synthetic:
         for start in range(0, pool, _CHUNK):
             part = slice(start, min(start + _CHUNK, pool))
             images[part] = synthetic_images(self._labels[part], size, size, generator)
-        if self.training:  # with the mirror images in store, a batch is one copy
+        if self.training:  # mirror images are stored, so that a batch is one copy
             images[pool:] = images[:pool].flip(3)
         self._images = images
 
@@ -54,13 +55,13 @@ class Synthetic:
         return self.samples
 
     def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return images (n, 3, size, size) of uint8, red green blue, and labels (n,) of int64."""
-        numbers = torch.from_numpy(indices % len(self._labels))
-        labels = self._labels[numbers]
+        """Return images (n, 3, size, size) of uint8 (RGB) and labels (n,) of int64."""
+        rows = torch.from_numpy(indices % len(self._labels))
+        labels = self._labels[rows]
         if self.training:
-            mirrored = (seeds >> np.uint64(63)).astype(np.int64)
-            numbers = numbers + len(self._labels) * torch.from_numpy(mirrored)
-        return self._images.index_select(0, numbers), labels
+            is_mirrored = (seeds >> np.uint64(63)).astype(np.int64)
+            rows = rows + len(self._labels) * torch.from_numpy(is_mirrored)
+        return self._images.index_select(0, rows), labels
 
 
 def synthetic_images(
@@ -70,16 +71,16 @@ def synthetic_images(
 
     Their channels have ImageNet's means and standard deviations and an amplitude that falls with
     the spatial frequency f as 1/f, as in photographs (Field 1987, J. Opt. Soc. Am. A 4, 2379).
-    Each label adds a pattern of its own: a tint, and waves of one direction and length.
+    Each label adds its own pattern: a tint, and waves of one direction and length.
     """
     count = len(labels)
-    spots = 1 - _CLASS_SHARE - _BRIGHTNESS_SHARE
-    grey = _spots(count, 1, height, width, generator)
-    colours = _spots(count, 3, height, width, generator)
+    noise = 1 - _CLASS_SHARE - _BRIGHTNESS_SHARE
+    grey = _noise(count, 1, height, width, generator)
+    colours = _noise(count, 3, height, width, generator)
     brightness = torch.randn((count, 1, 1, 1), generator=generator)
     pixels = (
-        math.sqrt(spots * _CORRELATION) * grey
-        + math.sqrt(spots * (1 - _CORRELATION)) * colours
+        math.sqrt(noise * _CORRELATION) * grey
+        + math.sqrt(noise * (1 - _CORRELATION)) * colours
         + math.sqrt(_CLASS_SHARE) * _patterns(labels, height, width)
         + math.sqrt(_BRIGHTNESS_SHARE) * brightness
     )
@@ -87,11 +88,11 @@ def synthetic_images(
     return ((pixels * std + mean) * 255).round_().clamp_(0, 255).to(torch.uint8)
 
 
-def _spots(
+def _noise(
     count: int, channels: int, height: int, width: int, generator: torch.Generator
 ) -> torch.Tensor:
     """Return noise with a 1/f amplitude, mean 0 and variance 1 in each channel."""
-    # Drawn larger and cut, since some sizes, such as 299, are slow to transform.
+    # Drawn larger and cropped, because some sizes, such as 299, are slow to transform.
     rows, columns = (-(-side // 32) * 32 for side in (height, width))
     spectrum = torch.fft.rfft2(torch.randn((count, channels, rows, columns), generator=generator))
     frequency = torch.hypot(torch.fft.fftfreq(rows)[:, None], torch.fft.rfftfreq(columns))

@@ -1,33 +1,158 @@
-"""ImageNet in TFRecord shards: ``train-00000-of-01024`` and so on."""
+"""ImageNet in TFRecord shards: ``train-00000-of-01024`` and so on.
 
+A record is ``length: uint64, crc(length): uint32, payload, crc(payload): uint32``, little-endian,
+with masked CRC-32C sums (https://www.tensorflow.org/tutorials/load_data/tfrecord).
+"""
+
+import os
 import re
+import struct
+import weakref
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from tfrecord import example_pb2
+from tfrecord import TFRecordWriter, example_pb2
 
-from wattlaw.errors import BadInput
-from wattlaw.workloads.vision.records import Records, bounds, is_index
+from wattlaw.errors import BadInput, one_line
 
 _IMAGE, _LABEL = "image/encoded", "image/class/label"
 _NUMBERED = re.compile(r"-(\d+)-of-(\d+)")
+_HEADER, _FOOTER = 12, 4
+_OPEN_FILES = 64
+_INDEX_SUFFIXES = (".idx", ".index", ".tfindex")
+
+#: The offsets of a shard's records and of its end: shape (records + 1,).
+Bounds = npt.NDArray[np.int64]
+
+
+def bounds(shard: Path) -> Bounds:
+    """Return the bounds of a shard's records, from its index file or by reading the shard.
+
+    Raises ``BadInput`` if the shard is truncated or not a TFRecord file, or its index is of another
+    file.
+    """
+    paths = [shard.with_name(shard.name + suffix) for suffix in _INDEX_SUFFIXES]
+    paths.append(shard.with_suffix(".tfindex"))
+    index = next((path for path in paths if path.is_file()), None)
+    try:
+        return _scan(shard) if index is None else _read_index(index, shard)
+    except OSError as error:
+        raise BadInput(f"{shard}: cannot be read ({one_line(error)})") from error
+
+
+def _scan(shard: Path) -> Bounds:
+    starts, position = [0], 0
+    with shard.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        while position < size:
+            header = os.pread(file.fileno(), _HEADER, position)
+            length = _payload_length(header, shard, len(starts) - 1)
+            position += _HEADER + length + _FOOTER
+            if position > size:
+                raise _truncated(shard, len(starts) - 1)
+            starts.append(position)
+    return np.array(starts, np.int64)
+
+
+def _payload_length(header: bytes, shard: Path, record: int) -> int:
+    if len(header) < _HEADER:
+        raise _truncated(shard, record)
+    if TFRecordWriter.masked_crc(header[:8]) != header[8:]:
+        raise BadInput(
+            f"{shard}: record {record}: its length has a wrong checksum; allowed: uncompressed "
+            "complete TFRecord files"
+        )
+    return int(struct.unpack_from("<Q", header)[0])
+
+
+def _truncated(shard: Path, record: int) -> BadInput:
+    return BadInput(f"{shard}: record {record}: the file ends within it; allowed: complete records")
+
+
+def _read_index(index: Path, shard: Path) -> Bounds:
+    try:
+        table = np.array(index.read_text("utf-8").split(), np.int64).reshape(-1, 2)
+    except (ValueError, OverflowError) as error:
+        raise BadInput(
+            f"{index}: cannot be read as an index ({one_line(error)}); allowed: a line `offset "
+            "length` for each record"
+        ) from error
+    starts = np.append(table[:, 0], shard.stat().st_size)
+    wrong = np.flatnonzero((np.diff(starts) != table[:, 1]) | (table[:, 1] < _HEADER + _FOOTER))
+    if starts[0] != 0 or len(wrong):
+        record = int(wrong[0]) if len(wrong) else 0
+        raise BadInput(
+            f"{index}: record {record} does not end where the next one, or {shard.name}, does; "
+            "allowed: the index of this file, or none"
+        )
+    return starts
+
+
+class Records:
+    """Reads records and keeps the most recently used shards open, separately in each process."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._files: OrderedDict[Path, int] = OrderedDict()
+        weakref.finalize(self, _close, self._files)
+
+    def __reduce__(self) -> tuple[type["Records"], tuple[()]]:
+        return Records, ()  # without the open files
+
+    def read(self, shard: Path, start: int, end: int, record: int) -> bytes:
+        """Return the payload of a record, whose checksums are verified; ``BadInput`` if wrong."""
+        try:
+            framed = os.pread(self._opened(shard), end - start, start)
+        except OSError as error:
+            raise BadInput(f"{shard}: record {record}: {one_line(error)}") from error
+        if len(framed) < end - start:
+            raise _truncated(shard, record)
+        length = _payload_length(framed[:_HEADER], shard, record)
+        payload = framed[_HEADER:-_FOOTER]
+        if length != len(payload):
+            raise BadInput(
+                f"{shard}: record {record}: it has {length} bytes, its index says {len(payload)}; "
+                "allowed: the index of this file, or none"
+            )
+        if TFRecordWriter.masked_crc(payload) != framed[-_FOOTER:]:
+            raise BadInput(
+                f"{shard}: record {record}: its {length} bytes have a wrong checksum; allowed: "
+                "records as they were written"
+            )
+        return payload
+
+    def _opened(self, shard: Path) -> int:
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._files.clear()
+        if shard in self._files:
+            self._files.move_to_end(shard)
+        else:
+            if len(self._files) >= _OPEN_FILES:
+                os.close(self._files.popitem(last=False)[1])
+            self._files[shard] = os.open(shard, os.O_RDONLY)
+        return self._files[shard]
+
+
+def _close(files: OrderedDict[Path, int]) -> None:
+    while files:
+        os.close(files.popitem()[1])
 
 
 class Shards:
-    """Images in TFRecord shards, by number over all of them.
+    """Images in TFRecord shards, numbered over all shards.
 
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        Shards are missing or damaged.
+    Raises ``BadInput`` if shards are missing or damaged.
     """
 
     def __init__(self, data: Path, classes: int, first_label: int, *, training: bool) -> None:
         pattern = "train-*" if training else "validation-*"
         self._paths = _shards(data, pattern)
         self._bounds = [bounds(path) for path in self._paths]
-        # The number, over all shards, of the first record of each, and at last of all records.
+        # The number of each shard's first record, and the number of all records.
         self._firsts = np.cumsum([0, *(len(each) - 1 for each in self._bounds)])
         if not len(self):
             raise BadInput(f"{data / pattern}: no record in any shard; allowed: at least one")
@@ -46,7 +171,7 @@ class Shards:
             features = example_pb2.Example.FromString(payload).features.feature
         except DecodeError as error:
             raise BadInput(
-                f"{self.location(index)}: it is no tf.train.Example; allowed: Examples with the "
+                f"{self.location(index)}: not a tf.train.Example; allowed: Examples with the "
                 f"features {_IMAGE} and {_LABEL}"
             ) from error
         images = list(features[_IMAGE].bytes_list.value) if _IMAGE in features else []
@@ -60,7 +185,7 @@ class Shards:
         return images[0], self._label(labels[0], index)
 
     def location(self, index: int) -> str:
-        """Return an image's shard, and which record it is there, from 0."""
+        """Return an image's shard and the number of its record there, from 0."""
         shard, record = self._find(index)
         return f"{self._paths[shard]}: record {record}"
 
@@ -79,13 +204,15 @@ class Shards:
 
 
 def _shards(data: Path, pattern: str) -> list[Path]:
-    paths = sorted(path for path in data.glob(pattern) if path.is_file() and not is_index(path))
+    paths = sorted(
+        path for path in data.glob(pattern) if path.is_file() and path.suffix not in _INDEX_SUFFIXES
+    )
     if not paths:
         raise BadInput(
             f"{data / pattern}: no such file; allowed: TFRecord shards with these names, or "
             "source folder"
         )
-    # A shard that was not copied would make an epoch shorter, and nobody would see it.
+    # Without this check, a missing shard would silently shorten the epochs.
     numbered = [_NUMBERED.search(path.name) for path in paths]
     if all(numbered):
         there = {(int(each[1]), int(each[2])) for each in numbered if each}

@@ -1,29 +1,29 @@
-"""``fourcastnet``: AFNO learns the weather of the next six hours (Pathak et al. 2022).
+"""``fourcastnet``: an AFNO that forecasts the weather six hours ahead (Pathak et al. 2022).
 
-FourCastNet (arXiv 2202.11214) is an Adaptive Fourier Neural Operator on 20 fields of ERA5 at
-0.25 degrees. It is pre-trained on one step (80 epochs, 5e-4) and then fine-tuned on two steps in
-a row (50 epochs, 1e-4), both with Adam, a cosine schedule and global batch 64. The epochs are the
-study's to give. The paper's own code has 8 AFNO blocks; the default here is that of
+FourCastNet (arXiv 2202.11214) is an Adaptive Fourier Neural Operator for 20 fields of ERA5 at
+0.25 degrees. It is pre-trained on one step (80 epochs, 5e-4) and then fine-tuned on two successive
+steps (50 epochs, 1e-4), both with Adam, a cosine schedule and global batch 64. The study sets the
+number of epochs. The paper's code has 8 AFNO blocks; the default here is that of
 nvidia-physicsnemo, 16, with which the model has 72,920,832 parameters.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from wattlaw.workloads.workload import Entry, Work, WorkloadOptions, is_full_size
+from wattlaw.workloads.workload import DataOptions, Entry, Work, is_full_size, whole_number
 
-#: Steps of six hours in a year of the paper's files (leap days are left out).
+#: Steps of six hours in a year of the paper's files (without leap days).
 STEPS_PER_YEAR = 1460
 #: Forward and backward, as ``training.flops`` counts them.
 _FLOPS_PER_SAMPLE = {"pretrain": 5_777_022_509_610, "finetune": 11_585_895_515_220}
 
 _Size = Annotated[int, Field(ge=1)]
-# Study files have lists where a frozen model wants tuples; only their items stay strict.
+# JSON and YAML have lists, not tuples; the numbers are still validated strictly.
 _HeightWidth = Annotated[tuple[_Size, _Size], Field(strict=False)]
 
 
-class Options(WorkloadOptions):
+class Options(DataOptions):
     """Options of the workload."""
 
     source: Literal["synthetic", "era5"] = Field(
@@ -34,87 +34,68 @@ class Options(WorkloadOptions):
         description="for source era5: a folder with train/*.h5, test/*.h5 and stats/*.npy",
     )
     stage: Literal["pretrain", "finetune"] = Field(
-        default="pretrain", description="pretrain (one step) or finetune (two steps in a row)"
+        default="pretrain", description="pretrain (one step) or finetune (two successive steps)"
     )
-    step: int = Field(
-        default=1,
-        ge=1,
-        le=STEPS_PER_YEAR // 4,
-        description="records from one time to the next, 1 is 6 hours (1 to 365)",
+    step: int = whole_number(
+        1, "records from one time to the next, 1 is 6 hours", high=STEPS_PER_YEAR // 4
     )
     start_from: str | None = Field(
-        default=None, description="a checkpoint to take the weights from, or null"
+        default=None, description="a checkpoint with initial weights, or null"
     )
-    channels: int = Field(
-        default=20, ge=1, le=256, description="fields used, the first of each file (1 to 256)"
-    )
+    channels: int = whole_number(20, "fields, the first of each file", high=256)
     image_size: _HeightWidth = Field(
         default=(720, 1440),
-        description="[latitudes, longitudes] of the grid, latitudes even, both whole patches",
+        description="[latitudes, longitudes] of the grid: multiples of patch_size, latitudes even",
     )
     patch_size: _HeightWidth = Field(
         default=(8, 8), description="[latitudes, longitudes] of a patch, each >= 1"
     )
-    embed_dim: int = Field(
-        default=768, ge=1, le=16384, description="width of the model (1 to 16384)"
-    )
-    depth: int = Field(default=12, ge=1, le=256, description="AFNO layers (1 to 256)")
-    num_blocks: int = Field(
-        default=16, ge=1, description="blocks of the spectral weights; divides embed_dim"
-    )
+    embed_dim: int = whole_number(768, "width of the model", high=16384)
+    depth: int = whole_number(12, "AFNO layers", high=256)
+    num_blocks: int = whole_number(16, "blocks of the spectral weights; divides embed_dim")
     lr: float | None = Field(
         default=None,
         gt=0,
         description="learning rate (a number > 0), or null for 5e-4 in pretrain, 1e-4 in finetune",
     )
-    train_samples: int = Field(
-        default=37 * STEPS_PER_YEAR,
-        ge=1,
-        description="training samples of source synthetic (>= 1; the paper's 1979-2015: 54020)",
+    train_samples: int = whole_number(
+        37 * STEPS_PER_YEAR, "synthetic training samples; the paper's 1979-2015 has 54020"
     )
-    evaluation_samples: int = Field(
-        default=2 * STEPS_PER_YEAR,
-        ge=1,
-        description="evaluation samples of source synthetic (>= 1; the paper's 2016-2017: 2920)",
+    evaluation_samples: int = whole_number(
+        2 * STEPS_PER_YEAR, "synthetic evaluation samples; the paper's 2016-2017 has 2920"
     )
 
     @model_validator(mode="after")
-    def _goes_together(self) -> "Options":
-        if self.source == "era5" and self.data is None:
-            raise ValueError("source era5 needs 'data', a folder; or use source synthetic")
-        if self.source == "synthetic" and self.data is not None:
-            raise ValueError("'data' is for source era5 only; source synthetic reads no files")
-        given = self.model_fields_set & {"train_samples", "evaluation_samples"}
-        if self.source == "era5" and given:
+    def _options_fit(self) -> Self:
+        unused = self.model_fields_set & {"train_samples", "evaluation_samples"}
+        if self.source == "era5" and unused:
             raise ValueError(
-                f"'{min(given)}' is for source synthetic only; era5 uses all its files"
+                f"'{min(unused)}' is for source synthetic only; era5 uses all its files"
             )
         if self.image_size[0] % 2:
             raise ValueError(f"image_size {list(self.image_size)}: the latitudes must be even")
         if any(side % patch for side, patch in zip(self.image_size, self.patch_size, strict=True)):
             raise ValueError(
-                f"image_size {list(self.image_size)} must be whole patches of patch_size"
+                f"image_size {list(self.image_size)} must be a multiple of patch_size"
                 f" {list(self.patch_size)}"
             )
         if self.embed_dim % self.num_blocks:
-            raise ValueError(
-                f"num_blocks {self.num_blocks} must divide embed_dim {self.embed_dim} without rest"
-            )
+            raise ValueError(f"num_blocks {self.num_blocks} must divide embed_dim {self.embed_dim}")
         return self
 
     @property
     def steps(self) -> int:
-        """Return how many steps in a row are predicted in training."""
+        """Return the number of successive steps that training predicts."""
         return {"pretrain": 1, "finetune": 2}[self.stage]
 
     @property
     def peak_lr(self) -> float:
-        """Return the learning rate at which the schedule begins."""
+        """Return the initial learning rate of the schedule."""
         return self.lr if self.lr is not None else {"pretrain": 5e-4, "finetune": 1e-4}[self.stage]
 
 
 def _work(options: Options) -> Work | None:
-    """Return the work of an epoch at full size; files are taken to be 1979-2015."""
+    """Return the work of an epoch at full size; files are assumed to be those of 1979-2015."""
     sizes = "channels", "image_size", "patch_size", "embed_dim", "depth", "num_blocks"
     if not is_full_size(options, *sizes):
         return None

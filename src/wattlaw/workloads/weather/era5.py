@@ -1,53 +1,129 @@
-"""ERA5 as FourCastNet's authors laid it out: one HDF5 file per year, and its statistics.
+"""ERA5 in the layout of FourCastNet's authors: one HDF5 file per year, and statistics.
 
     DATA/train/*.h5   DATA/test/*.h5         dataset ``fields`` [time, channel, row, column]
     DATA/stats/global_means.npy, global_stds.npy (1, C, 1, 1), time_means.npy (1, C, row, column)
 
 https://github.com/NVlabs/FourCastNet, README and ``utils/data_loader_multifiles.py``. Their files
-have 721 x 1440 points and may have more channels than are used: the first ones are. Evaluation
-reads ``test``, under no other name.
+have 721 x 1440 points and may have more channels than are used: the first channels are used.
+Evaluation reads the folder ``test``.
 """
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from wattlaw.errors import BadInput
-from wattlaw.workloads.weather.grid import kept_rows
-from wattlaw.workloads.weather.statistics import Array, ChannelStatistics
+from wattlaw.errors import BadInput, one_line
+from wattlaw.text import collapse_whitespace
 from wattlaw.workloads.workload import Indices, Seeds
 
-#: What h5py raises for damaged files.
+#: Errors of h5py for damaged files.
 _H5PY_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError)
+
+Array = npt.NDArray[np.float32]
+
+
+def kept_rows(rows: int) -> int:
+    """Return the number of rows of a file that are used: without the last if it is odd.
+
+    ERA5 has 721 rows from pole to pole, of which the first 720 can be split into patches.
+    """
+    return rows - rows % 2
+
+
+@dataclass(frozen=True)
+class ChannelStatistics:
+    """Mean and standard deviation of each channel, over all times and points of the globe."""
+
+    means: Array  # (channels, 1, 1), in the fields' own units
+    stds: Array
+
+    def standardise(self, fields: Array) -> None:
+        """Subtract the means from fields (..., channels, height, width) and divide, in place."""
+        fields -= self.means
+        fields /= self.stds
+
+
+def read_channel_statistics(folder: Path, channels: int) -> ChannelStatistics:
+    """Return the first channels of ``global_means.npy`` and ``global_stds.npy``.
+
+    Both have the shape (1, C, 1, 1) with C >= ``channels``.
+
+    Raises ``BadInput`` if a file is missing or not such an array, a value is not finite, or a
+    deviation is not > 0.
+    """
+    means = _read(folder / "global_means.npy", channels, (1, 1))
+    stds = _read(folder / "global_stds.npy", channels, (1, 1))
+    if not (stds > 0).all():
+        channel = int(np.argmin(stds.ravel() > 0))
+        value = stds.ravel()[channel]
+        raise BadInput(
+            f"{folder / 'global_stds.npy'}: channel {channel} is {value:g}; allowed: above 0"
+        )
+    return ChannelStatistics(means, stds)
+
+
+def read_climatology(folder: Path, channels: int, height: int, width: int) -> Array:
+    """Return the standardised mean state, shape (channels, height, width).
+
+    ``time_means.npy`` has the shape (1, C, rows, width); see ``kept_rows``.
+    """
+    path = folder / "time_means.npy"
+    means = _read(path, channels, (height, width))
+    read_channel_statistics(folder, channels).standardise(means)
+    return means
+
+
+def _read(path: Path, channels: int, size: tuple[int, int]) -> Array:
+    if not path.is_file():
+        raise BadInput(f"{path}: there is no such file")
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, TypeError, MemoryError, TokenError) as error:
+        reason = collapse_whitespace(str(error))
+        raise BadInput(f"{path}: not a .npy file of numbers: {reason}") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
+        raise BadInput(f"{path}: not a .npy file of floating-point numbers")
+    shape = "x".join(map(str, array.shape)) or "a single number"
+    fits = array.ndim == 4 and array.shape[0] == 1 and array.shape[1] >= channels
+    rows = size[0] if size == (1, 1) else kept_rows(array.shape[2]) if fits else 0
+    if not fits or (rows, array.shape[3]) != size:
+        allowed = f"1xCx{size[0]}x{size[1]}"
+        if size != (1, 1):
+            allowed += f" or 1xCx{size[0] + 1}x{size[1]}"
+        raise BadInput(f"{path}: shape {shape}; allowed: {allowed} with C at least {channels}")
+    kept = array[0, :channels, :rows].astype(np.float32)
+    if not np.isfinite(kept).all():
+        channel = int(np.argwhere(~np.isfinite(kept))[0][0])
+        raise BadInput(f"{path}: channel {channel} has a value that is not a finite number")
+    return kept
 
 
 class Era5:
-    """Sequences of states from a folder of yearly files; none goes from one file into the next.
+    """Sequences of states from a folder of yearly files; no sequence crosses two files.
 
-    Sample i begins at the i-th time, counted through the files by name, that has all its steps in
-    the same file. Fields are standardised here, on the CPU: that costs as many bytes on the way
-    to a GPU as raw ones, keeps the loader processes and not the GPU busy, and leaves the measured
-    work of the GPU the same as with synthetic data.
+    Sample i begins at the i-th time, in the order of the file names, that has all its steps in the
+    same file. Fields are standardised on the CPU, so that the GPU's work is the same as with
+    synthetic data.
 
     Parameters
     ----------
     folder
-        That of the files, ``*.h5``.
+        The folder of the files ``*.h5``.
     statistics
-        Each channel's mean and spread.
+        Each channel's mean and standard deviation.
     size
         (channels, height, width) of a state.
     steps, step
-        How many states follow the first one, and how many records apart.
+        The number of states after the first, and their distance in records.
 
-    Raises
-    ------
-    BadInput
-        There are no files, or one is not as it has to be.
+    Raises ``BadInput`` if there are no files, or one has the wrong format or size.
     """
 
     reads_files = True
@@ -76,14 +152,10 @@ class Era5:
         return int(self._ends[-1])
 
     def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
-        """Return the states at the beginning and after each step.
+        """Return the first states and those after each step, standardised float32.
 
-        Each has the shape (samples, channels, height, width), is standardised and float32.
-
-        Raises
-        ------
-        BadInput
-            A record cannot be read or has a value that is not finite.
+        Each has the shape (samples, channels, height, width). ``BadInput`` if a record cannot be
+        read or has a value that is not finite.
         """
         shape = (len(indices), *self._size)
         times = [np.empty(shape, np.float32) for _ in self._ahead]
@@ -99,8 +171,8 @@ class Era5:
         try:
             self._open(path).read_direct(out, np.s_[time, :channels, :height])
         except _H5PY_ERRORS as error:
-            raise BadInput(f"{path}: time {time} cannot be read: {_words(error)}") from None
-        # One sum tells nearly always that all is well; only then is the bad value looked for.
+            raise BadInput(f"{path}: time {time} cannot be read: {one_line(error)}") from None
+        # The sum is quick to check; values are searched only if it is not finite.
         with np.errstate(over="ignore", invalid="ignore"):
             total = out.sum()
         if not np.isfinite(total):
@@ -115,7 +187,7 @@ class Era5:
 
 
 class _OpenFiles:
-    """The datasets this process has open: HDF5 handles do not survive a fork."""
+    """The datasets that this process has open; HDF5 handles are not valid after a fork."""
 
     def __init__(self) -> None:
         self._process, self._datasets = 0, dict[Path, Any]()
@@ -128,7 +200,7 @@ class _OpenFiles:
         return self._datasets[path]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the handles behind when a dataset is sent to a process that was not forked."""
+        """Omit the handles when a dataset is sent to a process that was not forked."""
         return {"_process": 0, "_datasets": {}}
 
 
@@ -138,17 +210,17 @@ def _opened(path: Path) -> Any:
 
 
 def _times(path: Path, size: tuple[int, int, int], needed: int) -> int:
-    """Return how many times a file has, once it is sure that its records are as they must be."""
+    """Return the number of times in a file after checking the type and shape of its records."""
     channels, height, width = size
     try:
         with _opened(path) as file:
-            found = file.get("fields")
-            if not isinstance(found, h5py.Dataset):
+            fields = file.get("fields")
+            if not isinstance(fields, h5py.Dataset):
                 names = ", ".join(file) or "nothing"
                 raise BadInput(f"{path}: has no dataset 'fields'; it has {names}")
-            shape, dtype = found.shape, found.dtype
+            shape, dtype = fields.shape, fields.dtype
     except _H5PY_ERRORS as error:
-        raise BadInput(f"{path}: cannot be read as an HDF5 file: {_words(error)}") from None
+        raise BadInput(f"{path}: cannot be read as an HDF5 file: {one_line(error)}") from None
     if shape is None or len(shape) != 4 or dtype.kind != "f":
         what = "nothing" if shape is None else "x".join(map(str, shape)) or "a single number"
         raise BadInput(
@@ -168,7 +240,3 @@ def _times(path: Path, size: tuple[int, int, int], needed: int) -> int:
     if shape[0] < needed:
         raise BadInput(f"{path}: has {shape[0]} times; allowed: at least {needed} for one sample")
     return int(shape[0])
-
-
-def _words(error: BaseException) -> str:
-    return " ".join(str(error).split())

@@ -1,36 +1,29 @@
 """The model, its training recipe in two stages, and its metrics."""
 
-from collections.abc import Mapping
+import pickle
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-from wattlaw.errors import NotAvailable
-from wattlaw.workloads.schedules import Cosine
+from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.text import collapse_whitespace
+from wattlaw.workloads.schedules import BaseWorkload, Cosine
 from wattlaw.workloads.torchvision_import import import_torchvision
-from wattlaw.workloads.weather import Options
-from wattlaw.workloads.weather.scores import (
-    anomaly_correlation,
-    latitude_weights,
-    relative_l2,
-    weighted_rmse,
-)
-from wattlaw.workloads.weather.statistics import read_channel_statistics, read_climatology
+from wattlaw.workloads.weather import Options, scores
 from wattlaw.workloads.weather.synthetic import Climate, SyntheticWeather
-from wattlaw.workloads.weather.weights import load_weights
-from wattlaw.workloads.workload import Dataset, Schedule, means
-
-if TYPE_CHECKING:
-    from wattlaw.workloads.weather.era5 import Era5
+from wattlaw.workloads.workload import Dataset, Schedule
 
 _DATA_SEED = 0
-_FIRST_EVALUATION_YEAR = 37  # of the synthetic ones, after those of training
+_FIRST_EVALUATION_YEAR = 37  # of the synthetic years, after those of training
+#: The prefixes that DDP, torch.compile and ``Forecaster`` add to the names of weights.
+_PREFIXES = ("module.", "_orig_mod.", "network.")
 
 
 class Forecaster(nn.Module):
-    """Applies a network to its own forecasts, for a number of steps."""
+    """Applies a network to its own forecasts for a number of steps."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -44,7 +37,7 @@ class Forecaster(nn.Module):
         state
             Standardised fields, shape (samples, channels, height, width).
         steps
-            How far to go; the gradient goes back through all of them.
+            The number of steps; gradients propagate through all of them.
         """
         forecasts = []
         for _ in range(steps):
@@ -53,7 +46,7 @@ class Forecaster(nn.Module):
         return tuple(forecasts)
 
 
-class FourCastNet:
+class FourCastNet(BaseWorkload):
     """AFNO with Adam and a cosine schedule; latitude-weighted RMSE and anomaly correlation.
 
     Pathak et al. 2022 (arXiv 2202.11214), sections on pre-training and fine-tuning. There is no
@@ -64,12 +57,11 @@ class FourCastNet:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._size = (options.channels, *options.image_size)
-        self._weights = latitude_weights(options.image_size[0])
-        self._climate: Climate | None = None
+        self._weights = scores.latitude_weights(options.image_size[0])
         self._climatology: torch.Tensor | None = None
 
     def model(self) -> nn.Module:
-        """Return the model, new or with the weights that the options name."""
+        """Return the model, new or with the weights of ``start_from``."""
         options = self._options
         import_torchvision()
         try:
@@ -88,7 +80,7 @@ class FourCastNet:
             num_blocks=options.num_blocks,
         )
         if options.start_from is not None:
-            load_weights(network, Path(options.start_from))
+            _load_weights(network, Path(options.start_from))
         return Forecaster(network)
 
     def optimizer(
@@ -98,7 +90,7 @@ class FourCastNet:
         *,
         fused: bool | None,
     ) -> torch.optim.Optimizer:
-        """Return Adam; the rate is the paper's for global batch 64, whatever the batch is."""
+        """Return Adam; its rate does not depend on the global batch (64 in the paper)."""
         return torch.optim.Adam(model.parameters(), lr=self._options.peak_lr, fused=fused)
 
     def schedule(
@@ -110,78 +102,109 @@ class FourCastNet:
         """Return half a cosine over the run's epochs."""
         return Cosine(optimizer, epochs)
 
-    def training_data(self) -> Dataset:
-        """Return 1979-2015, or as many synthetic samples."""
-        if self._options.source == "era5":
-            return self._era5("train")
-        return self._synthetic(0, self._options.train_samples)
-
-    def evaluation_data(self) -> Dataset:
-        """Return 2016 and 2017, or as many synthetic samples of other years."""
-        if self._options.source == "era5":
-            return self._era5("test")
-        return self._synthetic(_FIRST_EVALUATION_YEAR, self._options.evaluation_samples)
-
     def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
         """Return the mean relative L2 error of a batch, summed over the stage's steps."""
-        return self._losses(model(data[0], self._options.steps), data[1:]).mean()
+        return _losses(model(data[0], self._options.steps), data[1:]).mean()
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, torch.Tensor]:
         """Return sums of the loss, and of RMSE and ACC of the first step as means over channels.
 
-        Both stages judge the first step, as the paper's code does, so that they can be compared.
+        Both stages evaluate the first step, as in the paper's code, so that they are comparable.
         """
         forecasts, truths = model(data[0], self._options.steps), data[1:]
         device = truths[0].device
         if self._climatology is None or self._climatology.device != device:
             self._weights = self._weights.to(device)
             self._climatology = self._mean_state().to(device)
-        first, truth, weights = forecasts[0], truths[0], self._weights
-        correlation = anomaly_correlation(first, truth, self._climatology, weights)
+        forecast, truth, weights = forecasts[0], truths[0], self._weights
+        correlation = scores.anomaly_correlation(forecast, truth, self._climatology, weights)
         return {
-            "loss": self._losses(forecasts, truths).sum(),
-            "rmse": weighted_rmse(first, truth, weights).mean(1).sum(),
+            "loss": _losses(forecasts, truths).sum(),
+            "rmse": scores.weighted_rmse(forecast, truth, weights).mean(1).sum(),
             "acc": correlation.mean(1).sum(),
         }
 
-    def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return the mean loss, RMSE [standard deviations] and anomaly correlation."""
-        return means(sums)
-
-    def _losses(
-        self, forecasts: tuple[torch.Tensor, ...], truths: tuple[torch.Tensor, ...]
-    ) -> torch.Tensor:
-        pairs = zip(forecasts, truths, strict=True)
-        return torch.stack([relative_l2(forecast, truth) for forecast, truth in pairs]).sum(0)
-
     def _mean_state(self) -> torch.Tensor:
-        if self._options.source == "era5":
-            return torch.from_numpy(read_climatology(self._stats(), *self._size))
-        return self._made_climate().climatology
+        if self._options.data is None:
+            return self._climate.climatology
+        from wattlaw.workloads.weather.era5 import read_climatology
 
-    def _era5(self, part: str) -> "Era5":
-        from wattlaw.workloads.weather.era5 import Era5
+        return torch.from_numpy(read_climatology(Path(self._options.data, "stats"), *self._size))
 
-        statistics = read_channel_statistics(self._stats(), self._options.channels)
-        steps, step = self._options.steps, self._options.step
-        return Era5(self._folder() / part, statistics, self._size, steps=steps, step=step)
+    def _data(self, *, training: bool) -> Dataset:
+        """Return 1979-2015 or 2016-2017, or as many synthetic samples of different years."""
+        options = self._options
+        if options.data is None:
+            return SyntheticWeather(
+                self._climate,
+                first_year=0 if training else _FIRST_EVALUATION_YEAR,
+                samples=options.train_samples if training else options.evaluation_samples,
+                steps=options.steps,
+                step=options.step,
+            )
+        from wattlaw.workloads.weather.era5 import Era5, read_channel_statistics
 
-    def _synthetic(self, first_year: int, samples: int) -> SyntheticWeather:
-        return SyntheticWeather(
-            self._made_climate(),
-            first_year=first_year,
-            samples=samples,
-            steps=self._options.steps,
-            step=self._options.step,
-        )
+        data = Path(options.data)
+        statistics = read_channel_statistics(data / "stats", options.channels)
+        folder = data / ("train" if training else "test")
+        return Era5(folder, statistics, self._size, steps=options.steps, step=options.step)
 
-    def _made_climate(self) -> Climate:
-        if self._climate is None:
-            self._climate = Climate(*self._size, seed=_DATA_SEED)
-        return self._climate
+    @cached_property
+    def _climate(self) -> Climate:
+        return Climate(*self._size, seed=_DATA_SEED)
 
-    def _folder(self) -> Path:
-        return Path(self._options.data or "")
 
-    def _stats(self) -> Path:
-        return self._folder() / "stats"
+def _losses(forecasts: tuple[torch.Tensor, ...], truths: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    pairs = zip(forecasts, truths, strict=True)
+    return torch.stack([scores.relative_l2(forecast, truth) for forecast, truth in pairs]).sum(0)
+
+
+def _load_weights(network: nn.Module, path: Path) -> None:
+    """Load a checkpoint of torch.save: a state dict, or a dict with one as ``model``.
+
+    Raises ``BadInput`` if the file cannot be read, or it does not have exactly the weights of this
+    network.
+    """
+    weights = _without_prefixes(_read_state(path), path)
+    parameters = dict(network.named_parameters())
+    for name, parameter in parameters.items():
+        if name not in weights:
+            raise BadInput(f"{path}: has no weight '{name}', which the model has")
+        shape, allowed = tuple(weights[name].shape), tuple(parameter.shape)
+        if shape != allowed:
+            raise BadInput(
+                f"{path}: weight '{name}' has shape {shape}; allowed by the options: {allowed}"
+            )
+    buffers = dict(network.named_buffers())
+    unknown = sorted(weights.keys() - parameters.keys() - buffers.keys())
+    if unknown:
+        raise BadInput(f"{path}: has a weight '{unknown[0]}', which the model does not have")
+    # physicsnemo has an empty buffer for its device, which files of other versions lack.
+    network.load_state_dict({**buffers, **weights}, strict=True)
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise BadInput(f"{path}: there is no such file") from None
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        reason = collapse_whitespace(str(error))[:200]
+        raise BadInput(f"{path}: not a checkpoint of tensors: {reason}") from None
+    if isinstance(state, dict) and isinstance(state.get("model"), dict):
+        state = state["model"]
+    if not isinstance(state, dict) or not state:
+        raise BadInput(f"{path}: neither a state dict nor a dict with one as 'model'")
+    return state
+
+
+def _without_prefixes(state: dict[str, Any], path: Path) -> dict[str, torch.Tensor]:
+    weights = {}
+    for key, value in state.items():
+        name = str(key)
+        while name.startswith(_PREFIXES):
+            name = name.partition(".")[2]
+        if not isinstance(value, torch.Tensor):
+            raise BadInput(f"{path}: '{key}' is not a tensor; allowed: a state dict of tensors")
+        weights[name] = value
+    return weights

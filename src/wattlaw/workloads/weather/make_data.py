@@ -1,4 +1,4 @@
-"""Small files in the layout of FourCastNet's ERA5, so that the real reader can be tried."""
+"""Writes small synthetic files in the layout of FourCastNet's ERA5."""
 
 from pathlib import Path
 
@@ -6,15 +6,15 @@ import h5py
 import numpy as np
 import torch
 
-from wattlaw.workloads.weather.statistics import Array
+from wattlaw.workloads.weather.era5 import Array
 from wattlaw.workloads.weather.synthetic import Climate
 from wattlaw.workloads.workload import check_new_data
 
-_GRID = (33, 64)  # odd as ERA5's 721 rows are: the last is left out
+_GRID = (33, 64)  # an odd number of rows as ERA5's 721; the last is not used
 _TRAINING_YEARS, _EVALUATION_YEAR = (1979, 1980), 2016
 _FEWEST_TIMES = 4
 
-# The paper's variables in its files' order, with a mean and spread of about the real size.
+# The paper's variables in the order of its files, with approximate means and deviations.
 _VARIABLES = (
     ("u10", -0.1, 5.6),  # m/s
     ("v10", 0.2, 4.8),
@@ -42,21 +42,10 @@ _VARIABLES = (
 def make_data(folder: Path, size: int, seed: int) -> None:
     """Write two years for training and one for evaluation, and the training data's statistics.
 
-    The grid is 33 x 64 with 20 channels: read them with the option ``image_size: [32, 64]``.
+    The grid is 33 x 64 with 20 channels: read it with the option ``image_size: [32, 64]``. A
+    training file has ``size`` times, at least 4; the evaluation file has half as many, at least 4.
 
-    Parameters
-    ----------
-    folder
-        Empty, or not there yet.
-    size
-        Times in each file for training, at least 4; evaluation has half as many, at least 4.
-    seed
-        Of the weather.
-
-    Raises
-    ------
-    BadInput
-        The folder is not empty, or ``size`` is too small.
+    Raises ``BadInput`` if the folder is not empty, or ``size`` is too small.
     """
     check_new_data(folder, size, _FEWEST_TIMES)
     climate = Climate(len(_VARIABLES), *_GRID, seed=seed)
@@ -72,8 +61,8 @@ def _fields(climate: Climate, year: int, times: int) -> Array:
     fields = torch.empty(times, *climate.shape)
     for time, state in enumerate(fields):
         climate.state(year, time, state)
-    _, means, spreads = (np.array(column) for column in zip(*_VARIABLES, strict=True))
-    scaled: Array = fields.numpy() * spreads[:, None, None] + means[:, None, None]
+    _, means, stds = (np.array(column) for column in zip(*_VARIABLES, strict=True))
+    scaled: Array = fields.numpy() * stds[:, None, None] + means[:, None, None]
     return scaled.astype(np.float32)
 
 

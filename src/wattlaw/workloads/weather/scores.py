@@ -1,24 +1,26 @@
-"""How far a forecast is from what happened: the loss, and two scores weighted by latitude."""
+"""Errors and scores of forecasts; RMSE and correlation are weighted by latitude.
 
+Forecasts, truths and fields have the shape (samples, channels, height, width). Rows go from the
+north pole to the south, columns eastwards around the globe.
+"""
+
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from wattlaw.workloads.weather.grid import latitudes
+
+def latitudes(rows: int) -> npt.NDArray[np.float64]:
+    """Return the rows' latitudes [degrees]: from +90 to -90 if the number of rows is odd.
+
+    An even number is such a grid without its last row: 720 rows are the first of 721.
+    """
+    return np.linspace(90.0, -90.0, rows + 1 - rows % 2)[:rows]
 
 
 def relative_l2(forecast: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """Return ||forecast - truth|| / ||truth|| of each sample, over all its channels and points.
+    """Return ||forecast - truth|| / ||truth|| of each sample, shape (samples,).
 
     The loss of FourCastNet's code (``LpLoss.rel``), from Li et al. 2021 (arXiv 2010.08895).
-
-    Parameters
-    ----------
-    forecast, truth
-        Standardised fields, shape (samples, channels, height, width).
-
-    Returns
-    -------
-    torch.Tensor
-        Shape (samples,).
     """
     error: torch.Tensor = torch.linalg.vector_norm((forecast - truth).flatten(1), dim=1)
     size: torch.Tensor = torch.linalg.vector_norm(truth.flatten(1), dim=1)
@@ -26,19 +28,9 @@ def relative_l2(forecast: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
 
 
 def latitude_weights(height: int) -> torch.Tensor:
-    """Return L(i) = cos(lat_i) / mean of cos(lat), the share of the globe that a row stands for.
+    """Return L(i) = cos(lat_i) / mean of cos(lat): the row's share of the globe, (height, 1).
 
-    Rasp et al. 2020 (WeatherBench, arXiv 2002.00469), equation 2.
-
-    Parameters
-    ----------
-    height
-        Latitude rows, see ``wattlaw.workloads.weather.grid.latitudes``.
-
-    Returns
-    -------
-    torch.Tensor
-        Shape (height, 1), of mean 1, float32.
+    Rasp et al. 2020 (WeatherBench, arXiv 2002.00469), equation 2. The weights have mean 1.
     """
     weights = torch.from_numpy(latitudes(height)).deg2rad().cos()
     return (weights / weights.mean()).float()[:, None]
@@ -47,22 +39,17 @@ def latitude_weights(height: int) -> torch.Tensor:
 def weighted_rmse(
     forecast: torch.Tensor, truth: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """Return sqrt(mean over the grid of L (forecast - truth)^2) of each sample and channel.
+    """Return sqrt(mean over the grid of L (forecast - truth)^2), shape (samples, channels).
 
     Rasp et al. 2020 (arXiv 2002.00469), equation 1, for one forecast; also FourCastNet's
-    (arXiv 2202.11214, appendix).
+    (arXiv 2202.11214, appendix). The unit is that of the fields, whose standard deviation is 1.
 
     Parameters
     ----------
     forecast, truth
-        Shape (samples, channels, height, width).
+        Fields.
     weights
-        Those of ``latitude_weights``, shape (height, 1).
-
-    Returns
-    -------
-    torch.Tensor
-        Shape (samples, channels), in the fields' unit: 1 is a channel's standard deviation.
+        From ``latitude_weights``.
     """
     return (weights * (forecast - truth).square()).mean((-2, -1)).sqrt()
 
@@ -70,26 +57,22 @@ def weighted_rmse(
 def anomaly_correlation(
     forecast: torch.Tensor, truth: torch.Tensor, climatology: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """Return sum L f t / sqrt(sum L f^2 sum L t^2) of the differences f, t from the climatology.
+    """Return sum L f t / sqrt(sum L f^2 sum L t^2) of the anomalies f, t: (samples, channels).
 
-    Pathak et al. 2022 (arXiv 2202.11214), appendix. The differences' own mean stays in them.
+    Pathak et al. 2022 (arXiv 2202.11214), appendix. The mean of the anomalies is not subtracted.
+    The result is from -1 to 1, or 0 if there is no anomaly.
 
     Parameters
     ----------
     forecast, truth
-        Shape (samples, channels, height, width).
+        Fields.
     climatology
         Mean state, which broadcasts to (channels, height, width).
     weights
-        Those of ``latitude_weights``, shape (height, 1).
-
-    Returns
-    -------
-    torch.Tensor
-        Shape (samples, channels), from -1 to 1; 0 where there is no difference at all.
+        From ``latitude_weights``.
     """
-    foreseen, happened = forecast - climatology, truth - climatology
-    weighted = weights * happened
-    together = (weighted * foreseen).sum((-2, -1))
-    squares = (weighted * happened).sum((-2, -1)) * (weights * foreseen.square()).sum((-2, -1))
-    return together / squares.sqrt().clamp_min(torch.finfo(squares.dtype).tiny)
+    forecast, truth = forecast - climatology, truth - climatology
+    weighted = weights * truth
+    covariance = (weighted * forecast).sum((-2, -1))
+    variances = (weighted * truth).sum((-2, -1)) * (weights * forecast.square()).sum((-2, -1))
+    return covariance / variances.sqrt().clamp_min(torch.finfo(variances.dtype).tiny)

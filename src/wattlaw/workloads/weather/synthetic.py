@@ -1,7 +1,7 @@
-"""Weather from a seed: red-spectrum waves that travel eastwards, a seasonal cycle, warm tropics.
+"""Synthetic weather: red-spectrum waves that travel eastwards, a seasonal cycle, warm tropics.
 
-Not physics, but fields with the shape, dtype, size, smoothness and spread of standardised ERA5
-ones, in which the next state follows from the present one.
+The fields are not computed by physics. They have the shape, dtype, smoothness and spread of
+standardised ERA5 fields, and a state determines the next one.
 """
 
 import math
@@ -10,27 +10,20 @@ import numpy as np
 import torch
 
 from wattlaw.workloads.weather import STEPS_PER_YEAR
-from wattlaw.workloads.weather.grid import latitudes
+from wattlaw.workloads.weather.scores import latitudes
 from wattlaw.workloads.workload import Indices, Seeds
 
-_POOLED = 6  # fields of a channel; years differ by which they take, and where it begins
-# Turns of the globe in six hours: 20 to 60 days for a whole one, as midlatitude weather takes.
+_POOLED = 6  # fields of a channel; years differ in their field and its first longitude
+# Turns around the globe in six hours: a full turn takes 20 to 60 days, as midlatitude weather does.
 _FASTEST, _SLOWEST = 1 / 80, 1 / 240
 
 
 class Climate:
-    """States of an invented atmosphere by year and time, each channel of mean 0 and spread 1.
+    """States of an invented atmosphere by year and time; channels have mean 0 and deviation 1.
 
-    A channel at time t is a latitude profile and waves, which roll eastwards with the channel's
-    speed, plus cos(2 pi t / year + phase) times a contrast of the hemispheres. Its memory is 24
-    bytes per channel and point: 0.5 GB for 20 channels on 720 x 1440.
-
-    Parameters
-    ----------
-    channels, height, width
-        Size of a state.
-    seed
-        Of all that is drawn.
+    A channel at time t is a latitude profile plus waves, which move eastwards with the channel's
+    speed, plus cos(2 pi t / year + phase) times a contrast of the hemispheres. It needs 24 bytes
+    per channel and point: 0.5 GB for 20 channels on 720 x 1440.
     """
 
     def __init__(self, channels: int, height: int, width: int, seed: int) -> None:
@@ -41,7 +34,7 @@ class Climate:
         draw = np.random.default_rng(seed)
         self._speeds = draw.uniform(_SLOWEST, _FASTEST, channels) * width
         self._phases = draw.uniform(0, 2 * np.pi, channels)
-        profiles, self._contrast, calm = _profiles(channels, height, draw)
+        profiles, self._contrast, damping = _profiles(channels, height, draw)
         seasonal = draw.uniform(0.02, 0.1, channels)  # of the variance
         self._amplitudes = np.sqrt(2 * seasonal)
         for channel in range(channels):
@@ -50,20 +43,16 @@ class Climate:
             slope = draw.uniform(1.5, 2.5)  # of amplitudes; kinetic energy falls like k^-3
             share = (1 - steady - seasonal[channel]) ** 0.5
             for field in self._pool[:, channel]:
-                waves = _waves(height, width, slope, calm, generator)
+                waves = _waves(height, width, slope, damping, generator)
                 torch.add(profiles[channel], waves, alpha=share, out=field)
-        #: Mean state over the years, shape (channels, height, 1): the same at all longitudes.
+        #: Mean state over the years, shape (channels, height, 1), equal at all longitudes.
         self.climatology = profiles
 
     def state(self, year: int, time: int, out: torch.Tensor) -> None:
         """Write the state at a time of a year, in steps of six hours, into ``out``.
 
-        Parameters
-        ----------
-        year, time
-            Each >= 0; a time after the year's end goes on with this year's waves.
-        out
-            Shape (channels, height, width), float32.
+        A time after the end of the year continues the waves of the year. ``out`` is float32 of
+        shape (channels, height, width).
         """
         width = self.shape[-1]
         start = np.random.default_rng((self._seed, year)).integers(width)
@@ -71,7 +60,7 @@ class Climate:
         for channel, speed in enumerate(self._speeds):
             shift = int(start + round(speed * time)) % width
             season = self._amplitudes[channel] * math.cos(angle + self._phases[channel])
-            # The roll and the sum in one pass: at full size memory is what costs time here.
+            # Shift and add in one pass: at full size the time depends on memory traffic.
             for source, target in (
                 (fields[channel, :, : width - shift], out[channel, :, shift:]),
                 (fields[channel, :, width - shift :], out[channel, :, :shift]),
@@ -80,7 +69,7 @@ class Climate:
 
 
 class SyntheticWeather:
-    """Sequences of a climate's states: sample i begins at step i of the years laid end to end."""
+    """Sequences of a climate's states: sample i begins at step i of the consecutive years."""
 
     reads_files = False
 
@@ -94,10 +83,10 @@ class SyntheticWeather:
         return self._samples
 
     def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
-        """Return the states at the beginning and after each step.
+        """Return the first states and those after each step, standardised float32.
 
-        Each has the shape (samples, channels, height, width), is standardised and float32.
-        What comes after the end of a year goes on with its waves, so that no sample has a jump.
+        Each has the shape (samples, channels, height, width). States after the end of a year
+        continue its waves, so that no sample has a jump.
         """
         shape = (len(indices), *self._climate.shape)
         times = tuple(torch.from_numpy(np.empty(shape, np.float32)) for _ in self._ahead)
@@ -111,7 +100,7 @@ class SyntheticWeather:
 def _profiles(
     channels: int, height: int, draw: np.random.Generator
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the channels' latitude profiles, the hemispheres' contrast, the calm at the poles."""
+    """Return latitude profiles of channels, a contrast of hemispheres, a damping at the poles."""
     latitude = torch.from_numpy(np.deg2rad(latitudes(height))).float()[:, None]
     contrast = _standardised(latitude.sin())
     tropics = _standardised((2 * latitude).cos())
@@ -123,15 +112,15 @@ def _profiles(
 
 
 def _waves(
-    height: int, width: int, slope: float, calm: torch.Tensor, generator: torch.Generator
+    height: int, width: int, slope: float, damping: torch.Tensor, generator: torch.Generator
 ) -> torch.Tensor:
-    """Return a field whose amplitudes fall with the wave number, of mean 0 along each latitude."""
+    """Return a field whose amplitudes fall with the wave number, with mean 0 at each latitude."""
     along = torch.fft.rfftfreq(width, 1 / width)
     across = torch.fft.fftfreq(height, 1 / (2 * height))[:, None]  # rows span half the globe
     amplitudes = (16 + along**2 + across**2) ** (-slope / 2)
     amplitudes[:, 0] = 0
     noise = torch.randn(amplitudes.shape, dtype=torch.complex64, generator=generator)
-    return _standardised(torch.fft.irfft2(noise * amplitudes, s=(height, width)) * calm)
+    return _standardised(torch.fft.irfft2(noise * amplitudes, s=(height, width)) * damping)
 
 
 def _standardised(field: torch.Tensor) -> torch.Tensor:
