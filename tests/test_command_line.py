@@ -103,7 +103,8 @@ def test_check_counts_the_runs(study, capsys):
     assert told.endswith("cli: 2 runs, 1 workload, 2 settings, 1 repeat\n")
 
 
-def test_status_tells_counts_and_reasons(store, capsys):
+def test_status_tells_counts_and_reasons(store, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     assert main(["status", str(store)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "2 runs: 1 done, 1 skipped" in shown
