@@ -49,7 +49,7 @@ test-slurm: setup
 
 # The tests with a coverage report: a table here, pages in build/coverage.
 coverage: setup
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest -p pytest_cov -n 3 --dist loadfile --no-loadscope-reorder \
 	  --cov --cov-report=term --cov-report=html:build/coverage
 
 # The documentation site, into build/docs.

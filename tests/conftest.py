@@ -26,8 +26,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # An unexpected exception shows its traceback in tests.
 os.environ.setdefault("WATTLAW_TRACEBACK", "1")
 
-# A first example may import a library; how long one takes says nothing here.
-settings.register_profile("wattlaw", deadline=None)
+# The many processes of the tests load bytecode instead of compiling the package each.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A first example may import a library; how long one takes says nothing here. The soak tries more
+# examples than the usual 100.
+settings.register_profile("wattlaw", deadline=None, max_examples=60)
 settings.load_profile("wattlaw")
 
 PLUGIN = Path(__file__).parent / "plugin"
@@ -50,15 +54,15 @@ def study_of(**changes: object) -> dict[str, object]:
 LONG = {"epochs": 8, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
 
 
-#: The longest first, so that no process is left with one of them while the other has nothing to do.
+#: The slowest files first, so that none of them is the last one that a single process runs.
 SLOW = (
-    "losses", "whole_studies", "time_and_space", "front_end", "prolog_epilog",  # of tests/slurm
-    "campaign", "warning", "workload_files", "workloads", "killed_owners", "figures", "calibrate",
-    "training", "report", "commands", "simulated_launcher", "attempts", "measure", "track",
-    "sampler", "out_of_memory", "molecules", "vision", "advice", "image_files", "command_line",
-    "limit_comparison", "cap_choice", "claims", "site_limits", "full_disk", "scheduler_energy",
-    "clocks", "cancel", "import_isolation", "hostile_limits", "damaged_stores", "hostile_tables",
-    "implausible_energy", "unexpected_errors", "terminal_output",
+    "time_and_space", "prolog_epilog", "front_end", "losses", "whole_studies",  # of tests/slurm
+    "workloads", "campaign", "killed_owners", "preemption", "figures", "calibrate",
+    "workload_files", "training", "report", "commands", "simulated_launcher", "attempts",
+    "measure", "track", "sampler", "out_of_memory", "molecules", "vision", "advice", "image_files",
+    "command_line", "limit_comparison", "cap_choice", "claims", "site_limits", "full_disk",
+    "scheduler_energy", "clocks", "cancel", "import_isolation", "hostile_limits", "damaged_stores",
+    "hostile_tables", "implausible_energy", "unexpected_errors", "terminal_output",
 )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def others() -> Iterator[SimulatedJob]:
 def fitted() -> list[Calibration]:
     """Return calibrations to measurements that differ in nothing but their noise."""
     found = []
-    for seed in range(3):
+    for seed in range(2):
         dice = np.random.default_rng(seed)
         found.append(calibrate([measured(one, dice) for one in settings()], "made"))
     return found
@@ -306,6 +306,8 @@ def traces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         count, batch = SAMPLES[one["dataset"]], int(one["batch_size"])
         one["samples"] = str(count - count % batch)
     rows = [rows[place] for place in np.random.default_rng(0).permutation(len(rows))]
+    if request.param == "generated":
+        rows = rows[:35]
     made = Traces(rows[::2], rows[1::2], tmp_path_factory.mktemp("traces"))
     with (made.folder / "half.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -338,7 +340,7 @@ def test_the_other_half_of_the_measurements_is_predicted_within_a_tenth(traces: 
         if place % 3 == 0:
             told = prediction_intervals(of, calibration, key)["epoch_time_s"]
             inside.append(told.low <= time_s <= told.high)
-    assert len(traces.others) in (35, 70)  # generated, public
+    assert len(traces.others) in (17, 70)  # generated, public
     assert median(times) < 0.1
     assert median(energies) < 0.1
     assert np.mean(inside) > 0.85

@@ -15,6 +15,7 @@ from conftest import (
     wattlaw,
 )
 from ranks import spec_of
+from wattlaw.cli.main import main
 from wattlaw.launch.campaign import CANCELLED
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -37,15 +38,13 @@ def test_a_campaign_ends_its_runs_and_itself(tmp_path, write_study):
     assert begun[0].reason == f"interrupted by {CANCELLED}"
 
 
-def test_where_nothing_is_under_way_nothing_is_changed(tmp_path):
+def test_where_nothing_is_under_way_nothing_is_changed(tmp_path, capsys):
     store = tmp_path / "store"
     Store(store).create()
-    told = wattlaw("cancel", store)
-    assert told.returncode == 0
-    assert "0 run(s) marked as interrupted" in told.stdout
-    missing = wattlaw("cancel", tmp_path / "nowhere")
-    assert missing.returncode == 2
-    assert "not a store" in missing.stderr
+    assert main(["cancel", str(store)]) == 0
+    assert "0 run(s) marked as interrupted" in capsys.readouterr().out
+    assert main(["cancel", str(tmp_path / "nowhere")]) == 2
+    assert "not a store" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -41,7 +41,8 @@ Start = Callable[..., Place]
 #: The hardware's default and maximum are 250 W; somebody has set 217.5 W.
 HARDWARE = {"limit_max_mw": 250_000, "limit_default_mw": 250_000, "limit_mw": 217_500}
 CAP = Limits(power_limit_w=150)
-ROUNDS, BOARDS, AT_ONCE = 100, 8, 3
+#: The soak kills more: this many show that the limits come back whenever their owner is killed.
+ROUNDS, BOARDS, AT_ONCE = 40, 8, 3
 #: The share of a life, by its length, in which its cap is not in force yet; how long it then is.
 STARTING, CAPPED_S = 0.6, 0.5
 
@@ -369,7 +370,7 @@ def start_s(place: Place) -> float:
     return taken_s
 
 
-def test_a_hundred_killed_runs_give_back_a_hundred_odd_limits(start: Start) -> None:
+def test_every_killed_run_restores_the_odd_limit_of_its_board(start: Start) -> None:
     place, chance = start(BOARDS), random.Random(2025)
     to_cap_s = start_s(place)
     odd_mw = chance.sample(range(180_001, 250_000, 2), ROUNDS)
@@ -400,5 +401,5 @@ def test_a_hundred_killed_runs_give_back_a_hundred_odd_limits(start: Start) -> N
         time.sleep(0.005)
     assert found_mw == {mw: mw for mw in odd_mw}
     print(f"{capped} of {ROUNDS} were killed while their cap was in force")
-    assert 30 <= capped <= ROUNDS - 20
+    assert 0.25 * ROUNDS <= capped <= 0.8 * ROUNDS
     place.wait_until_clean()

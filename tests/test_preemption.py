@@ -1,4 +1,4 @@
-"""A run that is warned of its end stops, and goes on later as if nothing had been."""
+"""A run that gets a preemption notice stops, and a later attempt continues it exactly."""
 
 import json
 import signal
@@ -25,7 +25,7 @@ from wattlaw.training.environment import WARNS
 from wattlaw.training.preemption import steps_between
 
 STEPS = 6  # of an epoch: 1437 samples are 5 x 256 + 157
-LOOKS = STEPS + 2  # for a warning, in an epoch that is not the last
+LOOKS = STEPS + 2  # checks for a notice, in an epoch that is not the last
 
 
 def model_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -37,7 +37,7 @@ def are_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> b
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def told(folder: RunFolder, attempt: int, name: str) -> dict[str, Any] | None:
+def content(folder: RunFolder, attempt: int, name: str) -> dict[str, Any] | None:
     path = folder.live(attempt) / f"{name}.json"
     found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
     return found
@@ -52,7 +52,7 @@ def digits(gpus: int = 1, **train: object) -> RunSpec:
 
 @pytest.fixture(scope="module", autouse=True)
 def plugin() -> Iterator[None]:
-    """Have the workload with dropout in this process, whose path its ranks take over."""
+    """Make the workload with dropout importable; the ranks inherit the path of this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(PLUGIN)
         yield
@@ -77,7 +77,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[s
         ([2 * LOOKS + STEPS + 1], [(2, STEPS)]),
     ],
 )
-def test_a_run_that_is_warned_anywhere_goes_on_to_the_same_result(
+def test_a_run_preempted_at_any_step_ends_with_the_same_result(
     looks, stops, uninterrupted, tmp_path
 ):
     folder = RunFolder(tmp_path / "run")
@@ -87,9 +87,9 @@ def test_a_run_that_is_warned_anywhere_goes_on_to_the_same_result(
     assert are_equal(model_of(folder.path), model_of(uninterrupted[1]))
     for attempt, (epoch, step) in enumerate(stops, 1):
         at = {"epoch": epoch, "step": step}
-        assert told(folder, attempt, "checkpointed") == at
-        assert told(folder, attempt, "stopped") == at | {"reason": "preemption notice (SIGUSR1)"}
-    assert told(folder, len(found), "stopped") is None
+        assert content(folder, attempt, "checkpointed") == at
+        assert content(folder, attempt, "stopped") == at | {"reason": "preemption notice (SIGUSR1)"}
+    assert content(folder, len(found), "stopped") is None
     rows = [row for rows in found for row in rows]
     assert losses(rows, "evaluate") == losses(uninterrupted[0], "evaluate")
     for epoch, row in enumerate(one for one in uninterrupted[0] if one["phase"] == "train"):
@@ -100,7 +100,7 @@ def test_a_run_that_is_warned_anywhere_goes_on_to_the_same_result(
         assert mean == pytest.approx(row["loss"], rel=1e-12)
 
 
-def test_windows_of_a_cut_epoch_and_the_first_after_it_are_marked(uninterrupted, tmp_path):
+def test_windows_of_an_interrupted_epoch_and_the_next_window_are_marked(uninterrupted, tmp_path):
     marks = ("epoch", "phase", "interrupted", "from_step", "steps")
 
     def marked(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -124,7 +124,7 @@ def test_windows_of_a_cut_epoch_and_the_first_after_it_are_marked(uninterrupted,
 
 
 @pytest.mark.parametrize("changes", [{"gradient_accumulation": 3}, {"loader_workers": 2}])
-def test_a_cut_epoch_goes_on_whatever_brings_its_batches(changes, tmp_path):
+def test_an_interrupted_epoch_continues_with_any_data_loading(changes, tmp_path):
     spec = digits(2, **changes)
     trained(spec, tmp_path / "uninterrupted")
     trained(spec, tmp_path / "cut", 1, warned_at=3)
@@ -152,7 +152,7 @@ def test_running_statistics_of_ranks_are_averaged_before_a_checkpoint(tmp_path):
     ("step_s", "steps"),
     [(0.0, 1000), (1e-6, 1000), (0.001, 1000), (0.01, 100), (0.3, 3), (1.0, 1), (100.0, 1)],
 )
-def test_ranks_agree_about_once_a_second(step_s, steps):
+def test_ranks_check_for_a_notice_about_once_a_second(step_s, steps):
     assert steps_between(step_s) == steps
 
 
@@ -181,17 +181,17 @@ class Run:
         """Wait for the attempt; return the agent's code."""
         return self.agents[-1].wait(90)
 
-    def told(self, name: str) -> dict[str, Any] | None:
-        """Return what the attempt has told."""
-        return told(self.folder, self.attempt, name)
+    def content(self, name: str) -> dict[str, Any] | None:
+        """Return the content of a file that the attempt wrote."""
+        return content(self.folder, self.attempt, name)
 
     def workers(self) -> list[psutil.Process]:
-        """Return the ranks that are there."""
+        """Return the running ranks."""
         children = psutil.Process(self.agents[-1].pid).children()
         return [child for child in children if WORKER in child.cmdline()]
 
     def sampler(self) -> psutil.Process | None:
-        """Return the sampler if it is there."""
+        """Return the sampler if it runs."""
         children = psutil.Process(self.agents[-1].pid).children()
         return next((one for one in children if "wattlaw.telemetry.sampler" in one.cmdline()), None)
 
@@ -209,7 +209,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
                 process.kill()
 
 
-def test_real_ranks_warned_in_the_middle_of_an_epoch_stop_and_go_on(run: Run, tmp_path: Path):
+def test_real_ranks_preempted_within_an_epoch_stop_and_continue(run: Run, tmp_path: Path):
     first = run.begin(0.03, **{WARNS: "1"})
     wait_for(lambda: len(run.folder.windows(1)) == 2, "the first epoch")
     time.sleep(0.4)
@@ -217,20 +217,20 @@ def test_real_ranks_warned_in_the_middle_of_an_epoch_stop_and_go_on(run: Run, tm
     sent_s = time.monotonic()
     assert run.end() == 0
     assert time.monotonic() - sent_s < 15
-    stopped = run.told("stopped")
+    stopped = run.content("stopped")
     assert stopped["epoch"] == 1
     assert 0 < stopped["step"] < 60
-    assert run.told("checkpointed") == {"epoch": 1, "step": stopped["step"]}
-    assert run.told(f"ended.{HERE}") == {"code": 0}
+    assert run.content("checkpointed") == {"epoch": 1, "step": stopped["step"]}
+    assert run.content(f"ended.{HERE}") == {"code": 0}
     failed = finish(run.record, run.folder)
     assert failed.status == "failed"
 
     second = run.begin(**{WARNS: "1"})
     wait_for(run.sampler, "the sampler")
-    assert not run.workers()  # they will be warned when they are there
+    assert not run.workers()  # they get the signal once they run
     second.send_signal(signal.SIGUSR1)
     assert run.end() == 0
-    assert run.told("stopped")["step"] == stopped["step"] + 1
+    assert run.content("stopped")["step"] == stopped["step"] + 1
     run.begin()
     assert run.end() == 0, run.folder.log_path.read_text()
     done = finish(run.record, run.folder)
@@ -245,13 +245,13 @@ def test_real_ranks_warned_in_the_middle_of_an_epoch_stop_and_go_on(run: Run, tm
     assert are_equal(model_of(run.folder.path), model_of(tmp_path / "uncut"))
 
 
-def test_without_the_variable_a_warning_changes_nothing(run: Run):
+def test_without_the_variable_a_signal_changes_nothing(run: Run):
     first = run.begin(0.01)
     wait_for(lambda: len(run.workers()) == 2, "the ranks")
     first.send_signal(signal.SIGUSR1)
-    for worker in run.workers():  # as Slurm may signal a uninterrupted tree
+    for worker in run.workers():  # Slurm may signal all processes
         worker.send_signal(signal.SIGUSR1)
     run.sampler().send_signal(signal.SIGUSR1)
     assert run.end() == 0
-    assert run.told("stopped") is None
+    assert run.content("stopped") is None
     assert finish(run.record, run.folder).status == "done"

@@ -1,4 +1,4 @@
-"""What is asked of Slurm, and what its answers are taken for, without a Slurm."""
+"""The arguments of Slurm's commands and the parsing of their output, without a Slurm."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from conftest import wattlaw
+from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import SlurmLauncher, commands
@@ -69,7 +69,7 @@ def words_for(tmp_path: Path, spec: RunSpec, **slurm: object) -> list[str]:
 
 
 # ---- sbatch ----
-def test_a_job_asks_for_nodes_workers_and_time_and_can_be_put_back(tmp_path):
+def test_a_job_requests_nodes_workers_and_time_and_can_be_requeued(tmp_path):
     slurm = {"gres": "gpu:a100", "cpus_per_worker": 8, "time": "02:00:00", "warn_s": 300}
     words = words_for(tmp_path, spec_of(), **slurm)
     for expected in (
@@ -82,12 +82,12 @@ def test_a_job_asks_for_nodes_workers_and_time_and_can_be_put_back(tmp_path):
     assert words[-6:] == [str(tmp_path / "r" / "job.sh"), *driver]
 
 
-def test_nothing_that_is_not_told_is_asked_for(tmp_path):
+def test_options_that_are_not_set_are_not_passed_to_sbatch(tmp_path):
     words = words_for(tmp_path, spec_of(), gres=None)
     assert not [word for word in words if word.startswith(("--gres", "--time", "--cpus", "--comm"))]
 
 
-def test_the_users_options_are_words_of_their_own_whatever_is_in_them(tmp_path):
+def test_each_user_option_is_exactly_one_argument(tmp_path):
     given_ = {"partition": "gpu; rm -rf /", "exclusive": True, "overcommit": False, "nice": -5}
     words = words_for(tmp_path, spec_of(), options=given_)
     assert "--partition=gpu; rm -rf /" in words
@@ -97,13 +97,13 @@ def test_the_users_options_are_words_of_their_own_whatever_is_in_them(tmp_path):
     assert shlex.split(shell_line(words)) == ["sbatch", *words]
 
 
-def test_a_path_with_a_percent_sign_is_meant_as_it_is(tmp_path):
+def test_a_percent_sign_in_a_path_is_escaped(tmp_path):
     words = sbatch_arguments(spec_of(), RunFolder(tmp_path / "100%j"), launch_of(), "n")
     assert f"--output={tmp_path}/100%%j/log.txt" in words
     assert words[-1] == f"{tmp_path}/100%j"
 
 
-def test_a_cap_goes_to_the_prolog_only_where_the_study_says_so(tmp_path):
+def test_a_power_cap_is_in_the_comment_only_with_limits_prolog(tmp_path):
     capped = spec_of(power_limit_w=250.0)
     own = words_for(tmp_path, capped, options={"comment": "mine"})
     assert "--comment=mine" in own
@@ -115,14 +115,14 @@ def test_a_cap_goes_to_the_prolog_only_where_the_study_says_so(tmp_path):
     assert not [word for word in free if word.startswith("--comment")]
 
 
-def test_workers_that_cannot_be_spread_evenly_are_refused():
+def test_an_uneven_number_of_workers_per_node_is_refused():
     launcher_refuses = SlurmLauncher.unsupported_reason
     told = launcher_refuses(None, spec_of(gpus=7, nodes=2))  # type: ignore[arg-type]
     assert told == "7 gpus on 2 nodes; allowed: the same number on each node (launch.gpus_per_node)"
     assert launcher_refuses(None, spec_of()) is None  # type: ignore[arg-type]
 
 
-def test_the_batch_script_runs_the_users_lines_and_then_becomes_the_driver(tmp_path):
+def test_the_batch_script_runs_the_setup_and_then_the_driver(tmp_path):
     folder = RunFolder(tmp_path)
     write_script(folder, launch_of(setup=("export SEEN='a {b} %c'", "false || true", "cd /")))
     line = ["bash", str(tmp_path / "job.sh"), "bash", "-c", 'echo "$SEEN $PWD $0"', "word"]
@@ -130,7 +130,7 @@ def test_the_batch_script_runs_the_users_lines_and_then_becomes_the_driver(tmp_p
     assert done.stdout == "a {b} %c / word\n"
 
 
-def test_a_line_of_the_setup_that_fails_ends_the_job_and_says_which(tmp_path):
+def test_a_failing_setup_line_ends_the_job_and_is_named(tmp_path):
     write_script(RunFolder(tmp_path), launch_of(setup=("true", "nosuch load CUDA", "cd /")))
     line = ["bash", str(tmp_path / "job.sh"), "echo", "trained"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
@@ -154,7 +154,7 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("value", ["x", 1, True, False])
-def test_options_that_are_not_on_the_list_are_refused_with_the_list(value):
+def test_an_unknown_option_is_refused_with_the_allowed_ones(value):
     for name in REFUSED:
         with pytest.raises(ValidationError) as error:
             Slurm(options={name: value})
@@ -183,7 +183,7 @@ def test_options_that_are_not_on_the_list_are_refused_with_the_list(value):
         {"exclude": "a/b"},
     ],
 )
-def test_values_that_an_option_cannot_have_are_refused(options):
+def test_an_invalid_option_value_is_refused(options):
     with pytest.raises(ValidationError, match="allowed: "):
         Slurm(options=options)
 
@@ -192,7 +192,7 @@ def test_values_that_an_option_cannot_have_are_refused(options):
     st.sampled_from(ALLOWED) | st.text(max_size=30),
     st.text(max_size=30) | st.integers() | st.booleans(),
 )
-def test_an_option_is_refused_or_is_one_word_for_sbatch(tmp_path_factory, option, value):
+def test_an_option_is_refused_or_becomes_one_argument_of_sbatch(tmp_path_factory, option, value):
     folder = tmp_path_factory.getbasetemp()
     try:
         words = words_for(folder, spec_of(), options={option: value})
@@ -229,12 +229,13 @@ def test_an_option_is_refused_or_is_one_word_for_sbatch(tmp_path_factory, option
         ({"partition": "gpu"}, "partition"),
     ],
 )
-def test_a_mistake_in_the_study_is_one_line_with_the_key(write_study, slurm, expected):
+def test_a_mistake_in_the_study_is_reported_in_one_line_with_its_key(
+    write_study, slurm, expected, capsys
+):
     path = write_study(launch={"kind": "slurm", "gpus_per_node": 1, "slurm": slurm})
-    told = wattlaw("check", path)
-    assert told.returncode == 2
-    assert expected in told.stderr
-    assert len(told.stderr.strip().splitlines()) == 1
+    assert main(["check", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert expected in line
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ def test_a_mistake_in_the_study_is_one_line_with_the_key(write_study, slurm, exp
         *(("1-12:30", 131400), ("2-00:00:05", 172805)),
     ],
 )
-def test_a_time_limit_is_read_as_slurm_reads_it(time, expected_s):
+def test_a_time_limit_is_parsed_as_slurm_parses_it(time, expected_s):
     assert parse_time_limit(time) == expected_s
 
 
@@ -253,14 +254,15 @@ def test_a_study_without_gpus_per_node_is_refused():
         SlurmLauncher.resolve(Launch(kind="slurm"))
 
 
-def test_without_slurm_a_run_ends_with_one_line_and_exit_code_3(write_study, tmp_path, monkeypatch):
+def test_without_slurm_a_run_ends_with_one_line_and_exit_code_3(
+    write_study, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv("PATH", str(tmp_path))
     path = write_study(launch={"kind": "slurm", "gpus_per_node": 1})
-    told = wattlaw("run", path, "--store", tmp_path / "store")
-    assert told.returncode == 3
-    assert "Slurm's commands (squeue, sbatch) are not installed here" in told.stderr
+    assert main(["run", str(path), "--store", str(tmp_path / "store")]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Slurm's commands (squeue, sbatch) are not installed here" in line
     assert not (tmp_path / "store").exists()
-    assert len(told.stderr.strip().splitlines()) == 1
 
 
 # ---- answers ----
@@ -272,13 +274,13 @@ FIELD = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=11)
 
 
 @given(st.lists(st.tuples(FIELD.filter(bool), FIELD, FIELD, FIELD, FIELD), max_size=5))
-def test_whatever_squeue_tells_in_its_columns_is_read_back(rows):
+def test_columns_of_squeue_are_parsed(rows):
     found = commands.parse_jobs("\n".join(queue_line(*row) for row in rows))
     read = [(job.id, job.state, job.name, job.reason) for job in found]
     assert read == [(a, b, d, e) for a, b, _, d, e in rows]
 
 
-def test_exit_codes_are_read_as_each_command_tells_them():
+def test_exit_codes_of_squeue_and_sacct_are_parsed():
     (job,) = commands.parse_jobs(queue_line("12", "FAILED", str(75 << 8), "n", "NonZeroExitCode"))
     assert (job.exit_code, job.signal, job.is_over, job.is_queued) == (75, 0, True, False)
     (killed,) = commands.parse_jobs(queue_line("12", "FAILED", "10", "n", "NonZeroExitCode"))
@@ -290,18 +292,18 @@ def test_exit_codes_are_read_as_each_command_tells_them():
 
 
 @given(st.text(max_size=200))
-def test_no_answer_of_sacct_is_misread_into_an_error(told):
+def test_any_output_of_sacct_is_parsed_without_an_error(told):
     assert all(one.id for one in commands.parse_accounts(told))
 
 
 @pytest.mark.parametrize("energy", ["71e99900", "-5", "nan", "18446744073709551614", "0"])
-def test_an_energy_that_cannot_be_is_missing(energy):
+def test_an_impossible_energy_is_missing(energy):
     (found,) = commands.parse_accounts(f"1|COMPLETED|0:0|{energy}|1000|9e99")
     assert (found.energy_j, found.start_s, found.end_s) == (None, 1000.0, None)
 
 
 def command(folder: Path, name: str, text: str, code: int = 0) -> None:
-    """Put a command of that name on a folder: it prints, and notes its words."""
+    """Write a command that prints a text and records its arguments."""
     path = folder / name
     out = ">&2 " if code else ""
     words = f'echo "$*" >> {folder}/{name}.words\necho "$SLURM_JOB_ID" >> {folder}/{name}.env\n'
@@ -330,14 +332,14 @@ def bin_(tmp_path, monkeypatch):
         ("Requested node configuration is not available", NotAvailable),
     ],
 )
-def test_a_refusal_is_for_good_for_now_or_of_nobody_there(bin_, told, expected):
+def test_errors_of_sbatch_are_permanent_or_temporary_or_no_connection(bin_, told, expected):
     command(bin_, "sbatch", told, code=1)
     with pytest.raises(expected) as caught:
         commands.submit(["x"])
     assert told.splitlines()[-1].split(": ")[-1] in str(caught.value)
 
 
-def test_the_job_that_we_are_in_is_no_option_of_the_next(bin_, monkeypatch):
+def test_variables_of_the_current_job_are_not_passed_to_sbatch(bin_, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "99")
     command(bin_, "sbatch", "123;cluster")
     assert commands.submit(["--nodes=1"]) == "123"
@@ -346,7 +348,7 @@ def test_the_job_that_we_are_in_is_no_option_of_the_next(bin_, monkeypatch):
 
 
 # ---- names ----
-def test_a_store_has_one_tag_by_which_its_jobs_are_known(tmp_path):
+def test_the_tag_of_a_store_identifies_its_jobs(tmp_path):
     assert existing_tag(tmp_path) is None
     tag = store_tag(tmp_path)
     assert store_tag(tmp_path) == existing_tag(tmp_path) == tag
@@ -359,7 +361,7 @@ def test_a_store_has_one_tag_by_which_its_jobs_are_known(tmp_path):
     assert run_id_of("somebody-elses", tag) is None
 
 
-def test_how_jobs_stand_is_told_in_a_line():
+def test_the_queue_message_counts_jobs_by_state():
     jobs = [
         Job("1", "RUNNING", "a"),
         Job("2", "PENDING", "b", reason="Priority"),
@@ -371,7 +373,7 @@ def test_how_jobs_stand_is_told_in_a_line():
 
 
 # ---- interruptions ----
-def test_a_run_goes_on_after_interruptions_until_nothing_comes_of_them(tmp_path):
+def test_an_interrupted_run_is_repeated_until_it_makes_no_progress(tmp_path):
     folder, record = RunFolder(tmp_path), record_of()
     for attempt in range(1, MOST_IDLE):
         record = interrupted(record.model_copy(update={"attempts": attempt}), folder, "node lost")
@@ -382,13 +384,13 @@ def test_a_run_goes_on_after_interruptions_until_nothing_comes_of_them(tmp_path)
     assert failed.reason.startswith(f"interrupted {MOST_IDLE} times in a row without a checkpoint")
     (tmp_path / "live" / str(MOST_IDLE)).mkdir(parents=True)
     (tmp_path / "live" / str(MOST_IDLE) / "checkpointed.json").write_text("{}")
-    going_on = interrupted(last, folder, "node lost")
-    assert going_on.status == "planned"
-    assert [one.has_progress for one in going_on.interruptions] == [False, False, True]
+    repeated = interrupted(last, folder, "node lost")
+    assert repeated.status == "planned"
+    assert [one.has_progress for one in repeated.interruptions] == [False, False, True]
 
 
 # ---- energy ----
-def test_a_jobs_energy_is_its_own_line_or_else_its_greatest_step():
+def test_the_energy_of_a_job_is_its_own_line_or_its_largest_step():
     def account(name: str, energy_j: float | None, end_s: float | None = 2.0) -> Account:
         return Account(name, "COMPLETED", 0, 0, energy_j, 1.0, end_s)
 
@@ -397,13 +399,13 @@ def test_a_jobs_energy_is_its_own_line_or_else_its_greatest_step():
             *(account("1", 500.0), account("1.batch", 300.0), account("1.0", 480.0)),
             *(account("2", None), account("2.batch", 300.0), account("2.0", 480.0)),
             account("3", None),
-            account("4.batch", 300.0, None),  # it is still ending
+            account("4.batch", 300.0, None),  # has not ended
         ]
     )
     assert {job: one.energy_j for job, one in found.items()} == {"1": 500.0, "2": 480.0}
 
 
-def test_the_accountings_energy_is_noted_with_source_scope_and_time_by_one_question(bin_, tmp_path):
+def test_one_call_of_sacct_records_energies_with_source_scope_and_time(bin_, tmp_path):
     store = Store(tmp_path / "store")
     store.create()
     for number, status in ((1, "done"), (2, "done"), (3, "failed")):
@@ -420,10 +422,10 @@ def test_the_accountings_energy_is_noted_with_source_scope_and_time_by_one_quest
     assert first.site.energy_source == "sacct ConsumedEnergyRaw"
     assert "all nodes" in first.site.energy_scope
     assert first.site.energy_start_at == datetime.fromtimestamp(1000, UTC)
-    assert second.site.energy_j is None  # 0 is what a site without meters tells
+    assert second.site.energy_j is None  # a site without meters reports 0
 
 
-def test_where_accounting_is_off_nothing_is_noted(bin_, tmp_path):
+def test_without_accounting_no_energy_is_recorded(bin_, tmp_path):
     store = Store(tmp_path / "store")
     store.create()
     record = record_of(status="done", site=Site(scheduler="slurm", job_id="1"))
@@ -433,7 +435,7 @@ def test_where_accounting_is_off_nothing_is_noted(bin_, tmp_path):
 
 
 @pytest.mark.parametrize("answer", ["", ";cluster"])
-def test_an_answer_of_sbatch_without_a_job_id_leaves_open_whether_there_is_a_job(bin_, answer):
+def test_output_of_sbatch_without_a_job_id_is_no_answer(bin_, answer):
     command(bin_, "sbatch", answer)
     with pytest.raises(Unreachable):
         commands.submit(["--nodes=1"])

@@ -31,11 +31,14 @@ def run_here(study: Study, path: Path) -> Store:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Train at one global batch on one, two and three workers: 1437 = 14 x 96 + 93 samples."""
+    """Train at one global batch on one and three workers: 1437 = 14 x 96 + 93 samples.
+
+    ``test_workloads.py`` compares one and two.
+    """
     study = study_of(
-        sweeps=[{"gpus": [1, 2, 3], "global_batch": [96]}],
+        sweeps=[{"gpus": [1, 3], "global_batch": [96]}],
         measure={"epochs": 3, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15},
-        launch={"gpus_per_node": 6, "max_parallel": 3, "threads_per_worker": 1},
+        launch={"gpus_per_node": 4, "max_parallel": 2, "threads_per_worker": 1},
     )
     parsed = Study.model_validate_json(json.dumps(study))
     return run_here(parsed, tmp_path_factory.mktemp("training") / "store")
@@ -46,10 +49,9 @@ def windows(store: Store) -> pd.DataFrame:
     return store.pandas("epochs").merge(store.pandas("runs")[["run_id", "gpus"]], on="run_id")
 
 
-def test_one_two_and_three_workers_at_one_global_batch_follow_the_same_losses(windows):
+def test_one_and_three_workers_have_the_same_losses_at_one_global_batch(windows):
     losses = windows.pivot_table(index=["epoch", "phase"], columns="gpus", values="loss")
     assert len(losses) == 6
-    assert losses[2].to_numpy() == pytest.approx(losses[1].to_numpy(), rel=2e-4)
     assert losses[3].to_numpy() == pytest.approx(losses[1].to_numpy(), rel=2e-4)
 
 
@@ -79,7 +81,7 @@ def test_an_evaluation_keeps_all_that_it_found_and_the_metric_is_one_of_it(windo
 
 
 def test_warm_up_is_marked_and_kept(windows):
-    assert windows.groupby("gpus").size().to_list() == [6, 6, 6]
+    assert windows.groupby("gpus").size().to_list() == [6, 6]
     assert set(windows[windows.warmup].epoch) == {0}
     assert set(windows[~windows.warmup].epoch) == {1, 2}
 

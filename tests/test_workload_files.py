@@ -63,8 +63,8 @@ def good(made: Path) -> dict[str, dict[str, object]]:
     }
 
 
-#: Through ``wattlaw run``: good ones of two readers, bad ones that one rank meets alone, or both.
-WHOLE = ("shards", "text", "truncated", "missing")
+#: Through ``wattlaw run``: a good one, and bad ones that one rank or both cannot read.
+WHOLE = ("shards", "truncated", "missing")
 
 
 def bad(made: Path, here: Path) -> dict[str, tuple[dict[str, object], tuple[str, ...]]]:

@@ -275,16 +275,9 @@ class FakeGpus:
                     fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def fault(
-        self,
-        function: str,
-        board: int = -1,
-        code: int | None = None,
-        hang: bool = False,
-        after_calls: int = 0,
-        for_calls: int = 0,
-        from_ns: int = 0,
-        to_ns: int = 0,
-    ) -> None:
+        self, function: str, board: int = -1, code: int | None = None, hang: bool = False,
+        after_calls: int = 0, for_calls: int = 0, from_ns: int = 0, to_ns: int = 0,
+    ) -> None:  # fmt: skip
         """Let a function fail with a code, or hang until the faults are cleared.
 
         It begins after so many calls or at a time, and heals after `for_calls` more or at another.
@@ -307,14 +300,9 @@ class FakeGpus:
                 entry.kind = 0
 
     def lie(
-        self,
-        board: int,
-        what: str,
-        how: str = "sets",
-        value: float = 0,
-        from_ns: int = 0,
+        self, board: int, what: str, how: str = "sets", value: float = 0, from_ns: int = 0,
         to_ns: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Let a board say something wrong: of `LIES`, in one of the ways of `HOWS`, for a while."""
         with self.locked():
             entry = next((entry for entry in self[board].lies if not entry.what), None)

@@ -1,4 +1,4 @@
-"""One cluster for the tests of this folder; each test finds it idle and leaves it so."""
+"""The cluster that the tests of this folder share; it is idle before and after each test."""
 
 import os
 from collections.abc import Iterator
@@ -24,18 +24,18 @@ def started_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(started_cluster: Cluster) -> Iterator[Cluster]:
-    """Give the running cluster; what a test broke is repaired after it."""
+    """Give the running cluster, and repair it after the test."""
     yield started_cluster
     started_cluster.repair()
 
 
 @pytest.fixture
 def shared(cluster: Cluster) -> Path:
-    """Give a fresh folder of the user's, at the same path on all hosts."""
+    """Give a new folder of the user, at the same path on all hosts."""
     return cluster.fresh_folder()
 
 
 @pytest.fixture
 def desk(cluster: Cluster) -> Desk:
-    """Give a user's fresh folder at a login host."""
+    """Give a new folder of the user on a login host."""
     return Desk(cluster, cluster.fresh_folder())

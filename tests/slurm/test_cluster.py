@@ -1,4 +1,4 @@
-"""The test equipment itself: what later tests take for granted."""
+"""The test cluster itself, on which the other tests rely."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 from slurm.cluster import Cluster
 from slurm.folder import BASE
 
-#: Says which boards this task was given, and what the driver shows.
+#: Prints which GPUs this task has, and what the driver shows.
 BOARDS = """
 import os, socket, pynvml as nvml
 nvml.nvmlInit()
@@ -26,7 +26,7 @@ except nvml.NVMLError as error:
 """
 
 
-def test_a_job_has_hosts_of_different_names_and_places(cluster: Cluster) -> None:
+def test_hosts_have_their_own_names_addresses_and_tmp(cluster: Cluster) -> None:
     line = "hostname; hostname -i; touch /tmp/mine.$HOSTNAME; sleep 0.2; ls -d /tmp/mine*; id -un"
     lines = cluster.run("srun", "--nodes=2", "bash", "-c", line).split()
     addresses = ["127.0.1.1", "127.0.1.2"]
@@ -34,7 +34,7 @@ def test_a_job_has_hosts_of_different_names_and_places(cluster: Cluster) -> None
     assert sorted(lines) == [*files, *addresses, "alice", "alice", "node1", "node2"]
 
 
-def test_jobs_on_one_node_get_a_board_each_that_only_root_may_limit(cluster: Cluster) -> None:
+def test_jobs_on_one_node_get_a_gpu_each_that_only_root_may_limit(cluster: Cluster) -> None:
     cluster.boards("node3")[0].name, cluster.boards("node3")[1].name = "first", "second"
     program = f"{sys.executable} - <<'END'\n{BOARDS}\nEND\nsleep 1"
     jobs = [cluster.sbatch(program, "--nodelist=node3", "--gres=gpu:1") for _ in range(2)]
@@ -63,17 +63,17 @@ def test_a_job_whose_node_is_killed_is_requeued(cluster: Cluster) -> None:
     cluster.wait_for(lambda: cluster.output(job) == "1 node2\n", "the second start")
 
 
-def test_a_job_outlives_its_nodes_daemon(cluster: Cluster) -> None:
+def test_a_job_survives_the_end_of_slurmd(cluster: Cluster) -> None:
     job = cluster.sbatch("echo began; sleep 1; echo done", "--nodelist=node4")
     cluster.wait_for(lambda: "began" in cluster.output(job), "the job's start")
     cluster.kill_daemon("node4")
     cluster.wait_for(lambda: "done" in cluster.output(job), "the job's end")
-    assert cluster.state(job) != "COMPLETED"  # nobody could clean up after it
+    assert cluster.state(job) != "COMPLETED"  # only slurmd can complete it
     cluster.start_daemon("node4")
     cluster.wait_state(job, "COMPLETED")
 
 
-def test_a_job_outlives_the_controller(cluster: Cluster) -> None:
+def test_a_job_survives_the_end_of_slurmctld(cluster: Cluster) -> None:
     job = cluster.sbatch("sleep 4", "--nodelist=node4")
     cluster.wait_state(job, "RUNNING")
     cluster.stop_controller()
@@ -83,7 +83,7 @@ def test_a_job_outlives_the_controller(cluster: Cluster) -> None:
     cluster.wait_state(job, "COMPLETED")
 
 
-def test_calls_of_the_user_are_counted_and_those_of_the_equipment_are_not(cluster: Cluster) -> None:
+def test_slurm_calls_of_the_user_are_counted_and_those_of_tests_are_not(cluster: Cluster) -> None:
     before_s, earlier = time.time(), len(cluster.calls())
     cluster.run("squeue")
     for line in (["squeue", "-h"], ["sinfo", "--version"]):
@@ -98,7 +98,7 @@ def test_calls_of_the_user_are_counted_and_those_of_the_equipment_are_not(cluste
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_outlives_a_killed_test_process(number: int) -> None:
+def test_no_process_remains_after_a_killed_test_process(number: int) -> None:
     program = (
         "import time\nfrom slurm.cluster import Cluster\nfrom slurm.settings import Settings\n"
     )

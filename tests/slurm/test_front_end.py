@@ -1,4 +1,4 @@
-"""`wattlaw run`, `status` and `cancel` beside jobs that go on without them."""
+"""`wattlaw run`, `status` and `cancel` with jobs that run independently of them."""
 
 import signal
 import time
@@ -7,7 +7,7 @@ from slurm.cluster import Cluster
 from slurm.studies import Desk, finished, slowly
 
 
-def test_a_front_end_that_is_killed_loses_and_doubles_nothing(cluster: Cluster, desk: Desk) -> None:
+def test_after_a_killed_front_end_no_run_is_lost_or_repeated(cluster: Cluster, desk: Desk) -> None:
     slowly(desk, epochs=3, repeats=3, slurm={"max_queued": 2})
     before = desk.submissions()
     with desk.running() as front:
@@ -24,9 +24,7 @@ def test_a_front_end_that_is_killed_loses_and_doubles_nothing(cluster: Cluster, 
     assert all(one.interruptions == () for one in desk.records())
 
 
-def test_jobs_that_end_while_nobody_looks_are_done_all_the_same(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_jobs_that_end_without_a_front_end_are_done(cluster: Cluster, desk: Desk) -> None:
     desk.write(sweeps=[{"gpus": [1], "global_batch": [128]}])
     before = desk.submissions()
     with desk.running() as front:
@@ -38,7 +36,7 @@ def test_jobs_that_end_while_nobody_looks_are_done_all_the_same(
     assert "1 done" in desk.does("status", "store").stdout
 
 
-def test_a_job_cancelled_by_hand_fails_with_that_reason_and_harms_no_other(
+def test_a_cancelled_job_fails_with_that_reason_and_others_continue(
     cluster: Cluster, desk: Desk
 ) -> None:
     slowly(desk, epochs=6, repeats=2, train={})
@@ -58,12 +56,14 @@ def test_a_job_cancelled_by_hand_fails_with_that_reason_and_harms_no_other(
     assert (other.status, other.attempts) == ("done", 1)
 
 
-def test_a_scheduler_that_does_not_answer_is_waited_for(cluster: Cluster, desk: Desk) -> None:
+def test_the_front_end_waits_for_a_scheduler_that_does_not_respond(
+    cluster: Cluster, desk: Desk
+) -> None:
     slowly(desk, epochs=20, train={})
     with desk.running() as front:
         desk.wait_epochs(1)
         cluster.stop_controller()
-        time.sleep(12)  # squeue itself tries for 4 s
+        time.sleep(9)  # squeue itself tries for 4 s
         assert front.poll() is None
         cluster.start_controller()
         desk.pauses(0)
@@ -73,7 +73,7 @@ def test_a_scheduler_that_does_not_answer_is_waited_for(cluster: Cluster, desk: 
     assert (record.status, record.attempts) == ("done", 1)
 
 
-def test_cancel_ends_jobs_and_the_front_end_and_the_next_run_takes_them_up(
+def test_cancel_ends_jobs_and_front_end_and_the_next_run_continues_them(
     cluster: Cluster, desk: Desk
 ) -> None:
     slowly(desk, epochs=4, repeats=2, slurm={"max_queued": 1})

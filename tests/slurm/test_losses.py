@@ -1,4 +1,4 @@
-"""What clusters do to jobs: nodes are lost, other jobs come first."""
+"""Lost nodes and preempting jobs."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from wattlaw.store.store import Store
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["the first node", "another node"])
-def test_a_run_whose_node_is_killed_goes_on_from_its_checkpoint(
+def test_a_run_whose_node_is_killed_continues_from_its_checkpoint(
     cluster: Cluster, desk: Desk, which: int
 ) -> None:
     slowly(desk, epochs=4, sweeps=[{"gpus": [which + 1], "global_batch": [128]}])
@@ -28,11 +28,11 @@ def test_a_run_whose_node_is_killed_goes_on_from_its_checkpoint(
     assert victim in cut.nodes
     assert victim not in record.site.nodes
     epochs = Store(desk.store).pandas("epochs")
-    assert epochs.interrupted.any()  # the first window after the loss, whose caches were cold
+    assert epochs.interrupted.any()  # the first window after the loss
     assert not epochs[epochs.epoch == 0].interrupted.any()
 
 
-def test_a_preempted_run_goes_on(cluster: Cluster, desk: Desk) -> None:
+def test_a_preempted_run_continues(cluster: Cluster, desk: Desk) -> None:
     two = [{"gpus": [2], "global_batch": [128]}]
     slowly(desk, epochs=15, train={}, sweeps=two)
     with desk.running() as front:

@@ -1,4 +1,4 @@
-"""Caps of a real Slurm's jobs, by its prolog: applied for users without root, and given back.
+"""Power caps that Slurm's prolog applies for jobs without root, and that its epilog restores.
 
 The site has installed what ``write_site_files`` writes, ``PrologFlags=Alloc,Contain``, and starts
 slurmd as its systemd unit does: after ``restore``.
@@ -25,7 +25,7 @@ CAP = "--comment=my own words wattlaw:power_w=250"
 STATE, REPORTS = "/var/tmp/wattlaw-limits", "/run/wattlaw"  # noqa: S108 - a node's own
 GRACE_S = 2
 SITE = f"power_w: {{min: 150, max: 350}}\ngrace_s: {GRACE_S}\n"
-#: What a job without root finds out about its cap.
+#: Prints what a job without root can verify of its cap.
 CHECK = """
 import os, sys
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
@@ -83,7 +83,7 @@ class Site(Cluster):
         return tuple(board.limit_mw / 1000 for board in self.boards(name))
 
     def left(self, name: str) -> list[str]:
-        """Return what hooks have left on a node: states, reports and watchdogs."""
+        """Return what the hooks left on a node: states, reports and watchdogs."""
         found = [*self.place(name, "/var/tmp").glob("wattlaw-limits/*.json")]  # noqa: S108
         found += self.place(name, "/run").glob("wattlaw/*")
         return [*map(str, found), *map(str, self.watchdogs(name))]
@@ -96,8 +96,8 @@ class Site(Cluster):
                 found += [process] if "watch" in process.cmdline() else []
         return found
 
-    def wait_given_back(self, name: str, seconds: float = 30) -> None:
-        """Wait until a node's boards are as they were and nothing is left."""
+    def wait_restored(self, name: str, seconds: float = 30) -> None:
+        """Wait until a node's limits are restored and nothing is left."""
         what = f"{name} to be as before: {self.limits_w(name)}, {self.left(name)}"
         restored = lambda: self.limits_w(name) == BEFORE_W and not self.left(name)  # noqa: E731
         self.wait_for(restored, what, seconds)
@@ -113,29 +113,29 @@ class Site(Cluster):
 
 @pytest.fixture(scope="module")
 def started_site() -> Iterator[Site]:
-    """Start a cluster of our own: prolog and epilog hold for all jobs of one."""
+    """Start a separate cluster, since prolog and epilog run for all jobs of a cluster."""
     with Site() as site:
         yield site
 
 
 @pytest.fixture
 def site(started_site: Site) -> Iterator[Site]:
-    """Give the cluster with boards whose limits are odd."""
+    """Give the cluster with GPUs that have odd limits."""
     for name in started_site.names:
         started_site.odd(name)
     yield started_site
     started_site.repair()
 
 
-def test_a_job_finds_its_cap_and_leaves_none(site: Site) -> None:
+def test_a_job_has_its_cap_which_ends_with_it(site: Site) -> None:
     job = site.capped(f"{site.check(250)}; srun {site.check(250)}; sleep 1")
     site.wait_state(job, "COMPLETED")
     assert site.output(job) == "node1 287.5 250.0\n" * 2
-    site.wait_given_back("node1")
+    site.wait_restored("node1")
 
 
 @pytest.mark.parametrize("how", ["fails", "is cancelled", "is requeued"])
-def test_the_cap_is_given_back_when_the_job(site: Site, how: str) -> None:
+def test_the_limit_is_restored_when_the_job(site: Site, how: str) -> None:
     job = site.capped(f"echo began; {'sleep 0.5; exit 3' if how == 'fails' else 'sleep 100'}")
     if how == "fails":
         site.wait_state(job, "FAILED")
@@ -145,11 +145,11 @@ def test_the_cap_is_given_back_when_the_job(site: Site, how: str) -> None:
     else:
         site.run("scontrol", "requeuehold", job)
         site.wait_state(job, "PENDING")
-    site.wait_given_back("node1")
+    site.wait_restored("node1")
     assert site.node_state("node1") == "idle"
 
 
-def test_every_node_of_a_job_is_capped_and_two_jobs_on_a_node_have_caps_of_their_own(
+def test_all_nodes_of_a_job_are_capped_and_jobs_on_one_node_have_their_own_caps(
     site: Site,
 ) -> None:
     wide = site.sbatch(f"srun {site.check(250)}; sleep 3", "--nodes=2", "--gres=gpu:1", CAP)
@@ -161,28 +161,28 @@ def test_every_node_of_a_job_is_capped_and_two_jobs_on_a_node_have_caps_of_their
     assert sorted(site.output(wide).splitlines()) == ["node1 287.5 250.0", "node2 287.5 250.0"]
     assert site.output(narrow) == "node1 301.25 200.0\n"
     for name in site.names:
-        site.wait_given_back(name)
+        site.wait_restored(name)
 
 
-def test_a_request_that_is_refused_stops_neither_job_nor_node(site: Site) -> None:
+def test_a_refused_request_stops_neither_job_nor_node(site: Site) -> None:
     asks = "--comment=wattlaw:power_w=20"
     job = site.sbatch(f"{site.check(20)} 2>&1", "--nodelist=node1", "--gres=gpu:1", asks)
     site.wait_state(job, "FAILED")
     assert "has refused: a power limit of 20 W is outside the site's 150 to 350 W" in site.output(
         job
     )
-    site.wait_given_back("node1")
+    site.wait_restored("node1")
     assert site.node_state("node1") == "idle"
 
 
-def test_when_slurmd_is_killed_for_good_the_cap_goes_with_the_job(site: Site) -> None:
+def test_without_slurmd_the_limit_is_restored_at_the_end_of_the_job(site: Site) -> None:
     job = site.capped("echo began; sleep 4; echo done")
     site.kill_daemon("node1")
     site.wait_for(lambda: "done" in site.output(job), "the job to end by itself")
-    site.wait_given_back("node1", 60)
+    site.wait_restored("node1", 60)
 
 
-def test_when_slurmd_is_started_again_a_job_that_lives_keeps_its_cap(site: Site) -> None:
+def test_a_restart_of_slurmd_keeps_the_cap_of_a_running_job(site: Site) -> None:
     job = site.capped("echo began; sleep 5; echo done")
     site.kill_daemon("node1")
     site.restore("node1")
@@ -190,37 +190,37 @@ def test_when_slurmd_is_started_again_a_job_that_lives_keeps_its_cap(site: Site)
     assert site.limits_w("node1") == (250, BEFORE_W[1])
     site.wait_for(lambda: "done" in site.output(job), "the job to end by itself")
     site.wait_state(job, "COMPLETED")
-    site.wait_given_back("node1")
+    site.wait_restored("node1")
 
 
-def test_when_the_job_has_ended_meanwhile_slurmd_starts_without_its_cap(site: Site) -> None:
+def test_a_restart_of_slurmd_restores_the_limit_of_an_ended_job(site: Site) -> None:
     job = site.capped("echo began; sleep 2; echo done")
     site.kill_daemon("node1")
     for watchdog in site.watchdogs("node1"):
-        watchdog.kill()  # as when the whole control group of slurmd is killed
+        watchdog.kill()  # as if the control group of slurmd were killed
     site.wait_for(lambda: "done" in site.output(job), "the job to end by itself")
     site.wait_state(job, "COMPLETING")
     site.restore("node1")
     assert site.limits_w("node1") == BEFORE_W
     site.start_daemon("node1")
     site.wait_state(job, "COMPLETED")
-    site.wait_given_back("node1")
+    site.wait_restored("node1")
 
 
-def test_a_node_whose_board_cannot_be_given_back_takes_no_job_until_it_is(site: Site) -> None:
+def test_a_node_whose_limit_cannot_be_restored_is_drained(site: Site) -> None:
     job = site.capped("echo began; sleep 0.5")
     site.boards("node1").fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
     site.wait_state(job, "COMPLETED")
     site.wait_for(lambda: site.node_state("node1") == "drained", "the node to be drained")
     site.boards("node1").clear_faults()
     site.restore("node1")
-    site.wait_given_back("node1")
+    site.wait_restored("node1")
     site.resume("node1")
     site.wait_idle()
 
 
 @pytest.mark.parametrize("by", ["restore", "the next prolog"])
-def test_when_the_node_dies_and_comes_back_the_cap_is_given_back(site: Site, by: str) -> None:
+def test_the_limit_is_restored_after_a_reboot_of_the_node(site: Site, by: str) -> None:
     job = site.capped("echo began; sleep 100", "--no-requeue")
     site.kill_node("node1")
     assert site.limits_w("node1") == (250, BEFORE_W[1])  # as if the driver had kept it
@@ -232,10 +232,10 @@ def test_when_the_node_dies_and_comes_back_the_cap_is_given_back(site: Site, by:
     site.wait_idle()
     plain = site.sbatch("sleep 0.2", "--nodelist=node1", "--gres=gpu:1")
     site.wait_state(plain, "COMPLETED")
-    site.wait_given_back("node1")
+    site.wait_restored("node1")
 
 
-def test_a_study_has_its_runs_capped_by_the_prolog_and_skips_what_the_site_refuses(
+def test_the_prolog_caps_the_runs_of_a_study_and_refused_ones_are_skipped(
     site: Site,
 ) -> None:
     desk = Desk(site, site.fresh_folder())
@@ -262,4 +262,4 @@ def test_a_study_has_its_runs_capped_by_the_prolog_and_skips_what_the_site_refus
     assert refused.status == "skipped"
     assert "has refused: a power limit of 20 W is outside the site's" in refused.reason
     for name in site.names:
-        site.wait_given_back(name)
+        site.wait_restored(name)

@@ -1,4 +1,4 @@
-"""Many runs, few in the queue, one question at a time."""
+"""The number of queued jobs, the calls of Slurm's commands, and what a job gets."""
 
 import itertools
 import time
@@ -8,7 +8,7 @@ from slurm.cluster import Cluster
 from slurm.studies import Desk
 
 RUNS, MOST, POLL_S = 200, 20, 1.0
-#: What a job's driver leaves of a run, without the training: the queue is what is looked at.
+#: Marks a run as done without training.
 STUB = """#!/bin/bash
 folder=${@: -1}
 sleep 0.3
@@ -16,7 +16,7 @@ sed -i 's/"status": "planned"/"status": "done"/' "$folder/run.json"
 """
 
 
-def test_of_200_runs_no_more_than_20_are_queued_and_one_question_is_asked_per_poll(
+def test_of_200_runs_at_most_20_are_queued_and_each_poll_is_one_call(
     cluster: Cluster, desk: Desk
 ) -> None:
     stub = desk.folder / "stub"
@@ -45,7 +45,7 @@ def test_of_200_runs_no_more_than_20_are_queued_and_one_question_is_asked_per_po
     assert all(b - a >= POLL_S * 0.9 for a, b in itertools.pairwise(times))
 
 
-def test_refusals_of_the_site_fail_their_runs_and_soon_the_study(desk: Desk) -> None:
+def test_three_refusals_in_a_row_end_the_study(desk: Desk) -> None:
     desk.write({"options": {"partition": "nowhere"}}, repeats=5)
     ended = desk.runs()
     assert ended.returncode == 3, ended.stdout
@@ -56,7 +56,7 @@ def test_refusals_of_the_site_fail_their_runs_and_soon_the_study(desk: Desk) -> 
     assert "invalid partition specified: nowhere" in failed[0].reason
 
 
-def test_workers_that_cannot_be_spread_evenly_are_skipped(desk: Desk) -> None:
+def test_a_run_with_an_uneven_number_of_workers_per_node_is_skipped(desk: Desk) -> None:
     desk.write(sweeps=[{"gpus": [3], "global_batch": [126]}], launch={"gpus_per_node": 2})
     assert desk.runs().returncode == 0
     assert "3 gpus on 2 nodes" in desk.record().reason

@@ -1,11 +1,13 @@
-"""Jobs whose time is over, and runs for which there is no room on the disk."""
+"""Time limits and full disks."""
 
 from slurm.cluster import Cluster
 from slurm.studies import Desk, finished, is_whole, slowly
 from wattlaw.store.store import Store
 
 
-def test_a_time_limit_makes_a_checkpoint_and_the_run_goes_on(cluster: Cluster, desk: Desk) -> None:
+def test_a_run_at_its_time_limit_writes_a_checkpoint_and_continues(
+    cluster: Cluster, desk: Desk
+) -> None:
     # Slurm looks every 30 s, and warns 30 to 90 s after the start; so long training lasts anyway.
     slowly(desk, epochs=12, slurm={"time": "2", "warn_s": 30}, train={})
     desk.pauses(2.0)
@@ -17,15 +19,15 @@ def test_a_time_limit_makes_a_checkpoint_and_the_run_goes_on(cluster: Cluster, d
         output = finished(front, 150)
     record = desk.record()
     is_whole(desk, record)
-    assert record.attempts >= 2, output  # more where a loaded machine is still getting ready
+    assert record.attempts >= 2, output  # more on a loaded machine
     cut = record.interruptions[0]
     assert cut.has_progress
     assert "preemption notice" in cut.reason
-    assert {one.job_id for one in record.interruptions} == {record.site.job_id}  # it went back
+    assert {one.job_id for one in record.interruptions} == {record.site.job_id}  # it was requeued
     assert desk.submissions() == before + 1
 
 
-def test_a_full_disk_fails_the_run_clearly_and_leaves_nothing_by_half(
+def test_a_full_disk_fails_the_run_and_leaves_no_partial_result(
     cluster: Cluster, desk: Desk
 ) -> None:
     desk.folder = cluster.small / "alice"
@@ -39,7 +41,7 @@ def test_a_full_disk_fails_the_run_clearly_and_leaves_nothing_by_half(
     assert front.returncode == 1, output
     assert "disk is full" in output
     assert Store(desk.store).arrow("epochs").num_rows == 0
-    if desk.record().status != "failed":  # what became of it could not be written; it is now
+    if desk.record().status != "failed":  # the disk had no space for the record
         assert "disk is full" in desk.runs().stdout
     again = desk.runs()
     assert again.returncode == 0, again.stdout

@@ -1,4 +1,4 @@
-"""Whole studies on a real Slurm: one, two and four nodes; what each job measures and tells."""
+"""Complete studies on a real Slurm with one, two and four nodes."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ REPEATS = 2
 
 @pytest.fixture(scope="module")
 def done(started_cluster: Cluster) -> Iterator[Desk]:
-    """Run the study of the issue: digits-cnn on 1, 2 and 4 nodes over gloo, with repeats."""
+    """Run digits-cnn on 1, 2 and 4 nodes over gloo, with repeats."""
     desk = Desk(started_cluster, started_cluster.fresh_folder())
     sweeps = [{"gpus": [1, 2, 4], "global_batch": [128]}]
     desk.write(sweeps=sweeps, repeats=REPEATS, order="random")
@@ -30,7 +30,7 @@ def by_nodes(desk: Desk, nodes: int) -> list[RunRecord]:
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_every_host_of_every_run_has_its_windows_and_its_sampler(done: Desk, nodes: int) -> None:
+def test_every_host_of_a_run_has_windows_and_a_sampler(done: Desk, nodes: int) -> None:
     found = by_nodes(done, nodes)
     assert len(found) == REPEATS
     epochs = Store(done.store).pandas("epochs")
@@ -43,12 +43,12 @@ def test_every_host_of_every_run_has_its_windows_and_its_sampler(done: Desk, nod
         mine = epochs[epochs.run_id == record.run_id]
         assert len(mine) == nodes * 2 * 2  # hosts, epochs, phases
         assert not mine.interrupted.any()
-        whole = mine[mine.phase == "train"].groupby("epoch").samples.sum()
-        assert set(whole) == {1437}
+        samples = mine[mine.phase == "train"].groupby("epoch").samples.sum()
+        assert set(samples) == {1437}
         assert record.interruptions == ()
 
 
-def test_each_host_measures_one_board_which_is_its_own(done: Desk) -> None:
+def test_each_host_measures_its_own_gpu(done: Desk) -> None:
     for record in done.records():
         for report in record.samplers:
             boards = [one.id for one in report.devices if one.kind == "gpu"]
@@ -72,7 +72,7 @@ def test_clocks_of_hosts_are_compared_before_and_after(done: Desk) -> None:
     assert by_nodes(done, 1)[0].clocks == ()
 
 
-def test_the_site_is_told(done: Desk) -> None:
+def test_the_record_describes_the_site(done: Desk) -> None:
     site = by_nodes(done, 4)[0].site
     assert site.scheduler == "slurm"
     assert site.version.startswith("22.05")
@@ -83,7 +83,7 @@ def test_the_site_is_told(done: Desk) -> None:
     assert site.energy_j is None  # this cluster has no accounting
 
 
-def test_a_report_is_made_of_it(done: Desk) -> None:
+def test_a_report_is_written(done: Desk) -> None:
     told = done.does("report", "store", "-o", "report.html")
     assert told.returncode == 0, told.stderr
     page = (done.folder / "report.html").read_text()
@@ -93,14 +93,14 @@ def test_a_report_is_made_of_it(done: Desk) -> None:
     assert f"{3 * REPEATS} done" in status.stdout
 
 
-def test_a_done_study_asks_for_no_job_again(done: Desk) -> None:
+def test_a_finished_study_submits_no_job(done: Desk) -> None:
     before = done.submissions()
     again = done.runs(host="login2")
     assert again.returncode == 0, again.stdout
     assert done.submissions() == before
 
 
-def test_two_jobs_on_one_node_measure_only_their_own_boards(cluster: Cluster, desk: Desk) -> None:
+def test_two_jobs_on_one_node_measure_only_their_own_gpus(cluster: Cluster, desk: Desk) -> None:
     watts = (100.0, 300.0)
     for board, power_w in zip(cluster.boards("node3"), watts, strict=True):
         board.low_w = board.high_w = power_w
@@ -111,7 +111,7 @@ def test_two_jobs_on_one_node_measure_only_their_own_boards(cluster: Cluster, de
     assert ended.returncode == 0, ended.stdout + ended.stderr
     one, other = desk.records()
     assert one.started_at < other.finished_at
-    assert other.started_at < one.finished_at  # they were there together
+    assert other.started_at < one.finished_at  # they ran at the same time
     epochs = Store(desk.store).pandas("epochs")
     found = {}
     for record in (one, other):
@@ -121,8 +121,8 @@ def test_two_jobs_on_one_node_measure_only_their_own_boards(cluster: Cluster, de
     assert sorted(found.values()) == pytest.approx(watts, rel=0.05)
 
 
-def test_workers_share_a_node_where_it_has_several_boards(cluster: Cluster, desk: Desk) -> None:
-    """Also where the folder they start in is full of modules that nobody may import."""
+def test_a_node_with_several_gpus_runs_several_workers(cluster: Cluster, desk: Desk) -> None:
+    """Also if the working folder contains modules that must not be imported."""
     hostile = Hostile(desk.folder, without=BEFORE_US)
     desk.write(sweeps=[{"gpus": [4], "global_batch": [128]}], launch={"gpus_per_node": 2})
     ended = desk.runs()

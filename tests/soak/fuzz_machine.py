@@ -135,22 +135,9 @@ _FLAGS = {"--json", "--dry-run", "--version", "--help", "--list-hardware"}
 #: What they write must stay in the sandbox, and what they take must stay small.
 _PATHS = {"-o", "--store", "--figures", "--output", "--out"}
 _GOOD = (
-    "1",
-    "2",
-    "5%",
-    "6h",
-    "90min",
-    "1.2",
-    "DE",
-    "0.21 EUR",
-    "50kWh",
-    "digits-cnn",
-    "none",
-    "fp32",
-    "gpus",
-    "time",
-    "mit-v100",
-)
+    "1", "2", "5%", "6h", "90min", "1.2", "DE", "0.21 EUR", "50kWh", "digits-cnn", "none", "fp32",
+    "gpus", "time", "mit-v100",
+)  # fmt: skip
 
 
 def arguments(dice: random.Random, seed: str) -> Case:
@@ -166,17 +153,9 @@ def arguments(dice: random.Random, seed: str) -> Case:
         option = dice.choice(options)
         argv.append(option)
         if option in _PATHS:
+            places = ("/out", "/out.csv", "/out/x/y.html", "")
             argv.append(
-                dice.choice(
-                    [
-                        "{work}/out",
-                        "{work}/out.csv",
-                        "{work}/out/x/y.html",
-                        "{work}",
-                        "/nowhere/x.csv",
-                        "",
-                    ]
-                )
+                dice.choice([*(f"{{work}}{place}" for place in places), "/nowhere/x.csv", ""])
             )
         elif option in ("--size", "--samples"):
             argv.append(dice.choice(["0", "-1", "3", "x", "", "1.5"]))
@@ -196,15 +175,9 @@ def arguments(dice: random.Random, seed: str) -> Case:
         "store": _FILES["store"],
     }
     outputs = (
-        "out",
-        "out.csv",
-        "wattlaw-store",
-        "wattlaw-results",
-        "report.html",
-        "calibration.json",
-        "dir",
-        "wattlaw-measure",
-    )
+        "out", "out.csv", "wattlaw-store", "wattlaw-results", "report.html", "calibration.json",
+        "dir", "wattlaw-measure",
+    )  # fmt: skip
     if command[-1] == "DIR":  # an empty one is the folder of work
         outputs += ("site.yaml", "wattlaw.conf", "prolog.sh", "epilog.sh")
     given = tuple(word.replace("\0", "") for word in argv)

@@ -8,7 +8,6 @@ import contextlib
 import math
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from soak.sandbox import Sandbox
@@ -249,5 +248,3 @@ PARSERS: dict[str, Callable[[Sandbox, dict[str, Any]], str | None]] = {
         driver,
     )
 }  # fmt: skip
-#: Where templates lie within a sandbox's parent; set by the worker.
-TEMPLATES = Path()

@@ -12,7 +12,6 @@ from wattlaw.api.progress import title
 from wattlaw.cli.console import Console, make_table
 from wattlaw.cli.options import JsonOption, StoreArgument, option
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.launch import cancel as cancelling
 from wattlaw.launch import planning, run_status
 from wattlaw.store.fields import parse_map
 from wattlaw.store.importing import RejectedRow, parse_runs, slug, write_runs
@@ -68,7 +67,7 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
 @app.command()
 def cancel(store: StoreArgument) -> int:
     """Cancel the active runs of a store, including queued Slurm jobs."""
-    cancelled = cancelling.cancel(Store.existing(store))
+    cancelled = run_status.cancel(Store.existing(store))
     if cancelled.jobs:
         jobs = f"{cancelled.jobs} job(s) cancelled"
     else:
