@@ -14,7 +14,7 @@ from wattlaw.analysis.advice.advice import Advice, advise
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.api import results
-from wattlaw.cli.commands.results import advise as advise_command
+from wattlaw.cli.commands.advise import advise as advise_command
 from wattlaw.errors import BadInput, Refused
 
 DIMENET = {"dimenet": MIT["dimenet"]}

@@ -15,8 +15,10 @@ from conftest import wattlaw
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import scaling_series
-from wattlaw.cli.commands.results import export, fit
-from wattlaw.cli.commands.stores import import_table, status
+from wattlaw.cli.commands.export import export
+from wattlaw.cli.commands.fit import fit
+from wattlaw.cli.commands.import_ import import_table
+from wattlaw.cli.commands.status import status
 from wattlaw.errors import BadInput
 from wattlaw.store.fields import FIELDS, parse_map
 from wattlaw.store.importing import parse_runs

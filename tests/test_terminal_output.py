@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from conftest import environment
 from wattlaw.api.progress import LineProgress
-from wattlaw.cli.console import Console
+from wattlaw.cli.common.console import Console
 from wattlaw.cli.main import main
 from wattlaw.formatting import replace_invisible
 from wattlaw.store.record import RunRecord
@@ -176,8 +176,8 @@ def test_a_terminal_gets_our_colours_and_none_from_data(store):
 def test_the_progress_bar_and_what_is_printed_meanwhile_are_escaped(tmp_path):
     code = """
 import sys
-from wattlaw.cli.console import Console
-from wattlaw.cli.commands.studies import observer_for
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.progress import observer_for
 from wattlaw.terminal import escaped_output
 from test_terminal_output import BAD, record
 with escaped_output(), observer_for(Console(), 2) as observer:

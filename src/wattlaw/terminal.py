@@ -1,7 +1,7 @@
 """Standard output and standard error: text from data cannot control the terminal.
 
 ``escaped_output`` replaces both streams, so every ``print``, log line and warning is escaped in one
-place. ``wattlaw.cli.console`` escapes text itself before it adds colours.
+place. ``wattlaw.cli.common.console`` escapes text itself before it adds colours.
 """
 
 import contextlib

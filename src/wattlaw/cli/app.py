@@ -27,13 +27,8 @@ COMMANDS = {
     "selftest": "Check the overhead and accuracy of measurements.",
     "limits": "Show, set and restore power limits and clock locks.",
 }
-#: The modules of commands that are not in a module of their name.
-_MODULES = {
-    **dict.fromkeys(("fit", "report", "claims", "advise", "export"), "results"),
-    **dict.fromkeys(("run", "check"), "studies"),
-    **dict.fromkeys(("status", "cancel", "import"), "stores"),
-    **dict.fromkeys(("devices", "limits", "selftest"), "machine"),
-}
+#: ``import`` is a keyword of Python.
+_MODULES = {"import": "import_"}
 
 
 class LazyGroup(TyperGroup):

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.cli.console import Console, make_table
-from wattlaw.cli.options import JsonOption, StoreArguments, option
+from wattlaw.cli.common.console import Console, make_table
+from wattlaw.cli.common.options import JsonOption, StoreArguments, option
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
 from wattlaw.formatting import plural

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from wattlaw.cli.console import Console
-from wattlaw.cli.options import ClockOption, PowerOption, PriorClocksOption, option, positive
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import ClockOption, PowerOption, PriorClocksOption, option, positive
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
 from wattlaw.launch import command as measured

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from wattlaw.cli.console import Console, make_table
-from wattlaw.cli.options import JsonOption, option, parse_json_object
+from wattlaw.cli.common.console import Console, make_table
+from wattlaw.cli.common.options import JsonOption, option, parse_json_object
 from wattlaw.files import write_text
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.text import json_with_rows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
-from wattlaw.cli.options import JsonOption, RawOption, option, parse_json_object, positive
+from wattlaw.cli.common.options import JsonOption, RawOption, option, parse_json_object, positive
 from wattlaw.errors import BadInput
 from wattlaw.formatting import plural
 from wattlaw.launch.simulated import machine as inputs

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.option import Quantity
-from wattlaw.cli.console import Console, make_table
+from wattlaw.cli.common.console import Console, make_table
 from wattlaw.simulator import library
 from wattlaw.simulator.job import SimulatedJob
 

@@ -1,29 +1,22 @@
-"""Commands on a study file: run and check. A live bar shows a run on a terminal, else lines."""
+"""``wattlaw run``."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import progress as bars
-from rich.text import Text
 
 from wattlaw.api import studies
-from wattlaw.api.progress import LineProgress, Tally, title, waiting_text
 from wattlaw.api.studies import Preview, RunOutcome
-from wattlaw.cli.console import Console, make_table
-from wattlaw.cli.options import StudyArgument, option, positive
-from wattlaw.formatting import plural
-from wattlaw.launch.campaign import Observer
+from wattlaw.cli.common.console import Console, make_table
+from wattlaw.cli.common.options import StudyArgument, option, positive
+from wattlaw.cli.common.progress import observer_for
 from wattlaw.launch.planning import GpuHours
-from wattlaw.store.record import RunRecord
-from wattlaw.terminal import escaped_output
-from wattlaw.text import collapse_whitespace
 
 app = typer.Typer()
+
 _ROWS = 60
+
 #: The columns of the table of runs, with their headings.
 _HEADINGS = {
     "run_id": "run", "workload": "workload", "gpus": "gpus", "global_batch": "global batch",
@@ -31,18 +24,11 @@ _HEADINGS = {
     "precision": "precision", "dataset_fraction": "fraction", "repeat": "repeat",
     "status": "status",
 }  # fmt: skip
+
 _TEXTS = ("run", "workload", "status")
+
 #: Columns that are left out where all runs have the same value: a terminal is narrow.
 _OPTIONAL = ("power_limit_w", "clock_limit_mhz", "precision", "dataset_fraction")
-
-
-@app.command()
-def check(study: StudyArgument) -> int:
-    """Validate a study file and count its runs."""
-    loaded = studies.load_study(study)
-    parts = ", ".join(plural(count, noun) for noun, count in loaded.sizes.items())
-    print(f"{study}: ok: {loaded.name}: {parts}")
-    return 0
 
 
 @app.command()
@@ -142,71 +128,3 @@ def _conclude(outcome: RunOutcome, console: Console) -> None:
     elif outcome.failed:
         text += f" (reasons: wattlaw status {store}; the same command tries them again)"
     console.print(f"{text}. Results are in {store}", soft_wrap=True)
-
-
-@contextmanager
-def observer_for(console: Console, runs: int) -> Iterator[Observer]:
-    """Yield the observer that suits the output: a live bar or plain lines."""
-    if not console.is_terminal:
-        yield LineProgress(partial(console.print, soft_wrap=True), runs)
-        return
-    tally = Tally(runs)
-    columns = (
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        _Counts(tally),
-        bars.TimeElapsedColumn(),
-        bars.TextColumn("{task.description}", markup=False),
-    )
-    # Progress replaces the streams, and would take colour codes in what is printed meanwhile.
-    with bars.Progress(*columns, console=console) as progress, escaped_output():
-        yield LiveBar(progress, progress.add_task("", total=runs), tally)
-
-
-class _Counts(bars.ProgressColumn):
-    """The counts, with the remaining time at each redrawing."""
-
-    def __init__(self, tally: Tally) -> None:
-        super().__init__()
-        self._tally = tally
-
-    def render(self, task: bars.Task) -> Text:  # noqa: ARG002 - the tally is the same for any task
-        """Return the counts as text."""
-        return Text(str(self._tally))
-
-
-class LiveBar:
-    """A progress bar that is redrawn in place."""
-
-    def __init__(self, progress: bars.Progress, task: bars.TaskID, tally: Tally) -> None:
-        self._progress, self._task = progress, task
-        self._tally = tally
-        self._running: dict[str, str] = {}
-
-    def started(self, record: RunRecord) -> None:
-        """Show what is running."""
-        self._running[record.run_id] = title(record)
-        self._show_running()
-
-    def ended(self, record: RunRecord, *, is_new: bool) -> None:
-        """Move the bar; print a line for a run that is not done."""
-        self._tally.ended(record, is_new=is_new)
-        if is_new and record.status != "done":
-            line = f"{record.status}: {title(record)}: {record.reason or ''}"
-            self._progress.console.print(collapse_whitespace(line))
-        self._running.pop(record.run_id, None)
-        self._progress.advance(self._task)
-        self._show_running()
-
-    def waiting(self, runs: int) -> None:
-        """Show what the campaign waits for."""
-        self.note(waiting_text(runs))
-
-    def note(self, message: str) -> None:
-        """Show a message of the launcher."""
-        self._progress.update(self._task, description=message)
-
-    def _show_running(self) -> None:
-        titles = list(self._running.values())
-        more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
-        self.note(f"running {titles[-1]}{more}" if titles else "")

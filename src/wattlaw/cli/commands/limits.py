@@ -1,4 +1,4 @@
-"""Commands on this machine: devices, selftest and limits."""
+"""``wattlaw limits``."""
 
 import dataclasses
 import json
@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from wattlaw.cli.console import Console, make_table, range_or_dash, value_or_dash
-from wattlaw.cli.options import ClockOption, JsonOption, PowerOption, PriorClocksOption, option
+from wattlaw.cli.common.console import Console, make_table, range_or_dash, value_or_dash
+from wattlaw.cli.common.options import (
+    ClockOption,
+    JsonOption,
+    PowerOption,
+    PriorClocksOption,
+    option,
+)
 from wattlaw.devices import inventory
 from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
@@ -21,12 +26,12 @@ from wattlaw.limits.restore import restore_stale
 from wattlaw.limits.saved_state import SavedState
 from wattlaw.limits.site.scripts import write_site_files
 from wattlaw.limits.state_folder import StateFolder
-from wattlaw.terminal import escaped_output, print_note
+from wattlaw.terminal import print_note
 
 app = typer.Typer()
+
 limits_app = typer.Typer(help="Show, set and restore power limits and clock locks.")
 app.add_typer(limits_app, name="limits")
-_VERDICT_STYLES = {"ok": "green", "poor": "red"}
 
 
 @app.command()
@@ -70,34 +75,6 @@ def _ranges(state: LimitState) -> str:
         f"{range_or_dash(state.min_w, state.max_w)} W; clocks "
         f"{range_or_dash(state.min_mhz, state.max_mhz)} MHz"
     )
-
-
-@app.command()
-def selftest(as_json: JsonOption = False) -> int:
-    """Check the overhead and accuracy of measurements.
-
-    The checks take about 40 s.
-    """
-    from wattlaw.launch.selftest import run_checks
-
-    console = Console(stderr=True)
-    with console.status("measuring the sampler and a training loop (about 40 s)"), escaped_output():
-        checks = run_checks()
-    if as_json:
-        print(json.dumps([dataclasses.asdict(check) for check in checks]))
-        return 0
-    cells = [
-        (
-            Text(f"{check.check}, {check.device}" if check.device else check.check)
-            + Text(f"\n{check.note}" if check.note else "", "dim"),
-            "-" if check.value is None else f"{check.value:.3g} {check.unit}",
-            "-" if check.allowed is None else f"<= {check.allowed:g}",
-            Text(check.verdict, _VERDICT_STYLES.get(check.verdict, "yellow")),
-        )
-        for check in checks
-    ]
-    Console().print(make_table(("check", "value", "allowed", "verdict"), cells))
-    return 0
 
 
 @limits_app.command("show")

@@ -1,0 +1,26 @@
+"""``wattlaw export``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattlaw.api import results
+from wattlaw.cli.common import options as opts
+
+app = typer.Typer()
+
+
+@app.command()
+def export(
+    store: opts.StoreArgument,
+    table: Annotated[results.TableName, typer.Argument(help="Table to write.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="A .csv, .parquet or .jsonl file.")
+    ],
+    raw: opts.RawOption = False,
+) -> int:
+    """Write a table of a store to a file."""
+    rows = results.open(store).export(table, output, raw=raw)
+    print(f"{output}: {rows} rows of {table}")
+    return 0

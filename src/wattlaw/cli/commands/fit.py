@@ -1,0 +1,98 @@
+"""``wattlaw fit``."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattlaw.api import fits as tables
+from wattlaw.api import results
+from wattlaw.api.fits import Fits
+from wattlaw.cli.common import options as opts
+from wattlaw.cli.common.console import Console, make_table
+from wattlaw.cli.common.options import option
+from wattlaw.errors import BadInput, Refused
+from wattlaw.formatting import group_label, plural
+from wattlaw.terminal import print_note
+from wattlaw.text import collapse_whitespace, shorten
+
+app = typer.Typer()
+
+_WIDE = 150
+
+#: Columns of text in the tables of fits and advice.
+_LEFT = ("series", "selected", "breakpoint", "precision", "hardware", "known by")
+
+
+@app.command()
+def fit(
+    source: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="STORE|TABLE...", help="Results folders, or one .csv, .parquet or .jsonl file."
+        ),
+    ],
+    x: Annotated[str, typer.Option(help="Column with the number of workers.")] = "gpus",
+    y: Annotated[str, typer.Option(help="Column to fit, such as the time.")] = "epoch_time_s",
+    by: Annotated[
+        str | None, option("COLS", "Columns that identify a series, separated by commas.")
+    ] = None,
+    as_json: opts.JsonOption = False,
+) -> int:
+    """Fit scaling laws to stores or to a table.
+
+    Each series gets the power law t = alpha * N^-beta, and a comparison with other laws.
+    """
+    columns = None if by is None else [name.strip() for name in by.split(",") if name.strip()]
+    for path in source:
+        if not path.exists():
+            raise BadInput(f"{path}: no such file or store")
+        if path.is_file() and len(source) > 1:
+            raise BadInput(f"{path}: is a table; allowed: one table, or one or more stores")
+    try:
+        fits = _fits(source, x, y, columns)
+    except BadInput as error:
+        text = str(error)
+        prefix = "" if text.startswith(str(source[0])) else f"{source[0]}: "
+        raise BadInput(f"{prefix}{text}") from None
+    for group, reason in fits.refusals:
+        text = f"no law for {shorten(group_label(group)) or 'the table'}: {reason}"
+        print_note(collapse_whitespace(text))
+    if as_json:
+        print(json.dumps(fits.to_dict()["rows"], allow_nan=False))
+    elif fits.laws:
+        _show_fits(fits)
+    if fits.laws:
+        return 0
+    if fits.refusals:
+        return Refused.exit_code
+    raise Refused(f"{source[0]}: no rows to fit (no runs done, or no series of several {x})")
+
+
+def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None) -> Fits:
+    if source[0].is_file():
+        fits = tables.fit(source[0], x, y, by or ())
+        if fits.left_out:
+            rows = plural(fits.left_out, "row")
+            print_note(f"{source[0]}: left out {rows} without {x} or {y}")
+        return fits
+    opened = results.open(*source)
+    if opened.is_simulated:
+        print_note("all runs are simulated: nothing was measured")
+    return opened.fit(x, y, by)
+
+
+def _show_fits(fits: Fits) -> None:
+    cells = fits.to_text_frame()
+    table = make_table(
+        cells, cells.to_numpy(), right={*cells} - {*_LEFT}, is_plain=True,
+        title="t = alpha * N^-beta",
+    )  # fmt: skip
+    if any(law.trusted.interval == "repeats" for _, law in fits.laws):
+        table.caption = "* from the counts' means: repeats of a count share deviations"
+    console = Console()
+    if not console.is_terminal:  # a file or a pager is wide enough
+        console = Console(width=_WIDE)
+    console.print(table)

@@ -1,0 +1,52 @@
+"""``wattlaw status``."""
+
+import json
+
+import typer
+
+from wattlaw.api.progress import title
+from wattlaw.cli.common.console import Console, make_table
+from wattlaw.cli.common.options import JsonOption, StoreArgument
+from wattlaw.launch import planning, run_status
+from wattlaw.store.store import Store
+
+app = typer.Typer()
+
+
+@app.command()
+def status(store: StoreArgument, as_json: JsonOption = False) -> int:
+    """Show the status of each run."""
+    opened = Store.existing(store)
+    runs, errors = run_status.run_statuses(opened)
+    scheduler_error = "; ".join(errors) or None
+    counts = planning.count_statuses(run.state for run in runs)
+    unfinished = [run for run in runs if run.state not in ("done", "planned")]
+    if as_json:
+        rows = [
+            {
+                "run_id": run.run_id,
+                "status": run.state,
+                "reason": run.reason,
+                "job": {"id": run.job.id, "state": run.job.state, "reason": run.job.reason}
+                if run.job
+                else None,
+                "log": str(opened.folder(run.run_id).log_path),
+            }
+            for run in unfinished
+        ]
+        summary = {"store": str(store), "runs": len(runs), "counts": counts, "not_done": rows}
+        print(json.dumps(summary | {"scheduler": scheduler_error}))
+        return 0
+    console = Console()
+    listed = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"
+    console.print(f"{store}: {len(runs)} runs: {listed}")
+    if scheduler_error is not None:
+        console.print(f"The state of the queue is unknown: {scheduler_error}", soft_wrap=True)
+    if unfinished:
+        cells = [
+            (run.state, title(run.record) if run.record else run.run_id, run.reason or "-")
+            for run in unfinished
+        ]
+        console.print(make_table(("status", "run", "reason"), cells))
+        console.print(f"Logs: {store}/runs/<run id>/log.txt")
+    return 0
