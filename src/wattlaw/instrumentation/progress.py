@@ -6,11 +6,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from wattlaw.errors import BadInput
-from wattlaw.instrumentation.steps import Floats
+from wattlaw.instrumentation.steps import Floats, ProcessSteps
 from wattlaw.text import quote
 
 GROUPS = ("epoch", "step", "samples", "loss", "metric")
@@ -89,32 +91,68 @@ class ProgressReader:
         except _TooSlow:
             self.problem = f"the pattern took longer than {_MATCH_S} s on the output"
 
-    def steps(self) -> tuple[Floats, Floats]:
-        """Return the ends of the steps in seconds since 1970, and the samples of each.
+    def process(self) -> ProcessSteps:
+        """Return the steps as those of one process.
 
-        The time between two lines is shared by their steps alike. Where the number of steps goes
-        back, as at the start of an epoch that counts anew, the steps in between are unknown: they
-        are one step of unknown end (NaN). ``samples`` are counted from the start, as steps are.
+        The time between two lines is shared by their steps alike. ``samples`` are counted from the
+        start, as steps are. Where the number of steps goes back, as at the start of an epoch that
+        counts anew, the steps in between are unknown: they are one step of unknown end (NaN).
         """
-        ends: list[Floats] = []
-        samples: list[Floats] = []
+        ends: list[Floats] = [np.empty(0)]
+        samples: list[Floats] = [np.empty(0)]
         before: Mark | None = None
-        for mark in self.marks:
-            if mark.step is None:
-                continue
-            count = None if before is None or before.step is None else mark.step - before.step
+        for mark in self._step_marks():
+            count = 1 if before is None else (mark.step or 0) - (before.step or 0)
             if before is None:
                 ends.append(np.array([mark.time_s]))
                 samples.append(np.array([np.nan]))
-            elif count is None or count < 0 or count > _MAX_MARKS:
+            elif not 0 <= count <= _MAX_MARKS:
                 ends.append(np.array([np.nan, mark.time_s]))
                 samples.append(np.array([np.nan, np.nan]))
             elif count:
                 ends.append(np.linspace(before.time_s, mark.time_s, count + 1)[1:])
                 samples.append(np.full(count, _samples_between(before, mark) / count))
-            if count != 0:
+            if count:
                 before = mark
-        return np.concatenate([np.empty(0), *ends]), np.concatenate([np.empty(0), *samples])
+        return ProcessSteps("", 0, np.concatenate(ends), np.concatenate(samples))
+
+    def total_steps(self) -> int | None:
+        """Return the number of steps; None where it goes back. The first may have the number 0."""
+        numbers = [mark.step or 0 for mark in self._step_marks()]
+        if not numbers or numbers != sorted(numbers):
+            return None
+        return max(numbers[-1], numbers[-1] - numbers[0] + 1)
+
+    def total_samples(self) -> int | None:
+        """Return the number of samples; None where it goes back."""
+        numbers = [mark.samples for mark in self.marks if mark.samples is not None]
+        return numbers[-1] if numbers and numbers == sorted(numbers) else None
+
+    def epoch_windows(self) -> list[dict[str, Any]]:
+        """Return the windows between lines with an epoch, for a pattern without steps.
+
+        The first is warm-up where there are several: it may contain the start of the program.
+        """
+        if "step" in self.pattern.groupindex:
+            return []
+        marks = [
+            mark
+            for i, mark in enumerate(self.marks)
+            if not i or mark.epoch != self.marks[i - 1].epoch
+        ]
+        return [
+            {
+                "epoch": number,
+                "phase": "train",
+                "warmup": number == 0 and len(marks) > 2,
+                "start_ns": int(begin.time_s * 1e9),
+                "duration_s": end.time_s - begin.time_s,
+            }
+            for number, (begin, end) in enumerate(pairwise(marks))
+        ]
+
+    def _step_marks(self) -> list[Mark]:
+        return [mark for mark in self.marks if mark.step is not None]
 
     def last(self, name: str) -> float | None:
         """Return the last loss or metric."""

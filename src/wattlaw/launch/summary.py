@@ -117,6 +117,7 @@ class PhaseSummary:
     mem_util: float | None
     cpu_cores: float | None
     mem_used_max_bytes: int | None
+    steps: int | None = None  # optimizer steps, if every window has them
 
     @property
     def total_j(self) -> float | None:
@@ -133,6 +134,15 @@ def phase_summaries(folder: RunFolder) -> list[PhaseSummary]:
     return [_phase(name, [row for row in rows if row["phase"] == name]) for name in names]
 
 
+def measured_steps(folder: RunFolder) -> PhaseSummary | None:
+    """Return the windows of steps after the warm-up; None if there are none."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(folder.epochs_path).to_pylist()
+    rows = [row for row in rows if row["phase"] == "train" and row["steps"] and not row["warmup"]]
+    return _phase("train", rows) if rows else None
+
+
 def _phase(name: str, rows: list[dict[str, object]]) -> PhaseSummary:
     energy_j = {}
     for part in _ENERGIES:
@@ -142,6 +152,7 @@ def _phase(name: str, rows: list[dict[str, object]]) -> PhaseSummary:
             energy_j[part] = math.fsum(known)
     sources = {str(row["energy_source"]) for row in rows}
     verdicts = [str(row["energy_verdict"]) for row in rows]
+    steps = [value for row in rows if isinstance(value := row["steps"], int)]
     return PhaseSummary(
         phase=name,
         windows=len(rows),
@@ -157,6 +168,7 @@ def _phase(name: str, rows: list[dict[str, object]]) -> PhaseSummary:
             (value for row in rows if isinstance(value := row["mem_used_max_bytes"], int)),
             default=None,
         ),
+        steps=sum(steps) if len(steps) == len(rows) else None,
     )
 
 
