@@ -36,7 +36,7 @@ for _ in range(args.epochs):
             optimizer.zero_grad()
             steps += 1
             print(f"step {steps} samples {samples} loss {loss.item():.4f}", flush=True)
-    for x, y in held_out:  # under gradients, as people forget
+    for x, _ in held_out:  # under gradients, as people forget
         model(x)
 print(
     f"RESULT pid={os.getpid()} steps={steps} samples={samples}",
