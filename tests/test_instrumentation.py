@@ -19,8 +19,11 @@ SCRIPTS = Path(__file__).parent / "scripts"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 LAUNCH = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines",
           "1", "--mixed_precision", "no", "--dynamo_backend", "no")  # fmt: skip
-#: The CUDA build of torchvision breaks transformers and lightning beside a CPU build of torch.
-NO_TORCHVISION = "import sys\nsys.modules['torchvision'] = None\n"
+#: The CUDA build of torchvision breaks transformers and lightning beside a CPU build of torch. This
+#: is a user's sitecustomize, which imports torch before the script does.
+HELP_TORCHVISION = (
+    "from wattlaw.workloads.torchvision_import import import_torchvision\nimport_torchvision()\n"
+)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -106,7 +109,7 @@ def test_the_steps_of_several_workers_are_those_of_one_rank(tmp_path, line, toge
     ids=["transformers", "lightning", "accelerate"],
 )
 def test_trainers_are_counted_without_their_evaluations(tmp_path, line, accumulation):
-    (tmp_path / "sitecustomize.py").write_text(NO_TORCHVISION)
+    (tmp_path / "sitecustomize.py").write_text(HELP_TORCHVISION)
     ((result,), _) = run(tmp_path, *line, PYTHONPATH=path_with_hook(tmp_path, tmp_path, SCRIPTS))
     summary = summarise([*processes(tmp_path).values()])
     assert summary.steps == int(result["steps"])

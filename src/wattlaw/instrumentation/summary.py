@@ -171,7 +171,7 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
     if not training:
         return StepSummary(notes=tuple(notes))
     first = min(training, key=lambda p: (p.rank or 0, -p.steps))
-    ranks = [process for process in training if _overlaps(process, first)]
+    ranks = [p for p in training if _overlaps(p, first) or _is_other_rank(p, first)]
     if len(ranks) < len(training):
         notes.append(
             f"{len(training) - len(ranks)} of {len(training)} training processes ran at another "
@@ -314,6 +314,12 @@ def _overlaps(one: ProcessSteps, other: ProcessSteps) -> bool:
         np.nanmin(one.step_end_s) <= np.nanmax(other.step_end_s)
         and np.nanmin(other.step_end_s) <= np.nanmax(one.step_end_s)
     )
+
+
+def _is_other_rank(one: ProcessSteps, other: ProcessSteps) -> bool:
+    """Say whether the launcher has started two processes as ranks of one job."""
+    ranks_differ = None not in (one.rank, other.rank) and one.rank != other.rank
+    return ranks_differ and one.env_world_size == other.env_world_size is not None
 
 
 def _expected(process: ProcessSteps) -> int:
