@@ -120,7 +120,7 @@ class _Recorder:
     def fail(self, part: str, error: BaseException) -> None:
         """Stop a part of the recording and record why."""
         if part not in self.off:
-            self.off.add(part)
+            self.off |= {part, "steps"} if part == "file" else {part}
             text = f"{type(error).__name__}: {error}"[:300]
             self.problems.append({"type": "problem", "part": part, "error": text})
 
