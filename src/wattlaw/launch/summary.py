@@ -116,6 +116,7 @@ class PhaseSummary:
     mem_util: float | None
     cpu_cores: float | None
     mem_used_max_bytes: int | None
+    steps: int | None = None  # optimizer steps, if every window has them
 
     @property
     def total_j(self) -> float | None:
@@ -132,6 +133,15 @@ def phase_summaries(folder: RunFolder) -> list[PhaseSummary]:
     return [_phase(name, [row for row in rows if row["phase"] == name]) for name in names]
 
 
+def measured_steps(folder: RunFolder) -> PhaseSummary | None:
+    """Return the windows of steps after the warm-up; None if there are none."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(folder.epochs_path).to_pylist()
+    rows = [row for row in rows if row["phase"] == "train" and row["steps"] and not row["warmup"]]
+    return _phase("train", rows) if rows else None
+
+
 def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:
     energy_j = {}
     for part in _ENERGIES:
@@ -139,6 +149,7 @@ def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:
         if None not in values:
             energy_j[part] = math.fsum(values)
     sources = {row["energy_source"] for row in rows}
+    steps = [value for row in rows if isinstance(value := row["steps"], int)]
     return PhaseSummary(
         phase=name,
         windows=len(rows),
@@ -154,6 +165,7 @@ def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:
             (row["mem_used_max_bytes"] for row in rows if row["mem_used_max_bytes"] is not None),
             default=None,
         ),
+        steps=sum(steps) if len(steps) == len(rows) else None,
     )
 
 
