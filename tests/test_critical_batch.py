@@ -62,7 +62,7 @@ def test_the_power_form_is_an_ordinary_regression_and_its_aicc_that_of_statsmode
     assert forms["weight"].sum() == pytest.approx(1)
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say():
+def test_intervals_have_about_their_nominal_coverage():
     holds = {"s_min": 0, "b_crit": 0}
     tries = 60
     for seed in range(tries):
@@ -89,7 +89,7 @@ def test_epochs_in_proportion_leave_the_lower_end_open():
     assert "in proportion" in found.sentence
 
 
-def test_runs_too_few_to_compare_forms_are_not_said_to_fit_another_better():
+def test_too_few_runs_do_not_prefer_another_form():
     found = critical_batch([32, 64, 128, 256], [10, 11, 14, 19])
     assert found.best_form == "critical batch"
     assert "better" not in found.sentence

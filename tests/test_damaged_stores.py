@@ -119,7 +119,7 @@ def test_a_damaged_side_file_is_a_note_of_a_run_that_is_done(tmp_path, damage):
         assert pq.read_table(run.epochs_path)["epoch"].to_pylist() == [0, 1]
 
 
-def test_a_report_of_another_host_or_with_numbers_that_json_has_not_is_no_report(tmp_path):
+def test_a_report_of_another_host_or_with_infinite_numbers_is_ignored(tmp_path):
     for old, new in ((f'"{HOST}"', '"b"'), ("0.1", "NaN"), ("0.1", "Infinity")):
         before, run = trained(tmp_path / new.strip('"'))
         path = run.live(1) / f"sampler.{HOST}.json"
@@ -315,9 +315,7 @@ def waiting(code: str, *words: object) -> "subprocess.Popen[str]":
     return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
 
 
-def test_temporary_files_of_killed_writers_go_with_the_next_run_and_no_living_ones(
-    tmp_path, write_study
-):
+def test_the_next_run_removes_temporary_files_of_killed_writers_only(tmp_path, write_study):
     study, store = simulated(write_study), Store(tmp_path / "store")
     assert main(["run", str(study), "--store", str(store.path)]) == 0
     first, second = store.folders()
@@ -349,7 +347,7 @@ def test_temporary_files_of_killed_writers_go_with_the_next_run_and_no_living_on
     assert not [*store.path.rglob(".run.json.*")]
 
 
-def test_what_a_killed_import_has_left_goes_with_the_next_run(store):
+def test_the_next_run_removes_the_folder_of_a_killed_import(store):
     importers = [waiting(IMPORTER, store.path)]
     try:
         dead = Path(importers[0].stdout.readline().strip())

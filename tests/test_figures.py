@@ -270,7 +270,7 @@ def test_names_from_a_store_are_inert_in_a_picture_and_cut_in_the_middle():
     assert "\u2026" in whole
 
 
-def test_names_that_are_cut_to_the_same_stay_apart():
+def test_names_that_are_shortened_to_the_same_text_stay_distinct():
     names = [f"{'x' * 60}{i}{'y' * 60}" for i in range(12)]
     cut = unique_labels(names)
     assert len(set(cut.values())) == 12

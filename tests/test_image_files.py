@@ -178,7 +178,7 @@ def test_a_missing_data_folder_is_named(tmp_path: Path, source: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("training", [True, False])
-def test_a_folder_without_images_says_what_is_looked_for(
+def test_a_folder_without_images_names_the_expected_layout(
     tmp_path: Path, source: str, training: bool
 ) -> None:
     with pytest.raises(BadInput, match="class folders" if source == "folder" else "TFRecord"):

@@ -85,7 +85,7 @@ def test_the_entry_is_registered_and_its_parameters_are_those_of_the_full_model(
     assert net.net.config._attn_implementation == "sdpa"
 
 
-def test_the_head_at_masked_positions_says_what_transformers_says_there():
+def test_scores_at_masked_positions_equal_those_of_transformers():
     bert = Bert(Options(**SYNTHETIC, dropout=0.0))
     torch.manual_seed(1)
     model = bert.model().eval()
@@ -115,7 +115,7 @@ def test_loss_and_gradients_are_those_of_transformers_own_loss():
         torch.testing.assert_close(gradient, one.grad, rtol=1e-3, atol=1e-6)
 
 
-def test_gradients_of_two_halves_average_to_those_of_the_whole_batch():
+def test_gradients_of_two_halves_average_to_those_of_the_batch():
     bert = Bert(Options(**SYNTHETIC, dropout=0.0))
     torch.manual_seed(1)
     model, data = bert.model(), batch_of(bert.training_data(), *range(8))
@@ -289,7 +289,7 @@ def test_a_mask_depends_on_the_seed_alone():
 # --- synthetic text ----------------------------------------------------------------------------
 
 
-def test_synthetic_text_has_the_frequencies_of_text_and_words_that_tell_the_next():
+def test_synthetic_text_has_zipf_frequencies_and_predictable_words():
     bert = Bert(Options(train_samples=4096))
     rows = np.array(blocks_of(bert.training_data()))[:, 1:-1]
     words, counts = np.unique(rows, return_counts=True)
@@ -304,7 +304,7 @@ def test_synthetic_text_has_the_frequencies_of_text_and_words_that_tell_the_next
     assert Counter(after.tolist()).most_common(1)[0][1] / len(after) > 0.4
 
 
-def test_synthetic_samples_are_as_many_as_asked_and_a_block_that_returns_has_another_mask():
+def test_repeated_synthetic_blocks_have_different_masks():
     data = Bert(Options(**SYNTHETIC | {"train_samples": 5000})).training_data()
     assert len(data) == 5000
     assert not data.reads_files
@@ -550,7 +550,7 @@ def test_ranks_that_start_together_with_an_empty_cache_tokenise_once_and_agree(
     assert len(list((tmp_path / "cache").iterdir())) == 4, "two files and their locks"
 
 
-def test_without_a_cache_nothing_is_written_beside_the_data(made):
+def test_without_a_cache_nothing_is_written_to_the_data_folder(made):
     before = sorted(made.rglob("*"))
     on(made, tokenizer=None).training_data()
     assert sorted(made.rglob("*")) == before

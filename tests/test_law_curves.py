@@ -211,7 +211,7 @@ def test_a_law_is_refused_where_it_is_not_defined():
         select([1, 2, 4, 8], [1.0, 2.0, -1.0, 3.0])
 
 
-def test_what_costs_more_with_every_worker_has_no_negative_parts():
+def test_fitted_cost_terms_are_not_negative():
     curve = fitted("communication", COUNTS, 5 + 3 * np.log(COUNTS))
     assert curve.params["a"] == pytest.approx(0, abs=1e-6)
     assert min(curve.params.values()) >= 0

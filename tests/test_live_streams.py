@@ -44,7 +44,7 @@ def times(table: pa.Table) -> list[int]:
     return table["t_ns"].to_pylist()
 
 
-def test_what_writes_has_the_columns_of_the_tables():
+def test_stream_rows_have_the_columns_of_the_tables():
     assert {"host", *COLUMNS} == {*SAMPLES.names}
     assert [*Window._fields] == WINDOWS.names
 

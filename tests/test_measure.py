@@ -30,7 +30,7 @@ def boards(tmp_path, monkeypatch) -> FakeGpus:
     return found
 
 
-def test_time_and_use_of_a_command_are_told_and_stored(tmp_path):
+def test_time_and_use_of_a_command_are_printed_and_stored(tmp_path):
     done = measured(tmp_path, "--json", tmp_path / "s.json", sys.executable, "-c", BUSY.format(s=2))
     assert (done.returncode, done.stdout) == (0, "")
     assert "not available" in done.stderr
@@ -57,7 +57,7 @@ def test_only_the_board_that_the_environment_names_is_measured(tmp_path, boards,
     assert told["gpu_energy_j"] == pytest.approx(150 * told["duration_s"], rel=0.01)
 
 
-def test_a_power_limit_holds_while_the_command_runs_and_is_given_back(tmp_path, boards):
+def test_a_power_limit_applies_during_the_command_and_is_restored(tmp_path, boards):
     look = (
         f"from fake_nvml import FakeGpus; b = FakeGpus({str(boards.path)!r}); print(b[0].limit_mw)"
     )

@@ -48,7 +48,7 @@ def test_packages_and_their_memory_are_read_and_parts_of_a_package_are_not_count
     assert meter.problems() == []
 
 
-def test_a_counter_that_starts_again_at_zero_goes_on_where_it_was(tree):
+def test_a_wrapped_counter_continues_from_its_last_value(tree):
     tree.set("intel-rapl:0", RANGE_UJ - 150_000_000)  # 150 J before it wraps
     meter = RaplMeter.open(TARGET)
     found = [energies(meter)["package-0"]]
@@ -155,7 +155,7 @@ def test_a_counter_that_goes_back_is_no_wrap_and_its_energy_is_not_used(tree):
 
 
 @pytest.mark.parametrize("told", ["-5", "9" * 400, "1e9", "12 34", "\x00", "18446744073709551615"])
-def test_what_is_no_count_of_microjoules_is_no_reading(tree, told):
+def test_an_invalid_counter_value_is_not_a_reading(tree, told):
     meter = RaplMeter.open(TARGET)
     tree.file("intel-rapl:1").write_text(told)
     assert set(energies(meter)) == {"package-0", "dram-0", "dram-1"}
@@ -182,7 +182,7 @@ def test_a_zone_whose_range_is_not_known_is_read_and_its_wrap_is_at_fault(tree, 
     assert (after["energy_verdict"], after["cpu_energy_j"]) == ("ok", pytest.approx(3 * 220))
 
 
-def test_a_package_that_does_not_tell_its_name_is_ours_and_makes_the_sum_partial(tree):
+def test_a_package_without_a_readable_name_makes_the_sum_partial(tree):
     (tree.root / "intel-rapl:1" / "name").unlink()
     meter = RaplMeter.open(TARGET)
     failed = [device for device in meter.devices() if "failed" in device.facts]
@@ -199,7 +199,7 @@ def test_a_package_that_does_not_tell_its_name_is_ours_and_makes_the_sum_partial
 
 
 @pytest.mark.parametrize("jump_uj", [10**15, 5 * 10**9])
-def test_a_counter_that_stands_still_or_jumps_is_never_ok(tree, jump_uj):
+def test_a_constant_or_jumping_counter_is_never_ok(tree, jump_uj):
     meter = RaplMeter.open(TARGET)
     rows = []
     for second in range(8):

@@ -95,7 +95,7 @@ def changed(**changes: Any) -> Site:
     return SITE.model_copy(update=changes)
 
 
-def test_the_table_of_runs_has_what_the_scheduler_told_and_null_where_it_did_not(tmp_path):
+def test_the_table_of_runs_has_the_scheduler_values_or_null(tmp_path):
     store = slurm_store(tmp_path, {"a": SITE, "b": None})
     record = store.folder("a").read()
     clock = ClockReport(host="n2", reference="n1", at="begin", offset_s=0.001, uncertainty_s=0.0002)
@@ -147,7 +147,7 @@ def test_without_telemetry_ours_is_of_the_windows_in_that_time_evaluation_includ
     assert row["ratio"] == pytest.approx(2800 / 5000)
 
 
-def test_where_the_accounting_tells_no_time_all_windows_count(tmp_path):
+def test_without_a_time_of_the_accounting_all_windows_count(tmp_path):
     site = changed(energy_start_at=None, energy_end_at=None)
     (row,) = energies(slurm_store(tmp_path, {"a": site}))
     assert row["same_time"] is False

@@ -261,13 +261,13 @@ def test_no_parameter_is_set_per_model() -> None:
     assert not told
 
 
-def test_what_the_simulator_says_of_large_clusters_rises_smoothly() -> None:
+def test_predictions_for_large_clusters_rise_smoothly() -> None:
     counts = 2 ** np.arange(0, 17)
     times = [predict(job(int(n), samples=64 * 2**17)).split.step_s for n in counts]
     assert all(b >= a * (1 - 1e-12) for a, b in pairwise(times))
 
 
-def test_what_cannot_fit_a_boards_memory_is_told() -> None:
+def test_a_model_larger_than_the_memory_gives_a_warning() -> None:
     assert not predict(job(1)).warnings
     (warning,) = predict(job(1, local_batch=100_000)).warnings
     assert "of 32 GB of GPU memory" in warning

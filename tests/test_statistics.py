@@ -156,7 +156,7 @@ def test_statistics_are_those_of_numpy_over_all_samples_of_a_run(tmp_path_factor
             assert row["utilisation_correlation"] == pytest.approx(found, abs=1e-6)
 
 
-def test_what_does_not_vary_has_no_correlation_and_what_is_zero_no_variation(store):
+def test_constant_values_have_no_correlation_and_zeros_no_variation(store):
     rows = [sample(at, sm_util=0.0, mem_util=at / 10) for at in range(10)]
     rows += [sample(at, "GPU-1", power_w=None) for at in range(10)]
     add_run(store, [window(0, 10)], rows)

@@ -38,7 +38,7 @@ def same(one: object, other: object) -> bool:
 
 
 @given(ROWS)
-def test_parquet_gives_back_every_type_and_tells_missing_from_not_a_number(tmp_path_factory, rows):
+def test_parquet_keeps_types_and_distinguishes_missing_from_nan(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("tables") / "t.parquet"
     write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA))
     found = pq.read_table(path)
@@ -48,7 +48,7 @@ def test_parquet_gives_back_every_type_and_tells_missing_from_not_a_number(tmp_p
 
 
 @given(ROWS)
-def test_text_files_tell_missing_from_not_a_number(tmp_path_factory, rows):
+def test_text_files_distinguish_missing_from_nan(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("tables")
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     write_table(folder / "t.jsonl", table)

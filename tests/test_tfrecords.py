@@ -97,7 +97,7 @@ def test_every_record_comes_back_as_it_was_written(payloads: list[bytes]) -> Non
 
 
 @given(SOME, st.data())
-def test_no_changed_byte_goes_unseen(payloads: list[bytes], draw: st.DataObject) -> None:
+def test_every_changed_byte_is_detected(payloads: list[bytes], draw: st.DataObject) -> None:
     good = framed(payloads)
     position = draw.draw(st.integers(0, len(good) - 1))
     change = draw.draw(st.integers(1, 255))
@@ -123,7 +123,7 @@ def test_a_shard_that_breaks_off_is_refused(payloads: list[bytes], draw: st.Data
 
 
 @pytest.mark.parametrize("ending", [".idx", ".index", ".tfindex"])
-def test_an_index_beside_a_shard_is_used(
+def test_an_index_next_to_a_shard_is_used(
     data: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = all_of(shards_of(data))

@@ -201,7 +201,7 @@ def test_of_runs_of_different_lengths_the_longest_are_in_the_critical_batch():
     assert found.n == 9
 
 
-def test_epochs_that_are_the_same_for_all_batches_tell_nothing_of_the_batch():
+def test_equal_epochs_for_all_batches_give_no_critical_batch():
     table, epochs = store(*of_batches(dict.fromkeys((64, 256, 1024), [7] * 3), (1, 2, 4)))
     ((_, why),) = analyse_targets(table, epochs, 0.7).refusals
     assert "every run took 7 epochs" in why

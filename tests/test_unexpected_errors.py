@@ -117,7 +117,7 @@ def test_the_state_folder_is_private_and_the_traceback_can_be_shown(run_with, tm
     assert stat.S_IMODE((tmp_path / "state" / "wattlaw").stat().st_mode) == 0o700
 
 
-def test_an_exception_in_a_thread_is_reported_and_the_command_goes_on(run_with):
+def test_an_exception_in_a_thread_is_reported_and_the_command_continues(run_with):
     code = "import threading\ndef f(): raise RuntimeError('in a thread')\n"
     code += "threading.Thread(target=f).start()"
     found = run_with(WORKLOADS, code)
@@ -164,7 +164,7 @@ def shell(line: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("command", ["workloads", "workloads --json"])
-def test_output_that_nobody_reads_ends_the_command_silently(command):
+def test_a_closed_output_pipe_ends_the_command_silently(command):
     reader, writer = os.pipe()
     os.close(reader)
     found = subprocess.run(

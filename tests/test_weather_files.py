@@ -147,14 +147,14 @@ def test_fields_are_standardised_and_the_last_row_and_further_channels_are_left_
         np.testing.assert_allclose(states[0], expected, atol=1e-4)
 
 
-def test_a_grid_of_even_rows_is_read_whole(folder):
+def test_a_grid_of_even_rows_is_read_completely(folder):
     for path in (*folder.glob("train/*.h5"), *folder.glob("test/*.h5")):
         rewrite(path, fields_of(path)[:, :, :32])
     states = workload(folder).training_data().batch(np.array([0]), NO_SEEDS)[0]
     assert states.shape == (1, 20, 32, 64)
 
 
-def test_forecasts_are_judged_against_the_files_own_climatology(made):
+def test_forecasts_are_scored_against_the_climatology_of_the_files(made):
     subject = workload(made)
     torch.manual_seed(0)
     model = subject.model()
@@ -313,7 +313,7 @@ def test_a_value_that_is_not_finite_is_found_with_its_file_time_and_channel(fold
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_bad_value_is_told_through_loader_processes_too(folder, workers):
+def test_a_bad_value_is_reported_from_loader_processes(folder, workers):
     with h5py.File(folder / "train" / "1979.h5", "r+") as file:
         file["fields"][4, 1, 2, 3] = np.nan
     data = workload(folder).training_data()

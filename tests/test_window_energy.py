@@ -164,14 +164,14 @@ def test_simulated_boards_say_so():
     assert (row["energy_source"], row["energy_verdict"]) == ("simulated", "ok")
 
 
-def test_a_row_of_which_a_board_is_lost_still_says_where_its_energy_comes_from():
+def test_a_row_without_one_board_keeps_its_energy_source():
     rows = [row for row in boards(2) if row["device"] == "GPU-0" or row["t_ns"] < 2 * S]
     row = one_window(rows)
     assert (row["energy_source"], row["energy_verdict"]) == ("counter", "partial")
     assert row["gpu_power_mean_w"] == pytest.approx(100.0)
 
 
-def test_every_reason_for_doubt_is_told_with_the_device_it_is_about():
+def test_every_reason_names_its_device():
     rows = boards(3)
     for row in rows:
         if row["device"] == "GPU-1":
@@ -192,7 +192,7 @@ def test_an_energy_that_is_beyond_doubt_has_no_reason():
     assert one_window(boards(2))["energy_reason"] is None
 
 
-def test_a_window_that_is_partly_covered_tells_which_share():
+def test_a_partly_covered_window_has_its_share():
     rows = [row for row in boards(1) if row["t_ns"] <= 4 * S]
     row = one_window(rows)
     assert row["energy_verdict"] == "partial"
@@ -233,7 +233,7 @@ def test_a_counter_read_once_a_second_serves_windows_as_short_as_the_power_resol
     assert row["gpu_energy_j"] == pytest.approx(100 * length_s)
 
 
-def test_without_power_in_between_a_counter_read_once_a_second_says_nothing_of_shorter_windows():
+def test_without_power_a_counter_does_not_resolve_windows_below_its_period():
     rows = [row for row in buffered() if row.get("power_w") is None]
     window = windows({"start_ns": 3 * S + S // 3, "duration_s": 0.3})
     (row,) = energy_of_windows(
@@ -265,7 +265,7 @@ def throttled(device: str, rate: float, limit_w: float | None = 200.0) -> list[d
     ]  # fmt: skip
 
 
-def test_the_share_of_a_window_in_which_the_limit_held_the_clocks_is_the_mean_of_the_boards():
+def test_the_share_of_time_at_the_power_limit_is_the_mean_of_the_boards():
     rows = throttled("GPU-0", 1.0) + throttled("GPU-1", 0.25, 300.0)
     table = energy_of_windows(
         windows({"start_ns": 3 * S + S // 3, "duration_s": 2.4}), samples(rows)
@@ -276,7 +276,7 @@ def test_the_share_of_a_window_in_which_the_limit_held_the_clocks_is_the_mean_of
     assert row["gpu_energy_j"] is None
 
 
-def test_a_board_that_was_never_held_down_has_a_share_of_zero_and_an_unknown_one_none():
+def test_a_board_below_its_limit_has_share_zero_and_an_unknown_one_none():
     window = windows(TWO_SECONDS)
     never = energy_of_windows(window, samples(throttled("GPU-0", 0.0))).to_pylist()[0]
     assert never["power_throttle_share"] == 0.0
