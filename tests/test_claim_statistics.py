@@ -178,7 +178,7 @@ def test_wrong_verdicts_are_rare_at_the_very_edge_of_the_criterion() -> None:
     assert shares([0.0, 0.0, 0.0501], "some")[CONTRADICTED] < bound
 
 
-def test_equal_settings_have_no_difference() -> None:
+def test_claims_on_effects_are_rarely_wrong_without_an_effect() -> None:
     assert shares([0.0] * 10, "some")[SUPPORTED] < 0.01
     assert shares([0.0] * 5, "every")[CONTRADICTED] < 0.01
 

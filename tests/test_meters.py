@@ -209,7 +209,7 @@ def test_closing_twice_is_harmless_and_the_problems_are_still_known(bench):
     other.close()
 
 
-def test_reading_an_ended_process_gives_no_samples(bench):
+def test_reading_lost_hardware_gives_no_samples(bench):
     if bench.lose is None:
         pytest.skip("this hardware cannot be lost")
     meter = bench.open()

@@ -50,7 +50,7 @@ def test_an_invalid_energy_is_rejected(text):
         energy_j("--energy-budget", text)
 
 
-def test_nan_and_infinity_are_formatted():
+def test_nan_and_infinity_are_rejected():
     assert finite("--target", 0.7) == 0.7
     assert finite("--target", None) is None
     for wrong in (float("nan"), float("inf")):

@@ -267,7 +267,7 @@ def test_predictions_for_large_clusters_rise_smoothly() -> None:
     assert all(b >= a * (1 - 1e-12) for a, b in pairwise(times))
 
 
-def test_a_model_larger_than_the_memory_gives_a_warning() -> None:
+def test_a_batch_larger_than_the_memory_gives_a_warning() -> None:
     assert not predict(job(1)).warnings
     (warning,) = predict(job(1, local_batch=100_000)).warnings
     assert "of 32 GB of GPU memory" in warning

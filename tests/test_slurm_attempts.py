@@ -17,7 +17,7 @@ from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import SlurmLauncher
 from wattlaw.launch.slurm.submission import (
     INTERRUPTED,
-    MOST_IDLE,
+    MAX_INTERRUPTIONS,
     NO_FOLDER,
     job_name,
     read_submission,
@@ -193,13 +193,13 @@ def test_a_recorded_loss_is_not_recorded_twice(queue):
 def test_repeated_losses_without_progress_fail_the_run(queue):
     attempt = queue.submitted()
     queue.set_job("NODE_FAIL")
-    for number in range(2, MOST_IDLE + 1):
+    for number in range(2, MAX_INTERRUPTIONS + 1):
         assert queue.poll(attempt) is None
         record = queue.folder.read().model_copy(update={"status": "running", "attempts": number})
         queue.folder.write(record)
     ended = queue.poll(attempt)
     assert "in a row without a checkpoint" in ended.reason
-    assert queue.times("sbatch") == MOST_IDLE
+    assert queue.times("sbatch") == MAX_INTERRUPTIONS
 
 
 def test_a_time_limit_after_a_checkpoint_is_a_loss_like_others(queue):

@@ -260,7 +260,7 @@ def test_many_files_are_read_at_once_as_they_are_one_by_one(store, table, monkey
         windows = [window(at, 1.5, loss=float("nan")) for at in range(number + 1)]
         add_run(store, windows, [sample(at) for at in range(number)], f"{number:016}")
     one_by_one = store.arrow(table)
-    monkeypatch.setattr(parquet, "_MANY", 1)
+    monkeypatch.setattr(parquet, "_MIN_FILES_FOR_DUCKDB", 1)
     monkeypatch.setattr(parquet, "_read", None)  # so that it cannot be done one by one
     at_once = store.arrow(table)
     assert at_once.schema == one_by_one.schema
@@ -268,7 +268,7 @@ def test_many_files_are_read_at_once_as_they_are_one_by_one(store, table, monkey
 
 
 def test_of_many_files_one_of_another_run_is_named(store, monkeypatch):
-    monkeypatch.setattr(parquet, "_MANY", 1)
+    monkeypatch.setattr(parquet, "_MIN_FILES_FOR_DUCKDB", 1)
     add_run(store, [window(0, 1)], [sample(0)])
     add_run(store, [window(0, 1)], [sample(0)], "e" * 16)
     store.folder(RUN).epochs_path.write_bytes(store.folder("e" * 16).epochs_path.read_bytes())

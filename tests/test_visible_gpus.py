@@ -127,7 +127,7 @@ def test_a_slurm_job_knows_boards_by_their_device_files_not_by_their_place():
 def test_a_job_without_gpus_measures_none_with_a_note():
     found = select_gpus(listed(8), {"SLURM_JOB_ID": "7"})
     assert found.gpus == ()
-    assert "holds no GPU" in found.notes[0]
+    assert "has no GPU" in found.notes[0]
     assert chosen(listed(8), "NoDevFiles", SLURM_JOB_ID="7") == []
     assert chosen(listed(8), "2", SLURM_JOB_ID="7") == [2]  # said by the user
 
@@ -146,7 +146,7 @@ def test_visible_boards_of_other_jobs_are_left_out_with_a_note():
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "3,4,5"}
     found = select_gpus(listed(8), environ)
     assert [board.minor for board in found.gpus] == [4, 5]
-    assert found.notes == ("CUDA_VISIBLE_DEVICES names 1 GPU(s) that this Slurm job does not hold",)
+    assert found.notes == ("CUDA_VISIBLE_DEVICES names 1 GPU(s) that this Slurm job does not have",)
 
 
 @pytest.mark.parametrize("told", ["x", "²", "1-", "1-x", "-1", "1,,2"])

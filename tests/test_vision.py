@@ -177,7 +177,7 @@ def test_top5_works_with_fewer_than_five_classes() -> None:
     assert task.evaluate(model, data)["top5"] == 16
 
 
-def test_gradients_of_two_halves_add_up_without_dropout() -> None:
+def test_gradients_of_two_halves_equal_those_of_the_batch() -> None:
     task = Vgg16(SMALL_VGG)
     model = task.model().double().train()
     images, labels = task.training_data().batch(np.arange(8) * 7, seeds_of(*range(8)))

@@ -89,7 +89,7 @@ def workloads_profile(
     """Write the profile of a workload for the simulator."""
     values = parse_json_object("--options", options)
     catalogue.entry(name)  # raises BadInput for an unknown name
-    spec = catalogue.reduced(WorkloadSpec(name=name, options=values))
+    spec = catalogue.without_defaults(WorkloadSpec(name=name, options=values))
     catalogue.check_installed(spec)
 
     from wattlaw.training.profiling.profile import measure_profile

@@ -95,7 +95,7 @@ def _wait_for_end(pid: int) -> None:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    except (OSError, AttributeError):  # an old kernel
+    except (OSError, AttributeError):  # the kernel has no pidfd
         time.sleep(_MAX_POLL_S)
         return
     try:
