@@ -103,7 +103,7 @@ def test_several_constraints_apply_together(made):
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
-def test_of_measured_cells_the_cap_within_10_percent_is_the_exhaustive_best(origin):
+def test_the_best_cap_within_10_percent_equals_an_exhaustive_search(origin):
     table = pd.read_csv(public_csv("power_caps.csv", origin))
     runs, epochs = [], []
     for i, row in enumerate(table.to_dict("records")):

@@ -25,7 +25,7 @@ def study(
 
 @pytest.mark.parametrize("shared", [0.0, 0.05])
 @pytest.mark.parametrize("largest", [128, 256, 424])
-def test_a_curve_that_goes_flat_beyond_64_is_found_there(largest, shared):
+def test_a_curve_that_is_flat_beyond_64_has_its_breakpoint_there(largest, shared):
     counts = SCHNET[largest >= SCHNET]
     found = [find_breakpoint(*study(counts, 64, shared=shared, seed=seed)) for seed in range(50)]
     if largest > 128:

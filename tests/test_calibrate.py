@@ -154,7 +154,7 @@ def test_a_calibration_is_the_same_after_a_file(tmp_path: Path, fitted: list[Cal
         ({"more": 1}, "more: unknown key"),
     ],
 )
-def test_a_file_that_is_no_calibration_of_the_board_is_refused(
+def test_a_calibration_of_another_board_is_rejected(
     tmp_path: Path, fitted: list[Calibration], change: dict[str, Any], told: str
 ) -> None:
     path = tmp_path / "c.json"

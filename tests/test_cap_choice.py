@@ -222,7 +222,7 @@ def test_identical_repeats_count_as_one():
     assert best_limit(rounded, LeastEnergy()).verdict == "repeats are all the same"
 
 
-def test_times_without_scatter_bound_no_slow_down_but_do_not_matter_where_none_is_asked_for():
+def test_times_without_scatter_matter_only_with_a_slowdown_limit():
     noisy = repeated(CLEAR, noise=0.005)
     rows = noisy.assign(time_s=noisy["limit"].map({200.0: 102.0, 100.0: 160.0}).fillna(100.0))
     assert best_limit(rows, LeastEnergyWithin(0.10)).verdict == "repeats are all the same"

@@ -80,14 +80,14 @@ def covered(found: list[Effect], truth: float) -> float:
 
 @pytest.mark.parametrize("sd", [0.0, 0.01, 0.05])
 @pytest.mark.parametrize("cells", [3, 6])
-def test_intervals_of_an_effect_that_settings_differ_in_hold_for_their_mean(cells, sd) -> None:
+def test_intervals_of_an_effect_cover_the_mean_over_settings(cells, sd) -> None:
     dice = np.random.default_rng(2)
     found = [effect_of(with_effects(dice, cells, sd, 5)) for _ in range(200)]
     assert covered(found, 0.1) >= 0.9
 
 
 @pytest.mark.parametrize(("k", "shared"), [(4, 0.01), (6, 0.0), (6, 0.05)])
-def test_intervals_beyond_a_law_hold_where_repeats_share_deviations(k, shared) -> None:
+def test_extrapolated_intervals_cover_shared_deviations(k, shared) -> None:
     dice = np.random.default_rng(3)
     found = [beyond_law(deviating(dice, shared, k), 2 ** (k - 1)) for _ in range(200)]
     assert covered(found, 0.0) >= 0.9

@@ -273,7 +273,7 @@ def test_energies_that_count_different_things_are_not_compared() -> None:
     assert "count different things (gpu+cpu, counter; gpu, counter)" in claim.evidence
 
 
-def test_a_curve_that_bends_is_no_power_law_however_high_its_r2() -> None:
+def test_a_bent_curve_is_not_a_power_law_even_with_high_r2() -> None:
     lab = Lab().run(time_s=lambda n: 1000.0 / n + 4.0)
     claim = BY_NAME["power-law-describes"].evaluate(lab.findings())
     (numbers,) = claim.numbers.values()

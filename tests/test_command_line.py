@@ -68,7 +68,7 @@ def test_the_front_end_of_a_run_never_imports_torch():
      ("report", "/no/such/store"), ("fit", "/no/such/store"), ("check", "/no/such/file"),
      ("export", "/no/such/store", "runs", "-o", "never.csv")],
 )  # fmt: skip
-def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_two(arguments, capsys):
+def test_a_usage_error_is_one_line_with_exit_code_two(arguments, capsys):
     assert main(list(arguments)) == 2
     shown = capsys.readouterr()
     assert len(shown.err.splitlines()) == 1
@@ -87,7 +87,7 @@ def test_a_dry_run_on_a_store_counts_done_runs(study, store, capsys):
     assert "2 runs: 1 done, 1 skipped" in capsys.readouterr().out
 
 
-def test_a_finished_study_starts_nothing_again(study, store):
+def test_a_finished_study_starts_no_run(study, store):
     (done,) = [record.run_id for record in records(store).values() if record.status == "done"]
     files = sorted((store / "runs" / done).iterdir())
     before = [path.stat().st_mtime_ns for path in files]

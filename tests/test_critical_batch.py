@@ -133,7 +133,7 @@ def test_batches_that_leave_the_law_widen_its_intervals():
         ([1, 2, 4, 8], [3, 3, 3, 3], "every run took 3 epochs"),
     ],
 )
-def test_what_cannot_be_fitted_is_refused_with_a_reason(batch, reached, why):
+def test_invalid_data_for_a_fit_is_rejected_with_a_reason(batch, reached, why):
     with pytest.raises(Refused, match=why):
         critical_batch(batch, reached)
 

@@ -142,7 +142,7 @@ def test_damaged_windows_fail_their_run_and_are_named(tmp_path, damage):
 
 
 @pytest.mark.parametrize("value", ["", "nan", "-1", "1e300"])
-def test_a_window_without_a_time_is_no_window(tmp_path, value):
+def test_a_window_without_a_time_is_ignored(tmp_path, value):
     before, run = trained(tmp_path)
     path = run.live(1) / f"windows.{HOST}.csv"
     path.write_text(path.read_text().replace(",1.0,", f",{value},", 1))
@@ -212,7 +212,7 @@ def test_a_value_that_no_run_writes_names_its_file(
     assert len(error.splitlines()) == 1
 
 
-def test_a_text_that_is_no_utf8_names_its_file(store, tmp_path, capsys):
+def test_the_error_for_invalid_utf8_names_the_file(store, tmp_path, capsys):
     path = next(store.path.glob("runs/*/epochs.parquet"))
     table = pq.read_table(path)
     place = table.schema.get_field_index("host")

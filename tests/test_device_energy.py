@@ -21,7 +21,7 @@ def refreshed(t_ns: np.ndarray, watts: float, refresh_s: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("window_s", [1.0, 60.0])
-def test_constant_power_is_found_both_ways_to_a_thousandth(window_s):
+def test_constant_power_is_exact_to_a_thousandth_by_both_methods(window_s):
     t_ns = ticks(70, 10)
     start, end = T0 + 3 * S + 123_456_789, T0 + int((3.123456789 + window_s) * S)
     counter = Counter(t_ns, refreshed(t_ns, 250.0, 0.1)).estimate(start, end)
@@ -40,7 +40,7 @@ def test_a_counter_read_more_often_than_it_refreshes_has_no_steps():
         assert counter.estimate(start, start + S).energy_j == pytest.approx(100.0, rel=1e-6)
 
 
-def test_a_square_wave_of_one_hertz_is_found_to_a_hundredth():
+def test_a_square_wave_of_one_hertz_is_exact_to_a_hundredth():
     t_ns = ticks(70, 10, phase_s=0.013)
     on = (t_ns - T0) * 1e-9 % 1.0 < 0.5
     start, end = T0 + 5 * S + S // 4, T0 + 65 * S + S // 4

@@ -138,7 +138,7 @@ def test_an_unknown_region_lists_those_there_are():
         grid_intensity("Mars")
 
 
-def test_no_options_are_no_footprint():
+def test_without_options_there_is_no_footprint():
     assert footprint_of(None, None, None, None) is None
 
 

@@ -109,7 +109,7 @@ def test_requested_enforced_and_previous_limits_are_recorded(start: Start) -> No
 @pytest.mark.parametrize(
     "limits", [Limits(300), Limits(99.9), Limits(150, 2000), Limits(None, 100)], ids=str
 )
-def test_what_is_out_of_range_changes_nothing(start: Start, limits: Limits) -> None:
+def test_a_limit_out_of_range_changes_nothing(start: Start, limits: Limits) -> None:
     place = start(2)
     with acquire(place.devices) as held, pytest.raises(NotAvailable, match=r"is outside .* to "):
         held.apply(limits)

@@ -452,7 +452,7 @@ def test_times_that_occur_twice_or_never_change_do_no_harm():
 @pytest.mark.parametrize(("start_s", "length_s", "verdict"), [
     (2, 16, "suspect"), (6, 2, "unavailable"), (2, 4, "partial"), (13, 4, "ok"),
 ])  # fmt: skip
-def test_a_gap_is_no_energy_but_what_the_counter_gained_over_it(start_s, length_s, verdict):
+def test_the_energy_of_a_gap_is_the_increase_of_the_counter(start_s, length_s, verdict):
     rows = [row for row in readings(power_w=250.0, **RAMP) if not 5 * S < row["t_ns"] < 9 * S]
     (row,) = energies(rows, (start_s, length_s))
     assert row["energy_verdict"] == verdict

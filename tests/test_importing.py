@@ -529,7 +529,7 @@ def test_a_header_of_semicolons_is_hinted_at(tmp_path):
         bring(a_csv(tmp_path / "t.csv", "n;t", "1;10"), MAP, tmp_path / "s")
 
 
-def test_a_file_of_lines_that_are_no_json_says_so(tmp_path):
+def test_invalid_json_lines_give_an_error(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text('{"n":')
     with pytest.raises(BadInput, match="line 1: is not JSON"):

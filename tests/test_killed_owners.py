@@ -372,7 +372,7 @@ def start_s(place: Place) -> float:
     return taken_s
 
 
-def test_every_killed_run_restores_the_odd_limit_of_its_board(start: Start) -> None:
+def test_limits_of_every_killed_run_are_restored(start: Start) -> None:
     place, chance = start(BOARDS), random.Random(2025)
     to_cap_s = start_s(place)
     odd_mw = chance.sample(range(180_001, 250_000, 2), ROUNDS)

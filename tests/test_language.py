@@ -669,7 +669,7 @@ def test_a_parquet_file_that_does_not_fit_is_named(made, tmp_path, table, said):
     assert "train-00000-of-00001.parquet" in text
 
 
-def test_a_file_that_is_no_parquet_or_is_cut_short_is_named(made, tmp_path):
+def test_the_error_for_invalid_parquet_names_the_file(made, tmp_path):
     data = copied(made, tmp_path / "data", "parquet")
     whole = (data / "train-00000-of-00002.parquet").read_bytes()
     torn = bytearray(whole)
@@ -683,7 +683,7 @@ def test_a_file_that_is_no_parquet_or_is_cut_short_is_named(made, tmp_path):
 @pytest.mark.parametrize(
     "replace", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path.name)]
 )
-def test_a_shard_that_is_no_regular_file_is_refused_without_waiting(made, tmp_path, replace):
+def test_a_shard_that_is_not_a_regular_file_is_rejected_at_once(made, tmp_path, replace):
     data = copied(made, tmp_path / "data", "parquet")
     shard = data / "train-00000-of-00002.parquet"
     shard.unlink()

@@ -73,7 +73,7 @@ def test_every_gpu_count_and_batch_has_its_own_reference():
     assert capped.loc[4, "time_ratio"] == pytest.approx(1.4)
 
 
-def test_a_locked_clock_is_no_uncapped_run():
+def test_a_run_with_a_locked_clock_is_not_uncapped():
     table = rows(power_limit_w=[np.nan, np.nan, 100], clock_limit_mhz=[np.nan, 735, np.nan],
                  epoch_time_s=[10.0, 20, 15], energy_per_epoch_j=[1.0, 1, 1])  # fmt: skip
     caps, clocks = limit_effects(table), limit_effects(table, "clock_limit_mhz")
@@ -106,7 +106,7 @@ def test_a_setting_of_one_limit_is_left_out():
     assert limit_effects(table).empty
 
 
-def test_what_is_no_time_is_named():
+def test_an_invalid_time_is_named():
     table = rows(power_limit_w=[200, 100], epoch_time_s=[1.0, 0], energy_per_epoch_j=[1.0, 2])
     with pytest.raises(BadInput, match="epoch_time_s at 100 W is 0"):
         limit_effects(table)

@@ -148,7 +148,7 @@ def test_a_limit_stays_when_the_limiter_is_closed_and_closing_twice_does_no_harm
         assert limiter.read(device).power_limit_w == 150
 
 
-def test_what_is_out_of_range_is_refused_and_changes_nothing(way: Way) -> None:
+def test_a_limit_out_of_range_is_rejected_and_changes_nothing(way: Way) -> None:
     with way.opened() as limiter:
         device = limiter.devices()[0]
         state = limiter.read(device)

@@ -75,7 +75,7 @@ def test_limits_set_locks_a_clock_only_if_clocks_are_stated_unlocked(boards):
 
 @pytest.mark.parametrize("line", [[], ["--power-limit", "-5"], ["--power-limit", "nan"],
                                   ["--clock-limit", "900", "--prior-clocks", "x"]])  # fmt: skip
-def test_a_limit_that_is_none_is_one_clear_line(boards, line):
+def test_an_invalid_limit_gives_a_one_line_error(boards, line):
     done = wattlaw("limits", "set", *line)
     assert done.returncode in (2, 3)
     assert done.stderr.count("\n") == 1

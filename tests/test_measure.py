@@ -87,7 +87,7 @@ def test_a_limit_that_cannot_be_set_starts_nothing(tmp_path, boards):
 @pytest.mark.parametrize(
     ("code", "ours"), [("raise SystemExit(7)", 7), ("import os; os.abort()", 134)]
 )
-def test_its_exit_code_is_ours_and_a_failed_command_is_stored_as_failed(tmp_path, code, ours):
+def test_measure_passes_the_exit_code_and_stores_failed_commands(tmp_path, code, ours):
     done = measured(tmp_path, "--", sys.executable, "-c", code)
     assert done.returncode == ours
     (record,) = Store(tmp_path).records()
@@ -125,7 +125,7 @@ def test_the_same_command_again_is_its_next_repeat(tmp_path):
 
 
 @pytest.mark.parametrize("line", [[], ["no-such-program-here"]])
-def test_a_command_that_is_not_there_is_one_clear_line(tmp_path, line):
+def test_a_missing_command_gives_a_one_line_error(tmp_path, line):
     done = measured(tmp_path, "--", *line)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

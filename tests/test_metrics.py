@@ -270,7 +270,7 @@ def test_a_mean_without_its_samples_has_no_coefficient_of_variation():
     assert np.isnan(run["sm_util_cv"])
 
 
-def test_the_best_metric_goes_by_its_direction_and_is_missing_where_that_is_unclear():
+def test_the_best_metric_uses_its_direction_or_is_missing():
     def best(name: str) -> float:
         windows = [window_row("a", 1)] + [
             window_row("a", epoch, phase="evaluate", metric=value)

@@ -55,7 +55,7 @@ def told(samples: list[Sample], column: str) -> list[float]:
 # What is found out.
 
 
-def test_the_refresh_period_of_each_counter_is_found_to_a_fifth(fake_gpus):
+def test_the_refresh_period_of_each_counter_is_exact_to_a_fifth(fake_gpus):
     boards = fake_gpus(4, refresh_ms=[20, 100, 50, 400], counter_mode=[0, 0, 0, COUNTER_ABSENT])
     meter = opened(boards)
     found = [facts["counter_refresh_s"] for facts in facts_of(meter)]
@@ -237,7 +237,7 @@ def test_a_board_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(fake_
 
 
 @pytest.mark.parametrize("buffers", [0, 1])
-def test_a_lost_board_stops_having_rows_with_the_reason_and_the_others_go_on(fake_gpus, buffers):
+def test_a_lost_board_has_a_reason_and_other_boards_continue(fake_gpus, buffers):
     boards = fake_gpus(2, gpm=1, buffers=buffers)
     meter = opened(boards)
     assert of(boards, 0, meter.read(last=True))
@@ -390,7 +390,7 @@ def verdicts(rows) -> set[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("board", [CONSTANT, CAPPED])
-def test_constant_power_is_found_to_a_thousandth_in_windows_of_a_second(recording, board):
+def test_constant_power_is_exact_to_a_thousandth_in_windows_of_a_second(recording, board):
     rows = recording.random_windows(board, 1.0, 100)
     assert max(errors(rows, "gpu_energy_counter_j")) < 1e-3
     assert max(errors(rows, "gpu_energy_integral_j")) < 1e-3

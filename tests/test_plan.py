@@ -281,7 +281,7 @@ def test_a_sweep_with_the_epochs_of_the_study_gives_the_same_run():
     assert plain == said
 
 
-def test_a_rule_gives_each_gpu_count_its_own_fraction_and_meets_the_same_fraction_in_digits():
+def test_a_rule_gives_each_gpu_count_its_fraction():
     runs = expand(
         parsed(
             sweeps=[
@@ -363,7 +363,7 @@ pieces = st.sampled_from(["{{", "}}", "{", "}", "{gpus}", "gpus", " "])
 
 
 @given(st.lists(pieces).map("".join))
-def test_braces_mean_what_they_mean_to_pythons_format(word):
+def test_braces_are_escaped_as_in_str_format(word):
     try:
         expected = word.format(gpus=2)
     except (ValueError, LookupError):

@@ -217,12 +217,12 @@ def test_an_exact_law_is_found_again(alpha, beta, counts):
         ([1, 2, 4], [3.0, np.inf, 1.0], "1 of 3 rows"),
     ],
 )
-def test_what_cannot_be_fitted_is_refused_with_the_reason(x, y, says):
+def test_invalid_data_for_a_law_is_rejected_with_a_reason(x, y, says):
     with pytest.raises(Refused, match=says):
         fit_power_law(x, y)
 
 
-def test_a_constant_time_has_no_r_squared_and_is_no_gain():
+def test_a_constant_time_has_no_r_squared_and_no_gain():
     law = fit_power_law([1, 2, 4, 8], [5.0] * 4)
     assert law.beta == pytest.approx(0)
     assert law.r2 is None

@@ -86,7 +86,7 @@ def test_a_run_of_two_processors_adds_packages_and_memory_apart(tree):
     assert (row["energy_source"], row["energy_verdict"]) == ("counter", "ok")
 
 
-def test_a_counter_that_vanishes_is_given_up_with_the_reason_and_the_others_go_on(tree):
+def test_a_counter_that_disappears_has_a_reason_and_others_continue(tree):
     meter = RaplMeter.open(TARGET)
     tree.file("intel-rapl:0:1").unlink()
     for _ in range(2):
@@ -96,7 +96,7 @@ def test_a_counter_that_vanishes_is_given_up_with_the_reason_and_the_others_go_o
     assert "No such file" in problem
 
 
-def test_a_counter_that_holds_no_number_is_given_up(tree):
+def test_a_counter_without_a_number_is_not_read_again(tree):
     meter = RaplMeter.open(TARGET)
     tree.file("intel-rapl:1").write_text("")
     assert set(energies(meter)) == {"package-0", "dram-0", "dram-1"}
@@ -146,7 +146,7 @@ def test_counters_that_are_roots_only_say_how_an_administrator_changes_that(tree
     assert issubclass(NotPermitted, NotAvailable)
 
 
-def test_a_counter_that_goes_back_is_no_wrap_and_its_energy_is_not_used(tree):
+def test_a_decreasing_counter_that_did_not_wrap_is_not_used(tree):
     tree.set("intel-rapl:0", 200_000_000)
     meter = RaplMeter.open(TARGET)
     before = energies(meter)["package-0"]

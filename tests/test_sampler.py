@@ -232,9 +232,7 @@ def test_it_ends_itself_with_its_data_when_its_parent_dies(tmp_path, load, hz, a
 # Meters that break.
 
 
-def test_a_device_that_breaks_is_given_up_with_the_reason_and_the_others_go_on(
-    tmp_path, load, sampling, simulated
-):
+def test_a_broken_device_has_a_reason_and_others_continue(tmp_path, load, sampling, simulated):
     process = sampling(load(IDLE), **simulated)
     wait_for(lambda: len(rows(tmp_path, "SIM-0")) > 30, "samples")
     ended(process)
@@ -383,7 +381,7 @@ def times_s(found: Recording, device: str) -> list[float]:
     return [row["t_ns"] * 1e-9 for row in table if row["device"] == device]
 
 
-def test_a_board_lost_in_the_middle_stops_having_rows_with_the_reason_and_the_others_go_on(
+def test_a_board_lost_while_sampling_has_a_reason_and_others_continue(
     observed,
 ):
     lost_s = observed.boards[1].lost_ns * 1e-9

@@ -125,7 +125,7 @@ def test_a_run_that_never_began_here_has_no_number_of_interruptions(tmp_path):
     assert store.arrow("runs")["interruptions"].to_pylist() == [None]
 
 
-def test_ours_over_the_accountings_time_is_the_telemetrys_integral(tmp_path):
+def test_our_energy_over_the_accounted_time_is_the_integral_of_telemetry(tmp_path):
     (row,) = energies(slurm_store(tmp_path, {"a": SITE}))
     assert row["same_time"] is True
     assert row["ours_j"] == pytest.approx(2 * (100 + 20) * 10)  # 10 of 20 s have telemetry
@@ -160,7 +160,7 @@ def test_a_gpu_whose_samples_end_early_leaves_the_windows_to_compare(tmp_path):
     assert row["ours_j"] == pytest.approx(4 * 700)
 
 
-def test_a_window_without_its_energy_leaves_no_energy_of_ours_and_no_smaller_one():
+def test_a_window_without_energy_makes_our_energy_missing():
     site = {"site_energy_j": 5000.0, "site_energy_source": "sacct"}
     lost = {"gpu_energy_j": None, "energy_verdict": "partial"}
     windows = [window("a", "n1", 3), window("a", "n1", 7, **lost)]

@@ -239,7 +239,9 @@ def test_power_caps_bind_and_say_so() -> None:
         ({"clock_limit_mhz": 5000.0}, "clock_limit_mhz: given 5000; allowed on"),
     ],
 )
-def test_what_a_board_cannot_do_is_refused(changed: dict[str, object], told: str) -> None:
+def test_settings_that_a_board_does_not_support_are_rejected(
+    changed: dict[str, object], told: str
+) -> None:
     with pytest.raises(BadInput, match=told):
         predict(job(1, **changed))
 

@@ -82,7 +82,7 @@ def test_one_job_may_have_several_boards(start: Callable[..., Node]) -> None:
 
 
 @pytest.mark.parametrize("again", ["wattlaw:power_w=200", "wattlaw:power_w=20", None])
-def test_a_prolog_that_runs_again_for_its_job_takes_no_cap_for_what_was_there(
+def test_a_repeated_prolog_keeps_the_saved_previous_limit(
     start: Callable[..., Node], again: str | None
 ) -> None:
     node = start(1)
@@ -191,7 +191,7 @@ def test_without_slurmd_the_watchdog_restores_after_the_job(
         ("8 RUNNING", False, False),
     ],
 )
-def test_of_a_job_that_has_no_work_here_slurm_says_whether_it_is_over(
+def test_slurm_is_queried_about_jobs_without_work_on_the_node(
     start: Callable[..., Node], told: str, has_slurmd: bool, is_kept: bool
 ) -> None:
     node = start(1)
@@ -271,7 +271,7 @@ def test_restore_handles_ended_jobs_and_all_also_running_ones(
 
 
 @pytest.mark.parametrize("hook", ["restore", "epilog", "prolog"])
-def test_after_a_reboot_what_was_saved_is_forgotten(start: Callable[..., Node], hook: str) -> None:
+def test_saved_limits_of_an_earlier_boot_are_removed(start: Callable[..., Node], hook: str) -> None:
     node = start(1)
     with stepd(7):
         node.prolog()
@@ -326,7 +326,7 @@ def test_the_scripts_limit_and_restore(scripts: tuple[Node, Path]) -> None:
     wait_for(node.is_clean, "the watchdog to end", 10)
 
 
-def test_jobs_that_ask_for_nothing_do_not_wait_for_python(scripts: tuple[Node, Path]) -> None:
+def test_jobs_without_a_request_do_not_start_python(scripts: tuple[Node, Path]) -> None:
     node, folder = scripts
     for name in ("prolog.sh", "epilog.sh"):
         path = folder / name

@@ -78,7 +78,7 @@ def test_requested_limits_are_parsed_from_any_comment(
 
 
 @given(st.text(st.sampled_from("wattlaw:power_w=clock_mhz=0123456789., \n-e")))
-def test_no_comment_does_more_than_ask_or_be_refused(comment: str) -> None:
+def test_any_comment_gives_limits_or_an_error(comment: str) -> None:
     with contextlib.suppress(BadInput):
         limits = parse_limit_comment(comment)
         assert limits.are_none is not requests_limit(comment)

@@ -118,7 +118,7 @@ def test_a_job_cancelled_with_its_store_says_so(queue):
     assert (ended.reason, ended.record.interrupted) == ("cancelled by 'wattlaw cancel'", True)
 
 
-def test_refusals_one_after_the_other_end_the_campaign(queue):
+def test_several_refusals_in_a_row_end_the_campaign(queue):
     record = record_of(RUN, status="planned", attempts=0)
     queue.folder.write(record)
     command(queue.bin, "sbatch", "sbatch: error: invalid partition specified: nope", code=1)
@@ -212,7 +212,7 @@ def test_a_time_limit_after_a_checkpoint_is_a_loss_like_others(queue):
     assert queue.folder.read().interruptions[0].has_progress
 
 
-def test_a_job_that_left_the_queue_is_explained_by_the_accounting_with_one_question(queue):
+def test_one_accounting_query_explains_a_job_that_left_the_queue(queue):
     attempt = queue.submitted()
     command(queue.bin, "sacct", "7|CANCELLED by 1000|0:15||1|2")
     queue.set_job()
@@ -340,7 +340,7 @@ def test_only_one_campaign_at_a_time_submits_for_a_store(queue):
     assert other.allocate(spec) is not None
 
 
-def test_a_lock_is_had_by_one_at_a_time(tmp_path):
+def test_a_lock_has_one_owner_at_a_time(tmp_path):
     with (tmp_path / "file").open("ab") as file, (tmp_path / "file").open("ab") as other:
         assert locked(file)
         assert not locked(other)

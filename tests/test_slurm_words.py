@@ -437,7 +437,7 @@ def test_without_accounting_no_energy_is_recorded(bin_, tmp_path):
 
 
 @pytest.mark.parametrize("answer", ["", ";cluster"])
-def test_output_of_sbatch_without_a_job_id_is_no_answer(bin_, answer):
+def test_output_of_sbatch_without_a_job_id_is_an_error(bin_, answer):
     command(bin_, "sbatch", answer)
     with pytest.raises(Unreachable):
         commands.submit(["--nodes=1"])

@@ -185,7 +185,7 @@ def store_with_nothing(store: Store) -> Store:
     return empty
 
 
-def test_many_short_windows_are_met_as_few_long_ones_are(store):
+def test_many_short_windows_join_as_few_long_ones(store):
     """The stretches of time are of one length in a store, whatever its windows' are."""
     short = [window(at, 0.4) for at in range(200)]
     add_run(store, short, [sample(at / 10) for at in range(2000)])
@@ -267,7 +267,7 @@ def test_many_files_are_read_at_once_as_they_are_one_by_one(store, table, monkey
     assert str(at_once.to_pylist()) == str(one_by_one.to_pylist())
 
 
-def test_of_many_files_one_of_another_run_is_named(store, monkeypatch):
+def test_a_file_of_another_run_among_many_is_named(store, monkeypatch):
     monkeypatch.setattr(parquet, "_MIN_FILES_FOR_DUCKDB", 1)
     add_run(store, [window(0, 1)], [sample(0)])
     add_run(store, [window(0, 1)], [sample(0)], "e" * 16)

@@ -81,7 +81,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("content", FOREIGN)
-def test_a_file_that_is_no_record_of_this_run_is_named_in_one_line(tmp_path, content):
+def test_the_error_for_an_invalid_record_names_the_file(tmp_path, content):
     folder = RunFolder(tmp_path / ID)
     folder.path.mkdir()
     folder.record_path.write_bytes(FOREIGN[content])
@@ -282,7 +282,7 @@ def test_a_store_is_read_where_its_name_looks_like_a_pattern_or_a_partition(tmp_
         assert store.duckdb("epochs").columns == EPOCHS.names
 
 
-def test_what_was_not_measured_is_null_and_what_was_zero_is_zero(store):
+def test_unmeasured_values_are_null_and_zeros_are_zero(store):
     row, other = store.arrow("telemetry").to_pylist()
     assert (row["power_w"], row["mem_used_bytes"], row["throttle"]) == (None, None, 0)
     assert (other["power_w"], other["throttle"]) == (0.0, None)

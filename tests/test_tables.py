@@ -89,7 +89,7 @@ def test_a_link_is_followed_a_pipe_is_written_to_and_a_folder_is_named(tmp_path)
         pass
 
 
-def test_a_file_that_is_no_table_is_named(tmp_path):
+def test_the_error_for_an_invalid_table_names_the_file(tmp_path):
     path = tmp_path / "t.parquet"
     path.write_text("garbage")
     with pytest.raises(BadInput, match=r"t\.parquet"):

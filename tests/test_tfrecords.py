@@ -196,7 +196,7 @@ def test_a_wrong_checksum_is_named_with_its_record(data: Path, workers: int) -> 
         list(loader.epoch(0))
 
 
-def test_a_file_that_is_no_tfrecord_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_tfrecord_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "train-0").write_bytes(b"\x1f\x8b\x08 compressed, for instance" * 9)
     with pytest.raises(BadInput, match=r"record 0: .*uncompressed complete TFRecord files"):
         shards_of(tmp_path)
@@ -222,7 +222,7 @@ def test_an_image_that_cannot_be_decoded_is_named_with_its_record(
         (example(label=11), "label 11; allowed: 1 to 10"),
     ],
 )
-def test_an_example_that_is_no_labelled_image_is_named(
+def test_the_error_for_an_invalid_example_names_it(
     write: Callable[..., Path], features: Features, words: str
 ) -> None:
     shards = shards_of(write(example(), features))
@@ -231,7 +231,7 @@ def test_an_example_that_is_no_labelled_image_is_named(
         shards.read(1)
 
 
-def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
+def test_the_error_for_an_invalid_record_names_it(tmp_path: Path) -> None:
     (tmp_path / "train-0").write_bytes(framed([b"\xff\xff no protobuf"]))
     with pytest.raises(BadInput, match=r"train-0: record 0: it is no tf\.train\.Example"):
         shards_of(tmp_path).read(0)

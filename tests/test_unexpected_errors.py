@@ -219,7 +219,7 @@ def test_a_terminal_that_knows_ascii_only_shows_every_text(store, tmp_path, enco
     assert "Usage" in shown
 
 
-def test_names_that_are_no_utf8_give_a_result_or_one_line(tmp_path, monkeypatch, capsys):
+def test_names_in_invalid_utf8_give_a_result_or_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     bad = os.fsdecode(b"x\xff")
     Path(f"{bad}.csv").write_text("n,t\n1,9\n2,5\n4,3\n", encoding="utf-8")

@@ -81,7 +81,7 @@ def test_device_10_is_not_device_1():
     assert chosen(boards, boards[10].uuid) == [10]
 
 
-def test_a_uuid_in_cuda_visible_devices_is_no_error_and_selects_that_board():
+def test_a_uuid_in_cuda_visible_devices_selects_that_board():
     boards = listed(4)
     assert chosen(boards, boards[2].uuid) == [2]
     assert chosen(boards, f"{boards[3].uuid},{boards[0].uuid}") == [3, 0]
@@ -113,7 +113,7 @@ def test_a_part_of_a_board_in_mig_mode_counts_as_its_board_once():
     ("gpus", "expected"),
     [("3", [3]), ("4,5", [4, 5]), ("0-2", [0, 1, 2]), ("1,6-7", [1, 6, 7]), (" 2 , 5 ", [2, 5])],
 )
-def test_of_a_shared_node_only_the_gpus_of_the_slurm_job_count(gpus, expected):
+def test_only_the_gpus_of_the_slurm_job_count_on_a_shared_node(gpus, expected):
     assert chosen(listed(8), SLURM_JOB_ID="7", SLURM_JOB_GPUS=gpus) == expected
     step = {"SLURM_JOB_GPUS": "0-7", "SLURM_STEP_GPUS": gpus}
     assert chosen(listed(8), SLURM_JOB_ID="7", **step) == expected

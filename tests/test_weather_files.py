@@ -199,7 +199,7 @@ def test_made_data_have_the_real_layout(made):
     assert 240 < mean[0, 2, 0, 0] < 310  # 2 m temperature in kelvin
 
 
-def test_made_data_come_from_their_seed(made, tmp_path):
+def test_make_data_depends_on_its_seed_only(made, tmp_path):
     for seed in (0, 1):
         make_data(tmp_path / str(seed), size=10, seed=seed)
     files = [path.relative_to(made) for path in made.rglob("*.*")]
@@ -207,7 +207,7 @@ def test_made_data_come_from_their_seed(made, tmp_path):
     assert not any((made / f).read_bytes() == (tmp_path / "1" / f).read_bytes() for f in files)
 
 
-def test_made_data_go_only_into_an_empty_folder(made, tmp_path):
+def test_make_data_requires_an_empty_folder(made, tmp_path):
     with pytest.raises(BadInput, match="empty folder"):
         make_data(made, size=10, seed=0)
     with pytest.raises(BadInput, match="whole number >= 4"):
@@ -322,7 +322,7 @@ def test_a_bad_value_is_reported_from_loader_processes(folder, workers):
         list(loader.epoch(0))
 
 
-def test_large_finite_values_are_no_mistake(folder):
+def test_large_finite_values_are_accepted(folder):
     with h5py.File(folder / "train" / "1979.h5", "r+") as file:
         file["fields"][:, :, :4] = 3e38  # finite each, but not their sum
     states = workload(folder).training_data().batch(np.array([0]), NO_SEEDS)[0]

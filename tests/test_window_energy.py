@@ -46,7 +46,7 @@ def test_a_window_without_an_energy_sample_has_no_energy_rather_than_zero():
     assert found["mem_used_max_bytes"] == 7
 
 
-def test_a_window_that_outlasts_the_samples_is_partial_and_nothing_is_assumed_beyond_them():
+def test_a_window_longer_than_the_samples_is_partial():
     table = energy_of_windows(
         windows({"start_ns": 5 * S, "duration_s": 10.0}), samples(at_ten_watts(0, 10))
     )
@@ -68,7 +68,7 @@ def test_an_estimate_is_never_added_to_a_measurement():
     assert row["cpu_cores_mean"] == 1.0
 
 
-def test_of_two_measured_devices_one_that_stopped_early_makes_the_energy_partial():
+def test_a_device_that_stopped_early_makes_the_energy_partial():
     both = at_ten_watts(0, 10, power_source="measured") + at_ten_watts(
         0, 1, power_source="measured", device="package-1"
     )
@@ -84,7 +84,7 @@ def test_a_window_after_the_last_sample_has_no_energy():
     assert table.to_pylist()[0]["energy_verdict"] == "unavailable"
 
 
-def test_a_window_is_met_with_the_samples_of_its_own_host_only():
+def test_a_window_uses_samples_of_its_host_only():
     other = at_ten_watts(0, 10, host="b")
     table = energy_of_windows(windows({"start_ns": S, "duration_s": 1.0}), samples(other))
     assert table.to_pylist()[0]["cpu_energy_j"] is None

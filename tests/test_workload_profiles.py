@@ -97,7 +97,7 @@ class Views(nn.Module):
         return looked[1:, 0] + torch.empty_like(looked[1:, 0]) + data
 
 
-def test_views_and_new_memory_are_no_kernels():
+def test_views_and_allocations_have_no_kernels():
     model = Views()
     names = [name for name, *_ in kernels(model, torch.ones(1), "forward")]
     assert names == ["add", "add", "sum"]

@@ -38,10 +38,10 @@ def unsupported_limits_reason(
     if limits.are_none:
         return None
     if not boards:
-        return "asks for a power or clock limit; no GPU is visible here"
+        return "requests a power or clock limit; no GPU is visible here"
     if limits.clock_limit_mhz is not None and not prior_clocks_are_default:
         return (
-            "asks for a clock limit, but the present clock lock cannot be read and so not be "
+            "requests a clock limit, but the present clock lock cannot be read and so not be "
             "restored; set launch.prior_clocks to default if the clocks are not locked"
         )
     return None

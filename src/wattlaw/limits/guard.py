@@ -119,7 +119,9 @@ class LimitLease:
         if saved.is_foreign and not saved.is_in_use:
             return  # any user can write such a file, so the limit counts as the previous one
         if not saved.is_for_this_host:
-            raise NotAvailable(f"{device}: {self.folder.path} has a limit of it on {saved.host}")
+            raise NotAvailable(
+                f"{device}: {self.folder.path} has a saved limit of it from host {saved.host}"
+            )
         if saved.is_in_use:
             raise NotAvailable(f"{device}: is in use by {saved.user}, pid {saved.owner_pid}")
         if not (saved.is_from_this_boot or saved.is_ours):
@@ -137,7 +139,7 @@ class LimitLease:
     def release(self) -> None:
         """Restore the previous limits and unlock the devices; repeated calls do nothing.
 
-        Raises ``NotAvailable`` if a limit could not be restored. The watchdog goes on trying, and
+        Raises ``NotAvailable`` if a limit could not be restored. The watchdog keeps trying, and
         the previous limits stay on disk.
         """
         try:

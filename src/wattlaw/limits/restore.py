@@ -170,8 +170,8 @@ def _try_restore(
         lock = None if reason is not None else folder.lock(saved.device)
         if lock is None:
             return StaleLimit(saved, "in use")
-        present = folder.read_again(saved)  # from now on nobody else changes it
-        if saved.is_foreign and present not in (None, saved):  # sudo was asked about the old one
+        present = folder.read_again(saved)  # the lock keeps others from changing it
+        if saved.is_foreign and present not in (None, saved):  # the sudo check was for the old one
             raise _Changed(f"the file of {saved.user} has changed meanwhile")
         if present is None:
             return StaleLimit(saved, "restored")
