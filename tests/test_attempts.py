@@ -1,4 +1,4 @@
-"""The windows of a run that took several attempts: each epoch once, from who made it last."""
+"""The windows of a run with several attempts: each epoch once, from its last attempt."""
 
 import json
 from pathlib import Path

@@ -144,7 +144,7 @@ def test_runs_that_learn_otherwise_are_not_compared():
     assert [row.group["epochs_trained"] for row in found.rows] == [1, 90]
 
 
-def test_a_batch_is_warned_of_only_where_something_speaks_against_it():
+def test_a_batch_has_a_warning_only_with_a_reason():
     falls = quality_by_batch(learned(like_resnet50()))
     row = learned(like_resnet50()).iloc[0].to_dict()
     assert falls.warnings(row | {"global_batch": 8192}) == []

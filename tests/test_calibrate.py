@@ -180,7 +180,7 @@ def test_a_covariance_of_no_numbers_is_refused(tmp_path: Path, fitted: list[Cali
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    """Return a run as the analysis tells of it."""
+    """Return a run as a row of the analysis."""
     given: dict[str, Any] = {
         "workload": "resnet50", "options": "{}", "train": "{}", "hardware": "V100",
         "launcher": "local", "nodes": 1, "gpus": 2, "global_batch": 128, "local_batch": 64,
@@ -251,7 +251,7 @@ def test_figures_of_a_file_need_no_workload() -> None:
     assert found.measured[0].workload == "plain [runs=mine]"
 
 
-def test_a_workload_is_found_by_itself_or_as_the_only_one_alike(fitted: list[Calibration]) -> None:
+def test_a_workload_matches_exactly_or_as_the_only_similar_one(fitted: list[Calibration]) -> None:
     def of(*names: str) -> Calibration:
         return fitted[0].model_copy(update={"work_factors": dict.fromkeys(names, 1.0)})
 

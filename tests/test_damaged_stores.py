@@ -382,7 +382,7 @@ def test_a_done_run_that_was_killed_before_its_live_files_were_dropped_is_tidied
     assert second.live(1).exists()
 
 
-def test_a_writer_whose_file_is_taken_for_an_abandoned_one_makes_another(tmp_path):
+def test_a_writer_recreates_a_temporary_file_that_was_removed(tmp_path):
     """Two processes tidy up without a pause while one writes: every write arrives."""
     code = (
         "import sys\nfrom pathlib import Path\nfrom wattlaw.files import *\n"

@@ -101,7 +101,7 @@ def test_power_is_not_interpolated_over_a_silence():
     assert found.coverage == pytest.approx(8 / 14)
 
 
-def test_a_counter_speaks_for_a_silence_that_power_cannot_and_is_suspect():
+def test_a_counter_covers_a_gap_in_power_and_is_suspect():
     t_ns = np.concatenate([ticks(4, 10), ticks(4, 10) + 10 * S])
     counter = Counter(t_ns, 100.0 * (t_ns - T0) * 1e-9)
     power = Power(t_ns, np.full(len(t_ns), 100.0))
@@ -135,7 +135,7 @@ def test_two_ways_that_differ_by_more_than_five_percent_are_suspect():
         (EnergyEstimate(0.0, 1.0), EnergyEstimate(0.0, 1.0), "counter", "ok"),
     ],
 )
-def test_the_way_that_covers_the_window_is_used(counter, integral, source, verdict):
+def test_the_method_that_covers_the_window_is_used(counter, integral, source, verdict):
     found = reconcile(counter, integral, 10.0, 0.1)
     assert (found.source, found.verdict) == (source, verdict)
 
@@ -215,7 +215,7 @@ def test_how_much_energy_it_is_in_all_is_the_counters_word_and_not_the_powers():
     assert halves[1] / halves[0] == pytest.approx(200 / 125, rel=0.12)
 
 
-def test_power_that_speaks_for_a_part_only_does_not_divide_a_counters_energy():
+def test_power_of_a_part_only_does_not_divide_the_energy_of_a_counter():
     t_ns = ticks(10, 1)
     counter = Counter(t_ns, stepped(t_ns))
     start, end = T0 + 5 * S, T0 + 5 * S + S // 2
@@ -224,7 +224,7 @@ def test_power_that_speaks_for_a_part_only_does_not_divide_a_counters_energy():
     assert counter.estimate(start, end, shape=silent) == counter.estimate(start, end)
 
 
-def test_the_last_moment_for_which_no_power_is_known_does_not_bend_the_share():
+def test_the_end_without_power_does_not_change_the_share():
     t_ns = ticks(9.96, 100)
     power = Power(t_ns, np.full(len(t_ns), 100.0))
     for share in (0.1, 0.5, 0.96, 0.98, 1.0):

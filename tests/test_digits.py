@@ -1,4 +1,4 @@
-"""The digits, held against scikit-learn's own reading of them; and their two parts."""
+"""The digits data set, compared with scikit-learn's, and its two parts."""
 
 import numpy as np
 import pytest

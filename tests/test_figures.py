@@ -38,7 +38,7 @@ KIT = {"gpu_hours", "factor", "strong_scaling", "constant_local_batch", "quality
 
 
 def made(kind: str) -> Findings:
-    """Return what a store says: small, crowded, or like one of the two studies."""
+    """Return the findings of a synthetic store: small, large, or like one of the two studies."""
     if kind == "small":
         return analyse(*study(counts=(1, 2), source="none"))
     if kind == "hostile":

@@ -1,4 +1,4 @@
-"""Findings: every analysis of a store in one place, and what is refused with its reason."""
+"""Findings: every analysis of a store, and the reasons for missing ones."""
 
 import pandas as pd
 import pytest

@@ -1,4 +1,4 @@
-"""Limits are given back as they were: by whoever set them, and what hinders it is told.
+"""The process that sets limits restores them, and reports errors.
 
 What happens when processes are killed is in test_killed_owners.py.
 """
@@ -38,7 +38,7 @@ CAP = Limits(power_limit_w=150)
 def start(
     tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Start]:
-    """Give a function that makes boards; in the end nothing may be held or watched."""
+    """Give a function that makes boards; at the end no lock or watchdog may remain."""
     places = []
 
     def make(count: int = 1, **changes: object) -> Place:

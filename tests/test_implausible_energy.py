@@ -1,4 +1,4 @@
-"""Energies that cannot be: the real sampler on boards that say wrong things; made-up samples."""
+"""Impossible energies: the real sampler with faulty boards, and synthetic samples."""
 
 import csv
 import itertools

@@ -1,4 +1,4 @@
-"""Measurements made elsewhere as runs: what is taken, what is kept out and why, and only once."""
+"""Import of measurements as runs: accepted rows, rejected rows, and repeated imports."""
 
 import csv
 import json
@@ -380,7 +380,7 @@ def test_hostile_names_are_kept_as_data(tmp_path, home):
     assert runs["workload"].str.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").all()
 
 
-def test_names_that_are_too_long_or_no_text_are_kept_out_in_one_short_line(tmp_path, home, capsys):
+def test_too_long_or_invalid_names_are_rejected_in_one_short_line(tmp_path, home, capsys):
     names = ["x" * 201, "y" * 10**6, "\ud800", True, 5, None, "", "good"]
     table = tmp_path / "t.jsonl"
     table.write_text("\n".join(json.dumps({"n": 1, "t": 1, "w": name}) for name in names))

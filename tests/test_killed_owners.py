@@ -1,4 +1,4 @@
-"""Energy tools leave their caps behind after SIGKILL or SIGTERM: here each is given back."""
+"""Limits are restored after SIGKILL and SIGTERM."""
 
 import contextlib
 import json
@@ -51,7 +51,7 @@ STARTING, CAPPED_S = 0.6, 0.5
 def start(
     tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Start]:
-    """Give a function that makes boards; in the end nothing may be held or watched."""
+    """Give a function that makes boards; at the end no lock or watchdog may remain."""
     places = []
 
     def make(count: int = 1, **changes: object) -> Place:
@@ -334,7 +334,7 @@ class Run:
 
     @property
     def is_given_back(self) -> bool:
-        """Whether nobody holds the board any more."""
+        """Whether the board is unlocked."""
         return not self.place.folder.is_locked(self.place.devices[self.board])
 
     def is_due(self, start_s: float) -> bool:

@@ -417,7 +417,7 @@ def test_vocab_txt_of_cased_words_is_read_as_its_config_says(made, tmp_path):
     assert blocks_of(cased.training_data()) != blocks_of(on(made).training_data())
 
 
-def test_truncation_and_padding_in_a_tokenizer_file_are_left_aside(made, tmp_path):
+def test_truncation_and_padding_of_a_tokenizer_file_are_ignored(made, tmp_path):
     limited = Tokenizer.from_file(str(made / "tokenizer" / "tokenizer.json"))
     limited.enable_truncation(4)
     limited.enable_padding(length=4)
@@ -467,7 +467,7 @@ def test_made_text_looks_like_wikitext(made):
     assert frequent[0][1] > 20 * frequent[len(frequent) // 2][1]
 
 
-def test_made_data_fill_no_folder_that_has_something_in_it(made, tmp_path):
+def test_make_data_rejects_a_folder_with_files(made, tmp_path):
     with pytest.raises(BadInput, match="empty folder"):
         make_data(made, size=4, seed=0)
     with pytest.raises(BadInput, match="size: given 0"):

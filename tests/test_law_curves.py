@@ -1,4 +1,4 @@
-"""Laws beside the power law: against scipy's own minimiser, exact laws, Akaike, refusals."""
+"""Laws other than the power law: scipy's minimiser, exact laws, Akaike's criterion, errors."""
 
 import json
 
@@ -143,7 +143,7 @@ def test_the_law_that_made_the_data_is_selected(name):
     assert taken.count(name) >= 18
 
 
-def test_noisy_power_laws_are_not_taken_for_more_than_they_are():
+def test_noisy_power_laws_do_not_select_other_laws():
     taken = [select(*noisy("power", 0.05, 3, seed)).best.law for seed in range(100)]
     assert taken.count("power") >= 90
 

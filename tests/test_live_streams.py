@@ -1,4 +1,4 @@
-"""Live streams: whole rows survive whatever happens to the tail."""
+"""Live streams: complete rows survive damage at the end of the file."""
 
 import math
 import signal
@@ -104,7 +104,7 @@ def test_it_can_be_read_while_it_is_written(tmp_path):
             assert times(read_live(tmp_path / "stream", SAMPLES)) == [*range(n + 1)]
 
 
-def test_it_is_never_written_over(tmp_path):
+def test_an_existing_stream_is_not_overwritten(tmp_path):
     written(tmp_path / "stream")
     with pytest.raises(FileExistsError):
         LiveWriter(tmp_path / "stream", COLUMNS)

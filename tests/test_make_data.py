@@ -22,7 +22,7 @@ def content(folder: Path) -> dict[str, str]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """Return the one line with which a command is refused."""
+    """Return the one-line error of a command."""
     assert main(["workloads", "make-data", *map(str, words)]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""

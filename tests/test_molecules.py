@@ -227,7 +227,7 @@ def test_made_files_depend_on_the_seed_alone(tmp_path):
     assert not np.array_equal(one, other)
 
 
-def test_data_are_not_made_over_others(data):
+def test_existing_data_are_not_overwritten(data):
     with pytest.raises(BadInput, match="empty folder"):
         make_data(data, 4, 0)
 

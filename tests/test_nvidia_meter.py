@@ -466,7 +466,7 @@ def test_a_counter_at_fault_is_recognised_and_the_power_is_used(recording, board
 
 
 @pytest.mark.parametrize("board", [STILL, BACK, RESTARTS])
-def test_no_window_takes_a_wrong_energy_of_a_counter_at_fault_for_right(recording, board):
+def test_energy_of_a_faulty_counter_is_never_ok(recording, board):
     for row in recording.random_windows(board, 1.0, 100):
         if row["energy_verdict"] == "ok":
             assert row["gpu_energy_j"] == pytest.approx(row["true_j"], rel=0.05)
@@ -543,7 +543,7 @@ def test_a_board_whose_better_calls_fail_is_read_by_the_plain_ones(fake_gpus, fu
     meter.close()
 
 
-def test_a_buffer_that_falls_silent_is_polled_for_from_then_on(fake_gpus):
+def test_a_buffer_without_new_samples_is_replaced_by_polling(fake_gpus):
     boards = fake_gpus(1, buffers=1)
     meter = opened(boards)
     boards[0].buffers = 0

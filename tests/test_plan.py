@@ -311,7 +311,7 @@ def test_a_rule_means_the_nearest_number_to_its_fraction(gpus, other):
 
 
 @given(st.floats(0, 1, exclude_min=True) | st.just(1), st.integers(1, 10**6))
-def test_a_fraction_in_digits_means_itself_whatever_the_gpus(given_fraction, gpus):
+def test_a_number_as_fraction_does_not_depend_on_the_gpus(given_fraction, gpus):
     found = evaluate_fraction(parse_fraction(given_fraction), gpus)
     assert found == given_fraction
     assert isinstance(found, float)

@@ -163,7 +163,7 @@ def test_an_invalid_counter_value_is_not_a_reading(tree, told):
 
 
 @pytest.mark.parametrize("told", [None, "", "text", "0", "-1", "1000000", "9" * 30])
-def test_a_zone_whose_range_is_not_known_is_read_and_its_wrap_is_at_fault(tree, told):
+def test_a_wrap_of_a_zone_without_a_range_is_a_fault(tree, told):
     path = tree.root / "intel-rapl:0" / "max_energy_range_uj"
     path.unlink() if told is None else path.write_text(told)
     for zone in ("intel-rapl:0", "intel-rapl:1"):

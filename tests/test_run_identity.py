@@ -1,4 +1,4 @@
-"""The identity of a run: what was asked, and nothing else; the same today, tomorrow, anywhere."""
+"""Run ids depend on the specification only, and never change."""
 
 import hashlib
 import os

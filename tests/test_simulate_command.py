@@ -1,4 +1,4 @@
-"""``wattlaw simulate``: rows that add up, sweeps, and what is said of settings that cannot be."""
+"""``wattlaw simulate``: sums of rows, sweeps, and errors for impossible settings."""
 
 import csv
 import json

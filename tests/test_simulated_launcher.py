@@ -384,7 +384,7 @@ def test_two_campaigns_on_one_store_share_the_work(write_study, tmp_path):
     assert sum(shares) == 60
 
 
-def test_a_helper_that_is_killed_costs_the_runs_under_way_and_is_replaced(write_study, tmp_path):
+def test_a_killed_process_of_the_pool_fails_active_runs_and_is_replaced(write_study, tmp_path):
     study, store = write_study(**MANY | {"repeats": 40}), tmp_path / "store"
     with started("run", study, "--store", store) as campaign:
         wait_for(lambda: some_done(store), "some runs to be done")

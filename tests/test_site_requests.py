@@ -1,4 +1,4 @@
-"""What a job may ask of its site's prolog, what is refused, and what the job is told."""
+"""Requests of jobs to a site's prolog, refusals, and reports to jobs."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The store: files that are whole or not there, records, tables."""
+"""The store: atomic files, records, tables."""
 
 import json
 import os
@@ -330,7 +330,7 @@ def test_a_done_run_whose_table_is_damaged_is_named(store, damage, read):
     assert len(read(store, "telemetry")) == 2
 
 
-def test_the_table_of_another_run_is_not_taken_for_this_ones(store):
+def test_the_table_of_another_run_is_rejected(store):
     path = store.folder(ID).epochs_path
     foreign = pq.read_table(path).to_pylist()
     pq.write_table(pa.Table.from_pylist([r | {"run_id": "e" * 16} for r in foreign], EPOCHS), path)

@@ -23,7 +23,7 @@ def planned_runs(name: str) -> list[PlannedRun]:
     return plan_study(FILES[name]).runs
 
 
-def test_they_are_all_here():
+def test_all_examples_are_listed():
     mit = {f"mit-2022-{name}.yaml" for name in ("all", "vision", "language", "molecules")}
     kit = {"resnet50", "fourcastnet-pretrain", "fourcastnet-finetune"}
     assert set(FILES) == mit | {f"kit-2025-{name}.yaml" for name in kit}

@@ -1,4 +1,4 @@
-"""TFRecord shards: framing, index files, and what is said of damaged ones."""
+"""TFRecord shards: framing, index files, and errors for damaged ones."""
 
 import itertools
 import os

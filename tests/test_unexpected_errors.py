@@ -1,4 +1,4 @@
-"""Whatever goes wrong, the command ends in one line and an exit code that says what it was."""
+"""After any error a command ends with one line and a documented exit code."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which boards are ours: CUDA's and Slurm's variables, as CUDA and Slurm mean them."""
+"""The boards that a process may use, by the variables of CUDA and Slurm."""
 
 import pytest
 from hypothesis import given

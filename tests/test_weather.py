@@ -1,4 +1,4 @@
-"""FourCastNet: what is trained, on invented weather, and how a forecast is judged."""
+"""FourCastNet: training on synthetic weather, and the scores of forecasts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""ERA5 in the layout of FourCastNet's authors, and what is said when a file is not so."""
+"""ERA5 in the layout of FourCastNet's authors, and errors for other files."""
 
 import os
 import pickle
@@ -220,7 +220,7 @@ def test_make_data_requires_an_empty_folder(made, tmp_path):
 
 
 def complaint(folder: Path, **changes: object) -> str:
-    """Return the one line that is said when training and evaluation data are read whole."""
+    """Return the one-line error when all training and evaluation data are read."""
     with pytest.raises(BadInput) as caught:
         subject = workload(folder, **changes)
         for data in (subject.training_data(), subject.evaluation_data()):

@@ -325,7 +325,7 @@ def test_a_board_that_others_share_is_never_wholly_ok(facts, verdict, reason):
     assert (reason or "") in (row["energy_reason"] or "")
 
 
-def test_a_board_of_ours_that_could_not_be_read_makes_the_sum_partial():
+def test_a_visible_board_that_could_not_be_read_makes_the_sum_partial():
     window = windows({"start_ns": 2 * S, "duration_s": 3.0})
     facts = {("a", "GPU-7"): {"failed": "cannot be read: it fell off the bus"}}
     (row,) = energy_of_windows(window, samples(boards(1)), facts).to_pylist()

@@ -1,4 +1,4 @@
-"""What runs on a compute node imports little: told by its source, and tried in a real run.
+"""Modules of compute nodes import little, in their source and in a real run.
 
 ``store/store.py`` and ``store/tables.py`` are no part of it: they are read by the front end only,
 as are ``cli``, ``report``, ``analysis`` and ``launch``.

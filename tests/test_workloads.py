@@ -1,4 +1,4 @@
-"""Every workload under one loop: it learns, ranks agree, and it goes on from a checkpoint."""
+"""Every workload in the training loop: it learns, ranks agree, and checkpoints resume."""
 
 import os
 import signal
