@@ -62,7 +62,7 @@ class BatchQuality(Result):
         batches = self.means["global_batch"]
         if self.verdict == FALLS and global_batch > (self.falls_beyond or 0):
             return self.sentence
-        if diverged := _diverged(self.means[batches == global_batch]):
+        if diverged := _divergence_text(self.means[batches == global_batch]):
             return diverged
         if self.verdict == FALLS:
             return None
@@ -90,7 +90,7 @@ class QualityFindings(Result):
         wanted_batch = settings["global_batch"]
         if pd.isna(wanted_batch):
             return []
-        relevant = (row for row in self.rows if _same(row.group, settings))
+        relevant = (row for row in self.rows if _matches(row.group, settings))
         outcome = (row.warning(float(wanted_batch)) for row in relevant)
         return list(dict.fromkeys(text for text in outcome if text is not None))
 
@@ -151,11 +151,11 @@ def quality_by_batch(
         outcome = (
             directions[workload] if workload in directions else direction(group["metric_name"])
         )
-        rows.append(_of_group(group, runs, metric, outcome, margin))
+        rows.append(_group_quality(group, runs, metric, outcome, margin))
     return QualityFindings(tuple(rows))
 
 
-def _of_group(
+def _group_quality(
     group: Group, runs: pd.DataFrame, metric: str, better: str | None, margin: float
 ) -> BatchQuality:
     values, diverged = _repeats(runs, metric)
@@ -168,13 +168,13 @@ def _of_group(
         if better is None:
             name = group["metric_name"] or "the metric"
             raise Refused(f"{name} may be better high or low; say which")
-        means = _compared(values, means, better, margin)
+        means = _compare_batches(values, means, better, margin)
     except Refused as refusal:
-        why = "; ".join(filter(None, (str(refusal), _diverged(means))))
+        why = "; ".join(filter(None, (str(refusal), _divergence_text(means))))
         sentence = f"cannot tell whether quality falls with the global batch: {why}"
         none = dict.fromkeys(("best_batch", "falls_beyond", "falls_from", "holds_to"))
         return BatchQuality(group, better, CANNOT_TELL, sentence, **none, means=means)
-    return _judged(group, means, better, margin)
+    return _with_verdict(group, means, better, margin)
 
 
 def _repeats(runs: pd.DataFrame, metric: str) -> tuple[pd.Series, pd.Series]:
@@ -200,7 +200,7 @@ def _means(values: pd.Series, diverged: pd.Series) -> pd.DataFrame:
     return means.astype({"global_batch": int, "n": int, "diverged": int, "verdict": object})
 
 
-def _diverged(means: pd.DataFrame) -> str:
+def _divergence_text(means: pd.DataFrame) -> str:
     """Return at which batches how many repeats diverged, in words; empty where none did."""
     new_columns = means[means["diverged"] > 0]
     text = [
@@ -210,7 +210,9 @@ def _diverged(means: pd.DataFrame) -> str:
     return f"{', '.join(text)} diverged" if text else ""
 
 
-def _compared(values: pd.Series, means: pd.DataFrame, better: str, margin: float) -> pd.DataFrame:
+def _compare_batches(
+    values: pd.Series, means: pd.DataFrame, better: str, margin: float
+) -> pd.DataFrame:
     sign = 1.0 if better == "higher" else -1.0
     samples = [
         sign * values_of_batch.to_numpy(float)
@@ -218,12 +220,14 @@ def _compared(values: pd.Series, means: pd.DataFrame, better: str, margin: float
     ]
     outcome = compare_with_best(samples)
     top = outcome.mean.max()
-    apart = np.array([np.delete(outcome.mean, i).max() for i in range(len(samples))]) - outcome.mean
+    distance_to_best = (
+        np.array([np.delete(outcome.mean, i).max() for i in range(len(samples))]) - outcome.mean
+    )
     holds = -outcome.low <= margin * abs(top)
     compared = means["n"] > 0
     holds &= (means.loc[compared, "diverged"] == 0).to_numpy()
     new_columns = {
-        "worse_by": apart,
+        "worse_by": distance_to_best,
         "worse_by_low": -outcome.high,
         "worse_by_high": -outcome.low,
         "p_value": outcome.p_value,
@@ -239,17 +243,17 @@ def _compared(values: pd.Series, means: pd.DataFrame, better: str, margin: float
     ).astype(dict.fromkeys(_NUMBERS, float))
 
 
-def _judged(group: Group, means: pd.DataFrame, better: str, margin: float) -> BatchQuality:
+def _with_verdict(group: Group, means: pd.DataFrame, better: str, margin: float) -> BatchQuality:
     batches, verdicts = means["global_batch"].tolist(), means["verdict"].tolist()
     best = int(np.nanargmin(means["worse_by"].to_numpy(float)))
     last = max(i for i, verdict in enumerate(verdicts) if verdict not in ("worse", DIVERGED))
     # Runs that diverged leave a fall as it is; they do not show one by themselves.
     worse = [i for i in range(last + 1, len(batches)) if verdicts[i] == "worse"]
     falls = bool(worse)
-    diverged = _diverged(means)
-    last_held = best - 1
-    while last_held + 1 < len(batches) and verdicts[last_held + 1] == "holds":
-        last_held += 1
+    diverged = _divergence_text(means)
+    last_holding = best - 1
+    while last_holding + 1 < len(batches) and verdicts[last_holding + 1] == "holds":
+        last_holding += 1
     name = group["metric_name"] or "quality"
     if falls:
         row = means.iloc[worse[0]]
@@ -284,12 +288,12 @@ def _judged(group: Group, means: pd.DataFrame, better: str, margin: float) -> Ba
         best_batch=batches[best],
         falls_beyond=batches[last] if falls else None,
         falls_from=batches[last + 1] if falls else None,
-        holds_to=batches[last_held] if last_held >= best else None,
+        holds_to=batches[last_holding] if last_holding >= best else None,
         means=means,
     )
 
 
-def _same(group: Group, settings: Mapping[str, Any]) -> bool:
+def _matches(group: Group, settings: Mapping[str, Any]) -> bool:
     def known(value: Any) -> Any:
         return None if value is None or pd.isna(value) else value
 

@@ -32,9 +32,9 @@ _FORMS: dict[str, tuple[Callable[[Floats, Floats], Floats], Callable[[Floats], F
     "parabola": (lambda b, p: p[0] * b + p[1] * b**2, lambda _b: np.zeros(2)),
 }
 #: How far beyond the measured batches a critical batch is looked for, as a factor.
-_BEYOND = 1e4
+_SEARCH_FACTOR = 1e4
 _LEAST_SIGMA = 1e-6
-_SAME = 1e-9  # means of logs differ by rounding
+_LOG_ROUNDING = 1e-9  # means of logs differ by rounding
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ def critical_batch(
     data = _Runs.read(batch, epochs_to_target, epochs_trained)
     fits = {name: _fit(name, data) for name in _FORMS}
     law = fits[LAW]
-    edges = _edges(data)
-    lack_p, spread, freedom = _lack_of_fit(data, law)
-    allowed = data.n * math.log1p(float(stats.f.ppf(LEVEL, 1, freedom)) * spread)
-    crit_low = _end(data, law, 1, edges[0], allowed)
-    crit_high = _end(data, law, 1, edges[1], allowed)
-    lowest = data.y.min() - math.log(_BEYOND)
-    least = None if crit_low is None else _end(data, law, 0, lowest, allowed)
-    most = _end(data, law, 0, float(data.y.max()) + 1.0, allowed)
+    edges = _search_bounds(data)
+    lack_of_fit_p_value, spread, freedom = _lack_of_fit(data, law)
+    allowed_deviance = data.n * math.log1p(float(stats.f.ppf(LEVEL, 1, freedom)) * spread)
+    crit_low = _profile_bound(data, law, 1, edges[0], allowed_deviance)
+    crit_high = _profile_bound(data, law, 1, edges[1], allowed_deviance)
+    lowest = data.y.min() - math.log(_SEARCH_FACTOR)
+    least = None if crit_low is None else _profile_bound(data, law, 0, lowest, allowed_deviance)
+    most = _profile_bound(data, law, 0, float(data.y.max()) + 1.0, allowed_deviance)
     is_inside = edges[0] + 0.01 < law.parameters[1] < edges[1] - 0.01
     forms = _table(fits, data.n)
     has_aicc = forms.loc[forms["form"] == LAW, "aicc"].notna().all()
@@ -119,7 +119,7 @@ def critical_batch(
         left_out=data.left_out,
         batch_min=math.exp(data.b.min()),
         batch_max=math.exp(data.b.max()),
-        lack_of_fit_p=lack_p,
+        lack_of_fit_p=lack_of_fit_p_value,
         best_form=str(forms["form"].iloc[0]) if has_aicc else LAW,
         forms=forms,
         sentence="",
@@ -153,7 +153,7 @@ class _Runs:
                 f"{batches} batches have a run that reached the target; at least {MIN_BATCHES} are "
                 "needed: measure more batches, or choose a target that is easier"
             )
-        if np.ptp(np.log(value[usable])) < _SAME:
+        if np.ptp(np.log(value[usable])) < _LOG_ROUNDING:
             raise Refused(
                 f"every run took {value[usable][0]:g} epochs, so they say nothing about the batch: "
                 "choose a target that takes more epochs"
@@ -196,7 +196,7 @@ def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _For
     best = start[free]
     low, high = (np.full(len(free), sign * np.inf) for sign in (-1, 1))
     if name == LAW and 1 in free:
-        low[free.index(1)], high[free.index(1)] = _edges(data)
+        low[free.index(1)], high[free.index(1)] = _search_bounds(data)
     if free == [0]:  # the first parameter is added, so it is the mean of what is left
         best = best + residuals(best).mean()
     else:
@@ -212,9 +212,9 @@ def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _For
     return _FormFit(name, all_parameters, math.exp(log_sigma), -loss(np.array([*best, log_sigma])))
 
 
-def _edges(data: _Runs) -> tuple[float, float]:
+def _search_bounds(data: _Runs) -> tuple[float, float]:
     """Return ln of the least and the greatest critical batch that is looked for."""
-    reach = math.log(_BEYOND)
+    reach = math.log(_SEARCH_FACTOR)
     return float(data.b.min()) - reach, float(data.b.max()) + reach
 
 
@@ -224,25 +224,32 @@ def _lack_of_fit(data: _Runs, law: _FormFit) -> tuple[float | None, float, float
     That is s^2 / (sum of squared residuals) and the degrees of freedom of s^2: of the residuals,
     or, where the law does not fit, of the batches' means about it.
     """
-    usual = 1 / (data.n - 2), data.n - 2
+    from_residuals = 1 / (data.n - 2), data.n - 2
     means = data.y - pd.Series(data.y).groupby(data.b).transform("mean").to_numpy()
     batches = len(np.unique(data.b))
     if data.is_censored.any() or data.n == batches:
-        return None, *usual
+        return None, *from_residuals
     pure, all_parameters = float((means**2).sum()), data.n * law.sigma**2
     lack, freedom = max(all_parameters - pure, 0.0), batches - 2
     if pure <= data.n * _LEAST_SIGMA**2:
-        return None, *usual
+        return None, *from_residuals
     p_value = f_test_p(lack, freedom, pure, data.n - batches)
-    return p_value, *(usual if p_value >= ERROR else (lack / freedom / all_parameters, freedom))
+    return p_value, *(
+        from_residuals if p_value >= ERROR else (lack / freedom / all_parameters, freedom)
+    )
 
 
-def _end(data: _Runs, law: _FormFit, at: int, edge: float, allowed: float) -> float | None:
-    """Return where the deviance of parameter ``at`` passes what is allowed; None if not by edge."""
+def _profile_bound(
+    data: _Runs, law: _FormFit, at: int, edge: float, allowed_deviance: float
+) -> float | None:
+    """Return the value of parameter ``at`` at which the deviance exceeds the allowed one.
+
+    None if it does not do so before ``edge``.
+    """
 
     def beyond(value: float) -> float:
         fixed = _fit(law.name, data, (at, value))
-        return 2 * (law.log_likelihood - fixed.log_likelihood) - allowed
+        return 2 * (law.log_likelihood - fixed.log_likelihood) - allowed_deviance
 
     best = float(law.parameters[at])
     if abs(edge - best) < 1e-9 or beyond(edge) <= 0:

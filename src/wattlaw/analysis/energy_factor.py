@@ -124,8 +124,8 @@ def factor_drift(table: pd.DataFrame) -> pd.DataFrame:
     series = scaling_series(table)
     known = series[(series[FACTOR] > 0) & series["energy_is"].notna()]
     rows = []
-    for group, of_group in groups(known, ["series", "rule", "energy_is"]):
-        means = np.log(of_group[FACTOR]).groupby(of_group["gpus"]).mean().sort_index()
+    for group, rows_of_group in groups(known, ["series", "rule", "energy_is"]):
+        means = np.log(rows_of_group[FACTOR]).groupby(rows_of_group["gpus"]).mean().sort_index()
         rows.append(group | _drift(means))
     return pd.DataFrame(rows, columns=_COLUMNS)
 

@@ -40,7 +40,7 @@ class Findings:
     """Tables and laws; frames have the columns of the functions that made them."""
 
     statuses: dict[str, int]
-    not_done: pd.DataFrame  # of runs: failed, skipped, left; with reasons
+    not_done: pd.DataFrame  # of runs: failed, interrupted; with reasons
     not_timed: pd.DataFrame  # run_id, workload, gpus, reason: done, and in no result
     facts: dict[str, str]  # what ran on what, in words
     notes: tuple[str, ...]  # what runs noted, with how many said it
@@ -173,20 +173,22 @@ def analyse(
 
 def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return the done runs that ``run_metrics`` left out, each with the reason."""
-    left = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
-    windows_of_left = epochs[epochs["run_id"].isin(left["run_id"]) & (epochs["phase"] == "train")]
-    warm = windows_of_left[~windows_of_left["warmup"].astype(bool)]
-    timed = measured_windows(windows_of_left)
+    untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
+    windows_of_untimed = epochs[
+        epochs["run_id"].isin(untimed["run_id"]) & (epochs["phase"] == "train")
+    ]
+    after_warmup = windows_of_untimed[~windows_of_untimed["warmup"].astype(bool)]
+    timed = measured_windows(windows_of_untimed)
     known = timed[timed["duration_s"].notna()]
-    reason = pd.Series("no training window", index=left.index)
+    reason = pd.Series("no training window", index=untimed.index)
     for windows, why in (
-        (windows_of_left, "all training windows are warm-up"),
-        (warm, "all training windows after warm-up were interrupted"),
+        (windows_of_untimed, "all training windows are warm-up"),
+        (after_warmup, "all training windows after warm-up were interrupted"),
         (timed, "the duration of the training windows is unknown"),
         (known, "the training windows have no duration above 0 s"),
     ):
-        reason = reason.mask(left["run_id"].isin(windows["run_id"]), why)
-    chosen = left[["run_id", "workload", "gpus"]].assign(reason=reason)
+        reason = reason.mask(untimed["run_id"].isin(windows["run_id"]), why)
+    chosen = untimed[["run_id", "workload", "gpus"]].assign(reason=reason)
     return chosen.sort_values(["reason", "run_id"], ignore_index=True)
 
 
@@ -237,9 +239,9 @@ _COSTS = ["co2_kg", "cost", "counted"]
 
 
 def facts(runs: pd.DataFrame) -> dict[str, str]:
-    """Return what the done runs were and where they ran; what is not known is left out."""
+    """Return what the done runs were and where they ran; what is not known is omitted."""
     done = runs[runs["status"] == "done"]
-    begun, ended = done["started_at"].min(), done["finished_at"].max()
+    started, ended = done["started_at"].min(), done["finished_at"].max()
     facts_by_name = {
         "Studies": _listed(runs["study"]),
         "Workloads": _listed(done["workload"]),
@@ -252,8 +254,8 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
         "Launcher": _listed(done["launcher"]),
         "Partitions": _listed(done["partition"]),
         "Ran": ""
-        if pd.isna(begun) or pd.isna(ended)
-        else f"{begun:%Y-%m-%d %H:%M} to {ended:%Y-%m-%d %H:%M} UTC",
+        if pd.isna(started) or pd.isna(ended)
+        else f"{started:%Y-%m-%d %H:%M} to {ended:%Y-%m-%d %H:%M} UTC",
         "Software": _software(done["software"]),
         "Git commit": _listed(done["git_commit"]),
     }

@@ -100,11 +100,11 @@ class Footprint:
         energy = _known("energy_j", energy_j)
         hours = _known("gpu_hours", gpu_hours)
         energy_kwh = None if energy is None else energy / J_PER_KWH
-        facility_kwh = _times(energy_kwh, 1.0 if self.pue is None else self.pue)
-        grams = _times(facility_kwh, self.grid_g_per_kwh)
+        facility_kwh = _product(energy_kwh, 1.0 if self.pue is None else self.pue)
+        grams = _product(facility_kwh, self.grid_g_per_kwh)
         parts = {
-            "electricity": (self.price_per_kwh, _times(facility_kwh, self.price_per_kwh)),
-            "gpu_hour": (self.price_per_gpu_hour, _times(hours, self.price_per_gpu_hour)),
+            "electricity": (self.price_per_kwh, _product(facility_kwh, self.price_per_kwh)),
+            "gpu_hour": (self.price_per_gpu_hour, _product(hours, self.price_per_gpu_hour)),
         }
         priced = [cost for price, cost in parts.values() if price is not None]
         known = [cost for cost in priced if cost is not None]
@@ -166,5 +166,5 @@ def _known(name: str, value: float | None) -> float | None:
     return float(value)
 
 
-def _times(value: float | None, factor: float | None) -> float | None:
+def _product(value: float | None, factor: float | None) -> float | None:
     return None if value is None or factor is None else value * factor

@@ -22,7 +22,7 @@ FIXED = (
     "dataset_fraction", "threads_per_worker",
 )  # fmt: skip
 #: With fewer counts, a data set that grows with the GPUs may be chance.
-_GROWS = 3
+_MIN_GROWING_COUNTS = 3
 _ADDED = ("rule", "batch", "fraction_per_gpu", "series", "family")
 
 
@@ -39,13 +39,15 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     known = table[list(RULES)].notna().any(axis=1)
     named = [(rule, table[table[rule].notna()].assign(batch=table[rule])) for rule in RULES]
     parts = []
-    for rule, of_rule in [*named, ("unknown_batch", table[~known].assign(batch=float("nan")))]:
-        rows = of_rule.assign(rule=rule, fraction_per_gpu=float("nan"))
-        parts += _wide(rows, [*FIXED, "batch"], 2)
+    for rule, rows_of_rule in [*named, ("unknown_batch", table[~known].assign(batch=float("nan")))]:
+        rows = rows_of_rule.assign(rule=rule, fraction_per_gpu=float("nan"))
+        parts += _with_enough_counts(rows, [*FIXED, "batch"], 2)
         shares = (rows["dataset_fraction"] / rows["gpus"]).round(12)
         growing = rows.assign(fraction_per_gpu=shares)
         fixed = [name for name in FIXED if name != "dataset_fraction"]
-        parts += _wide(growing, [*fixed, "batch", "fraction_per_gpu"], _GROWS)
+        parts += _with_enough_counts(
+            growing, [*fixed, "batch", "fraction_per_gpu"], _MIN_GROWING_COUNTS
+        )
     if not parts:
         return table.iloc[:0].assign(**dict.fromkeys(_ADDED, ""))
     series = pd.concat(parts, ignore_index=True)
@@ -55,7 +57,7 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     return series
 
 
-def _wide(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:
+def _with_enough_counts(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:
     counts = rows.groupby(by, dropna=False)["gpus"].transform("nunique")
     return [part for _, part in rows[counts >= least].groupby(by, dropna=False, sort=True)]
 
@@ -72,10 +74,10 @@ def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> SeriesFits:
     energy = ["energy_is"] if y == ENERGY else []
     fits = []
     for rule in (*RULES, "unknown_batch"):
-        of_rule = series[series["rule"] == rule]
+        rows_of_rule = series[series["rule"] == rule]
         batch = [rule] if rule in RULES else []
         for grows in (False, True):
-            rows = of_rule[of_rule["fraction_per_gpu"].notna() == grows]
+            rows = rows_of_rule[rows_of_rule["fraction_per_gpu"].notna() == grows]
             others = [*names, "fraction_per_gpu"] if grows else names
             others = [name for name in others if not (grows and name == "dataset_fraction")]
             fits.append(fit_groups(rows, "gpus", y, ["workload", *batch, *others, *energy]))

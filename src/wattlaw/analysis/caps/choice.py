@@ -86,7 +86,7 @@ class LeastEnergyDelay(Rule):
 
 
 BEST, NO_REPEATS, UNKNOWN = "best", "no repeats", "cannot tell"
-ALIKE = "repeats are all the same"
+IDENTICAL_REPEATS = "repeats are all the same"
 #: A limit that costs at most so much more is as good: below what a meter can tell.
 TOLERANCE = 0.01
 
@@ -190,7 +190,7 @@ def best_limit(
     saving, saving_ci = _change(energies, chosen)
     slower, slower_ci = _change(times, chosen)
     if not has_scatter:
-        verdict = ALIKE if any(sample.identical for sample in needed) else NO_REPEATS
+        verdict = IDENTICAL_REPEATS if any(sample.identical for sample in needed) else NO_REPEATS
     elif is_certain and not table["rival"].any():
         verdict = BEST
     else:
@@ -199,7 +199,7 @@ def best_limit(
         limits[chosen], limits[0], verdict,
         -saving, None if saving_ci is None else (-saving_ci[1], -saving_ci[0]),
         slower, slower_ci, table,
-        _why(verdict, table, chosen, rule, kind, is_certain=is_certain),
+        _explanation(verdict, table, chosen, rule, kind, is_certain=is_certain),
     )  # fmt: skip
 
 
@@ -280,18 +280,20 @@ def _rivals(
         half, margin = t_times * slow_error, np.log1p(rule.slowdown)
         allowed.append((slower - half <= margin, slower + half <= margin))
     choice = table.assign(cost_ratio=table["cost"] / table["cost"].iloc[chosen], cost_ratio_low=low)
-    may_be = pd.Series([sample for sample, _ in allowed], index=table.index) | table["allowed"]
-    rival = may_be & (choice["cost_ratio_low"] < 1 - TOLERANCE)
+    may_be_allowed = (
+        pd.Series([sample for sample, _ in allowed], index=table.index) | table["allowed"]
+    )
+    rival = may_be_allowed & (choice["cost_ratio_low"] < 1 - TOLERANCE)
     rival[chosen] = False
     return choice.assign(rival=rival & has_scatter), allowed[chosen][1]
 
 
-def _why(
+def _explanation(
     verdict: str, table: pd.DataFrame, chosen: int, rule: Rule, kind: Limit, *, is_certain: bool
 ) -> str:
     name = limit_label(kind, table["limit"].iloc[chosen])
     text = f"{name} has the {rule.description} of {len(table)} limits"
-    if verdict in (NO_REPEATS, ALIKE):
+    if verdict in (NO_REPEATS, IDENTICAL_REPEATS):
         return f"{text}; {verdict}: the uncertainty is unknown."
     if verdict == BEST:
         return f"{text}; no other may be better by more than {100 * TOLERANCE:g} %."

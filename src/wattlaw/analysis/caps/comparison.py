@@ -105,7 +105,7 @@ def compare_limits(
     BadInput
         ``y`` or GPUs that are not above 0, a margin that is not, or several families.
     """
-    rows, left_out = _telling_rows(series_rows, limit, y, margin)
+    rows, left_out = _usable_rows(series_rows, limit, y, margin)
     limits = distinct_limits(rows[limit])
     code = pd.Series(0, index=rows.index)
     for i, value in enumerate(limits):
@@ -136,7 +136,7 @@ def compare_limits(
     )  # fmt: skip
 
 
-def _telling_rows(
+def _usable_rows(
     rows: pd.DataFrame, limit: Limit, y: str, margin: float
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
     if not margin > 0:
@@ -172,12 +172,12 @@ def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, Any, Any]:
     """Return on what the model stands, the model, and the one of parallel laws."""
     model = sm.OLS(logs["y"].to_numpy(), _design(logs, limits)).fit()
     cells = logs.groupby(["code", "gpus"])["y"]
-    pure = float(((logs["y"] - cells.transform("mean")) ** 2).sum())
+    pure_error = float(((logs["y"] - cells.transform("mean")) ** 2).sum())
     own_laws, repeats = len(cells) - 2 * limits, len(logs) - len(cells)
     if own_laws > 0 and repeats > 0:
-        lack = max(float(model.ssr) - pure, 0.0)
-        is_identical = pure <= len(logs) * ROUNDING**2  # repeats that tell nothing
-        if is_identical or f_test_p(lack, own_laws, pure, repeats) < POOLING_LEVEL:
+        lack = max(float(model.ssr) - pure_error, 0.0)
+        is_identical = pure_error <= len(logs) * ROUNDING**2  # repeats that tell nothing
+        if is_identical or f_test_p(lack, own_laws, pure_error, repeats) < POOLING_LEVEL:
             means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
             for blocks in (True, False):
                 design = _design(means, limits, blocks=blocks)
@@ -197,13 +197,13 @@ def _design(
     """Return columns: shifts of the limits, differences of slopes, and what limits share."""
     x = logs["x"].to_numpy(float)
     shifts = [(logs["code"] == i).to_numpy(float) for i in range(1, limits)]
-    turned = [shift * x for shift in shifts] if slopes else []
+    slope_differences = [shift * x for shift in shifts] if slopes else []
     shared = (
         [(logs["gpus"] == count).to_numpy(float) for count in sorted(logs["gpus"].unique())]
         if blocks
         else [np.ones_like(x), x]
     )
-    return np.column_stack([*shifts, *turned, *shared])
+    return np.column_stack([*shifts, *slope_differences, *shared])
 
 
 def _differences(model: Any, limits: int, margin: float) -> pd.DataFrame:

@@ -93,7 +93,7 @@ class RunGroup:
 def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
     """Return the jobs of the findings; with ``names``, those whose workload is called like one."""
     runs = findings.runs[_RUNS]  # a frame of all columns is slow to take apart
-    shown = runs.assign(
+    shortened = runs.assign(
         **{name: runs[name].map(differing_options(runs[name])) for name in JSON_COLUMNS}
     )
     varying = [name for name in _JOB if runs[name].nunique(dropna=False) > 1]
@@ -102,7 +102,7 @@ def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
         if names and not matches_name(group["workload"], *names):
             continue
         varying_values = {
-            name: shown.loc[rows.index[0], name] for name in varying if name != "workload"
+            name: shortened.loc[rows.index[0], name] for name in varying if name != "workload"
         }
         label = group_label({"workload": group["workload"], **varying_values})
         series = findings.series.loc[findings.series["run_id"].isin(rows["run_id"]), _SERIES]
@@ -122,8 +122,8 @@ def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
     counts = sorted(int(count) for count in rows["gpus"].unique())
     gpus = "GPU" if counts == [1] else "GPUs"
     span = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-    made = " simulated" if (rows["launcher"] == "simulated").any() else ""
-    text = f"{len(rows)}{made} {'run' if len(rows) == 1 else 'runs'}, {span} {gpus}"
+    simulated_prefix = " simulated" if (rows["launcher"] == "simulated").any() else ""
+    text = f"{len(rows)}{simulated_prefix} {'run' if len(rows) == 1 else 'runs'}, {span} {gpus}"
     kinds = sorted(rows["energy_is"].dropna().unique()) if energy else []
     return f"{text}, energy of {'; '.join(kinds)}" if kinds else text
 

@@ -18,7 +18,7 @@ from wattlaw.errors import Refused
 from wattlaw.formatting import limit_label
 
 TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"
-_WORDS = {
+_DESCRIPTIONS = {
     TIME: "time per epoch", ENERGY: "energy per epoch", "metric": "quality",
     "sm_util_cv": "SM utilisation over a run", "mem_util_mean": "memory utilisation",
     "mem_util_cv": "memory utilisation over a run",
@@ -28,7 +28,7 @@ MIN_CELLS = 3
 #: With fewer counts, the test for deviations that repeats share finds too few of them: intervals
 #: beyond a law of three held in 84 % instead of 95 %.
 _POOLED_FROM = 4
-_ALL_THE_SAME = "all repeats are identical, so the random variation is unknown"
+_IDENTICAL_REPEATS = "all repeats are identical, so the random variation is unknown"
 
 
 def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
@@ -41,7 +41,7 @@ def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
     """
     known = rows[rows[y] > 0]
     if known.empty:
-        raise Refused(f"no {_WORDS.get(y, y)} was measured")
+        raise Refused(f"no {_DESCRIPTIONS.get(y, y)} was measured")
     if "energy" in y and known["energy_is"].nunique() > 1:
         energy_kinds = "; ".join(sorted(known["energy_is"].dropna().unique()))
         raise Refused(f"energies count different things ({energy_kinds}): measure all alike")
@@ -82,9 +82,9 @@ def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float
     cells = _logs(known, y).groupby(known[by])
     logs = pool({cell: values.to_numpy(float) for cell, values in cells})
     if missing := [cell for cell in weights if cell not in logs.means]:
-        raise Refused(f"{_WORDS.get(y, y)} was not measured at {by} {missing[0]}")
+        raise Refused(f"{_DESCRIPTIONS.get(y, y)} was not measured at {by} {missing[0]}")
     if logs.identical:
-        raise Refused(_ALL_THE_SAME)
+        raise Refused(_IDENTICAL_REPEATS)
     if logs.freedom < 1:
         raise Refused(
             "the ratio has no interval without repeats: measure each setting twice or more"
@@ -129,20 +129,20 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
     if freedom + cells < 2:
         raise Refused("a single pair of runs: measure repeats, or more GPU counts")
     if (np.abs(np.append(deviations, each - each.mean())) <= ROUNDING).all():
-        raise Refused(_ALL_THE_SAME)
+        raise Refused(_IDENTICAL_REPEATS)
     within, mean = float(deviations @ deviations), float(each.mean())
     if cells < MIN_CELLS and freedom:
         which = "this setting" if cells == 1 else f"these {cells} settings"
         error = np.sqrt(within / freedom * (1 / weights).sum()) / cells
         if error <= ROUNDING:
-            raise Refused(_ALL_THE_SAME)
+            raise Refused(_IDENTICAL_REPEATS)
         return Effect(mean, float(error), freedom, f"at exactly {which}")
-    common_change = float(weights @ each / weights.sum())
-    between = float(weights @ (each - common_change) ** 2)
+    weighted_mean = float(weights @ each / weights.sum())
+    between = float(weights @ (each - weighted_mean) ** 2)
     if _interact(between, cells - 1, within, freedom):
         return Effect(mean, float(each.std(ddof=1) / np.sqrt(cells)), cells - 1)
     spread = (within + between) / (freedom + cells - 1)
-    return Effect(common_change, float(np.sqrt(spread / weights.sum())), freedom + cells - 1)
+    return Effect(weighted_mean, float(np.sqrt(spread / weights.sum())), freedom + cells - 1)
 
 
 def _interact(between: float, between_df: int, within: float, within_df: int) -> bool:

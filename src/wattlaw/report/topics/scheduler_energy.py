@@ -9,7 +9,7 @@ from wattlaw import formatting as fmt
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.analysis.scheduler_energy import ALIKE, Agreement, spread
+from wattlaw.analysis.scheduler_energy import COMPARED_BY, Agreement, spread
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import limit_count, setting_columns, with_labels
 
@@ -31,7 +31,7 @@ def energies(findings: Findings) -> tables.Table | None:
     if energies.empty:
         return None
     labelled = with_labels(energies, findings.varying_settings)
-    rows = [_setting_row(runs) for _, runs in groups(labelled, [*SETTINGS, *ALIKE])]
+    rows = [_setting_row(runs) for _, runs in groups(labelled, [*SETTINGS, *COMPARED_BY])]
     size, unit = fmt.choose_unit([row["site_energy_j"] for row in rows], fmt.JOULE_UNITS)
     sources = sorted(energies["site_energy_source"].dropna().unique())
     columns = [
