@@ -128,8 +128,9 @@ def quality_by_batch(
     Notes
     -----
     A run diverged if it was evaluated (it has an ``eval_time_s``, a ``loss``, or an infinite
-    metric) and has no finite metric, while others of its group have one. An imported run without a metric but with an evaluation time or a loss counts as diverged; one without all three
-    was not evaluated. A repeat of which any run diverged, on any number of GPUs, has no quality.
+    metric) and has no finite metric, while others of its group have one. An imported run without a
+    metric but with an evaluation time or a loss counts as diverged; one without all three was not
+    evaluated. A repeat of which any run diverged, on any number of GPUs, has no quality.
 
     Raises
     ------

@@ -24,7 +24,7 @@ from wattlaw.analysis.statistics import ERROR, Floats, Interval, aicc
 from wattlaw.errors import Refused
 
 ENERGY, HOURS = "energy_per_epoch_j", "gpu_hours_per_epoch"
-#: What has to be alike in a law; a cap or a clock changes the power of a GPU.
+#: Columns in which the runs of a law must not differ; a cap changes the power of a GPU.
 GROUP_COLUMNS = ("workload", "hardware", "energy_is", *LIMITS)
 ORIGIN, INTERCEPT, LOG_LOG = "through origin", "with intercept", "log-log"
 MIN_SETTINGS = 4
@@ -33,7 +33,7 @@ _LEAST_SIGMA = 1e-9
 _MAY_DIFFER = {
     "precision": "precision", "options": "options", "dataset_fraction": "fraction of the data set",
 }  # fmt: skip
-#: GPU-hours within this factor of each other tell no law.
+#: The largest GPU-hours must be at least this multiple of the smallest.
 MIN_SPAN = 1.2
 
 
@@ -149,7 +149,7 @@ def with_energy(table: pd.DataFrame, constant: tuple[str, ...]) -> pd.DataFrame:
     ------
     Refused
         There are none (where energies are partial, it says so), or they differ in a column of
-        ``alike``.
+        ``constant``.
     """
     rows = table[table[ENERGY].notna() & (table[HOURS] > 0)]
     partial = int((table["energy_verdict"] == "partial").sum())
@@ -206,7 +206,7 @@ def _row(law: EnergyLaw) -> dict[str, object]:
 
 
 def _note(rows: pd.DataFrame) -> str | None:
-    """Return what a reader of a law has to know of its runs."""
+    """Return the caveats of a law's runs, or None."""
     mixed = [label for name, label in _MAY_DIFFER.items() if rows[name].nunique(dropna=False) > 1]
     notes = [_ESTIMATED] if "estimated" in str(rows["energy_is"].iloc[0]) else []
     if mixed:

@@ -1,7 +1,7 @@
-"""The energy that a scheduler's accounting has of runs, beside ours: a second opinion.
+"""The energy of runs by a scheduler's accounting, compared with the measured one.
 
-The two never count the same: the accounting has whole nodes, from a job's last start to its end,
-and ours has the devices of the run that were metered.
+They differ by definition: the accounting counts whole nodes from a job's last start to its end, and
+wattlaw counts the metered devices of the run.
 """
 
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ import pandas as pd
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.metrics import SETTINGS, energies, energy_is
 
-#: What two energies have to have in common, to be compared together.
+#: Ratios are summarised for runs that agree in these columns.
 COMPARED_BY = ("same_time", "ours_is", "site_energy_source")
 COLUMNS = (
     "run_id", *SETTINGS, "site_energy_j", "site_energy_source", "ours_j", "ours_is", "same_time",
     "covered", "ratio",
 )  # fmt: skip
-#: Fewer runs have no limits of agreement, but a range.
+#: Limits of agreement need this number of runs; fewer runs have a range only.
 MIN_RUNS = 5
-#: Windows without an energy may be this share of the time of them all.
+#: Windows without an energy are ignored up to this share of the time of all windows.
 _MAX_UNKNOWN_SHARE = 0.01
-#: The accounting tells times in whole seconds.
+#: The accounting has times in whole seconds.
 _ROUNDING_NS = 1_000_000_000
 _ACCOUNTING_TIMES = ("site_energy_start_at", "site_energy_end_at")
 

@@ -21,7 +21,7 @@ FIXED = (
     "workload", "options", "train", "hardware", "launcher", "precision", *LIMITS,
     "dataset_fraction", "threads_per_worker",
 )  # fmt: skip
-#: With fewer counts, a data set that grows with the GPUs may be chance.
+#: With fewer counts, the data set may grow with the GPUs by chance.
 _MIN_GROWING_COUNTS = 3
 _ADDED = ("rule", "batch", "fraction_per_gpu", "series", "family")
 
@@ -65,8 +65,8 @@ def _with_enough_counts(rows: pd.DataFrame, by: list[str], least: int) -> list[p
 def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> SeriesFits:
     """Fit a law of the column ``y`` to each series of ``scaling_series``.
 
-    A group says workload, the batch rule with its value, whatever else differs in the table, and
-    caps and clocks that are set; a law of energy also says what the energy is.
+    A group says workload, the batch rule with its value, the other settings that differ in the
+    table, and caps and clocks that are set; a law of energy also says what the energy is.
     """
     if series.empty:
         return SeriesFits(())
@@ -96,7 +96,8 @@ def varying_columns(series: pd.DataFrame) -> list[str]:
 def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
     """Return each row's label: workload if it differs, batch, then whatever else differs.
 
-    What differs in no word (fractions in the seventh digit, say) is numbered: labels are unique.
+    Labels that would be equal, such as those of fractions that differ in the seventh digit, are
+    numbered.
     """
     shown = series.assign(
         **{name: series[name].map(differing_options(series[name])) for name in JSON_COLUMNS}

@@ -1,6 +1,6 @@
 """Time and energy to a target quality: statistical times system efficiency.
 
-Time to target = epochs to target x seconds per epoch. The epochs depend on how it is learned
+Time to target = epochs to target x seconds per epoch. The epochs depend on how the model is trained
 (global batch, options, training settings), the seconds on where (GPUs, caps, clocks): each factor
 has its own repeats and its own uncertainty, and their product has both.
 """
@@ -304,7 +304,7 @@ def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
     table, epochs
         Rows of ``run_metrics`` and the windows of the same runs.
     target
-        In the unit of the runs' metric; which way is better goes by its name.
+        In the unit of the runs' metric; its name determines the direction.
 
     Raises
     ------
@@ -328,7 +328,7 @@ def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
 
 
 def _require_target_reached(runs: pd.DataFrame, evaluated: pd.DataFrame, target: float) -> None:
-    """Raise where the target says nothing of a group's runs."""
+    """Raise ``Refused`` if no run of a group can be compared with the target."""
     names = sorted(map(str, runs["metric_name"].dropna().unique()))
     if not names:
         raise Refused("the metric has no name, so nothing says whether the target is one of it")

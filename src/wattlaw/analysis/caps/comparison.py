@@ -2,9 +2,9 @@
 
 The model is ``ln t = a_l - beta_l ln N`` with an offset and an exponent for each limit l and one
 residual variance. Frey et al. 2022 find that caps and clocks move alpha and not beta. That two
-exponents do not differ *significantly* is no evidence that they are equal, so beside the test for
-a difference stands one for equivalence: two one-sided tests (Schuirmann 1987, J. Pharmacokinetics
-and Biopharmaceutics 15) against a margin that is stated.
+exponents do not differ *significantly* is no evidence that they are equal, so there is a test of
+equivalence in addition to the test of a difference: two one-sided tests (Schuirmann 1987, J.
+Pharmacokinetics and Biopharmaceutics 15) against a margin that is stated.
 """
 
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ _ROUNDING = 1e-8  # of residuals of exact data, relative to the spread of ln t
 
 @dataclass(frozen=True)
 class LimitComparison(Result):
-    """What the limits of a family do to its law.
+    """The effect of the limits of a family on its law.
 
     ``difference_p`` is of the F test that all exponents are equal, ``equivalence_p`` the greatest
     of the limits' two one-sided tests against the reference (all must reject, so that no
-    correction for their number is needed); None where exact data leave no test.
+    correction for their number is needed); None if the data are exact, so that no test is possible.
     """
 
     rows_field = "limits"
@@ -89,12 +89,12 @@ def compare_limits(
 
     Notes
     -----
-    Residuals are taken as independent and normal in ln t, with one variance. Repeats of a GPU
-    count are not independent where the count deviates from the law, which ``basis`` heeds: if a
-    lack-of-fit F test rejects at 25 % (``laws.observations.POOLING_LEVEL``), or repeats are all the
-    same, they are averaged first, and every GPU count has an effect of its own that all limits
-    share, so that only differences between limits at the same count tell (as long as the limits
-    share enough counts for that).
+    Residuals are taken as independent and normal in ln t, with one variance. Repeats of a GPU count
+    are not independent where the count deviates from the law, which ``basis`` takes into account:
+    if a lack-of-fit F test rejects at 25 % (``laws.observations.POOLING_LEVEL``), or repeats are
+    all the same, they are averaged first, and every GPU count has an effect of its own that all
+    limits share, so that only differences between limits at the same count are used (if the limits
+    share enough counts).
 
     "same beta" needs equivalence; "different beta" a difference at 5 % without equivalence.
 
@@ -169,14 +169,14 @@ def _usable_rows(
 
 
 def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, Any, Any]:
-    """Return on what the model stands, the model, and the one of parallel laws."""
+    """Return the kind of observations, the model, and the model of parallel laws."""
     model = sm.OLS(logs["y"].to_numpy(), _design(logs, limits)).fit()
     cells = logs.groupby(["code", "gpus"])["y"]
     pure_error = float(((logs["y"] - cells.transform("mean")) ** 2).sum())
     own_laws, repeats = len(cells) - 2 * limits, len(logs) - len(cells)
     if own_laws > 0 and repeats > 0:
         lack = max(float(model.ssr) - pure_error, 0.0)
-        is_identical = pure_error <= len(logs) * ROUNDING**2  # repeats that tell nothing
+        is_identical = pure_error <= len(logs) * ROUNDING**2  # no information about the noise
         if is_identical or f_test_p(lack, own_laws, pure_error, repeats) < POOLING_LEVEL:
             means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
             for blocks in (True, False):

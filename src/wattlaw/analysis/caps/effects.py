@@ -96,7 +96,7 @@ def _of_setting(group: Group, runs: pd.DataFrame, limit: Limit) -> Iterator[dict
 
 
 def _energy_kinds(rows: pd.DataFrame) -> list[str]:
-    """Return what the energies that are there count; one or no word when they are alike."""
+    """Return the distinct kinds of the energies that were measured."""
     if "energy_is" not in rows or ENERGY not in rows:
         return []
     return sorted(rows.loc[rows[ENERGY].notna(), "energy_is"].dropna().unique())

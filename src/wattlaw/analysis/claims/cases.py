@@ -54,7 +54,7 @@ class RunGroup:
             yield self.full_label(str(label)), rows_of_series
 
     def main_series(self) -> pd.DataFrame:
-        """Return the series that speaks for the group.
+        """Return the series that represents the group.
 
         Without limits (or with the highest), of constant local batch where there is such a one, the
         largest data set; of those that with the most GPU counts, then the largest, then the most
@@ -79,7 +79,7 @@ class RunGroup:
         return best
 
     def limit_series(self, limit: Limit) -> pd.DataFrame:
-        """Return the ``main`` series and those that differ from it in one limit alone."""
+        """Return the main series and those that differ from it in one limit alone."""
         main = self.main_series()
         in_family = self.series["family"] == main["family"].iloc[0]
         rows = self.series[in_family & (self.series["rule"] == main["rule"].iloc[0])]
@@ -91,8 +91,8 @@ class RunGroup:
 
 
 def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
-    """Return the jobs of the findings; with ``names``, those whose workload is called like one."""
-    runs = findings.runs[_RUNS]  # a frame of all columns is slow to take apart
+    """Return the jobs of the findings; with ``names``, those whose workload matches one of them."""
+    runs = findings.runs[_RUNS]  # grouping a frame of all columns is slow
     shortened = runs.assign(
         **{name: runs[name].map(differing_options(runs[name])) for name in JSON_COLUMNS}
     )
@@ -145,7 +145,10 @@ def _word(name: str) -> str:
 def on_runs(
     row_filter: RowFilter, checks: Checks, *, hardware: str = "", energy: bool = False
 ) -> Cases:
-    """Test those runs of each group that ``row_filter`` keeps, on ``hardware`` called so."""
+    """Test the runs of each group that ``row_filter`` keeps.
+
+    Only hardware whose name contains ``hardware`` counts.
+    """
     return lambda findings: [
         make_case(
             group.workload, group.label, partial(row_filter, group.runs), checks, energy=energy

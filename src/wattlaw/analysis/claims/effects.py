@@ -1,4 +1,4 @@
-"""The few estimates with errors that claims are made of; all of logarithms."""
+"""The estimates with standard errors that claims are tested with; all are of logarithms."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,7 +23,7 @@ _DESCRIPTIONS = {
     "sm_util_cv": "SM utilisation over a run", "mem_util_mean": "memory utilisation",
     "mem_util_cv": "memory utilisation over a run",
 }  # fmt: skip
-#: From so many settings on, their differences tell how sure the mean change over settings is.
+#: From this number of settings, the error of a mean change comes from their differences.
 MIN_CELLS = 3
 #: With fewer counts, the test for deviations that repeats share finds too few of them: intervals
 #: beyond a law of three held in 84 % instead of 95 %.
@@ -97,7 +97,7 @@ def _logs(rows: pd.DataFrame, y: str) -> pd.Series:
 
 
 def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> Effect:
-    """Return the mean change of ln y that comes with ``treated``, at what else is the same.
+    """Return the mean change of ln y under ``treated``, with all other settings the same.
 
     Each ``cell`` with runs of both kinds gives one difference of means. What these differ by, more
     than their repeats, is an interaction, tested by F:
@@ -113,7 +113,7 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
     Raises
     ------
     Refused
-        No cell has both, too few runs to tell how sure the change is, or all repeats are the same.
+        No cell has both, too few runs for an error of the change, or all repeats are the same.
     """
     known = require_measured(rows, y)
     treated, cell = treated[known.index], cell[known.index]

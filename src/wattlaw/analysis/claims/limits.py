@@ -123,7 +123,7 @@ CLAIMS = (
     _alpha_not_beta(
         "clock_limit_mhz", "SM clocks", "clocks",
         "The study's own exponents of DimeNet, 0.97, 0.90 and 0.82 at 135, 735 and 1380 MHz "
-        "(the last with a standard error of 0.03), speak against it.",
+        "(the last with a standard error of 0.03), contradict it.",
     ),
     _under_cap(
         "200w-costs-no-speed", "A power cap of 200 W costs no speed.",

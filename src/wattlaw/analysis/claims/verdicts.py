@@ -29,7 +29,7 @@ from wattlaw.errors import Refused
 
 SUPPORTED, CONTRADICTED, NOT_DECIDABLE = "supported", "contradicted", "not decidable"
 MIT, KIT = "mit-2022", "kit-2025"
-#: So many workloads are told in the evidence of a claim; its parts have all.
+#: The evidence of a claim names at most this number of workloads; ``workloads`` has all.
 _MAX_LISTED = 3
 
 Numbers = dict[str, Any]
@@ -44,7 +44,7 @@ class Effect:
     Raises
     ------
     Refused
-        Nothing says how sure the estimate is.
+        The uncertainty of the estimate is unknown.
     """
 
     estimate: float
@@ -79,7 +79,8 @@ class Check(Protocol):
 class Within:
     """The effect has to lie between ``low`` and ``high``.
 
-    ``show`` makes of the effect (often a logarithm or an exponent) what is told, and rises with it.
+    ``show`` converts the effect (often a logarithm or an exponent) to the reported number; it is an
+    increasing function.
     """
 
     name: str  # of the number
@@ -151,7 +152,7 @@ class Tested:
 
 @dataclass(frozen=True)
 class Case:
-    """What one workload has to say to a claim: tests that all must agree, or why there are none."""
+    """The tests of a claim on one workload, which all must agree, or why there are none."""
 
     workload: str
     label: str
@@ -173,7 +174,7 @@ class WorkloadVerdict(Result):
 
 @dataclass(frozen=True)
 class Claim(Result):
-    """A published finding, and what the data say to it."""
+    """A published finding, and its verdict on the data."""
 
     properties = ("numbers",)
     rows_field = "workloads"

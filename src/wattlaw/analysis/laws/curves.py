@@ -111,7 +111,7 @@ LAWS = (
     Law("communication", _communication_terms, ("a", "b", "c"), _identity, least_x=1),
 )  # fmt: skip
 
-#: Parameters in the units of y.
+#: Parameters that have the unit of y.
 IN_UNITS_OF_Y = ("alpha", "a", "b", "c", "t1")
 
 

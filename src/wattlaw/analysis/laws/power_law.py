@@ -201,7 +201,7 @@ def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> P
 
 def power_law(data: Observations) -> PowerLaw:
     """Fit the law to observations."""
-    with np.errstate(all="ignore"):  # an overflow or a zero spread becomes inf or nan, and is told
+    with np.errstate(all="ignore"):  # overflows and zero spreads become inf or nan
         result = OLS(data.log_y, _design(data.run_x)).fit()
         return _law(data, result)
 

@@ -36,7 +36,7 @@ class Selection(Result):
         The law is fitted without the largest count and predicts it: predicted / measured - 1
         (geometric mean of repeats). Below zero, the predicted time is too short.
     ``reason``
-        Why something of these is missing; None where nothing is.
+        Why one of these values is missing; None if none is.
 
     ``observations`` says what the criterion counted: "runs", or "counts" where even the best law
     leaves deviations that a count's repeats share.
@@ -64,7 +64,7 @@ class Selection(Result):
 
 
 def select(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Selection:
-    """Fit all laws of ``families`` and take one.
+    """Fit all laws of ``curves.LAWS`` and select one.
 
     Taken is the law with the lowest AICc; of laws within 2 of it, the one with fewest constants,
     then the lowest. Where the criterion is undefined for all (fewer than five observations), taken
