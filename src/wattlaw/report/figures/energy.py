@@ -145,7 +145,7 @@ def energy_speed(findings: Findings) -> alt.ConcatChart | None:
 
 
 _WIDTH, _HEIGHT = 400, 290
-#: Of more settings, only each nth is drawn.
+#: With more settings, only every nth is drawn.
 _MAX_POINTS = 600
 
 

@@ -12,7 +12,7 @@ from wattlaw.report.topics.measured import suspect_note, worker_noun
 
 #: Energy is proportional to GPU-hours if the exponent is 1 within this margin.
 _MARGIN = 0.05
-#: The summary quotes so many laws.
+#: The summary quotes at most this number of laws.
 _MAX_QUOTED_LAWS = 3
 _LEVEL = re.compile(r"C\((\w+)\)\[T\.(.*)\]", re.DOTALL)
 _TERMS = {
