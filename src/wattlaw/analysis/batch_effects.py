@@ -147,10 +147,10 @@ def quality_by_batch(
     rows = []
     for group, runs in groups(known, _BY):
         workload = str(group["workload"])
-        outcome = (
+        better_direction = (
             directions[workload] if workload in directions else direction(group["metric_name"])
         )
-        rows.append(_group_quality(group, runs, metric, outcome, margin))
+        rows.append(_group_quality(group, runs, metric, better_direction, margin))
     return QualityFindings(tuple(rows))
 
 
@@ -201,12 +201,12 @@ def _means(values: pd.Series, diverged: pd.Series) -> pd.DataFrame:
 
 def _divergence_text(means: pd.DataFrame) -> str:
     """Return a text on how many repeats diverged at which batches; empty if none did."""
-    new_columns = means[means["diverged"] > 0]
-    text = [
+    batches = means[means["diverged"] > 0]
+    texts = [
         f"{row['diverged']} of {row['n'] + row['diverged']} repeats at {row['global_batch']}"
-        for row in new_columns.to_dict("records")
+        for row in batches.to_dict("records")
     ]
-    return f"{', '.join(text)} diverged" if text else ""
+    return f"{', '.join(texts)} diverged" if texts else ""
 
 
 def _compare_batches(

@@ -216,7 +216,7 @@ def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _For
 
 
 def _search_bounds(data: _Runs) -> tuple[float, float]:
-    """Return ln of the least and the greatest critical batch that is looked for."""
+    """Return ln of the least and the greatest critical batch of the search."""
     reach = math.log(_SEARCH_FACTOR)
     return float(data.b.min()) - reach, float(data.b.max()) + reach
 

@@ -55,7 +55,7 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
     Ordinary least squares over runs. Standard errors are robust to what the repeats of a setting
     share (clusters of settings; Liang and Zeger 1986, with statsmodels' small-sample factor), the
     intervals from Student's t with settings - 1 degrees of freedom. The ratio of the two rates is
-    the global batch, so without several of these they cannot be told apart. GPU-hours are in all
+    the global batch, so without several of these they are confounded. GPU-hours are in all
     three ratios: an error in them alone looks like a joint elasticity of 1.
 
     Raises

@@ -273,9 +273,7 @@ def _software(texts: pd.Series) -> str:
     for text in texts.dropna().unique():
         for package, version in json.loads(text).items():
             versions.setdefault(package, set()).add(version)
-    return ", ".join(
-        f"{name} {', '.join(sorted(facts_by_name))}" for name, facts_by_name in versions.items()
-    )
+    return ", ".join(f"{name} {', '.join(sorted(numbers))}" for name, numbers in versions.items())
 
 
 def _options(done: pd.DataFrame) -> str:
@@ -289,7 +287,5 @@ def _options(done: pd.DataFrame) -> str:
 
 
 def _listed(values: pd.Series) -> str:
-    facts_by_name = sorted(values.dropna().unique())
-    return ", ".join(
-        f"{value:g}" if isinstance(value, float) else str(value) for value in facts_by_name
-    )
+    distinct = sorted(values.dropna().unique())
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in distinct)

@@ -68,7 +68,7 @@ def scheduler_energy(
         and
 
         ``ours_j, ours_is``
-            The metered energy of all hosts, and what it counts, in words; missing where a part of
+            The metered energy of all hosts, and a text on what it counts; missing where a part of
             it is not known.
         ``same_time, covered``
             Whether ours is of the accounting's own time, as far as there is telemetry (``covered``:

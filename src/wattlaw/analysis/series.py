@@ -31,7 +31,7 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
 
     Adds ``rule`` (global_batch, local_batch, or unknown_batch where a table has neither) and
     ``batch``; ``fraction_per_gpu`` (missing where the data set does not grow with the GPUs);
-    ``series``, a label that says what tells this series from the others of the table; and
+    ``series``, a label that names the settings in which the series of a table differ; and
     ``family``, the same without cap and clock. A series has at least two GPU counts. ``options``
     and ``train`` that are missing are taken as none.
     """

@@ -31,7 +31,7 @@ class Rule:
 
     @property
     def description(self) -> str:
-        """Return the rule in words."""
+        """Return the rule as text."""
         return "least energy"
 
     def cost(self, time_s: pd.Series, energy_j: pd.Series) -> pd.Series:
@@ -62,7 +62,7 @@ class LeastEnergyWithin(Rule):
 
     @property
     def description(self) -> str:
-        """Return the rule in words."""
+        """Return the rule as text."""
         return f"least energy at no more than {100 * self.slowdown:g} % slow-down"
 
 
@@ -81,7 +81,7 @@ class LeastEnergyDelay(Rule):
 
     @property
     def description(self) -> str:
-        """Return the rule in words."""
+        """Return the rule as text."""
         return "least energy-delay product" if self.power == 1 else "least energy-delay² product"
 
 

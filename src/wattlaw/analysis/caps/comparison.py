@@ -66,7 +66,7 @@ def compare_limits(
     ----------
     series_rows
         Rows of ``scaling_series`` of one ``family`` (with ``gpus``, ``limit`` and ``y``). Rows in
-        which the other limit is set too are left aside where there are some without it.
+        which the other limit is set too are ignored if there are some without it.
     limit
         The column of the limit.
     y

@@ -158,7 +158,7 @@ def limited_and_reference(
     """Return the rows under a limit (the lowest, if not given) and those without it.
 
     Without means without any, or where none was run so, with the highest. The other limit does not
-    differ. A column ``limited`` tells the two kinds apart.
+    differ. The column ``limited`` is true under the limit.
 
     Raises
     ------

@@ -185,7 +185,7 @@ def _on_all_runs(checks: cases.Checks) -> Cases:
         if not groups:
             return []
         rows = pd.concat([without_limits(group.runs) for group in groups], ignore_index=True)
-        rows = rows.assign(**dict.fromkeys(LIMITS, float("nan")))  # the highest stands for none
+        rows = rows.assign(**dict.fromkeys(LIMITS, float("nan")))  # the highest counts as none
         names = ", ".join(sorted({group.workload for group in groups}))
         return [cases.make_case(names, "all runs without limits", rows, checks, energy=True)]
 

@@ -84,7 +84,7 @@ class Within:
     """
 
     name: str  # of the number
-    label: str  # in words
+    label: str  # of the number, as text
     effect: Effect
     low: float = -math.inf
     high: float = math.inf

@@ -34,7 +34,7 @@ class Breakpoint(Result):
     """A bend that the data show.
 
     ``at`` is the worker count where the laws meet; ``at_range`` the lowest and highest inner count
-    that an F test at 5 % does not tell from it. ``beta_before`` and ``beta_after`` have 95 %
+    that an F test at 5 % does not distinguish from it. ``beta_before`` and ``beta_after`` have 95 %
     intervals, given the breakpoint is at ``at``, with Student's t over counts less four constants.
     ``p_value`` is of the power law without a breakpoint, and no less than 1 / 10,000.
     """

@@ -21,7 +21,7 @@ class SeriesFit(Result):
 
     ``refusal`` says why there is no law; ``no_breakpoint_reason`` says why there is no
     ``breakpoint``: none was found, or the data cannot tell. ``breakpoint_p`` is the
-    test's p value, None where the data cannot tell.
+    test's p value, None if the data do not allow the test.
     """
 
     group: Group
@@ -82,7 +82,7 @@ def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Series
     x, y
         Names of numeric columns.
     by
-        Columns whose values tell the groups apart; a missing value is a group of its own.
+        Columns that identify a group; a missing value is a group of its own.
 
     Raises
     ------

@@ -65,7 +65,7 @@ def forms(findings: Findings) -> tables.Table | None:
         columns,
         laws.to_dict("records"),
         note="Proportional: yes if the 95 % interval of the exponent is within "
-        f"{_MARGIN:g} of 1; no if it does not contain 1; else the data cannot tell. Best form: "
+        f"{_MARGIN:g} of 1; no if it does not contain 1; else undecided (cannot tell). Best form: "
         "lowest AICc.",
     )
 
