@@ -16,7 +16,7 @@ from wattlaw import simulator
 from wattlaw.errors import BadInput
 from wattlaw.simulator.job import Parameters, Prediction, SimulatedJob
 from wattlaw.simulator.library import cluster_names, read_cluster
-from wattlaw.simulator.predict import MOST_PROCESSES, predict
+from wattlaw.simulator.predict import MAX_LOADER_PROCESSES, predict
 
 #: Boards that not even their least clock keeps within a limit.
 HUNGRY = Parameters(power_memory=20.0, power_busy=2.0)
@@ -278,7 +278,7 @@ def test_a_batch_larger_than_the_memory_gives_a_warning() -> None:
 def test_loader_processes_are_as_many_as_the_loop_starts() -> None:
     from wattlaw.workloads.data_loading import _MOST_WORKERS
 
-    assert MOST_PROCESSES == _MOST_WORKERS
+    assert MAX_LOADER_PROCESSES == _MOST_WORKERS
     lone = profile(input_cpu_s_per_sample=0.1)
     busy = predict(job(1, profile=lone, cluster=CLUSTERS["kit-a100"]))
     # One rank on a node has the cores of all: eight processes, the most there are.

@@ -19,7 +19,7 @@ from wattlaw.store.record import RunRecord
 from wattlaw.text import collapse_whitespace, quote, shorten
 
 app = typer.Typer()
-_MOST_CHARACTERS = 200  # of the command in the summary
+_MAX_CHARACTERS = 200  # of the command in the summary
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -125,7 +125,7 @@ def _lines(done: measured.MeasuredCommand, phase: PhaseSummary) -> list[tuple[st
 def _command(record: RunRecord) -> str:
     command = record.spec.workload.options["command"]
     line = shlex.join(map(str, command if isinstance(command, list) else [command]))
-    return shorten(collapse_whitespace(line), _MOST_CHARACTERS)
+    return shorten(collapse_whitespace(line), _MAX_CHARACTERS)
 
 
 def _to_dict(phase: PhaseSummary) -> dict[str, object]:
