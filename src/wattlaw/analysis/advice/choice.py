@@ -125,7 +125,7 @@ def _best(
         )
     reason = f"It has the {goal} of {len(groups[group])} {_GROUPS[group]} settings"
     if phrases := _constraint_phrases(constraints, worker):
-        reason += f" of which each {' and '.join(phrases)}"
+        reason += f", each of which {' and '.join(phrases)}"
     if constraints.deadline_s is not None or constraints.energy_budget_j is not None:
         reason += ", with its upper 95 % bound" if group in _SURE else ", by the mean"
     return Decision(decision, f"{reason}.", None, tuple(warnings), is_sure=group <= 1)
