@@ -6,7 +6,7 @@ from functools import partial
 
 from wattlaw.analysis.advice.option import Option
 from wattlaw.errors import BadInput
-from wattlaw.formatting import duration_text, energy_text
+from wattlaw.formatting import duration_text, energy_text, plural
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ def _best(
         warnings.append(
             "Only the mean meets the constraints; the upper bound of its 95 % interval does not."
         )
-    reason = f"It has the {goal} of {len(groups[group])} {_GROUPS[group]} settings"
+    reason = f"It has the {goal} of {plural(len(groups[group]), f'{_GROUPS[group]} setting')}"
     if phrases := _constraint_phrases(constraints, worker):
-        reason += f" of which each {' and '.join(phrases)}"
+        reason += f", each of which {' and '.join(phrases)}"
     if constraints.deadline_s is not None or constraints.energy_budget_j is not None:
         reason += ", with its upper 95 % bound" if group in _SURE else ", by the mean"
     return Decision(decision, f"{reason}.", None, tuple(warnings), is_sure=group <= 1)

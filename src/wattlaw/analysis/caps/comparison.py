@@ -21,7 +21,7 @@ from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.analysis.result import Result
 from wattlaw.analysis.statistics import ERROR, LEVEL, ROUNDING, Floats, f_test_p
 from wattlaw.errors import BadInput, Refused
-from wattlaw.formatting import limit_label
+from wattlaw.formatting import limit_label, plural
 
 MARGIN = 0.05
 RUNS = "runs"
@@ -162,8 +162,8 @@ def _usable_rows(
     if len(usable) < 2:
         details = f" ({', '.join(left_out)})" if left_out else ""
         raise Refused(
-            f"{len(usable)} limits with {MIN_DISTINCT} GPU counts{details}: a comparison of "
-            f"exponents needs two; run the same {MIN_DISTINCT} counts under each limit"
+            f"{plural(len(usable), 'limit')} with {MIN_DISTINCT} GPU counts{details}: a comparison "
+            f"of exponents needs two; run the same {MIN_DISTINCT} counts under each limit"
         )
     return pd.concat(usable, ignore_index=True), tuple(left_out)
 

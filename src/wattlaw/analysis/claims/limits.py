@@ -52,7 +52,7 @@ def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> 
 
     return ClaimDefinition(
         f"{plural}-move-alpha-not-beta",
-        f"{words} move alpha, not beta.",
+        f"{words} change alpha, not beta.",
         MIT,
         f"the exponents under all {plural} are equal within {MARGIN:g} (two one-sided tests; "
         "contradicted by a significant difference), and the lowest makes an epoch at least "

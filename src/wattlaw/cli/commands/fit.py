@@ -31,7 +31,7 @@ def fit(
     source: Annotated[
         list[Path],
         typer.Argument(
-            metavar="STORE|TABLE...", help="Results folders, or one .csv, .parquet or .jsonl file."
+            metavar="STORE|TABLE", help="Results folders, or one .csv, .parquet or .jsonl file."
         ),
     ],
     x: Annotated[str, typer.Option(help="Column with the number of workers.")] = "gpus",

@@ -79,7 +79,7 @@ def _ranges(state: LimitState) -> str:
 
 @limits_app.command("show")
 def limits_show(as_json: JsonOption = False) -> int:
-    """Show the limits of each device, and the original limits to restore."""
+    """Show the present and the prior limits of each device."""
     states = {s.device: s for limiter in inventory.list_limiters() for s in limiter.devices}
     folder = StateFolder()
     saved: dict[str, SavedState] = {}
@@ -159,7 +159,7 @@ def limits_set(
 
 @limits_app.command("restore")
 def limits_restore() -> int:
-    """Restore the original limits."""
+    """Restore the limits from before wattlaw changed them."""
     results, survey = restore_stale(StateFolder(), include_kept=True)
     if not results:
         print("There are no limits to restore.")

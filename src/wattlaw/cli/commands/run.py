@@ -35,13 +35,15 @@ _OPTIONAL = ("power_limit_w", "clock_limit_mhz", "precision", "dataset_fraction"
 def run(
     study: StudyArgument,
     store: Annotated[Path, typer.Option(help="Results folder.")] = Path("wattlaw-store"),
-    launch: Annotated[str | None, option("KIND", "Launcher to use instead of the study's.")] = None,
+    launch: Annotated[
+        str | None, option("KIND", "Launcher instead of the study's: local, slurm, simulated.")
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the runs and their status, run nothing.")
+        bool, typer.Option("--dry-run", help="Show the runs and their status. Run nothing.")
     ] = False,
     assume_tflops: Annotated[
         float,
-        option("T", "Assumed speed per GPU for the GPU-hours of --dry-run.", callback=positive),
+        option("T", "Speed per GPU in TFLOP/s, for the GPU-hours of --dry-run.", callback=positive),
     ] = 10.0,
     hardware: Annotated[str | None, option("NAME|FILE", "Cluster for --launch simulated.")] = None,
     calibration: Annotated[

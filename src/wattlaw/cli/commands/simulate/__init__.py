@@ -88,7 +88,7 @@ def simulate(
     ] = None,
     calibration: Annotated[Path | None, option("FILE", "File from 'wattlaw calibrate'.")] = None,
     measured_as: Annotated[
-        str | None, option("NAME", "Workload of the calibration to use.", "--as")
+        str | None, option("NAME", "Use the factors of this workload of the calibration.", "--as")
     ] = None,
     list_hardware: Annotated[
         bool,

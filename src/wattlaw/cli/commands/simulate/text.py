@@ -83,7 +83,7 @@ def _description(row: Row) -> list[str]:
         f"{fmt.energy_text(row['gpu_energy_j'])} on GPUs, "
         f"{fmt.number(row['gpu_hours'])} GPU-hours.",
         f"Each GPU draws {fmt.estimate_text(_quantity(row, 'power_per_gpu_w'), 'W')} at "
-        f"{row['sm_clock_mhz']:,.0f} MHz. Utilization: SMs {100 * row['sm_util']:.0f} %, "
+        f"{row['sm_clock_mhz']:,.0f} MHz. Utilisation: SMs {100 * row['sm_util']:.0f} %, "
         f"memory {100 * row['mem_util']:.0f} %.",
         f"Bottleneck: {_bottleneck(row)}.",
     ]
