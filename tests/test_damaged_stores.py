@@ -299,14 +299,14 @@ with replacing(Path(sys.argv[1])) as temporary:
 IMPORTER = """
 import sys, time
 from pathlib import Path
-from wattlaw.store import import_writer
+from wattlaw.store import importing
 from wattlaw.store.store import Store
 class Run:
     @property
     def record(self):
         print(*Path(sys.argv[1]).glob(".importing.*"), flush=True)
         time.sleep(600)
-import_writer._add(Store(Path(sys.argv[1])), [Run()])
+importing._add(Store(Path(sys.argv[1])), [Run()])
 """
 
 

@@ -677,7 +677,7 @@ def test_the_error_for_invalid_parquet_names_the_file(made, tmp_path):
     for content in (b"", b"no parquet", whole[:-40], bytes(torn)):
         (data / "train-00000-of-00002.parquet").write_bytes(content)
         said = complaint(on(made, source="parquet", data=str(data)))
-        assert "train-00000-of-00002.parquet: not a Parquet file" in said
+        assert "train-00000-of-00002.parquet: not a valid Parquet file" in said
 
 
 @pytest.mark.parametrize(
@@ -705,13 +705,13 @@ def test_a_tokenizer_that_does_not_fit_is_named(made, tmp_path):
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\nword\n")
     assert "vocab.txt: has no token [SEP] [MASK]" in complaint(bert)
     (folder / "vocab.txt").write_bytes(b"[PAD]\n\xff\xfe\n")
-    assert "vocab.txt: not a tokenizer" in complaint(bert)
+    assert "vocab.txt: not a valid tokenizer" in complaint(bert)
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     assert "vocab.txt: has no tokens other than" in complaint(bert)
     (folder / "tokenizer_config.json").write_text("[1]")
     assert "tokenizer_config.json: not a JSON object" in complaint(bert)
     (folder / "tokenizer.json").write_text("{}")
-    assert "tokenizer.json: not a tokenizer" in complaint(bert)
+    assert "tokenizer.json: not a valid tokenizer" in complaint(bert)
     many = on(made, vocab_size=300)
     assert "tokenizer.json: has 1" in complaint(many)
     assert "tokens; vocab_size allows 300" in complaint(many)

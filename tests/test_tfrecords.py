@@ -233,7 +233,7 @@ def test_the_error_for_an_invalid_example_names_it(
 
 def test_the_error_for_an_invalid_record_names_it(tmp_path: Path) -> None:
     (tmp_path / "train-0").write_bytes(framed([b"\xff\xff no protobuf"]))
-    with pytest.raises(BadInput, match=r"train-0: record 0: it is no tf\.train\.Example"):
+    with pytest.raises(BadInput, match=r"train-0: record 0: not a tf\.train\.Example"):
         shards_of(tmp_path).read(0)
 
 
