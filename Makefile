@@ -84,7 +84,7 @@ bench: setup
 	$(MAKE) bench-throughput
 	$(MAKE) bench-analysis
 
-# The peers live in an environment of their own; nothing of the project needs them.
+# The other energy monitors have an environment of their own; the project does not need them.
 $(PEERS)/.installed: benchmarks/peers.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet -r benchmarks/peers.txt
@@ -103,7 +103,7 @@ bench-analysis: setup
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/telemetry.py
 
-# Predictions beside published exponents, and the time of a whole study on paper.
+# Predicted and published exponents, and the time of a simulated study.
 bench-simulator: setup
 	$(BIN)/python benchmarks/published.py
 	$(BIN)/python benchmarks/simulated_study.py

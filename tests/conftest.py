@@ -98,7 +98,7 @@ def write_study(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeGpus]]:
-    """Give a function that makes fake boards those of this process, all of them ours."""
+    """Return a function that makes fake boards the visible boards of this process."""
     for name in [name for name in os.environ if name.startswith(("CUDA_", "SLURM_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv(VARIABLE, "")

@@ -1,4 +1,4 @@
-"""What lies in the working folder is imported by a user's own command only, never by wattlaw."""
+"""Only a user's command imports modules of the working folder; wattlaw never does."""
 
 import json
 import os

@@ -20,7 +20,7 @@ from wattlaw.launch.slurm.attempt import queue_message
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
 from wattlaw.launch.slurm.launcher import energy_accounts, record_energies
 from wattlaw.launch.slurm.submission import (
-    MOST_IDLE,
+    MAX_INTERRUPTIONS,
     SETUP_FAILED,
     existing_tag,
     interrupted,
@@ -375,15 +375,17 @@ def test_the_queue_message_counts_jobs_by_state():
 # ---- interruptions ----
 def test_an_interrupted_run_is_repeated_until_it_makes_no_progress(tmp_path):
     folder, record = RunFolder(tmp_path), record_of()
-    for attempt in range(1, MOST_IDLE):
+    for attempt in range(1, MAX_INTERRUPTIONS):
         record = interrupted(record.model_copy(update={"attempts": attempt}), folder, "node lost")
         assert record.status == "planned"
-    last = record.model_copy(update={"attempts": MOST_IDLE})
+    last = record.model_copy(update={"attempts": MAX_INTERRUPTIONS})
     failed = interrupted(last, folder, "node lost")
     assert failed.status == "failed"
-    assert failed.reason.startswith(f"interrupted {MOST_IDLE} times in a row without a checkpoint")
-    (tmp_path / "live" / str(MOST_IDLE)).mkdir(parents=True)
-    (tmp_path / "live" / str(MOST_IDLE) / "checkpointed.json").write_text("{}")
+    assert failed.reason.startswith(
+        f"interrupted {MAX_INTERRUPTIONS} times in a row without a checkpoint"
+    )
+    (tmp_path / "live" / str(MAX_INTERRUPTIONS)).mkdir(parents=True)
+    (tmp_path / "live" / str(MAX_INTERRUPTIONS) / "checkpointed.json").write_text("{}")
     repeated = interrupted(last, folder, "node lost")
     assert repeated.status == "planned"
     assert [one.has_progress for one in repeated.interruptions] == [False, False, True]
@@ -435,7 +437,7 @@ def test_without_accounting_no_energy_is_recorded(bin_, tmp_path):
 
 
 @pytest.mark.parametrize("answer", ["", ";cluster"])
-def test_output_of_sbatch_without_a_job_id_is_no_answer(bin_, answer):
+def test_output_of_sbatch_without_a_job_id_is_an_error(bin_, answer):
     command(bin_, "sbatch", answer)
     with pytest.raises(Unreachable):
         commands.submit(["--nodes=1"])

@@ -49,13 +49,13 @@ def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame
 def _of_series(label: str, series: pd.DataFrame, wanted: int | None) -> Iterator[dict[str, object]]:
     counts = sorted(int(count) for count in series["gpus"].unique())
     reference = wanted if wanted in counts else counts[0]
-    slower = ratios(_logs(series, "epoch_time_s"), reference)
+    time_ratios = ratios(_logs(series, "epoch_time_s"), reference)
     grows = bool(series["fraction_per_gpu"].notna().any())
     energy_j = "energy_per_sample_j" if grows else "energy_per_epoch_j"
     kinds = series.loc[series[energy_j].notna(), "energy_is"].dropna().unique()
     energies = ratios(_logs(series, energy_j), reference) if len(kinds) == 1 else {}
     for gpus in counts:
-        time, high, low = (1 / value for value in slower[gpus])
+        time, high, low = (1 / value for value in time_ratios[gpus])
         energy, energy_low, energy_high = energies.get(gpus, (np.nan,) * 3)
         work = gpus / reference if grows else 1.0  # of an epoch, relative to the reference's
         share = work * reference / gpus

@@ -68,7 +68,7 @@ class Recording:
                     if folder.read() is None:
                         return folder, lock, spec
                     lock.release()
-        raise AssertionError("repeats have no end")
+        raise AssertionError("the search for a repeat ended")
 
     def window(self, **window: Any) -> None:
         """Write one finished window."""

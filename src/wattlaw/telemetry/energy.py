@@ -242,7 +242,7 @@ class _Host:
         if reasons:
             verdicts.append("unavailable")
         for kind in _KINDS:
-            devices = self._best(kind)
+            devices = self._devices_that_count(kind)
             energies = [device.energy(start_ns, end_ns) for device in devices]
             verdicts += [energy.verdict for energy in energies]
             pairs = list(zip(devices, energies, strict=True))
@@ -258,20 +258,20 @@ class _Host:
                 row["gpu_power_mean_w"] = _mean_power(known, end_ns - start_ns)
         return {
             **row,
-            **self._use(start_ns, end_ns),
+            **self._utilisation(start_ns, end_ns),
             "energy_source": max(sources, key=_SOURCES.index, default="none"),
             "energy_verdict": _verdict(verdicts, known=bool(sources)),
             "energy_reason": "; ".join(reasons) or None,
         }
 
-    def _best(self, kind: str) -> list[_Device]:
+    def _devices_that_count(self, kind: str) -> list[_Device]:
         """Return the devices of a kind that count: an estimate is never added to a measurement."""
         devices = [device for device in self._devices if device.kind == kind]
         sources = {device.power_source for device in devices}
         best = next((source for source in _POWER_SOURCES if source in sources), None)
         return [device for device in devices if best and device.power_source == best]
 
-    def _use(self, start_ns: int, end_ns: int) -> dict[str, Any]:
+    def _utilisation(self, start_ns: int, end_ns: int) -> dict[str, Any]:
         """Return the utilisation of the host's devices, without columns that none of them has."""
         row: dict[str, Any] = {}
         gpus = [device for device in self._devices if device.kind == "gpu"]

@@ -57,11 +57,11 @@ def checked(study: Study) -> Study:
                 )
             specs.append(spec)
             continue
-        specs.append(reduced(spec, f"workloads[{index}]"))
+        specs.append(without_defaults(spec, f"workloads[{index}]"))
     return study.model_copy(update={"workloads": tuple(specs)})
 
 
-def reduced(spec: WorkloadSpec, place: str | None = None) -> WorkloadSpec:
+def without_defaults(spec: WorkloadSpec, place: str | None = None) -> WorkloadSpec:
     """Return a workload with options ``validated``, without those at their defaults."""
     options = validated(spec, place).model_dump(mode="json", exclude_defaults=True)
     return WorkloadSpec(name=spec.name, options=options)

@@ -1,9 +1,9 @@
-"""Imports torchvision where its compiled operators do not fit torch, as beside CPU-only torch.
+"""Imports torchvision even if its compiled operators do not match torch, such as CPU-only torch.
 
-The wheels on PyPI are CUDA builds. Their library does not load where torch has no CUDA, and then
-``import torchvision`` stops at ``operator torchvision::nms does not exist``; timm (and with it
-physicsnemo) and transformers import torchvision and stop too. None of our models calls its
-operators, so it is enough that the two which are looked up at import have a schema.
+The wheels on PyPI are CUDA builds. Their library does not load if torch has no CUDA, and ``import
+torchvision`` then fails with ``operator torchvision::nms does not exist``. The imports of timm
+(used by physicsnemo) and transformers fail with it. The models of wattlaw do not call these
+operators, so this module only defines the two schemas that the import needs.
 """
 
 import importlib
@@ -20,7 +20,7 @@ _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_torch: Any = torch  # what is called of it here has no types
+_torch: Any = torch  # the functions used here have no type hints
 _kept: list[Any] = []  # schemas live as long as their library object
 
 

@@ -10,33 +10,33 @@ from wattlaw.errors import Refused
 from wattlaw.formatting import group_label
 
 TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"
-#: What makes two runs different jobs, whose epochs do not compare.
+#: Runs that differ in these columns are different jobs: their epochs cannot be compared.
 _JOB = ("options", "train", "dataset_fraction")
 SIMULATED = "simulated"
 
 
 @dataclass(frozen=True)
 class ComparableRuns:
-    """Rows of ``run_metrics`` that compare, with one kind of energy or none."""
+    """Rows of ``run_metrics`` that can be compared, with one kind of energy or none."""
 
     rows: pd.DataFrame
     energy_is: str | None
-    worker: str  # what "gpus" counts, in words
+    worker: str  # the noun for what "gpus" counts: GPU or worker
     warnings: tuple[str, ...]
 
 
 def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     """Return the runs of a workload that advice may compare.
 
-    Measured runs before simulated ones; of several variants of the job (options, training loop,
-    share of the data set) the one with the largest share of the data, then with the most runs; of
-    energies that count different things those of the most settings (the others' times stay, their
-    energies do not). All that is left out is said in ``warnings``.
+    Simulated runs are excluded if there are measured ones. Of several variants of the job (options,
+    training loop, share of the data set), the one with the largest share of the data is kept, then
+    the one with the most runs. Of energies that count different devices, those of the most settings
+    are kept; the other runs keep their times only. ``warnings`` names what is excluded.
 
     Raises
     ------
     Refused
-        No run of this workload is done; the text lists those that there are.
+        No run of this workload is done; the text lists the workloads that have runs.
     """
     rows = table[table["workload"] == workload]
     if rows.empty:

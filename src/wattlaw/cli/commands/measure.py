@@ -21,12 +21,12 @@ from wattlaw.store.record import VERDICTS, RunRecord
 from wattlaw.text import collapse_whitespace, quote, shorten
 
 app = typer.Typer()
-_MOST_CHARACTERS = 200  # of the command in the summary
+_MAX_CHARACTERS = 200  # of the command in the summary
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def measure(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Command to run.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="Command to run.")],
     store: Annotated[Path, option("DIR", "Results folder.", "-o", "--store")] = Path(
         "wattlaw-store"
     ),
@@ -34,7 +34,7 @@ def measure(
     clock_limit: ClockOption = None,
     prior_clocks: PriorClocksOption = None,
     sample_hz: Annotated[
-        float, typer.Option(max=1000, callback=positive, help="Samples per second.")
+        float, option("HZ", "Samples per second.", max=1000, callback=positive)
     ] = 10.0,
     assume_cpu_w: Annotated[
         float | None, option("W", "Power per busy CPU core, for an estimate.", callback=positive)
@@ -75,7 +75,7 @@ def measure(
         Path | None, option("FILE", "Also write the summary to a JSON file.", "--json")
     ] = None,
 ) -> int:
-    """Measure the time, energy and utilization of a command.
+    """Measure the time, energy and utilisation of a command.
 
     The exit code is that of the command; 0 if it was ended after --steps or --seconds.
     """
@@ -144,8 +144,8 @@ def _lines(
         lines.append(("energy", "not available"))
     lines += [("", reason) for reason in phase.reasons]
     for name, value, unit in (
-        ("SM utilization", phase.sm_util, "%"),
-        ("GPU memory utilization", phase.mem_util, "%"),
+        ("SM utilisation", phase.sm_util, "%"),
+        ("GPU memory utilisation", phase.mem_util, "%"),
         ("busy CPU cores", phase.cpu_cores, ""),
     ):
         if value is not None:
@@ -203,7 +203,7 @@ def _energy_per_step_j(phase: PhaseSummary | None) -> dict[str, float]:
 def _command(record: RunRecord) -> str:
     command = record.spec.workload.options["command"]
     line = shlex.join(map(str, command if isinstance(command, list) else [command]))
-    return shorten(collapse_whitespace(line), _MOST_CHARACTERS)
+    return shorten(collapse_whitespace(line), _MAX_CHARACTERS)
 
 
 def _to_dict(phase: PhaseSummary) -> dict[str, object]:

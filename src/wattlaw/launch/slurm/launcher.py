@@ -133,7 +133,7 @@ class SlurmLauncher:
     def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - each takes one job's room
         """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
 
-        One campaign at a time submits jobs for a store, so that this limit holds. Raises
+        One campaign at a time submits jobs for a store, so that the limit is kept. Raises
         ``NotAvailable`` if the site has refused several jobs in a row.
         """
         if self._refused_in_a_row >= _MOST_REFUSALS:

@@ -11,7 +11,7 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
 from wattlaw.report import tables
 
-_SETTINGS = "wattlaw export STORE settings -o settings.csv"
+_COMMAND = "wattlaw export STORE settings -o settings.csv"
 _THROTTLED = " Throttled by cap: share of time in which the power limit lowered the clocks."
 
 
@@ -38,7 +38,7 @@ def settings(findings: Findings) -> tables.Table | None:
         cells.to_dict("records"),
         note="N: workers (GPUs, or CPU processes where there is no GPU). Time per epoch: "
         f"training windows after warm-up, without evaluation.{interruption_note(findings)}",
-        command=_SETTINGS,
+        command=_COMMAND,
         rank=limit_count,
     )
 
@@ -74,7 +74,7 @@ def efficiency(findings: Findings) -> tables.Table | None:
         "is better."
         + (" W per GPU: of the GPUs alone." if has_power else "")
         + suspect_note(findings),
-        command=_SETTINGS,
+        command=_COMMAND,
         rank=limit_count,
     )
 
@@ -100,7 +100,7 @@ def utilisation(findings: Findings) -> tables.Table | None:
         cells.to_dict("records"),
         note="CV: coefficient of variation over all samples of a run's training windows."
         + (_THROTTLED if cells["power_throttle_share"].notna().any() else ""),
-        command=_SETTINGS,
+        command=_COMMAND,
         rank=limit_count,
     )
 
@@ -153,7 +153,7 @@ def limit_count(row: dict[str, Any]) -> int:
 
 
 def worker_noun(findings: Findings) -> str:
-    """Return what the runs' workers are: GPUs if any was measured, else workers."""
+    """Return the noun for the workers of the runs: GPU if any GPU was measured, else worker."""
     has_gpus = findings.runs[["sm_util_mean", "gpu_energy_per_epoch_j"]].notna().any(axis=None)
     return "GPU" if has_gpus else "worker"
 

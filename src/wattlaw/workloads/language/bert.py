@@ -111,7 +111,7 @@ class Bert(BaseWorkload):
 def _masked_lm(options: Options) -> Any:
     """Return transformers' model with random weights."""
     with contextlib.suppress(NotAvailable):
-        import_torchvision()  # transformers imports it if it is installed, and must not fail
+        import_torchvision()  # transformers imports torchvision if it is installed
     from transformers.models.bert.configuration_bert import BertConfig
     from transformers.models.bert.modeling_bert import BertForMaskedLM
 
