@@ -165,7 +165,7 @@ class Training:
     def _train_by_steps(self, windows: LiveWriter | None, live: Path | None) -> Progress | None:
         """Train warm-up and measured steps; return the progress at a notice, None without one.
 
-        A window ends at the boundary of an epoch of the data if it is long enough.
+        The boundary of an epoch of the data divides windows that are long enough.
         """
         ranks, measure, group = self._ranks, self._measure, self._ranks.cpu_group()
         goal = StepGoal(measure, lambda values: ranks.largest(values, group))
@@ -185,17 +185,14 @@ class Training:
                 if self._notice.after_step():
                     return Progress(epoch, step)
                 if is_warmup:
-                    is_over = done == measure.warmup_steps
+                    is_over, ends = False, done == measure.warmup_steps
                 else:
                     window_s = block.elapsed_s
-                    is_over = goal.is_reached(
-                        measured + block.steps, measured_s + window_s, window_s
-                    )
-                if not is_over and (
-                    is_warmup
-                    or step < self.loader.steps
-                    or not goal.is_window_long(block.elapsed_s)
-                ):
+                    now = measured + block.steps, measured_s + window_s, window_s
+                    is_over = ends = goal.is_reached(*now)
+                    if step == self.loader.steps and not is_over:
+                        ends = goal.may_split(*now)
+                if not ends:
                     continue
                 window, _ = block.end()
                 window |= {"from_step": done - block.steps, "interrupted": False}

@@ -67,9 +67,15 @@ class StepGoal:
         self._next = int(min(steps + more, self._most))
         return False
 
-    def is_window_long(self, window_s: float) -> bool:
-        """Return whether a window may end at the boundary of an epoch; ranks agree."""
-        return self._largest([self._shortest_s - window_s])[0] <= 0
+    def may_split(self, steps: int, total_s: float, window_s: float) -> bool:
+        """Return whether a window may end at the boundary of an epoch of the data; ranks agree.
+
+        It may if it is long enough, and so is the rest of what the study requests.
+        """
+        rest_s = self._seconds - total_s
+        if self._measure.steps is not None:
+            rest_s = (self._measure.steps - steps) * total_s / steps
+        return self._largest([self._shortest_s - min(window_s, rest_s)])[0] <= 0
 
     def notes(self, steps: int, total_s: float) -> Iterator[str]:
         """Yield what differs from the study's request, after a number of steps."""
