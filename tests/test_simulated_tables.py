@@ -71,7 +71,7 @@ def tables(prediction, seed=0, sample_hz=10.0, simulation=None, **measure):
     windows = windows_of(prediction, asked, draw)
     sampling = Sampling.of(windows, sample_hz, 2, draw)
     return (
-        epochs_table(windows, "run", "sim0001", asked, simulation or Simulation()),
+        epochs_table(windows, "run", "sim0001", simulation or Simulation()),
         telemetry_table(windows, sampling, "run", "sim0001", ["SIM-0001-0", "SIM-0001-1"], draw),
     )
 

@@ -115,11 +115,18 @@ def test_a_power_cap_is_in_the_comment_only_with_limits_prolog(tmp_path):
     assert not [word for word in free if word.startswith("--comment")]
 
 
-def test_an_uneven_number_of_workers_per_node_is_refused():
-    launcher_refuses = SlurmLauncher.unsupported_reason
-    told = launcher_refuses(None, spec_of(gpus=7, nodes=2))  # type: ignore[arg-type]
+def test_an_uneven_number_of_workers_per_node_is_refused(tmp_path):
+    launcher_refuses = SlurmLauncher(launch_of(), tmp_path).unsupported_reason
+    told = launcher_refuses(spec_of(gpus=7, nodes=2))
     assert told == "7 gpus on 2 nodes; allowed: the same number on each node (launch.gpus_per_node)"
-    assert launcher_refuses(None, spec_of()) is None  # type: ignore[arg-type]
+    assert launcher_refuses(spec_of()) is None
+
+
+def test_more_workers_than_a_node_has_gpus_are_refused(tmp_path):
+    launcher = SlurmLauncher(launch_of(), tmp_path)
+    assert launcher.unsupported_reason(spec_of(gpus=8, nodes=2)) is None
+    assert launcher.unsupported_reason(spec_of(gpus=8, nodes=4)) is None
+    assert "launch.gpus_per_node is 4" in launcher.unsupported_reason(spec_of(gpus=8, nodes=1))
 
 
 def test_the_batch_script_runs_the_setup_and_then_the_driver(tmp_path):

@@ -76,8 +76,10 @@ class LineProgress:
 
 def title(record: RunRecord) -> str:
     """Return the name of a run: workload, size, repeat and id."""
-    setting = record.spec.setting
+    setting, nodes = record.spec.setting, record.spec.nodes
     size = f" on {setting.gpus} x {setting.local_batch}" if setting.local_batch else ""
+    size += f", {nodes} nodes" if nodes > 1 else ""
+    size += f", emulates {setting.emulated_gpus} GPUs" if setting.emulated_gpus else ""
     return f"{record.spec.workload.name}{size} (repeat {record.spec.repeat}, {record.run_id})"
 
 

@@ -17,6 +17,7 @@ from wattlaw.devices.meter import Facts
 from wattlaw.store.record import VERDICTS
 from wattlaw.store.schema import WINDOW_ENERGY
 from wattlaw.telemetry.device_energy import (
+    AVERAGE_S,
     MIN_COVERAGE,
     Counter,
     DeviceEnergy,
@@ -31,8 +32,8 @@ _SOURCES = ("counter", "integral", "simulated", "estimated", "none")
 #: For each kind of device, only the best kind of source of a host counts.
 _POWER_SOURCES = ("measured", "simulated", "estimated")
 _KINDS = ("gpu", "cpu", "dram")
-#: Sources of power that the device averages, over 1 s on most GPUs.
-_AVERAGED, _AVERAGE_S = ("average", "usage"), 1.0
+#: Sources of power that the device averages.
+_AVERAGED = ("average", "usage")
 #: These and greater values mean "not available" in a driver or a file: INT_MAX and UINT_MAX
 #: milliwatts (2.1 and 4.3 MW), and values that no energy, share or clock can have.
 _SENTINELS: Mapping[str, float] = {
@@ -106,7 +107,7 @@ class _Device:
         self.id: str = self._samples["device"][0].as_py()
         refresh_s = facts.get("counter_refresh_s")
         self._refresh_s = refresh_s if isinstance(refresh_s, float) else None
-        self._average_s = _AVERAGE_S if facts.get("power") in _AVERAGED else 0.0
+        self._average_s = AVERAGE_S if facts.get("power") in _AVERAGED else 0.0
         self._is_shared = bool(facts.get("is_shared"))
         self.kind: str = self._samples["kind"][0].as_py()
         sources = set(pc.unique(self._samples["power_source"]).to_pylist())

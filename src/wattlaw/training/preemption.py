@@ -49,12 +49,8 @@ class PreemptionNotice:
     """
 
     def __init__(self, ranks: "Ranks", *, expected: bool) -> None:
-        self._expected, self._is_single = expected, ranks.world == 1
-        self._group = None
-        if expected and not self._is_single and ranks.device.type != "cpu":
-            import torch.distributed as dist
-
-            self._group = dist.new_group(backend="gloo")
+        self._expected, self._ranks, self._is_single = expected, ranks, ranks.world == 1
+        self._group = ranks.cpu_group() if expected and not self._is_single else None
         self.begin()
 
     def begin(self) -> None:
@@ -86,12 +82,8 @@ class PreemptionNotice:
 
     def _agree(self, step_s: float) -> tuple[bool, float]:
         """Return whether any rank was notified, and the longest time per step."""
-        import torch
-        import torch.distributed as dist
-
-        reduced = torch.tensor([float(_is_received), step_s], dtype=torch.float64)
-        dist.all_reduce(reduced, dist.ReduceOp.MAX, group=self._group)
-        return bool(reduced[0]), float(reduced[1])
+        is_received, step_s = self._ranks.largest([float(_is_received), step_s], self._group)
+        return bool(is_received), step_s
 
 
 def steps_between(step_s: float) -> int:

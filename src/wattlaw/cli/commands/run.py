@@ -21,14 +21,17 @@ _MAX_ROWS = 60
 _HEADINGS = {
     "run_id": "run", "workload": "workload", "gpus": "gpus", "global_batch": "global batch",
     "local_batch": "local batch", "power_limit_w": "power W", "clock_limit_mhz": "clock MHz",
-    "precision": "precision", "dataset_fraction": "fraction", "repeat": "repeat",
+    "precision": "precision", "dataset_fraction": "fraction", "emulated_gpus": "emulates GPUs",
+    "nodes": "nodes", "repeat": "repeat",
     "status": "status",
 }  # fmt: skip
 
 _TEXT_COLUMNS = ("run", "workload", "status")
 
 #: Columns that are left out where all runs have the same value: a terminal is narrow.
-_OPTIONAL = ("power_limit_w", "clock_limit_mhz", "precision", "dataset_fraction")
+_OPTIONAL = (
+    "power_limit_w", "clock_limit_mhz", "precision", "dataset_fraction", "emulated_gpus", "nodes",
+)  # fmt: skip
 
 
 @app.command()
@@ -80,6 +83,9 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
         console.print(f"... and {len(runs) - _MAX_ROWS} more")
     counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
     console.print(f"{len(runs)} runs: {counts}. Nothing was run.")
+    measure = preview.study.plan.study.measure
+    if measure.is_by_steps:
+        console.print(f"Each run measures {measure}.")
     if preview.study.launcher == "simulated":
         console.print("Simulated runs use no GPU-hours. On real GPUs they would use:")
     elif preview.job is not None:
