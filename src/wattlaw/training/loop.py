@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -27,6 +26,7 @@ from wattlaw.training.environment import WARNS
 from wattlaw.training.precision import Precision
 from wattlaw.training.preemption import PreemptionNotice
 from wattlaw.training.ranks import Ranks, to_device
+from wattlaw.training.step_clock import StepClock
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.workload import Batch, Shard, Workload
 
@@ -208,7 +208,7 @@ class Training:
         begins_step = True
         ranks.barrier()
         start_ns, start_s = time.time_ns(), time.perf_counter()
-        step_times = StepClock(ranks.device)
+        step_times = StepClock(on_cuda=ranks.device.type == "cuda")
         self._notice.begin()
         self._schedule.before_step(epoch + step / steps)
         for batch in self.loader.epoch(epoch, step):
@@ -307,47 +307,3 @@ def _finite(value: float) -> float | None:
 
 def _samples_of_host(ranks: Ranks, gathered: list[dict[str, float]]) -> int:
     return int(sum(values["samples"] for values in ranks.of_host(gathered)))
-
-
-class StepClock:
-    """The time of every step, measured without synchronising the device inside a window.
-
-    It marks the end of each step by a device event on CUDA, elsewhere by the host's clock.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_cuda = device.type == "cuda"
-        self._events: list[torch.cuda.Event] = []
-        self._times_s: list[float] = []
-        self.mark()
-
-    def mark(self) -> None:
-        """Mark the end of a step, and with it the start of the next."""
-        if self._on_cuda:
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record()
-            self._events.append(event)
-        else:
-            self._times_s.append(time.perf_counter())
-
-    def summary(self) -> dict[str, float | None]:
-        """Return mean, median, 95th percentile and coefficient of variation of the step times.
-
-        The device must be synchronised before the call. Without a step all are None.
-        """
-        if self._on_cuda:
-            pairs = zip(self._events, self._events[1:], strict=False)
-            steps_s = np.array([first.elapsed_time(second) for first, second in pairs]) * 1e-3
-        else:
-            steps_s = np.diff(self._times_s)
-        if not len(steps_s):
-            return dict.fromkeys(
-                ("step_time_mean_s", "step_time_p50_s", "step_time_p95_s", "step_time_cv")
-            )
-        mean = float(steps_s.mean())
-        return {
-            "step_time_mean_s": mean,
-            "step_time_p50_s": float(np.median(steps_s)),
-            "step_time_p95_s": float(np.percentile(steps_s, 95)),
-            "step_time_cv": float(steps_s.std(ddof=1) / mean) if len(steps_s) > 1 else None,
-        }

@@ -4,6 +4,9 @@ The wheels on PyPI are CUDA builds. Their library does not load where torch has 
 ``import torchvision`` stops at ``operator torchvision::nms does not exist``; timm (and with it
 physicsnemo) and transformers import torchvision and stop too. None of our models calls its
 operators, so it is enough that the two which are looked up at import have a schema.
+
+A torchvision that does not fit also stops a user's ``import transformers``. ``make setup``
+therefore keeps it in a folder of its own, from which only these workloads import it.
 """
 
 import importlib
@@ -15,6 +18,7 @@ from typing import Any
 import torch
 
 from wattlaw.errors import NotAvailable
+from wattlaw.workloads.catalogue import SEPARATE_TORCHVISION
 
 _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -32,6 +36,8 @@ def import_torchvision() -> Any:
     Raises ``NotAvailable`` if torchvision is not installed.
     """
     if "torchvision" not in sys.modules:
+        if SEPARATE_TORCHVISION.is_dir() and str(SEPARATE_TORCHVISION) not in sys.path:
+            sys.path.append(str(SEPARATE_TORCHVISION))
         spec = importlib.util.find_spec("torchvision")
         if spec is None or spec.origin is None:
             raise NotAvailable('torchvision is not installed; try: pip install "wattlaw[vision]"')
