@@ -11,7 +11,7 @@ import yaml
 from conftest import study_of
 from wattlaw.launch.planning import plan_study
 from wattlaw.study.identity import canonical, run_id
-from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
+from wattlaw.study.model import LogProgress, Measure, RunSpec, Setting, Train, WorkloadSpec
 from wattlaw.study.plan import expand, read_study
 
 PLAIN = Setting(gpus=2, global_batch=64, local_batch=32)
@@ -84,6 +84,10 @@ ELSEWISE = {
     ("workload", "name"): "other",
     ("workload", "options"): {"lr": 0.1},
     ("workload", "command"): ("python", "train.py"),
+    ("workload", "dataset_samples"): 1000,
+    ("workload", "instrument"): "none",
+    ("workload", "launch_with"): "none",
+    ("workload", "progress"): LogProgress(pattern=r"step (?P<step>\d+)"),
     ("setting", "gpus"): 4,
     ("setting", "global_batch"): 128,
     ("setting", "local_batch"): 64,
@@ -91,6 +95,10 @@ ELSEWISE = {
     ("setting", "clock_limit_mhz"): 735.0,
     ("setting", "dataset_fraction"): 0.5,
     ("setting", "precision"): "bf16",
+    ("setting", "emulated_gpus"): 64,
+    ("measure", "steps"): 100,
+    ("measure", "seconds"): 60.0,
+    ("measure", "warmup_steps"): 10,
     ("measure", "epochs"): 4,
     ("measure", "warmup_epochs"): 2,
     ("measure", "sample_hz"): 11.0,

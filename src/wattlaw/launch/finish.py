@@ -72,7 +72,7 @@ def missing_windows(record: RunRecord, windows: "pa.Table") -> str | None:
     phases = ("train", "evaluate") if measure.evaluate else ("train",)
     steps = {
         (epoch, phase): _covered_steps(rows.get((epoch, phase), []), nodes)
-        for epoch in range(measure.epochs)
+        for epoch in range(measure.epoch_count)
         for phase in phases
     }
     most = max((count or 0 for (_, phase), count in steps.items() if phase == "train"), default=0)

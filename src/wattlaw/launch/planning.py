@@ -144,7 +144,7 @@ def gpu_hours(
             measured += spec.setting.gpus * sum(repeats_s) / len(repeats_s) / _HOUR_S
             measured_runs += 1
         elif work is not None:
-            samples = work.samples * spec.setting.dataset_fraction * spec.measure.epochs
+            samples = work.samples * spec.setting.dataset_fraction * spec.measure.epoch_count
             counted += samples * work.flops_per_sample / flops_per_gpu_s / _HOUR_S
             counted_runs += 1
         else:

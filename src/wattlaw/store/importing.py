@@ -66,7 +66,7 @@ class ImportedRun:
 
     def epochs(self) -> pa.Table:
         """Return the windows, with the schema ``store.schema.EPOCHS``."""
-        count = self.record.spec.measure.epochs
+        count = self.record.spec.measure.epoch_count
         shared = {"run_id": self.record.run_id, "host": HOST, "warmup": False}
         shared |= {"interrupted": False, "from_step": 0}
         rows = [{**shared, "phase": "train", "epoch": 0, **self.train}]
@@ -232,7 +232,7 @@ def _notes(source: str, values: Mapping[str, Any], spec: RunSpec) -> tuple[str, 
     assumed = [f"{name} {value}" for name, value in _ASSUMED.items() if name not in values]
     if assumed:
         notes.append(f"not in the table and assumed: {', '.join(assumed)}")
-    if spec.measure.epochs > 1:
+    if spec.measure.epoch_count > 1:
         notes.append("the table has one mean over all epochs; each epoch gets this mean")
     return tuple(notes)
 

@@ -10,6 +10,8 @@ from wattlaw.study.model import RunSpec
 Status = Literal["planned", "running", "done", "failed", "skipped"]
 #: A count that fits a column of 64-bit integers.
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+#: How the processes of a run divide its training.
+Parallelism = Literal["none", "ddp", "fsdp", "deepspeed", "tensor", "pipeline"]
 #: Verdicts on the energy of a window, from best to worst; a sum gets the worst of its parts.
 #: Means leave out energies from ``partial`` on.
 VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")
@@ -88,6 +90,12 @@ class Facts(_FiniteModel):
     metric: str | None = None
     threads_per_worker: Count | None = None
     software: dict[str, str] = Field(default_factory=dict)
+    dataset_samples: Count | None = None  # of an epoch of the full data set
+    world_size: Count | None = None  # processes of the process group
+    backend: str | None = None  # of torch.distributed
+    parallelism: Parallelism | None = None
+    workers_cooperate: bool | None = None  # False: several trained without a process group
+    instrumented: bool | None = None  # the steps of a command were counted in its processes
 
 
 class ClockReport(_FiniteModel):

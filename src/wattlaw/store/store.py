@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Increased by every change after which older records or tables cannot be read as they are.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 #: Of a store that was written before stores had a version.
 _UNVERSIONED = 0
 _KEY = "schema_version"
@@ -276,13 +276,18 @@ def _options(workload: WorkloadSpec) -> dict[str, Any]:
 
 
 def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
-    spec, facts = record.spec, record.facts
+    spec, facts, measure = record.spec, record.facts, record.spec.measure
     return {
         **record.model_dump(exclude=_NESTED),
         **facts.model_dump(exclude={"hosts", "metric"}),
         "status": folder.status(record),
         **spec.setting.model_dump(),
-        **spec.measure.model_dump(exclude={"evaluate"}),
+        **measure.model_dump(include={"epochs", "sample_hz", "assume_cpu_w"}),
+        "warmup_epochs": None if measure.is_by_steps else measure.warmup_epochs,
+        "measure_steps": measure.steps,
+        "measure_seconds": measure.seconds,
+        "warmup_steps": measure.warmup_steps if measure.is_by_steps else None,
+        "dataset_samples": spec.workload.dataset_samples or facts.dataset_samples,
         "workload": spec.workload.name,
         "options": json.dumps(_options(spec.workload), sort_keys=True),
         "metric_name": facts.metric,

@@ -35,16 +35,20 @@ class Sample(NamedTuple):
 
 
 class Window(NamedTuple):
-    """One finished window, as a worker writes it at its end: one row per host."""
+    """One finished window, as a worker writes it at its end: one row per host.
+
+    The phase is ``train`` (an epoch or a part of it), ``evaluate``, ``steps`` (a block of optimizer
+    steps), ``run`` (a process that marked nothing), or a name of the user's own.
+    """
 
     host: str
-    epoch: int | None
-    phase: str  # train | evaluate
+    epoch: int | None  # null for phases without epochs, such as ``steps``
+    phase: str
     warmup: bool
     start_ns: int  # host's wall clock, nanoseconds since 1970
     duration_s: float
     interrupted: bool = False  # a part of an interrupted epoch, or the first after a restart
-    from_step: int | None = None  # first step in its epoch; 0 except after a restart
+    from_step: int | None = None  # first step in its epoch; of ``steps``, in its run
     samples: int | None = None  # seen by the ranks of this host
     steps: int | None = None  # optimizer steps, the same on every host
     loss: float | None = None  # mean over all samples of all ranks

@@ -31,10 +31,12 @@ _COUNTS = "a list of whole numbers >= 1"
 _LIMITS = "a list of numbers > 0, or null for no limit"
 _FRACTION_RULE = re.compile(r"gpus/[1-9][0-9]{0,6}|[1-9][0-9]{0,6}/gpus")
 _FRACTIONS = "a list of numbers > 0 and <= 1, or of rules such as gpus/256 or 1/gpus"
+_PROGRESS_GROUPS = ("epoch", "step", "samples", "loss", "metric")
 #: Names that an argument of a command may have in braces.
 PLACEHOLDERS = (
     "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "precision",
-    "dataset_fraction", "epochs", "warmup_epochs", "seed", "repeat",
+    "dataset_fraction", "epochs", "warmup_epochs", "steps", "warmup_steps", "seconds", "seed",
+    "repeat", "python",
 )  # fmt: skip
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
@@ -81,6 +83,29 @@ def _number(value: float) -> str:
     return short if float(short) == value else repr(value)
 
 
+class LogProgress(Model):
+    """How a command's progress is read from the lines of its output."""
+
+    pattern: str = Field(
+        max_length=1000,
+        description="a regular expression with the named group epoch, step or samples",
+    )
+
+    @model_validator(mode="after")
+    def _check_pattern(self) -> Self:
+        try:
+            names = set(re.compile(self.pattern).groupindex)
+        except (re.error, RecursionError, OverflowError) as error:
+            raise LocatedError(f"not a regular expression: {error}", "pattern") from None
+        if not names <= {*_PROGRESS_GROUPS} or not names & {"epoch", "step", "samples"}:
+            raise LocatedError(
+                f"given the named groups {join_names(sorted(names)) or 'none'}; allowed: "
+                f"{join_names(_PROGRESS_GROUPS)}, with one or more of epoch, step and samples",
+                "pattern",
+            )
+        return self
+
+
 class WorkloadSpec(Model):
     """What is trained: a registered workload with options, or the user's own command."""
 
@@ -96,6 +121,14 @@ class WorkloadSpec(Model):
         "a list of arguments such as [python, train.py, --batch, '{local_batch}']",
         min_length=1,
     )
+    dataset_samples: Count | None = field(
+        None, "the number of training samples of the full data set (>= 1), or null if unknown"
+    )
+    instrument: Literal["auto", "none"] = field("auto", "auto or none")
+    launch_with: Literal["auto", "none", "torchrun", "mpirun", "srun"] = field(
+        "auto", "auto, none, torchrun, mpirun or srun"
+    )
+    progress: LogProgress | None = field(None, "a mapping {pattern: REGULAR EXPRESSION}, or null")
 
     @model_validator(mode="before")
     @classmethod
@@ -116,12 +149,25 @@ class WorkloadSpec(Model):
     def _check_command(self) -> Self:
         if self.command is not None and self.options:
             raise ValueError("given command and options; allowed: options are for workloads only")
+        for name in ("instrument", "launch_with", "progress"):
+            if self.command is None and getattr(self, name) != _default(type(self), name):
+                raise LocatedError("given without command; allowed: for commands only", name)
         for index, word in enumerate(self.command or ()):
             try:
                 substitute(word, dict.fromkeys(PLACEHOLDERS))
             except ValueError as error:
                 raise LocatedError(str(error), "command", index) from None
         return self
+
+
+def _default(model: type[Model], name: str) -> Any:
+    return model.model_fields[name].default
+
+
+class Emulation(Model):
+    """Larger jobs whose local batch few workers train."""
+
+    gpus: tuple[Count, ...] = Field(min_length=1, description=_COUNTS)
 
 
 class Sweep(Model):
@@ -144,6 +190,22 @@ class Sweep(Model):
     epochs: int | None = field(
         None, "a whole number >= 1 and <= 100,000, or null for measure's", ge=1, le=100_000
     )
+    nodes: tuple[Count, ...] | None = field(
+        None, "a list of whole numbers >= 1, or null for the least number of nodes", min_length=1
+    )
+    emulate: Emulation | None = field(None, "a mapping {gpus: [...]}, or null")
+
+    @model_validator(mode="after")
+    def _check_nodes(self) -> Self:
+        for index, nodes in enumerate(self.nodes or ()):
+            workers = next((workers for workers in self.gpus if workers % nodes), None)
+            if workers is not None:
+                raise LocatedError(
+                    f"given {nodes} with {workers} gpus; allowed: a number of nodes that divides "
+                    "every GPU count",
+                    *("nodes", index),
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_batches(self) -> Self:
@@ -155,16 +217,20 @@ class Sweep(Model):
             raise ValueError(
                 f"gpus x local_batch is {largest:,}; allowed: a global batch up to {MAX_COUNT:,}"
             )
+        if self.emulate is not None:
+            self._check_emulation(self.emulate.gpus)
+        shared_by = self.gpus if self.emulate is None else self.emulate.gpus
+        what = "gpus" if self.emulate is None else "emulate.gpus"
         # One pass over each list: nested loops would be slow for long lists.
         every_count = 1
-        for workers in self.gpus:
+        for workers in shared_by:
             if (every_count := math.lcm(every_count, workers)) > MAX_COUNT:
                 break  # larger than any batch
         for batch in self.global_batch or ():
             if batch % every_count:
-                workers = next(workers for workers in self.gpus if batch % workers)
+                workers = next(workers for workers in shared_by if batch % workers)
                 raise ValueError(
-                    f"global_batch {batch} with {workers} gpus; "
+                    f"global_batch {batch} with {workers} {what}; "
                     "allowed: a global batch that every GPU count divides"
                 )
         extremes = (min(self.gpus), max(self.gpus))
@@ -178,11 +244,26 @@ class Sweep(Model):
                     )
         return self
 
+    def _check_emulation(self, emulated: tuple[int, ...]) -> None:
+        if self.global_batch is None:
+            raise LocatedError(
+                "given with local_batch; allowed: with global_batch, of which each emulated GPU "
+                "gets its share",
+                "emulate",
+            )
+        if min(emulated) <= max(self.gpus):
+            raise LocatedError(
+                f"given {min(emulated)} with {max(self.gpus)} gpus; allowed: more than every "
+                "entry of gpus",
+                *("emulate", "gpus", emulated.index(min(emulated))),
+            )
+
 
 class Setting(Model):
     """One point of a sweep, with both batch sizes: ``global_batch = gpus x local_batch``.
 
-    The batch sizes of a command may be unknown.
+    The batch sizes of a command may be unknown. With ``emulated_gpus`` the workers train the local
+    batch of a job of that many GPUs, whose global batch is ``emulated_gpus x local_batch``.
     """
 
     gpus: Count
@@ -192,6 +273,7 @@ class Setting(Model):
     clock_limit_mhz: Positive | None = None
     precision: Precision = "fp32"
     dataset_fraction: Fraction = 1.0
+    emulated_gpus: Count | None = None
 
     @model_validator(mode="after")
     def _check_batches(self) -> Self:
@@ -203,9 +285,12 @@ class Setting(Model):
 
 
 class Measure(Model):
-    """How long and how often a run is measured."""
+    """How long and how often a run is measured.
 
-    epochs: int = field(3, "a whole number >= 1 and <= 100,000", ge=1, le=100_000)
+    Exactly one of ``epochs``, ``steps`` and ``seconds`` is not None.
+    """
+
+    epochs: int | None = field(3, "a whole number >= 1 and <= 100,000", ge=1, le=100_000)
     warmup_epochs: int = field(
         1, "a whole number >= 0 and < epochs (warm-up is part of epochs)", ge=0
     )
@@ -214,10 +299,51 @@ class Measure(Model):
     assume_cpu_w: float | None = field(
         None, "watts per busy core (> 0) for an estimate, or null for none", gt=0
     )
+    steps: int | None = field(
+        None, "optimizer steps after the warm-up, 1 to 10,000,000, or null", ge=1, le=MAX_COUNT
+    )
+    seconds: float | None = field(
+        None, "seconds after the warm-up, > 0 and <= 10,000,000, or null", gt=0, le=MAX_COUNT
+    )
+    warmup_steps: int = field(
+        20, "optimizer steps before steps or seconds, 0 to 10,000,000", ge=0, le=MAX_COUNT
+    )
+
+    @property
+    def epoch_count(self) -> int:
+        """Return the number of measured epochs, warm-up included; 0 where steps are measured."""
+        return self.epochs or 0
+
+    @property
+    def is_by_steps(self) -> bool:
+        """Say whether optimizer steps are measured, in a number or for a time, not epochs."""
+        return self.epochs is None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_epochs(cls, given: Any) -> Any:
+        """Leave epochs out where steps or seconds are measured."""
+        if not isinstance(given, dict) or given.get("steps") is given.get("seconds") is None:
+            return given
+        return {"epochs": None, "warmup_epochs": 0} | given
 
     @model_validator(mode="after")
-    def _check_warmup(self) -> Self:
-        if self.warmup_epochs >= self.epochs:
+    def _check_unit(self) -> Self:
+        units = {"epochs": self.epochs, "steps": self.steps, "seconds": self.seconds}
+        given = [name for name, value in units.items() if value is not None]
+        if len(given) != 1:
+            names = join_names(given) if given else "none"
+            raise ValueError(f"given {names}; allowed: exactly one of epochs, steps and seconds")
+        if self.epochs is None and self.warmup_epochs:
+            raise LocatedError(
+                f"given with {given[0]}; allowed: with epochs (else warmup_steps)", "warmup_epochs"
+            )
+        if self.epochs is not None and self.warmup_steps != _default(type(self), "warmup_steps"):
+            raise LocatedError(
+                "given with epochs; allowed: with steps or seconds (else warmup_epochs)",
+                "warmup_steps",
+            )
+        if self.epochs is not None and self.warmup_epochs >= self.epochs:
             raise ValueError(
                 f"warmup_epochs {self.warmup_epochs} of epochs {self.epochs}; "
                 "allowed: fewer warm-up epochs than epochs"
@@ -280,6 +406,11 @@ class Study(Model):
                         *("sweeps", index, "workloads", position),
                     )
             covered.update(sweep.workloads or ())
+            if sweep.epochs is not None and self.measure.is_by_steps:
+                raise LocatedError(
+                    "given with measure.steps or measure.seconds; allowed: with measure.epochs",
+                    *("sweeps", index, "epochs"),
+                )
             if sweep.epochs is not None and sweep.epochs <= self.measure.warmup_epochs:
                 raise LocatedError(
                     f"given {sweep.epochs} with measure.warmup_epochs "

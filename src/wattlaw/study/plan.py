@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wattlaw.errors import BadInput
 from wattlaw.study.document import read_document
@@ -119,12 +119,14 @@ def expand(study: Study) -> list[PlannedRun]:
     return ordered
 
 
-def _nodes(study: Study, setting: Setting) -> int:
-    """Return how many nodes a setting uses; the local launcher always has one."""
+def _nodes(study: Study, sweep: Sweep, setting: Setting) -> tuple[int, ...]:
+    """Return the numbers of nodes on which a setting runs; without a sweep of them, the least."""
+    if sweep.nodes is not None:
+        return sweep.nodes
     per_node = study.launch.gpus_per_node
     if study.launch.kind == "local" or per_node is None:
-        return 1
-    return ceil(setting.gpus / per_node)
+        return (1,)
+    return (ceil(setting.gpus / per_node),)
 
 
 def _points_of_workloads(study: Study) -> int:
@@ -143,32 +145,42 @@ def _grids(study: Study) -> dict[str, list[_Grid]]:
     for sweep in study.sweeps:
         epochs = sweep.epochs or study.measure.epochs
         measure = study.measure.model_copy(update={"epochs": epochs})
-        points = [(s, _nodes(study, s), encode(s)) for s in _settings(sweep)]
+        points = [
+            (setting, nodes, text)
+            for setting in _settings(sweep)
+            for text in (encode(setting),)
+            for nodes in _nodes(study, sweep, setting)
+        ]
         for name in grids if sweep.workloads is None else {*sweep.workloads}:
             grids[name].append(_Grid(measure, points))
     return grids
 
 
-def _points(sweep: Sweep) -> int:
-    lists = (
-        sweep.gpus, sweep.local_batch or sweep.global_batch or (), sweep.power_limit_w,
+def _lists(sweep: Sweep) -> tuple[tuple[Any, ...], ...]:
+    """Return the lists whose combinations are settings, the batch sizes first."""
+    return (
+        sweep.local_batch or sweep.global_batch or (), sweep.gpus, sweep.power_limit_w,
         sweep.clock_limit_mhz, sweep.precision, sweep.dataset_fraction,
+        (None,) if sweep.emulate is None else sweep.emulate.gpus,
     )  # fmt: skip
-    return prod(len(values) for values in lists)
+
+
+def _points(sweep: Sweep) -> int:
+    return prod(len(values) for values in (*_lists(sweep), sweep.nodes or (None,)))
 
 
 def _settings(sweep: Sweep) -> Iterator[Setting]:
-    is_local = bool(sweep.local_batch)
-    for batch, gpus, power, clock, precision, fraction in itertools.product(
-        sweep.local_batch or sweep.global_batch or (), sweep.gpus, sweep.power_limit_w,
-        sweep.clock_limit_mhz, sweep.precision, sweep.dataset_fraction,
-    ):  # fmt: skip
+    for batch, gpus, power, clock, precision, fraction, emulated in itertools.product(
+        *_lists(sweep)
+    ):
+        local_batch = batch if sweep.local_batch else batch // (emulated or gpus)
         yield Setting.from_valid(
             gpus=gpus,
-            global_batch=batch * gpus if is_local else batch,
-            local_batch=batch if is_local else batch // gpus,
+            global_batch=local_batch * gpus,
+            local_batch=local_batch,
             power_limit_w=power,
             clock_limit_mhz=clock,
             precision=precision,
             dataset_fraction=evaluate_fraction(fraction, gpus),
+            emulated_gpus=emulated,
         )

@@ -165,8 +165,8 @@ def command_arguments(record: RunRecord) -> list[str]:
     spec = record.spec
     values: dict[str, object] = {
         **spec.setting.model_dump(),
-        "epochs": spec.measure.epochs,
-        "warmup_epochs": spec.measure.warmup_epochs,
+        **spec.measure.model_dump(),
+        "python": sys.executable,
         "seed": record.seed,
         "repeat": spec.repeat,
     }

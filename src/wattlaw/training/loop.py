@@ -97,7 +97,7 @@ class Training:
             self._plain, setting.global_batch, fused=self._options.fused_optimizer or None
         )
         self._schedule = workload.schedule(
-            self._optimizer, setting.global_batch, self._measure.epochs
+            self._optimizer, setting.global_batch, self._measure.epoch_count
         )
 
     def _wrapped(self) -> nn.Module:
@@ -149,7 +149,7 @@ class Training:
             "precision": self._precision,
         }
         checkpointer = Checkpointer(folder.checkpoint_path, parts, self._ranks, windows, live)
-        begin = checkpointer.load(epochs=self._measure.epochs, steps=self.loader.steps)
+        begin = checkpointer.load(epochs=self._measure.epoch_count, steps=self.loader.steps)
         stopped_at = self._epochs(begin, checkpointer, windows, metric)
         if stopped_at is not None:
             checkpointer.stop(stopped_at)
@@ -167,7 +167,7 @@ class Training:
         measure, every = self._measure, self._options.checkpoint_every
         steps, host = self.loader.steps, self._ranks.host
         is_resumed = not begin.is_begin
-        for epoch in range(begin.epoch, measure.epochs):
+        for epoch in range(begin.epoch, measure.epoch_count):
             progress = begin if epoch == begin.epoch else Progress(epoch)
             labels: dict[str, Any] = {"epoch": epoch, "warmup": epoch < measure.warmup_epochs}
             if progress.step:
@@ -190,7 +190,7 @@ class Training:
                 write_window(windows, host, phase="evaluate", **labels, **window)
                 is_resumed, loss = False, window["loss"]
             self._schedule.after_epoch(loss)
-            if epoch + 1 < measure.epochs and self._notice.now():
+            if epoch + 1 < measure.epoch_count and self._notice.now():
                 return Progress(epoch + 1)
             if every and (epoch + 1) % every == 0:
                 checkpointer.save(Progress(epoch + 1))

@@ -173,16 +173,16 @@ def windows_of(prediction: Prediction, measure: Measure, draw: np.random.Generat
     parameters = prediction.job.parameters
     run_factor = _factors(draw, np.array(parameters.run_spread))
     sigmas = [prediction.step_cv / sqrt(max(1, kind.steps)) for kind in kinds]
-    stretch = run_factor * _factors(draw, np.tile(sigmas, measure.epochs))
-    duration_s = stretch * np.tile([kind.duration_s for kind in kinds], measure.epochs)
+    stretch = run_factor * _factors(draw, np.tile(sigmas, measure.epoch_count))
+    duration_s = stretch * np.tile([kind.duration_s for kind in kinds], measure.epoch_count)
     return Windows(
         prediction,
-        epoch=np.repeat(np.arange(measure.epochs), len(kinds)),
-        is_training=np.tile([True, False][: len(kinds)], measure.epochs),
+        epoch=np.repeat(np.arange(measure.epoch_count), len(kinds)),
+        is_training=np.tile([True, False][: len(kinds)], measure.epoch_count),
         start_s=np.cumsum(duration_s) - duration_s,
         duration_s=duration_s,
         stretch=stretch,
-        power=np.tile(_powers(prediction, kinds, draw), measure.epochs),
+        power=np.tile(_powers(prediction, kinds, draw), measure.epoch_count),
     )
 
 
