@@ -14,6 +14,7 @@ from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.isolation import user_environment
 from wattlaw.launch.finish import write_limits
+from wattlaw.launch.job_step import JobStep
 from wattlaw.launch.node_setup import lease_boards, restore_stale_limits
 from wattlaw.launch.recording import Recording
 from wattlaw.limits.guard import LimitLease
@@ -34,11 +35,14 @@ _FORWARDED = (
 
 @dataclass(frozen=True)
 class MeasuredCommand:
-    """The exit code and the run of a measured command."""
+    """The exit code and the run of a measured command.
+
+    Of the tasks of one ``srun``, only the first has the record of their run.
+    """
 
     exit_code: int
-    record: RunRecord
-    folder: RunFolder
+    record: RunRecord | None
+    folder: RunFolder | None
 
 
 def measure(
@@ -66,11 +70,12 @@ def measure(
     if shutil.which(command[0]) is None:
         raise BadInput(f"measure: no such command: {command[0]!a}")
     restore_stale_limits()
-    boards = visible_gpu_ids()
+    boards, step = visible_gpu_ids(), JobStep.of_environment()
+    nodes = 1 if step is None else step.nodes
     spec = RunSpec(
         workload=WorkloadSpec(name=WORKLOAD, options={"command": [_text(w) for w in command]}),
         setting=Setting(
-            gpus=max(1, len(boards)),
+            gpus=max(1, len(boards)) * nodes,
             power_limit_w=limits.power_limit_w,
             clock_limit_mhz=limits.clock_limit_mhz,
         ),
@@ -83,15 +88,23 @@ def measure(
             assume_cpu_w=assume_cpu_w,
         ),
         launch_kind=KIND,
+        nodes=nodes,
     )
-    recording = Recording(Store(store), spec)
+    recording = Recording(Store(store), spec, step=step)
     lease = None
-    if not limits.are_none:
+    if not limits.are_none and (step is None or step.local_task == 0):
         lease = lease_boards(limits, boards, prior_clocks_are_default=prior_clocks_are_default)
     try:
         applied = lease.apply(limits) if lease is not None else ()
-        recording.begin()
-        write_limits(recording.live, recording.host, applied)
+        try:
+            recording.begin()
+        except NotAvailable as error:
+            if step is None or step.task == 0:
+                raise
+            print(f"wattlaw: {error}", file=sys.stderr)
+            return MeasuredCommand(_exit_code(_run(command)), None, None)
+        if applied:
+            write_limits(recording.live, recording.host, applied)
         start_ns, start_s = time.time_ns(), time.perf_counter()
         code = _run(command)
         duration_s = time.perf_counter() - start_s
@@ -99,7 +112,12 @@ def measure(
         notes = _release(lease)
     recording.window(epoch=0, phase=PHASE, warmup=False, start_ns=start_ns, duration_s=duration_s)
     record = recording.end(_reason(code), notes=notes)
-    return MeasuredCommand(code if code >= 0 else _SIGNALLED - code, record, recording.folder)
+    return MeasuredCommand(_exit_code(code), record, recording.folder)
+
+
+def _exit_code(code: int) -> int:
+    """Return a shell's exit code for a code in Popen's convention."""
+    return code if code >= 0 else _SIGNALLED - code
 
 
 def _release(lease: LimitLease | None) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from wattlaw.launch import command as measured
 from wattlaw.launch.summary import PhaseSummary, phase_summaries
 from wattlaw.limits.requests import Limits
 from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
 from wattlaw.text import collapse_whitespace, quote, shorten
 
 app = typer.Typer()
@@ -58,26 +59,27 @@ def measure(
         sample_hz=sample_hz,
         assume_cpu_w=assume_cpu_w,
     )
+    if done.record is None or done.folder is None:
+        return done.exit_code
     phases = phase_summaries(done.folder)
-    _show(done, phases[0])
+    _show(done.record, done.folder, phases[0])
     if json_to is not None:
         summary = {"run": str(done.folder.path), "exit_code": done.exit_code, **_to_dict(phases[0])}
         write_text(json_to, json.dumps(summary) + "\n", durable=False)
     return done.exit_code
 
 
-def _show(done: measured.MeasuredCommand, phase: PhaseSummary) -> None:
+def _show(record: RunRecord, folder: RunFolder, phase: PhaseSummary) -> None:
     console = Console(stderr=True)
     table = Table(title="wattlaw measure", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for name, value in _lines(done, phase):
+    for name, value in _lines(record, folder, phase):
         table.add_row(name, value)
     console.print(table)
 
 
-def _lines(done: measured.MeasuredCommand, phase: PhaseSummary) -> list[tuple[str, str]]:
-    record = done.record
+def _lines(record: RunRecord, folder: RunFolder, phase: PhaseSummary) -> list[tuple[str, str]]:
     lines = [
         ("command", _command(record)),
         ("time", f"{phase.duration_s:.3f} s"),
@@ -119,7 +121,7 @@ def _lines(done: measured.MeasuredCommand, phase: PhaseSummary) -> list[tuple[st
     lines += [("note", note) for note in record.notes]
     if record.reason:
         lines.append(("command ended", record.reason))
-    return [*lines, ("run", str(done.folder.path))]
+    return [*lines, ("run", str(folder.path))]
 
 
 def _command(record: RunRecord) -> str:
