@@ -12,7 +12,8 @@ import wattlaw
 from conftest import environment
 from fake_nvml import FakeGpus
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.launch.tracking import _LOCAL_RANKS, _WORLDS, _first_number, is_first_of_host
+from wattlaw.launch.job_step import first_number
+from wattlaw.launch.tracking import _LOCAL_RANKS, _WORLDS, is_first_of_host
 from wattlaw.store.store import Store
 
 
@@ -247,5 +248,5 @@ def test_windows_wait_for_the_gpu_at_their_edges_where_torch_uses_one(tmp_path, 
 def test_a_damaged_number_in_the_environment_counts_as_none(monkeypatch, damaged):
     for name in (*_WORLDS, *_LOCAL_RANKS):
         monkeypatch.setenv(name, damaged)
-    assert _first_number(_WORLDS) is None
+    assert first_number(_WORLDS) is None
     assert is_first_of_host()

@@ -23,6 +23,7 @@ from wattlaw.instrumentation.progress import ProgressReader, progress_pattern
 from wattlaw.instrumentation.summary import MeasuredPart, StepSummary
 from wattlaw.isolation import user_environment
 from wattlaw.launch.finish import write_limits
+from wattlaw.launch.job_step import JobStep
 from wattlaw.launch.node_setup import lease_boards, restore_stale_limits
 from wattlaw.launch.recording import Recording
 from wattlaw.limits.guard import LimitLease
@@ -49,12 +50,15 @@ _STDOUT, _PIECE_BYTES = 1, 64 * 1024
 
 @dataclass(frozen=True)
 class MeasuredCommand:
-    """The exit code, the run and the training steps of a measured command."""
+    """The exit code, the run and the training steps of a measured command.
+
+    Of the tasks of one ``srun``, only the first has the record of their run.
+    """
 
     exit_code: int
-    record: RunRecord
-    folder: RunFolder
-    steps: StepSummary
+    record: RunRecord | None
+    folder: RunFolder | None
+    steps: StepSummary | None
 
 
 @dataclass(frozen=True)
@@ -122,11 +126,12 @@ def measure(
     request = request or StepsRequest()
     progress = request.reader()
     restore_stale_limits()
-    boards = visible_gpu_ids()
+    boards, step = visible_gpu_ids(), JobStep.of_environment()
+    nodes = 1 if step is None else step.nodes
     spec = RunSpec(
         workload=WorkloadSpec(name=WORKLOAD, options=_options(command, request.part)),
         setting=Setting(
-            gpus=max(1, len(boards)),
+            gpus=max(1, len(boards)) * nodes,
             power_limit_w=limits.power_limit_w,
             clock_limit_mhz=limits.clock_limit_mhz,
         ),
@@ -139,17 +144,28 @@ def measure(
             assume_cpu_w=assume_cpu_w,
         ),
         launch_kind=KIND,
+        nodes=nodes,
     )
-    recording = Recording(Store(store), spec)
+    recording = Recording(Store(store), spec, step=step)
     lease = None
-    if not limits.are_none:
+    if not limits.are_none and (step is None or step.local_task == 0):
         lease = lease_boards(limits, boards, prior_clocks_are_default=prior_clocks_are_default)
     try:
         applied = lease.apply(limits) if lease is not None else ()
-        recording.begin()
-        write_limits(recording.live, recording.host, applied)
-        observer = StepObserver(recording.live / "steps", request.part, progress)
         environment = user_environment()
+        try:
+            recording.begin()
+        except NotAvailable as error:
+            if step is None or step.task == 0:
+                raise
+            print(f"wattlaw: {error}", file=sys.stderr)
+            observer = StepObserver(Path(os.devnull), request.part, progress)
+            return MeasuredCommand(
+                _exit_code(_run(command, environment, observer)), None, None, None
+            )
+        if applied:
+            write_limits(recording.live, recording.host, applied)
+        observer = StepObserver(recording.live / "steps", request.part, progress)
         if request.instrument:
             environment = instrumented_environment(environment, observer.folder)
         start_ns, start_s = time.time_ns(), time.perf_counter()
@@ -162,14 +178,18 @@ def measure(
     for window in observer.window_columns(steps):
         recording.window(**window)
     record = recording.end(_reason(code), notes=(*notes, *steps.notes))
-    exit_code = code if code >= 0 else _SIGNALLED - code
-    return MeasuredCommand(exit_code, record, recording.folder, steps)
+    return MeasuredCommand(_exit_code(code), record, recording.folder, steps)
 
 
 def _options(command: Sequence[str], part: MeasuredPart) -> dict[str, JsonValue]:
     """Return what defines the run: with other limits it is another run, not a repeat."""
     limits = {name: value for name, value in vars(part).items() if value is not None}
     return {"command": [_text(word) for word in command], **limits}
+
+
+def _exit_code(code: int) -> int:
+    """Return a shell's exit code for a code in Popen's convention."""
+    return code if code >= 0 else _SIGNALLED - code
 
 
 def _release(lease: LimitLease | None) -> tuple[str, ...]:

@@ -148,12 +148,15 @@ def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:
         values = [row[f"{part}_energy_j"] for row in rows]
         if None not in values:
             energy_j[part] = math.fsum(values)
+    durations_s: dict[str, float] = {}
+    for row in rows:  # hosts run at the same time
+        durations_s[row["host"]] = durations_s.get(row["host"], 0.0) + row["duration_s"]
     sources = {row["energy_source"] for row in rows}
     steps = [value for row in rows if isinstance(value := row["steps"], int)]
     return PhaseSummary(
         phase=name,
-        windows=len(rows),
-        duration_s=math.fsum(row["duration_s"] for row in rows),
+        windows=len(rows) // len(durations_s),
+        duration_s=max(durations_s.values()),
         energy_j=energy_j,
         energy_source=sources.pop() if len(sources) == 1 else "mixed",
         energy_verdict=max((row["energy_verdict"] for row in rows), key=VERDICTS.index),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from wattlaw.training.ranks import Ranks
+from wattlaw.training.step_clock import StepClock
 
 
 class Block:
@@ -23,7 +24,7 @@ class Block:
         self.epoch_begins: list[int] = []  # steps that are the first of an epoch
         ranks.barrier()
         self._start_ns, self._start_s = time.time_ns(), time.perf_counter()
-        self._clock = StepClock(ranks.device)
+        self._clock = StepClock(on_cuda=ranks.device.type == "cuda")
 
     @property
     def elapsed_s(self) -> float:
@@ -74,50 +75,3 @@ def sum_by_name(gathered: Iterable[dict[str, float]]) -> dict[str, float]:
 def samples_of_host(ranks: Ranks, gathered: list[dict[str, float]]) -> int:
     """Return the samples of all ranks of this host."""
     return int(sum(values["samples"] for values in ranks.of_host(gathered)))
-
-
-class StepClock:
-    """The time of every step, measured without synchronising the device inside a window.
-
-    It marks the end of each step by a device event on CUDA, elsewhere by the host's clock.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_cuda = device.type == "cuda"
-        self._events: list[torch.cuda.Event] = []
-        self._times_s: list[float] = []
-        self.mark()
-
-    def mark(self) -> None:
-        """Mark the end of a step, and with it the start of the next."""
-        if self._on_cuda:
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record()
-            self._events.append(event)
-        else:
-            self._times_s.append(time.perf_counter())
-
-    def steps_s(self) -> npt.NDArray[np.float64]:
-        """Return the time of each step. The device must be synchronised before the call."""
-        if self._on_cuda:
-            pairs = zip(self._events, self._events[1:], strict=False)
-            return np.array([first.elapsed_time(second) for first, second in pairs]) * 1e-3
-        return np.diff(self._times_s)
-
-    def summary(self) -> dict[str, float | None]:
-        """Return mean, median, 95th percentile and coefficient of variation of the step times.
-
-        The device must be synchronised before the call. Without a step all are None.
-        """
-        steps_s = self.steps_s()
-        if not len(steps_s):
-            return dict.fromkeys(
-                ("step_time_mean_s", "step_time_p50_s", "step_time_p95_s", "step_time_cv")
-            )
-        mean = float(steps_s.mean())
-        return {
-            "step_time_mean_s": mean,
-            "step_time_p50_s": float(np.median(steps_s)),
-            "step_time_p95_s": float(np.percentile(steps_s, 95)),
-            "step_time_cv": float(steps_s.std(ddof=1) / mean) if len(steps_s) > 1 else None,
-        }

@@ -4,6 +4,9 @@ The wheels on PyPI are CUDA builds. Their library does not load if torch has no 
 torchvision`` then fails with ``operator torchvision::nms does not exist``. The imports of timm
 (used by physicsnemo) and transformers fail with it. The models of wattlaw do not call these
 operators, so this module only defines the two schemas that the import needs.
+
+A torchvision that does not match also breaks a user's ``import transformers``. ``make setup``
+therefore keeps it in a separate folder, from which only these workloads import it.
 """
 
 import importlib
@@ -15,6 +18,7 @@ from typing import Any
 import torch
 
 from wattlaw.errors import NotAvailable
+from wattlaw.workloads.catalogue import SEPARATE_TORCHVISION
 
 _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -32,6 +36,8 @@ def import_torchvision() -> Any:
     Raises ``NotAvailable`` if torchvision is not installed.
     """
     if "torchvision" not in sys.modules:
+        if SEPARATE_TORCHVISION.is_dir() and str(SEPARATE_TORCHVISION) not in sys.path:
+            sys.path.append(str(SEPARATE_TORCHVISION))
         spec = importlib.util.find_spec("torchvision")
         if spec is None or spec.origin is None:
             raise NotAvailable('torchvision is not installed; try: pip install "wattlaw[vision]"')

@@ -18,6 +18,7 @@ from wattlaw.launch import command as measured
 from wattlaw.launch.summary import PhaseSummary, measured_steps, phase_summaries
 from wattlaw.limits.requests import Limits
 from wattlaw.store.record import VERDICTS, RunRecord
+from wattlaw.store.run_folder import RunFolder
 from wattlaw.text import collapse_whitespace, quote, shorten
 
 app = typer.Typer()
@@ -97,36 +98,36 @@ def measure(
             MeasuredPart(warmup_steps, steps, seconds), instrument == "auto", progress
         ),
     )
+    if done.record is None or done.folder is None or done.steps is None:
+        return done.exit_code
     summaries = {phase.phase: phase for phase in phase_summaries(done.folder)}
-    whole, of_steps = summaries[measured.PHASE], measured_steps(done.folder)
-    _show(done, whole, of_steps)
+    of_command, of_steps = summaries[measured.PHASE], measured_steps(done.folder)
+    step_lines = _step_lines(done.steps, of_steps)
+    _show(_lines(done.record, done.folder, of_command, step_lines))
     if json_to is not None:
         summary = {
             "run": str(done.folder.path),
             "exit_code": done.exit_code,
-            **_to_dict(whole),
+            **_to_dict(of_command),
             **_steps_to_dict(done.steps, of_steps),
         }
         write_text(json_to, json.dumps(summary) + "\n", durable=False)
     return done.exit_code
 
 
-def _show(
-    done: measured.MeasuredCommand, phase: PhaseSummary, of_steps: PhaseSummary | None
-) -> None:
+def _show(lines: list[tuple[str, str]]) -> None:
     console = Console(stderr=True)
     table = Table(title="wattlaw measure", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for name, value in _lines(done, phase, _step_lines(done.steps, of_steps)):
+    for name, value in lines:
         table.add_row(name, value)
     console.print(table)
 
 
 def _lines(
-    done: measured.MeasuredCommand, phase: PhaseSummary, step_lines: list[tuple[str, str]]
+    record: RunRecord, folder: RunFolder, phase: PhaseSummary, step_lines: list[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    record = done.record
     lines = [
         ("command", _command(record)),
         ("time", f"{phase.duration_s:.3f} s"),
@@ -169,7 +170,7 @@ def _lines(
     lines += [("note", note) for note in record.notes]
     if record.reason:
         lines.append(("command ended", record.reason))
-    return [*lines, ("run", str(done.folder.path))]
+    return [*lines, ("run", str(folder.path))]
 
 
 def _step_lines(steps: StepSummary, phase: PhaseSummary | None) -> list[tuple[str, str]]:
