@@ -10,7 +10,7 @@ PEERS := .venv-peers
 
 SLURM_PACKAGES := slurm-wlm munge
 
-.PHONY: setup quickstart test test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput \
+.PHONY: setup quickstart test test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput bench-steps \
   bench-analysis bench-simulator bench-gpu clean
 
 # Here torchvision is kept apart where it does not fit torch: see docs/install.md.
@@ -101,6 +101,9 @@ bench-overhead: setup $(PEERS)/.installed
 
 bench-throughput: setup
 	$(BIN)/python benchmarks/throughput.py
+
+bench-steps: setup
+	$(BIN)/python benchmarks/step_windows.py
 
 # Coverage of the intervals, and the time of fits, reports and statistics of a large store.
 bench-analysis: setup

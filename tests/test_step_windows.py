@@ -23,6 +23,7 @@ from wattlaw.launch.planning import gpu_hours
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
+from wattlaw.store.statistics import statistics
 from wattlaw.store.store import Store
 from wattlaw.study.identity import canonical, run_id
 from wattlaw.study.model import Measure, RunSpec, Study
@@ -410,6 +411,9 @@ def test_a_simulated_run_has_a_warmup_block_and_a_measured_one(measure, tmp_path
         assert block.duration_s == pytest.approx(30, rel=0.3)
     samples = store.pandas("telemetry")
     assert samples["power_w"].mean() == pytest.approx(block.gpu_power_mean_w, rel=0.2)
+    of_gpus = statistics(store)
+    (row,) = of_gpus[of_gpus["part"] == "run"].itertuples()
+    assert row.power_mean_w == pytest.approx(block.gpu_power_mean_w, rel=0.2)
 
 
 def test_simulated_steps_and_epochs_agree_per_sample(tmp_path):

@@ -11,6 +11,7 @@ from wattlaw.api.studies import Preview, RunOutcome
 from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import StudyArgument, option, positive
 from wattlaw.cli.common.progress import observer_for
+from wattlaw.formatting import plural
 from wattlaw.launch.planning import GpuHours
 
 app = typer.Typer()
@@ -21,7 +22,7 @@ _MAX_ROWS = 60
 _HEADINGS = {
     "run_id": "run", "workload": "workload", "gpus": "gpus", "global_batch": "global batch",
     "local_batch": "local batch", "power_limit_w": "power W", "clock_limit_mhz": "clock MHz",
-    "precision": "precision", "dataset_fraction": "fraction", "emulated_gpus": "emulates GPUs",
+    "precision": "precision", "dataset_fraction": "fraction", "emulated_gpus": "emulates",
     "nodes": "nodes", "repeat": "repeat",
     "status": "status",
 }  # fmt: skip
@@ -83,6 +84,8 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
         console.print(f"... and {len(runs) - _MAX_ROWS} more")
     counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
     console.print(f"{len(runs)} runs: {counts}. Nothing was run.")
+    if emulating := int(runs["emulated_gpus"].notna().sum()):
+        console.print(f"{plural(emulating, 'run')} with the local batch of more GPUs (emulates).")
     measure = preview.study.plan.study.measure
     if measure.is_by_steps:
         console.print(f"Each run measures {measure}.")

@@ -1,0 +1,180 @@
+"""Nodes as a swept value, and the local batch of a large job on few workers."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from conftest import study_of
+from wattlaw.api.progress import title
+from wattlaw.api.studies import load_study
+from wattlaw.cli.main import main
+from wattlaw.launch.local import LocalLauncher
+from wattlaw.store.record import RunRecord
+from wattlaw.store.store import Store
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import Study, Sweep
+from wattlaw.study.plan import PlannedRun, expand
+
+CLUSTER = {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}
+
+
+def planned(sweep: dict[str, object], **launch: object) -> list[PlannedRun]:
+    study = study_of(sweeps=[sweep], launch={"kind": "slurm", "gpus_per_node": 2} | launch)
+    return expand(Study.model_validate_json(json.dumps(study)))
+
+
+def record_of(run: PlannedRun) -> RunRecord:
+    return RunRecord(run_id=run.run_id, study="s", spec=run.spec, seed=0, order_seed=0)
+
+
+def test_two_gpus_on_one_node_and_on_two_are_two_settings(write_study):
+    sweep = {"gpus": [2, 4], "global_batch": [64], "nodes": [1, 2]}
+    launch = {"kind": "slurm", "gpus_per_node": 4}
+    runs = planned(sweep, **launch)
+    pairs = {(run.setting.gpus, run.nodes) for run in runs}
+    assert pairs == {(2, 1), (2, 2), (4, 1), (4, 2)}
+    assert len({run.run_id for run in runs}) == 4
+    assert {run.spec.nodes for run in runs} == {1, 2}
+    study = load_study(write_study(sweeps=[sweep], launch=launch))
+    assert (study.sizes["run"], study.sizes["setting"]) == (4, 4)
+    assert set(study.to_frame()["nodes"]) == {1, 2}
+
+
+def test_the_least_number_of_nodes_is_the_same_run_whether_it_is_named_or_not():
+    sweep: dict[str, object] = {"gpus": [4], "global_batch": [64]}
+    (plain,) = planned(sweep)
+    (named,) = planned(sweep | {"nodes": [2]})
+    assert (plain.nodes, plain.run_id) == (2, named.run_id)
+
+
+@given(st.lists(st.integers(1, 64), min_size=1), st.lists(st.integers(1, 8), min_size=1))
+def test_nodes_divide_every_gpu_count_or_the_sweep_is_refused(gpus, nodes):
+    sweep = json.dumps({"gpus": gpus, "local_batch": [8], "nodes": nodes})
+    if all(workers % count == 0 for workers in gpus for count in nodes):
+        assert Sweep.model_validate_json(sweep).nodes == tuple(nodes)
+    else:
+        with pytest.raises(ValidationError):
+            Sweep.model_validate_json(sweep)
+
+
+def test_the_local_launcher_skips_more_than_one_node_with_the_reason(write_study):
+    sweep = {"gpus": [2], "local_batch": [8], "nodes": [1, 2]}
+    runs = planned(sweep, kind="local")
+    launcher = LocalLauncher(Launch(gpus_per_node=2), gpus=[], boards=[])
+    reasons = {run.nodes: launcher.unsupported_reason(run.spec) for run in runs}
+    assert reasons[1] is None
+    assert "2 nodes" in reasons[2]
+
+
+def test_on_a_simulated_cluster_two_nodes_cost_what_the_network_costs(write_study, tmp_path):
+    sweep = {"gpus": [2], "local_batch": [4], "nodes": [1, 2]}
+    resnet = {"name": "resnet50"}
+    study = write_study(workloads=[resnet], sweeps=[sweep], launch=CLUSTER)
+    assert main(["run", str(study), "--store", str(tmp_path / "store")]) == 0
+    store = Store.existing(tmp_path / "store")
+    table = store.pandas("epochs").merge(store.pandas("runs"), on="run_id")
+    assert (table["status"] == "done").all()
+    step_s = table[table["phase"] == "train"].groupby("nodes")["step_time_mean_s"].mean()
+    assert step_s[2] > 1.05 * step_s[1]
+    assert set(table[table["nodes"] == 2]["host"]) == {"sim[0001-0002]"}
+    devices = store.pandas("telemetry").merge(store.pandas("runs"), on="run_id")
+    assert set(devices[devices["nodes"] == 2]["device"]) == {"SIM-0001-0", "SIM-0002-0"}
+
+
+def test_more_gpus_than_a_simulated_node_has_are_skipped_with_the_reason(write_study, tmp_path):
+    sweep = {"gpus": [8], "local_batch": [4], "nodes": [1, 8]}
+    study = write_study(sweeps=[sweep], launch=CLUSTER)
+    main(["run", str(study), "--store", str(tmp_path / "store")])
+    runs = Store.existing(tmp_path / "store").pandas("runs").set_index("nodes")
+    assert runs.loc[8, "status"] == "done"
+    assert runs.loc[1, "status"] == "skipped"
+    assert "8 GPUs on each of 1 node" in runs.loc[1, "reason"]
+
+
+# Emulation.
+
+
+def test_few_workers_train_the_local_batch_of_many():
+    sweep = {"gpus": [1, 2], "global_batch": [2048], "emulate": {"gpus": [16, 64]}}
+    settings = [run.setting for run in planned(sweep)]
+    assert {(s.gpus, s.emulated_gpus, s.local_batch) for s in settings} == {
+        (1, 16, 128), (2, 16, 128), (1, 64, 32), (2, 64, 32),
+    }  # fmt: skip
+    assert all(s.global_batch == s.gpus * s.local_batch for s in settings)
+    plain = planned({"gpus": [1], "global_batch": [32]})
+    assert {run.run_id for run in plain}.isdisjoint(run.run_id for run in planned(sweep))
+
+
+@pytest.mark.parametrize(
+    ("sweep", "key"),
+    [
+        ({"gpus": [1], "local_batch": [8], "emulate": {"gpus": [4]}}, "sweeps[0].emulate: "),
+        ({"gpus": [4], "global_batch": [64], "emulate": {"gpus": [4]}}, "emulate.gpus[0]: "),
+        ({"gpus": [1], "global_batch": [64], "emulate": {"gpus": [7]}}, "sweeps[0]: "),
+        ({"gpus": [1], "global_batch": [64], "emulate": {"gpus": []}}, "emulate.gpus: "),
+        ({"gpus": [1], "global_batch": [64], "emulate": {}}, "emulate.gpus: "),
+        ({"gpus": [1], "global_batch": [64], "emulate": {"gpus": 4}}, "emulate.gpus: "),
+    ],
+)
+def test_an_emulation_that_is_not_possible_is_one_line(sweep, key, write_study, capsys):
+    assert main(["check", str(write_study(sweeps=[sweep]))]) == 2
+    error = capsys.readouterr().err
+    assert key in error
+    assert error.count("\n") == 1
+
+
+def test_an_emulating_run_is_labelled(write_study, tmp_path: Path, capsys):
+    sweep = {"gpus": [1], "global_batch": [64], "emulate": {"gpus": [16]}}
+    (run,) = planned(sweep)
+    assert "emulates 16 GPUs" in title(record_of(run))
+    (plain,) = planned({"gpus": [1], "global_batch": [4]})
+    assert "emulates" not in title(record_of(plain))
+    both = [sweep, {"gpus": [1], "global_batch": [4]}]
+    store = tmp_path / "store"
+    study = write_study(sweeps=both, launch=CLUSTER)
+    assert main(["run", str(study), "--store", str(store), "--dry-run"]) == 0
+    assert "emulates" in capsys.readouterr().out
+    assert main(["run", str(study), "--store", str(store)]) == 0
+    assert "emulates 16 GPUs" in capsys.readouterr().out
+    runs = Store.existing(store).pandas("runs")
+    assert sorted(runs["emulated_gpus"].dropna()) == [16]
+    assert set(runs["local_batch"]) == {4}
+
+
+# Keys of a workload.
+
+
+@pytest.mark.parametrize(
+    ("workload", "key"),
+    [
+        ({"name": "digits-cnn", "instrument": "none"}, "workloads[0].instrument: "),
+        ({"name": "digits-cnn", "launch_with": "mpirun"}, "workloads[0].launch_with: "),
+        ({"name": "digits-cnn", "progress": {"pattern": "(?P<step>1)"}}, "workloads[0].progress: "),
+        ({"command": ["x"], "progress": {"pattern": "(?P<step>1"}}, "progress.pattern: "),
+        ({"command": ["x"], "progress": {"pattern": "(?P<loss>1)"}}, "progress.pattern: "),
+        ({"command": ["x"], "progress": {"pattern": "(?P<other>1)"}}, "progress.pattern: "),
+        ({"command": ["x"], "instrument": "yes"}, "workloads[0].instrument: "),
+        ({"command": ["x"], "dataset_samples": 0}, "workloads[0].dataset_samples: "),
+    ],
+)
+def test_a_key_of_a_workload_that_does_not_fit_is_one_line(workload, key, write_study, capsys):
+    assert main(["check", str(write_study(workloads=[workload]))]) == 2
+    error = capsys.readouterr().err
+    assert key in error
+    assert error.count("\n") == 1
+
+
+def test_a_command_may_have_all_keys(write_study, capsys):
+    workload = {
+        "command": ["{python}", "train.py", "{steps}", "{warmup_steps}", "{seconds}"],
+        "dataset_samples": 50_000, "instrument": "none", "launch_with": "srun",
+        "progress": {"pattern": r"step (?P<step>\d+) loss (?P<loss>\S+)"},
+    }  # fmt: skip
+    study = load_study(write_study(workloads=[workload]))
+    (run,) = study.plan.runs
+    assert run.spec.workload.progress.pattern.startswith("step")
+    assert type(run.spec).model_validate_json(run.spec.model_dump_json()) == run.spec
