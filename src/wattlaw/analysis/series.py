@@ -112,8 +112,7 @@ def fit_table(table: pd.DataFrame, y: str = "time_s") -> SeriesFits:
 
     Rows that are in no series get a refusal by workload and reason.
     """
-    reasons = law_refusals(table)
-    left = table.loc[reasons.notna(), ["workload"]].assign(reason=reasons)
+    left = table[["workload"]].assign(reason=law_refusals(table)).dropna(subset="reason")
     refused = [
         SeriesFit.refused({"workload": group["workload"]}, f"{plural(len(rows), 'run')}: {reason}")
         for group, rows in groups(left, ["workload", "reason"])
