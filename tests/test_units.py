@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 import pytest
 
+from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advice.advice import Advice, advise
 from wattlaw.analysis.aggregate import aggregate
@@ -14,6 +15,8 @@ from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.result import Caution
 from wattlaw.analysis.series import fit_table, scaling_series
 from wattlaw.analysis.speedup import speedups
+from wattlaw.api.advice import Advice as ShownAdvice
+from wattlaw.cli.main import main
 from wattlaw.errors import Refused
 from wattlaw.report.topics import measured
 from wattlaw.report.topics import scaling as scaling_topics
@@ -333,3 +336,35 @@ def test_tables_and_laws_name_the_unit():
     assert {fit.unit for fit in findings.fits.rows} == {"run"}
     assert {row["unit"] for row in findings.fits.to_dict()["rows"]} == {"run"}
     assert "epoch" not in cells(scaling_topics.scaling_sentences, findings)
+
+
+def test_advice_names_the_nodes_where_a_count_was_run_on_several():
+    layout = {"a": (2, 1), "b": (2, 2)}
+    runs = [run_row(name, gpus=gpus, nodes=nodes) for name, (gpus, nodes) in layout.items()]
+    tables = frames(runs, [window_row("a", 1), window_row("b", 1, duration_s=2.0)])
+    found = ShownAdvice.of(advise(run_metrics(*tables), tables[1], "digits-cnn"))
+    assert found.recommended is not None
+    assert found.recommended.setting["nodes"] == 1
+    assert "on 1 node" in found.summary[0]
+
+
+def test_the_text_of_advice_names_the_unit():
+    found = ShownAdvice.of(advice_of(processes()))
+    assert "time per run" in found.to_text_frame()
+    assert "epoch" not in " ".join(found.summary)
+    assert found.summary[1].startswith("1 run takes 20")
+
+
+def test_status_warns_of_copies(tmp_path, capsys):
+    store = write_store(
+        tmp_path, *frames([run_row("a" * 16, gpus=2, local_batch=32)], [window_row("a" * 16, 1)])
+    )
+    folder = store.folder("a" * 16)
+    done = folder.read()
+    assert done is not None
+    facts = done.facts.model_copy(update={"workers_cooperate": False})
+    folder.write(done.model_copy(update={"facts": facts}), durable=False)
+    assert main(["status", str(store.path), "--json"]) == 0
+    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert warning["code"] == "workers-do-not-cooperate"
+    assert "DistributedDataParallel" in warning["text"]

@@ -158,9 +158,8 @@ def varying_columns(series: pd.DataFrame) -> list[str]:
         and (series[name].nunique(dropna=False) > 1
              or (name in LIMITS and series[name].notna().any()))
     ]  # fmt: skip
-    if "placement" not in series and (series.groupby("gpus")["nodes"].nunique() > 1).any():
-        names.append("nodes")
-    return names
+    several = series.groupby([*FIXED, "gpus"], dropna=False)["nodes"].nunique() > 1
+    return [*names, "nodes"] if "placement" not in series and several.any() else names
 
 
 def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
