@@ -51,7 +51,7 @@ with timed as (
     select run_id, host, start_ns,
            start_ns + cast(round_even(duration_s * 1e9, 0) as bigint) as end_ns
     from read_parquet($files, hive_partitioning = false)
-    where phase = 'train' and warmup is not true and interrupted is not true
+    where phase in ('train', 'steps', 'run') and warmup is not true and interrupted is not true
           and isfinite(duration_s) and start_ns is not null
 ),
 marked as (
