@@ -13,6 +13,9 @@ SLURM_PACKAGES := slurm-wlm munge
 .PHONY: setup quickstart test test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput \
   bench-analysis bench-simulator bench-gpu clean
 
+# Here torchvision is kept apart where it does not fit torch: see docs/install.md.
+TORCHVISION := $(VENV)/wattlaw-torchvision
+
 # What is installed into .venv, a stamp for each. A change of the dependencies makes them anew.
 EXTRAS_train := train
 EXTRAS_all := all,dev
@@ -21,11 +24,14 @@ EXTRAS_dist := dist
 
 setup: $(VENV)/.installed-all
 
-$(VENV)/.installed-%: pyproject.toml constraints.txt
+$(VENV)/.installed-%: pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "wattlaw needs Python >= 3.11; try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS_$*)]'
+	@! $(BIN)/python -m pip show -qq torchvision || $(BIN)/python -c 'import torchvision' 2>/dev/null || \
+	  { $(BIN)/python -m pip uninstall --quiet --yes torchvision && $(BIN)/python -m pip install --quiet \
+	    --upgrade --no-deps -c constraints.txt --target $(TORCHVISION) torchvision; }
 	@touch $@
 
 # Installs only what it needs, unless everything is installed.
@@ -84,7 +90,7 @@ bench: setup
 	$(MAKE) bench-throughput
 	$(MAKE) bench-analysis
 
-# The peers live in an environment of their own; nothing of the project needs them.
+# The other energy monitors have an environment of their own; the project does not need them.
 $(PEERS)/.installed: benchmarks/peers.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet -r benchmarks/peers.txt
@@ -103,7 +109,7 @@ bench-analysis: setup
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/telemetry.py
 
-# Predictions beside published exponents, and the time of a whole study on paper.
+# Predicted and published exponents, and the time of a simulated study.
 bench-simulator: setup
 	$(BIN)/python benchmarks/published.py
 	$(BIN)/python benchmarks/simulated_study.py

@@ -1,9 +1,9 @@
-"""How far measured energies are from exact ones, on fake boards whose energy is known exactly.
+"""The error of measured energies, on boards of a fake driver whose energy is known exactly.
 
-Run with ``python benchmarks/accuracy.py``; it takes 90 s. Real samplers record sixteen boards of
-the tests' fake NVML driver, eight polled and eight through the driver's buffers; windows at random
-offsets are then compared with the exact integral of what each board drew. That is the error of
-the method: a board's own sensor has errors too, which come on top of it.
+Run with ``python benchmarks/accuracy.py``; it takes 90 s. Samplers record sixteen boards of the
+tests' fake NVML driver, eight by polling and eight from the driver's buffers. The energies of
+windows at random times are compared with the exact integral of the power. This is the error of the
+method; errors of a real board's sensor are additional.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from watched import write_results
+from common import write_results
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -19,7 +19,7 @@ from fake_nvml import FakeGpus
 from recording import Recording, errors, record
 
 SECONDS, HZ, WINDOWS = 65.0, 10.0, 200
-WAYS = {"counter": "gpu_energy_counter_j", "integral": "gpu_energy_integral_j"}
+METHODS = {"counter": "gpu_energy_counter_j", "integral": "gpu_energy_integral_j"}
 #: Two boards of each kind: with a counter that refreshes every 20 ms, and every 100 ms.
 KINDS = {
     "constant 250 W": {"low_w": 60.0, "high_w": 250.0, "period_s": 0.0},
@@ -29,16 +29,16 @@ KINDS = {
 }
 REFRESH_MS = (20, 100)
 LENGTHS_S = (1.0, 3.0, 5.5, 60.0)
-#: What was promised, of the windows of 1 s and 60 s.
+#: The largest allowed relative error in windows of 1 s and of 60 s.
 TARGETS = {"constant 250 W": 0.001, "square wave of 60 and 250 W at 1 Hz": 0.01}
 
 
 def main() -> None:
-    """Record, compare, print, and write the result beside its settings."""
-    columns = {name: [one[name] for one in KINDS.values() for _ in REFRESH_MS]
+    """Record, compare, print, and write the result with its settings."""
+    columns = {name: [kind[name] for kind in KINDS.values() for _ in REFRESH_MS]
                for name in ("low_w", "high_w", "period_s")}  # fmt: skip
-    with tempfile.TemporaryDirectory() as told:
-        folder = Path(told)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         boards = {
             name: FakeGpus.create(
                 folder / f"{name}.boards",
@@ -49,13 +49,13 @@ def main() -> None:
             )
             for name, buffers in (("polled", 0), ("buffered", 1))
         }
-        found = record({folder / name: one for name, one in boards.items()}, SECONDS, HZ)
+        recordings = record({folder / name: group for name, group in boards.items()}, SECONDS, HZ)
     table = {
-        name: {kind: largest(recording, place) for place, kind in enumerate(KINDS)}
-        for name, recording in zip(boards, found, strict=True)
+        name: {kind: largest_errors(recording, place) for place, kind in enumerate(KINDS)}
+        for name, recording in zip(boards, recordings, strict=True)
     }
     result = {
-        "what": "largest relative error of energies against exact ones, on a fake NVML driver",
+        "what": "largest relative error of energies, on a fake NVML driver",
         "largest_relative_error": table,
         "target": "in windows of 1 s and 60 s at most: "
         + ", ".join(f"{most:.1%} for {kind}" for kind, most in TARGETS.items()),
@@ -78,14 +78,14 @@ def main() -> None:
                 / recording.report.duration_s,
                 "driver_calls_per_board_and_s": recording.calls / SECONDS / len(recording.boards),
             }
-            for name, recording in zip(boards, found, strict=True)
+            for name, recording in zip(boards, recordings, strict=True)
         },
     }
     write_results("accuracy", f"cpu{os.cpu_count()}", result)
 
 
-def largest(recording: Recording, kind: int) -> dict[str, dict[str, float]]:
-    """Return the largest relative error, by length of window and way, of a kind's boards."""
+def largest_errors(recording: Recording, kind: int) -> dict[str, dict[str, float]]:
+    """Return the largest relative error of a kind's boards, by length of window and method."""
     places = range(kind * len(REFRESH_MS), (kind + 1) * len(REFRESH_MS))
     table: dict[str, dict[str, float]] = {}
     for length_s in LENGTHS_S:
@@ -93,7 +93,8 @@ def largest(recording: Recording, kind: int) -> dict[str, dict[str, float]]:
             row for place in places for row in recording.random_windows(place, length_s, WINDOWS)
         ]
         table[f"{length_s:g} s"] = {
-            way: float(f"{max(errors(windows, column)):.3g}") for way, column in WAYS.items()
+            method: float(f"{max(errors(windows, column)):.3g}")
+            for method, column in METHODS.items()
         }
     return table
 

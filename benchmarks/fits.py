@@ -1,7 +1,7 @@
-"""How long all fits of 500 scaling series take: every law with intervals, selection and bend test.
+"""The time of all fits of 500 scaling series: laws, intervals, selection, breakpoint test.
 
-Series have 9 worker counts and 3 repeats, each with noise of its own; half of them flatten, and
-counts differ from series to series, so that nothing is found in a cache. Run with ``make bench``.
+Each series has 9 worker counts and 3 repeats with independent noise; half of the series flatten.
+Counts differ between series, so that no cache has results. Run with ``make bench-analysis``.
 """
 
 import json
@@ -22,14 +22,14 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Measure, print, and write the result beside its settings."""
+    """Measure, print, and write the result with its settings."""
     table = study()
     fit_groups(table[table["series"] < 3], "gpus", "epoch_time_s", ["series"])  # imports, caches
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     fits = fit_groups(table, "gpus", "epoch_time_s", ["series"])
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
     begun_s = time.perf_counter()
-    told = json.dumps([row.to_dict() for row in fits.rows], allow_nan=False)
+    text = json.dumps([row.to_dict() for row in fits.rows], allow_nan=False)
     result = {
         "what": "all fits of scaling series, in one process",
         "series": SERIES,
@@ -38,7 +38,7 @@ def main() -> None:
         "cpu_s": cpu_s,
         "per_series_ms": 1000 * wall_s / SERIES,
         "json_s": time.perf_counter() - begun_s,
-        "json_mb": len(told) / 1e6,
+        "json_mb": len(text) / 1e6,
         "laws": len(fits.laws),
         "breakpoints": sum(row.breakpoint is not None for row in fits.rows),
         "target": f"{SERIES} series under {TARGET_S:g} s",
@@ -55,19 +55,19 @@ def main() -> None:
 
 def study() -> pd.DataFrame:
     """Return the runs of all series."""
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     parts = []
     for number in range(SERIES):
-        counts = np.sort(dice.choice(np.arange(1, 425), 9, replace=False))
+        counts = np.sort(rng.choice(np.arange(1, 425), 9, replace=False))
         gpus = np.repeat(counts, REPEATS)
-        flat = dice.choice([0.0, 0.02])
-        time_s = 100 * (gpus ** -dice.uniform(0.4, 1) + flat)
+        flat = rng.choice([0.0, 0.02])
+        time_s = 100 * (gpus ** -rng.uniform(0.4, 1) + flat)
         parts.append(
             pd.DataFrame(
                 {
                     "series": number,
                     "gpus": gpus,
-                    "epoch_time_s": time_s * np.exp(dice.normal(0, 0.03, gpus.size)),
+                    "epoch_time_s": time_s * np.exp(rng.normal(0, 0.03, gpus.size)),
                 }
             )
         )

@@ -1,8 +1,8 @@
-"""What sampling costs: the sampler's processor time beside its peers', and what training loses.
+"""The cost of sampling: processor time of the sampler and of other tools, slowdown of training.
 
-``make bench-overhead``. All tools watch the same boards of the fake driver, one after the other in
-an order that changes, at the same rate. A call of the fake driver takes 2 microseconds, far less
-than one of a real driver: what is compared is what the tools themselves cost.
+Run with ``make bench-overhead``. All tools read the same boards of a fake driver at the same rate,
+one after the other in random order. A call of the fake driver takes 2 microseconds, far less than
+one of a real driver, so the comparison shows the cost of the tools themselves.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from watched import cores_used, end_tree, training_block, write_results
+from common import cores_used, end_tree, training_block, write_results
 from wattlaw.devices.meter import Target
 from wattlaw.launch.selftest import median_interval, paired_slowdowns
 from wattlaw.telemetry import sampler
@@ -27,8 +27,8 @@ PEERS = ("zeus", "codecarbon", "polling")
 SETTLE_S = 3.0
 
 
-def started(tool: str, hz: float, folder: Path, python: Path) -> "subprocess.Popen[str]":
-    """Start a tool; return when it has begun to monitor."""
+def start_tool(tool: str, hz: float, folder: Path, python: Path) -> "subprocess.Popen[str]":
+    """Start a tool and wait until it monitors."""
     environment = os.environ | FakeGpus(folder / "boards").environment()
     if tool in PEERS:
         line = [str(python), str(Path(__file__).with_name("peer.py")), tool, repr(hz)]
@@ -47,21 +47,21 @@ def started(tool: str, hz: float, folder: Path, python: Path) -> "subprocess.Pop
 
 def compare(boards: int, hz: float, buffers: bool, rounds: int, watch_s: float, python: Path,
             tools: tuple[str, ...]) -> list[dict[str, object]]:  # fmt: skip
-    """Return each tool's share of a core, the median of several rounds."""
-    found: dict[str, list[float]] = {tool: [] for tool in tools}
+    """Return the share of a core that each tool uses, as the median of several rounds."""
+    shares_of: dict[str, list[float]] = {tool: [] for tool in tools}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         FakeGpus.create(folder / "boards", boards, buffers=int(buffers), high_w=250.0)
         for number in range(rounds):
             for tool in random.Random(number).sample(tools, len(tools)):  # noqa: S311
-                process = started(tool, hz, folder, python)
+                process = start_tool(tool, hz, folder, python)
                 try:
-                    found[tool].append(cores_used(process, SETTLE_S, watch_s))
+                    shares_of[tool].append(cores_used(process, SETTLE_S, watch_s))
                 finally:
                     end_tree(process)
-    ours = statistics.median(found["wattlaw"])
+    ours = statistics.median(shares_of["wattlaw"])
     rows: list[dict[str, object]] = []
-    for tool, shares in found.items():
+    for tool, shares in shares_of.items():
         share = statistics.median(shares)
         rows.append(
             {
@@ -81,29 +81,29 @@ def compare(boards: int, hz: float, buffers: bool, rounds: int, watch_s: float, 
 
 
 def slowdown(pairs: int, hz: float) -> dict[str, object]:
-    """Return what a training loop loses beside the sampler of one board."""
+    """Return the slowdown of a training loop while a sampler reads one board."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         FakeGpus.create(folder / "boards", 1, buffers=1)
         block = training_block(batch=64, steps=20)
-        process = started("wattlaw", hz, folder, Path())
+        process = start_tool("wattlaw", hz, folder, Path())
         try:
-            found = paired_slowdowns(process.pid, block, pairs)
+            slowdowns = paired_slowdowns(process.pid, block, pairs)
         finally:
             end_tree(process)
-    low, high = median_interval(found)
+    low, high = median_interval(slowdowns)
     return {
-        "training": "digits-cnn, batch 64, 20 steps per block, sampler stopped in every other",
+        "training": "digits-cnn, batch 64, 20 steps per block, sampler stopped in every second",
         "hz": hz,
         "pairs": pairs,
-        "median": statistics.median(found),
+        "median": statistics.median(slowdowns),
         "median_95_low": low,
         "median_95_high": high,
     }
 
 
 def main() -> None:
-    """Compare, and write the results file."""
+    """Compare all tools, and write the results file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers-python", type=Path, default=Path(".venv-peers/bin/python"))
     parser.add_argument("--rounds", type=int, default=3)
@@ -118,7 +118,7 @@ def main() -> None:
         rows += compare(boards, 10.0, False, options.rounds, options.watch_s,
                         options.peers_python, ("wattlaw", *PEERS))  # fmt: skip
     line = [str(options.peers_python), "-m", "pip", "list", "--format=freeze"]
-    listed = subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()
+    packages = subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()
     write_results(
         "overhead",
         f"cpu{os.cpu_count()}",
@@ -129,7 +129,9 @@ def main() -> None:
                 "watch_s": options.watch_s,
                 "settle_s": SETTLE_S,
             },
-            "peers": [one for one in listed if one.startswith(("zeus", "codecarbon", "nvidia-ml"))],
+            "peers": [
+                line for line in packages if line.startswith(("zeus", "codecarbon", "nvidia-ml"))
+            ],
             "sampling": rows,
             "training_slowdown": slowdown(options.pairs, 10.0),
         },

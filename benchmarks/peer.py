@@ -1,4 +1,4 @@
-"""One peer, monitoring until it is ended: ``python peer.py zeus|codecarbon|polling HZ``.
+"""Runs another energy monitor until it is ended: ``python peer.py zeus|codecarbon|polling HZ``.
 
 Runs in an environment of its own (``make bench-peers``) and imports nothing of wattlaw.
 """
@@ -12,7 +12,7 @@ import time
 
 
 def zeus(hz: float) -> object:
-    """Start Zeus' PowerMonitor as its documentation shows it."""
+    """Start Zeus' PowerMonitor as in its documentation."""
     from zeus.monitor.power import PowerMonitor
 
     return PowerMonitor(update_period=1 / hz)
@@ -34,7 +34,7 @@ def codecarbon(hz: float) -> object:
 
 
 def polling(hz: float) -> None:
-    """Poll with nvidia-ml-py what the sampler reads, and write a line per reading, for ever."""
+    """Poll the values that the sampler reads, with nvidia-ml-py; write a line per reading."""
     import pynvml as nvml
 
     nvml.nvmlInit()
@@ -43,12 +43,12 @@ def polling(hz: float) -> None:
         rows = csv.writer(file)
         next_s = time.monotonic()
         while True:
-            for place, board in enumerate(boards):
+            for number, board in enumerate(boards):
                 use = nvml.nvmlDeviceGetUtilizationRates(board)
                 rows.writerow(
                     (
                         time.time_ns(),
-                        place,
+                        number,
                         nvml.nvmlDeviceGetPowerUsage(board),
                         nvml.nvmlDeviceGetTotalEnergyConsumption(board),
                         use.gpu,
@@ -64,15 +64,15 @@ def polling(hz: float) -> None:
 
 
 def main() -> None:
-    """Start the peer named first, say so, and stay."""
+    """Start the monitor that the first argument names, print ``ready``, and keep it running."""
     kind, hz = sys.argv[1], float(sys.argv[2])
     if kind == "polling":
         print("ready", flush=True)
         polling(hz)
     with contextlib.redirect_stdout(sys.stderr):
-        kept = {"zeus": zeus, "codecarbon": codecarbon}[kind](hz)
+        monitor = {"zeus": zeus, "codecarbon": codecarbon}[kind](hz)
     print("ready", flush=True)
-    while kept is not None and os.getppid() > 1:
+    while monitor is not None and os.getppid() > 1:
         time.sleep(600)
 
 

@@ -22,9 +22,9 @@ GRIDS = {
 
 def seconds(work: Callable[[], object]) -> float:
     """Return the processor time that a call takes."""
-    began_s = time.process_time()
+    start_s = time.process_time()
     work()
-    return time.process_time() - began_s
+    return time.process_time() - start_s
 
 
 def planning(sizes: dict[str, int], repeats: int) -> float:
@@ -38,7 +38,7 @@ def planning(sizes: dict[str, int], repeats: int) -> float:
 
 
 def main() -> None:
-    """Measure both grids."""
+    """Measure the planning of each grid."""
     texts = [str(number).encode() * 30 for number in range(200_000)]
     for name, (sizes, repeats) in GRIDS.items():
         planned_s = planning(sizes, repeats)

@@ -1,9 +1,9 @@
-"""Uncalibrated predictions beside what the two studies published, and what would explain a miss.
+"""Uncalibrated predictions and the published values, and possible reasons for differences.
 
-Every exponent is of the counts, batches, precision and limits of the example ``mit-2022-all``; the
-published ranges of N are not known. Nothing is measured and nothing is drawn: numbers depend on
-files of this repository alone. The second table changes two numbers of machine and software, the
-same for all models: what the storage gives, and what an epoch takes besides its steps. Run with
+Every exponent is for the counts, batches, precision and limits of the example ``mit-2022-all``; the
+published ranges of N are not known. Nothing is measured or random: the numbers depend only on files
+of this repository. The second table changes two numbers, the same for all models: the bandwidth of
+the storage, and the time that an epoch takes in addition to its steps. Run with
 ``make bench-simulator``; ``docs/simulation-model.md`` has the tables, which a test compares.
 """
 
@@ -40,23 +40,23 @@ class Study:
 
     @classmethod
     def of(cls, name: str, hardware: str) -> "Study":
-        """Return one of the examples' studies, its first repeat."""
+        """Return the first repeat of an example's study."""
         study = read_study(EXAMPLES / f"{name}.yaml")
         simulation = study.launch.simulation.model_copy(update={"hardware": hardware})
         launch = study.launch.model_copy(update={"simulation": simulation})
         specs = [run.spec for run in expand(study) if run.spec.repeat == 0]
         return cls(Machine.from_launch(launch), specs)
 
-    def times(self, change: Change, **asked: object) -> pd.Series:
+    def times(self, change: Change, **selected: object) -> pd.Series:
         """Return seconds per epoch by GPU count, of the matching settings."""
-        found = {}
+        times_s = {}
         for spec in self.specs:
-            told = spec.setting.model_dump() | {"workload": spec.workload.name}
-            if all(told[key] == value for key, value in asked.items()):
+            fields = spec.setting.model_dump() | {"workload": spec.workload.name}
+            if all(fields[key] == value for key, value in selected.items()):
                 setting = spec.setting
                 job = self.machine.job(spec, setting.power_limit_w, setting.clock_limit_mhz)
-                found[setting.gpus] = predict(change(job)).train.duration_s
-        return pd.Series(found).sort_index()
+                times_s[setting.gpus] = predict(change(job)).train.duration_s
+        return pd.Series(times_s).sort_index()
 
 
 @cache
@@ -72,17 +72,17 @@ def beta(times: pd.Series) -> float:
 
 def main() -> None:
     """Predict, print the tables, and write them as JSON."""
-    tables = {"exponents": exponents(), "explained": explained(), "energy": energies()}
+    tables = {"exponents": exponents(), "explained": exponents_with_changes(), "energy": energies()}
     for name, table in tables.items():
         print(f"\n{name}\n\n{markdown(table)}")
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"published-{datetime.now(UTC):%Y-%m}.json"
-    told = {name: table.to_dict("records") for name, table in tables.items()}
-    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    content = {name: table.to_dict("records") for name, table in tables.items()}
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def exponents() -> pd.DataFrame:
-    """Return each published exponent beside the predicted one."""
+    """Return each published exponent with the predicted one."""
     study = mit()
     rows = []
     for value in betas():
@@ -92,21 +92,21 @@ def exponents() -> pd.DataFrame:
             power_limit_w=value.power_limit_w,
             clock_limit_mhz=value.clock_limit_mhz,
         )
-        found = beta(times)
+        predicted = beta(times)
         rows.append(
             {
                 "model": value.model,
                 "limit": limit_of(value),
                 "published": value.value,
-                "predicted": round(found, 2),
-                "error": round(found - value.value, 2),
+                "predicted": round(predicted, 2),
+                "error": round(predicted - value.value, 2),
                 "to 64 GPUs": round(beta(times[times.index <= 64]), 2),
             }
         )
     return pd.DataFrame(rows)
 
 
-def explained() -> pd.DataFrame:
+def exponents_with_changes() -> pd.DataFrame:
     """Return the exponents with another storage bandwidth or fixed time per epoch."""
     study = mit()
     rows = []
@@ -125,9 +125,9 @@ def explained() -> pd.DataFrame:
 
 
 def changes() -> Iterator[tuple[str, Change]]:
-    """Return what is changed of every job, by name."""
+    """Yield the changes of the second table: a name and a function that changes a job."""
 
-    def with_(storage_gb_s: float | None, edges_s: float | None) -> Change:
+    def change_of(storage_gb_s: float | None, edges_s: float | None) -> Change:
         def change(job: SimulatedJob) -> SimulatedJob:
             cluster, parameters = job.cluster, job.parameters
             if storage_gb_s is not None:
@@ -138,26 +138,26 @@ def changes() -> Iterator[tuple[str, Change]]:
 
         return change
 
-    yield "as assumed", with_(None, None)
-    yield "storage 3 GB/s", with_(3.0, None)
-    yield "storage 20 GB/s", with_(20.0, None)
-    yield "0.5 s per epoch", with_(None, 0.5)
-    yield "1 s per epoch", with_(None, 1.0)
+    yield "as assumed", change_of(None, None)
+    yield "storage 3 GB/s", change_of(3.0, None)
+    yield "storage 20 GB/s", change_of(20.0, None)
+    yield "0.5 s per epoch", change_of(None, 0.5)
+    yield "1 s per epoch", change_of(None, 1.0)
 
 
 def energies() -> pd.DataFrame:
-    """Return what a cap of 200 W and of 100 W costs and saves, per model, at 2 and 128 GPUs."""
+    """Return time and energy at 200 W and 100 W relative to no cap, at 2 and 128 GPUs."""
     study = mit()
     rows = []
     for name in dict.fromkeys(spec.workload.name for spec in study.specs):
         for gpus in (2, 128):
             row: dict[str, object] = {"workload": name, "GPUs": gpus}
-            free = window(study, name, gpus, None)
-            row["W per GPU"] = round(free.gpu_power_w)
+            uncapped = window(study, name, gpus, None)
+            row["W per GPU"] = round(uncapped.gpu_power_w)
             for cap in (200.0, 100.0):
-                found = window(study, name, gpus, cap)
-                row[f"time at {cap:g} W"] = round(found.duration_s / free.duration_s, 3)
-                row[f"energy at {cap:g} W"] = round(found.gpu_energy_j / free.gpu_energy_j, 3)
+                capped = window(study, name, gpus, cap)
+                row[f"time at {cap:g} W"] = round(capped.duration_s / uncapped.duration_s, 3)
+                row[f"energy at {cap:g} W"] = round(capped.gpu_energy_j / uncapped.gpu_energy_j, 3)
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -178,7 +178,7 @@ def betas() -> list[Published]:
 
 
 def limit_of(value: Published) -> str:
-    """Return a limit in words."""
+    """Return a limit as text."""
     if value.power_limit_w:
         return f"{value.power_limit_w:g} W"
     return f"{value.clock_limit_mhz:g} MHz" if value.clock_limit_mhz else "none"
@@ -187,12 +187,12 @@ def limit_of(value: Published) -> str:
 def markdown(table: pd.DataFrame) -> str:
     """Return a table as Markdown."""
     rows = [table.columns.tolist(), ["---"] * len(table.columns)]
-    rows += [[told(value) for value in row] for row in table.itertuples(index=False)]
+    rows += [[cell(value) for value in row] for row in table.itertuples(index=False)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def told(value: object) -> str:
-    """Return a cell."""
+def cell(value: object) -> str:
+    """Return a cell of a table as text."""
     return (
         f"{value:.3f}".rstrip("0").rstrip(".")
         if isinstance(value, float | np.floating)

@@ -1,4 +1,4 @@
-"""The reference loop of language: transformers' ``Trainer``."""
+"""The reference loop for the language workload: transformers' ``Trainer``."""
 
 import os
 import tempfile
@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from sides import Case, Loop, Moment
+from loop_process import Case, Loop, Moment
 from wattlaw import registry
 from wattlaw.workloads import catalogue
 
-_POOL = 4096  # different sequences, as ours has
+_POOL = 4096  # the number of different sequences, as for our loop
 
 
 def language(
@@ -21,22 +21,22 @@ def language(
 ) -> tuple[nn.Module, dict[str, Loop]]:  # fmt: skip
     """Return the loops of ``Trainer``, with its collator for masked language modelling.
 
-    In ``same_head`` it trains our model on our batches, whose head is asked at the predicted
-    tokens only: what is left is the difference of the loops.
+    In ``same_head`` it trains our model, which computes scores of the predicted tokens only, on our
+    batches. Its rate then differs from ours only because of the loop.
     """
-    whole = workload.model()
-    state = {name: value.clone() for name, value in whole.state_dict().items()}
-    used = _trainer(case, whole.net, *_masked_by_collator(case, workload), device)
-    second = workload.model()
-    second.load_state_dict(state)
+    model_as_used = workload.model()
+    state = {name: value.clone() for name, value in model_as_used.state_dict().items()}
+    as_used = _trainer(case, model_as_used.net, *_sequences_and_collator(case, workload), device)
+    model_same_head = workload.model()
+    model_same_head.load_state_dict(state)
     dataset = workload.training_data()
-    same = _trainer(case, _OwnLoss(second, workload), _Numbers(case.samples),
-                    _masked_by_us(dataset), device)  # fmt: skip
-    return whole, {"as_used": used, "same_head": same}
+    same_head = _trainer(case, _OwnLoss(model_same_head, workload), _Numbers(case.samples),
+                    _our_collator(dataset), device)  # fmt: skip
+    return model_as_used, {"as_used": as_used, "same_head": same_head}
 
 
 class _OwnLoss(nn.Module):
-    """Our model as ``Trainer`` wants one: it gives its loss."""
+    """Our model with the interface that ``Trainer`` needs: the result has the loss."""
 
     def __init__(self, model: nn.Module, workload: Any) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class _OwnLoss(nn.Module):
 
 
 class _Numbers:
-    """Samples by number; they are made when a batch is put together."""
+    """The numbers of samples; the collator makes the samples."""
 
     def __init__(self, samples: int) -> None:
         self._samples = samples
@@ -59,7 +59,7 @@ class _Numbers:
         return number
 
 
-def _masked_by_us(dataset: Any) -> Callable[[list[int]], Any]:
+def _our_collator(dataset: Any) -> Callable[[list[int]], Any]:
     def collate(numbers: list[int]) -> Any:
         indices = np.array(numbers)
         return dataset.batch(indices, indices.astype(np.uint64))
@@ -67,8 +67,8 @@ def _masked_by_us(dataset: Any) -> Callable[[list[int]], Any]:
     return collate
 
 
-def _masked_by_collator(case: Case, workload: Any) -> tuple[Any, Any]:
-    """Return unmasked sequences, as ``run_mlm.py`` gives them, and the collator that masks."""
+def _sequences_and_collator(case: Case, workload: Any) -> tuple[Any, Any]:
+    """Return unmasked sequences as in ``run_mlm.py``, and the collator that masks them."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
@@ -98,7 +98,7 @@ def _masked_by_collator(case: Case, workload: Any) -> tuple[Any, Any]:
 
 def _trainer(case: Case, model: nn.Module, dataset: Any, collator: Any,
              device: torch.device) -> Loop:  # fmt: skip
-    """Return a ``Trainer``'s loop, timed from its first epoch's begin to its last one's end."""
+    """Return the loop of a ``Trainer``, timed from the start of its first epoch."""
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     options = registry.load(catalogue.GROUP, case.workload).options(**case.options)
@@ -136,7 +136,7 @@ def _trainer(case: Case, model: nn.Module, dataset: Any, collator: Any,
         train_dataset=dataset,
         callbacks=[Clock()],
     )
-    # Its loader is made anew by every call: an epoch more, not timed, starts the processes.
+    # Each call creates a new loader. An additional epoch, not timed, starts its processes.
     skipped = int(case.loader_workers > 0)
 
     def loop(epochs: int) -> tuple[Moment, Moment]:

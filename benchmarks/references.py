@@ -1,10 +1,9 @@
-"""The plain loops that people use, beside which ours is measured.
+"""Plain training loops as people write them, to which our loop is compared.
 
-Written anew in the style of torchvision's reference scripts (vision), of PyTorch Geometric's
-examples (molecules) and of FourCastNet's script (weather); that of transformers is its ``Trainer``
-(see ``reference_trainer``). What those scripts do beside training and what we leave out, such as
-printing, costs: the loops here are no slower than theirs. Each trains a workload's own net on
-samples of the workload's own pool.
+They follow torchvision's reference scripts (vision), PyTorch Geometric's examples (molecules) and
+FourCastNet's script (weather). The loop for language is transformers' ``Trainer``, in
+``reference_trainer``. Printing and other work of those scripts besides training is omitted, so
+these loops are at least as fast. Each trains the workload's net on the workload's samples.
 """
 
 from collections.abc import Callable
@@ -16,12 +15,12 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
-from sides import Case, Loop, Moment
+from loop_process import Case, Loop, Moment
 from wattlaw import registry
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 
-#: At most so many different samples are kept; ours has pools of hundreds to thousands.
+#: The largest number of different samples; our loop has hundreds to thousands.
 _POOLS = {"vgg16": 256, "inceptionv3": 256, "resnet50": 256, "fourcastnet": 16}
 _MOLECULES = 3072
 _AUX_WEIGHT = 0.4
@@ -29,19 +28,19 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def reference(case: Case) -> tuple[nn.Module, dict[str, Loop]]:
-    """Return a case's model and its reference loops: ``as_used`` and, by name, variants."""
+    """Return the model of a case and its reference loops by name, the first is ``as_used``."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    made = catalogue.build(WorkloadSpec(name=case.workload, options=case.options))
+    workload = catalogue.build(WorkloadSpec(name=case.workload, options=case.options))
     if case.workload == "bert-base":
         from reference_trainer import language
 
-        return language(case, made, device)
+        return language(case, workload, device)
     family = {
         "schnet": _molecules,
         "dimenet": _molecules,
         "fourcastnet": _weather,
     }
-    return family.get(case.workload, _vision)(case, made, device)
+    return family.get(case.workload, _vision)(case, workload, device)
 
 
 def _pool(case: Case, workload: Any) -> Any:
@@ -54,7 +53,7 @@ def _pool(case: Case, workload: Any) -> Any:
 
 
 def _loader(case: Case, dataset: Any, device: torch.device, make: Any = DataLoader) -> Any:
-    """Return a loader of random batches; a pool that is smaller than an epoch comes again."""
+    """Return a loader of random batches; samples are repeated if an epoch needs more."""
     return make(
         dataset,
         batch_size=case.batch,
@@ -83,10 +82,10 @@ def _autocast(case: Case, device: torch.device) -> torch.autocast:
 
 def _timed(epoch: Callable[[], None]) -> Loop:
     def loop(epochs: int) -> tuple[Moment, Moment]:
-        begun = Moment.now()
+        start = Moment.now()
         for _ in range(epochs):
             epoch()
-        return begun, Moment.now()
+        return start, Moment.now()
 
     return loop
 
@@ -96,18 +95,18 @@ def _vision(
 ) -> tuple[nn.Module, dict[str, Loop]]:  # fmt: skip
     """Return the loops of torchvision's ``references/classification``, ``train_one_epoch``.
 
-    Its images come decoded, as normalised floats. ``bare`` is without what it logs: the loss, the
-    first and the five best guesses of every batch.
+    Its images are decoded and normalised in advance. ``as_used`` logs loss, top-1 and top-5
+    accuracy of every batch; ``bare`` does not.
     """
-    whole = workload.model()
+    model = workload.model()
     images, labels = _pool(case, workload)
     floats = torch.empty(images.shape)
     for start in range(0, len(images), 16):
         part = slice(start, start + 16)
-        floats[part] = images[part] * whole.scale + whole.shift
+        floats[part] = images[part] * model.scale + model.shift
     loader = _loader(case, TensorDataset(floats, labels), device)
-    optimizer = workload.optimizer(whole, case.batch, fused=case.fused)
-    net = _prepared(case, whole.net, device)
+    optimizer = workload.optimizer(model, case.batch, fused=case.fused)
+    net = _prepared(case, model.net, device)
     criterion = nn.CrossEntropyLoss()
     form = torch.channels_last if case.channels_last else torch.preserve_format
 
@@ -131,7 +130,7 @@ def _vision(
                 assert len(meters) == 3
 
     loops = {"as_used": True, "bare": False}
-    return whole, {
+    return model, {
         name: _timed(lambda logged=logged: epoch(logged=logged))  # type: ignore[misc]
         for name, logged in loops.items()
     }
@@ -139,30 +138,30 @@ def _vision(
 
 @torch.no_grad()
 def _accuracy(output: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
-    """Return the percentage of targets that are guessed first, and within the first five."""
-    guesses = output.topk(5, 1).indices.t()
-    hits = guesses == target[None]
-    return [hits[:many].flatten().sum(dtype=torch.float32) * (100 / len(target)) for many in (1, 5)]
+    """Return top-1 and top-5 accuracy in percent."""
+    predictions = output.topk(5, 1).indices.t()
+    hits = predictions == target[None]
+    return [hits[:k].flatten().sum(dtype=torch.float32) * (100 / len(target)) for k in (1, 5)]
 
 
 def _molecules(
     case: Case, workload: Any, device: torch.device
 ) -> tuple[nn.Module, dict[str, Loop]]:  # fmt: skip
-    """Return the loops of PyTorch Geometric's examples: its loader, its nets, a sum of losses.
+    """Return the loops of PyTorch Geometric's examples, with its loader and nets.
 
-    Its compiled extensions for graphs are no part of its wheel; the same plain functions stand in
-    for them as in our workloads. ``bare`` does not read the loss of every batch.
+    Its wheel does not contain the compiled extensions for graphs. They are replaced by the
+    functions that our workloads use. ``as_used`` reads the loss of every batch; ``bare`` does not.
     """
     from torch_geometric.data import Data
     from torch_geometric.loader import DataLoader as GraphLoader
 
     options = registry.load(catalogue.GROUP, case.workload).options(**case.options)
-    whole = workload.model()
+    model = workload.model()
     source = workload.training_data()
     graphs = []
     for number in range(min(len(source), _MOLECULES)):
         z, pos, *_, target = source.batch(np.array([number]), np.zeros(1, np.uint64))
-        y = ((target.double() - whole.mean) / whole.std).float()
+        y = ((target.double() - model.mean) / model.std).float()
         graphs.append(Data(z=z, pos=pos, y=y))
     loader = _loader(case, graphs, device, GraphLoader)
     plain = _schnet(options) if case.workload == "schnet" else _dimenet(options)
@@ -235,12 +234,12 @@ def _dimenet(options: Any) -> nn.Module:
 def _weather(
     case: Case, workload: Any, device: torch.device
 ) -> tuple[nn.Module, dict[str, Loop]]:  # fmt: skip
-    """Return the loop of FourCastNet's ``train_one_epoch``: nothing is logged within an epoch."""
+    """Return the loop of FourCastNet's ``train_one_epoch``, which logs nothing in an epoch."""
     before, after = _pool(case, workload)
     loader = _loader(case, TensorDataset(before, after), device)
-    whole = workload.model()
-    optimizer = workload.optimizer(whole, case.batch, fused=case.fused)
-    net = _prepared(case, whole.network, device)
+    model = workload.model()
+    optimizer = workload.optimizer(model, case.batch, fused=case.fused)
+    net = _prepared(case, model.network, device)
 
     def epoch() -> None:
         for state, truth in loader:
@@ -255,4 +254,4 @@ def _weather(
             loss.backward()
             optimizer.step()
 
-    return whole, {"as_used": _timed(epoch)}
+    return model, {"as_used": _timed(epoch)}

@@ -1,9 +1,9 @@
-"""How long ``wattlaw report`` takes for a store as large as the MIT study, and how large a page is.
+"""Time and page size of ``wattlaw report`` for a store as large as the MIT study.
 
-Run with ``make bench-analysis``. The store is made by hand (laws plus noise, from a seed): 3,402
-runs of seven workloads, with caps and clocks. The command runs as a process of its own; its time
-is from start to end, reading the store included. It is run several times: the best is reported
-beside all, since other processes only ever add time.
+Run with ``make bench-analysis``. The store is synthetic (laws plus noise, from a seed): 3,402 runs
+of seven workloads, with caps and clocks. The command runs in a process of its own, and its time
+includes reading the store. The result has the times of several calls and the shortest one, because
+other processes can only make a call slower.
 """
 
 import json
@@ -41,11 +41,11 @@ COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 424)
 
 
 def main() -> None:
-    """Make the store, time the command, print, and write the result beside its settings."""
-    made = mit(models=MODELS, counts=COUNTS, caps=CAPS, repeats=6)
+    """Write the store, time the command, print, and write the result with its settings."""
+    study = mit(models=MODELS, counts=COUNTS, caps=CAPS, repeats=6)
     with tempfile.TemporaryDirectory() as folder:
         store, page = Path(folder) / "store", Path(folder) / "report.html"
-        write_store(store, made.runs, made.epochs, samples=SAMPLES)
+        write_store(store, study.runs, study.epochs, samples=SAMPLES)
         line = [sys.executable, "-m", "wattlaw", "report", str(store), "-o", str(page)]
         times = []
         for _ in range(TIMES):
@@ -54,10 +54,10 @@ def main() -> None:
             times.append(time.perf_counter() - begun_s)
         size_mb = page.stat().st_size / 1e6
     result = {
-        "what": "wattlaw report of a made store",
-        "runs": len(made.runs),
-        "windows": len(made.epochs),
-        "telemetry_rows": len(made.runs) * SAMPLES,
+        "what": "wattlaw report of a synthetic store",
+        "runs": len(study.runs),
+        "windows": len(study.epochs),
+        "telemetry_rows": len(study.runs) * SAMPLES,
         "times_s": times,
         "best_s": min(times),
         "page_mb": size_mb,

@@ -1,7 +1,7 @@
-"""How long whole studies take on paper: ``run --launch simulated``, then the report.
+"""Time and memory of two complete studies: ``run --launch simulated``, then the report.
 
-Each command runs as a user would start it, in a process of its own. Memory is the sum of the
-proportional set sizes of the command and all its children, at its greatest. Run with
+Each command runs in a process of its own, as a user starts it. Memory is the maximum over time of
+the proportional set sizes of the command and all its children. Run with
 ``make bench-simulator``.
 """
 
@@ -22,7 +22,7 @@ import psutil
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 EXAMPLES = ROOT / "src" / "wattlaw" / "examples"
-#: Study files that share a store, on which machines, and the report's template.
+#: By template of the report: study files that share a store, and the machines to simulate.
 STUDIES = {
     "mit-2022": (["mit-2022-all"], ["mit-v100"]),
     "kit-2025": (
@@ -34,30 +34,30 @@ TARGETS = {"seconds": 180, "memory_gb": 4, "store_gb": 1}
 
 
 def main() -> None:
-    """Simulate, report, print and write what it took."""
+    """Measure all studies, and print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keep", type=Path, help="keep stores and reports in this folder")
-    kept = parser.parse_args().keep
-    folder = kept or Path(tempfile.mkdtemp())
+    kept_folder = parser.parse_args().keep
+    folder = kept_folder or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        results = {name: measured(name, folder) for name in STUDIES}
+        results = {name: measure_study(name, folder) for name in STUDIES}
     finally:
-        if kept is None:
+        if kept_folder is None:
             shutil.rmtree(folder)
-    told = {
+    content = {
         "what": "studies simulated and reported", "cores": os.cpu_count(),
         "machine": platform.processor() or platform.machine(), "python": platform.python_version(),
         "targets": TARGETS, "studies": results,
     }  # fmt: skip
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"simulated-study-cpu{os.cpu_count()}-{datetime.now(UTC):%Y-%m}.json"
-    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(told, indent=1))
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(content, indent=1))
 
 
-def measured(name: str, folder: Path) -> dict[str, object]:
-    """Return what one study takes."""
+def measure_study(name: str, folder: Path) -> dict[str, object]:
+    """Return time, memory and file sizes of one study."""
     files, machines = STUDIES[name]
     store, page = folder / name, folder / f"{name}.html"
     seconds, most = 0.0, 0.0
@@ -65,9 +65,9 @@ def measured(name: str, folder: Path) -> dict[str, object]:
         for machine in machines:
             study = str(EXAMPLES / f"{file}.yaml")
             line = ["run", study, "--launch", "simulated", "--hardware", machine]
-            took_s, bytes_used = watched([*line, "--store", str(store)])
+            took_s, bytes_used = run_command([*line, "--store", str(store)])
             seconds, most = seconds + took_s, max(most, bytes_used)
-    report_s, bytes_used = watched(["report", str(store), "-o", str(page), "--template", name])
+    report_s, bytes_used = run_command(["report", str(store), "-o", str(page), "--template", name])
     return {
         "runs": len(list((store / "runs").iterdir())),
         "run_s": round(seconds, 1),
@@ -79,33 +79,35 @@ def measured(name: str, folder: Path) -> dict[str, object]:
     }
 
 
-def watched(line: list[str]) -> tuple[float, float]:
-    """Run a command of wattlaw; return its seconds, and the greatest memory of all its processes.
+def run_command(line: list[str]) -> tuple[float, float]:
+    """Run a command of wattlaw; return its time in s and its peak memory in bytes.
 
     Raises
     ------
     subprocess.CalledProcessError
-        It failed.
+        The command failed.
     """
     begun_s, most = time.perf_counter(), 0.0
-    with tempfile.TemporaryFile() as said:
-        process = psutil.Popen([sys.executable, "-m", "wattlaw", *line], stdout=said, stderr=said)
+    with tempfile.TemporaryFile() as output:
+        process = psutil.Popen(
+            [sys.executable, "-m", "wattlaw", *line], stdout=output, stderr=output
+        )
         while process.poll() is None:
-            most = max(most, used(process))
+            most = max(most, memory_bytes(process))
             time.sleep(0.25)
         if process.returncode:
-            said.seek(0)
-            sys.stderr.write(said.read().decode(errors="replace")[-2000:])
+            output.seek(0)
+            sys.stderr.write(output.read().decode(errors="replace")[-2000:])
             raise subprocess.CalledProcessError(process.returncode, line)
     return time.perf_counter() - begun_s, most
 
 
-def used(process: psutil.Process) -> float:
+def memory_bytes(process: psutil.Process) -> float:
     """Return the memory of a process and its children, in bytes."""
     total = 0.0
     try:
-        for one in [process, *process.children(recursive=True)]:
-            total += one.memory_full_info().pss
+        for member in [process, *process.children(recursive=True)]:
+            total += member.memory_full_info().pss
     except psutil.Error:  # it has just ended
         pass
     return total

@@ -1,6 +1,6 @@
-"""How long ``wattlaw --help`` takes, beside an empty Python process on the same machine.
+"""The time of ``wattlaw --help``, and that of an empty Python process on the same machine.
 
-Run with ``make bench``. Times are medians over interleaved starts; the ratio is what compares
+Run with ``make bench``. Times are medians over interleaved starts. Only their ratio can be compared
 between machines.
 """
 
@@ -23,21 +23,21 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Measure, print, and write the result beside its settings."""
+    """Measure, print, and write the result with its settings."""
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for _ in range(STARTS):
         for name, line in COMMANDS.items():
             begun_s = time.perf_counter()
             subprocess.run(line, check=True, capture_output=True)
             times[name].append(time.perf_counter() - begun_s)
-    medians = {name: statistics.median(found) for name, found in times.items()}
-    empty, helped = medians.values()
+    medians = {name: statistics.median(times_s) for name, times_s in times.items()}
+    python_s, help_s = medians.values()
     result = {
         "what": "start-up of the command line",
         "median_s": medians,
-        "ratio": helped / empty,
+        "ratio": help_s / python_s,
         "target": "wattlaw --help under 0.3 s",
-        "met": helped < 0.3,
+        "met": help_s < 0.3,
         "starts": STARTS,
         "python": platform.python_version(),
         "hardware": f"{platform.machine()}, {os.cpu_count()} cores, no GPU used",

@@ -1,11 +1,11 @@
-"""Samples per second: our loop beside the plain reference loop, same model, settings and machine.
+"""Samples per second of our training loop and of a plain reference loop of the same model.
 
-``make bench-throughput``. Both loops are built, each in a process of its own, and train epochs in
-turns, in random order, never at the same time. What counts is the ratio within a round: a drift of
-the machine is in both. As two processes of the same loop differ too, both are built several times.
-References are described in ``references.py``; the nets are reduced so that a processor trains them,
-and the same on both sides. Each side has one thread: with more, one core that is busy with
-something else holds up all.
+Run with ``make bench-throughput``. Each loop is built in a process of its own. The two processes
+train epochs in turns, in random order, never at the same time. The result is the ratio within a
+round, in which a drift of the machine cancels. Two processes of the same loop also differ in speed,
+so both are built several times. ``references.py`` describes the reference loops. The nets are
+reduced so that a CPU can train them, and are the same on both sides. Each side has one thread:
+with several, a single busy core would delay all of them.
 """
 
 import argparse
@@ -17,30 +17,30 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from sides import Case, Lost, Side, opened
-from watched import write_results
+from common import write_results
+from loop_process import Case, LoopError, LoopProcess, open_pair
 from wattlaw import machine
 from wattlaw.launch.selftest import median_interval
 
 PACKAGES = ("torchvision", "transformers", "accelerate", "torch-geometric", "nvidia-physicsnemo")
-#: What is not the same on both sides, beside the loop.
+#: Differences between the two sides other than the loop, by workload.
 DIFFERENCES = {
-    "vision": "as_used reads loss and accuracies of every batch; bare does not. Ours normalises "
-    "8-bit images in the net, the reference has them as normalised floats.",
-    "bert-base": "as_used asks the head at all tokens, ours at the predicted ones only; same_head "
-    "is Trainer with our model and our batches: the difference of the loops alone.",
-    "schnet": "The reference finds neighbours within the net, ours with the batch, by the same "
+    "vision": "as_used reads loss and accuracies of every batch; bare does not. Our "
+    "loop normalises 8-bit images in the net; the reference starts from normalised floats.",
+    "bert-base": "as_used computes scores of all tokens, ours of the predicted ones only; "
+    "same_head is Trainer with our model and our batches: only the loops differ.",
+    "schnet": "The reference computes neighbours in the net, ours with the batch, by the same "
     "plain function. as_used reads the loss of every batch; bare does not.",
-    "dimenet": "As schnet; and ours has the spherical basis in a few tensor operations, where "
-    "PyTorch Geometric has one per function.",
-    "fourcastnet": "The reference has its states in store; ours makes them as it trains.",
+    "dimenet": "As schnet. Our spherical basis is a few tensor operations; PyTorch Geometric "
+    "has one for each function.",
+    "fourcastnet": "The reference has its states in memory; ours generates them during training.",
 }
-#: For both sides: else it depends on the pages that a process happens to get how fast it is.
+#: For both sides. Without huge pages, speed depends on the memory pages that a process gets.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 BUILD_LIMIT_S, BLOCK_LIMIT_S = 120.0, 200.0  # the first block may compile
 _NET = {"classes": 100, "image_size": 32}
 
-#: Nets of which one core trains an epoch in less than a second.
+#: Nets so small that one core trains an epoch in less than a second.
 CASES = (
     Case("vgg16", {**_NET, "width": 8, "train_samples": 256}, batch=16),
     Case("inceptionv3", {"classes": 100, "image_size": 75, "aux": False, "train_samples": 16},
@@ -57,74 +57,85 @@ CASES = (
 )  # fmt: skip
 
 
-def contest(
-    ours: Side, reference: Side, hows: Iterable[str], *, rounds: int, until_s: float = math.inf
+def train_in_turns(
+    ours: LoopProcess,
+    reference: LoopProcess,
+    variants: Iterable[str],
+    *,
+    rounds: int,
+    until_s: float = math.inf,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Let ours and some of the reference's loops take turns, an epoch each.
+    """Train our loop and variants of the reference loop in turns, one epoch each.
 
-    Before that each trains an epoch that is not counted. Past ``until_s`` (monotonic) no further
-    round is begun.
+    Each loop first trains one epoch that is not counted. No round starts after ``until_s`` on the
+    monotonic clock.
 
     Returns
     -------
     tuple
-        Each block with its loop and round; and the reference's loops that cannot train, and why.
+        The timed blocks with the name of their loop and their round, and the reasons why variants
+        cannot train, by name.
     """
-    players, failed = {"ours": ours} | dict.fromkeys(hows, reference), {}
-    for how, side in list(players.items()):
+    loops, failed = {"ours": ours} | dict.fromkeys(variants, reference), {}
+    for variant, process in list(loops.items()):
         try:
-            side.ask(BLOCK_LIMIT_S, how=how, epochs=1)
-        except Lost as lost:
-            if side is ours:
+            process.request(BLOCK_LIMIT_S, variant=variant, epochs=1)
+        except LoopError as error:
+            if process is ours:
                 raise
-            failed[how] = str(lost)
-            del players[how]
+            failed[variant] = str(error)
+            del loops[variant]
     order, blocks = random.Random(rounds), []  # noqa: S311
     for number in range(rounds):
         if time.monotonic() > until_s:
             break
-        for how in order.sample(list(players), len(players)):
-            block = players[how].ask(BLOCK_LIMIT_S, how=how, epochs=1)
-            blocks.append({"how": how, "round": number} | block)
+        for variant in order.sample(list(loops), len(loops)):
+            block = loops[variant].request(BLOCK_LIMIT_S, variant=variant, epochs=1)
+            blocks.append({"variant": variant, "round": number} | block)
     return blocks, failed
 
 
-def judged(blocks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return samples per second of each loop, and ratios of ours to the others round by round.
+def compare_rates(blocks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return samples per second of each loop, and our rate relative to the others per round.
 
-    ``ratio`` is by the wall's clock. ``ratio_by_processor_time`` leaves out what the processor gave
-    to others meanwhile; where a GPU computes, it says nothing.
+    ``ratio`` uses elapsed time. ``ratio_by_processor_time`` is not affected by other processes on
+    the machine; it is meaningless where a GPU computes.
     """
-    hows = [how for how in dict.fromkeys(block["how"] for block in blocks) if how != "ours"]
-    found: dict[str, Any] = {
+    variants = [
+        variant
+        for variant in dict.fromkeys(block["variant"] for block in blocks)
+        if variant != "ours"
+    ]
+    result: dict[str, Any] = {
         "samples_per_s": {
-            how: statistics.median(_rates(blocks, how, "seconds")) for how in ("ours", *hows)
+            variant: statistics.median(_rates(blocks, variant, "seconds"))
+            for variant in ("ours", *variants)
         },
         "block_s": statistics.median(block["seconds"] for block in blocks),
         "samples_per_block": blocks[0]["samples"],
     }
     for name, clock in (("ratio", "seconds"), ("ratio_by_processor_time", "cpu_s")):
-        found[name] = {}
-        for how in hows:
-            pairs = zip(_rates(blocks, "ours", clock), _rates(blocks, how, clock), strict=True)
+        result[name] = {}
+        for variant in variants:
+            pairs = zip(_rates(blocks, "ours", clock), _rates(blocks, variant, clock), strict=True)
             ratios = [ours / other for ours, other in pairs]
             low, high = median_interval(ratios)
-            found[name][how] = {
+            result[name][variant] = {
                 "median": statistics.median(ratios),
                 "median_95_low": low,
                 "median_95_high": high,
                 "rounds": [round(ratio, 4) for ratio in ratios],
             }
-    return found
+    return result
 
 
-def _rates(blocks: list[dict[str, Any]], how: str, clock: str) -> list[float]:
-    """Return a loop's samples per second, round by round."""
-    return [block["samples"] / block[clock] for block in blocks if block["how"] == how]
+def _rates(blocks: list[dict[str, Any]], variant: str, clock: str) -> list[float]:
+    """Return the samples per second of a loop in each round."""
+    return [block["samples"] / block[clock] for block in blocks if block["variant"] == variant]
 
 
 def settings(case: Case) -> dict[str, Any]:
-    """Return what the two sides have in common, and in what they differ."""
+    """Return the settings of a case and the differences between its two sides."""
     vision = case.workload in ("vgg16", "inceptionv3", "resnet50")
     return {
         "workload": case.workload,
@@ -139,32 +150,34 @@ def settings(case: Case) -> dict[str, Any]:
     }
 
 
-def compared(case: Case, builds: int, rounds: int, threads: int) -> dict[str, Any]:
-    """Return what is found of one case; a side that is lost leaves the reason."""
+def measure_case(case: Case, builds: int, rounds: int, threads: int) -> dict[str, Any]:
+    """Return the results of one case; ``failed`` has the reason if a side fails."""
     environment = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads), **HUGE_PAGES}
     row: dict[str, Any] = settings(case) | {"failed": {}}
     blocks: list[dict[str, Any]] = []
     loads = [os.getloadavg()[0]]
     for _ in range(builds):
         try:
-            with opened(case, environment, BUILD_LIMIT_S) as (ours, reference, told):
-                found, failed = contest(ours, reference, told["hows"], rounds=rounds)
-        except Lost as lost:
-            return row | {"failed": {"ours": str(lost)}}
-        if told["failed"] | failed:
-            return row | {"failed": told["failed"] | failed}
-        blocks += found
-        row |= {key: told[key] for key in ("parameters", "flops_per_sample", "threads")}
+            with open_pair(case, environment, BUILD_LIMIT_S) as (ours, reference, facts):
+                new_blocks, failed = train_in_turns(
+                    ours, reference, facts["variants"], rounds=rounds
+                )
+        except LoopError as error:
+            return row | {"failed": {"ours": str(error)}}
+        if facts["failed"] | failed:
+            return row | {"failed": facts["failed"] | failed}
+        blocks += new_blocks
+        row |= {key: facts[key] for key in ("parameters", "flops_per_sample", "threads")}
         loads.append(os.getloadavg()[0])
-    return row | judged(blocks) | {"load_average": loads}
+    return row | compare_rates(blocks) | {"load_average": loads}
 
 
 def main() -> None:
-    """Compare on the processor, and write the results file."""
+    """Compare all cases on the CPU, and write the results file."""
     names = [case.workload for case in CASES]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--builds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=5, help="of each build")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each build")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="one round, no results file")
     parser.add_argument("--workloads", nargs="+", choices=names, default=names)
@@ -174,15 +187,15 @@ def main() -> None:
     for case in CASES:
         if case.workload not in options.workloads:
             continue
-        row = compared(case, builds, rounds, options.threads)
+        row = measure_case(case, builds, rounds, options.threads)
         rows.append(row)
-        for how, why in row["failed"].items():
-            print(f"{case.workload}: {how}: {why}", flush=True)
-        for how, ratio in row.get("ratio", {}).items():
-            by_cpu = row["ratio_by_processor_time"][how]["median"]
+        for loop, reason in row["failed"].items():
+            print(f"{case.workload}: {loop}: {reason}", flush=True)
+        for loop, ratio in row.get("ratio", {}).items():
+            by_cpu = row["ratio_by_processor_time"][loop]["median"]
             print(
                 f"{case.workload}: {row['samples_per_s']['ours']:.1f} samples/s, "
-                f"{ratio['median']:.3f} x {how} ({ratio['median_95_low']:.3f} to "
+                f"{ratio['median']:.3f} x {loop} ({ratio['median_95_low']:.3f} to "
                 f"{ratio['median_95_high']:.3f}), by processor time {by_cpu:.3f}",
                 flush=True,
             )
@@ -196,7 +209,7 @@ def main() -> None:
             "settings": {
                 "builds": builds,
                 "rounds": rounds,
-                "block": "an epoch; one of each before is not counted",
+                "block": "one epoch; a first epoch of each loop is not counted",
                 "order": "random within a round",
                 "evaluation": "off",
                 "environment": HUGE_PAGES,

@@ -40,7 +40,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def alone(folder: RunFolder, attempt: int) -> tuple[list[str], dict[str, str]]:
-    """Return options and environment with which the ranks of one node meet; until we end."""
+    """Return options and environment of a rendezvous of one node."""
     rendezvous = Rendezvous(folder.live(attempt).resolve())
     return rendezvous.arguments, rendezvous.environment
 

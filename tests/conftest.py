@@ -57,6 +57,7 @@ LONG = {"epochs": 8, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
 #: The slowest files first, so that none of them is the last one that a single process runs.
 SLOW = (
     "time_and_space", "prolog_epilog", "front_end", "losses", "whole_studies",  # of tests/slurm
+    "instrumentation", "measure_steps",
     "workloads", "campaign", "killed_owners", "preemption", "figures", "calibrate",
     "workload_files", "training", "report", "commands", "simulated_launcher", "attempts",
     "measure", "track", "sampler", "out_of_memory", "molecules", "vision", "advice", "image_files",
@@ -97,7 +98,7 @@ def write_study(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeGpus]]:
-    """Give a function that makes fake boards those of this process, all of them ours."""
+    """Return a function that makes fake boards the visible boards of this process."""
     for name in [name for name in os.environ if name.startswith(("CUDA_", "SLURM_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv(VARIABLE, "")

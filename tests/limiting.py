@@ -56,7 +56,7 @@ class Place:
 
     @property
     def files(self) -> list[str]:
-        """Return what lies in the folder beside locks."""
+        """Return the files of the folder, except locks."""
         found = self.folder.path.iterdir() if self.folder.path.exists() else []
         return [path.name for path in found if path.suffix != ".lock"]
 
@@ -71,12 +71,12 @@ class Place:
         return [p for p in found if p.info["status"] != psutil.STATUS_ZOMBIE]
 
     def is_clean(self) -> bool:
-        """Say whether nothing is to be given back and nobody holds or watches anything."""
+        """Say whether no saved states, locks or watchdogs remain."""
         held = any(self.folder.is_locked(device) for device in self.devices)
         return not (held or self.files or self.watchdogs)
 
     def wait_until_clean(self) -> None:
-        """Wait until whoever gives back has done so."""
+        """Wait until all limits are restored."""
         wait_for(self.is_clean, "everything to be given back", 20)
 
     @contextmanager

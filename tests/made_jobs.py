@@ -1,4 +1,4 @@
-"""Simulated jobs made by hand: profile of a plain net, and clusters of which a part is ideal."""
+"""Synthetic jobs: the profile of a plain net, and clusters with some ideal parts."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Tables made by hand, written as the store that they could have come from."""
+"""Writes synthetic tables as a store."""
 
 import json
 from pathlib import Path

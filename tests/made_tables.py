@@ -1,4 +1,4 @@
-"""Tables of a store made by hand, for tests of analyses and reports."""
+"""Synthetic tables of a store, for tests of analyses and reports."""
 
 import numpy as np
 import pandas as pd

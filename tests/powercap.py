@@ -23,7 +23,7 @@ RANGE_UJ = 262_143_328_850
 
 
 class Powercap:
-    """The tree; its counters move when they are told to."""
+    """A fake powercap tree; tests set its counters."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

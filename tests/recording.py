@@ -80,7 +80,7 @@ def samples_of(folder: Path) -> pa.Table:
 
 
 def report_of(folder: Path) -> SamplerReport:
-    """Return what a sampler that has ended told of itself."""
+    """Return the report of a sampler that has ended."""
     return SamplerReport.model_validate_json(sampler.report_path(folder, HOST).read_text())
 
 
@@ -90,7 +90,7 @@ def calls_of(boards: FakeGpus) -> int:
 
 
 def errors(rows: list[Row], column: str) -> list[float]:
-    """Return how far each energy is off, relative to the exact one."""
+    """Return the relative error of each energy."""
     return [abs(row[column] - row["true_j"]) / row["true_j"] for row in rows]
 
 

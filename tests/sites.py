@@ -62,7 +62,7 @@ class Node:
 
     @property
     def states(self) -> list[str]:
-        """Return the devices that are to be given back."""
+        """Return the devices with saved states."""
         return sorted(path.stem for path in self.state.glob("*.json"))
 
     @property
@@ -80,12 +80,12 @@ class Node:
         return not (self.states or self.watchdogs or list(self.reports.glob("*")))
 
     def report(self, job: int) -> dict[str, object] | None:
-        """Return what a job is told."""
+        """Return the report to a job."""
         path = self.reports / f"{job}.{NODE}.json"
         return json.loads(path.read_text()) if path.exists() else None
 
     def environment(self, job: int, comment: str | None, gpus: str = "0") -> dict[str, str]:
-        """Return what slurmd tells a hook, and where the fake driver is."""
+        """Return the environment of a hook, with the path of the fake driver."""
         told = {"SLURM_JOB_ID": str(job), "SLURMD_NODENAME": NODE, "SLURM_JOB_USER": "ada"}
         told |= {"SLURM_JOB_RESTART_COUNT": "0", "PATH": f"{self.bin}:/usr/bin:/bin"}
         told |= {"SLURM_JOB_GPUS": gpus} if gpus else {}

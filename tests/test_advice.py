@@ -95,7 +95,7 @@ def test_with_a_budget_it_is_the_fastest_within_it(made):
     assert "shortest time" in found.reason
 
 
-def test_constraints_hold_together(made):
+def test_several_constraints_apply_together(made):
     found = advice(made, deadline_s=3600, max_gpus=32, epochs_to_train=3)
     assert found.recommended.gpus <= 32
     assert all(option.gpus <= 32 for option in found.pareto)
@@ -103,7 +103,7 @@ def test_constraints_hold_together(made):
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
-def test_of_measured_cells_the_cap_within_10_percent_is_the_exhaustive_best(origin):
+def test_the_best_cap_within_10_percent_equals_an_exhaustive_search(origin):
     table = pd.read_csv(public_csv("power_caps.csv", origin))
     runs, epochs = [], []
     for i, row in enumerate(table.to_dict("records")):
@@ -129,7 +129,7 @@ def test_of_measured_cells_the_cap_within_10_percent_is_the_exhaustive_best(orig
         )
 
 
-def test_nothing_that_was_measured_beats_the_pareto_front(made):
+def test_no_measured_setting_dominates_the_pareto_front(made):
     front = advice(made).pareto
     table = cells_of(made)
     for one in front:
@@ -157,7 +157,7 @@ def test_a_deadline_beyond_what_was_measured_is_answered_by_the_law_with_a_warni
     assert (told["measured"], told["extrapolates"], told["law_range"]) == (False, True, [2, 32])
 
 
-def test_a_law_is_not_asked_where_a_measured_setting_does():
+def test_a_law_is_not_used_if_a_measured_setting_meets_the_constraints():
     made = mit(models=DIMENET, counts=(2, 4, 8, 32), noise=0.005)
     found = advice(made, deadline_s=3600, max_gpus=256, epochs_to_train=3)
     assert found.recommended.measured
@@ -172,7 +172,7 @@ def test_a_law_is_followed_no_farther_than_eight_times_its_range():
     assert said(found, "Predictions end at 8 times the largest measured count")
 
 
-def test_where_nothing_meets_the_constraints_the_nearest_is_named(made):
+def test_the_nearest_setting_is_named_if_none_meets_the_constraints(made):
     found = advice(made, deadline_s=1, max_gpus=16)
     assert found.recommended is None
     assert found.reason == "No setting meets the deadline of 1 s and has at most 16 GPUs."
@@ -183,7 +183,7 @@ def test_where_nothing_meets_the_constraints_the_nearest_is_named(made):
     assert (few.recommended, few.nearest.gpus) == (None, 2)
 
 
-def test_a_deadline_that_only_the_mean_meets_is_said():
+def test_a_deadline_that_only_the_mean_meets_gives_a_warning():
     made = mit(models=DIMENET, counts=(2, 4), noise=0.1, clocks=False)
     quickest = cells_of(made)["epoch_time_s"].min()
     found = advice(made, deadline_s=1.001 * quickest, epochs_to_train=1, max_gpus=4)
@@ -200,7 +200,7 @@ def test_measured_once_means_no_interval_and_a_word():
     assert said(found, "measured once")
 
 
-def test_without_energy_it_goes_by_time_and_says_so():
+def test_without_energy_advice_is_by_time_with_a_warning():
     made = mit(models=DIMENET, energy=False)
     found = advice(made, deadline_s=3600)
     assert said(found, "No energy was measured")
@@ -233,7 +233,7 @@ def test_a_batch_at_which_quality_falls_is_the_last_resort_with_a_warning(batche
     assert said(found, "Quality is lower at this global batch")
 
 
-def test_runs_without_a_known_batch_tell_no_epochs_to_a_target(batches):
+def test_runs_without_a_known_batch_have_no_epochs_to_a_target(batches):
     table = run_metrics(batches.runs, batches.epochs)
     table = table.assign(global_batch=np.nan, local_batch=np.nan)
     with pytest.raises(Refused, match="no global batch"):
@@ -259,7 +259,7 @@ def test_to_a_target_epochs_are_those_that_each_global_batch_took(batches):
         advise(table, epochs, "resnet50", target=0.9)
 
 
-def test_totals_are_of_the_epochs_asked_for_or_trained(made):
+def test_totals_use_the_requested_or_the_trained_epochs(made):
     assert advice(made).recommended.epochs.mean == 3
     found = advice(made, epochs_to_train=90).to_dict()["recommended"]
     assert found["train_time_s"] == pytest.approx(90 * found["epoch_time_s"])
@@ -410,7 +410,7 @@ def test_the_command_prints_json_that_is_the_advice(made, store, capsys):
     assert set(told["pareto"][0]) == set(told["recommended"])
 
 
-def test_the_command_says_it_in_words_first(store, capsys, monkeypatch):
+def test_the_command_prints_text_before_the_tables(store, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert advise_command([store], "dimenet", max_slowdown="5%", price="0.2", grid="de") == 0
     text = capsys.readouterr().out

@@ -283,7 +283,7 @@ def test_a_tracked_block_without_windows_is_one_window_with_a_result(tmp_path):
     assert row["run_id"] == result.run_id
 
 
-def test_the_result_of_a_block_with_windows_is_of_the_whole_block(tmp_path):
+def test_the_result_of_a_block_with_windows_includes_the_full_block(tmp_path):
     with wattlaw.track("mine", tmp_path, quiet=True) as track:
         for _ in track.epochs(range(2)):
             time.sleep(0.05)
@@ -295,7 +295,7 @@ def test_the_result_of_a_block_with_windows_is_of_the_whole_block(tmp_path):
         assert track.result.reason
 
 
-def test_a_result_says_why_it_has_no_values(tmp_path, monkeypatch):
+def test_a_result_without_values_has_a_reason(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"global_batch: 63 with 2 gpus; allowed: a multiple"):
         wattlaw.track("mine", tmp_path, gpus=2, global_batch=63)
     monkeypatch.setattr(tracking, "is_first_of_host", lambda: False)

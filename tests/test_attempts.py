@@ -1,4 +1,4 @@
-"""The windows of a run that took several attempts: each epoch once, from who made it last."""
+"""The windows of a run with several attempts: each epoch once, from its last attempt."""
 
 import json
 from pathlib import Path
@@ -79,7 +79,7 @@ def test_a_run_with_checkpoints_that_lacks_an_epoch_has_failed(tmp_path):
     assert (record.status, record.reason) == ("failed", "1 of 4 windows are missing")
 
 
-def test_an_attempt_goes_on_from_a_checkpoint_that_a_warning_left_without_the_option(tmp_path):
+def test_an_attempt_resumes_from_the_checkpoint_of_a_notice_without_the_option(tmp_path):
     record, found = finished(tmp_path, DIGITS, None, [0, 1], [2, 3])
     assert (record.status, found) == ("done", [(0, 1), (1, 1), (2, 2), (3, 2)])
 
@@ -229,7 +229,7 @@ WHOLE = [Part(0, 0, W), evaluated(0), Part(1, 0, W), evaluated(1)]
         ([], "4 of 4 windows are missing"),
     ],
 )
-def test_an_epoch_is_whole_when_its_parts_follow_each_other_to_its_end(parts, missing, tmp_path):
+def test_an_epoch_is_complete_if_its_parts_cover_all_steps(parts, missing, tmp_path):
     record, run = written(tmp_path, [parts])
     assert missing_windows(record, run.windows(1)) == missing
 
@@ -305,6 +305,6 @@ def test_the_reason_of_a_failure_is_that_of_the_host_that_was_not_its_consequenc
         (DISK_FULL, "the disk is full; the node agent could not write why the run failed"),
     ],
 )
-def test_an_agent_that_has_told_nothing_is_told_of_by_its_code(code, words, tmp_path):
+def test_an_agent_without_a_failure_file_is_described_by_its_exit_code(code, words, tmp_path):
     _, run = written(tmp_path, [[]])
     assert failure_reason(run, 1, code).startswith(words)

@@ -114,9 +114,7 @@ def test_pieces_of_a_part_are_the_part_and_only_the_last_ends_the_update(
 
 
 @given(counts, worlds, locals_, st.integers(1, 6), st.integers(0, 50))
-def test_an_epoch_that_begins_at_an_update_has_the_rest_of_the_whole_one(
-    samples, world, local, pieces, begin
-):
+def test_an_epoch_resumed_at_a_step_has_the_remaining_batches(samples, world, local, pieces, begin):
     shard = Shard(world - 1, world, local, seed=1, micro_batches=pieces)
     whole = list(training_parts(samples, shard, 3))
     ends = [0, *(place for place, part in enumerate(whole, 1) if part.ends_step)]

@@ -25,7 +25,7 @@ def study(
 
 @pytest.mark.parametrize("shared", [0.0, 0.05])
 @pytest.mark.parametrize("largest", [128, 256, 424])
-def test_a_curve_that_goes_flat_beyond_64_is_found_there(largest, shared):
+def test_a_curve_that_is_flat_beyond_64_has_its_breakpoint_there(largest, shared):
     counts = SCHNET[largest >= SCHNET]
     found = [find_breakpoint(*study(counts, 64, shared=shared, seed=seed)) for seed in range(50)]
     if largest > 128:
@@ -41,7 +41,7 @@ def test_a_curve_that_goes_flat_beyond_64_is_found_there(largest, shared):
 
 @pytest.mark.parametrize("counts", [SCHNET, SCHNET[:5]])
 @pytest.mark.parametrize(("repeats", "shared"), [(1, 0.0), (3, 0.0), (3, 0.1)])
-def test_a_pure_power_law_is_seldom_said_to_bend(counts, repeats, shared):
+def test_a_pure_power_law_rarely_has_a_breakpoint(counts, repeats, shared):
     told = [
         find_breakpoint(*study(counts, repeats=repeats, shared=shared, seed=seed)) is not None
         for seed in range(400)
@@ -84,7 +84,7 @@ def test_the_p_value_is_the_share_of_power_laws_that_seem_to_bend_as_much():
     assert 0.05 < expected < 0.95
 
 
-def test_a_bend_is_told_in_words_with_both_slopes_and_the_range():
+def test_a_breakpoint_is_described_with_both_slopes_and_the_range():
     bend = find_breakpoint(*study(flat_from=64))
     assert bend.sentence.startswith("the curve flattens beyond 64: β = 0.")
     assert "from 2 to 64" in bend.sentence
@@ -94,7 +94,7 @@ def test_a_bend_is_told_in_words_with_both_slopes_and_the_range():
     assert "steepens" in find_breakpoint(SCHNET, steeper).sentence
 
 
-def test_it_says_the_same_each_time():
+def test_the_result_is_deterministic():
     assert find_breakpoint(*study(flat_from=64)) == find_breakpoint(*study(flat_from=64))
 
 
@@ -104,6 +104,6 @@ def test_an_exact_power_law_does_not_bend_and_an_exact_bend_does():
     assert find_breakpoint(SCHNET, np.minimum(SCHNET, 64) ** -0.8).at == 64
 
 
-def test_few_counts_cannot_tell():
+def test_few_counts_have_no_breakpoint():
     with pytest.raises(Refused, match="4 distinct worker counts"):
         find_breakpoint([1, 2, 4, 8] * 3, [8.0, 4.0, 2.0, 2.0] * 3)

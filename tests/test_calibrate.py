@@ -94,7 +94,7 @@ def test_known_parameters_lie_within_their_intervals(fitted: list[Calibration]) 
         assert calibration.time_sigma == pytest.approx(NOISE, rel=0.6)
 
 
-def test_settings_that_were_held_back_lie_within_their_intervals(fitted: list[Calibration]) -> None:
+def test_held_out_settings_are_within_their_intervals(fitted: list[Calibration]) -> None:
     inside, widths = [], []
     for calibration in fitted:
         for of in others():
@@ -121,7 +121,7 @@ def test_a_workload_that_was_not_measured_is_less_certain(fitted: list[Calibrati
     "change",
     [{"covariance": 1e18}, {"covariance": 1e300}, {"freedom": 1e-3}, {"time_sigma": 1e3}],
 )
-def test_the_interval_of_a_calibration_that_tells_nothing_is_finite(fitted, change) -> None:
+def test_an_uninformative_calibration_has_a_finite_interval(fitted, change) -> None:
     if "covariance" in change:
         variances = np.full(len(fitted[0].names), change["covariance"])
         change = {"covariance": tuple(map(tuple, np.diag(variances)))}
@@ -154,7 +154,7 @@ def test_a_calibration_is_the_same_after_a_file(tmp_path: Path, fitted: list[Cal
         ({"more": 1}, "more: unknown key"),
     ],
 )
-def test_a_file_that_is_no_calibration_of_the_board_is_refused(
+def test_a_calibration_of_another_board_is_rejected(
     tmp_path: Path, fitted: list[Calibration], change: dict[str, Any], told: str
 ) -> None:
     path = tmp_path / "c.json"
@@ -180,7 +180,7 @@ def test_a_covariance_of_no_numbers_is_refused(tmp_path: Path, fitted: list[Cali
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    """Return a run as the analysis tells of it."""
+    """Return a run as a row of the analysis."""
     given: dict[str, Any] = {
         "workload": "resnet50", "options": "{}", "train": "{}", "hardware": "V100",
         "launcher": "local", "nodes": 1, "gpus": 2, "global_batch": 128, "local_batch": 64,
@@ -222,7 +222,7 @@ def test_an_energy_that_was_not_measured_gives_no_power(source: str) -> None:
         ({"options": '{"image_size": 160}'}, "no profile is stored"),
     ],
 )
-def test_what_cannot_be_used_is_left_out_and_named(changes: dict[str, Any], why: str) -> None:
+def test_unusable_runs_are_left_out_and_counted(changes: dict[str, Any], why: str) -> None:
     found = read(row(), row(**changes), row(repeat=1, **changes))
     assert len(found.measured) == 1
     ((told, runs),) = found.left_out.items()
@@ -230,7 +230,7 @@ def test_what_cannot_be_used_is_left_out_and_named(changes: dict[str, Any], why:
     assert runs == 2
 
 
-def test_options_that_a_workload_does_not_know_tell_workloads_apart() -> None:
+def test_unknown_options_distinguish_workloads() -> None:
     found = read(
         row(), row(options='{"dataset": "cars"}'), row(workload="r", options='{"dataset": "cats"}'),
         r=WorkloadSource("resnet50"),
@@ -239,7 +239,7 @@ def test_options_that_a_workload_does_not_know_tell_workloads_apart() -> None:
     assert names == ["resnet50", "resnet50 [dataset=cars]", "resnet50 [dataset=cats, runs=r]"]
 
 
-def test_samples_that_a_store_does_not_tell_are_the_workloads() -> None:
+def test_samples_missing_in_a_store_are_those_of_the_workload() -> None:
     found = read(row(samples_per_epoch=float("nan")))
     assert found.measured[0].job.samples == 1_281_167
     assert any("the workload's are assumed" in note for note in found.notes)
@@ -251,7 +251,7 @@ def test_figures_of_a_file_need_no_workload() -> None:
     assert found.measured[0].workload == "plain [runs=mine]"
 
 
-def test_a_workload_is_found_by_itself_or_as_the_only_one_alike(fitted: list[Calibration]) -> None:
+def test_a_workload_matches_exactly_or_as_the_only_similar_one(fitted: list[Calibration]) -> None:
     def of(*names: str) -> Calibration:
         return fitted[0].model_copy(update={"work_factors": dict.fromkeys(names, 1.0)})
 
@@ -386,7 +386,7 @@ def test_the_commands_predict_what_the_functions_do(
         assert row["gpu_energy_per_epoch_j"] == pytest.approx(train.gpu_energy_j)
 
 
-def test_simulate_says_which_of_several_measured_data_sets_to_choose(
+def test_simulate_lists_the_measured_data_sets_to_choose_from(
     traces: Traces, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = ["simulate", "--hardware", "v100-pcie-32gb", "--local-batch", "64", "--json",
@@ -403,7 +403,7 @@ def test_simulate_says_which_of_several_measured_data_sets_to_choose(
     assert "--as: 'abacus' is unknown; expected one of: " in capsys.readouterr().err
 
 
-def test_the_fit_is_told_with_its_residuals(
+def test_the_fit_is_printed_with_its_residuals(
     traces: Traces, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calibration = read_calibration(traces.calibration)
@@ -431,7 +431,7 @@ def test_settings_that_leave_nothing_to_judge_by_are_refused() -> None:
         calibrate(three)
 
 
-def test_few_settings_make_wide_intervals_that_hold() -> None:
+def test_few_settings_give_wide_intervals_that_contain_the_truth() -> None:
     """With four settings a residual's deviation is hardly known: Student's t says so."""
     inside = []
     for seed in range(6):

@@ -1,22 +1,22 @@
 """The callbacks of real trainers: Lightning and Hugging Face, on tiny networks."""
 
+import json
+import subprocess
+import sys
 from itertools import pairwise
 
+import lightning
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from conftest import environment
+from wattlaw.callbacks.base import rows_of
+from wattlaw.callbacks.lightning import WattlawCallback as ForLightning
+from wattlaw.callbacks.transformers import WattlawCallback as ForTransformers
 from wattlaw.store.store import Store
-from wattlaw.workloads.torchvision_import import import_torchvision
-
-import_torchvision()  # both trainers import it, and beside CPU-only torch it needs help
-
-import lightning  # noqa: E402
-import transformers  # noqa: E402
-
-from wattlaw.callbacks.lightning import WattlawCallback as ForLightning  # noqa: E402
-from wattlaw.callbacks.transformers import WattlawCallback as ForTransformers  # noqa: E402
 
 #: Lightning's own class of warnings, as of an srun that is there and not used: xdist would import
 #: it, and with it torchvision, where nobody has helped.
@@ -38,7 +38,9 @@ class Regression(lightning.LightningModule):
         return nn.functional.mse_loss(self.net(batch[0]), batch[1])
 
     def validation_step(self, batch, index):
-        nn.functional.mse_loss(self.net(batch[0]), batch[1])
+        error = self.net(batch[0]) - batch[1]
+        self.log("val_loss", (error**2).mean())
+        self.log("val_error", error.abs().mean())
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -49,8 +51,8 @@ def fit(callback, fails=False, **options):
         max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, callbacks=[callback], **options,
     )  # fmt: skip
-    loader = DataLoader(DATA, batch_size=16)
-    trainer.fit(Regression(fails), loader, loader)
+    trainer.fit(Regression(fails), DataLoader(DATA, batch_size=16), DataLoader(DATA, 32))
+    return trainer
 
 
 def phases(store) -> list[tuple[str, int]]:
@@ -74,10 +76,85 @@ def test_lightning_epochs_are_windows_and_validation_is_not_part_of_training(tmp
     assert callback.record.status == "done"
 
 
-def test_lightnings_sanity_check_is_not_an_evaluation(tmp_path):
+def test_lightnings_sanity_check_is_not_part_of_the_run(tmp_path):
     fit(ForLightning("lit", store=tmp_path, quiet=True), num_sanity_val_steps=1)
     found = [name for name, _ in phases(tmp_path)]
-    assert (found[0], found.count("evaluate")) == ("sanity check", 3)
+    assert (found[0], found.count("evaluate")) == ("train", 3)
+
+
+def rows(store, phase: str) -> list[dict[str, object]]:
+    epochs = Store(store).pandas("epochs").sort_values("start_ns")
+    return epochs[epochs["phase"] == phase].to_dict("records")
+
+
+def test_lightnings_windows_have_the_work_and_the_results_of_the_trainer(tmp_path):
+    callback = ForLightning("lit", store=tmp_path, quiet=True)
+    trainer = fit(callback, num_sanity_val_steps=0, accumulate_grad_batches=2)
+    setting = callback.record.spec.setting
+    assert (setting.gpus, setting.local_batch, setting.global_batch) == (1, 32, 32)
+    assert callback.record.spec.train.gradient_accumulation == 2
+    assert callback.record.spec.measure.epochs == 3
+    facts = callback.record.facts
+    assert (facts.world_size, facts.dataset_samples, facts.metric) == (1, 64, "val_error")
+    found = [row for row in rows(tmp_path, "train") if row["steps"] > 0]
+    assert [(row["steps"], row["samples"]) for row in found] == [(2, 64)] * 3
+    evaluations = rows(tmp_path, "evaluate")
+    assert [row["samples"] for row in evaluations] == [64] * 3
+    last = json.loads(evaluations[-1]["metrics"])
+    results = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    assert last == results
+    assert (evaluations[-1]["loss"], evaluations[-1]["metric"]) == (
+        results["val_loss"], results["val_error"],
+    )  # fmt: skip
+
+
+def test_lightnings_loss_is_the_mean_over_the_samples_of_the_epoch(tmp_path):
+    losses = []
+
+    class Noted(Regression):
+        def training_step(self, batch, index):
+            loss = super().training_step(batch, index)
+            losses.append(float(loss))
+            return loss
+
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=3,
+        callbacks=[ForLightning("lit", store=tmp_path, quiet=True)],
+    )  # fmt: skip
+    trainer.fit(Noted(), DataLoader(DATA, batch_size=16))
+    (window,) = rows(tmp_path, "train")  # 3 batches, then the last one alone
+    assert (window["steps"], window["samples"]) == (2, 64)
+    assert window["loss"] == pytest.approx(sum(losses) / 4)
+
+
+@pytest.mark.parametrize("library", ["lightning", "transformers"])
+def test_steps_are_measured_instead_of_epochs(tmp_path, library):
+    options = {"store": tmp_path / "store", "steps": 5, "warmup_steps": 2, "quiet": True}
+    if library == "lightning":
+        fit(ForLightning("x", **options), num_sanity_val_steps=0)
+    else:
+        trained(tmp_path, ForTransformers("x", **options), eval_strategy="epoch")
+    epochs = Store(tmp_path / "store").pandas("epochs").sort_values("start_ns")
+    assert set(epochs["phase"]) == {"steps"}
+    assert epochs["epoch"].isna().all()
+    # 4 steps an epoch; the evaluation after it divides the measured ones
+    assert list(epochs["steps"]) == [2, 2, 3]
+    assert list(epochs["from_step"]) == [0, 2, 4]
+    assert list(epochs["warmup"]) == [True, False, False]
+    assert list(epochs["samples"]) == [32, 32, 48]
+    assert (epochs["step_time_mean_s"] > 0).all()
+    assert (epochs["step_time_p50_s"] <= epochs["step_time_p95_s"]).all()
+
+
+def test_trainings_of_other_batches_are_not_repeats_of_each_other(tmp_path):
+    records = []
+    for batch in (16, 32, 16):
+        callback = ForTransformers("hf", store=tmp_path / "store", quiet=True)
+        trained(tmp_path, callback, batch=batch)
+        records.append(callback.record)
+    specs = [(r.spec.setting.global_batch, r.spec.repeat) for r in records]
+    assert specs == [(16, 0), (32, 0), (16, 1)]
 
 
 def test_a_fit_that_fails_is_a_run_that_failed_with_the_reason(tmp_path):
@@ -106,14 +183,15 @@ class Net(nn.Module):
         return {"loss": nn.functional.mse_loss(found, labels), "logits": found}
 
 
-def trained(folder, callback, **options):
+def trained(folder, callback, batch=16, results=None, **options):
     arguments = transformers.TrainingArguments(
-        str(folder / "out"), num_train_epochs=2, per_device_train_batch_size=16, report_to=[],
+        str(folder / "out"), num_train_epochs=2, per_device_train_batch_size=batch, report_to=[],
         save_strategy="no", use_cpu=True, disable_tqdm=True, **options,
     )  # fmt: skip
     trainer = transformers.Trainer(
-        Net(), arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[callback]
-    )
+        Net(), arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[callback],
+        compute_metrics=results,
+    )  # fmt: skip
     trainer.train()
     return trainer
 
@@ -132,3 +210,112 @@ def test_an_evaluation_between_steps_interrupts_the_training_window(tmp_path):
     found = phases(tmp_path / "store")
     assert found.count(("evaluate", 0)) == 2
     assert found[:3] == [("train", 0), ("evaluate", 0), ("train", 0)]
+
+
+def test_hugging_faces_windows_have_the_work_and_the_results_of_the_trainer(tmp_path):
+    callback = ForTransformers("hf", store=tmp_path / "store", quiet=True)
+    trainer = trained(
+        tmp_path, callback, eval_strategy="epoch", gradient_accumulation_steps=3,
+        logging_strategy="epoch",
+        results=lambda p: {"error": float(abs(p.predictions - p.label_ids).mean())},
+    )  # fmt: skip
+    setting, facts = callback.record.spec.setting, callback.record.facts
+    assert (setting.gpus, setting.local_batch, setting.global_batch) == (1, 48, 48)
+    assert callback.record.spec.train.gradient_accumulation == 3
+    assert callback.record.spec.measure.epochs == 2
+    assert (facts.world_size, facts.dataset_samples, facts.metric) == (1, 64, "error")
+    logged = trainer.state.log_history
+    training = rows(tmp_path / "store", "train")  # 3 batches, then the last one alone
+    assert [(row["steps"], row["samples"]) for row in training] == [(2, 64)] * 2
+    assert sum(row["steps"] for row in training) == trainer.state.global_step
+    evaluations = rows(tmp_path / "store", "evaluate")
+    for row, entry in zip(evaluations, [e for e in logged if "eval_loss" in e], strict=True):
+        assert (row["samples"], row["loss"]) == (64, entry["eval_loss"])
+        assert row["metric"] == json.loads(row["metrics"])["error"] == entry["eval_error"]
+
+
+def test_hugging_faces_loss_is_what_the_trainer_logs(tmp_path):
+    callback = ForTransformers("hf", store=tmp_path / "store", quiet=True)
+    trainer = trained(tmp_path, callback, logging_strategy="epoch", gradient_accumulation_steps=2)
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    found = [row["loss"] for row in rows(tmp_path / "store", "train")]
+    assert found == pytest.approx(logged, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "count"),
+    [
+        (torch.zeros(3, 2), 3),
+        ([torch.zeros(4, 2), torch.zeros(4)], 4),
+        ({"text": ["a"], "labels": torch.zeros(5)}, 5),
+        ((["a", "b"],), None),
+        (7, None),
+        (torch.tensor(1.0), None),
+    ],
+)
+def test_the_samples_of_a_batch_are_the_rows_of_its_first_tensor(batch, count):
+    assert rows_of(batch) == count
+
+
+LIGHTNING = """
+import sys, torch, lightning
+from torch.utils.data import DataLoader, TensorDataset
+from wattlaw.callbacks.lightning import WattlawCallback
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(8, 1)
+    def training_step(self, batch, index):
+        return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+trainer = lightning.Trainer(
+    max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", logger=False,
+    enable_checkpointing=False, enable_progress_bar=False,
+    callbacks=[WattlawCallback("x", store=sys.argv[1], quiet=True)],
+)
+trainer.fit(Net(), DataLoader(data, batch_size=8))
+"""
+HUGGING_FACE = """
+import sys, torch, transformers
+from wattlaw.callbacks.transformers import WattlawCallback
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(8, 1)
+    def forward(self, x, labels):
+        out = self.net(x)
+        return {"loss": torch.nn.functional.mse_loss(out, labels), "logits": out}
+
+rows = [{"x": torch.randn(8), "labels": torch.randn(1)} for _ in range(64)]
+arguments = transformers.TrainingArguments(
+    sys.argv[1] + ".out", num_train_epochs=2, per_device_train_batch_size=8, report_to=[],
+    save_strategy="no", use_cpu=True, disable_tqdm=True,
+)
+callback = WattlawCallback("x", store=sys.argv[1], quiet=True)
+transformers.Trainer(Net(), arguments, train_dataset=rows, callbacks=[callback]).train()
+"""
+
+
+@pytest.mark.parametrize("script", [LIGHTNING, HUGGING_FACE], ids=["lightning", "transformers"])
+def test_two_workers_are_one_run_with_the_work_of_both(tmp_path, script):
+    (tmp_path / "train.py").write_text(script)
+    line = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [sys.executable, *line, tmp_path / "train.py", tmp_path / "store"],
+        capture_output=True, text=True, timeout=180, check=False,
+        env=environment() | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (record,) = Store(tmp_path / "store").records()
+    setting = record.spec.setting
+    assert (setting.gpus, setting.local_batch, setting.global_batch) == (2, 8, 16)
+    assert (record.facts.world_size, record.facts.dataset_samples) == (2, 64)
+    found = rows(tmp_path / "store", "train")
+    assert [(row["epoch"], row["steps"], row["samples"]) for row in found] == [
+        (epoch, 4, 64) for epoch in (0, 1)
+    ]

@@ -38,7 +38,7 @@ def test_a_campaign_ends_its_runs_and_itself(tmp_path, write_study):
     assert begun[0].reason == f"interrupted by {CANCELLED}"
 
 
-def test_where_nothing_is_under_way_nothing_is_changed(tmp_path, capsys):
+def test_cancel_without_active_runs_changes_nothing(tmp_path, capsys):
     store = tmp_path / "store"
     Store(store).create()
     assert main(["cancel", str(store)]) == 0
@@ -83,7 +83,7 @@ def test_jobs_are_ended_though_a_record_is_damaged(given):
     assert not [*(given.path / "jobs").iterdir()]
 
 
-def test_a_scheduler_that_does_not_answer_is_told_and_its_runs_stay_as_they_are(given):
+def test_an_unreachable_scheduler_is_reported_and_its_runs_are_unchanged(given):
     (given.path / "taken-down").touch()
     told = json.loads(wattlaw("status", given.path, "--json").stdout)
     assert told["scheduler"] == "the board was taken down"

@@ -105,7 +105,7 @@ def repeated(
 CLEAR = {np.nan: (100.0, 50.0), 200.0: (102.0, 40.0), 100.0: (160.0, 35.0)}
 
 
-def test_repeats_that_tell_give_a_best_with_intervals():
+def test_enough_repeats_give_a_best_cap_with_intervals():
     found = best_limit(repeated(CLEAR, noise=0.005), LeastEnergyWithin(0.10))
     assert (found.limit, found.reference, found.verdict) == (200.0, None, "best")
     assert found.saving == pytest.approx(0.2, abs=0.01)
@@ -121,7 +121,7 @@ def test_no_limit_can_be_the_best():
     assert found.saving == 0
 
 
-def test_alike_energies_cannot_be_told_apart_and_rivals_are_named():
+def test_indistinguishable_energies_list_the_other_candidates():
     alike = {250.0: (100.0, 50.0), 200.0: (101.0, 40.3), 175.0: (102.0, 40.0)}
     found = best_limit(repeated(alike, noise=0.03), LeastEnergyWithin(0.10))
     assert found.verdict == "cannot tell"
@@ -131,7 +131,7 @@ def test_alike_energies_cannot_be_told_apart_and_rivals_are_named():
     assert "may be better by more than 1 %" in found.why
 
 
-def test_a_slow_down_at_the_edge_of_what_is_allowed_is_said():
+def test_a_slowdown_near_the_limit_gives_a_warning():
     edge = {250.0: (100.0, 50.0), 200.0: (109.0, 40.0)}
     found = best_limit(repeated(edge, noise=0.02, seed=2), LeastEnergyWithin(0.10))
     assert found.limit == 200.0
@@ -140,7 +140,7 @@ def test_a_slow_down_at_the_edge_of_what_is_allowed_is_said():
     assert best_limit(repeated(edge, noise=0.02, seed=2), LeastEnergy()).verdict == "best"
 
 
-def test_best_is_said_wrongly_in_at_most_5_of_100_studies():
+def test_a_wrong_best_cap_occurs_in_at_most_5_of_100_studies():
     truth = {250.0: (100.0, 50.0), 225.0: (100.0, 44.0), 200.0: (101.0, 42.0), 150.0: (130.0, 41.0)}
     best = min(e for t, e in truth.values() if t <= 110)
     said, wrong = 0, 0
@@ -209,7 +209,7 @@ def test_the_json_has_no_number_that_json_lacks():
     assert told["candidates"][0]["cost_ratio_low"] is None
 
 
-def test_repeats_that_are_all_the_same_tell_no_more_than_one():
+def test_identical_repeats_count_as_one():
     rows = repeated(CLEAR, noise=0.0)
     found = best_limit(rows, LeastEnergyWithin(0.10))
     assert (found.limit, found.verdict) == (200.0, "repeats are all the same")
@@ -222,7 +222,7 @@ def test_repeats_that_are_all_the_same_tell_no_more_than_one():
     assert best_limit(rounded, LeastEnergy()).verdict == "repeats are all the same"
 
 
-def test_times_without_scatter_bound_no_slow_down_but_do_not_matter_where_none_is_asked_for():
+def test_times_without_scatter_matter_only_with_a_slowdown_limit():
     noisy = repeated(CLEAR, noise=0.005)
     rows = noisy.assign(time_s=noisy["limit"].map({200.0: 102.0, 100.0: 160.0}).fillna(100.0))
     assert best_limit(rows, LeastEnergyWithin(0.10)).verdict == "repeats are all the same"

@@ -80,14 +80,14 @@ def covered(found: list[Effect], truth: float) -> float:
 
 @pytest.mark.parametrize("sd", [0.0, 0.01, 0.05])
 @pytest.mark.parametrize("cells", [3, 6])
-def test_intervals_of_an_effect_that_settings_differ_in_hold_for_their_mean(cells, sd) -> None:
+def test_intervals_of_an_effect_cover_the_mean_over_settings(cells, sd) -> None:
     dice = np.random.default_rng(2)
     found = [effect_of(with_effects(dice, cells, sd, 5)) for _ in range(200)]
     assert covered(found, 0.1) >= 0.9
 
 
 @pytest.mark.parametrize(("k", "shared"), [(4, 0.01), (6, 0.0), (6, 0.05)])
-def test_intervals_beyond_a_law_hold_where_repeats_share_deviations(k, shared) -> None:
+def test_extrapolated_intervals_cover_shared_deviations(k, shared) -> None:
     dice = np.random.default_rng(3)
     found = [beyond_law(deviating(dice, shared, k), 2 ** (k - 1)) for _ in range(200)]
     assert covered(found, 0.0) >= 0.9
@@ -103,7 +103,7 @@ def test_an_effect_that_differs_between_settings_has_one_difference_each() -> No
 
 
 @pytest.mark.parametrize("cells", [1, 2])
-def test_an_effect_in_one_or_two_settings_is_said_to_be_theirs(cells: int) -> None:
+def test_an_effect_in_one_or_two_settings_names_them(cells: int) -> None:
     rows = with_effects(np.random.default_rng(0), cells, 0.1, 3)
     fit = smf.ols("np.log(time_s) ~ 0 + C(cell):C(on)", rows).fit()
     told = fit.t_test(np.repeat([-1.0, 1.0], cells) / cells)
@@ -178,12 +178,12 @@ def test_wrong_verdicts_are_rare_at_the_very_edge_of_the_criterion() -> None:
     assert shares([0.0, 0.0, 0.0501], "some")[CONTRADICTED] < bound
 
 
-def test_where_nothing_differs_no_difference_is_claimed() -> None:
+def test_claims_on_effects_are_rarely_wrong_without_an_effect() -> None:
     assert shares([0.0] * 10, "some")[SUPPORTED] < 0.01
     assert shares([0.0] * 5, "every")[CONTRADICTED] < 0.01
 
 
-def test_caps_that_leave_beta_alone_are_rarely_said_to_change_it() -> None:
+def test_caps_without_effect_on_beta_are_rarely_significant() -> None:
     few = (2, 8, 32, 128)
     labs = [capped({100: 1.6}, seed=seed, noise=0.03, counts=few) for seed in range(15)]
     (claim,) = [claim for claim in CLAIMS if claim.name == "caps-move-alpha-not-beta"]
@@ -192,7 +192,7 @@ def test_caps_that_leave_beta_alone_are_rarely_said_to_change_it() -> None:
     assert wrong <= 2  # of 15 at 2.5 % each: more with a chance of 0.6 %
 
 
-def test_one_gpu_and_one_run_are_told_as_one():
+def test_one_gpu_and_one_run_use_the_singular():
     def told(*gpus: int) -> str:
         return describe_runs(pd.DataFrame({"gpus": gpus}).assign(launcher="local", energy_is=None))
 

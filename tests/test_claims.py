@@ -235,13 +235,13 @@ def test_a_claim_gets_the_verdict_of_the_truth_behind_the_data(name: str, verdic
     assert claim.verdict == verdict, claim.evidence
 
 
-def test_nothing_can_be_decided_of_a_store_that_measured_none_of_it() -> None:
+def test_a_store_without_the_needed_values_decides_no_claim() -> None:
     for claim in check_claims(EMPTY):
         assert claim.verdict == NOT_DECIDABLE
         assert claim.evidence.startswith("Nothing"), claim.evidence
 
 
-def test_nothing_can_be_decided_of_a_store_without_a_done_run() -> None:
+def test_a_store_without_a_done_run_decides_no_claim() -> None:
     found = check_claims(analyse(*frames([run_row("a", status="failed")], [])))
     assert {claim.verdict for claim in found} == {NOT_DECIDABLE}
 
@@ -273,7 +273,7 @@ def test_energies_that_count_different_things_are_not_compared() -> None:
     assert "count different things (gpu+cpu, counter; gpu, counter)" in claim.evidence
 
 
-def test_a_curve_that_bends_is_no_power_law_however_high_its_r2() -> None:
+def test_a_bent_curve_is_not_a_power_law_even_with_high_r2() -> None:
     lab = Lab().run(time_s=lambda n: 1000.0 / n + 4.0)
     claim = BY_NAME["power-law-describes"].evaluate(lab.findings())
     (numbers,) = claim.numbers.values()
@@ -288,7 +288,7 @@ def test_a_power_law_of_too_few_counts_to_see_a_bend_is_not_supported() -> None:
     assert "a test for a breakpoint needs" in claim.evidence
 
 
-def test_a_single_setting_decides_and_is_said_to_be_single() -> None:
+def test_a_single_setting_decides_with_a_note() -> None:
     claim = BY_NAME["200w-costs-no-speed"].evaluate(capped({200: 1.2}, counts=(2,)).findings())
     assert claim.verdict == CONTRADICTED
     assert "at exactly this setting" in claim.evidence
@@ -307,12 +307,12 @@ def test_capped_runs_do_not_enter_claims_on_runs_without_caps() -> None:
     assert claim.workloads[0].evidence.endswith("21 runs, 2 to 128 GPUs, energy of gpu, counter")
 
 
-def test_simulated_runs_are_told_to_be_simulated() -> None:
+def test_verdicts_on_simulated_runs_say_simulated() -> None:
     claim = BY_NAME["power-law-describes"].evaluate(Lab().run(launcher="simulated").findings())
     assert "21 simulated runs" in claim.evidence
 
 
-def test_findings_of_a_whole_study_give_plain_json() -> None:
+def test_findings_of_a_full_study_are_plain_json() -> None:
     made = kit(counts=(1, 2, 4), batches=(256,), repeats=2, epochs=2)
     found = check_claims(analyse(made.runs, made.epochs), better={"resnet50": "higher"})
     told = json.loads(json.dumps([claim.to_dict() for claim in found], allow_nan=False))
@@ -323,7 +323,7 @@ def test_findings_of_a_whole_study_give_plain_json() -> None:
     assert all(one["evidence"] and one["criterion"] for one in told)
 
 
-def test_a_direction_that_the_metric_does_not_tell_can_be_given() -> None:
+def test_the_direction_of_an_unknown_metric_can_be_set() -> None:
     lab = CASES["fourcastnet-pretrain-quality-falls-beyond-32"][OPEN]()
     made = kit(counts=(1, 2), batches=(256,), repeats=1, epochs=2, growing=False)
     found = analyse(made.runs, made.epochs)

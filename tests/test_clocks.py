@@ -46,7 +46,7 @@ def test_an_offset_by_hand():
     assert offset_of(rounds) == pytest.approx((5.01, 0.02))
 
 
-def test_rounds_in_which_a_clock_was_set_back_tell_nothing():
+def test_rounds_in_which_a_clock_was_set_back_are_ignored():
     good, bad = Round(100, 60, 120), Round(100, 60, 90)
     assert offset_of([bad, good]) == offset_of([good])
     with pytest.raises(ValueError, match="no request was answered"):
@@ -103,7 +103,7 @@ def test_each_node_finds_how_far_its_clock_is_from_the_first_ones(tmp_path: Path
 
 
 @pytest.mark.parametrize("there", [0, 1])
-def test_a_node_that_never_comes_hangs_nobody(there: int, tmp_path: Path):
+def test_a_missing_node_does_not_block_the_others(there: int, tmp_path: Path):
     begun_s = time.monotonic()
     alone = node(tmp_path, there, free_port(), 2, patience="1")
     _, said = alone.communicate(timeout=60)
@@ -120,7 +120,7 @@ def test_a_single_node_has_nothing_to_compare(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_agents_train_one_run_and_tell_each_hosts_part(tmp_path: Path):
+def test_two_agents_train_one_run_and_record_each_host(tmp_path: Path):
     """On one machine, each with a name of its own, meeting over the loopback device."""
     spec = spec_of("digits-cnn", {"width": 8}, gpus=2, global_batch=256, epochs=2)
     spec = spec.model_copy(update={"nodes": 2})

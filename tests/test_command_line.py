@@ -68,7 +68,7 @@ def test_the_front_end_of_a_run_never_imports_torch():
      ("report", "/no/such/store"), ("fit", "/no/such/store"), ("check", "/no/such/file"),
      ("export", "/no/such/store", "runs", "-o", "never.csv")],
 )  # fmt: skip
-def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_two(arguments, capsys):
+def test_a_usage_error_is_one_line_with_exit_code_two(arguments, capsys):
     assert main(list(arguments)) == 2
     shown = capsys.readouterr()
     assert len(shown.err.splitlines()) == 1
@@ -82,12 +82,12 @@ def test_a_dry_run_shows_every_run_with_its_status_and_writes_nothing(study, tmp
     assert not store.exists()
 
 
-def test_a_dry_run_on_a_store_says_what_is_done(study, store, capsys):
+def test_a_dry_run_on_a_store_counts_done_runs(study, store, capsys):
     assert main(["run", str(study), "--store", str(store), "--dry-run"]) == 0
     assert "2 runs: 1 done, 1 skipped" in capsys.readouterr().out
 
 
-def test_a_finished_study_starts_nothing_again(study, store):
+def test_a_finished_study_starts_no_run(study, store):
     (done,) = [record.run_id for record in records(store).values() if record.status == "done"]
     files = sorted((store / "runs" / done).iterdir())
     before = [path.stat().st_mtime_ns for path in files]
@@ -103,7 +103,7 @@ def test_check_counts_the_runs(study, capsys):
     assert told.endswith("cli: 2 runs, 1 workload, 2 settings, 1 repeat\n")
 
 
-def test_status_tells_counts_and_reasons(store, capsys, monkeypatch):
+def test_status_prints_counts_and_reasons(store, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     assert main(["status", str(store)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -128,7 +128,7 @@ def test_without_a_meter_energy_is_missing_in_every_export(store, tmp_path):
         assert frame["gpu_energy_j"].isna().all()
 
 
-def test_tables_that_do_not_exist_and_endings_that_are_unknown_are_told(store, tmp_path, capsys):
+def test_unknown_tables_and_suffixes_are_rejected(store, tmp_path, capsys):
     assert main(["export", str(store), "results", "-o", str(tmp_path / "x.csv")]) == 2
     message = capsys.readouterr().err
     tables = ("runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits")
@@ -160,7 +160,7 @@ def test_the_same_store_twice_is_refused(store, capsys):
     assert "more than one store" in capsys.readouterr().err
 
 
-def test_a_store_that_allows_no_law_is_told_why(store, capsys):
+def test_a_store_without_enough_runs_for_a_law_gives_the_reason(store, capsys):
     assert main(["fit", str(store)]) == 2
     assert "no rows to fit" in capsys.readouterr().err
 
@@ -177,7 +177,7 @@ def test_a_workload_is_shown_with_every_option_its_default_and_what_is_allowed(c
     assert "'resnet'; allowed: bert-base, " in line
 
 
-def test_an_unknown_word_after_workloads_is_told(capsys):
+def test_an_unknown_subcommand_of_workloads_is_rejected(capsys):
     assert main(["workloads", "nonsense"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 

@@ -150,7 +150,7 @@ def test_a_command_that_tracks_has_the_windows_that_it_marks(ranks, place, runs)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_a_command_tells_is_stored_with_its_window(ranks, place, runs):
+def test_values_that_a_command_logs_are_stored_with_its_window(ranks, place, runs):
     found = windows(place, runs["tracked", ranks])
     assert [w["samples"] for w in found] == [80 * ranks, 7] * 3
     assert [w["loss"] for w in found[::2]] == pytest.approx([ranks, ranks / 2, ranks / 3])
@@ -162,7 +162,7 @@ def test_what_a_command_tells_is_stored_with_its_window(ranks, place, runs):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_of_several_ranks_one_speaks_so_that_the_board_is_counted_once(ranks, place, runs):
+def test_only_one_of_several_ranks_records_windows(ranks, place, runs):
     for window in windows(place, runs["tracked", ranks]):
         assert window["gpu_energy_j"] == pytest.approx(BOARD_W * window["duration_s"], rel=0.02)
         assert (window["energy_source"], window["energy_verdict"]) == ("counter", "ok")
@@ -181,7 +181,7 @@ def test_a_command_that_marks_no_window_is_one_with_all_of_its_time(name, place,
         assert window["start_ns"] + window["duration_s"] * 1e9 > last
 
 
-def test_the_window_of_a_whole_command_begins_after_sampling_and_before_the_script(place, runs):
+def test_the_window_of_a_command_begins_after_sampling_and_before_the_script(place, runs):
     (window,) = windows(place, runs["whole", 1])
     telemetry = Store(place / "store").pandas("telemetry")
     sampled_ns = telemetry[telemetry.run_id == runs["whole", 1].run_id].t_ns.min()
@@ -213,7 +213,7 @@ def test_a_script_that_is_not_there_is_the_reason(runs):
     assert "nowhere.py" in reason
 
 
-def test_a_program_that_a_setting_names_and_that_is_not_there_is_told_as_a_shell_does():
+def test_a_missing_program_named_by_a_setting_has_the_exit_code_of_a_shell():
     line = [sys.executable, "-m", "wattlaw.training.command_rank", "fp32", "x"]
     environ = os.environ | {AGENT_PID: str(os.getpid())}
     found = subprocess.run(line, capture_output=True, text=True, check=False, env=environ)
@@ -221,14 +221,14 @@ def test_a_program_that_a_setting_names_and_that_is_not_there_is_told_as_a_shell
     assert found.stderr == "OSError: fp32: cannot be run: No such file or directory\n"
 
 
-def test_the_values_of_a_setting_arrive_as_words_of_their_own(place):
+def test_the_values_of_a_setting_are_separate_arguments(place):
     assert json.loads((place / "whole.json").read_text())[2:] == [
         "--batch=16/16", "1", "150", "", "bf16", repr(1 / 3), "9", "1", "7", "0",
         '{"lr": {}}', "two words", "$HOME; *",
     ]  # fmt: skip
 
 
-def test_a_limit_holds_while_a_command_runs_and_is_given_back(place, runs):
+def test_a_limit_applies_during_a_command_and_is_restored(place, runs):
     (limit,) = runs["whole", 1].limits
     assert limit.power_limit_enforced_w == 150
     assert FakeGpus(place / "boards")[0].limit_mw == 400_000
@@ -251,7 +251,7 @@ def test_the_store_counts_what_failed(place, capsys):
     assert json.loads(capsys.readouterr().out)["counts"] == {"done": 5, "failed": 2}
 
 
-def test_a_program_that_is_not_there_is_told_before_anything_starts(write_study, tmp_path, capsys):
+def test_a_missing_program_is_reported_before_anything_starts(write_study, tmp_path, capsys):
     path = write_study(workloads=[{"command": ["no-such-program", "train.py"]}])
     assert main(["run", str(path), "--store", str(tmp_path / "store")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -297,9 +297,7 @@ def test_a_killed_run_leaves_no_rank_of_a_command_behind(write_study, tmp_path):
         ("", None),
     ],
 )  # fmt: skip
-def test_the_first_error_in_a_log_is_found_and_other_words_are_not_taken_for_it(
-    said, expected, tmp_path
-):
+def test_only_error_messages_in_a_log_count_as_errors(said, expected, tmp_path):
     log = tmp_path / "log.txt"
     before = "== attempt 1, then\nOSError: of the attempt before\n"
     log.write_text(f"{before}== attempt 2, now\nepoch 1\n{said}")
@@ -307,5 +305,5 @@ def test_the_first_error_in_a_log_is_found_and_other_words_are_not_taken_for_it(
     assert first_error(log, 1) == "OSError: of the attempt before"
 
 
-def test_of_a_log_that_is_not_there_nothing_is_told(tmp_path):
+def test_a_missing_log_has_no_error(tmp_path):
     assert first_error(tmp_path / "log.txt", 1) is None

@@ -62,7 +62,7 @@ def test_the_power_form_is_an_ordinary_regression_and_its_aicc_that_of_statsmode
     assert forms["weight"].sum() == pytest.approx(1)
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say():
+def test_intervals_have_about_their_nominal_coverage():
     holds = {"s_min": 0, "b_crit": 0}
     tries = 60
     for seed in range(tries):
@@ -89,7 +89,7 @@ def test_epochs_in_proportion_leave_the_lower_end_open():
     assert "in proportion" in found.sentence
 
 
-def test_runs_too_few_to_compare_forms_are_not_said_to_fit_another_better():
+def test_too_few_runs_do_not_prefer_another_form():
     found = critical_batch([32, 64, 128, 256], [10, 11, 14, 19])
     assert found.best_form == "critical batch"
     assert "better" not in found.sentence
@@ -133,7 +133,7 @@ def test_batches_that_leave_the_law_widen_its_intervals():
         ([1, 2, 4, 8], [3, 3, 3, 3], "every run took 3 epochs"),
     ],
 )
-def test_what_cannot_be_fitted_is_refused_with_a_reason(batch, reached, why):
+def test_invalid_data_for_a_fit_is_rejected_with_a_reason(batch, reached, why):
     with pytest.raises(Refused, match=why):
         critical_batch(batch, reached)
 

@@ -119,7 +119,7 @@ def test_a_damaged_side_file_is_a_note_of_a_run_that_is_done(tmp_path, damage):
         assert pq.read_table(run.epochs_path)["epoch"].to_pylist() == [0, 1]
 
 
-def test_a_report_of_another_host_or_with_numbers_that_json_has_not_is_no_report(tmp_path):
+def test_a_report_of_another_host_or_with_infinite_numbers_is_ignored(tmp_path):
     for old, new in ((f'"{HOST}"', '"b"'), ("0.1", "NaN"), ("0.1", "Infinity")):
         before, run = trained(tmp_path / new.strip('"'))
         path = run.live(1) / f"sampler.{HOST}.json"
@@ -142,7 +142,7 @@ def test_damaged_windows_fail_their_run_and_are_named(tmp_path, damage):
 
 
 @pytest.mark.parametrize("value", ["", "nan", "-1", "1e300"])
-def test_a_window_without_a_time_is_no_window(tmp_path, value):
+def test_a_window_without_a_time_is_ignored(tmp_path, value):
     before, run = trained(tmp_path)
     path = run.live(1) / f"windows.{HOST}.csv"
     path.write_text(path.read_text().replace(",1.0,", f",{value},", 1))
@@ -212,7 +212,7 @@ def test_a_value_that_no_run_writes_names_its_file(
     assert len(error.splitlines()) == 1
 
 
-def test_a_text_that_is_no_utf8_names_its_file(store, tmp_path, capsys):
+def test_the_error_for_invalid_utf8_names_the_file(store, tmp_path, capsys):
     path = next(store.path.glob("runs/*/epochs.parquet"))
     table = pq.read_table(path)
     place = table.schema.get_field_index("host")
@@ -299,14 +299,14 @@ with replacing(Path(sys.argv[1])) as temporary:
 IMPORTER = """
 import sys, time
 from pathlib import Path
-from wattlaw.store import import_writer
+from wattlaw.store import importing
 from wattlaw.store.store import Store
 class Run:
     @property
     def record(self):
         print(*Path(sys.argv[1]).glob(".importing.*"), flush=True)
         time.sleep(600)
-import_writer._add(Store(Path(sys.argv[1])), [Run()])
+importing._add(Store(Path(sys.argv[1])), [Run()])
 """
 
 
@@ -315,9 +315,7 @@ def waiting(code: str, *words: object) -> "subprocess.Popen[str]":
     return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
 
 
-def test_temporary_files_of_killed_writers_go_with_the_next_run_and_no_living_ones(
-    tmp_path, write_study
-):
+def test_the_next_run_removes_temporary_files_of_killed_writers_only(tmp_path, write_study):
     study, store = simulated(write_study), Store(tmp_path / "store")
     assert main(["run", str(study), "--store", str(store.path)]) == 0
     first, second = store.folders()
@@ -349,7 +347,7 @@ def test_temporary_files_of_killed_writers_go_with_the_next_run_and_no_living_on
     assert not [*store.path.rglob(".run.json.*")]
 
 
-def test_what_a_killed_import_has_left_goes_with_the_next_run(store):
+def test_the_next_run_removes_the_folder_of_a_killed_import(store):
     importers = [waiting(IMPORTER, store.path)]
     try:
         dead = Path(importers[0].stdout.readline().strip())
@@ -384,7 +382,7 @@ def test_a_done_run_that_was_killed_before_its_live_files_were_dropped_is_tidied
     assert second.live(1).exists()
 
 
-def test_a_writer_whose_file_is_taken_for_an_abandoned_one_makes_another(tmp_path):
+def test_a_writer_recreates_a_temporary_file_that_was_removed(tmp_path):
     """Two processes tidy up without a pause while one writes: every write arrives."""
     code = (
         "import sys\nfrom pathlib import Path\nfrom wattlaw.files import *\n"

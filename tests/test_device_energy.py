@@ -21,7 +21,7 @@ def refreshed(t_ns: np.ndarray, watts: float, refresh_s: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("window_s", [1.0, 60.0])
-def test_constant_power_is_found_both_ways_to_a_thousandth(window_s):
+def test_constant_power_is_exact_to_a_thousandth_by_both_methods(window_s):
     t_ns = ticks(70, 10)
     start, end = T0 + 3 * S + 123_456_789, T0 + int((3.123456789 + window_s) * S)
     counter = Counter(t_ns, refreshed(t_ns, 250.0, 0.1)).estimate(start, end)
@@ -40,7 +40,7 @@ def test_a_counter_read_more_often_than_it_refreshes_has_no_steps():
         assert counter.estimate(start, start + S).energy_j == pytest.approx(100.0, rel=1e-6)
 
 
-def test_a_square_wave_of_one_hertz_is_found_to_a_hundredth():
+def test_a_square_wave_of_one_hertz_is_exact_to_a_hundredth():
     t_ns = ticks(70, 10, phase_s=0.013)
     on = (t_ns - T0) * 1e-9 % 1.0 < 0.5
     start, end = T0 + 5 * S + S // 4, T0 + 65 * S + S // 4
@@ -48,7 +48,7 @@ def test_a_square_wave_of_one_hertz_is_found_to_a_hundredth():
     assert found.energy_j == pytest.approx(250.0 * 60, rel=0.01)
 
 
-def test_a_counter_that_goes_back_is_not_used_and_said_so():
+def test_a_decreasing_counter_is_not_used_and_has_a_reason():
     t_ns = ticks(10, 10)
     energy = 100.0 * (t_ns - T0) * 1e-9
     energy[50:] -= 400.0  # the driver was loaded anew
@@ -63,7 +63,7 @@ def test_a_counter_that_goes_back_is_not_used_and_said_so():
 
 
 @pytest.mark.parametrize("frozen_from", [0, 50])
-def test_a_counter_that_stands_still_is_not_zero_joules(frozen_from):
+def test_a_constant_counter_is_not_zero_joules(frozen_from):
     t_ns = ticks(20, 10)
     energy = 100.0 * (t_ns - T0) * 1e-9
     energy[frozen_from:] = energy[frozen_from]
@@ -75,7 +75,7 @@ def test_a_counter_that_stands_still_is_not_zero_joules(frozen_from):
     assert found.reason == "the counter stands still"
 
 
-def test_an_estimate_may_stand_still_because_processes_may_be_idle():
+def test_an_estimate_may_be_constant_because_processes_may_be_idle():
     t_ns = ticks(20, 10)
     busy = np.clip((t_ns - T0) * 1e-9 - 10.0, 0.0, None)  # idle for ten seconds, then one core
     counter = Counter(t_ns, 15.0 * busy)
@@ -101,7 +101,7 @@ def test_power_is_not_interpolated_over_a_silence():
     assert found.coverage == pytest.approx(8 / 14)
 
 
-def test_a_counter_speaks_for_a_silence_that_power_cannot_and_is_suspect():
+def test_a_counter_covers_a_gap_in_power_and_is_suspect():
     t_ns = np.concatenate([ticks(4, 10), ticks(4, 10) + 10 * S])
     counter = Counter(t_ns, 100.0 * (t_ns - T0) * 1e-9)
     power = Power(t_ns, np.full(len(t_ns), 100.0))
@@ -135,12 +135,12 @@ def test_two_ways_that_differ_by_more_than_five_percent_are_suspect():
         (EnergyEstimate(0.0, 1.0), EnergyEstimate(0.0, 1.0), "counter", "ok"),
     ],
 )
-def test_the_way_that_covers_the_window_is_used(counter, integral, source, verdict):
+def test_the_method_that_covers_the_window_is_used(counter, integral, source, verdict):
     found = reconcile(counter, integral, 10.0, 0.1)
     assert (found.source, found.verdict) == (source, verdict)
 
 
-def test_nothing_read_is_nothing_known():
+def test_a_window_without_readings_has_no_energy():
     for found in (
         Counter(np.array([], np.int64), np.array([])).estimate(T0, T0 + S),
         Counter(np.array([T0]), np.array([5.0])).estimate(T0 - S, T0 + S),
@@ -155,7 +155,7 @@ GAPS = st.lists(st.integers(1_000_000, 900_000_000), min_size=3, max_size=40)
 
 
 @given(GAPS, st.lists(st.floats(0.0, 1000.0), min_size=41, max_size=41), st.data())
-def test_neighbouring_windows_add_up_to_the_whole(gaps, watts, data):
+def test_energies_of_adjacent_windows_add_up(gaps, watts, data):
     t_ns = T0 + np.cumsum(np.array([0, *gaps], dtype=np.int64))
     power_w = np.array(watts[: len(t_ns)])
     energy = np.concatenate(
@@ -215,7 +215,7 @@ def test_how_much_energy_it_is_in_all_is_the_counters_word_and_not_the_powers():
     assert halves[1] / halves[0] == pytest.approx(200 / 125, rel=0.12)
 
 
-def test_power_that_speaks_for_a_part_only_does_not_divide_a_counters_energy():
+def test_power_of_a_part_only_does_not_divide_the_energy_of_a_counter():
     t_ns = ticks(10, 1)
     counter = Counter(t_ns, stepped(t_ns))
     start, end = T0 + 5 * S, T0 + 5 * S + S // 2
@@ -224,7 +224,7 @@ def test_power_that_speaks_for_a_part_only_does_not_divide_a_counters_energy():
     assert counter.estimate(start, end, shape=silent) == counter.estimate(start, end)
 
 
-def test_the_last_moment_for_which_no_power_is_known_does_not_bend_the_share():
+def test_the_end_without_power_does_not_change_the_share():
     t_ns = ticks(9.96, 100)
     power = Power(t_ns, np.full(len(t_ns), 100.0))
     for share in (0.1, 0.5, 0.96, 0.98, 1.0):
@@ -235,7 +235,7 @@ def test_the_last_moment_for_which_no_power_is_known_does_not_bend_the_share():
     assert part.energy_j == pytest.approx(100.0)
 
 
-def test_the_end_of_a_recording_is_divided_as_the_last_power_that_was_known_says():
+def test_the_end_of_a_recording_is_divided_by_the_last_known_power():
     # Counters at 9 s and, as the sampler ends, at 9.3 s; means of power up to 9.25 s.
     t_ns = T0 + np.array([8 * S, 9 * S, 9 * S + 3 * S // 10])
     counter = Counter(t_ns, np.array([0.0, 100.0, 100.0 + 0.1 * 100 + 0.2 * 400]))
@@ -255,7 +255,7 @@ def test_the_end_of_a_recording_is_divided_as_the_last_power_that_was_known_says
 
 
 @pytest.mark.parametrize("length_s", [0.2, 1.0, 1.9, 4.0])
-def test_a_window_of_any_length_within_a_standing_still_is_not_zero_joules(length_s):
+def test_a_window_within_a_constant_counter_is_not_zero_joules(length_s):
     t_ns = ticks(20, 10)
     energy = 100.0 * (t_ns - T0) * 1e-9
     energy[80:140] = energy[80]  # from 8 s to 14 s
@@ -268,7 +268,7 @@ def test_a_window_of_any_length_within_a_standing_still_is_not_zero_joules(lengt
     assert (moving.energy_j, moving.fault) == (pytest.approx(500.0), None)
 
 
-def test_a_counter_that_hardly_moved_in_a_whole_recording_is_not_zero_joules():
+def test_an_almost_constant_counter_is_not_zero_joules():
     t_ns = ticks(1.5, 10)
     part = Counter(t_ns, np.full(len(t_ns), 7.0)).estimate(T0 + S // 2, T0 + S, must_increase=True)
     assert part == EnergyEstimate(None, 1.0, "the counter stands still")

@@ -1,4 +1,4 @@
-"""The digits, held against scikit-learn's own reading of them; and their two parts."""
+"""The digits data set, compared with scikit-learn's, and its two parts."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_images_and_labels_are_those_that_scikit_learn_reads():
     np.testing.assert_array_equal(labels, expected_labels)
 
 
-def test_without_the_file_it_is_told_what_to_install(monkeypatch):
+def test_a_missing_data_file_says_what_to_install(monkeypatch):
     monkeypatch.setattr(cnn, "_FILE", cnn._FILE.with_name("nowhere.gz"))
     with pytest.raises(NotAvailable, match="pip install"):
         images_and_labels()
@@ -31,7 +31,7 @@ def test_without_the_file_it_is_told_what_to_install(monkeypatch):
     st.floats(0.05, 0.95),
     st.integers(0, 2**32 - 1),
 )
-def test_parts_are_disjoint_whole_and_have_every_label_in_its_share(labels, share, seed):
+def test_parts_are_disjoint_complete_and_stratified(labels, share, seed):
     size = max(1, int(share * len(labels)))
     given_ = np.array(labels)
     train, test = stratified(given_, size, seed)

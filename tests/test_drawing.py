@@ -18,7 +18,7 @@ CHART = {
 }
 
 
-def test_charts_come_back_in_order_as_they_are_drawn_here():
+def test_charts_drawn_in_parallel_keep_their_order():
     wide = {**CHART, "width": 500}
     with Drawing() as drawing:
         one, other = drawing.svg(CHART), drawing.svg(wide)

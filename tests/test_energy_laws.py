@@ -141,7 +141,7 @@ def test_caps_are_never_mixed_into_one_law():
     assert found[found.index.isna()].to_list() == pytest.approx([300], rel=0.02)
 
 
-def test_estimated_energy_says_so():
+def test_estimated_energy_is_marked():
     law = energy_law(run_metrics(*study((1, 2, 4))))
     assert "estimated" in law.group["energy_is"] and "estimated" in law.note
     assert energy_law(table()).note is None
@@ -162,7 +162,7 @@ def test_implausible_energies_make_no_law():
         energy_law(implausible)
 
 
-def test_what_differs_among_the_runs_of_a_law_is_in_its_note():
+def test_the_note_of_a_law_names_differences_between_its_runs():
     half = table(seed=1, precision="bf16", dataset_fraction=0.5)
     other = table(seed=2, options='{"depth": 4}')
     assert energy_law(pd.concat([table(), half])).note == (
@@ -175,7 +175,7 @@ def test_what_differs_among_the_runs_of_a_law_is_in_its_note():
     assert "estimated" in note and "differ in precision" in note
 
 
-def test_gpu_hours_that_hardly_differ_tell_no_law():
+def test_almost_equal_gpu_hours_give_no_law():
     rows = table()
     with pytest.raises(Refused, match="hardly differ"):
         energy_law(rows.assign(gpu_hours=1.0))
@@ -224,7 +224,7 @@ def test_the_factor_model_is_a_regression_with_clustered_errors():
     assert terms["se"].min() > 1.2 * direct.fit().bse.min()  # repeats share their deviation
 
 
-def test_one_global_batch_cannot_tell_the_rates_apart():
+def test_one_global_batch_cannot_separate_the_rates():
     with pytest.raises(Refused, match="do not vary by themselves"):
         factor_model(table(batches=(256,)))
 
@@ -258,7 +258,7 @@ def test_the_drift_is_the_slope_of_the_means():
     assert (row["slope_low"], row["slope_high"]) == pytest.approx(direct.conf_int().loc["x"])
 
 
-def test_two_counts_cannot_tell_of_a_drift():
+def test_two_counts_cannot_show_a_drift():
     found = factor_drift(table(counts=(1, 2)))
     assert set(found["verdict"]) == {"cannot tell"}
     assert found["why"].str.contains("2 GPU counts").all()

@@ -41,7 +41,7 @@ def test_a_copied_study_passes_its_check(name, tmp_path, monkeypatch, capsys):
     assert main(["check", str(written[0])]) == 0
 
 
-def test_a_script_that_a_copied_study_runs_is_beside_it():
+def test_a_copied_study_includes_its_script():
     for known in EXAMPLES:
         for workload in yaml.safe_load(known.read(known.files[0]))["workloads"]:
             words = workload.get("command", ())

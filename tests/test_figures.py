@@ -38,7 +38,7 @@ KIT = {"gpu_hours", "factor", "strong_scaling", "constant_local_batch", "quality
 
 
 def made(kind: str) -> Findings:
-    """Return what a store says: small, crowded, or like one of the two studies."""
+    """Return the findings of a synthetic store: small, large, or like one of the two studies."""
     if kind == "small":
         return analyse(*study(counts=(1, 2), source="none"))
     if kind == "hostile":
@@ -270,7 +270,7 @@ def test_names_from_a_store_are_inert_in_a_picture_and_cut_in_the_middle():
     assert "\u2026" in whole
 
 
-def test_names_that_are_cut_to_the_same_stay_apart():
+def test_names_that_are_shortened_to_the_same_text_stay_distinct():
     names = [f"{'x' * 60}{i}{'y' * 60}" for i in range(12)]
     cut = unique_labels(names)
     assert len(set(cut.values())) == 12

@@ -1,4 +1,4 @@
-"""Findings: every analysis of a store in one place, and what is refused with its reason."""
+"""Findings: every analysis of a store, and the reasons for missing ones."""
 
 import pandas as pd
 import pytest
@@ -54,7 +54,7 @@ def test_every_workload_gets_advice_or_a_reason():
     assert told == set(made.runs["workload"])
 
 
-def test_totals_add_what_was_measured_and_cost_what_the_footprint_says():
+def test_totals_sum_measured_values_and_costs():
     gpu = {"energy_source": "counter", "energy_verdict": "ok", "duration_s": 1800.0}
     runs = [run_row("a", gpus=2, local_batch=32), run_row("b", gpus=2, local_batch=32, repeat=1)]
     windows = [window_row(name, 1, gpu_energy_j=3.6e6, **gpu) for name in "ab"]
@@ -77,7 +77,7 @@ def test_totals_with_one_energy_missing_have_no_energy_and_not_a_smaller_sum():
     assert all(pd.isna(value) for name, value in by_energy.items() if name != "cpu, estimated")
 
 
-def test_a_target_tells_time_and_epochs_to_it_by_setting():
+def test_a_target_gives_time_and_epochs_by_setting():
     made = kit(repeats=2, counts=(1, 2, 4), growing=False)
     found = analyse(made.runs, made.epochs, target=0.5).targets
     assert found is not None

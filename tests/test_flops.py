@@ -25,7 +25,7 @@ def test_a_linear_layer_has_two_operations_per_weight_forward_and_two_more_backw
     assert flops_per_sample(Given(), nn.Linear(30, 7), samples) == 2 * 30 * 7 * 2
 
 
-def test_what_stands_before_another_layer_needs_its_inputs_gradient_too():
+def test_layers_after_the_first_need_the_gradient_of_their_input():
     net = nn.Sequential(nn.Linear(30, 7), nn.ReLU(), nn.Linear(7, 5))
     samples = InMemory((torch.randn(4, 30),))
     assert flops_per_sample(Given(), net, samples) == 2 * (2 * 30 * 7 + 3 * 7 * 5)

@@ -55,7 +55,7 @@ def test_a_training_on_eight_gpus(origin):
     assert cost.co2_kg == pytest.approx(by_hand_kwh * 1.2 * 0.369, rel=0.01)
 
 
-def test_what_is_not_known_stays_unknown():
+def test_unknown_values_stay_unknown():
     nothing = Footprint().of(1e6, 1.0)
     assert nothing.energy_kwh == pytest.approx(1e6 / 3.6e6)
     assert (nothing.co2_kg, nothing.cost, nothing.currency) == (None, None, None)
@@ -76,7 +76,7 @@ def test_carbon_is_linear_in_the_energy_so_an_interval_stays_one(energy_j, low, 
     assert made.of(energy_j).co2_kg >= Footprint(grid_g_per_kwh=grid).of(energy_j).co2_kg
 
 
-def test_it_says_what_is_counted():
+def test_the_footprint_states_what_it_includes():
     words = Footprint(pue=1.3, grid_g_per_kwh=56, sources={"grid_g_per_kwh": "France"}).counted
     gpu = words("gpu, counter")
     assert "lower bound: without CPU, DRAM, network, storage" in gpu
@@ -114,7 +114,7 @@ def test_json_is_plain():
     }  # fmt: skip
 
 
-def test_every_row_of_the_table_says_from_where_and_when_it_is():
+def test_every_factor_has_a_source_and_a_year():
     for row in [*grid_intensities().values(), *electricity_prices().values()]:
         assert 2020 <= row.year <= 2026
         assert row.source and row.name
@@ -138,7 +138,7 @@ def test_an_unknown_region_lists_those_there_are():
         grid_intensity("Mars")
 
 
-def test_no_options_are_no_footprint():
+def test_without_options_there_is_no_footprint():
     assert footprint_of(None, None, None, None) is None
 
 
@@ -164,7 +164,7 @@ def test_the_options_of_the_command_line():
         ("-0.1", None, "price_per_kwh: given -0.1"),
     ],
 )
-def test_wrong_prices_are_told(price, gpu_price, told):
+def test_invalid_prices_are_rejected(price, gpu_price, told):
     with pytest.raises(BadInput, match=told):
         footprint_of(None, None, price, gpu_price)
 

@@ -73,7 +73,7 @@ def test_a_checkpoint_that_does_not_fit_fails_the_run_and_leaves_no_part_of_it(d
     assert [row["phase"] for row in rows] == ["train", "evaluate"]
 
 
-def test_a_run_that_can_write_nothing_at_all_says_so_by_its_exit_code(disk: Path):
+def test_a_run_that_cannot_write_anything_has_a_special_exit_code(disk: Path):
     with training(disk, epochs=50) as (folder, one):
         wait_for(lambda: len(folder.windows(1)) >= 1, "the first window")
         with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
@@ -124,7 +124,7 @@ def test_every_command_names_what_it_could_not_write(
     assert left <= {"lock"}
 
 
-def test_a_stream_that_finds_no_room_names_its_file(disk: Path):
+def test_a_stream_on_a_full_disk_names_its_file(disk: Path):
     path = disk / "windows.a.csv"
     stream = LiveWriter(path, ("a",))
     fill(disk)

@@ -47,7 +47,7 @@ def test_a_run_takes_as_long_as_its_repeats_did_times_its_gpus():
     assert gpu_hours(runs[2:], done, RATE) == GpuHours(pytest.approx(3 * 4 * 1.5), 3, 0, 0, 0)
 
 
-def test_another_setting_another_length_or_a_failed_repeat_says_nothing_of_a_run():
+def test_only_done_repeats_of_the_same_setting_predict_a_time():
     runs = plan(sweeps=[{"gpus": [1, 2], "local_batch": [8]}], repeats=2)
     (longer,) = plan(sweeps=[{"gpus": [1], "local_batch": [8], "epochs": 9}])
     first, *others = runs
@@ -75,7 +75,7 @@ def test_the_operations_of_resnet50_on_imagenet_are_those_that_are_published():
     assert work.flops_per_sample == pytest.approx(3 * 2 * 4.09e9, rel=0.02)
 
 
-def test_what_is_measured_is_never_estimated_as_well():
+def test_measured_settings_are_not_estimated():
     runs = plan(workloads=[{"name": "resnet50"}], repeats=2)
     assert gpu_hours(runs[1:], [record(runs[0], 3)], RATE) == GpuHours(3, 1, 0, 0, 0)
 
@@ -88,12 +88,12 @@ def test_what_is_measured_is_never_estimated_as_well():
         {"command": ["python", "train.py"]},
     ],
 )
-def test_what_no_table_knows_is_called_unknown_and_not_nothing(asked):
+def test_runs_without_an_estimate_are_unknown_not_zero(asked):
     runs = plan(workloads=[asked])
     assert gpu_hours(runs, [], RATE) == GpuHours(0, 0, 0, 0, 1)
 
 
-def test_a_dry_run_tells_what_is_left_by_where_it_is_known_from(write_study, tmp_path, capsys):
+def test_a_dry_run_prints_remaining_gpu_hours_by_source(write_study, tmp_path, capsys):
     narrow = {"name": "digits-cnn", "options": {"width": 8}}  # whose operations nobody counted
     path = write_study(
         workloads=[narrow, {"name": "resnet50"}],
@@ -145,7 +145,7 @@ def test_a_store_that_has_all_runs_leaves_no_hours(write_study, tmp_path, capsys
 
 
 @pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "fast"])
-def test_a_rate_that_no_gpu_has_is_told_in_one_line(given, write_study, capsys):
+def test_an_impossible_rate_gives_a_one_line_error(given, write_study, capsys):
     assert main(["run", str(write_study()), "--dry-run", "--assume-tflops", given]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "--assume-tflops" in line

@@ -1,4 +1,4 @@
-"""Limits are given back as they were: by whoever set them, and what hinders it is told.
+"""The process that sets limits restores them, and reports errors.
 
 What happens when processes are killed is in test_killed_owners.py.
 """
@@ -38,7 +38,7 @@ CAP = Limits(power_limit_w=150)
 def start(
     tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Start]:
-    """Give a function that makes boards; in the end nothing may be held or watched."""
+    """Give a function that makes boards; at the end no lock or watchdog may remain."""
     places = []
 
     def make(count: int = 1, **changes: object) -> Place:
@@ -74,7 +74,7 @@ def saved_limit(device: str, **changes: object) -> SavedState:
     return SavedState(**(made | changes))
 
 
-def test_a_cap_is_given_back_as_it_was_not_as_the_hardware_maximum(start: Start) -> None:
+def test_a_cap_is_restored_to_its_previous_value_not_the_maximum(start: Start) -> None:
     place = start(2)
     place.boards[1].limit_mw = 203_251
     with acquire(place.devices) as held:
@@ -86,7 +86,7 @@ def test_a_cap_is_given_back_as_it_was_not_as_the_hardware_maximum(start: Start)
     held.release()  # once more does no harm
 
 
-def test_it_is_given_back_when_the_block_ends_by_an_exception(start: Start) -> None:
+def test_a_limit_is_restored_after_an_exception(start: Start) -> None:
     place = start()
     with pytest.raises(ZeroDivisionError), acquire(place.devices) as held:
         held.apply(CAP)
@@ -109,7 +109,7 @@ def test_requested_enforced_and_previous_limits_are_recorded(start: Start) -> No
 @pytest.mark.parametrize(
     "limits", [Limits(300), Limits(99.9), Limits(150, 2000), Limits(None, 100)], ids=str
 )
-def test_what_is_out_of_range_changes_nothing(start: Start, limits: Limits) -> None:
+def test_a_limit_out_of_range_changes_nothing(start: Start, limits: Limits) -> None:
     place = start(2)
     with acquire(place.devices) as held, pytest.raises(NotAvailable, match=r"is outside .* to "):
         held.apply(limits)
@@ -117,7 +117,7 @@ def test_what_is_out_of_range_changes_nothing(start: Start, limits: Limits) -> N
     assert place.is_clean()
 
 
-def test_a_limit_that_is_not_told_is_not_changed_because_it_could_not_be_given_back(
+def test_an_unreadable_limit_is_not_changed(
     start: Start,
 ) -> None:
     place = start()
@@ -140,7 +140,7 @@ def test_without_a_watchdog_nothing_is_limited(start: Start) -> None:
     assert place.is_clean()
 
 
-def test_who_may_not_by_the_driver_does_it_by_sudo(start: Start, sudo: None) -> None:
+def test_users_without_driver_permission_use_sudo(start: Start, sudo: None) -> None:
     place = start(root=0, limit_mw=203_251)
     with acquire(place.devices) as held:
         (applied,) = held.apply(Limits(150.5, 900))
@@ -151,7 +151,7 @@ def test_who_may_not_by_the_driver_does_it_by_sudo(start: Start, sudo: None) -> 
     assert place.is_clean()
 
 
-def test_who_may_not_at_all_changes_nothing(
+def test_users_without_any_permission_change_nothing(
     start: Start, sudo: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_SUDO_REFUSES", "1")
@@ -174,7 +174,7 @@ def test_a_board_that_knows_no_limits_is_left_as_it_is(start: Start) -> None:
         assert place.is_clean()
 
 
-def test_of_two_boards_the_first_is_given_back_when_the_second_fails(start: Start) -> None:
+def test_the_first_board_is_restored_if_the_second_fails(start: Start) -> None:
     place = start(2)
     place.boards.fault(SET, board=1, code=pynvml.NVML_ERROR_UNKNOWN)
     with acquire(place.devices) as held, pytest.raises(NotAvailable, match="Unknown Error"):
@@ -184,7 +184,7 @@ def test_of_two_boards_the_first_is_given_back_when_the_second_fails(start: Star
     assert place.is_clean()
 
 
-def test_the_power_is_given_back_when_the_clock_can_be_neither_locked_nor_unlocked(
+def test_the_power_limit_is_restored_if_the_clock_cannot_be_locked(
     start: Start,
 ) -> None:
     place = start()
@@ -196,7 +196,7 @@ def test_the_power_is_given_back_when_the_clock_can_be_neither_locked_nor_unlock
     assert place.is_clean()
 
 
-def test_a_clock_lock_is_given_back_by_taking_it_away(start: Start) -> None:
+def test_a_clock_lock_is_removed_at_the_end(start: Start) -> None:
     place = start()
     with acquire(place.devices) as held:
         (applied,) = held.apply(Limits(clock_limit_mhz=900))
@@ -207,7 +207,7 @@ def test_a_clock_lock_is_given_back_by_taking_it_away(start: Start) -> None:
     assert place.is_clean()
 
 
-def test_a_driver_that_refuses_the_end_is_told_and_tried_again(start: Start) -> None:
+def test_a_refused_restore_is_reported_and_tried_again(start: Start) -> None:
     place = start()
     held = acquire(place.devices)
     held.apply(CAP)
@@ -224,7 +224,7 @@ def test_a_driver_that_refuses_the_end_is_told_and_tried_again(start: Start) -> 
     assert place.limits_w == [217.5]
 
 
-def test_the_driver_stays_in_use_as_long_as_a_limit_is_to_last(start: Start) -> None:
+def test_the_driver_stays_open_while_a_limit_is_set(start: Start) -> None:
     # Without persistence mode a driver forgets limits when its last user closes it.
     place = start()
     with acquire(place.devices) as held:
@@ -234,7 +234,7 @@ def test_the_driver_stays_in_use_as_long_as_a_limit_is_to_last(start: Start) -> 
         assert str(place.boards.path) in mapped
 
 
-def test_a_limit_that_is_kept_outlives_its_process_until_it_is_given_back_by_hand(
+def test_a_kept_limit_outlives_its_process_until_limits_restore(
     start: Start,
 ) -> None:
     place = start()
@@ -254,7 +254,7 @@ def test_a_limit_that_is_kept_outlives_its_process_until_it_is_given_back_by_han
     assert place.is_clean()
 
 
-def test_what_somebody_left_is_given_back_before_anything_else(start: Start) -> None:
+def test_stale_limits_are_restored_first(start: Start) -> None:
     place = start(limit_mw=120_000)
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0], set_w=120.0))
@@ -266,7 +266,7 @@ def test_what_somebody_left_is_given_back_before_anything_else(start: Start) -> 
 
 
 @pytest.mark.parametrize("recover", [restore_stale_or_raise, lambda _: hold_and_apply()])
-def test_what_is_of_another_boot_is_forgotten(start: Start, recover: Callable) -> None:
+def test_saved_states_of_an_earlier_boot_are_removed(start: Start, recover: Callable) -> None:
     place = start()
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0], boot_id="of last week", kept=True))
@@ -280,7 +280,7 @@ def hold_and_apply() -> None:
         held.apply(CAP)
 
 
-def test_what_its_owner_gives_back_meanwhile_is_not_given_back_once_more(start: Start) -> None:
+def test_a_limit_that_its_owner_restores_is_not_restored_twice(start: Start) -> None:
     place = start()
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0]))
@@ -319,7 +319,7 @@ def test_a_damaged_file_stops_its_device_and_no_other(start: Start, text: str) -
     assert place.files == [path.name]
 
 
-def test_a_limiter_that_breaks_keeps_no_other_from_giving_back(
+def test_a_broken_limiter_does_not_stop_other_limiters(
     start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     place = start()
@@ -330,7 +330,7 @@ def test_a_limiter_that_breaks_keeps_no_other_from_giving_back(
     assert place.limits_w == [217.5]
 
 
-def test_saved_limits_are_whole_and_only_their_owner_changes_them(start: Start) -> None:
+def test_saved_states_are_complete_and_writable_by_their_owner_only(start: Start) -> None:
     place = start()
     before = os.umask(0)
     try:
@@ -369,7 +369,7 @@ def test_a_link_in_place_of_a_file_is_not_followed(start: Start, tmp_path: Path)
     assert place.limits_w == [217.5]
 
 
-def test_a_pipe_in_place_of_a_file_holds_nobody_up(start: Start) -> None:
+def test_a_pipe_in_place_of_a_file_does_not_block(start: Start) -> None:
     place = start()
     place.folder.create()
     os.mkfifo(place.folder.path / f"{place.devices[0]}.json")
@@ -399,7 +399,7 @@ def test_a_folder_that_cannot_be_trusted_is_refused(
     assert place.boards.calls(SET) == 0
 
 
-def test_a_hold_that_cannot_have_all_has_none(start: Start) -> None:
+def test_a_lease_locks_all_devices_or_none(start: Start) -> None:
     place = start(2)
     first, second = place.devices
     with acquire([second]):
@@ -425,7 +425,7 @@ def test_a_limit_that_somebody_has_changed_since_stays(start: Start) -> None:
     assert not place.files
 
 
-def test_what_is_of_another_machine_is_left_alone(start: Start) -> None:
+def test_saved_states_of_another_machine_are_ignored(start: Start) -> None:
     place = start(1)
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0], host="node-b", boot_id="its own"))
@@ -436,7 +436,7 @@ def test_what_is_of_another_machine_is_left_alone(start: Start) -> None:
         held.apply(CAP)
 
 
-def test_what_another_container_of_this_machine_left_is_given_back(start: Start) -> None:
+def test_stale_limits_of_another_container_are_restored(start: Start) -> None:
     # It had a name of its own; its process ids say nothing here, where 1 is somebody else.
     place = start(1)
     place.folder.create()
@@ -475,7 +475,7 @@ def test_a_lock_file_that_a_cleaner_removed_does_not_let_two_in(start: Start) ->
         assert place.limits_w == [150]
 
 
-def test_what_killed_writers_left_is_removed_but_not_what_is_being_written(
+def test_only_temporary_files_of_killed_writers_are_removed(
     start: Start,
 ) -> None:
     place = start()

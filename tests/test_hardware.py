@@ -29,7 +29,7 @@ def example() -> dict[str, Any]:
 
 
 def refused(tmp_path: Path, given: str | bytes | dict[str, Any]) -> str:
-    """Return the one line with which a file is refused."""
+    """Return the one-line error for a file."""
     path = tmp_path / "mine.yaml"
     raw = yaml.safe_dump(given) if isinstance(given, dict) else given
     path.write_bytes(raw if isinstance(raw, bytes) else raw.encode())
@@ -51,7 +51,7 @@ def test_every_number_of_every_file_has_a_source_and_is_finite(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_is_assumed_says_why(name: str) -> None:
+def test_assumed_numbers_have_a_reason(name: str) -> None:
     for entry in describe(read_cluster(name)):
         assert entry.source.removeprefix("assumed").strip(" :;,"), entry
 
@@ -99,7 +99,7 @@ def test_hopper_peaks_at_1830_mhz_are_those_of_the_data_sheet() -> None:
     assert gpu.peak_tflops["bf16"] * 1830 / gpu.max_clock_mhz == pytest.approx(989.4, rel=0.002)
 
 
-def test_boards_stand_to_each_other_as_they_do_in_the_data_sheets() -> None:
+def test_ratios_between_boards_match_the_data_sheets() -> None:
     pcie, sxm2 = board("v100-pcie-32gb"), board("v100-sxm2-32gb")
     a40, a80 = board("a100-sxm-40gb"), board("a100-sxm-80gb")
     h80, h94, h200 = board("h100-sxm-80gb"), board("h100-sxm-94gb"), board("h200-sxm-141gb")
@@ -300,7 +300,7 @@ def test_a_missing_key_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_hardware_file_is_refused_in_one_line(
+def test_an_invalid_hardware_file_gives_a_one_line_error(
     tmp_path: Path, raw: bytes, words: str
 ) -> None:
     assert words in refused(tmp_path, raw)

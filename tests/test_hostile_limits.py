@@ -146,7 +146,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_another_user_puts_in_place_of_a_state_stops_nobody(place: Place, kind: str) -> None:
+def test_a_foreign_file_in_place_of_a_saved_state_is_ignored(place: Place, kind: str) -> None:
     first, second = place.devices
     path = place.folder.path / f"{first}.json"
     by(NOBODY, lambda: KINDS[kind](path))
@@ -167,9 +167,7 @@ def test_what_another_user_puts_in_place_of_a_state_stops_nobody(place: Place, k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_another_user_puts_in_place_of_a_lock_does_not_stop_root(
-    place: Place, kind: str
-) -> None:
+def test_root_replaces_a_foreign_file_in_place_of_a_lock(place: Place, kind: str) -> None:
     path = place.folder.path / f"{place.devices[0]}.lock"
     by(NOBODY, lambda: KINDS[kind](path))
     with acquire(place.devices) as held:
@@ -181,7 +179,7 @@ def test_what_another_user_puts_in_place_of_a_lock_does_not_stop_root(
         assert "nobody" in line
 
 
-def test_a_user_is_told_whose_file_keeps_him_from_a_lock(place: Place) -> None:
+def test_an_error_names_the_owner_of_a_foreign_lock_file(place: Place) -> None:
     path = place.folder.path / f"{place.devices[0]}.lock"
     by(NOBODY, lambda: os.mkfifo(path))
 
@@ -251,9 +249,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("changes", FORGED.values(), ids=FORGED)
-def test_a_forged_state_changes_nothing_and_stops_nobody(
-    place: Place, changes: dict[str, object]
-) -> None:
+def test_a_forged_saved_state_is_ignored(place: Place, changes: dict[str, object]) -> None:
     device = place.devices[0]
     path = place.folder.path / f"{device}.json"
     by(NOBODY, lambda: path.write_text(state(device, **changes)))
@@ -289,7 +285,7 @@ def test_root_restores_for_a_user_whom_sudo_lets_set_limits(
     assert place.limits_w == [100, 217.5]
 
 
-def test_root_sets_nothing_that_a_user_has_written_after_sudo_was_asked(
+def test_root_ignores_a_state_that_changed_after_the_sudo_check(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = place.devices[0]
@@ -341,7 +337,7 @@ def lock_of(place: Place, device: str) -> object:
     return file
 
 
-def test_who_holds_a_lock_is_named(place: Place) -> None:
+def test_the_owner_of_a_lock_is_named(place: Place) -> None:
     device = place.devices[0]
 
     with (
@@ -353,7 +349,7 @@ def test_who_holds_a_lock_is_named(place: Place) -> None:
         assert place.limits_w == [217.5, 217.5]
 
 
-def test_a_run_that_waits_for_a_lock_says_once_who_holds_it(
+def test_a_waiting_run_prints_the_owner_of_a_lock_once(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     device = place.devices[0]
@@ -402,7 +398,7 @@ def test_root_makes_no_folder_where_another_user_could_replace_it(
     assert list(parent.iterdir()) == []
 
 
-def test_a_hard_link_to_a_file_of_root_stops_nobody(place: Place) -> None:
+def test_a_hard_link_to_a_file_of_root_is_ignored(place: Place) -> None:
     precious = place.folder.path.parent / "precious"
     precious.write_text("precious")
     path = place.folder.path / f"{place.devices[0]}.json"
@@ -412,7 +408,7 @@ def test_a_hard_link_to_a_file_of_root_stops_nobody(place: Place) -> None:
     assert (place.limits_w, precious.read_text()) == ([217.5, 217.5], "precious")
 
 
-def test_commands_that_limit_nothing_go_on_without_a_trusted_folder(
+def test_commands_without_limits_need_no_trusted_folder(
     place: Place, open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = open_folder / "limits-of-nobody"
@@ -507,7 +503,7 @@ def test_a_private_folder_that_another_user_has_made_is_not_used(
     by(DAEMON, lambda: StateFolder().create())
 
 
-def test_a_process_that_is_only_named_nvidia_smi_keeps_nobody_waiting(
+def test_a_process_merely_named_nvidia_smi_is_not_waited_for(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = place.devices[0]
@@ -556,7 +552,7 @@ def test_root_does_not_use_a_sticky_folder_of_states(node: Node) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sparse", "pipe", "link", "folder", "deep"])
-def test_a_job_that_finds_no_proper_report_is_told_at_once(
+def test_a_job_without_a_valid_report_fails_at_once(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setenv(REPORTS, str(tmp_path))

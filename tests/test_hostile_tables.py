@@ -192,7 +192,7 @@ FILES: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_no_table_is_one_line(tmp_path, capsys, name):
+def test_an_invalid_table_gives_a_one_line_error(tmp_path, capsys, name):
     content, why = FILES[name]
     (tmp_path / name).write_bytes(content)
     for line in (fit(tmp_path / name), bring(tmp_path / name)):
@@ -248,7 +248,7 @@ def test_a_cell_of_a_million_characters_is_cut_in_the_message(tmp_path, capsys):
     told(capsys, fit(table, "--by", LONG))
 
 
-def test_a_pipe_that_nobody_writes_to_is_refused_at_once(tmp_path, capsys):
+def test_a_pipe_without_a_writer_is_rejected_at_once(tmp_path, capsys):
     for kind in ("csv", "jsonl", "parquet"):
         os.mkfifo(tmp_path / f"t.{kind}")
         assert "not a plain file" in told(capsys, bring(tmp_path / f"t.{kind}"))

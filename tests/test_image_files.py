@@ -81,7 +81,7 @@ def test_two_ranks_see_every_sample_once_with_an_augmentation_of_its_seed(
     assert len(seen) == len(data)
 
 
-def test_folder_and_shards_hold_the_same_images(made: Path) -> None:
+def test_folder_and_shards_have_the_same_images(made: Path) -> None:
     folder, shards = (
         samples(iter([everything(read(made, source, training=False))]))
         for source in ("folder", "tfrecord")
@@ -178,7 +178,7 @@ def test_a_missing_data_folder_is_named(tmp_path: Path, source: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("training", [True, False])
-def test_a_folder_without_images_says_what_is_looked_for(
+def test_a_folder_without_images_names_the_expected_layout(
     tmp_path: Path, source: str, training: bool
 ) -> None:
     with pytest.raises(BadInput, match="class folders" if source == "folder" else "TFRecord"):
@@ -214,7 +214,7 @@ def test_a_damaged_image_file_is_named(own: Path, workers: int) -> None:
 
 
 @pytest.mark.parametrize("contents", [b"", b"\xff\xd8\xff\xe0 no more than a start", b"text" * 99])
-def test_a_file_that_is_no_image_is_named(own: Path, contents: bytes) -> None:
+def test_the_error_for_an_invalid_image_names_the_file(own: Path, contents: bytes) -> None:
     path = own / "train" / "class7" / "0000007.jpg"
     path.write_bytes(contents)
     with pytest.raises(BadInput, match=f"{path}: {len(contents)} bytes that cannot be decoded"):

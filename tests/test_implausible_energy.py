@@ -1,4 +1,4 @@
-"""Energies that cannot be: the real sampler on boards that say wrong things; made-up samples."""
+"""Impossible energies: the real sampler with faulty boards, and synthetic samples."""
 
 import csv
 import itertools
@@ -125,7 +125,7 @@ def test_a_sound_board_is_ok_and_knows_its_maximum_limit(recording):
 
 
 @pytest.mark.parametrize("board", [THOUSANDFOLD, ZERO, TINY, STUCK])
-def test_what_no_board_can_draw_is_implausible_and_keeps_its_value(recording, board):
+def test_impossible_power_is_implausible_and_keeps_its_value(recording, board):
     for row in rows_of(recording, board):
         assert row["energy_verdict"] == "implausible"
         assert row["gpu_energy_j"] is not None
@@ -276,7 +276,7 @@ def test_a_limit_that_is_a_sentinel_is_not_known(fake_gpus, sentinel):
     meter.close()
 
 
-def test_a_drivers_sample_clock_that_goes_back_gives_no_times_that_do(fake_gpus):
+def test_a_driver_clock_that_goes_back_gives_ascending_times(fake_gpus):
     boards = fake_gpus(1, buffers=1)
     meter = opened(boards)
     (reader,) = meter._readers
@@ -421,7 +421,7 @@ def test_a_training_on_eight_gpus_is_plausible_and_not_stuck(origin):
 
 
 @pytest.mark.parametrize("counter", [True, False])
-def test_times_that_go_back_are_suspect_where_they_occur_twice(counter):
+def test_windows_with_repeated_times_are_suspect(counter):
     columns = {"power_w": 250.0} | (RAMP if counter else {})
     rows = readings(30, **columns)
     for row in rows[151:]:
@@ -452,7 +452,7 @@ def test_times_that_occur_twice_or_never_change_do_no_harm():
 @pytest.mark.parametrize(("start_s", "length_s", "verdict"), [
     (2, 16, "suspect"), (6, 2, "unavailable"), (2, 4, "partial"), (13, 4, "ok"),
 ])  # fmt: skip
-def test_a_gap_is_no_energy_but_what_the_counter_gained_over_it(start_s, length_s, verdict):
+def test_the_energy_of_a_gap_is_the_increase_of_the_counter(start_s, length_s, verdict):
     rows = [row for row in readings(power_w=250.0, **RAMP) if not 5 * S < row["t_ns"] < 9 * S]
     (row,) = energies(rows, (start_s, length_s))
     assert row["energy_verdict"] == verdict
@@ -513,7 +513,7 @@ def sequences(draw) -> list[Row]:
     st.floats(0, 12), st.floats(0.01, 20),
     st.sampled_from([None, 0.0, 70.0, 400.0, 4e5, float("nan"), "text"]),
 )  # fmt: skip
-def test_whatever_the_samples_ok_means_a_physically_possible_energy(rows, start_s, length_s, limit):
+def test_an_ok_energy_is_physically_possible_for_any_samples(rows, start_s, length_s, limit):
     (row,) = energies(rows, (start_s, length_s), max_power_limit_w=limit)
     assert row["energy_verdict"] in VERDICTS
     devices = len({one["device"] for one in rows if one["power_source"] == "measured"})
@@ -530,7 +530,7 @@ def test_whatever_the_samples_ok_means_a_physically_possible_energy(rows, start_
         assert energy_j <= most_w * length_s * devices * (1 + 1e-6)
 
 
-def test_a_run_is_told_of_limits_that_its_devices_left(tmp_path, monkeypatch):
+def test_a_run_has_notes_on_limits_that_its_devices_exceeded(tmp_path, monkeypatch):
     modes = [SETTER_IS_UNDONE, 0, SETTER_DOES_NOTHING]
     boards = FakeGpus.create(tmp_path / "boards", 3, setter_mode=modes, setter_ms=2500)
     for name, value in boards.environment().items():
@@ -545,7 +545,7 @@ def test_a_run_is_told_of_limits_that_its_devices_left(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("mhz", "count"), [(900.0, 0), (915.0, 0), (1410.0, 1)])
-def test_a_clock_lock_that_does_nothing_is_told(mhz, count):
+def test_an_ineffective_clock_lock_gives_a_note(mhz, count):
     limit = LimitReport(
         host=HOST, device="GPU-0", limiter="nvidia", power_limit_w=None,
         power_limit_enforced_w=None, power_limit_before_w=400.0, clock_limit_mhz=900.0,

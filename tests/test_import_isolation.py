@@ -1,4 +1,4 @@
-"""What lies in the working folder is imported by a user's own command only, never by wattlaw."""
+"""Only a user's command imports modules of the working folder; wattlaw never does."""
 
 import json
 import os
@@ -159,9 +159,23 @@ def environment_of(given: dict[str, str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("given", GIVEN)
 def test_a_measured_command_has_exactly_the_environment_that_the_user_gave(project, given):
-    line = [COMMAND, "measure", "-o", "store", "--", sys.executable, "../scripts/script.py", "told"]
+    line = [COMMAND, "measure", "-o", "store", "--instrument", "none", "--"]
+    line += [sys.executable, "../scripts/script.py", "told"]
     subprocess.run(line, cwd=project, env=environment_of(given), check=True, capture_output=True)
     assert json.loads((project / "told").read_text()) == environment_of(given)
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_instrumentation_adds_a_folder_to_the_path_of_a_measured_command(project, given):
+    line = [COMMAND, "measure", "-o", "store", "--", sys.executable, "../scripts/script.py", "told"]
+    subprocess.run(line, cwd=project, env=environment_of(given), check=True, capture_output=True)
+    told = json.loads((project / "told").read_text())
+    assert told.pop("WATTLAW_STEPS").startswith(str(project))
+    hook, _, path = told.pop("PYTHONPATH").partition(os.pathsep)
+    assert (Path(hook) / "sitecustomize.py").is_file()
+    expected = environment_of(given)
+    assert path == expected.pop("PYTHONPATH", "")
+    assert told == expected
 
 
 def test_a_command_of_a_study_imports_as_usual_and_sees_what_the_user_gave(project):

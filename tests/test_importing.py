@@ -1,4 +1,4 @@
-"""Measurements made elsewhere as runs: what is taken, what is kept out and why, and only once."""
+"""Import of measurements as runs: accepted rows, rejected rows, and repeated imports."""
 
 import csv
 import json
@@ -162,7 +162,7 @@ def test_every_kind_of_file_gives_the_same_runs(tmp_path, home, kind):
     assert found["power_limit_w"].fillna(0).tolist() == [0.0, 200.0, 250.5]
 
 
-def test_bad_rows_are_told_by_line_and_kept_out_and_the_others_go_in(tmp_path, home, capsys):
+def test_bad_rows_are_rejected_by_line_and_others_imported(tmp_path, home, capsys):
     table = a_csv(
         tmp_path / "t.csv",
         "n,t,b,g,note",
@@ -222,7 +222,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("mapping", WRONG)
-def test_a_mapping_that_does_not_fit_is_told_in_one_line(tmp_path, home, mapping):
+def test_an_invalid_mapping_gives_a_one_line_error(tmp_path, home, mapping):
     table = a_csv(tmp_path / "t.csv", "n,t", "1,10")
     with pytest.raises(BadInput) as error:
         bring(table, mapping, home)
@@ -231,7 +231,7 @@ def test_a_mapping_that_does_not_fit_is_told_in_one_line(tmp_path, home, mapping
     assert not home.exists()
 
 
-def test_options_beside_the_mapping_are_constants_of_it(tmp_path, home):
+def test_options_are_constants_of_the_mapping(tmp_path, home):
     table = a_csv(tmp_path / "t.csv", "n,t,w", "1,10,vgg16")
     with pytest.raises(BadInput, match="workload is given twice"):
         bring(table, MAP + ",workload=w", home, workload="resnet50")
@@ -258,7 +258,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_file_that_is_no_table_is_told_in_one_line(tmp_path, home, name):
+def test_a_file_without_a_table_gives_a_one_line_error(tmp_path, home, name):
     content, why = BROKEN[name]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BadInput) as error:
@@ -268,7 +268,7 @@ def test_a_file_that_is_no_table_is_told_in_one_line(tmp_path, home, name):
         bring(tmp_path / "none.csv", MAP, home)
 
 
-def test_json_lines_are_judged_one_by_one(tmp_path, home, capsys):
+def test_json_lines_are_checked_one_by_one(tmp_path, home, capsys):
     lines = ['{"n": 1, "t": 10}', "nonsense", "[1, 2]", '{"n": true, "t": 5}', '{"n": 2, "t": "5"}',
              '{"n": 4, "t": null}', '{"n": 4, "t": NaN}', '{"n": 4, "t": {"s": 1}}',
              '{"n": 1e400, "t": 1}', "", '{"n": 4, "t": 2.5, "o": [1]}', "[" * 10**5]  # fmt: skip
@@ -301,7 +301,7 @@ def test_the_same_settings_of_another_file_are_other_runs(tmp_path, home):
     assert sorted(metrics(home)["epoch_time_s"]) == [10, 11]
 
 
-def test_a_value_that_has_changed_is_told_and_nothing_is_counted_twice(tmp_path, home, capsys):
+def test_a_changed_value_is_rejected_and_nothing_is_counted_twice(tmp_path, home, capsys):
     """A row put right in the middle would number those after it anew."""
     table = a_csv(tmp_path / "t.csv", "n,t", "1,10", "1,11", "2,6")
     bring(table, MAP, home)
@@ -380,7 +380,7 @@ def test_hostile_names_are_kept_as_data(tmp_path, home):
     assert runs["workload"].str.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").all()
 
 
-def test_names_that_are_too_long_or_no_text_are_kept_out_in_one_short_line(tmp_path, home, capsys):
+def test_too_long_or_invalid_names_are_rejected_in_one_short_line(tmp_path, home, capsys):
     names = ["x" * 201, "y" * 10**6, "\ud800", True, 5, None, "", "good"]
     table = tmp_path / "t.jsonl"
     table.write_text("\n".join(json.dumps({"n": 1, "t": 1, "w": name}) for name in names))
@@ -406,7 +406,7 @@ TABLE = st.lists(st.fixed_dictionaries(dict.fromkeys("abcdef", CELLS)), max_size
 
 @settings(max_examples=150)
 @given(TABLE, st.permutations(sorted({*FIELDS} - {"gpus", "epoch_time_s"})), st.data())
-def test_whatever_a_table_holds_its_rows_are_runs_or_refused_with_a_reason(rows, names, data):
+def test_rows_of_any_table_are_runs_or_rejected_with_a_reason(rows, names, data):
     chosen = [name for name in names[:4] if not {name, "gpu_energy_j"} >= {"power_w"}]
     chosen = [name for name in chosen if not name.endswith("_percent")]
     if "metric" in chosen and "epochs" not in chosen:
@@ -507,7 +507,7 @@ def test_the_other_commands_take_an_imported_store(tmp_path, home, write_study, 
     assert json.loads(capsys.readouterr().out)["counts"] == {"done": 9}
 
 
-def test_rows_stand_where_their_file_says(tmp_path):
+def test_line_numbers_of_rows_are_those_of_the_file(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(b'\xef\xbb\xbfa,b\r\n1,"x\r\ny"\r\n\r\n2,\r\n3\r\n')
     found = read_rows(path)
@@ -529,7 +529,7 @@ def test_a_header_of_semicolons_is_hinted_at(tmp_path):
         bring(a_csv(tmp_path / "t.csv", "n;t", "1;10"), MAP, tmp_path / "s")
 
 
-def test_a_file_of_lines_that_are_no_json_says_so(tmp_path):
+def test_invalid_json_lines_give_an_error(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text('{"n":')
     with pytest.raises(BadInput, match="line 1: is not JSON"):

@@ -1,4 +1,4 @@
-"""Energy tools leave their caps behind after SIGKILL or SIGTERM: here each is given back."""
+"""Limits are restored after SIGKILL and SIGTERM."""
 
 import contextlib
 import json
@@ -51,7 +51,7 @@ STARTING, CAPPED_S = 0.6, 0.5
 def start(
     tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Start]:
-    """Give a function that makes boards; in the end nothing may be held or watched."""
+    """Give a function that makes boards; at the end no lock or watchdog may remain."""
     places = []
 
     def make(count: int = 1, **changes: object) -> Place:
@@ -65,7 +65,7 @@ def start(
 
 
 @pytest.mark.parametrize("how", KILLS)
-def test_what_a_killed_process_has_limited_is_given_back(
+def test_the_limits_of_a_killed_process_are_restored(
     start: Start, how: Callable[[Child], None]
 ) -> None:
     place = start(2, limit_mw=[217_500, 203_251])
@@ -77,7 +77,7 @@ def test_what_a_killed_process_has_limited_is_given_back(
 
 
 @pytest.mark.parametrize("how", [kill_tree, subprocess.Popen.terminate])
-def test_a_campaign_that_is_ended_gives_back(
+def test_an_ended_campaign_restores_limits(
     start: Start, write_study: Callable[..., Path], tmp_path: Path, how: Callable[[Child], None]
 ) -> None:
     place = start(2, limit_mw=[217_500, 203_251])
@@ -109,7 +109,7 @@ def test_nothing_is_left_on_disk_when_owner_and_watchdog_are_killed_at_the_start
         (signal.SIGTERM, "trap 'exit 7' TERM; sleep 30 & wait", 7),
     ],
 )
-def test_a_command_that_is_told_to_end_gives_back_and_its_exit_code_is_ours(
+def test_a_terminated_command_restores_limits_and_passes_its_exit_code(
     start: Start, number: signal.Signals, command: str, code: int
 ) -> None:
     place = start()
@@ -123,7 +123,7 @@ def test_a_command_that_is_told_to_end_gives_back_and_its_exit_code_is_ours(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_before_the_command_has_begun_gives_back_too(
+def test_a_signal_before_the_command_starts_restores_limits(
     start: Start, number: signal.Signals
 ) -> None:
     place = start()
@@ -135,7 +135,7 @@ def test_a_signal_before_the_command_has_begun_gives_back_too(
     assert place.limits_w == [217.5]
 
 
-def test_what_was_there_is_on_disk_before_the_driver_is_asked(start: Start) -> None:
+def test_previous_limits_are_on_disk_before_the_driver_is_called(start: Start) -> None:
     place = start()
     place.boards.fault(SET, hang=True)
     with place.owner(150, is_waited_for=False) as owner:
@@ -155,7 +155,7 @@ def test_what_was_there_is_on_disk_before_the_driver_is_asked(start: Start) -> N
     assert place.limits_w == [217.5]
 
 
-def test_a_board_is_one_owners_until_it_is_given_back(start: Start) -> None:
+def test_a_board_has_one_owner_until_it_is_released(start: Start) -> None:
     place = start(2)
     first, second = place.devices
     with place.owner(150, [first]) as owner:
@@ -176,7 +176,7 @@ def test_a_board_is_one_owners_until_it_is_given_back(start: Start) -> None:
         held.apply(CAP)
 
 
-def test_a_second_command_is_told_that_the_board_is_limited_already(start: Start) -> None:
+def test_a_second_command_fails_if_the_board_is_limited(start: Start) -> None:
     place = start()
     with (
         place.owner(150),
@@ -187,7 +187,7 @@ def test_a_second_command_is_told_that_the_board_is_limited_already(start: Start
         assert place.limits_w == [150]
 
 
-def test_a_command_whose_limit_cannot_be_given_back_says_what_to_do(start: Start) -> None:
+def test_a_command_that_cannot_restore_a_limit_prints_advice(start: Start) -> None:
     place = start()
     with place.measured("--power-limit", 150, "--", "sleep", 30) as process:
         child_named(process, "sleep")
@@ -202,7 +202,9 @@ def test_a_command_whose_limit_cannot_be_given_back_says_what_to_do(start: Start
 
 
 @pytest.mark.parametrize("who", ["acquire", "start"])
-def test_what_outlived_its_watchdog_too_is_given_back_by_the_next(start: Start, who: str) -> None:
+def test_the_next_start_restores_limits_that_outlived_their_watchdog(
+    start: Start, who: str
+) -> None:
     place = start()
     with place.owner(150) as owner:
         for watchdog in place.watchdogs:
@@ -234,7 +236,7 @@ def test_a_kept_limit_outlives_its_process(start: Start) -> None:
     assert place.limits_w == [217.5]
 
 
-def test_what_ends_its_owner_does_not_end_the_watchdog(start: Start) -> None:
+def test_a_signal_that_ends_the_owner_does_not_end_the_watchdog(start: Start) -> None:
     place = start()
     with place.owner(150) as owner:
         (watchdog,) = place.watchdogs
@@ -293,7 +295,7 @@ def test_a_relative_path_in_the_environment_means_the_same_to_the_watchdog(
         wait_for(lambda: not place.folder.is_locked("SIM-0"), "the lock")
 
 
-def test_what_a_killed_process_has_asked_nvidia_smi_for_does_not_come_after_giving_back(
+def test_a_pending_nvidia_smi_does_not_undo_the_restore(
     start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     path = [str(FAKE_BIN), str(Path(sys.executable).parent), os.environ["PATH"]]
@@ -332,7 +334,7 @@ class Run:
 
     @property
     def is_given_back(self) -> bool:
-        """Whether nobody holds the board any more."""
+        """Whether the board is unlocked."""
         return not self.place.folder.is_locked(self.place.devices[self.board])
 
     def is_due(self, start_s: float) -> bool:
@@ -370,7 +372,7 @@ def start_s(place: Place) -> float:
     return taken_s
 
 
-def test_every_killed_run_restores_the_odd_limit_of_its_board(start: Start) -> None:
+def test_limits_of_every_killed_run_are_restored(start: Start) -> None:
     place, chance = start(BOARDS), random.Random(2025)
     to_cap_s = start_s(place)
     odd_mw = chance.sample(range(180_001, 250_000, 2), ROUNDS)

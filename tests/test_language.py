@@ -85,7 +85,7 @@ def test_the_entry_is_registered_and_its_parameters_are_those_of_the_full_model(
     assert net.net.config._attn_implementation == "sdpa"
 
 
-def test_the_head_at_masked_positions_says_what_transformers_says_there():
+def test_scores_at_masked_positions_equal_those_of_transformers():
     bert = Bert(Options(**SYNTHETIC, dropout=0.0))
     torch.manual_seed(1)
     model = bert.model().eval()
@@ -115,7 +115,7 @@ def test_loss_and_gradients_are_those_of_transformers_own_loss():
         torch.testing.assert_close(gradient, one.grad, rtol=1e-3, atol=1e-6)
 
 
-def test_gradients_of_two_halves_average_to_those_of_the_whole_batch():
+def test_gradients_of_two_halves_average_to_those_of_the_batch():
     bert = Bert(Options(**SYNTHETIC, dropout=0.0))
     torch.manual_seed(1)
     model, data = bert.model(), batch_of(bert.training_data(), *range(8))
@@ -289,7 +289,7 @@ def test_a_mask_depends_on_the_seed_alone():
 # --- synthetic text ----------------------------------------------------------------------------
 
 
-def test_synthetic_text_has_the_frequencies_of_text_and_words_that_tell_the_next():
+def test_synthetic_text_has_zipf_frequencies_and_predictable_words():
     bert = Bert(Options(train_samples=4096))
     rows = np.array(blocks_of(bert.training_data()))[:, 1:-1]
     words, counts = np.unique(rows, return_counts=True)
@@ -304,7 +304,7 @@ def test_synthetic_text_has_the_frequencies_of_text_and_words_that_tell_the_next
     assert Counter(after.tolist()).most_common(1)[0][1] / len(after) > 0.4
 
 
-def test_synthetic_samples_are_as_many_as_asked_and_a_block_that_returns_has_another_mask():
+def test_repeated_synthetic_blocks_have_different_masks():
     data = Bert(Options(**SYNTHETIC | {"train_samples": 5000})).training_data()
     assert len(data) == 5000
     assert not data.reads_files
@@ -417,7 +417,7 @@ def test_vocab_txt_of_cased_words_is_read_as_its_config_says(made, tmp_path):
     assert blocks_of(cased.training_data()) != blocks_of(on(made).training_data())
 
 
-def test_truncation_and_padding_in_a_tokenizer_file_are_left_aside(made, tmp_path):
+def test_truncation_and_padding_of_a_tokenizer_file_are_ignored(made, tmp_path):
     limited = Tokenizer.from_file(str(made / "tokenizer" / "tokenizer.json"))
     limited.enable_truncation(4)
     limited.enable_padding(length=4)
@@ -467,7 +467,7 @@ def test_made_text_looks_like_wikitext(made):
     assert frequent[0][1] > 20 * frequent[len(frequent) // 2][1]
 
 
-def test_made_data_fill_no_folder_that_has_something_in_it(made, tmp_path):
+def test_make_data_rejects_a_folder_with_files(made, tmp_path):
     with pytest.raises(BadInput, match="empty folder"):
         make_data(made, size=4, seed=0)
     with pytest.raises(BadInput, match="size: given 0"):
@@ -550,7 +550,7 @@ def test_ranks_that_start_together_with_an_empty_cache_tokenise_once_and_agree(
     assert len(list((tmp_path / "cache").iterdir())) == 4, "two files and their locks"
 
 
-def test_without_a_cache_nothing_is_written_beside_the_data(made):
+def test_without_a_cache_nothing_is_written_to_the_data_folder(made):
     before = sorted(made.rglob("*"))
     on(made, tokenizer=None).training_data()
     assert sorted(made.rglob("*")) == before
@@ -669,7 +669,7 @@ def test_a_parquet_file_that_does_not_fit_is_named(made, tmp_path, table, said):
     assert "train-00000-of-00001.parquet" in text
 
 
-def test_a_file_that_is_no_parquet_or_is_cut_short_is_named(made, tmp_path):
+def test_the_error_for_invalid_parquet_names_the_file(made, tmp_path):
     data = copied(made, tmp_path / "data", "parquet")
     whole = (data / "train-00000-of-00002.parquet").read_bytes()
     torn = bytearray(whole)
@@ -677,13 +677,13 @@ def test_a_file_that_is_no_parquet_or_is_cut_short_is_named(made, tmp_path):
     for content in (b"", b"no parquet", whole[:-40], bytes(torn)):
         (data / "train-00000-of-00002.parquet").write_bytes(content)
         said = complaint(on(made, source="parquet", data=str(data)))
-        assert "train-00000-of-00002.parquet: not a Parquet file" in said
+        assert "train-00000-of-00002.parquet: not a valid Parquet file" in said
 
 
 @pytest.mark.parametrize(
     "replace", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path.name)]
 )
-def test_a_shard_that_is_no_regular_file_is_refused_without_waiting(made, tmp_path, replace):
+def test_a_shard_that_is_not_a_regular_file_is_rejected_at_once(made, tmp_path, replace):
     data = copied(made, tmp_path / "data", "parquet")
     shard = data / "train-00000-of-00002.parquet"
     shard.unlink()
@@ -705,13 +705,13 @@ def test_a_tokenizer_that_does_not_fit_is_named(made, tmp_path):
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\nword\n")
     assert "vocab.txt: has no token [SEP] [MASK]" in complaint(bert)
     (folder / "vocab.txt").write_bytes(b"[PAD]\n\xff\xfe\n")
-    assert "vocab.txt: not a tokenizer" in complaint(bert)
+    assert "vocab.txt: not a valid tokenizer" in complaint(bert)
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     assert "vocab.txt: has no tokens other than" in complaint(bert)
     (folder / "tokenizer_config.json").write_text("[1]")
     assert "tokenizer_config.json: not a JSON object" in complaint(bert)
     (folder / "tokenizer.json").write_text("{}")
-    assert "tokenizer.json: not a tokenizer" in complaint(bert)
+    assert "tokenizer.json: not a valid tokenizer" in complaint(bert)
     many = on(made, vocab_size=300)
     assert "tokenizer.json: has 1" in complaint(many)
     assert "tokens; vocab_size allows 300" in complaint(many)

@@ -1,4 +1,4 @@
-"""Laws beside the power law: against scipy's own minimiser, exact laws, Akaike, refusals."""
+"""Laws other than the power law: scipy's minimiser, exact laws, Akaike's criterion, errors."""
 
 import json
 
@@ -143,7 +143,7 @@ def test_the_law_that_made_the_data_is_selected(name):
     assert taken.count(name) >= 18
 
 
-def test_noisy_power_laws_are_not_taken_for_more_than_they_are():
+def test_noisy_power_laws_do_not_select_other_laws():
     taken = [select(*noisy("power", 0.05, 3, seed)).best.law for seed in range(100)]
     assert taken.count("power") >= 90
 
@@ -211,7 +211,7 @@ def test_a_law_is_refused_where_it_is_not_defined():
         select([1, 2, 4, 8], [1.0, 2.0, -1.0, 3.0])
 
 
-def test_what_costs_more_with_every_worker_has_no_negative_parts():
+def test_fitted_cost_terms_are_not_negative():
     curve = fitted("communication", COUNTS, 5 + 3 * np.log(COUNTS))
     assert curve.params["a"] == pytest.approx(0, abs=1e-6)
     assert min(curve.params.values()) >= 0

@@ -100,7 +100,7 @@ def test_exponents_as_far_apart_as_those_of_the_published_clocks_differ():
     assert found.limits["beta_difference"].iloc[2] == pytest.approx(0.15, abs=0.02)
 
 
-def test_few_noisy_runs_cannot_tell():
+def test_few_noisy_runs_are_undecided():
     found = compare_limits(
         family({250.0: 0.85, 100.0: 0.85}, noise=0.15, repeats=1, counts=(2, 4, 8))
     )
@@ -189,14 +189,14 @@ def test_exact_data_are_the_same_without_a_test_of_rounding():
     assert told["limits"][0]["equivalence_p"] is None
 
 
-def test_repeats_that_are_all_the_same_tell_no_more_than_one():
+def test_identical_repeats_count_as_one():
     once = family({250.0: 0.85, 100.0: 0.85}, repeats=1, of_cell=0.03)
     found = compare_limits(pd.concat([once] * 2))
     assert found.basis == MEANS
     assert found.to_dict()["equivalence_p"] == compare_limits(pd.concat([once] * 8)).equivalence_p
 
 
-def test_where_counts_tell_and_not_runs_a_limits_own_interval_is_that_of_the_counts():
+def test_the_interval_of_a_limit_uses_the_spread_between_counts():
     rows = family({250.0: 0.85, 100.0: 0.85}, of_cell=0.1, noise=0.005)
     found = compare_limits(rows)
     assert found.basis == MEANS

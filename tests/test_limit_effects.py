@@ -73,7 +73,7 @@ def test_every_gpu_count_and_batch_has_its_own_reference():
     assert capped.loc[4, "time_ratio"] == pytest.approx(1.4)
 
 
-def test_a_locked_clock_is_no_uncapped_run():
+def test_a_run_with_a_locked_clock_is_not_uncapped():
     table = rows(power_limit_w=[np.nan, np.nan, 100], clock_limit_mhz=[np.nan, 735, np.nan],
                  time_s=[10.0, 20, 15], energy_j=[1.0, 1, 1])  # fmt: skip
     caps, clocks = limit_effects(table), limit_effects(table, "clock_limit_mhz")
@@ -92,7 +92,7 @@ def test_energies_that_count_different_things_have_no_ratio():
     assert found.loc[100.0, "time_ratio"] == pytest.approx(2)
 
 
-def test_time_is_told_where_no_energy_was_measured():
+def test_time_is_reported_without_measured_energy():
     table = rows(power_limit_w=[np.nan, 100], time_s=[10.0, 20],
                  energy_j=[np.nan, np.nan], energy_is=[None, None])  # fmt: skip
     found = limit_effects(table).iloc[1]
@@ -106,7 +106,7 @@ def test_a_setting_of_one_limit_is_left_out():
     assert limit_effects(table).empty
 
 
-def test_what_is_no_time_is_named():
+def test_an_invalid_time_is_named():
     table = rows(power_limit_w=[200, 100], time_s=[1.0, 0], energy_j=[1.0, 2])
     with pytest.raises(BadInput, match="time_s at 100 W is 0"):
         limit_effects(table)
@@ -122,7 +122,7 @@ def test_repeats_that_are_all_the_same_give_no_interval():
     assert capped[["time_ratio_low", "time_ratio_high", "energy_ratio_low"]].isna().all()
 
 
-def test_of_each_machine_the_runs_without_limits_are_kept_or_those_with_the_highest():
+def test_each_machine_keeps_runs_without_limits_or_with_the_highest():
     table = rows(hardware=["a", "a", "b", "b", "b"], power_limit_w=[np.nan, 200, 300, 300, 250],
                  clock_limit_mhz=[np.nan, np.nan, 1000, 900, 1000])  # fmt: skip
     assert without_limits(table).index.tolist() == [0]

@@ -116,7 +116,7 @@ def boards(fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch) 
     return found
 
 
-def test_all_registered_limiters_are_held_to_this() -> None:
+def test_all_registered_limiters_follow_the_contract() -> None:
     assert registry.names(GROUP) == [*NVIDIA, "simulated"]
 
 
@@ -148,7 +148,7 @@ def test_a_limit_stays_when_the_limiter_is_closed_and_closing_twice_does_no_harm
         assert limiter.read(device).power_limit_w == 150
 
 
-def test_what_is_out_of_range_is_refused_and_changes_nothing(way: Way) -> None:
+def test_a_limit_out_of_range_is_rejected_and_changes_nothing(way: Way) -> None:
     with way.opened() as limiter:
         device = limiter.devices()[0]
         state = limiter.read(device)
@@ -161,7 +161,7 @@ def test_what_is_out_of_range_is_refused_and_changes_nothing(way: Way) -> None:
         assert limiter.read(device) == state
 
 
-def test_who_may_not_is_told_so_and_changes_nothing(way: Way) -> None:
+def test_a_user_without_permission_gets_an_error_and_changes_nothing(way: Way) -> None:
     with way.opened() as limiter:
         device = limiter.devices()[0]
         with way.denied(), pytest.raises(NotPermitted, match=device):
@@ -183,7 +183,7 @@ def test_a_device_that_is_not_there_is_not_available(way: Way) -> None:
                 call("GPU-unknown")
 
 
-def test_a_clock_is_locked_and_let_go_or_not_offered(way: Way) -> None:
+def test_a_clock_is_locked_and_unlocked_or_unsupported(way: Way) -> None:
     with way.opened() as limiter:
         device = limiter.devices()[0]
         state = limiter.read(device)
@@ -210,7 +210,7 @@ def test_a_clock_is_locked_and_let_go_or_not_offered(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", NVIDIA, indirect=True)
-def test_a_board_that_clamps_says_what_it_enforces(way: Way) -> None:
+def test_a_clamped_limit_is_reported_as_enforced(way: Way) -> None:
     way.boards[0].clamp_mw = 180_000
     with way.opened() as limiter:
         device = limiter.devices()[0]
@@ -277,7 +277,7 @@ def test_without_a_driver_or_a_board_there_is_nothing_to_limit(
         open_limiter()
 
 
-def test_without_sudo_there_is_no_way_by_it(
+def test_without_sudo_the_sudo_limiter_is_not_available(
     boards: FakeGpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
@@ -293,7 +293,7 @@ def test_without_sudo_there_is_no_way_by_it(
         "ada is not in the sudoers file.",
     ],
 )
-def test_sudo_may_refuse_in_any_words(
+def test_a_refusal_of_sudo_is_recognised_in_any_language(
     boards: FakeGpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     sudo = tmp_path / "bin" / "sudo"

@@ -1,4 +1,4 @@
-"""Live streams: whole rows survive whatever happens to the tail."""
+"""Live streams: complete rows survive damage at the end of the file."""
 
 import math
 import signal
@@ -44,7 +44,7 @@ def times(table: pa.Table) -> list[int]:
     return table["t_ns"].to_pylist()
 
 
-def test_what_writes_has_the_columns_of_the_tables():
+def test_stream_rows_have_the_columns_of_the_tables():
     assert {"host", *COLUMNS} == {*SAMPLES.names}
     assert [*Window._fields] == WINDOWS.names
 
@@ -59,7 +59,7 @@ def test_rows_come_back_as_they_were_written_also_missing_ones(tmp_path_factory,
     assert table.drop_columns(["host"]).select(COLUMNS).to_pylist() == [r._asdict() for r in rows]
 
 
-def test_a_value_that_is_no_number_is_not_taken_for_a_missing_one(tmp_path):
+def test_an_invalid_number_does_not_become_missing(tmp_path):
     with LiveWriter(tmp_path / "w", Window._fields) as stream:
         stream.append([Window("a", 0, "train", False, 1, 2.0, loss=math.nan, metric=math.inf)])
     (row,) = read_live(tmp_path / "w", WINDOWS).to_pylist()
@@ -104,7 +104,7 @@ def test_it_can_be_read_while_it_is_written(tmp_path):
             assert times(read_live(tmp_path / "stream", SAMPLES)) == [*range(n + 1)]
 
 
-def test_it_is_never_written_over(tmp_path):
+def test_an_existing_stream_is_not_overwritten(tmp_path):
     written(tmp_path / "stream")
     with pytest.raises(FileExistsError):
         LiveWriter(tmp_path / "stream", COLUMNS)
@@ -115,7 +115,7 @@ def test_a_stream_of_other_columns_gives_no_rows(tmp_path):
     assert read_live(tmp_path / "stream", WINDOWS).equals(WINDOWS.empty_table())
 
 
-def test_a_killed_writer_loses_nothing_that_it_has_handed_over(tmp_path):
+def test_a_killed_writer_loses_no_appended_rows(tmp_path):
     code = (
         "import sys\nfrom pathlib import Path\n"
         "from wattlaw.devices.meter import Sample\n"

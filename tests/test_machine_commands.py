@@ -48,7 +48,7 @@ def test_boards_are_listed_with_what_they_support_and_how_they_can_be_limited(bo
     assert boards[0].uuid.decode() in wattlaw("devices").stdout.replace("\n", "")
 
 
-def test_a_limit_set_by_hand_is_shown_with_what_was_there_and_given_back_by_hand(boards):
+def test_limits_set_show_and_restore_work_together(boards):
     assert wattlaw("limits", "set", "--power-limit", 150).returncode == 0
     assert [boards[i].limit_mw for i in range(2)] == [150_000, 150_000]
     shown = {row["device"]: row for row in told("limits", "show")}
@@ -63,7 +63,7 @@ def test_a_limit_set_by_hand_is_shown_with_what_was_there_and_given_back_by_hand
     assert wattlaw("limits", "restore").stdout == "There are no limits to restore.\n"
 
 
-def test_a_clock_is_locked_by_hand_only_where_none_is_said_to_be_locked(boards):
+def test_limits_set_locks_a_clock_only_if_clocks_are_stated_unlocked(boards):
     refused = wattlaw("limits", "set", "--clock-limit", 900)
     assert (refused.returncode, "prior_clocks" in refused.stderr) == (3, True)
     done = wattlaw("limits", "set", "--clock-limit", 900, "--prior-clocks", "default")
@@ -75,7 +75,7 @@ def test_a_clock_is_locked_by_hand_only_where_none_is_said_to_be_locked(boards):
 
 @pytest.mark.parametrize("line", [[], ["--power-limit", "-5"], ["--power-limit", "nan"],
                                   ["--clock-limit", "900", "--prior-clocks", "x"]])  # fmt: skip
-def test_a_limit_that_is_none_is_one_clear_line(boards, line):
+def test_an_invalid_limit_gives_a_one_line_error(boards, line):
     done = wattlaw("limits", "set", *line)
     assert done.returncode in (2, 3)
     assert done.stderr.count("\n") == 1

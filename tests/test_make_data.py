@@ -22,7 +22,7 @@ def content(folder: Path) -> dict[str, str]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """Return the one line with which a command is refused."""
+    """Return the one-line error of a command."""
     assert main(["workloads", "make-data", *map(str, words)]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -57,7 +57,7 @@ def test_the_same_seed_writes_the_same_files_and_another_seed_others(name, tmp_p
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_what_lies_in_a_folder_already_is_left_alone(name, tmp_path, capsys):
+def test_existing_files_in_a_folder_are_not_changed(name, tmp_path, capsys):
     mine = tmp_path / "data" / "mine.txt"
     mine.parent.mkdir()
     mine.write_text("mine")
@@ -70,14 +70,14 @@ def test_what_lies_in_a_folder_already_is_left_alone(name, tmp_path, capsys):
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("wrong", [("--size", 0), ("--size", -3), ("--size", SIZE, "--seed", -1),
                                    ("--size", SIZE, "--seed", 2**32)])  # fmt: skip
-def test_a_size_or_seed_that_cannot_be_is_told_with_what_can(name, wrong, tmp_path, capsys):
+def test_an_invalid_size_or_seed_error_names_allowed_values(name, wrong, tmp_path, capsys):
     line = refused(capsys, name, tmp_path / "data", *wrong)
     assert f"'{wrong[-2]}'" in line
     assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_size_that_is_too_small_for_the_format_is_told_in_one_line(name, tmp_path, capsys):
+def test_a_size_too_small_for_the_format_gives_a_one_line_error(name, tmp_path, capsys):
     code = main(["workloads", "make-data", name, str(tmp_path / "data"), "--size", "1"])
     shown = capsys.readouterr()
     if code == 0:
@@ -88,7 +88,7 @@ def test_a_size_that_is_too_small_for_the_format_is_told_in_one_line(name, tmp_p
         assert not (tmp_path / "data").exists()
 
 
-def test_a_workload_without_files_an_unknown_one_and_a_word_for_a_size_are_told(tmp_path, capsys):
+def test_invalid_workloads_and_sizes_are_rejected(tmp_path, capsys):
     folder = tmp_path / "data"
     assert refused(capsys, "digits-cnn", folder, "--size", 4) == (
         "wattlaw: workloads make-data: digits-cnn reads no files"
@@ -100,7 +100,7 @@ def test_a_workload_without_files_an_unknown_one_and_a_word_for_a_size_are_told(
     assert not folder.exists()
 
 
-def test_a_place_where_nothing_can_be_written_is_told(capsys):
+def test_an_unwritable_folder_is_reported(capsys):
     assert "/proc/data" in refused(capsys, "vgg16", "/proc/data", "--size", SIZE)
 
 

@@ -30,7 +30,7 @@ def boards(tmp_path, monkeypatch) -> FakeGpus:
     return found
 
 
-def test_time_and_use_of_a_command_are_told_and_stored(tmp_path):
+def test_time_and_use_of_a_command_are_printed_and_stored(tmp_path):
     done = measured(tmp_path, "--json", tmp_path / "s.json", sys.executable, "-c", BUSY.format(s=2))
     assert (done.returncode, done.stdout) == (0, "")
     assert "not available" in done.stderr
@@ -57,7 +57,7 @@ def test_only_the_board_that_the_environment_names_is_measured(tmp_path, boards,
     assert told["gpu_energy_j"] == pytest.approx(150 * told["duration_s"], rel=0.01)
 
 
-def test_a_power_limit_holds_while_the_command_runs_and_is_given_back(tmp_path, boards):
+def test_a_power_limit_applies_during_the_command_and_is_restored(tmp_path, boards):
     look = (
         f"from fake_nvml import FakeGpus; b = FakeGpus({str(boards.path)!r}); print(b[0].limit_mw)"
     )
@@ -87,7 +87,7 @@ def test_a_limit_that_cannot_be_set_starts_nothing(tmp_path, boards):
 @pytest.mark.parametrize(
     ("code", "ours"), [("raise SystemExit(7)", 7), ("import os; os.abort()", 134)]
 )
-def test_its_exit_code_is_ours_and_a_failed_command_is_stored_as_failed(tmp_path, code, ours):
+def test_measure_passes_the_exit_code_and_stores_failed_commands(tmp_path, code, ours):
     done = measured(tmp_path, "--", sys.executable, "-c", code)
     assert done.returncode == ours
     (record,) = Store(tmp_path).records()
@@ -125,7 +125,7 @@ def test_the_same_command_again_is_its_next_repeat(tmp_path):
 
 
 @pytest.mark.parametrize("line", [[], ["no-such-program-here"]])
-def test_a_command_that_is_not_there_is_one_clear_line(tmp_path, line):
+def test_a_missing_command_gives_a_one_line_error(tmp_path, line):
     done = measured(tmp_path, "--", *line)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

@@ -123,7 +123,7 @@ def bench(request) -> Bench:
     return BENCHES[request.param](request)
 
 
-def test_every_registered_meter_is_held_to_the_contract():
+def test_every_registered_meter_follows_the_contract():
     assert {name.split(",")[0] for name in BENCHES} == {*registry.names(GROUP)}
 
 
@@ -192,7 +192,7 @@ def test_power_and_energy_say_where_they_come_from(bench):
 
 
 @pytest.mark.parametrize("period_s", [0.01, 0.1, 5.0])
-def test_a_meter_is_never_read_more_often_than_asked_and_does_sleep(bench, period_s):
+def test_a_meter_is_not_read_more_often_than_requested(bench, period_s):
     target = bench.target
     meter = bench.meter.open(Target(target.root_pid, period_s, target.assume_cpu_w))
     assert meter.period_s >= period_s
@@ -209,7 +209,7 @@ def test_closing_twice_is_harmless_and_the_problems_are_still_known(bench):
     other.close()
 
 
-def test_reading_what_is_gone_gives_nothing_and_is_no_error(bench):
+def test_reading_lost_hardware_gives_no_samples(bench):
     if bench.lose is None:
         pytest.skip("this hardware cannot be lost")
     meter = bench.open()
@@ -222,7 +222,7 @@ def test_reading_what_is_gone_gives_nothing_and_is_no_error(bench):
     meter.close()
 
 
-def test_a_machine_without_the_hardware_is_told_so_in_one_line(bench):
+def test_missing_hardware_gives_a_one_line_error(bench):
     bench.hide()
     try:
         meter = bench.open()

@@ -32,7 +32,7 @@ def test_warm_up_and_evaluation_are_left_out_of_time_and_energy():
     assert (run["energy_scope"], run["energy_source"]) == ("cpu", "estimated")
 
 
-def test_windows_of_an_interruption_tell_nothing_of_an_epoch_but_its_metric_counts():
+def test_only_the_metric_of_interrupted_windows_counts():
     told = {"cpu_energy_j": 10.0, "energy_source": "estimated", "energy_verdict": "ok"}
     cut = told | {"cpu_energy_j": 999.0, "interrupted": True}
     run = one_run(
@@ -84,7 +84,7 @@ def test_no_mean_is_taken_over_energies_that_count_different_things():
 
 
 @pytest.mark.parametrize("verdict", ["partial", "implausible"])
-def test_energy_that_is_partial_or_implausible_is_left_out_and_told(verdict):
+def test_partial_and_implausible_energy_is_left_out_with_a_note(verdict):
     energy = {"cpu_energy_j": 100.0, "energy_source": "estimated", "energy_verdict": "ok"}
     windows = [
         window_row("a", 1, **energy),
@@ -98,7 +98,7 @@ def test_energy_that_is_partial_or_implausible_is_left_out_and_told(verdict):
     assert list(findings.settings["energy_is"]) == [f"{verdict}, left out"]
 
 
-def test_a_run_that_diverged_at_its_end_is_not_judged_by_an_earlier_epoch():
+def test_a_run_that_diverged_at_its_end_has_no_earlier_quality():
     run = one_run(
         window_row("a", 1),
         window_row("a", 1, phase="evaluate", metric=0.9, loss=1.0),
@@ -202,7 +202,7 @@ def test_runs_that_are_not_done_never_enter_a_mean():
 GPU = {"gpu_energy_j": 7200.0, "energy_source": "counter", "energy_verdict": "ok"}
 
 
-def test_what_is_derived_from_time_and_energy_is_worked_by_hand():
+def test_derived_metrics_equal_a_calculation_by_hand():
     run = run_metrics(
         *frames(
             [run_row("a", gpus=4, local_batch=16)],
@@ -270,7 +270,7 @@ def test_a_mean_without_its_samples_has_no_coefficient_of_variation():
     assert np.isnan(run["sm_util_cv"])
 
 
-def test_the_best_metric_goes_by_its_direction_and_is_missing_where_that_is_unclear():
+def test_the_best_metric_uses_its_direction_or_is_missing():
     def best(name: str) -> float:
         windows = [window_row("a", 1)] + [
             window_row("a", epoch, phase="evaluate", metric=value)
@@ -287,7 +287,7 @@ def test_the_best_metric_goes_by_its_direction_and_is_missing_where_that_is_uncl
     assert direction(None) is None
 
 
-def test_settings_of_the_loop_that_matter_tell_cells_apart_and_the_seed_does_not():
+def test_loop_settings_distinguish_cells_and_the_seed_does_not():
     runs = [
         run_row("a", train='{"compile": false, "seed": 0}'),
         run_row("b", train='{"compile": false, "seed": 1}'),

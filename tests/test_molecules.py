@@ -164,7 +164,7 @@ def test_synthetic_samples_begin_again_after_the_pool_and_evaluation_has_others(
     assert not torch.equal(once[1][:3], evaluation.batch(np.array([5, 6]), seeds(2))[1][:3])
 
 
-def test_a_batch_has_its_molecules_in_the_order_asked_for():
+def test_a_batch_has_its_molecules_in_the_requested_order():
     dataset = schnet(train_samples=20).training_data()
     z, pos, batch, edges, targets = dataset.batch(np.array([7, 2, 11]), seeds(3))
     for place, index in enumerate((7, 2, 11)):
@@ -227,7 +227,7 @@ def test_made_files_depend_on_the_seed_alone(tmp_path):
     assert not np.array_equal(one, other)
 
 
-def test_data_are_not_made_over_others(data):
+def test_existing_data_are_not_overwritten(data):
     with pytest.raises(BadInput, match="empty folder"):
         make_data(data, 4, 0)
 
@@ -382,7 +382,7 @@ def test_entries_are_listed_without_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_missing_pytorch_geometric_is_said_in_one_line():
+def test_a_missing_pytorch_geometric_gives_a_one_line_error():
     code = (
         "import sys; sys.modules['torch_geometric'] = None\n"
         "from wattlaw.errors import NotAvailable\n"

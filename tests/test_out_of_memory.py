@@ -25,7 +25,7 @@ def limited() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ROOM, ROOM))
 
 
-def test_a_batch_that_does_not_fit_fails_its_run_and_others_go_on(tmp_path: Path):
+def test_a_batch_that_does_not_fit_fails_only_its_run(tmp_path: Path):
     study = {
         "name": "memory",
         "workloads": [{"name": "resnet50", "options": IMAGES}, {"name": "digits-cnn"}],

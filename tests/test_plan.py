@@ -107,7 +107,7 @@ def test_nodes_follow_from_gpus_per_node_but_a_local_run_has_one():
         assert {r.spec.setting.gpus: r.spec.nodes for r in expand(study)} == expected
 
 
-def test_a_launcher_that_was_told_no_size_of_its_nodes_is_asked_for_one():
+def test_a_launcher_without_gpus_per_node_requires_it():
     study = parsed(sweeps=[{"gpus": [16], "local_batch": [8]}], launch={"kind": "slurm"})
     assert [run.spec.nodes for run in expand(study)] == [1]
 
@@ -275,13 +275,13 @@ def test_the_epochs_of_a_sweep_are_those_of_its_runs_alone():
     assert {(r.spec.measure.warmup_epochs, r.spec.measure.sample_hz) for r in runs} == {(1, 5)}
 
 
-def test_a_sweep_that_says_the_epochs_of_the_study_asks_for_the_same_run():
+def test_a_sweep_with_the_epochs_of_the_study_gives_the_same_run():
     (plain,) = expand(parsed(sweeps=[{"gpus": [1], "local_batch": [8]}]))
     (said,) = expand(parsed(sweeps=[{"gpus": [1], "local_batch": [8], "epochs": 2}]))
     assert plain == said
 
 
-def test_a_rule_gives_each_gpu_count_its_own_fraction_and_meets_the_same_fraction_in_digits():
+def test_a_rule_gives_each_gpu_count_its_fraction():
     runs = expand(
         parsed(
             sweeps=[
@@ -311,14 +311,14 @@ def test_a_rule_means_the_nearest_number_to_its_fraction(gpus, other):
 
 
 @given(st.floats(0, 1, exclude_min=True) | st.just(1), st.integers(1, 10**6))
-def test_a_fraction_in_digits_means_itself_whatever_the_gpus(given_fraction, gpus):
+def test_a_number_as_fraction_does_not_depend_on_the_gpus(given_fraction, gpus):
     found = evaluate_fraction(parse_fraction(given_fraction), gpus)
     assert found == given_fraction
     assert isinstance(found, float)
 
 
 @given(st.text() | st.floats() | st.integers() | st.none() | st.booleans())
-def test_whatever_is_taken_for_a_fraction_is_a_rule_or_lies_within_one(anything):
+def test_every_accepted_fraction_is_a_rule_or_between_0_and_1(anything):
     try:
         taken = parse_fraction(anything)
     except ValueError:
@@ -340,7 +340,7 @@ def test_a_word_with_its_braces_doubled_is_filled_to_itself(word, values):
 
 
 @given(plain_words, st.sampled_from(PLACEHOLDERS), plain_words, values)
-def test_a_placeholder_becomes_its_value_and_what_stands_around_it_stays(before, name, end, values):
+def test_a_placeholder_is_replaced_and_its_context_is_unchanged(before, name, end, values):
     found = substitute(f"{before}{{{name}}}{end}", values)
     assert found.startswith(before)
     assert found.endswith(end)
@@ -355,7 +355,7 @@ def test_a_placeholder_becomes_its_value_and_what_stands_around_it_stays(before,
     ("value", "told"),
     [(200.0, "200"), (0.1, "0.1"), (1 / 3, repr(1 / 3)), (1410.5, "1410.5"), (1e-9, "1e-09")],
 )
-def test_a_number_is_told_as_short_as_it_can_be(value, told):
+def test_numbers_are_inserted_in_their_shortest_form(value, told):
     assert substitute("--x={power_limit_w}", {"power_limit_w": value}) == f"--x={told}"
 
 
@@ -363,7 +363,7 @@ pieces = st.sampled_from(["{{", "}}", "{", "}", "{gpus}", "gpus", " "])
 
 
 @given(st.lists(pieces).map("".join))
-def test_braces_mean_what_they_mean_to_pythons_format(word):
+def test_braces_are_escaped_as_in_str_format(word):
     try:
         expected = word.format(gpus=2)
     except (ValueError, LookupError):
@@ -391,7 +391,7 @@ def test_a_command_is_named_after_its_script():
     assert name("...", "x") == "command"
 
 
-def test_two_commands_of_one_name_are_two_runs_and_order_of_words_matters():
+def test_commands_of_one_name_with_different_arguments_are_different_runs():
     commands = [["python", "t.py", "--a", "--b"], ["python", "t.py", "--b", "--a"]]
     runs = expand(parsed(workloads=[{"command": words} for words in commands]))
     assert {run.spec.workload.name for run in runs} == {"t"}

@@ -140,7 +140,7 @@ def test_trusted_intervals_cover_the_truth(between, least):
     assert (np.mean(hits, axis=0) >= least).all()
 
 
-def test_residuals_that_curve_or_spread_are_told():
+def test_curved_or_uneven_residuals_give_a_note():
     x = np.repeat([1.0, 2, 4, 8, 16, 32], 5)
     dice = np.random.default_rng(0)
     straight = fit_power_law(x, x**-0.8 * np.exp(dice.normal(0, 0.02, x.size))).diagnostics
@@ -167,7 +167,7 @@ def test_the_range_of_a_law_is_known():
     assert [law.extrapolates(x) for x in (1, 2, 5, 8, 16)] == [True, False, False, False, True]
 
 
-def test_a_group_that_is_a_date_is_told_as_text(tmp_path, capsys):
+def test_a_date_as_group_becomes_text(tmp_path, capsys):
     table = pd.DataFrame(
         {"gpus": [1, 2, 4], "t": [8.0, 4.1, 2.0], "day": pd.to_datetime(["2026-11-21"] * 3)}
     )
@@ -217,12 +217,12 @@ def test_an_exact_law_is_found_again(alpha, beta, counts):
         ([1, 2, 4], [3.0, np.inf, 1.0], "1 of 3 rows"),
     ],
 )
-def test_what_cannot_be_fitted_is_refused_with_the_reason(x, y, says):
+def test_invalid_data_for_a_law_is_rejected_with_a_reason(x, y, says):
     with pytest.raises(Refused, match=says):
         fit_power_law(x, y)
 
 
-def test_a_constant_time_has_no_r_squared_and_is_no_gain():
+def test_a_constant_time_has_no_r_squared_and_no_gain():
     law = fit_power_law([1, 2, 4, 8], [5.0] * 4)
     assert law.beta == pytest.approx(0)
     assert law.r2 is None
@@ -282,7 +282,9 @@ def test_each_series_gives_one_law(origin, count):
         ("bad.parquet", "PAR1", "not a table"),
     ],
 )
-def test_a_table_that_allows_no_law_is_told_in_one_line(tmp_path, capsys, name, content, says):
+def test_a_table_without_enough_values_for_a_law_gives_a_one_line_error(
+    tmp_path, capsys, name, content, says
+):
     path = tmp_path / name
     path.write_text(content)
     assert main(["fit", str(path), "--x", "n", "--y", "t"]) == 2

@@ -1,4 +1,4 @@
-"""What programs of ours have in common."""
+"""Functions that all programs of wattlaw share."""
 
 import subprocess
 import sys

@@ -48,7 +48,7 @@ def test_packages_and_their_memory_are_read_and_parts_of_a_package_are_not_count
     assert meter.problems() == []
 
 
-def test_a_counter_that_starts_again_at_zero_goes_on_where_it_was(tree):
+def test_a_wrapped_counter_continues_from_its_last_value(tree):
     tree.set("intel-rapl:0", RANGE_UJ - 150_000_000)  # 150 J before it wraps
     meter = RaplMeter.open(TARGET)
     found = [energies(meter)["package-0"]]
@@ -86,7 +86,7 @@ def test_a_run_of_two_processors_adds_packages_and_memory_apart(tree):
     assert (row["energy_source"], row["energy_verdict"]) == ("counter", "ok")
 
 
-def test_a_counter_that_vanishes_is_given_up_with_the_reason_and_the_others_go_on(tree):
+def test_a_counter_that_disappears_has_a_reason_and_others_continue(tree):
     meter = RaplMeter.open(TARGET)
     tree.file("intel-rapl:0:1").unlink()
     for _ in range(2):
@@ -96,7 +96,7 @@ def test_a_counter_that_vanishes_is_given_up_with_the_reason_and_the_others_go_o
     assert "No such file" in problem
 
 
-def test_a_counter_that_holds_no_number_is_given_up(tree):
+def test_a_counter_without_a_number_is_not_read_again(tree):
     meter = RaplMeter.open(TARGET)
     tree.file("intel-rapl:1").write_text("")
     assert set(energies(meter)) == {"package-0", "dram-0", "dram-1"}
@@ -146,7 +146,7 @@ def test_counters_that_are_roots_only_say_how_an_administrator_changes_that(tree
     assert issubclass(NotPermitted, NotAvailable)
 
 
-def test_a_counter_that_goes_back_is_no_wrap_and_its_energy_is_not_used(tree):
+def test_a_decreasing_counter_that_did_not_wrap_is_not_used(tree):
     tree.set("intel-rapl:0", 200_000_000)
     meter = RaplMeter.open(TARGET)
     before = energies(meter)["package-0"]
@@ -155,7 +155,7 @@ def test_a_counter_that_goes_back_is_no_wrap_and_its_energy_is_not_used(tree):
 
 
 @pytest.mark.parametrize("told", ["-5", "9" * 400, "1e9", "12 34", "\x00", "18446744073709551615"])
-def test_what_is_no_count_of_microjoules_is_no_reading(tree, told):
+def test_an_invalid_counter_value_is_not_a_reading(tree, told):
     meter = RaplMeter.open(TARGET)
     tree.file("intel-rapl:1").write_text(told)
     assert set(energies(meter)) == {"package-0", "dram-0", "dram-1"}
@@ -163,7 +163,7 @@ def test_what_is_no_count_of_microjoules_is_no_reading(tree, told):
 
 
 @pytest.mark.parametrize("told", [None, "", "text", "0", "-1", "1000000", "9" * 30])
-def test_a_zone_whose_range_is_not_known_is_read_and_its_wrap_is_at_fault(tree, told):
+def test_a_wrap_of_a_zone_without_a_range_is_a_fault(tree, told):
     path = tree.root / "intel-rapl:0" / "max_energy_range_uj"
     path.unlink() if told is None else path.write_text(told)
     for zone in ("intel-rapl:0", "intel-rapl:1"):
@@ -182,7 +182,7 @@ def test_a_zone_whose_range_is_not_known_is_read_and_its_wrap_is_at_fault(tree, 
     assert (after["energy_verdict"], after["cpu_energy_j"]) == ("ok", pytest.approx(3 * 220))
 
 
-def test_a_package_that_does_not_tell_its_name_is_ours_and_makes_the_sum_partial(tree):
+def test_a_package_without_a_readable_name_makes_the_sum_partial(tree):
     (tree.root / "intel-rapl:1" / "name").unlink()
     meter = RaplMeter.open(TARGET)
     failed = [device for device in meter.devices() if "failed" in device.facts]
@@ -199,7 +199,7 @@ def test_a_package_that_does_not_tell_its_name_is_ours_and_makes_the_sum_partial
 
 
 @pytest.mark.parametrize("jump_uj", [10**15, 5 * 10**9])
-def test_a_counter_that_stands_still_or_jumps_is_never_ok(tree, jump_uj):
+def test_a_constant_or_jumping_counter_is_never_ok(tree, jump_uj):
     meter = RaplMeter.open(TARGET)
     rows = []
     for second in range(8):

@@ -193,7 +193,7 @@ def test_no_text_of_a_store_becomes_markup():
     assert any("&lt;/script" in unquote(address) for address in pictures)
 
 
-def test_figures_are_written_in_the_kinds_asked_for_and_hostile_text_stays_text(tmp_path, some):
+def test_figures_are_written_in_the_requested_formats_and_text_is_escaped(tmp_path, some):
     written_to = write_figures(
         make_charts(analyse(*hostile())), tmp_path / "figures", ("png", "svg", "html")
     )
@@ -262,7 +262,7 @@ def test_an_unknown_template_or_kind_of_figure_is_refused_with_what_is_allowed()
 
 
 @pytest.mark.usefixtures("some")
-def test_carbon_and_cost_come_with_what_was_counted():
+def test_carbon_and_cost_state_what_they_include():
     text = written(kit_findings())
     assert "kg CO2e" in text
     assert "cost (EUR)" in text

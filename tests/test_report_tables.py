@@ -235,7 +235,7 @@ def test_without_runs_there_are_no_tables():
     assert [one.__name__ for one in makers if one(empty) is not None] == []
 
 
-def test_of_too_many_rows_those_of_the_lowest_rank_are_kept_in_their_order():
+def test_a_long_table_keeps_the_rows_of_the_lowest_rank():
     columns = [Column("a", lambda row: str(row[0])), Column("b", lambda _: "–")]
     rows = [(i, i % 3) for i in range(10)]
     table = tables.build("t", "T", columns, rows, max_rows=4, rank=lambda row: row[1])

@@ -1,4 +1,4 @@
-"""The identity of a run: what was asked, and nothing else; the same today, tomorrow, anywhere."""
+"""Run ids depend on the specification only, and never change."""
 
 import hashlib
 import os
@@ -122,7 +122,7 @@ ELSEWISE = {
 
 
 @pytest.mark.parametrize("place", ELSEWISE, ids=".".join)
-def test_whatever_was_asked_differently_is_another_run(place):
+def test_every_different_specification_is_another_run(place):
     asked, value = spec(), ELSEWISE[place]
     if len(place) == 2:
         part = getattr(asked, place[0])
@@ -189,7 +189,7 @@ def test_defaults_written_out_order_of_keys_and_kind_of_number_do_not_matter(ids
     assert ids(SHORT) == ids(LONG)
 
 
-def test_numbers_that_differ_and_truths_that_look_like_numbers_are_told_apart():
+def test_different_numbers_and_booleans_give_different_runs():
     values = [1, 1.5, True, "1", [1], None, 2**53, 2**53 + 1, 0.1, 0.1 + 2**-56]
     found = {run_id(spec(workload=WorkloadSpec(name="x", options={"a": v}))) for v in values}
     assert len(found) == len(values)

@@ -185,7 +185,7 @@ def test_a_process_that_is_gone_stops_having_rows_and_yields_no_zero(tmp_path, l
     assert all(row["mem_used_bytes"] > 0 for row in rows(tmp_path))
 
 
-def test_a_root_process_that_never_was_is_said_to_be_missing():
+def test_a_root_process_that_does_not_exist_is_reported():
     with pytest.raises(NotAvailable, match="does not exist"):
         HostMeter.open(Target(2**22 - 1))
 
@@ -193,9 +193,7 @@ def test_a_root_process_that_never_was_is_said_to_be_missing():
 # Its data.
 
 
-def test_samples_are_not_held_in_memory_and_a_sigkill_costs_no_more_than_a_second_of_them(
-    tmp_path, load, sampling, simulated
-):
+def test_a_sigkill_loses_at_most_a_second_of_samples(tmp_path, load, sampling, simulated):
     process = sampling(load(IDLE), hz=50, **simulated)
     wait_for(lambda: len(rows(tmp_path, "SIM-0")) > 20, "samples")
     time.sleep(1.5)
@@ -234,9 +232,7 @@ def test_it_ends_itself_with_its_data_when_its_parent_dies(tmp_path, load, hz, a
 # Meters that break.
 
 
-def test_a_device_that_breaks_is_given_up_with_the_reason_and_the_others_go_on(
-    tmp_path, load, sampling, simulated
-):
+def test_a_broken_device_has_a_reason_and_others_continue(tmp_path, load, sampling, simulated):
     process = sampling(load(IDLE), **simulated)
     wait_for(lambda: len(rows(tmp_path, "SIM-0")) > 30, "samples")
     ended(process)
@@ -385,7 +381,7 @@ def times_s(found: Recording, device: str) -> list[float]:
     return [row["t_ns"] * 1e-9 for row in table if row["device"] == device]
 
 
-def test_a_board_lost_in_the_middle_stops_having_rows_with_the_reason_and_the_others_go_on(
+def test_a_board_lost_while_sampling_has_a_reason_and_others_continue(
     observed,
 ):
     lost_s = observed.boards[1].lost_ns * 1e-9
@@ -402,7 +398,7 @@ def test_a_board_lost_in_the_middle_stops_having_rows_with_the_reason_and_the_ot
             assert row["power_w"] in (None, 250.0)
 
 
-def test_it_sleeps_between_readings_every_time_and_reads_as_often_as_asked(observed):
+def test_the_sampler_sleeps_between_readings_and_keeps_its_rate(observed):
     for name in ("nvidia", "simulated"):
         meter = observed.report.meters[name]
         assert meter.period_s == 1 / HZ
@@ -424,7 +420,7 @@ def test_it_keeps_its_schedule_without_drift(observed):
     assert sorted(abs(one) for one in phase[-15:])[7] < 0.2
 
 
-def test_its_report_tells_its_processor_time_and_the_rate_it_reached(observed):
+def test_the_sampler_report_has_processor_time_and_rate(observed):
     report = observed.report
     assert 0 < report.cpu_s < 0.1 * report.duration_s
     assert 0 < report.start_cpu_s < 5

@@ -95,7 +95,7 @@ def changed(**changes: Any) -> Site:
     return SITE.model_copy(update=changes)
 
 
-def test_the_table_of_runs_has_what_the_scheduler_told_and_null_where_it_did_not(tmp_path):
+def test_the_table_of_runs_has_the_scheduler_values_or_null(tmp_path):
     store = slurm_store(tmp_path, {"a": SITE, "b": None})
     record = store.folder("a").read()
     clock = ClockReport(host="n2", reference="n1", at="begin", offset_s=0.001, uncertainty_s=0.0002)
@@ -125,7 +125,7 @@ def test_a_run_that_never_began_here_has_no_number_of_interruptions(tmp_path):
     assert store.arrow("runs")["interruptions"].to_pylist() == [None]
 
 
-def test_ours_over_the_accountings_time_is_the_telemetrys_integral(tmp_path):
+def test_our_energy_over_the_accounted_time_is_the_integral_of_telemetry(tmp_path):
     (row,) = energies(slurm_store(tmp_path, {"a": SITE}))
     assert row["same_time"] is True
     assert row["ours_j"] == pytest.approx(2 * (100 + 20) * 10)  # 10 of 20 s have telemetry
@@ -147,7 +147,7 @@ def test_without_telemetry_ours_is_of_the_windows_in_that_time_evaluation_includ
     assert row["ratio"] == pytest.approx(2800 / 5000)
 
 
-def test_where_the_accounting_tells_no_time_all_windows_count(tmp_path):
+def test_without_a_time_of_the_accounting_all_windows_count(tmp_path):
     site = changed(energy_start_at=None, energy_end_at=None)
     (row,) = energies(slurm_store(tmp_path, {"a": site}))
     assert row["same_time"] is False
@@ -160,7 +160,7 @@ def test_a_gpu_whose_samples_end_early_leaves_the_windows_to_compare(tmp_path):
     assert row["ours_j"] == pytest.approx(4 * 700)
 
 
-def test_a_window_without_its_energy_leaves_no_energy_of_ours_and_no_smaller_one():
+def test_a_window_without_energy_makes_our_energy_missing():
     site = {"site_energy_j": 5000.0, "site_energy_source": "sacct"}
     lost = {"gpu_energy_j": None, "energy_verdict": "partial"}
     windows = [window("a", "n1", 3), window("a", "n1", 7, **lost)]

@@ -124,7 +124,7 @@ def test_runs_without_any_batch_make_one_series():
     assert len(series) == 3
 
 
-def test_labels_tell_only_the_options_that_differ():
+def test_labels_name_only_the_options_that_differ():
     runs = [
         run_row(f"{depth}{gpus}", gpus=gpus, local_batch=64 // gpus,
                 options=f'{{"depth": {depth}, "width": 8}}')
@@ -156,7 +156,7 @@ def test_energy_is_relative_to_the_reference_with_a_pooled_interval_of_logs():
     assert row["energy_is"] == "gpu, counter"
 
 
-def test_the_reference_that_is_asked_for_is_used_where_a_series_has_it():
+def test_the_requested_reference_count_is_used_if_a_series_has_it():
     table = speedups(scaling_series(run_metrics(*study(counts=(1, 2, 4)))), reference=2)
     strong = table[table["series"] == "global batch 64"].set_index("gpus")
     assert set(strong["reference"]) == {2}
@@ -239,7 +239,7 @@ def test_missing_options_are_none_and_no_series_of_their_own():
     assert found == {"global batch 64": {1, 2}, "global batch 64, depth 2": {1, 2}}
 
 
-def test_series_that_words_do_not_tell_apart_are_numbered():
+def test_series_with_equal_labels_are_numbered():
     runs = [
         run_row(f"{i}{gpus}", gpus=gpus, local_batch=64 // gpus, dataset_fraction=fraction)
         for i, fraction in enumerate((0.3333333, 0.33333334)) for gpus in (1, 2)

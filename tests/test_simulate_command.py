@@ -1,4 +1,4 @@
-"""``wattlaw simulate``: rows that add up, sweeps, and what is said of settings that cannot be."""
+"""``wattlaw simulate``: sums of rows, sweeps, and errors for impossible settings."""
 
 import csv
 import json
@@ -140,7 +140,7 @@ def test_settings_that_cannot_be_are_named_and_the_others_kept(capsys):
         (("--gpus-per-node", "4"), "--gpus-per-node: 4 is too large"),
     ],
 )
-def test_what_cannot_be_is_one_line_that_says_what_can(capsys, changed, told):
+def test_an_invalid_option_gives_one_line_with_allowed_values(capsys, changed, told):
     assert main([*BASE, *changed]) == 2
     out, err = capsys.readouterr()
     assert not out
@@ -177,7 +177,7 @@ def test_a_sweep_is_written_as_a_table(tmp_path, capsys):
     assert table[0]["beta"] == ""
 
 
-def test_words_say_where_the_time_goes_and_that_nothing_was_measured(capsys):
+def test_the_text_lists_the_parts_of_the_time_and_says_simulated(capsys):
     assert main([*BASE, "--gpus", "8", "--power-limit", "150", "--epochs", "90"]) == 0
     out = capsys.readouterr().out
     for words in ("Simulated, uncalibrated", "roofline", "GPU kernels", "90 epochs", "GPU-hours",
@@ -189,7 +189,7 @@ def test_words_say_where_the_time_goes_and_that_nothing_was_measured(capsys):
     assert "beta" in out
 
 
-def test_figures_of_a_file_stand_for_a_workload_that_is_not_known_here(tmp_path, capsys):
+def test_a_profile_file_describes_an_unregistered_workload(tmp_path, capsys):
     path = tmp_path / "plain.json"
     path.write_text(profile().model_dump_json(), encoding="utf-8")
     arguments = ["simulate", "--profile", str(path), "--hardware", "mit-v100", "--gpus", "4",
@@ -231,7 +231,7 @@ def test_an_epoch_of_half_the_data_is_half_an_epoch_to_the_target(capsys):
         (job(1, power_limit_w=100.0, parameters=Parameters(power_memory=20.0)), "compute"),
     ],
 )
-def test_what_holds_the_speed_is_what_would_have_to_be_quicker(of, held):
+def test_the_bottleneck_is_the_part_whose_speed_matters(of, held):
     found = predict(of)
     assert found.bottleneck == held
     easier = {
@@ -243,7 +243,7 @@ def test_what_holds_the_speed_is_what_would_have_to_be_quicker(of, held):
     assert predict(easier[held]).split.step_s < found.split.step_s
 
 
-def test_a_cap_that_the_host_hides_holds_nothing():
+def test_a_cap_does_not_matter_if_the_host_is_the_bottleneck():
     """The clock is held down, but not so far that kernels take longer than issuing them."""
     busy_host = Parameters(launch_us=40.0, power_busy=1.2, kernel_us=8.0)
     capped = predict(job(1, local_batch=1, power_limit_w=125.0, parameters=busy_host))

@@ -102,7 +102,7 @@ def test_a_calibration_is_in_the_label_and_has_its_say(tmp_path):
     assert step_s == pytest.approx(0.05, rel=0.1)
 
 
-def test_a_cluster_of_the_users_own_is_told_from_another_in_a_file_of_the_same_name(tmp_path):
+def test_cluster_files_of_the_same_name_have_different_labels(tmp_path):
     own = tmp_path / "ours.yaml"
     labels = set()
     for cores in (40, 64):
@@ -147,7 +147,7 @@ def test_other_launchers_take_a_launch_as_it_is():
         ({"kind": "local"}, ["--fail-share", "0"], "run: --fail-share requires the launcher"),
     ],
 )
-def test_what_cannot_be_simulated_at_all_is_told_in_one_line(
+def test_a_study_that_cannot_be_simulated_gives_a_one_line_error(
     launch, options, expected, write_study, tmp_path, capsys
 ):
     study = write_study(launch=MIT | launch, sweeps=SWEEPS)
@@ -188,7 +188,7 @@ def test_a_run_that_can_never_be_simulated_is_refused_with_the_reason(spec, expe
     assert refusal is None if expected is None else expected in refusal
 
 
-def test_limits_are_read_back_and_given_back():
+def test_limits_are_read_back_and_restored():
     boards = SimulatedGpus(V100.gpu, ["a", "b"])
     with limited(boards, Limits(150.0, 735.0)) as reports:
         assert [(one.device, one.limiter) for one in reports] == [
@@ -299,7 +299,7 @@ def test_a_simulated_store_can_be_reported(store, tmp_path):
     assert [caption for caption in captions if "simulated" not in caption] == []
 
 
-def test_what_is_done_is_not_done_again(store, capsys):
+def test_done_runs_are_not_repeated(store, capsys):
     before = {path: path.stat().st_mtime_ns for path in store.glob("runs/*/*.parquet")}
     assert main(["run", str(store.parent / "study.yaml"), "--store", str(store)]) == 0
     assert "16 done" in capsys.readouterr().out
@@ -322,7 +322,7 @@ def test_that_share_of_attempts_fails_and_the_next_start_tries_them_again(tmp_pa
     assert first != [fails(run, 2) for run in small]
 
 
-def test_failures_are_told_and_tried_again_by_the_command_line(write_study, tmp_path):
+def test_the_command_line_reports_and_repeats_failures(write_study, tmp_path):
     study, store = write_study(launch=MIT, sweeps=SWEEPS, repeats=2), tmp_path / "store"
     ended = wattlaw("run", study, "--store", store, "--fail-share", "0.5")
     assert ended.returncode == 1
@@ -384,7 +384,7 @@ def test_two_campaigns_on_one_store_share_the_work(write_study, tmp_path):
     assert sum(shares) == 60
 
 
-def test_a_helper_that_is_killed_costs_the_runs_under_way_and_is_replaced(write_study, tmp_path):
+def test_a_killed_process_of_the_pool_fails_active_runs_and_is_replaced(write_study, tmp_path):
     study, store = write_study(**MANY | {"repeats": 40}), tmp_path / "store"
     with started("run", study, "--store", store) as campaign:
         wait_for(lambda: some_done(store), "some runs to be done")

@@ -16,7 +16,7 @@ from wattlaw import simulator
 from wattlaw.errors import BadInput
 from wattlaw.simulator.job import Parameters, Prediction, SimulatedJob
 from wattlaw.simulator.library import cluster_names, read_cluster
-from wattlaw.simulator.predict import MOST_PROCESSES, predict
+from wattlaw.simulator.predict import MAX_LOADER_PROCESSES, predict
 
 #: Boards that not even their least clock keeps within a limit.
 HUNGRY = Parameters(power_memory=20.0, power_busy=2.0)
@@ -239,7 +239,9 @@ def test_power_caps_bind_and_say_so() -> None:
         ({"clock_limit_mhz": 5000.0}, "clock_limit_mhz: given 5000; allowed on"),
     ],
 )
-def test_what_a_board_cannot_do_is_refused(changed: dict[str, object], told: str) -> None:
+def test_settings_that_a_board_does_not_support_are_rejected(
+    changed: dict[str, object], told: str
+) -> None:
     with pytest.raises(BadInput, match=told):
         predict(job(1, **changed))
 
@@ -261,13 +263,13 @@ def test_no_parameter_is_set_per_model() -> None:
     assert not told
 
 
-def test_what_the_simulator_says_of_large_clusters_rises_smoothly() -> None:
+def test_predictions_for_large_clusters_rise_smoothly() -> None:
     counts = 2 ** np.arange(0, 17)
     times = [predict(job(int(n), samples=64 * 2**17)).split.step_s for n in counts]
     assert all(b >= a * (1 - 1e-12) for a, b in pairwise(times))
 
 
-def test_what_cannot_fit_a_boards_memory_is_told() -> None:
+def test_a_batch_larger_than_the_memory_gives_a_warning() -> None:
     assert not predict(job(1)).warnings
     (warning,) = predict(job(1, local_batch=100_000)).warnings
     assert "of 32 GB of GPU memory" in warning
@@ -276,7 +278,7 @@ def test_what_cannot_fit_a_boards_memory_is_told() -> None:
 def test_loader_processes_are_as_many_as_the_loop_starts() -> None:
     from wattlaw.workloads.data_loading import _MOST_WORKERS
 
-    assert MOST_PROCESSES == _MOST_WORKERS
+    assert MAX_LOADER_PROCESSES == _MOST_WORKERS
     lone = profile(input_cpu_s_per_sample=0.1)
     busy = predict(job(1, profile=lone, cluster=CLUSTERS["kit-a100"]))
     # One rank on a node has the cores of all: eight processes, the most there are.

@@ -36,7 +36,7 @@ def start(
 # ---- the life of a job ----
 
 
-def test_a_jobs_board_is_limited_and_its_odd_previous_limit_given_back(
+def test_the_board_of_a_job_is_limited_and_restored(
     start: Callable[..., Node],
 ) -> None:
     node = start()
@@ -82,7 +82,7 @@ def test_one_job_may_have_several_boards(start: Callable[..., Node]) -> None:
 
 
 @pytest.mark.parametrize("again", ["wattlaw:power_w=200", "wattlaw:power_w=20", None])
-def test_a_prolog_that_runs_again_for_its_job_takes_no_cap_for_what_was_there(
+def test_a_repeated_prolog_keeps_the_saved_previous_limit(
     start: Callable[..., Node], again: str | None
 ) -> None:
     node = start(1)
@@ -107,7 +107,7 @@ def test_the_clock_is_locked_and_let_go(start: Callable[..., Node]) -> None:
     assert node.boards.calls(SET) == 0
 
 
-def test_a_job_that_asks_for_nothing_does_not_touch_the_driver(start: Callable[..., Node]) -> None:
+def test_a_job_without_a_request_does_not_use_the_driver(start: Callable[..., Node]) -> None:
     node = start(1)
     assert node.prolog(comment="my own words") == node.prolog(comment=None) == ""
     assert node.boards.calls("nvmlInitWithFlags") == 0
@@ -115,7 +115,7 @@ def test_a_job_that_asks_for_nothing_does_not_touch_the_driver(start: Callable[.
     assert node.is_clean()
 
 
-def test_a_slurm_that_does_not_tell_the_comment_is_asked(
+def test_the_comment_is_queried_if_slurm_does_not_set_it(
     start: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = start(1)
@@ -130,7 +130,7 @@ def test_a_slurm_that_does_not_tell_the_comment_is_asked(
 # ---- what dies ----
 
 
-def test_what_a_job_without_an_epilog_left_is_given_back_before_the_next(
+def test_limits_of_a_job_without_an_epilog_are_restored_before_the_next_job(
     start: Callable[..., Node],
 ) -> None:
     node = start(1)
@@ -145,7 +145,7 @@ def test_what_a_job_without_an_epilog_left_is_given_back_before_the_next(
         assert node.limits_w == [287.5]
 
 
-def test_a_prolog_that_is_killed_in_the_middle_has_it_given_back(
+def test_limits_of_a_killed_prolog_are_restored(
     start: Callable[..., Node],
 ) -> None:
     node = start(1)
@@ -163,7 +163,7 @@ def test_a_prolog_that_is_killed_in_the_middle_has_it_given_back(
     assert node.limits_w == [287.5]
 
 
-def test_when_slurmd_is_dead_the_watchdog_gives_back_once_the_job_has_ended(
+def test_without_slurmd_the_watchdog_restores_after_the_job(
     start: Callable[..., Node],
 ) -> None:
     node = start(1)
@@ -191,7 +191,7 @@ def test_when_slurmd_is_dead_the_watchdog_gives_back_once_the_job_has_ended(
         ("8 RUNNING", False, False),
     ],
 )
-def test_of_a_job_that_has_no_work_here_slurm_says_whether_it_is_over(
+def test_slurm_is_queried_about_jobs_without_work_on_the_node(
     start: Callable[..., Node], told: str, has_slurmd: bool, is_kept: bool
 ) -> None:
     node = start(1)
@@ -207,7 +207,7 @@ def test_of_a_job_that_has_no_work_here_slurm_says_whether_it_is_over(
     assert node.limits_w == [287.5]
 
 
-def test_within_the_grace_nothing_is_given_back(start: Callable[..., Node]) -> None:
+def test_nothing_is_restored_within_the_grace_period(start: Callable[..., Node]) -> None:
     node = start(1)
     node.allow(SITE.replace(f"{GRACE_S}", "30"))
     node.prolog()
@@ -217,7 +217,7 @@ def test_within_the_grace_nothing_is_given_back(start: Callable[..., Node]) -> N
     wait_for(node.is_clean, "the watchdog to end", 10)
 
 
-def test_while_nobody_knows_whether_the_job_is_over_its_limit_stays(
+def test_a_limit_stays_while_the_state_of_its_job_is_unknown(
     start: Callable[..., Node],
 ) -> None:
     node = start(2)  # slurmd lives, the job has no process now, and there is no squeue
@@ -231,7 +231,7 @@ def test_while_nobody_knows_whether_the_job_is_over_its_limit_stays(
     assert node.limits_w == BEFORE_W
 
 
-def test_an_epilog_that_cannot_give_back_drains_the_node_and_keeps_what_was_there(
+def test_an_epilog_that_cannot_restore_drains_the_node(
     start: Callable[..., Node],
 ) -> None:
     node = start(1)
@@ -247,7 +247,7 @@ def test_an_epilog_that_cannot_give_back_drains_the_node_and_keeps_what_was_ther
     assert node.limits_w == [287.5]
 
 
-def test_restore_gives_back_for_jobs_that_are_gone_and_all_for_those_that_run(
+def test_restore_handles_ended_jobs_and_all_also_running_ones(
     start: Callable[..., Node],
 ) -> None:
     node = start()
@@ -271,7 +271,7 @@ def test_restore_gives_back_for_jobs_that_are_gone_and_all_for_those_that_run(
 
 
 @pytest.mark.parametrize("hook", ["restore", "epilog", "prolog"])
-def test_after_a_reboot_what_was_saved_is_forgotten(start: Callable[..., Node], hook: str) -> None:
+def test_saved_limits_of_an_earlier_boot_are_removed(start: Callable[..., Node], hook: str) -> None:
     node = start(1)
     with stepd(7):
         node.prolog()
@@ -315,7 +315,7 @@ def scripts(start: Callable[..., Node], tmp_path: Path) -> tuple[Node, Path]:
     return node, folder
 
 
-def test_the_scripts_limit_and_give_back(scripts: tuple[Node, Path]) -> None:
+def test_the_scripts_limit_and_restore(scripts: tuple[Node, Path]) -> None:
     node, folder = scripts
     assert (folder / "site.yaml").stat().st_mode & 0o777 == 0o644
     for name, limit_w in (("prolog.sh", 250), ("epilog.sh", 287.5)):
@@ -326,7 +326,7 @@ def test_the_scripts_limit_and_give_back(scripts: tuple[Node, Path]) -> None:
     wait_for(node.is_clean, "the watchdog to end", 10)
 
 
-def test_jobs_that_ask_for_nothing_do_not_wait_for_python(scripts: tuple[Node, Path]) -> None:
+def test_jobs_without_a_request_do_not_start_python(scripts: tuple[Node, Path]) -> None:
     node, folder = scripts
     for name in ("prolog.sh", "epilog.sh"):
         path = folder / name

@@ -1,4 +1,4 @@
-"""What a job may ask of its site's prolog, what is refused, and what the job is told."""
+"""Requests of jobs to a site's prolog, refusals, and reports to jobs."""
 
 import contextlib
 import os
@@ -70,7 +70,7 @@ NUMBERS = st.none() | st.integers(0, 9_999_999).map(lambda thousandth: thousandt
 
 
 @given(NUMBERS, NUMBERS, WORDS, WORDS)
-def test_what_is_asked_for_is_read_back_from_any_comment(
+def test_requested_limits_are_parsed_from_any_comment(
     watts: float | None, mhz: float | None, before: str, after: str
 ) -> None:
     limits = Limits(watts, mhz)
@@ -78,7 +78,7 @@ def test_what_is_asked_for_is_read_back_from_any_comment(
 
 
 @given(st.text(st.sampled_from("wattlaw:power_w=clock_mhz=0123456789., \n-e")))
-def test_no_comment_does_more_than_ask_or_be_refused(comment: str) -> None:
+def test_any_comment_gives_limits_or_an_error(comment: str) -> None:
     with contextlib.suppress(BadInput):
         limits = parse_limit_comment(comment)
         assert limits.are_none is not requests_limit(comment)
@@ -86,7 +86,7 @@ def test_no_comment_does_more_than_ask_or_be_refused(comment: str) -> None:
 
 
 @pytest.mark.parametrize("limits", [Limits(float("nan")), Limits(-1.0), Limits(None, 1e5)])
-def test_what_cannot_be_written_into_a_comment_is_said(limits: Limits) -> None:
+def test_a_limit_that_does_not_fit_a_comment_is_rejected(limits: Limits) -> None:
     with pytest.raises(BadInput, match="cannot be requested from Slurm"):
         limit_comment(limits)
 
@@ -122,7 +122,7 @@ MIG = {"mig_mode": [1, 0], "mig_count": [2, 0]}
         (ASKS, "0", SITE, {"root": 0}, "takes root"),
     ],
 )
-def test_what_is_refused_is_told_and_changes_nothing(
+def test_a_refused_request_is_reported_and_changes_nothing(
     start: Callable[..., Node],
     comment: str, gpus: str, site: str, boards: dict[str, object], reason: str,
 ) -> None:  # fmt: skip
@@ -147,7 +147,9 @@ def test_users_and_accounts_that_the_site_names_may(start: Callable[..., Node]) 
 
 
 @pytest.mark.parametrize("which", ["the file", "its folder", "its owner", "the states", "missing"])
-def test_nothing_is_believed_that_others_may_write(start: Callable[..., Node], which: str) -> None:
+def test_reports_that_others_may_write_are_not_trusted(
+    start: Callable[..., Node], which: str
+) -> None:
     node = start(1)
     if which == "the file":
         node.config.chmod(0o664)
@@ -182,7 +184,7 @@ def test_a_board_of_another_job_that_runs_is_not_limited_twice(start: Callable[.
     assert node.limits_w == [287.5]
 
 
-def test_of_two_boards_the_first_is_given_back_when_the_second_fails(
+def test_the_first_board_is_restored_if_the_second_fails(
     start: Callable[..., Node],
 ) -> None:
     node = start()
@@ -218,7 +220,7 @@ def test_the_job_checks_that_its_cap_is_enforced(start: Callable[..., Node]) -> 
         verify_prolog_limits(Limits(250), node.devices, "7", wait_s=0)
 
 
-def test_the_job_is_told_at_once_why_it_was_refused(start: Callable[..., Node]) -> None:
+def test_a_refused_job_gets_the_reason_at_once(start: Callable[..., Node]) -> None:
     node = start(1)
     node.prolog(comment="wattlaw:power_w=50")
     before_s = time.monotonic()

@@ -17,7 +17,7 @@ from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import SlurmLauncher
 from wattlaw.launch.slurm.submission import (
     INTERRUPTED,
-    MOST_IDLE,
+    MAX_INTERRUPTIONS,
     NO_FOLDER,
     job_name,
     read_submission,
@@ -118,7 +118,7 @@ def test_a_job_cancelled_with_its_store_says_so(queue):
     assert (ended.reason, ended.record.interrupted) == ("cancelled by 'wattlaw cancel'", True)
 
 
-def test_refusals_one_after_the_other_end_the_campaign(queue):
+def test_several_refusals_in_a_row_end_the_campaign(queue):
     record = record_of(RUN, status="planned", attempts=0)
     queue.folder.write(record)
     command(queue.bin, "sbatch", "sbatch: error: invalid partition specified: nope", code=1)
@@ -139,13 +139,13 @@ def test_a_job_that_has_not_ended_is_left_alone(queue, state):
 
 
 @pytest.mark.parametrize("status", ["done", "failed", "skipped"])
-def test_what_the_job_has_told_itself_counts_whatever_slurm_says(queue, status):
+def test_a_record_of_the_job_precedes_the_state_in_slurm(queue, status):
     attempt = queue.submitted(status=status, reason="its own", finished_at=now())
     queue.set_job("FAILED", 1)
     assert queue.poll(attempt).record.reason == "its own"
 
 
-def test_what_a_job_wrote_at_its_end_is_waited_for_on_a_slow_file_system(tmp_path, monkeypatch):
+def test_files_of_a_job_may_appear_late_on_a_slow_file_system(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     queue = Queue(tmp_path, settle_s=1.5)
     attempt = queue.submitted()
@@ -182,7 +182,7 @@ def test_a_lost_job_is_submitted_again_and_the_loss_recorded(queue, state, code,
     assert queue.poll(attempt) is None  # the new job is not in the queue's old answer
 
 
-def test_a_loss_that_the_job_has_told_is_not_told_twice(queue):
+def test_a_recorded_loss_is_not_recorded_twice(queue):
     attempt = queue.submitted(status="planned")
     queue.set_job("FAILED", INTERRUPTED)
     assert queue.poll(attempt) is None
@@ -190,16 +190,16 @@ def test_a_loss_that_the_job_has_told_is_not_told_twice(queue):
     assert queue.folder.read().interruptions == ()
 
 
-def test_losses_without_any_progress_come_to_an_end(queue):
+def test_repeated_losses_without_progress_fail_the_run(queue):
     attempt = queue.submitted()
     queue.set_job("NODE_FAIL")
-    for number in range(2, MOST_IDLE + 1):
+    for number in range(2, MAX_INTERRUPTIONS + 1):
         assert queue.poll(attempt) is None
         record = queue.folder.read().model_copy(update={"status": "running", "attempts": number})
         queue.folder.write(record)
     ended = queue.poll(attempt)
     assert "in a row without a checkpoint" in ended.reason
-    assert queue.times("sbatch") == MOST_IDLE
+    assert queue.times("sbatch") == MAX_INTERRUPTIONS
 
 
 def test_a_time_limit_after_a_checkpoint_is_a_loss_like_others(queue):
@@ -212,7 +212,7 @@ def test_a_time_limit_after_a_checkpoint_is_a_loss_like_others(queue):
     assert queue.folder.read().interruptions[0].has_progress
 
 
-def test_a_job_that_left_the_queue_is_explained_by_the_accounting_with_one_question(queue):
+def test_one_accounting_query_explains_a_job_that_left_the_queue(queue):
     attempt = queue.submitted()
     command(queue.bin, "sacct", "7|CANCELLED by 1000|0:15||1|2")
     queue.set_job()
@@ -259,7 +259,7 @@ def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen
     assert queue.poll(attempt).reason == "job 9 was cancelled"
 
 
-def test_an_accounting_that_is_down_keeps_nobody_from_the_queue(queue):
+def test_the_queue_is_polled_while_the_accounting_is_down(queue):
     attempt = queue.submitted()
     command(queue.bin, "sacct", "slurmdbd: Connection refused", code=1)
     queue.set_job()
@@ -282,7 +282,7 @@ def test_a_record_that_cannot_be_read_for_a_moment_harms_no_job(queue):
     assert queue.times("scancel") == 0
 
 
-def test_a_lost_job_waits_for_room_like_any_other(tmp_path, monkeypatch):
+def test_a_lost_job_waits_for_a_place_in_the_queue(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     queue = Queue(tmp_path, max_queued=1)
     attempt = queue.submitted()
@@ -313,7 +313,7 @@ def test_a_second_submission_without_an_answer_is_found_by_its_name(queue):
     assert queue.poll(attempt).reason == "job 8 was cancelled"
 
 
-def test_a_cut_that_the_job_has_told_is_believed_when_its_job_is_forgotten(queue):
+def test_a_recorded_interruption_counts_after_slurm_forgets_the_job(queue):
     cut = Interruption(attempt=1, at=now(), reason="warned", job_id="7", has_progress=True)
     attempt = queue.submitted(status="planned", interruptions=(cut,))
     command(queue.bin, "sacct", "Slurm accounting storage is disabled", code=1)
@@ -323,7 +323,7 @@ def test_a_cut_that_the_job_has_told_is_believed_when_its_job_is_forgotten(queue
     assert queue.times("sbatch") == 2
 
 
-def test_the_job_of_an_earlier_try_says_nothing_of_this_one(queue):
+def test_jobs_of_earlier_attempts_are_ignored(queue):
     attempt = queue.submitted()
     queue.set_job("CANCELLED", job="3")
     command(queue.bin, "sacct", "7|RUNNING|0:0||1|")
@@ -340,7 +340,7 @@ def test_only_one_campaign_at_a_time_submits_for_a_store(queue):
     assert other.allocate(spec) is not None
 
 
-def test_a_lock_is_had_by_one_at_a_time(tmp_path):
+def test_a_lock_has_one_owner_at_a_time(tmp_path):
     with (tmp_path / "file").open("ab") as file, (tmp_path / "file").open("ab") as other:
         assert locked(file)
         assert not locked(other)

@@ -20,7 +20,7 @@ from wattlaw.launch.slurm.attempt import queue_message
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
 from wattlaw.launch.slurm.launcher import energy_accounts, record_energies
 from wattlaw.launch.slurm.submission import (
-    MOST_IDLE,
+    MAX_INTERRUPTIONS,
     SETUP_FAILED,
     existing_tag,
     interrupted,
@@ -115,11 +115,18 @@ def test_a_power_cap_is_in_the_comment_only_with_limits_prolog(tmp_path):
     assert not [word for word in free if word.startswith("--comment")]
 
 
-def test_an_uneven_number_of_workers_per_node_is_refused():
-    launcher_refuses = SlurmLauncher.unsupported_reason
-    told = launcher_refuses(None, spec_of(gpus=7, nodes=2))  # type: ignore[arg-type]
+def test_an_uneven_number_of_workers_per_node_is_refused(tmp_path):
+    launcher_refuses = SlurmLauncher(launch_of(), tmp_path).unsupported_reason
+    told = launcher_refuses(spec_of(gpus=7, nodes=2))
     assert told == "7 gpus on 2 nodes; allowed: the same number on each node (launch.gpus_per_node)"
-    assert launcher_refuses(None, spec_of()) is None  # type: ignore[arg-type]
+    assert launcher_refuses(spec_of()) is None
+
+
+def test_more_workers_than_a_node_has_gpus_are_refused(tmp_path):
+    launcher = SlurmLauncher(launch_of(), tmp_path)
+    assert launcher.unsupported_reason(spec_of(gpus=8, nodes=2)) is None
+    assert launcher.unsupported_reason(spec_of(gpus=8, nodes=4)) is None
+    assert "launch.gpus_per_node is 4" in launcher.unsupported_reason(spec_of(gpus=8, nodes=1))
 
 
 def test_the_batch_script_runs_the_setup_and_then_the_driver(tmp_path):
@@ -375,15 +382,17 @@ def test_the_queue_message_counts_jobs_by_state():
 # ---- interruptions ----
 def test_an_interrupted_run_is_repeated_until_it_makes_no_progress(tmp_path):
     folder, record = RunFolder(tmp_path), record_of()
-    for attempt in range(1, MOST_IDLE):
+    for attempt in range(1, MAX_INTERRUPTIONS):
         record = interrupted(record.model_copy(update={"attempts": attempt}), folder, "node lost")
         assert record.status == "planned"
-    last = record.model_copy(update={"attempts": MOST_IDLE})
+    last = record.model_copy(update={"attempts": MAX_INTERRUPTIONS})
     failed = interrupted(last, folder, "node lost")
     assert failed.status == "failed"
-    assert failed.reason.startswith(f"interrupted {MOST_IDLE} times in a row without a checkpoint")
-    (tmp_path / "live" / str(MOST_IDLE)).mkdir(parents=True)
-    (tmp_path / "live" / str(MOST_IDLE) / "checkpointed.json").write_text("{}")
+    assert failed.reason.startswith(
+        f"interrupted {MAX_INTERRUPTIONS} times in a row without a checkpoint"
+    )
+    (tmp_path / "live" / str(MAX_INTERRUPTIONS)).mkdir(parents=True)
+    (tmp_path / "live" / str(MAX_INTERRUPTIONS) / "checkpointed.json").write_text("{}")
     repeated = interrupted(last, folder, "node lost")
     assert repeated.status == "planned"
     assert [one.has_progress for one in repeated.interruptions] == [False, False, True]
@@ -435,7 +444,7 @@ def test_without_accounting_no_energy_is_recorded(bin_, tmp_path):
 
 
 @pytest.mark.parametrize("answer", ["", ";cluster"])
-def test_output_of_sbatch_without_a_job_id_is_no_answer(bin_, answer):
+def test_output_of_sbatch_without_a_job_id_is_an_error(bin_, answer):
     command(bin_, "sbatch", answer)
     with pytest.raises(Unreachable):
         commands.submit(["--nodes=1"])

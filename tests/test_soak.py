@@ -53,7 +53,7 @@ def test_a_failure_is_counted_kept_and_replayed(tmp_path: Path) -> None:
         (2, "", "wattlaw: " + "x" * 5000, 1),
     ],
 )
-def test_what_is_wrong_with_an_output(code: int, out: str, err: str, count: int) -> None:
+def test_faults_of_an_output_are_listed(code: int, out: str, err: str, count: int) -> None:
     assert len(of_output(code, out, err)) == count
 
 

@@ -26,7 +26,7 @@ def test_the_expected_maximum_agrees_with_its_integral(count: int) -> None:
     assert expected_maximum(count) == pytest.approx(exact, abs=0.026)
 
 
-def test_one_rank_waits_for_nobody() -> None:
+def test_a_single_rank_does_not_wait() -> None:
     assert expected_maximum(1) == 0
     assert slowest_over_mean(Parameters(), 1.0, 8, 1) == 1
 

@@ -156,7 +156,7 @@ def test_statistics_are_those_of_numpy_over_all_samples_of_a_run(tmp_path_factor
             assert row["utilisation_correlation"] == pytest.approx(found, abs=1e-6)
 
 
-def test_what_does_not_vary_has_no_correlation_and_what_is_zero_no_variation(store):
+def test_constant_values_have_no_correlation_and_zeros_no_variation(store):
     rows = [sample(at, sm_util=0.0, mem_util=at / 10) for at in range(10)]
     rows += [sample(at, "GPU-1", power_w=None) for at in range(10)]
     add_run(store, [window(0, 10)], rows)
@@ -185,7 +185,7 @@ def store_with_nothing(store: Store) -> Store:
     return empty
 
 
-def test_many_short_windows_are_met_as_few_long_ones_are(store):
+def test_many_short_windows_join_as_few_long_ones(store):
     """The stretches of time are of one length in a store, whatever its windows' are."""
     short = [window(at, 0.4) for at in range(200)]
     add_run(store, short, [sample(at / 10) for at in range(2000)])
@@ -260,15 +260,15 @@ def test_many_files_are_read_at_once_as_they_are_one_by_one(store, table, monkey
         windows = [window(at, 1.5, loss=float("nan")) for at in range(number + 1)]
         add_run(store, windows, [sample(at) for at in range(number)], f"{number:016}")
     one_by_one = store.arrow(table)
-    monkeypatch.setattr(parquet, "_MANY", 1)
+    monkeypatch.setattr(parquet, "_MIN_FILES_FOR_DUCKDB", 1)
     monkeypatch.setattr(parquet, "_read", None)  # so that it cannot be done one by one
     at_once = store.arrow(table)
     assert at_once.schema == one_by_one.schema
     assert str(at_once.to_pylist()) == str(one_by_one.to_pylist())
 
 
-def test_of_many_files_one_of_another_run_is_named(store, monkeypatch):
-    monkeypatch.setattr(parquet, "_MANY", 1)
+def test_a_file_of_another_run_among_many_is_named(store, monkeypatch):
+    monkeypatch.setattr(parquet, "_MIN_FILES_FOR_DUCKDB", 1)
     add_run(store, [window(0, 1)], [sample(0)])
     add_run(store, [window(0, 1)], [sample(0)], "e" * 16)
     store.folder(RUN).epochs_path.write_bytes(store.folder("e" * 16).epochs_path.read_bytes())

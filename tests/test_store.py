@@ -1,4 +1,4 @@
-"""The store: files that are whole or not there, records, tables."""
+"""The store: atomic files, records, tables."""
 
 import json
 import os
@@ -81,7 +81,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("content", FOREIGN)
-def test_a_file_that_is_no_record_of_this_run_is_named_in_one_line(tmp_path, content):
+def test_the_error_for_an_invalid_record_names_the_file(tmp_path, content):
     folder = RunFolder(tmp_path / ID)
     folder.path.mkdir()
     folder.record_path.write_bytes(FOREIGN[content])
@@ -121,7 +121,7 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_that_is_replaced_leaves_the_old_one_whole_to_those_who_read_it(tmp_path):
+def test_readers_of_a_replaced_file_keep_the_old_content(tmp_path):
     path = tmp_path / "file"
     write_text(path, "old")
     with path.open() as reading:
@@ -132,7 +132,7 @@ def test_a_file_that_is_replaced_leaves_the_old_one_whole_to_those_who_read_it(t
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
-def test_files_and_folders_have_the_permissions_that_the_user_asked_for(tmp_path, mask):
+def test_files_and_folders_have_the_permissions_of_the_umask(tmp_path, mask):
     with umask(mask):
         store = a_store(tmp_path / "store")
         folder = store.folder(ID)
@@ -172,7 +172,7 @@ def test_a_reader_never_sees_half_a_record(tmp_path):
     assert folder.read() is not None
 
 
-def test_a_claim_belongs_to_one_process_and_dies_with_it(tmp_path):
+def test_a_lock_belongs_to_one_process_and_ends_with_it(tmp_path):
     folder = RunFolder(tmp_path / ID)
     assert not RunLock(folder).is_locked()
     code = (
@@ -196,7 +196,7 @@ def test_a_claim_belongs_to_one_process_and_dies_with_it(tmp_path):
     assert not RunLock(folder).is_locked()
 
 
-def test_of_many_that_claim_a_run_at_once_one_gets_it(tmp_path):
+def test_only_one_of_many_processes_locks_a_run(tmp_path):
     code = (
         "import sys\nfrom pathlib import Path\n"
         "from wattlaw.store.run_folder import *\n"
@@ -218,7 +218,7 @@ def test_of_many_that_claim_a_run_at_once_one_gets_it(tmp_path):
     assert not RunLock(RunFolder(tmp_path / ID)).is_locked()
 
 
-def test_asking_whether_a_claim_is_held_makes_no_file(tmp_path):
+def test_checking_a_lock_creates_no_file(tmp_path):
     assert not RunLock(RunFolder(tmp_path / ID)).is_locked()
     assert list(tmp_path.iterdir()) == []
 
@@ -282,7 +282,7 @@ def test_a_store_is_read_where_its_name_looks_like_a_pattern_or_a_partition(tmp_
         assert store.duckdb("epochs").columns == EPOCHS.names
 
 
-def test_what_was_not_measured_is_null_and_what_was_zero_is_zero(store):
+def test_unmeasured_values_are_null_and_zeros_are_zero(store):
     row, other = store.arrow("telemetry").to_pylist()
     assert (row["power_w"], row["mem_used_bytes"], row["throttle"]) == (None, None, 0)
     assert (other["power_w"], other["throttle"]) == (0.0, None)
@@ -295,7 +295,7 @@ def test_what_was_not_measured_is_null_and_what_was_zero_is_zero(store):
     assert store.pandas("epochs")["gpu_energy_j"].isna().all()
 
 
-def test_a_run_row_says_what_was_asked_and_what_became_of_it(store):
+def test_a_run_row_has_the_specification_and_the_result(store):
     rows = {row["run_id"]: row for row in store.arrow("runs").to_pylist()}
     assert rows["f" * 16]["reason"] == "because"
     assert rows[ID]["gpus"] == 2
@@ -330,7 +330,7 @@ def test_a_done_run_whose_table_is_damaged_is_named(store, damage, read):
     assert len(read(store, "telemetry")) == 2
 
 
-def test_the_table_of_another_run_is_not_taken_for_this_ones(store):
+def test_the_table_of_another_run_is_rejected(store):
     path = store.folder(ID).epochs_path
     foreign = pq.read_table(path).to_pylist()
     pq.write_table(pa.Table.from_pylist([r | {"run_id": "e" * 16} for r in foreign], EPOCHS), path)
@@ -338,12 +338,12 @@ def test_the_table_of_another_run_is_not_taken_for_this_ones(store):
         store.arrow("epochs")
 
 
-def test_a_folder_that_is_no_store_is_said_to_be_none(tmp_path):
+def test_a_folder_without_runs_is_not_a_store(tmp_path):
     with pytest.raises(BadInput, match="not a store"):
         Store.existing(tmp_path)
 
 
-def test_a_store_cannot_be_made_where_a_file_stands(tmp_path):
+def test_a_store_cannot_replace_a_file(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="cannot be a store"):
         Store(tmp_path / "file").create()

@@ -95,7 +95,7 @@ def test_a_damaged_version_file_is_one_line_that_names_it(store, damage, capsys)
 
 
 @pytest.mark.parametrize("value", ["1", 1.0, True, None, 0, -1, [1], float("nan")])
-def test_a_version_that_is_no_positive_integer_is_refused(store, value):
+def test_an_invalid_schema_version_is_rejected(store, value):
     version_path(store).write_text(json.dumps({"schema_version": value}))
     with pytest.raises(BadInput, match="integer >= 1"):
         Store.existing(store)

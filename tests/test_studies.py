@@ -23,14 +23,14 @@ def planned_runs(name: str) -> list[PlannedRun]:
     return plan_study(FILES[name]).runs
 
 
-def test_they_are_all_here():
+def test_all_examples_are_listed():
     mit = {f"mit-2022-{name}.yaml" for name in ("all", "vision", "language", "molecules")}
     kit = {"resnet50", "fourcastnet-pretrain", "fourcastnet-finetune"}
     assert set(FILES) == mit | {f"kit-2025-{name}.yaml" for name in kit}
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_study_asks_for_as_many_runs_as_its_header_says(name):
+def test_a_study_has_the_number_of_runs_in_its_header(name):
     told = re.findall(r"([0-9,]+) runs\b", FILES[name].read_text())
     assert [int(number.replace(",", "")) for number in told] == [len(planned_runs(name))]
 
@@ -58,7 +58,7 @@ def test_every_run_of_a_study_has_an_estimate_before_anything_has_run(name, tmp_
     assert "not known" not in capsys.readouterr().out
 
 
-def test_the_whole_mit_study_is_its_three_parts_and_more_than_3400_runs():
+def test_the_full_mit_study_has_its_three_parts_and_over_3400_runs():
     parts = [run.run_id for part in ("vision", "language", "molecules")
              for run in planned_runs(f"mit-2022-{part}.yaml")]  # fmt: skip
     whole = [run.run_id for run in planned_runs("mit-2022-all.yaml")]
@@ -78,7 +78,7 @@ def test_the_mit_study_has_every_model_at_every_gpu_count_under_every_cap_and_cl
     assert grids == dict.fromkeys(names, expected)
 
 
-def test_the_mit_study_trains_as_the_paper_says():
+def test_the_mit_study_has_the_training_settings_of_the_paper():
     """Frey et al. 2022: batch per GPU, precision and epochs of each model."""
     found: dict[str, set[tuple[object, ...]]] = {}
     for run in planned_runs("mit-2022-all.yaml"):

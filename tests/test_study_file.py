@@ -209,9 +209,7 @@ def is_one_line(text: str) -> bool:
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_study_file_is_told_in_one_line_that_names_file_key_and_what_is_allowed(
-    name, tmp_path, capsys
-):
+def test_a_wrong_study_file_gives_one_line_with_file_key_and_allowed_values(name, tmp_path, capsys):
     content, expected = WRONG[name]
     path = tmp_path / "study.yaml"
     path.write_bytes(content)
@@ -226,7 +224,7 @@ def test_a_wrong_study_file_is_told_in_one_line_that_names_file_key_and_what_is_
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_wrong_value_is_told_with_its_line(name, tmp_path):
+def test_an_error_has_the_line_of_the_wrong_value(name, tmp_path):
     path = tmp_path / "study.yaml"
     path.write_bytes(WRONG[name][0])
     with pytest.raises(BadInput, match=r"study\.yaml:[1-9][0-9]*: "):
@@ -273,9 +271,7 @@ measure: {warmup_epochs: 2}
         ),
     ],
 )
-def test_parts_that_do_not_fit_together_are_told_with_the_line_of_the_one_to_change(
-    line, old, new, expected, tmp_path
-):
+def test_contradicting_parts_give_the_line_to_change(line, old, new, expected, tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(BLOCK)
     read_study(path)
@@ -295,7 +291,7 @@ def test_an_error_reads_like_this(tmp_path):
     )
 
 
-def test_of_several_mistakes_the_first_is_told_and_the_others_counted(tmp_path):
+def test_the_first_of_several_errors_is_printed_and_others_counted(tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(VALID.replace("repeats: 3", "repeats: 0").replace("random", "sorted"))
     with pytest.raises(BadInput, match=r"repeats: given 0; .* \(and 1 more\)$"):
@@ -306,7 +302,7 @@ def test_of_several_mistakes_the_first_is_told_and_the_others_counted(tmp_path):
     ("command", "name"),
     [("check", "text for a count"), ("check", "a file of very deep"), ("run", "a file of bytes")],
 )
-def test_the_real_command_says_the_same_and_writes_nothing(command, name, tmp_path):
+def test_the_command_prints_the_same_error_and_writes_nothing(command, name, tmp_path):
     path = tmp_path / "study.yaml"
     path.write_bytes(WRONG[name][0])
     found = wattlaw(command, path, cwd=tmp_path)
@@ -341,7 +337,7 @@ def test_the_real_command_says_the_same_and_writes_nothing(command, name, tmp_pa
         ),
     ],
 )  # fmt: skip
-def test_what_nobody_can_run_is_told_before_anything_runs(change, expected, write_study, capsys):
+def test_an_unrunnable_study_is_rejected_before_it_starts(change, expected, write_study, capsys):
     path = write_study(**change)
     assert main(["check", str(path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -349,7 +345,7 @@ def test_what_nobody_can_run_is_told_before_anything_runs(change, expected, writ
     assert expected in line
 
 
-def test_a_missing_file_and_a_folder_are_told(tmp_path, capsys):
+def test_a_missing_file_and_a_folder_are_rejected(tmp_path, capsys):
     for path, why in ((tmp_path / "missing.yaml", "No such file"), (tmp_path, "Is a directory")):
         assert main(["check", str(path)]) == 2
         (line,) = capsys.readouterr().err.splitlines()

@@ -38,7 +38,7 @@ def same(one: object, other: object) -> bool:
 
 
 @given(ROWS)
-def test_parquet_gives_back_every_type_and_tells_missing_from_not_a_number(tmp_path_factory, rows):
+def test_parquet_keeps_types_and_distinguishes_missing_from_nan(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("tables") / "t.parquet"
     write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA))
     found = pq.read_table(path)
@@ -48,7 +48,7 @@ def test_parquet_gives_back_every_type_and_tells_missing_from_not_a_number(tmp_p
 
 
 @given(ROWS)
-def test_text_files_tell_missing_from_not_a_number(tmp_path_factory, rows):
+def test_text_files_distinguish_missing_from_nan(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("tables")
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     write_table(folder / "t.jsonl", table)
@@ -89,7 +89,7 @@ def test_a_link_is_followed_a_pipe_is_written_to_and_a_folder_is_named(tmp_path)
         pass
 
 
-def test_a_file_that_is_no_table_is_named(tmp_path):
+def test_the_error_for_an_invalid_table_names_the_file(tmp_path):
     path = tmp_path / "t.parquet"
     path.write_text("garbage")
     with pytest.raises(BadInput, match=r"t\.parquet"):

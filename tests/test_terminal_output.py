@@ -279,7 +279,7 @@ def test_export_neutralises_reasons_unless_raw(tmp_path):
     assert read_stores([home.path])[0]["reason"][0].startswith("=")
 
 
-def test_a_report_holds_no_bidirectional_or_control_character(store, tmp_path):
+def test_a_report_has_no_bidirectional_or_control_characters(store, tmp_path):
     page = tmp_path / "report.html"
     assert main(["report", str(store), "-o", str(page)]) == 0
     text = page.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""TFRecord shards: framing, index files, and what is said of damaged ones."""
+"""TFRecord shards: framing, index files, and errors for damaged ones."""
 
 import itertools
 import os
@@ -97,7 +97,7 @@ def test_every_record_comes_back_as_it_was_written(payloads: list[bytes]) -> Non
 
 
 @given(SOME, st.data())
-def test_no_changed_byte_goes_unseen(payloads: list[bytes], draw: st.DataObject) -> None:
+def test_every_changed_byte_is_detected(payloads: list[bytes], draw: st.DataObject) -> None:
     good = framed(payloads)
     position = draw.draw(st.integers(0, len(good) - 1))
     change = draw.draw(st.integers(1, 255))
@@ -123,7 +123,7 @@ def test_a_shard_that_breaks_off_is_refused(payloads: list[bytes], draw: st.Data
 
 
 @pytest.mark.parametrize("ending", [".idx", ".index", ".tfindex"])
-def test_an_index_beside_a_shard_is_used(
+def test_an_index_next_to_a_shard_is_used(
     data: Path, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = all_of(shards_of(data))
@@ -196,7 +196,7 @@ def test_a_wrong_checksum_is_named_with_its_record(data: Path, workers: int) -> 
         list(loader.epoch(0))
 
 
-def test_a_file_that_is_no_tfrecord_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_tfrecord_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "train-0").write_bytes(b"\x1f\x8b\x08 compressed, for instance" * 9)
     with pytest.raises(BadInput, match=r"record 0: .*uncompressed complete TFRecord files"):
         shards_of(tmp_path)
@@ -222,7 +222,7 @@ def test_an_image_that_cannot_be_decoded_is_named_with_its_record(
         (example(label=11), "label 11; allowed: 1 to 10"),
     ],
 )
-def test_an_example_that_is_no_labelled_image_is_named(
+def test_the_error_for_an_invalid_example_names_it(
     write: Callable[..., Path], features: Features, words: str
 ) -> None:
     shards = shards_of(write(example(), features))
@@ -231,9 +231,9 @@ def test_an_example_that_is_no_labelled_image_is_named(
         shards.read(1)
 
 
-def test_a_record_that_is_no_example_is_named(tmp_path: Path) -> None:
+def test_the_error_for_an_invalid_record_names_it(tmp_path: Path) -> None:
     (tmp_path / "train-0").write_bytes(framed([b"\xff\xff no protobuf"]))
-    with pytest.raises(BadInput, match=r"train-0: record 0: it is no tf\.train\.Example"):
+    with pytest.raises(BadInput, match=r"train-0: record 0: not a tf\.train\.Example"):
         shards_of(tmp_path).read(0)
 
 

@@ -114,7 +114,7 @@ def test_the_interval_of_the_product_covers_the_truth():
     assert len(found) == tries and 0.90 <= holds.mean() <= 0.99
 
 
-def test_one_repeat_has_no_interval_and_no_interval_is_no_number():
+def test_one_repeat_has_a_missing_interval():
     (row,) = time_to_target(*store(trained("a" * 16, rise(4))), 0.7).to_dict("records")
     assert row["time_to_target_s"] == pytest.approx(40)
     assert math.isnan(row["time_to_target_s_low"]) and math.isnan(row["epochs_high"])
@@ -194,20 +194,20 @@ def test_a_repeat_that_never_reaches_it_is_censored_once():
     assert (found.n, found.censored) == (9, 1)
 
 
-def test_of_runs_of_different_lengths_the_longest_are_in_the_critical_batch():
+def test_the_critical_batch_uses_the_longest_runs():
     short = [trained(f"{'short':12}{i:04}", rise(2, 3), global_batch=64, repeat=i + 3, gpus=4)
              for i in range(4)]  # fmt: skip
     ((_, found),) = analyse_targets(*store(*of_batches(REACH), *short), 0.7).critical
     assert found.n == 9
 
 
-def test_epochs_that_are_the_same_for_all_batches_tell_nothing_of_the_batch():
+def test_equal_epochs_for_all_batches_give_no_critical_batch():
     table, epochs = store(*of_batches(dict.fromkeys((64, 256, 1024), [7] * 3), (1, 2, 4)))
     ((_, why),) = analyse_targets(table, epochs, 0.7).refusals
     assert "every run took 7 epochs" in why
 
 
-def test_runs_of_an_unknown_batch_are_no_repeats_of_each_other():
+def test_runs_with_unknown_batches_are_not_repeats():
     unknown = {"global_batch": None, "local_batch": None}
     table, epochs = store(
         trained("a" * 16, rise(4)),
@@ -225,7 +225,7 @@ def test_runs_of_an_unknown_batch_are_no_repeats_of_each_other():
     assert none["why"].notna().all() and none["statistical_efficiency"].isna().all()
 
 
-def test_a_target_holds_for_the_workloads_whose_metric_is_named_and_reached_it():
+def test_a_target_applies_to_workloads_with_its_metric():
     table, epochs = store(
         *of_batches(REACH),
         *of_batches({64: [99], 128: [99]}, workload="never"),

@@ -12,7 +12,8 @@ import wattlaw
 from conftest import environment
 from fake_nvml import FakeGpus
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.launch.tracking import _LOCAL_RANKS, _WORLDS, _first_number, is_first_of_host
+from wattlaw.launch.job_step import first_number
+from wattlaw.launch.tracking import _LOCAL_RANKS, _WORLDS, is_first_of_host
 from wattlaw.store.store import Store
 
 
@@ -56,7 +57,7 @@ def test_an_evaluation_inside_an_epoch_is_not_part_of_its_training(tmp_path):
     assert row["epoch_time_s"] == pytest.approx(0.2, abs=0.03)
 
 
-def test_what_is_told_is_stored_with_the_window_that_was_entered_last(tmp_path):
+def test_logged_values_belong_to_the_window_entered_last(tmp_path):
     with wattlaw.track("loop", store=tmp_path, quiet=True) as run:
         run.log(loss=9)  # of no window
         for epoch in run.epochs(range(2)):
@@ -76,7 +77,7 @@ def test_what_is_told_is_stored_with_the_window_that_was_entered_last(tmp_path):
     assert len(told) == 4
 
 
-def test_what_is_told_after_an_evaluation_is_kept_however_short_the_rest_of_the_epoch(tmp_path):
+def test_values_logged_after_an_evaluation_are_kept(tmp_path):
     with wattlaw.track("loop", store=tmp_path, quiet=True) as run:
         for _ in run.epochs(range(1)):
             time.sleep(0.01)
@@ -88,7 +89,7 @@ def test_what_is_told_after_an_evaluation_is_kept_however_short_the_rest_of_the_
     assert (found[2]["samples"], found[2]["loss"]) == (64, 0.5)
 
 
-def test_numbers_of_numpy_and_torch_are_numbers_and_what_is_none_is_the_callers_mistake(tmp_path):
+def test_log_accepts_numpy_and_torch_numbers_only(tmp_path):
     import numpy as np
     import torch
 
@@ -139,7 +140,7 @@ def test_the_energy_of_a_window_is_that_of_the_visible_boards(tmp_path):
     assert record.facts.device_ids == (boards[1].uuid.decode(),)
 
 
-def test_of_eight_ranks_on_a_host_one_records_so_that_nothing_is_counted_eight_times(tmp_path):
+def test_only_one_of_eight_ranks_on_a_host_records(tmp_path):
     body = "with wattlaw.track('x', store=store) as run:\n    with run.window('w'): time.sleep(.1)"
     for rank in range(8):
         done = program(tmp_path, body, LOCAL_RANK=str(rank), WORLD_SIZE="8", RANK=str(rank))
@@ -149,7 +150,7 @@ def test_of_eight_ranks_on_a_host_one_records_so_that_nothing_is_counted_eight_t
 
 
 @pytest.mark.parametrize("store", ["file", "file/store"])
-def test_where_nothing_can_be_stored_the_program_runs_on_with_a_warning(tmp_path, store):
+def test_a_program_continues_with_a_warning_if_nothing_can_be_stored(tmp_path, store):
     (tmp_path / "file").write_text("in the way")
     with (
         pytest.warns(UserWarning, match="recording has stopped"),
@@ -247,5 +248,5 @@ def test_windows_wait_for_the_gpu_at_their_edges_where_torch_uses_one(tmp_path, 
 def test_a_damaged_number_in_the_environment_counts_as_none(monkeypatch, damaged):
     for name in (*_WORLDS, *_LOCAL_RANKS):
         monkeypatch.setenv(name, damaged)
-    assert _first_number(_WORLDS) is None
+    assert first_number(_WORLDS) is None
     assert is_first_of_host()

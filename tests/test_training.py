@@ -86,7 +86,7 @@ def test_warm_up_is_marked_and_kept(windows):
     assert set(windows[~windows.warmup].epoch) == {1, 2}
 
 
-def test_windows_of_a_run_that_nothing_interrupted_are_whole(windows):
+def test_windows_of_an_uninterrupted_run_are_complete(windows):
     assert not windows.interrupted.any()
     assert set(windows.from_step) == {0}
 
@@ -138,7 +138,7 @@ def test_the_operations_of_a_sample_are_those_counted_by_hand(store):
     assert set(store.pandas("runs").flops_per_sample) == {by_hand}
 
 
-def test_the_table_of_runs_tells_how_they_were_trained(store):
+def test_the_table_of_runs_has_the_training_settings(store):
     runs = store.pandas("runs")
     assert (runs.gradient_bytes == 4 * runs.parameters).all()
     assert set(runs.loader_workers) == {0}  # nothing is read from files
@@ -148,7 +148,7 @@ def test_the_table_of_runs_tells_how_they_were_trained(store):
         assert told["gradient_accumulation"] == 1
 
 
-def test_the_record_tells_what_ran_where(store):
+def test_the_record_has_hardware_and_software(store):
     for record in store.records():
         assert record.status == "done"
         assert record.attempts == 1

@@ -1,4 +1,4 @@
-"""Whatever goes wrong, the command ends in one line and an exit code that says what it was."""
+"""After any error a command ends with one line and a documented exit code."""
 
 import json
 import os
@@ -117,7 +117,7 @@ def test_the_state_folder_is_private_and_the_traceback_can_be_shown(run_with, tm
     assert stat.S_IMODE((tmp_path / "state" / "wattlaw").stat().st_mode) == 0o700
 
 
-def test_an_exception_in_a_thread_is_reported_and_the_command_goes_on(run_with):
+def test_an_exception_in_a_thread_is_reported_and_the_command_continues(run_with):
     code = "import threading\ndef f(): raise RuntimeError('in a thread')\n"
     code += "threading.Thread(target=f).start()"
     found = run_with(WORKLOADS, code)
@@ -164,7 +164,7 @@ def shell(line: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("command", ["workloads", "workloads --json"])
-def test_output_that_nobody_reads_ends_the_command_silently(command):
+def test_a_closed_output_pipe_ends_the_command_silently(command):
     reader, writer = os.pipe()
     os.close(reader)
     found = subprocess.run(
@@ -219,7 +219,7 @@ def test_a_terminal_that_knows_ascii_only_shows_every_text(store, tmp_path, enco
     assert "Usage" in shown
 
 
-def test_names_that_are_no_utf8_give_a_result_or_one_line(tmp_path, monkeypatch, capsys):
+def test_names_in_invalid_utf8_give_a_result_or_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     bad = os.fsdecode(b"x\xff")
     Path(f"{bad}.csv").write_text("n,t\n1,9\n2,5\n4,3\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Which boards are ours: CUDA's and Slurm's variables, as CUDA and Slurm mean them."""
+"""The boards that a process may use, by the variables of CUDA and Slurm."""
 
 import pytest
 from hypothesis import given
@@ -66,7 +66,7 @@ def test_integers_are_read_as_cuda_reads_them(visible, expected):
 
 
 @pytest.mark.parametrize("visible", ["", "NoDevFiles", "1,9,0", "-1"])
-def test_a_list_that_hides_boards_or_ends_early_is_told(visible):
+def test_a_list_that_hides_boards_or_ends_early_gives_a_note(visible):
     (note,) = select_gpus(listed(4), {"CUDA_VISIBLE_DEVICES": visible}).notes
     assert "CUDA_VISIBLE_DEVICES" in note
     assert "visible" in note
@@ -81,7 +81,7 @@ def test_device_10_is_not_device_1():
     assert chosen(boards, boards[10].uuid) == [10]
 
 
-def test_a_uuid_in_cuda_visible_devices_is_no_error_and_selects_that_board():
+def test_a_uuid_in_cuda_visible_devices_selects_that_board():
     boards = listed(4)
     assert chosen(boards, boards[2].uuid) == [2]
     assert chosen(boards, f"{boards[3].uuid},{boards[0].uuid}") == [3, 0]
@@ -113,7 +113,7 @@ def test_a_part_of_a_board_in_mig_mode_counts_as_its_board_once():
     ("gpus", "expected"),
     [("3", [3]), ("4,5", [4, 5]), ("0-2", [0, 1, 2]), ("1,6-7", [1, 6, 7]), (" 2 , 5 ", [2, 5])],
 )
-def test_of_a_shared_node_only_the_gpus_of_the_slurm_job_count(gpus, expected):
+def test_only_the_gpus_of_the_slurm_job_count_on_a_shared_node(gpus, expected):
     assert chosen(listed(8), SLURM_JOB_ID="7", SLURM_JOB_GPUS=gpus) == expected
     step = {"SLURM_JOB_GPUS": "0-7", "SLURM_STEP_GPUS": gpus}
     assert chosen(listed(8), SLURM_JOB_ID="7", **step) == expected
@@ -124,15 +124,15 @@ def test_a_slurm_job_knows_boards_by_their_device_files_not_by_their_place():
     assert chosen(boards, SLURM_JOB_ID="7", SLURM_JOB_GPUS="0,1") == [2, 3]
 
 
-def test_a_job_that_holds_no_gpu_measures_none_and_says_why():
+def test_a_job_without_gpus_measures_none_with_a_note():
     found = select_gpus(listed(8), {"SLURM_JOB_ID": "7"})
     assert found.gpus == ()
-    assert "holds no GPU" in found.notes[0]
+    assert "has no GPU" in found.notes[0]
     assert chosen(listed(8), "NoDevFiles", SLURM_JOB_ID="7") == []
     assert chosen(listed(8), "2", SLURM_JOB_ID="7") == [2]  # said by the user
 
 
-def test_where_a_cgroup_hides_other_boards_those_that_are_left_are_the_jobs():
+def test_the_boards_visible_in_a_cgroup_are_those_of_the_job():
     # The job holds minors 4 and 5, but sees them as 0 and 1.
     boards = listed(2, minor=[4, 5])
     assert chosen(boards, "0,1", SLURM_JOB_ID="7", SLURM_JOB_GPUS="4,5") == [0, 1]
@@ -142,11 +142,11 @@ def test_where_a_cgroup_hides_other_boards_those_that_are_left_are_the_jobs():
     assert chosen(renumbered, SLURM_JOB_ID="7", SLURM_JOB_GPUS="4,5") == [0, 1]
 
 
-def test_boards_that_cuda_shows_but_the_slurm_job_does_not_hold_are_left_out_and_told():
+def test_visible_boards_of_other_jobs_are_left_out_with_a_note():
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "3,4,5"}
     found = select_gpus(listed(8), environ)
     assert [board.minor for board in found.gpus] == [4, 5]
-    assert found.notes == ("CUDA_VISIBLE_DEVICES names 1 GPU(s) that this Slurm job does not hold",)
+    assert found.notes == ("CUDA_VISIBLE_DEVICES names 1 GPU(s) that this Slurm job does not have",)
 
 
 @pytest.mark.parametrize("told", ["x", "²", "1-", "1-x", "-1", "1,,2"])
@@ -217,9 +217,7 @@ def test_a_cuda_ordinal_is_looked_up_among_what_cuda_counts(fake_gpus, monkeypat
     assert found == {boards[1].uuid.decode(): 200.0}
 
 
-def test_a_part_in_mig_mode_is_measured_as_its_whole_board_and_said_to_be_shared(
-    fake_gpus, monkeypatch
-):
+def test_a_mig_part_is_measured_as_its_board_and_marked_shared(fake_gpus, monkeypatch):
     boards = fake_gpus(2, mig_mode=[0, 1], mig_count=2, high_w=[100.0, 200.0])
     parts = [boards[1].mig_uuid[place].value.decode() for place in range(2)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(parts))
@@ -231,20 +229,20 @@ def test_a_part_in_mig_mode_is_measured_as_its_whole_board_and_said_to_be_shared
     meter.close()
 
 
-def test_every_gpu_of_a_shared_node_is_not_counted_for_a_job_that_holds_one(fake_gpus, monkeypatch):
+def test_a_job_with_one_gpu_does_not_count_others_of_the_node(fake_gpus, monkeypatch):
     boards = fake_gpus(8, high_w=[100.0 + 10 * place for place in range(8)])
     found = metered(monkeypatch, SLURM_JOB_ID="7", SLURM_JOB_GPUS="5")
     assert found == {boards[5].uuid.decode(): 150.0}
 
 
-def test_where_nothing_is_visible_the_reason_is_told(fake_gpus, monkeypatch):
+def test_the_error_without_visible_boards_has_a_reason(fake_gpus, monkeypatch):
     fake_gpus(2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     with pytest.raises(NotAvailable, match="'-1' names no GPU here"):
         NvidiaMeter.open(Target(1))
 
 
-def test_boards_named_by_the_run_are_measured_whatever_the_environment_says(fake_gpus, monkeypatch):
+def test_boards_named_by_the_run_override_the_environment(fake_gpus, monkeypatch):
     boards = fake_gpus(2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     uuid = boards[1].uuid.decode()

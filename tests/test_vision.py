@@ -56,7 +56,7 @@ def count(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_torchvision_can_be_imported_beside_any_torch() -> None:
+def test_torchvision_can_be_imported_with_any_torch() -> None:
     code = (
         "from wattlaw.workloads.torchvision_import import import_torchvision as get\n"
         "assert get() is get()\n"
@@ -177,7 +177,7 @@ def test_top5_works_with_fewer_than_five_classes() -> None:
     assert task.evaluate(model, data)["top5"] == 16
 
 
-def test_two_halves_of_a_batch_give_the_gradient_of_the_whole_without_dropout() -> None:
+def test_gradients_of_two_halves_equal_those_of_the_batch() -> None:
     task = Vgg16(SMALL_VGG)
     model = task.model().double().train()
     images, labels = task.training_data().batch(np.arange(8) * 7, seeds_of(*range(8)))

@@ -1,4 +1,4 @@
-"""FourCastNet: what is trained, on invented weather, and how a forecast is judged."""
+"""FourCastNet: training on synthetic weather, and the scores of forecasts."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def first_samples(workload: FourCastNet, count: int = 4) -> tuple[torch.Tensor, 
 # What is asked for
 
 
-def test_the_model_has_the_parameters_that_the_entry_tells():
+def test_the_model_has_the_parameters_of_its_entry():
     with torch.device("meta"):
         model = FourCastNet(Options()).model()
     assert sum(p.numel() for p in model.parameters()) == 72_920_832 == FOURCASTNET.parameters
@@ -388,7 +388,7 @@ def test_weather_comes_from_its_seed_and_years_differ(climate):
 
 @settings(max_examples=20)
 @given(st.integers(0, 53_999), st.integers(1, 8), st.integers(1, 2))
-def test_a_sample_goes_on_where_the_one_before_it_went(climate, index, step, steps):
+def test_a_sample_continues_the_one_before_it(climate, index, step, steps):
     data = SyntheticWeather(climate, first_year=0, samples=54_020, steps=steps, step=step)
     if index % 1460 + step >= 1460:
         return

@@ -1,4 +1,4 @@
-"""ERA5 in the layout of FourCastNet's authors, and what is said when a file is not so."""
+"""ERA5 in the layout of FourCastNet's authors, and errors for other files."""
 
 import os
 import pickle
@@ -147,14 +147,14 @@ def test_fields_are_standardised_and_the_last_row_and_further_channels_are_left_
         np.testing.assert_allclose(states[0], expected, atol=1e-4)
 
 
-def test_a_grid_of_even_rows_is_read_whole(folder):
+def test_a_grid_of_even_rows_is_read_completely(folder):
     for path in (*folder.glob("train/*.h5"), *folder.glob("test/*.h5")):
         rewrite(path, fields_of(path)[:, :, :32])
     states = workload(folder).training_data().batch(np.array([0]), NO_SEEDS)[0]
     assert states.shape == (1, 20, 32, 64)
 
 
-def test_forecasts_are_judged_against_the_files_own_climatology(made):
+def test_forecasts_are_scored_against_the_climatology_of_the_files(made):
     subject = workload(made)
     torch.manual_seed(0)
     model = subject.model()
@@ -199,7 +199,7 @@ def test_made_data_have_the_real_layout(made):
     assert 240 < mean[0, 2, 0, 0] < 310  # 2 m temperature in kelvin
 
 
-def test_made_data_come_from_their_seed(made, tmp_path):
+def test_make_data_depends_on_its_seed_only(made, tmp_path):
     for seed in (0, 1):
         make_data(tmp_path / str(seed), size=10, seed=seed)
     files = [path.relative_to(made) for path in made.rglob("*.*")]
@@ -207,7 +207,7 @@ def test_made_data_come_from_their_seed(made, tmp_path):
     assert not any((made / f).read_bytes() == (tmp_path / "1" / f).read_bytes() for f in files)
 
 
-def test_made_data_go_only_into_an_empty_folder(made, tmp_path):
+def test_make_data_requires_an_empty_folder(made, tmp_path):
     with pytest.raises(BadInput, match="empty folder"):
         make_data(made, size=10, seed=0)
     with pytest.raises(BadInput, match="whole number >= 4"):
@@ -220,7 +220,7 @@ def test_made_data_go_only_into_an_empty_folder(made, tmp_path):
 
 
 def complaint(folder: Path, **changes: object) -> str:
-    """Return the one line that is said when training and evaluation data are read whole."""
+    """Return the one-line error when all training and evaluation data are read."""
     with pytest.raises(BadInput) as caught:
         subject = workload(folder, **changes)
         for data in (subject.training_data(), subject.evaluation_data()):
@@ -313,7 +313,7 @@ def test_a_value_that_is_not_finite_is_found_with_its_file_time_and_channel(fold
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_bad_value_is_told_through_loader_processes_too(folder, workers):
+def test_a_bad_value_is_reported_from_loader_processes(folder, workers):
     with h5py.File(folder / "train" / "1979.h5", "r+") as file:
         file["fields"][4, 1, 2, 3] = np.nan
     data = workload(folder).training_data()
@@ -322,7 +322,7 @@ def test_a_bad_value_is_told_through_loader_processes_too(folder, workers):
         list(loader.epoch(0))
 
 
-def test_large_finite_values_are_no_mistake(folder):
+def test_large_finite_values_are_accepted(folder):
     with h5py.File(folder / "train" / "1979.h5", "r+") as file:
         file["fields"][:, :, :4] = 3e38  # finite each, but not their sum
     states = workload(folder).training_data().batch(np.array([0]), NO_SEEDS)[0]

@@ -46,7 +46,7 @@ def test_a_window_without_an_energy_sample_has_no_energy_rather_than_zero():
     assert found["mem_used_max_bytes"] == 7
 
 
-def test_a_window_that_outlasts_the_samples_is_partial_and_nothing_is_assumed_beyond_them():
+def test_a_window_longer_than_the_samples_is_partial():
     table = energy_of_windows(
         windows({"start_ns": 5 * S, "duration_s": 10.0}), samples(at_ten_watts(0, 10))
     )
@@ -68,7 +68,7 @@ def test_an_estimate_is_never_added_to_a_measurement():
     assert row["cpu_cores_mean"] == 1.0
 
 
-def test_of_two_measured_devices_one_that_stopped_early_makes_the_energy_partial():
+def test_a_device_that_stopped_early_makes_the_energy_partial():
     both = at_ten_watts(0, 10, power_source="measured") + at_ten_watts(
         0, 1, power_source="measured", device="package-1"
     )
@@ -84,7 +84,7 @@ def test_a_window_after_the_last_sample_has_no_energy():
     assert table.to_pylist()[0]["energy_verdict"] == "unavailable"
 
 
-def test_a_window_is_met_with_the_samples_of_its_own_host_only():
+def test_a_window_uses_samples_of_its_host_only():
     other = at_ten_watts(0, 10, host="b")
     table = energy_of_windows(windows({"start_ns": S, "duration_s": 1.0}), samples(other))
     assert table.to_pylist()[0]["cpu_energy_j"] is None
@@ -164,14 +164,14 @@ def test_simulated_boards_say_so():
     assert (row["energy_source"], row["energy_verdict"]) == ("simulated", "ok")
 
 
-def test_a_row_of_which_a_board_is_lost_still_says_where_its_energy_comes_from():
+def test_a_row_without_one_board_keeps_its_energy_source():
     rows = [row for row in boards(2) if row["device"] == "GPU-0" or row["t_ns"] < 2 * S]
     row = one_window(rows)
     assert (row["energy_source"], row["energy_verdict"]) == ("counter", "partial")
     assert row["gpu_power_mean_w"] == pytest.approx(100.0)
 
 
-def test_every_reason_for_doubt_is_told_with_the_device_it_is_about():
+def test_every_reason_names_its_device():
     rows = boards(3)
     for row in rows:
         if row["device"] == "GPU-1":
@@ -192,7 +192,7 @@ def test_an_energy_that_is_beyond_doubt_has_no_reason():
     assert one_window(boards(2))["energy_reason"] is None
 
 
-def test_a_window_that_is_partly_covered_tells_which_share():
+def test_a_partly_covered_window_has_its_share():
     rows = [row for row in boards(1) if row["t_ns"] <= 4 * S]
     row = one_window(rows)
     assert row["energy_verdict"] == "partial"
@@ -233,7 +233,7 @@ def test_a_counter_read_once_a_second_serves_windows_as_short_as_the_power_resol
     assert row["gpu_energy_j"] == pytest.approx(100 * length_s)
 
 
-def test_without_power_in_between_a_counter_read_once_a_second_says_nothing_of_shorter_windows():
+def test_without_power_a_counter_does_not_resolve_windows_below_its_period():
     rows = [row for row in buffered() if row.get("power_w") is None]
     window = windows({"start_ns": 3 * S + S // 3, "duration_s": 0.3})
     (row,) = energy_of_windows(
@@ -265,7 +265,7 @@ def throttled(device: str, rate: float, limit_w: float | None = 200.0) -> list[d
     ]  # fmt: skip
 
 
-def test_the_share_of_a_window_in_which_the_limit_held_the_clocks_is_the_mean_of_the_boards():
+def test_the_share_of_time_at_the_power_limit_is_the_mean_of_the_boards():
     rows = throttled("GPU-0", 1.0) + throttled("GPU-1", 0.25, 300.0)
     table = energy_of_windows(
         windows({"start_ns": 3 * S + S // 3, "duration_s": 2.4}), samples(rows)
@@ -276,7 +276,7 @@ def test_the_share_of_a_window_in_which_the_limit_held_the_clocks_is_the_mean_of
     assert row["gpu_energy_j"] is None
 
 
-def test_a_board_that_was_never_held_down_has_a_share_of_zero_and_an_unknown_one_none():
+def test_a_board_below_its_limit_has_share_zero_and_an_unknown_one_none():
     window = windows(TWO_SECONDS)
     never = energy_of_windows(window, samples(throttled("GPU-0", 0.0))).to_pylist()[0]
     assert never["power_throttle_share"] == 0.0
@@ -325,7 +325,7 @@ def test_a_board_that_others_share_is_never_wholly_ok(facts, verdict, reason):
     assert (reason or "") in (row["energy_reason"] or "")
 
 
-def test_a_board_of_ours_that_could_not_be_read_makes_the_sum_partial():
+def test_a_visible_board_that_could_not_be_read_makes_the_sum_partial():
     window = windows({"start_ns": 2 * S, "duration_s": 3.0})
     facts = {("a", "GPU-7"): {"failed": "cannot be read: it fell off the bus"}}
     (row,) = energy_of_windows(window, samples(boards(1)), facts).to_pylist()

@@ -1,4 +1,4 @@
-"""What runs on a compute node imports little: told by its source, and tried in a real run.
+"""Modules of compute nodes import little, in their source and in a real run.
 
 ``store/store.py`` and ``store/tables.py`` are no part of it: they are read by the front end only,
 as are ``cli``, ``report``, ``analysis`` and ``launch``.
@@ -105,7 +105,7 @@ def test_the_packages_around_those_files_are_empty():
         assert not list(imported((SOURCE / folder / "__init__.py").read_text()))
 
 
-def test_imports_are_found_wherever_they_stand():
+def test_imports_are_detected_anywhere_in_a_file():
     source = """
 from typing import TYPE_CHECKING
 import a.b, c as d
@@ -154,7 +154,7 @@ def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return begun
 
 
-def test_what_is_blocked_cannot_be_imported_and_is_here_otherwise(begun):
+def test_blocked_modules_cannot_be_imported(begun):
     assert all(importlib.util.find_spec(name) for name in BLOCKED)
     for name in BLOCKED:
         line = [sys.executable, "-c", f"import {name}"]

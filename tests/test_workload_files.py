@@ -68,7 +68,7 @@ WHOLE = ("shards", "truncated", "missing")
 
 
 def bad(made: Path, here: Path) -> dict[str, tuple[dict[str, object], tuple[str, ...]]]:
-    """Damage copies of the files; return workloads on them and what must be told."""
+    """Damage copies of the files; return workloads on them and the expected errors."""
     for kind in FILES.values():
         shutil.copytree(made / kind, here / kind)
     shard = here / "imagenet" / "train-00001-of-00002"
@@ -166,7 +166,7 @@ def run_ranks(folder: Path, workload: dict[str, Any]) -> Ran:
 def damaged(
     made: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[dict[str, object], tuple[str, ...]]]:
-    """Return the workloads on bad data and what must be told of each."""
+    """Return the workloads on bad data and their expected errors."""
     return bad(made, tmp_path_factory.mktemp("damaged"))
 
 

@@ -97,7 +97,7 @@ class Views(nn.Module):
         return looked[1:, 0] + torch.empty_like(looked[1:, 0]) + data
 
 
-def test_views_and_new_memory_are_no_kernels():
+def test_views_and_allocations_have_no_kernels():
     model = Views()
     names = [name for name, *_ in kernels(model, torch.ones(1), "forward")]
     assert names == ["add", "add", "sum"]
@@ -297,7 +297,7 @@ def test_the_input_of_weather_is_every_time_step_that_a_sample_reads():
     assert found.cpu_s_per_sample > 0
 
 
-def test_the_input_of_own_files_is_a_share_of_what_lies_in_their_folder(tmp_path):
+def test_the_input_of_user_files_is_a_share_of_their_folder(tmp_path):
     catalogue.make_data("resnet50", tmp_path / "data", 8, seed=0)
     for path in (tmp_path / "data").glob("*-of-*"):
         path.unlink()
@@ -346,7 +346,7 @@ def test_all_registered_workloads_have_figures_and_work():
         assert work.samples > work.evaluation_samples > 0
 
 
-def test_work_tells_the_sizes_that_the_data_have():
+def test_work_has_the_sizes_of_the_data():
     workload = catalogue.build(WorkloadSpec(name="digits-cnn"))
     work = catalogue.work(WorkloadSpec(name="digits-cnn"))
     sizes = len(workload.training_data()), len(workload.evaluation_data())
@@ -391,7 +391,7 @@ def test_figures_are_found_by_operations_and_then_by_options(name, options, foun
     assert (profile.workload, profile.options) == (name, found)
 
 
-def test_figures_that_nobody_counted_are_refused_in_one_line():
+def test_a_missing_profile_gives_a_one_line_error():
     with pytest.raises(BadInput, match="wattlaw workloads profile resnet50 --options"):
         catalogue.profile(WorkloadSpec(name="resnet50", options=SMALL_RESNET))
     with pytest.raises(BadInput, match="a command has no profile"):
@@ -433,7 +433,7 @@ def test_a_file_of_figures_that_is_wrong_is_refused_with_its_key(tmp_path, chang
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b"\xff\xfe", b"[]"])
-def test_what_is_no_file_of_figures_is_refused(tmp_path, content):
+def test_an_invalid_profile_file_is_rejected(tmp_path, content):
     path = tmp_path / "profile.json"
     if content is not None:
         path.write_bytes(content)

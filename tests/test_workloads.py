@@ -1,4 +1,4 @@
-"""Every workload under one loop: it learns, ranks agree, and it goes on from a checkpoint."""
+"""Every workload in the training loop: it learns, ranks agree, and checkpoints resume."""
 
 import os
 import signal
@@ -86,7 +86,7 @@ def test_two_ranks_follow_the_losses_of_one_at_the_same_global_batch(name, alone
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_run_that_is_killed_goes_on_from_its_checkpoint_to_the_same_result(name, alone, tmp_path):
+def test_a_killed_run_resumes_from_its_checkpoint_with_the_same_result(name, alone, tmp_path):
     """The same to the last digit as a run that was never stopped and wrote no checkpoint."""
     epochs, folder = compared_epochs(name), tmp_path / "killed"
     spec = spec_alone(name, epochs=epochs, checkpoint_every=1)
@@ -107,7 +107,7 @@ def test_a_run_that_is_killed_goes_on_from_its_checkpoint_to_the_same_result(nam
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_an_evaluation_finds_has_the_metric_by_its_name(name, alone):
+def test_results_of_an_evaluation_include_the_metric(name, alone):
     entry = next(entry for entry in catalogue.entries() if entry.name == name)
     judged = [window for window in alone(name) if window["phase"] == "evaluate"]
     for window in judged:

@@ -5,14 +5,15 @@ if TYPE_CHECKING:
     from wattlaw.api.fits import fit
     from wattlaw.api.results import open
     from wattlaw.api.studies import load_study, run
-    from wattlaw.launch.tracking import Track, track
+    from wattlaw.launch.tracker import Track
+    from wattlaw.launch.tracking import track
 
     __version__: str
 
 __all__ = ["Track", "__version__", "fit", "load_study", "open", "run", "track"]
 
 _MODULES = {
-    "Track": "launch.tracking",
+    "Track": "launch.tracker",
     "fit": "api.fits",
     "load_study": "api.studies",
     "open": "api.results",

@@ -1,4 +1,4 @@
-"""Unexpected exceptions: one line for the user, and a file with the traceback to send."""
+"""Unexpected exceptions: one line for the user, and a file with the traceback to report."""
 
 import contextlib
 import os

@@ -18,7 +18,7 @@ class NotAvailable(WattlawError):
 
 
 class NotPermitted(NotAvailable):
-    """An action that this user may not perform; the text says who may."""
+    """An action that this user may not perform; the text says who is permitted."""
 
 
 class Refused(WattlawError):

@@ -26,7 +26,7 @@ _DAY_S = 86_400.0
 
 
 def read_bytes(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
-    """Return the content of a regular file. A pipe or a device is an error, not a wait.
+    """Return the content of a regular file. A pipe or a device is an error; the call never blocks.
 
     Raises
     ------
@@ -171,7 +171,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
 def locked_temporary(path: Path) -> tuple[int, Path]:
     """Return a new temporary file beside ``path``, locked as long as its handle is open.
 
-    The lock tells ``remove_abandoned`` that its writer lives.
+    The lock shows ``remove_abandoned`` that the writer is alive.
     """
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

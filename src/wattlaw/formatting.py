@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from wattlaw.terminal import escape_invisible
 
 MISSING = "–"
-#: From here on a number is written as a power of ten.
-_LARGE = 1e9
+#: Numbers of at least this size are written as a power of ten.
+_LEAST_AS_POWER = 1e9
 
 #: Name and size of each unit, and the smallest value written in it; from large to small.
 Units = tuple[tuple[str, float, float], ...]
@@ -28,8 +28,15 @@ LIMIT_UNITS = {"power_limit_w": "W", "clock_limit_mhz": "MHz"}
 LIMIT_NAMES = {"power_limit_w": "power cap", "clock_limit_mhz": "SM clock"}
 _NO_LIMIT = {"power_limit_w": "uncapped", "clock_limit_mhz": "free clock"}
 _SETTING_UNITS = {**LIMIT_UNITS, "threads_per_worker": "threads"}
-#: Settings whose value says enough without their name.
-_UNNAMED = ("workload", "hardware", "precision", "energy_is", "run_length", "placement")
+#: Settings whose value is clear without their name.
+_SETTINGS_WITHOUT_NAME = (
+    "workload",
+    "hardware",
+    "precision",
+    "energy_is",
+    "run_length",
+    "placement",
+)
 #: Settings that are JSON objects.
 _JSON_SETTINGS = ("options", "train")
 
@@ -59,13 +66,13 @@ def known(value: Any) -> bool:
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """Return a number with so many significant digits; all digits before the point are shown."""
+    """Return a number with ``digits`` significant digits; all digits before the point are shown."""
     if not known(value):
         return MISSING
     value = float(value)
     if not math.isfinite(value):
         return "∞" if value > 0 else "−∞"
-    if abs(value) >= _LARGE:
+    if abs(value) >= _LEAST_AS_POWER:
         text = f"{value:.{digits - 1}e}".replace("e+", "e")
     elif value.is_integer() or abs(value) >= 10 ** (digits - 1):
         text = f"{value:,.0f}"
@@ -90,7 +97,7 @@ def with_interval(value: Any, low: Any, high: Any, digits: int = 3) -> str:
 def estimate_text(value: Estimate | float | None, unit: str = "", size: float = 1.0) -> str:
     """Return ``5.2 h (4.9 to 5.5)``, or ``5.2 h`` where the interval is missing or has no width.
 
-    ``size`` is that of the unit, by which the value is divided.
+    The value is divided by ``size``, the size of the unit.
     """
     if value is None:
         return MISSING
@@ -177,7 +184,7 @@ def limit_label(name: str, value: float | None) -> str:
 def setting_label(name: str, value: Any) -> str:
     """Return a setting with its name or unit: ``200 W``, ``local batch 256``; empty if missing.
 
-    Of ``options`` and ``train``, which are JSON objects, each key is named.
+    The label of ``options`` and ``train``, which are JSON objects, names each key.
     """
     if not known(value):
         return ""
@@ -185,7 +192,7 @@ def setting_label(name: str, value: Any) -> str:
         return f"{value:g} {_SETTING_UNITS[name]}"
     if name == "unit":
         return f"per {value}"
-    if name in _UNNAMED:
+    if name in _SETTINGS_WITHOUT_NAME:
         return str(value)
     if name in _JSON_SETTINGS:
         return _object_label(value)

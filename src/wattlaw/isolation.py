@@ -11,9 +11,9 @@ import os
 import sys
 
 #: The value of PYTHONSAFEPATH in the environment of wattlaw's processes.
-_MARK = "wattlaw"
-_CHANGED = ("PYTHONPATH", "PYTHONSAFEPATH")
-_SAVED = "WATTLAW_USER_"
+_ISOLATED = "wattlaw"
+_CHANGED_VARIABLES = ("PYTHONPATH", "PYTHONSAFEPATH")
+_SAVED_PREFIX = "WATTLAW_USER_"
 
 
 def isolated_python(*arguments: str, python: str = sys.executable) -> list[str]:
@@ -36,10 +36,12 @@ def isolated_environment() -> dict[str, str]:
     PYTHONPATH keeps its absolute entries: an empty or relative entry is in the working folder.
     """
     isolated = dict(os.environ)
-    if isolated.get("PYTHONSAFEPATH") != _MARK:
-        saved = {_SAVED + name: isolated[name] for name in _CHANGED if name in isolated}
+    if isolated.get("PYTHONSAFEPATH") != _ISOLATED:
+        saved = {
+            _SAVED_PREFIX + name: isolated[name] for name in _CHANGED_VARIABLES if name in isolated
+        }
         isolated = saved | isolated
-    isolated["PYTHONSAFEPATH"] = _MARK
+    isolated["PYTHONSAFEPATH"] = _ISOLATED
     kept = [entry for entry in _entries(isolated.pop("PYTHONPATH", "")) if entry.startswith("/")]
     return isolated | ({"PYTHONPATH": os.pathsep.join(kept)} if kept else {})
 
@@ -47,11 +49,11 @@ def isolated_environment() -> dict[str, str]:
 def user_environment() -> dict[str, str]:
     """Return the environment for a user's command: that of this process with the user's values."""
     user = dict(os.environ)
-    if user.get("PYTHONSAFEPATH") == _MARK:
-        for name in _CHANGED:
+    if user.get("PYTHONSAFEPATH") == _ISOLATED:
+        for name in _CHANGED_VARIABLES:
             user.pop(name, None)
-            if _SAVED + name in user:
-                user[name] = user.pop(_SAVED + name)
+            if _SAVED_PREFIX + name in user:
+                user[name] = user.pop(_SAVED_PREFIX + name)
     return user
 
 
@@ -61,7 +63,7 @@ def isolate() -> None:
     This process and the processes that it starts then import nothing from the working folder,
     except those that are started with ``user_environment``.
     """
-    if os.environ.get("PYTHONSAFEPATH") == _MARK:
+    if os.environ.get("PYTHONSAFEPATH") == _ISOLATED:
         return
     try:
         here = os.getcwd()  # noqa: PTH109 - pathlib may not be imported yet

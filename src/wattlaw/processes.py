@@ -18,7 +18,7 @@ _LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Have this process killed (SIGKILL) when its parent ends.
+    """Let the system kill this process (SIGKILL) when its parent ends.
 
     On Linux the kernel does it (``prctl(PR_SET_PDEATHSIG)``, see prctl(2)); elsewhere a thread
     checks once a second. A parent that ended before the call is noticed too.

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-_MOST_NAMES = 50
+_MAX_NAMES = 50
 
 
 def quote(value: object, most: int = 60) -> str:
@@ -27,8 +27,8 @@ def shorten(text: str, most: int = 200) -> str:
 
 def join_names(names: Sequence[str]) -> str:
     """Return names for a message, with commas: the first 50, cut where long, and how many more."""
-    text = ", ".join(shorten(name, 60) for name in names[:_MOST_NAMES]) or "none"
-    more = len(names) - _MOST_NAMES
+    text = ", ".join(shorten(name, 60) for name in names[:_MAX_NAMES]) or "none"
+    more = len(names) - _MAX_NAMES
     return f"{text} and {more:,} more" if more > 0 else text
 
 
@@ -40,5 +40,5 @@ def json_with_rows(data: dict[str, Any], rows: str) -> str:
 
 
 def collapse_whitespace(text: str) -> str:
-    """Return text on one line: line breaks in data must not look like lines of wattlaw."""
+    """Return text on one line: data cannot start a line that looks like wattlaw's."""
     return " ".join(text.split())

@@ -85,7 +85,7 @@ class Segment(ctypes.Structure):
 
 
 class Header(ctypes.Structure):
-    """What is not about one board."""
+    """The settings that do not belong to one board."""
 
     _fields_ = (
         ("magic", c_uint64),

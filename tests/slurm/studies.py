@@ -80,7 +80,7 @@ class Desk:
 
     @contextmanager
     def running(self, host: str = "login1") -> Iterator["subprocess.Popen[str]"]:
-        """Run the study beside the test."""
+        """Run the study in the background."""
         process = subprocess.Popen(
             self.line("run", "study.yaml", "--store", "store", host=host),
             env=self.environment(), text=True,
@@ -132,7 +132,7 @@ def slowly(desk: Desk, epochs: int = 5, **changes: object) -> None:
 
 
 def finished(process: "subprocess.Popen[str]", seconds: float = RUN_S) -> str:
-    """Wait for a study that runs beside the test, and return what it printed."""
+    """Wait for a study that runs in the background, and return its output."""
     output, _ = process.communicate(timeout=seconds)
     assert process.returncode == 0, output
     return output

@@ -16,7 +16,7 @@ sed -i 's/"status": "planned"/"status": "done"/' "$folder/run.json"
 """
 
 
-def test_of_200_runs_at_most_20_are_queued_and_each_poll_is_one_call(
+def test_at_most_20_of_200_runs_are_queued_and_each_poll_is_one_call(
     cluster: Cluster, desk: Desk
 ) -> None:
     stub = desk.folder / "stub"

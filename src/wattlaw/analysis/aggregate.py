@@ -9,7 +9,7 @@ from scipy import stats
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.statistics import LEVEL
 
-#: Energies and what is made from them: no mean over those that count different things.
+#: Energies and quantities derived from them. Those that count different devices have no mean.
 ENERGIES = (
     "energy_j", "energy_per_epoch_j", "energy_per_sample_j", "energy_per_step_j",
     "energy_delay_js", "energy_delay2_js2", "energy_per_gpu_hour_j",
@@ -32,8 +32,9 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
     interval assumes independent repeats that are close to normal. It is missing for a single
     repeat, and cut at 0 where the quantity cannot be negative. ``n`` counts the repeats.
 
-    ``energy_is`` says what the energies count, or why there is none. There is no mean energy where
-    the repeats' energies count different things. A repeat without energy is left out of the mean.
+    ``energy_is`` names the devices and the source of the energies, or why there is none. The mean
+    energy is missing if the energies of the repeats count different devices. A repeat without
+    energy is left out of the mean.
     """
     names = list(QUANTITIES)
     energy_j = table["energy_j"]

@@ -20,7 +20,7 @@ from wattlaw.errors import BadInput, Refused
 
 FALLS, NO_FALL, CANNOT_TELL = "falls", "no fall seen", "cannot tell"
 DIVERGED = "diverged"
-#: A loss that is not more than this share of the best is no fall; MLPerf Inference asks of a
+#: A loss of at most this share of the best is no fall; MLPerf Inference requires of a
 #: reduced-precision model 99 % of the reference's quality.
 MARGIN = 0.01
 #: Settings that change what is learned; caps, clocks, GPUs and launchers do not.
@@ -36,11 +36,11 @@ _NUMBERS = ("worse_by", "worse_by_low", "worse_by_high", "p_value")
 
 @dataclass(frozen=True)
 class BatchQuality(Result):
-    """Quality against global batch of the runs that learn alike.
+    """Quality against global batch of the runs that share the settings in ``LEARNING``.
 
-    ``means`` has one row per batch: ``n`` repeats with a quality, and beside them ``diverged``
-    ones; of the ``n``, ``mean`` and ``sd`` of the metric; ``worse_by`` the best of the other
-    batches, in the metric's unit and above zero where worse, with its 95 % interval; ``p_value``
+    ``means`` has one row per batch: ``n``, the repeats with a quality; ``diverged``, those without;
+    ``mean`` and ``sd`` of the metric over the ``n``; ``worse_by``, the difference from the best of
+    the other batches in the metric's unit, positive if worse, with its 95 % interval; ``p_value``
     of "this batch is the best"; ``verdict``: ``worse``, ``holds`` (within the margin of the best,
     none diverged), ``cannot tell`` or ``diverged`` (all of them).
     """
@@ -52,45 +52,45 @@ class BatchQuality(Result):
     verdict: str  # FALLS | NO_FALL | CANNOT_TELL
     sentence: str
     best_batch: int | None
-    falls_beyond: int | None  # the largest batch that cannot be told from the best
-    falls_from: int | None  # the next: it and all that are larger are worse, or diverged
-    holds_to: int | None  # from the best up to here quality is shown to be within the margin
+    falls_beyond: int | None  # the largest batch not shown to be worse than the best
+    falls_from: int | None  # the next one: this and all larger batches are worse, or diverged
+    holds_to: int | None  # from the best up to this batch, quality is shown to be within the margin
     means: pd.DataFrame
 
     def warning(self, global_batch: float) -> str | None:
-        """Return what speaks against this global batch; None where nothing does."""
+        """Return a warning about this global batch, or None."""
         batches = self.means["global_batch"]
         if self.verdict == FALLS and global_batch > (self.falls_beyond or 0):
             return self.sentence
-        if diverged := _diverged(self.means[batches == global_batch]):
+        if diverged := _divergence_text(self.means[batches == global_batch]):
             return diverged
         if self.verdict == FALLS:
             return None
         if batches.empty or global_batch <= (self.holds_to or batches.min()):
             return None
         if self.verdict == NO_FALL:
-            return f"{self.sentence}; nothing is known of {global_batch:g}"
+            return f"{self.sentence}; larger batches, such as {global_batch:g}, were not measured"
         return self.sentence
 
 
 @dataclass(frozen=True)
 class QualityFindings(Result):
-    """One finding per group of runs that learn alike."""
+    """One finding per group of runs with the same settings in ``LEARNING``."""
 
     rows_field = "rows"
 
     rows: tuple[BatchQuality, ...]
 
     def warnings(self, settings: Mapping[str, Any]) -> list[str]:
-        """Return what speaks against the global batch of ``settings``, a row of ``run_metrics``.
+        """Return the warnings about the global batch of ``settings``, a row of ``run_metrics``.
 
-        Findings count whose workload, options, training settings, precision and data set are those
-        of ``settings``, on any hardware.
+        Only findings with the workload, options, training settings, precision and data set of
+        ``settings`` count, on any hardware.
         """
         wanted_batch = settings["global_batch"]
         if pd.isna(wanted_batch):
             return []
-        relevant = (row for row in self.rows if _same(row.group, settings))
+        relevant = (row for row in self.rows if _matches(row.group, settings))
         outcome = (row.warning(float(wanted_batch)) for row in relevant)
         return list(dict.fromkeys(text for text in outcome if text is not None))
 
@@ -109,7 +109,7 @@ def quality_by_batch(
         Rows of ``run_metrics``. Runs of the same repeat and global batch on other GPU counts, caps
         or clocks share a seed and most of what is learned, so they are averaged to one value.
     better
-        ``higher`` or ``lower`` by workload; by default as ``metrics.direction`` tells from the
+        ``higher`` or ``lower`` by workload; by default what ``metrics.direction`` returns for the
         metric's name.
     metric
         ``metric`` (of the last evaluation) or ``best_metric``.
@@ -128,10 +128,9 @@ def quality_by_batch(
     Notes
     -----
     A run diverged if it was evaluated (it has an ``eval_time_s``, a ``loss``, or an infinite
-    metric) and has no finite metric, while others of its group have one. Of runs that were
-    imported, those that say no metric but a time or a loss of their evaluation count as such too;
-    those that say none of the three were not evaluated. A repeat of which any run diverged, on
-    whatever GPUs, has no quality.
+    metric) and has no finite metric, while others of its group have one. An imported run without a
+    metric but with an evaluation time or a loss counts as diverged; one without all three was not
+    evaluated. A repeat of which any run diverged, on any number of GPUs, has no quality.
 
     Raises
     ------
@@ -148,14 +147,14 @@ def quality_by_batch(
     rows = []
     for group, runs in groups(known, _BY):
         workload = str(group["workload"])
-        outcome = (
+        better_direction = (
             directions[workload] if workload in directions else direction(group["metric_name"])
         )
-        rows.append(_of_group(group, runs, metric, outcome, margin))
+        rows.append(_group_quality(group, runs, metric, better_direction, margin))
     return QualityFindings(tuple(rows))
 
 
-def _of_group(
+def _group_quality(
     group: Group, runs: pd.DataFrame, metric: str, better: str | None, margin: float
 ) -> BatchQuality:
     values, diverged = _repeats(runs, metric)
@@ -168,13 +167,13 @@ def _of_group(
         if better is None:
             name = group["metric_name"] or "the metric"
             raise Refused(f"{name} may be better high or low; say which")
-        means = _compared(values, means, better, margin)
+        means = _compare_batches(values, means, better, margin)
     except Refused as refusal:
-        why = "; ".join(filter(None, (str(refusal), _diverged(means))))
+        why = "; ".join(filter(None, (str(refusal), _divergence_text(means))))
         sentence = f"cannot tell whether quality falls with the global batch: {why}"
         none = dict.fromkeys(("best_batch", "falls_beyond", "falls_from", "holds_to"))
         return BatchQuality(group, better, CANNOT_TELL, sentence, **none, means=means)
-    return _judged(group, means, better, margin)
+    return _with_verdict(group, means, better, margin)
 
 
 def _repeats(runs: pd.DataFrame, metric: str) -> tuple[pd.Series, pd.Series]:
@@ -200,17 +199,19 @@ def _means(values: pd.Series, diverged: pd.Series) -> pd.DataFrame:
     return means.astype({"global_batch": int, "n": int, "diverged": int, "verdict": object})
 
 
-def _diverged(means: pd.DataFrame) -> str:
-    """Return at which batches how many repeats diverged, in words; empty where none did."""
-    new_columns = means[means["diverged"] > 0]
-    text = [
+def _divergence_text(means: pd.DataFrame) -> str:
+    """Return a text on how many repeats diverged at which batches; empty if none did."""
+    batches = means[means["diverged"] > 0]
+    texts = [
         f"{row['diverged']} of {row['n'] + row['diverged']} repeats at {row['global_batch']}"
-        for row in new_columns.to_dict("records")
+        for row in batches.to_dict("records")
     ]
-    return f"{', '.join(text)} diverged" if text else ""
+    return f"{', '.join(texts)} diverged" if texts else ""
 
 
-def _compared(values: pd.Series, means: pd.DataFrame, better: str, margin: float) -> pd.DataFrame:
+def _compare_batches(
+    values: pd.Series, means: pd.DataFrame, better: str, margin: float
+) -> pd.DataFrame:
     sign = 1.0 if better == "higher" else -1.0
     samples = [
         sign * values_of_batch.to_numpy(float)
@@ -218,12 +219,14 @@ def _compared(values: pd.Series, means: pd.DataFrame, better: str, margin: float
     ]
     outcome = compare_with_best(samples)
     top = outcome.mean.max()
-    apart = np.array([np.delete(outcome.mean, i).max() for i in range(len(samples))]) - outcome.mean
+    distance_to_best = (
+        np.array([np.delete(outcome.mean, i).max() for i in range(len(samples))]) - outcome.mean
+    )
     holds = -outcome.low <= margin * abs(top)
     compared = means["n"] > 0
     holds &= (means.loc[compared, "diverged"] == 0).to_numpy()
     new_columns = {
-        "worse_by": apart,
+        "worse_by": distance_to_best,
         "worse_by_low": -outcome.high,
         "worse_by_high": -outcome.low,
         "p_value": outcome.p_value,
@@ -239,17 +242,17 @@ def _compared(values: pd.Series, means: pd.DataFrame, better: str, margin: float
     ).astype(dict.fromkeys(_NUMBERS, float))
 
 
-def _judged(group: Group, means: pd.DataFrame, better: str, margin: float) -> BatchQuality:
+def _with_verdict(group: Group, means: pd.DataFrame, better: str, margin: float) -> BatchQuality:
     batches, verdicts = means["global_batch"].tolist(), means["verdict"].tolist()
     best = int(np.nanargmin(means["worse_by"].to_numpy(float)))
     last = max(i for i, verdict in enumerate(verdicts) if verdict not in ("worse", DIVERGED))
-    # Runs that diverged leave a fall as it is; they do not show one by themselves.
+    # Diverged runs do not hide a fall of quality, but do not show one by themselves either.
     worse = [i for i in range(last + 1, len(batches)) if verdicts[i] == "worse"]
     falls = bool(worse)
-    diverged = _diverged(means)
-    last_held = best - 1
-    while last_held + 1 < len(batches) and verdicts[last_held + 1] == "holds":
-        last_held += 1
+    diverged = _divergence_text(means)
+    last_holding = best - 1
+    while last_holding + 1 < len(batches) and verdicts[last_holding + 1] == "holds":
+        last_holding += 1
     name = group["metric_name"] or "quality"
     if falls:
         row = means.iloc[worse[0]]
@@ -284,12 +287,12 @@ def _judged(group: Group, means: pd.DataFrame, better: str, margin: float) -> Ba
         best_batch=batches[best],
         falls_beyond=batches[last] if falls else None,
         falls_from=batches[last + 1] if falls else None,
-        holds_to=batches[last_held] if last_held >= best else None,
+        holds_to=batches[last_holding] if last_holding >= best else None,
         means=means,
     )
 
 
-def _same(group: Group, settings: Mapping[str, Any]) -> bool:
+def _matches(group: Group, settings: Mapping[str, Any]) -> bool:
     def known(value: Any) -> Any:
         return None if value is None or pd.isna(value) else value
 

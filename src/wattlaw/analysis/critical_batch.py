@@ -3,8 +3,8 @@
 McCandlish et al. 2018, "An Empirical Model of Large-Batch Training" (arXiv 1812.06162): with B_crit
 the critical batch, a target takes E_min (1 + B / B_crit) samples, S_min (1 + B_crit / B) steps.
 Epochs are samples over the samples of the data set, so they follow the first: S = S_min (1 + B /
-B_crit) with S in epochs; small batches need S_min, a batch of B_crit twice that. Beside it stand
-free forms of ln S: flat, a line in ln B (a power of B), a parabola in ln B.
+B_crit) with S in epochs; small batches need S_min, a batch of B_crit needs twice that. The law is
+compared with other forms of ln S: flat, a line in ln B (a power of B), a parabola in ln B.
 """
 
 import math
@@ -24,28 +24,30 @@ from wattlaw.errors import Refused
 Ends = tuple[float | None, float | None]
 MIN_BATCHES = 3
 LAW = "critical batch"
-#: ln S at ln B, less its first parameter; and starts of the other parameters, from ln B.
+#: For each form: ln S as a function of ln B without the first parameter, which is added; and the
+#: start values of the other parameters, computed from ln B.
 _FORMS: dict[str, tuple[Callable[[Floats, Floats], Floats], Callable[[Floats], Floats]]] = {
     LAW: (lambda b, p: np.logaddexp(0.0, b - p[0]), lambda b: np.array([b.mean()])),
     "flat": (lambda b, _p: np.zeros_like(b), lambda _b: np.zeros(0)),
     "power": (lambda b, p: p[0] * b, lambda _b: np.zeros(1)),
     "parabola": (lambda b, p: p[0] * b + p[1] * b**2, lambda _b: np.zeros(2)),
 }
-#: How far beyond the measured batches a critical batch is looked for, as a factor.
-_BEYOND = 1e4
+#: The search for the critical batch extends beyond the measured batches by this factor.
+_SEARCH_FACTOR = 1e4
 _LEAST_SIGMA = 1e-6
-_SAME = 1e-9  # means of logs differ by rounding
+_LOG_ROUNDING = 1e-9  # means of logs differ by rounding
 
 
 @dataclass(frozen=True)
 class CriticalBatch(Result):
-    """The fit of S = S_min (1 + B / B_crit), and how other forms fare.
+    """The fit of S = S_min (1 + B / B_crit), and its comparison with other forms.
 
-    Intervals are at 95 %, by profile likelihood. An end is None where the data leave it open:
-    above where S does not rise measurably, below where it rises in proportion to B. ``b_crit``
-    itself is None where the best fit has no finite one. ``sigma`` is the standard deviation of
-    ln S. ``lack_of_fit_p`` (None without repeats, or with censored runs) tests the law against
-    the batches' means; below 0.05 the intervals are widened to what the means deviate by.
+    Intervals are at 95 %, by profile likelihood. A bound is None if the data do not determine it:
+    the upper one if S does not rise measurably, the lower one if it rises in proportion to B.
+    ``b_crit`` is None if the best fit has no finite one. ``sigma`` is the standard deviation of ln
+    S. ``lack_of_fit_p`` (None without repeats, or with censored runs) tests the law against the
+    batches' means; below 0.05, the intervals are widened to account for the deviations of the
+    means.
     """
 
     s_min: float  # epochs
@@ -55,11 +57,11 @@ class CriticalBatch(Result):
     sigma: float
     n: int  # runs in the fit
     censored: int  # of these, runs that had not reached the target when they ended
-    left_out: int  # runs that never reached it, of which it is not known how long they were
+    left_out: int  # runs that never reached it and whose number of epochs is unknown
     batch_min: float
     batch_max: float
     lack_of_fit_p: float | None
-    best_form: str  # least AICc; the law where there are too few runs for its AICc
+    best_form: str  # the form with the lowest AICc; LAW if there are too few runs for its AICc
     forms: pd.DataFrame  # form, k (parameters, sigma too), log_likelihood, aicc, weight (Akaike)
     sentence: str
 
@@ -81,12 +83,13 @@ def critical_batch(
     ----------
     batch, epochs_to_target
         Shape (n,), one per run: global batch, and epochs to the target; missing where the run did
-        not reach it. Runs of one seed on several GPU counts are one run here: give their mean
-        (``to_target.learning_repeats``), or the intervals are too narrow.
+        not reach it. Pass the mean of runs that share a seed and differ in the GPU count only
+        (``to_target.learning_repeats``); otherwise the intervals are too narrow.
     epochs_trained
         How many epochs each run had; a run that did not reach the target then counts as one that
-        needs more (a censored value, as in a Tobit model), which supposes that it would reach it
-        some day. Without it such runs are left out, and S at batches that often fail is too low.
+        needs more (a censored value, as in a Tobit model), which assumes that it would reach the
+        target eventually. Without this parameter such runs are excluded, and S is too low at
+        batches that often fail.
 
     Raises
     ------
@@ -97,14 +100,14 @@ def critical_batch(
     data = _Runs.read(batch, epochs_to_target, epochs_trained)
     fits = {name: _fit(name, data) for name in _FORMS}
     law = fits[LAW]
-    edges = _edges(data)
-    lack_p, spread, freedom = _lack_of_fit(data, law)
-    allowed = data.n * math.log1p(float(stats.f.ppf(LEVEL, 1, freedom)) * spread)
-    crit_low = _end(data, law, 1, edges[0], allowed)
-    crit_high = _end(data, law, 1, edges[1], allowed)
-    lowest = data.y.min() - math.log(_BEYOND)
-    least = None if crit_low is None else _end(data, law, 0, lowest, allowed)
-    most = _end(data, law, 0, float(data.y.max()) + 1.0, allowed)
+    edges = _search_bounds(data)
+    lack_of_fit_p_value, spread, freedom = _lack_of_fit(data, law)
+    allowed_deviance = data.n * math.log1p(float(stats.f.ppf(LEVEL, 1, freedom)) * spread)
+    crit_low = _profile_bound(data, law, 1, edges[0], allowed_deviance)
+    crit_high = _profile_bound(data, law, 1, edges[1], allowed_deviance)
+    lowest = data.y.min() - math.log(_SEARCH_FACTOR)
+    least = None if crit_low is None else _profile_bound(data, law, 0, lowest, allowed_deviance)
+    most = _profile_bound(data, law, 0, float(data.y.max()) + 1.0, allowed_deviance)
     is_inside = edges[0] + 0.01 < law.parameters[1] < edges[1] - 0.01
     forms = _table(fits, data.n)
     has_aicc = forms.loc[forms["form"] == LAW, "aicc"].notna().all()
@@ -119,7 +122,7 @@ def critical_batch(
         left_out=data.left_out,
         batch_min=math.exp(data.b.min()),
         batch_max=math.exp(data.b.max()),
-        lack_of_fit_p=lack_p,
+        lack_of_fit_p=lack_of_fit_p_value,
         best_form=str(forms["form"].iloc[0]) if has_aicc else LAW,
         forms=forms,
         sentence="",
@@ -153,9 +156,9 @@ class _Runs:
                 f"{batches} batches have a run that reached the target; at least {MIN_BATCHES} are "
                 "needed: measure more batches, or choose a target that is easier"
             )
-        if np.ptp(np.log(value[usable])) < _SAME:
+        if np.ptp(np.log(value[usable])) < _LOG_ROUNDING:
             raise Refused(
-                f"every run took {value[usable][0]:g} epochs, so they say nothing about the batch: "
+                f"every run took {value[usable][0]:g} epochs, so the batch has no known effect: "
                 "choose a target that takes more epochs"
             )
         left_out = int((is_censored & ~usable).sum())
@@ -173,7 +176,7 @@ class _FormFit:
 def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _FormFit:
     """Maximise the likelihood of a form, with one parameter fixed or none.
 
-    Least squares are the maximum where nothing is censored, and otherwise the start of it.
+    Without censored runs this is least squares; with them, least squares is the start value.
     """
     mean, start_at = _FORMS[name]
     b = data.b if name == LAW else data.b - data.b.mean()
@@ -196,7 +199,7 @@ def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _For
     best = start[free]
     low, high = (np.full(len(free), sign * np.inf) for sign in (-1, 1))
     if name == LAW and 1 in free:
-        low[free.index(1)], high[free.index(1)] = _edges(data)
+        low[free.index(1)], high[free.index(1)] = _search_bounds(data)
     if free == [0]:  # the first parameter is added, so it is the mean of what is left
         best = best + residuals(best).mean()
     else:
@@ -212,37 +215,42 @@ def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _For
     return _FormFit(name, all_parameters, math.exp(log_sigma), -loss(np.array([*best, log_sigma])))
 
 
-def _edges(data: _Runs) -> tuple[float, float]:
-    """Return ln of the least and the greatest critical batch that is looked for."""
-    reach = math.log(_BEYOND)
+def _search_bounds(data: _Runs) -> tuple[float, float]:
+    """Return ln of the least and the greatest critical batch of the search."""
+    reach = math.log(_SEARCH_FACTOR)
     return float(data.b.min()) - reach, float(data.b.max()) + reach
 
 
 def _lack_of_fit(data: _Runs, law: _FormFit) -> tuple[float | None, float, float]:
-    """Return p of the law against free means, and what profile intervals take from it.
+    """Return the p value of the lack-of-fit test, and two numbers for the profile intervals.
 
-    That is s^2 / (sum of squared residuals) and the degrees of freedom of s^2: of the residuals,
-    or, where the law does not fit, of the batches' means about it.
+    These are s^2 / (sum of squared residuals) and the degrees of freedom of s^2. s^2 is the
+    variance of the residuals or, if the law does not fit, of the batches' means around the law.
     """
-    usual = 1 / (data.n - 2), data.n - 2
+    from_residuals = 1 / (data.n - 2), data.n - 2
     means = data.y - pd.Series(data.y).groupby(data.b).transform("mean").to_numpy()
     batches = len(np.unique(data.b))
     if data.is_censored.any() or data.n == batches:
-        return None, *usual
-    pure, all_parameters = float((means**2).sum()), data.n * law.sigma**2
-    lack, freedom = max(all_parameters - pure, 0.0), batches - 2
+        return None, *from_residuals
+    pure, total = float((means**2).sum()), data.n * law.sigma**2
+    lack, freedom = max(total - pure, 0.0), batches - 2
     if pure <= data.n * _LEAST_SIGMA**2:
-        return None, *usual
+        return None, *from_residuals
     p_value = f_test_p(lack, freedom, pure, data.n - batches)
-    return p_value, *(usual if p_value >= ERROR else (lack / freedom / all_parameters, freedom))
+    return p_value, *(from_residuals if p_value >= ERROR else (lack / freedom / total, freedom))
 
 
-def _end(data: _Runs, law: _FormFit, at: int, edge: float, allowed: float) -> float | None:
-    """Return where the deviance of parameter ``at`` passes what is allowed; None if not by edge."""
+def _profile_bound(
+    data: _Runs, law: _FormFit, at: int, edge: float, allowed_deviance: float
+) -> float | None:
+    """Return the value of parameter ``at`` at which the deviance exceeds the allowed one.
+
+    None if it does not do so before ``edge``.
+    """
 
     def beyond(value: float) -> float:
         fixed = _fit(law.name, data, (at, value))
-        return 2 * (law.log_likelihood - fixed.log_likelihood) - allowed
+        return 2 * (law.log_likelihood - fixed.log_likelihood) - allowed_deviance
 
     best = float(law.parameters[at])
     if abs(edge - best) < 1e-9 or beyond(edge) <= 0:

@@ -55,7 +55,7 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
     Ordinary least squares over runs. Standard errors are robust to what the repeats of a setting
     share (clusters of settings; Liang and Zeger 1986, with statsmodels' small-sample factor), the
     intervals from Student's t with settings - 1 degrees of freedom. The ratio of the two rates is
-    the global batch, so without several of these they cannot be told apart. GPU-hours are in all
+    the global batch, so without several of these they are confounded. GPU-hours are in all
     three ratios: an error in them alone looks like a joint elasticity of 1.
 
     Raises
@@ -124,8 +124,8 @@ def factor_drift(table: pd.DataFrame) -> pd.DataFrame:
     series = scaling_series(table)
     known = series[(series[FACTOR] > 0) & series["energy_is"].notna()]
     rows = []
-    for group, of_group in groups(known, ["series", "rule", "energy_is"]):
-        means = np.log(of_group[FACTOR]).groupby(of_group["gpus"]).mean().sort_index()
+    for group, rows_of_group in groups(known, ["series", "rule", "energy_is"]):
+        means = np.log(rows_of_group[FACTOR]).groupby(rows_of_group["gpus"]).mean().sort_index()
         rows.append(group | _drift(means))
     return pd.DataFrame(rows, columns=_COLUMNS)
 

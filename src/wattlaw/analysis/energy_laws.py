@@ -25,8 +25,8 @@ from wattlaw.analysis.statistics import ERROR, Floats, Interval, aicc
 from wattlaw.errors import Refused
 
 ENERGY, HOURS = "energy_j", "gpu_hours"
-#: What has to be alike in a law; a cap or a clock changes the power of a GPU.
-BY = ("workload", "hardware", "energy_is", *LIMITS, "unit")
+#: Columns in which the runs of a law must not differ; a cap changes the power of a GPU.
+GROUP_COLUMNS = ("workload", "hardware", "energy_is", *LIMITS, "unit")
 ORIGIN, INTERCEPT, LOG_LOG = "through origin", "with intercept", "log-log"
 MIN_SETTINGS = 4
 _ESTIMATED = "the law follows from a power that was estimated, not measured"
@@ -34,7 +34,7 @@ _LEAST_SIGMA = 1e-9
 _MAY_DIFFER = {
     "precision": "precision", "options": "options", "dataset_fraction": "fraction of the data set",
 }  # fmt: skip
-#: GPU-hours within this factor of each other tell no law.
+#: The largest GPU-hours must be at least this multiple of the smallest.
 MIN_SPAN = 1.2
 
 
@@ -94,18 +94,22 @@ def energy_law(table: pd.DataFrame) -> EnergyLaw:
         No energy, energies that count different things, several workloads, hardware, caps or
         clocks, fewer than four settings, or GPU-hours that hardly differ.
     """
-    rows = with_energy(table, BY)
+    rows = with_energy(table, GROUP_COLUMNS)
     points = rows.groupby(list(SETTINGS), dropna=False)[[HOURS, ENERGY]].mean()
     hours, energy = (points[name].to_numpy(float) for name in (HOURS, ENERGY))
     if len(points) < MIN_SETTINGS:
         raise Refused(f"{len(points)} settings with energy; at least {MIN_SETTINGS} are needed")
     if hours.max() < MIN_SPAN * hours.min():
         raise Refused("GPU-hours hardly differ; measure more GPU counts or batches")
-    fits = _linear(ORIGIN, hours, energy), _linear(INTERCEPT, hours, energy), _log(hours, energy)
+    fits = (
+        _linear(ORIGIN, hours, energy),
+        _linear(INTERCEPT, hours, energy),
+        _log_log(hours, energy),
+    )
     forms = tuple(sorted(fits, key=lambda fit: math.inf if fit.aicc is None else fit.aicc))
     origin = next(form for form in forms if form.form == ORIGIN)
     return EnergyLaw(
-        group=next(groups(rows, BY))[0],
+        group=next(groups(rows, GROUP_COLUMNS))[0],
         n=len(points),
         runs=len(rows),
         hours_min=float(hours.min()),
@@ -131,9 +135,9 @@ def energy_laws(table: pd.DataFrame) -> pd.DataFrame:
         A group without a law has a ``reason`` and nothing else.
     """
     rows = []
-    for group, of_group in groups(table, BY):
+    for group, rows_of_group in groups(table, GROUP_COLUMNS):
         try:
-            rows.append(_row(energy_law(of_group)))
+            rows.append(_row(energy_law(rows_of_group)))
         except Refused as refusal:
             rows.append({**group, "reason": str(refusal)})
     return pd.DataFrame(rows, columns=_COLUMNS)
@@ -146,7 +150,7 @@ def with_energy(table: pd.DataFrame, constant: tuple[str, ...]) -> pd.DataFrame:
     ------
     Refused
         There are none (where energies are partial, it says so), or they differ in a column of
-        ``alike``.
+        ``constant``.
     """
     rows = table[table[ENERGY].notna() & (table[HOURS] > 0)]
     partial = int((table["energy_verdict"] == "partial").sum())
@@ -170,9 +174,9 @@ def with_energy(table: pd.DataFrame, constant: tuple[str, ...]) -> pd.DataFrame:
 
 
 _COLUMNS = [
-    *BY, "n", "runs", "hours_min", "hours_max", "factor_w", "factor_w_low", "factor_w_high", "best",
-    "intercept_j", "intercept_j_low", "intercept_j_high", "exponent", "exponent_low",
-    "exponent_high", "r2_origin", "r2_intercept", "r2_log_log", "note", "reason",
+    *GROUP_COLUMNS, "n", "runs", "hours_min", "hours_max", "factor_w", "factor_w_low",
+    "factor_w_high", "best", "intercept_j", "intercept_j_low", "intercept_j_high", "exponent",
+    "exponent_low", "exponent_high", "r2_origin", "r2_intercept", "r2_log_log", "note", "reason",
 ]  # fmt: skip
 
 
@@ -203,7 +207,7 @@ def _row(law: EnergyLaw) -> dict[str, object]:
 
 
 def _note(rows: pd.DataFrame) -> str | None:
-    """Return what a reader of a law has to know of its runs."""
+    """Return the caveats of a law's runs, or None."""
     mixed = [label for name, label in _MAY_DIFFER.items() if rows[name].nunique(dropna=False) > 1]
     notes = [_ESTIMATED] if "estimated" in str(rows["energy_is"].iloc[0]) else []
     if mixed:
@@ -226,7 +230,7 @@ def _linear(form: str, hours: Floats, energy: Floats) -> EnergyForm:
     )
 
 
-def _log(hours: Floats, energy: Floats) -> EnergyForm:
+def _log_log(hours: Floats, energy: Floats) -> EnergyForm:
     result = sm.OLS(np.log(energy), sm.add_constant(np.log(hours))).fit()
     scale, exponent = result.params
     ends = result.conf_int(alpha=ERROR)

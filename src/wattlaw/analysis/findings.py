@@ -1,4 +1,4 @@
-"""Everything that a report says, found in the tables of one or more stores."""
+"""All results that a report shows, computed from the tables of one or more stores."""
 
 import json
 from collections.abc import Iterator
@@ -54,10 +54,10 @@ class Findings:
     """Tables and laws; frames have the columns of the functions that made them."""
 
     statuses: dict[str, int]
-    not_done: pd.DataFrame  # of runs: failed, skipped, left; with reasons
-    not_timed: pd.DataFrame  # run_id, workload, gpus, reason: done, and in no result
-    facts: dict[str, str]  # what ran on what, in words
-    notes: tuple[str, ...]  # what runs noted, with how many said it
+    not_done: pd.DataFrame  # of runs: failed, interrupted; with reasons
+    not_timed: pd.DataFrame  # run_id, workload, gpus, reason: done runs that are in no result
+    facts: dict[str, str]  # workloads, hardware, software and dates of the runs, as text by name
+    notes: tuple[str, ...]  # the distinct notes of runs, each with the number of runs
     runs: pd.DataFrame  # analysis.metrics.run_metrics
     epochs: pd.DataFrame  # as in the stores
     settings: pd.DataFrame  # analysis.aggregate.aggregate
@@ -65,7 +65,7 @@ class Findings:
     fits: SeriesFits
     speedups: pd.DataFrame  # analysis.speedup.speedups
     energy: str | None  # "cpu, estimated": scope and source of all energies; None without any
-    varying_settings: tuple[str, ...]  # settings beside GPUs and batch in which the runs differ
+    varying_settings: tuple[str, ...]  # settings other than GPUs and batch in which the runs differ
     statistics: pd.DataFrame | None  # of the telemetry, store.statistics
     joint: pd.DataFrame | None  # run_id, sm_bin, mem_bin, samples
     comparisons: tuple[tuple[str, LimitComparison], ...]  # by family
@@ -76,8 +76,8 @@ class Findings:
     factor_refusal: str | None
     factor_drift: pd.DataFrame  # analysis.energy_factor.factor_drift
     quality: QualityFindings
-    targets: Targets | None  # where a target quality is given
-    totals: pd.DataFrame  # what all runs took: _totals
+    targets: Targets | None  # None without a target quality
+    totals: pd.DataFrame  # time and energy of all runs: _totals
     footprint: Footprint | None
     sites: Sites
     cautions: tuple[Caution, ...]  # about runs that do not compare
@@ -99,12 +99,12 @@ class Findings:
 
     @property
     def advice(self) -> tuple[Advice, ...]:
-        """Return one advice per workload that allows one."""
+        """Return the advice for each workload for which there is one."""
         return self._advised[0]
 
     @property
     def advice_refusals(self) -> tuple[tuple[str, str], ...]:
-        """Return the other workloads, each with the reason."""
+        """Return the workloads without advice, each with the reason."""
         return self._advised[1]
 
     @cached_property
@@ -129,7 +129,7 @@ def analyse(
     reference: int | None = None,
     target: float | None = None,
 ) -> Findings:
-    """Return what the tables say.
+    """Return all findings of the tables.
 
     Parameters
     ----------
@@ -211,20 +211,20 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
 
 def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return the done runs that ``run_metrics`` left out, each with the reason."""
-    left = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
-    windows_of_left = training_windows(epochs[epochs["run_id"].isin(left["run_id"])])
-    warm = windows_of_left[~windows_of_left["warmup"].astype(bool)]
-    timed = measured_windows(windows_of_left)
+    untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
+    windows_of_untimed = training_windows(epochs[epochs["run_id"].isin(untimed["run_id"])])
+    after_warmup = windows_of_untimed[~windows_of_untimed["warmup"].astype(bool)]
+    timed = measured_windows(windows_of_untimed)
     known = timed[timed["duration_s"].notna()]
-    reason = pd.Series("no training window", index=left.index)
+    reason = pd.Series("no training window", index=untimed.index)
     for windows, why in (
-        (windows_of_left, "all training windows are warm-up"),
-        (warm, "all training windows after warm-up were interrupted"),
+        (windows_of_untimed, "all training windows are warm-up"),
+        (after_warmup, "all training windows after warm-up were interrupted"),
         (timed, "the duration of the training windows is unknown"),
         (known, "the training windows have no duration above 0 s"),
     ):
-        reason = reason.mask(left["run_id"].isin(windows["run_id"]), why)
-    chosen = left[["run_id", "workload", "gpus"]].assign(reason=reason)
+        reason = reason.mask(untimed["run_id"].isin(windows["run_id"]), why)
+    chosen = untimed[["run_id", "workload", "gpus"]].assign(reason=reason)
     return chosen.sort_values(["reason", "run_id"], ignore_index=True)
 
 
@@ -252,7 +252,7 @@ def _factor_model(table: pd.DataFrame) -> tuple[FactorModel | None, str | None]:
 
 
 def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
-    """Return what the store's done runs took, but warm-up, interrupted windows and evaluation.
+    """Return the totals of the done runs, without warm-up, interrupted windows and evaluation.
 
     Columns ``workload, hardware, energy_is, runs, gpu_hours, energy_j`` and, with a footprint,
     ``co2_kg, cost, counted``.
@@ -275,9 +275,9 @@ _COSTS = ["co2_kg", "cost", "counted"]
 
 
 def facts(runs: pd.DataFrame) -> dict[str, str]:
-    """Return what the done runs were and where they ran; what is not known is left out."""
+    """Return workloads, hardware, settings and dates of the done runs; unknown ones are omitted."""
     done = runs[runs["status"] == "done"]
-    begun, ended = done["started_at"].min(), done["finished_at"].max()
+    started, ended = done["started_at"].min(), done["finished_at"].max()
     facts_by_name = {
         "Studies": _listed(runs["study"]),
         "Workloads": _listed(done["workload"]),
@@ -290,8 +290,8 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
         "Launcher": _listed(done["launcher"]),
         "Partitions": _listed(done["partition"]),
         "Ran": ""
-        if pd.isna(begun) or pd.isna(ended)
-        else f"{begun:%Y-%m-%d %H:%M} to {ended:%Y-%m-%d %H:%M} UTC",
+        if pd.isna(started) or pd.isna(ended)
+        else f"{started:%Y-%m-%d %H:%M} to {ended:%Y-%m-%d %H:%M} UTC",
         "Software": _software(done["software"]),
         "Git commit": _listed(done["git_commit"]),
     }
@@ -299,7 +299,7 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def notes(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Return what the runs noted, the most frequent first, with how many said it."""
+    """Return the notes of the runs, the most frequent first, with the number of runs."""
     counted = runs["notes"].explode().dropna().value_counts()
     return tuple(f"{note} ({count} runs)" for note, count in counted.items())
 
@@ -309,9 +309,7 @@ def _software(texts: pd.Series) -> str:
     for text in texts.dropna().unique():
         for package, version in json.loads(text).items():
             versions.setdefault(package, set()).add(version)
-    return ", ".join(
-        f"{name} {', '.join(sorted(facts_by_name))}" for name, facts_by_name in versions.items()
-    )
+    return ", ".join(f"{name} {', '.join(sorted(numbers))}" for name, numbers in versions.items())
 
 
 def _options(done: pd.DataFrame) -> str:
@@ -325,7 +323,5 @@ def _options(done: pd.DataFrame) -> str:
 
 
 def _listed(values: pd.Series) -> str:
-    facts_by_name = sorted(values.dropna().unique())
-    return ", ".join(
-        f"{value:g}" if isinstance(value, float) else str(value) for value in facts_by_name
-    )
+    distinct = sorted(values.dropna().unique())
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in distinct)

@@ -19,10 +19,10 @@ _HOST = ("cpu", "dram")
 
 @dataclass(frozen=True)
 class Cost(Result):
-    """What a footprint makes of an energy. None where a number it needs was not given.
+    """The carbon and cost of an energy. A value is None if a number that it needs is missing.
 
     ``cost`` is the sum of ``electricity_cost`` and ``gpu_hour_cost`` as far as prices were given,
-    and None when a part that has a price cannot be told. ``counted`` says what is in the numbers.
+    and None if a part that has a price is unknown. ``counted`` says what is in the numbers.
     """
 
     energy_kwh: float | None  # of the machines, as measured
@@ -50,7 +50,7 @@ class Footprint:
         In ``currency``. A price of a rented GPU-hour mostly includes electricity: give one of the
         two then; where both are given they are added.
     currency
-        Such as ``EUR``; a word, converted from and to nothing.
+        Such as ``EUR``; a label only; currencies are not converted.
     sources
         Where a factor comes from, by its name: ``{"grid_g_per_kwh": "Ember, 2023, ..."}``.
 
@@ -100,11 +100,11 @@ class Footprint:
         energy = _known("energy_j", energy_j)
         hours = _known("gpu_hours", gpu_hours)
         energy_kwh = None if energy is None else energy / J_PER_KWH
-        facility_kwh = _times(energy_kwh, 1.0 if self.pue is None else self.pue)
-        grams = _times(facility_kwh, self.grid_g_per_kwh)
+        facility_kwh = _product(energy_kwh, 1.0 if self.pue is None else self.pue)
+        grams = _product(facility_kwh, self.grid_g_per_kwh)
         parts = {
-            "electricity": (self.price_per_kwh, _times(facility_kwh, self.price_per_kwh)),
-            "gpu_hour": (self.price_per_gpu_hour, _times(hours, self.price_per_gpu_hour)),
+            "electricity": (self.price_per_kwh, _product(facility_kwh, self.price_per_kwh)),
+            "gpu_hour": (self.price_per_gpu_hour, _product(hours, self.price_per_gpu_hour)),
         }
         priced = [cost for price, cost in parts.values() if price is not None]
         known = [cost for cost in priced if cost is not None]
@@ -120,7 +120,7 @@ class Footprint:
         )
 
     def counted(self, energy_is: str | None = None) -> str:
-        """Return in words what the numbers count, by which factors, and what they leave out."""
+        """Return a text that names what the numbers include, the factors, and what they exclude."""
         parts_text = [_scope(energy_is)]
         if self.pue is None:
             parts_text.append("no PUE given, so without cooling and conversion of the building")
@@ -128,7 +128,7 @@ class Footprint:
             parts_text.append(f"times PUE {self.pue:g}{self._source('pue')}")
         if self.grid_g_per_kwh is not None:
             factor = f"{self.grid_g_per_kwh:g} g CO2e per kWh{self._source('grid_g_per_kwh')}"
-            parts_text.append(f"{factor}, making of the machines not included")
+            parts_text.append(f"{factor}, manufacturing of the machines not included")
         for name, unit in (("price_per_kwh", "kWh"), ("price_per_gpu_hour", "GPU-hour")):
             price = getattr(self, name)
             if price is not None:
@@ -166,5 +166,5 @@ def _known(name: str, value: float | None) -> float | None:
     return float(value)
 
 
-def _times(value: float | None, factor: float | None) -> float | None:
+def _product(value: float | None, factor: float | None) -> float | None:
     return None if value is None or factor is None else value * factor

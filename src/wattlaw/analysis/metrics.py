@@ -23,7 +23,7 @@ SETTINGS = (
 UNITS = ("epoch", "sample", "step", "run")
 #: Phases of training and what their windows are; of a run's kinds the first one counts.
 BASES = {"train": "epochs", "steps": "steps", "run": "run"}
-#: A window that is less of its epoch does not decide about the energy, nor count in it.
+#: A window shorter than this share of its epoch is ignored for the energy of the epoch.
 _TELLING = 0.01
 _PARTS = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
 _KEPT = (
@@ -32,14 +32,14 @@ _KEPT = (
 )  # fmt: skip
 _DERIVED = ("unit", "run_length")
 _VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")  # from best to worst
-#: Settings of the loop that change neither time nor energy of an epoch.
+#: Settings of the training loop that change neither time nor energy of an epoch.
 _NO_MATTER = ("seed", "checkpoint_every", "save_model")
 _SORT = ("workload", "hardware", "gpus", "global_batch", "repeat")
 HOUR_S = 3600.0
 
 
 def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per done run that has a training window of some time that is ``measured``.
+    """Return one row per done run that has a measured training window of more than 0 s.
 
     Parameters
     ----------
@@ -68,12 +68,13 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
         ``samples_per_epoch, steps_per_epoch, samples_per_s``
             Of all hosts; steps are optimiser steps.
         ``energy_per_epoch_j, energy_per_sample_j, energy_per_step_j``
-            Sum over hosts of the parts in ``energy_scope``; missing as soon as one window has
-            none, or that of a part of it only, and where the sum is not above 0.
+            Sum over hosts of the parts in ``energy_scope``; missing if a window has no energy or
+            only that of a part of its time, and if the sum is not above 0.
         ``energy_delay_js, energy_delay2_js2``
             E T and E T^2 of a unit.
         ``energy_scope, energy_source, energy_verdict, energy_is``
-            What is counted, ``mixed`` when windows differ, the worst verdict; these in words.
+            Which devices are counted; the source, ``mixed`` when windows differ; the worst verdict;
+            and the three as one text, such as ``gpu, counter``.
         ``gpu_energy_j, gpu_energy_per_epoch_j, power_per_gpu_w``
             The GPUs' part alone, and its mean power over N T.
         ``gpu_hours, gpu_hours_per_epoch``
@@ -87,7 +88,7 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
         ``sm_clock_mean_mhz, power_throttle_share, cpu_cores``
             Means weighted with the windows' durations.
         ``eval_time_s, eval_energy_j``
-            Mean of an evaluation; one that an interruption has made the first is left out.
+            Means over evaluations, without the first one after an interruption.
         ``metric, loss, best_metric, epochs_trained``
             Of the last evaluation; the best, where it is known which way is better; epochs with
             warm-up, missing where steps were measured.
@@ -128,19 +129,19 @@ def training_windows(windows: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured_windows(windows: pd.DataFrame) -> pd.DataFrame:
-    """Return the windows that tell what an epoch takes.
+    """Return the windows from which the time and energy of an epoch are computed.
 
-    Those of warm-up do not, nor parts of an epoch that was cut, nor the first after a run went on,
-    whose caches are cold.
+    Excluded are warm-up windows, parts of an interrupted epoch, and the first window after a run
+    was resumed, because its caches are cold.
     """
     return windows[~(windows["warmup"].astype(bool) | windows["interrupted"].astype(bool))]
 
 
 def with_sampled_utilisation(table: pd.DataFrame, statistics: pd.DataFrame | None) -> pd.DataFrame:
-    """Return ``table`` with the utilisation of those runs whose telemetry was gone through.
+    """Return ``table`` with utilisation from the telemetry, for runs that have statistics.
 
-    ``statistics`` are of ``store.statistics``; its rows of a whole run (``part`` is ``run``) are of
-    every sample of all GPUs in the training windows, which ``run_metrics`` pools from windows.
+    ``statistics`` are from ``store.statistics``. Their rows with ``part`` equal to ``run`` cover
+    every sample of all GPUs in the training windows; ``run_metrics`` only pools window means.
     """
     if statistics is None or statistics.empty:
         return table
@@ -173,7 +174,7 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
             / by_run["duration_s"].sum(),
         }
     )
-    # What an evaluation leaves of an epoch may be too short to be measured by itself.
+    # The part of an epoch next to an evaluation may be too short for a measurement.
     usable = windows[windows["duration_s"] >= _TELLING * hosts["duration_s"].transform("sum")]
     return table.join(energies(usable)).join(_utilisation(windows))
 
@@ -195,7 +196,7 @@ def energies(windows: pd.DataFrame) -> pd.DataFrame:
     usable = is_complete & trusted
     per_epoch = windows.groupby(["run_id", "epoch"])[columns].sum()
     mean_j = per_epoch.groupby(level="run_id").mean()
-    # Work takes energy: a sum that is not above 0 is a meter that did not move.
+    # Training uses energy: a sum that is not above 0 means that the meter did not count.
     usable &= mean_j.sum(axis=1) > 0
     scope = present.apply(
         lambda row: "+".join(part for part, column in _PARTS.items() if row[column]), axis=1
@@ -225,7 +226,7 @@ def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:
     for name in ("sm_util", "mem_util"):
         of_window, cv = windows[f"{name}_mean"], windows[f"{name}_cv"]
         columns_by_name[f"{name}_mean"] = middle = mean(of_window)
-        # A window without any use has no variation to tell; another of unknown one tells nothing.
+        # A window with no use has no variation; elsewhere a missing CV makes the result unknown.
         unknown = (cv.isna() & (of_window > 0)).groupby(run).any()
         square = mean(of_window**2 * (1 + cv.fillna(0.0) ** 2)).mask(unknown)
         spread = np.sqrt((square - middle**2).clip(lower=0.0))
@@ -237,7 +238,7 @@ def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _best(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.Series:
-    """Return the best metric of each run for which it is known which way is better."""
+    """Return the best metric of each run whose metric has a known direction."""
     better = runs.set_index("run_id")["metric_name"].map(direction, na_action="ignore")
     by_run = evaluations.groupby("run_id")["metric"]
     better_way = by_run.max().index.to_series().map(better)
@@ -384,7 +385,7 @@ _LOWER = ("loss", "error", "mae", "mse", "rmse", "perplexity", "wer")
 
 
 def direction(name: str | None) -> str | None:
-    """Return ``higher`` or ``lower``, as a metric of this name is better; None where it is unclear.
+    """Return whether a metric of this name is better ``higher`` or ``lower``; None if unclear.
 
     The name is split at what is no letter or digit; a word that is known decides, such as ``acc``
     in ``val_acc`` or ``rmse`` in ``rmse_u10``. Names with words of both kinds are unclear.

@@ -1,7 +1,7 @@
-"""The energy that a scheduler's accounting has of runs, beside ours: a second opinion.
+"""The energy of runs by a scheduler's accounting, compared with the measured one.
 
-The two never count the same: the accounting has whole nodes, from a job's last start to its end,
-and ours has the devices of the run that were metered.
+They differ by definition: the accounting counts whole nodes from a job's last start to its end, and
+wattlaw counts the metered devices of the run.
 """
 
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ import pandas as pd
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.metrics import SETTINGS, energies, energy_is
 
-#: What two energies have to have in common, to be compared together.
-ALIKE = ("same_time", "ours_is", "site_energy_source")
+#: Ratios are summarised for runs that agree in these columns.
+COMPARED_BY = ("same_time", "ours_is", "site_energy_source")
 COLUMNS = (
     "run_id", *SETTINGS, "site_energy_j", "site_energy_source", "ours_j", "ours_is", "same_time",
     "covered", "ratio",
 )  # fmt: skip
-#: Fewer runs have no limits of agreement, but a range.
-ENOUGH = 5
-#: Windows without an energy may be this share of the time of them all.
-_UNKNOWN = 0.01
-#: The accounting tells times in whole seconds.
-_ROUNDED_NS = 1_000_000_000
-_MOMENTS = ("site_energy_start_at", "site_energy_end_at")
+#: Limits of agreement need this number of runs; fewer runs have a range only.
+MIN_RUNS = 5
+#: Windows without an energy are ignored up to this share of the time of all windows.
+_MAX_UNKNOWN_SHARE = 0.01
+#: The accounting has times in whole seconds.
+_ROUNDING_NS = 1_000_000_000
+_ACCOUNTING_TIMES = ("site_energy_start_at", "site_energy_end_at")
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Agreement:
     on the log scale: exp(m -+ 1.96 s), with mean m and standard deviation s of ln ratio.
     """
 
-    group: dict[str, object]  # of ALIKE
+    group: dict[str, object]  # of COMPARED_BY
     runs: int
     median: float
     low: float  # the least ratio
     high: float
-    limits: tuple[float, float] | None  # of at least ENOUGH runs
+    limits: tuple[float, float] | None  # of at least MIN_RUNS runs
 
 
 def scheduler_energy(
@@ -68,7 +68,7 @@ def scheduler_energy(
         and
 
         ``ours_j, ours_is``
-            The metered energy of all hosts, and what it counts, in words; missing where a part of
+            The metered energy of all hosts, and a text on what it counts; missing where a part of
             it is not known.
         ``same_time, covered``
             Whether ours is of the accounting's own time, as far as there is telemetry (``covered``:
@@ -80,12 +80,12 @@ def scheduler_energy(
     known = runs[runs["site_energy_j"].notna() & runs["run_id"].isin(table["run_id"])]
     if known.empty:
         return pd.DataFrame(columns=list(COLUMNS))
-    site = known.set_index("run_id")[
-        ["site_energy_j", "site_energy_source", *_MOMENTS, "node_names"]
+    accounting = known.set_index("run_id")[
+        ["site_energy_j", "site_energy_source", *_ACCOUNTING_TIMES, "node_names"]
     ]
-    compared = table.loc[table["run_id"].isin(site.index), ["run_id", *SETTINGS]]
-    compared = compared.join(site, on="run_id").set_index("run_id")
-    of_windows = _energy(_in_time(epochs, compared))
+    compared = table.loc[table["run_id"].isin(accounting.index), ["run_id", *SETTINGS]]
+    compared = compared.join(accounting, on="run_id").set_index("run_id")
+    of_windows = _energy(_windows_in_accounting_time(epochs, compared))
     of_accounting, covered = of_windows.iloc[:0], pd.Series(dtype=float)
     if accounting_windows is not None:
         run_windows = accounting_windows[accounting_windows["run_id"].isin(compared.index)]
@@ -106,7 +106,7 @@ def agreements(compared: pd.DataFrame) -> tuple[Agreement, ...]:
     """Return how far ratios of ``scheduler_energy`` are from 1, by what is compared."""
     return tuple(
         Agreement(group, *spread(rows["ratio"]))
-        for group, rows in groups(compared[compared["ratio"].notna()], ALIKE)
+        for group, rows in groups(compared[compared["ratio"].notna()], COMPARED_BY)
     )
 
 
@@ -116,21 +116,21 @@ def spread(
     """Return number, median, least and greatest of ratios, and their limits of agreement."""
     values = np.asarray(ratios, dtype=float)
     limits = None
-    if len(values) >= ENOUGH and (values > 0).all():
+    if len(values) >= MIN_RUNS and (values > 0).all():
         logs = np.log(values)
         middle, half = logs.mean(), 1.96 * logs.std(ddof=1)
         limits = (float(np.exp(middle - half)), float(np.exp(middle + half)))
     return len(values), float(np.median(values)), float(values.min()), float(values.max()), limits
 
 
-def _in_time(epochs: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
+def _windows_in_accounting_time(epochs: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
     """Return the windows of the runs that began in the accounting's time, if that is known."""
     run_windows = epochs[epochs["run_id"].isin(compared.index)]
     if run_windows.empty:
         return run_windows
-    start, end = (_ns(run_windows["run_id"].map(compared[name])) for name in _MOMENTS)
-    begun = run_windows["start_ns"].astype("Int64")
-    outside = (begun < start - _ROUNDED_NS) | (begun > end + _ROUNDED_NS)
+    start, end = (_ns(run_windows["run_id"].map(compared[name])) for name in _ACCOUNTING_TIMES)
+    started = run_windows["start_ns"].astype("Int64")
+    outside = (started < start - _ROUNDING_NS) | (started > end + _ROUNDING_NS)
     return run_windows[~outside.fillna(value=False).astype(bool)]
 
 
@@ -144,7 +144,7 @@ def _energy(windows: pd.DataFrame) -> pd.DataFrame:
     unknown = windows["energy_verdict"].isin(["partial", "implausible", "unavailable"])
     time_s = windows["duration_s"].groupby(windows["run_id"]).transform("sum")
     lost_s = windows["duration_s"].where(unknown, 0.0).groupby(windows["run_id"]).transform("sum")
-    usable = windows[~(unknown & (lost_s <= _UNKNOWN * time_s))]
+    usable = windows[~(unknown & (lost_s <= _MAX_UNKNOWN_SHARE * time_s))]
     by_run = energies(usable.assign(epoch=0))
     kinds = [energy_is(row) for row in by_run.to_dict("records")]
     is_complete = by_run["block_energy_j"].notna()
@@ -159,7 +159,7 @@ def _energy(windows: pd.DataFrame) -> pd.DataFrame:
 def _covered(accounting_windows: pd.DataFrame, compared: pd.DataFrame) -> pd.Series:
     """Return the share of the accounting's time with telemetry, the mean over its nodes."""
     by_run = accounting_windows.groupby("run_id")
-    start, end = (pd.to_datetime(compared[name], utc=True) for name in _MOMENTS)
+    start, end = (pd.to_datetime(compared[name], utc=True) for name in _ACCOUNTING_TIMES)
     accounted_s = (end - start).dt.total_seconds()
     named = compared["node_names"].map(lambda names: 0 if names is None else len(names))
     sampled_nodes = by_run.size()

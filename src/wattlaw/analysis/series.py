@@ -31,8 +31,8 @@ FIXED = (
     "workload", "options", "train", "hardware", "launcher", "precision", *LIMITS,
     "dataset_fraction", "threads_per_worker", "unit", "run_length",
 )  # fmt: skip
-#: With fewer counts, a data set that grows with the GPUs may be chance.
-_GROWS = 3
+#: With fewer counts, the data set may grow with the GPUs by chance.
+_MIN_GROWING_COUNTS = 3
 _ADDED = ("rule", "batch", "fraction_per_gpu", "placement", "series", "family")
 
 
@@ -42,7 +42,7 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     Adds ``rule`` (global_batch, local_batch, or unknown_batch where a table has neither) and
     ``batch``; ``fraction_per_gpu`` (missing where the data set does not grow with the GPUs);
     ``placement``, the nodes where they do not follow from the GPUs: ``2 nodes`` or ``fewest
-    nodes``; ``series``, a label that says what tells this series from the others of the table; and
+    nodes``; ``series``, a label that names the settings in which the series of a table differ; and
     ``family``, the same without cap and clock. A series has at least two GPU counts. ``options``
     and ``train`` that are missing are taken as none. Rows with a ``law_refusal`` are left out.
     """
@@ -51,13 +51,14 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     known = table[list(RULES)].notna().any(axis=1)
     named = [(rule, table[table[rule].notna()].assign(batch=table[rule])) for rule in RULES]
     parts = []
-    for rule, of_rule in [*named, ("unknown_batch", table[~known].assign(batch=float("nan")))]:
-        rows = of_rule.assign(rule=rule, fraction_per_gpu=float("nan"))
-        parts += _wide(_placed(rows, [*FIXED, "batch"]), [*FIXED, "batch", "placement"], 2)
+    for rule, rows_of_rule in [*named, ("unknown_batch", table[~known].assign(batch=float("nan")))]:
+        rows = rows_of_rule.assign(rule=rule, fraction_per_gpu=float("nan"))
+        by = [*FIXED, "batch"]
+        parts += _with_enough_counts(_placed(rows, by), [*by, "placement"], 2)
         shares = (rows["dataset_fraction"] / rows["gpus"]).round(12)
-        fixed = [name for name in FIXED if name != "dataset_fraction"] + ["batch"]
-        growing = _placed(rows.assign(fraction_per_gpu=shares), [*fixed, "fraction_per_gpu"])
-        parts += _wide(growing, [*fixed, "fraction_per_gpu", "placement"], _GROWS)
+        by = [name for name in by if name != "dataset_fraction"] + ["fraction_per_gpu"]
+        growing = _placed(rows.assign(fraction_per_gpu=shares), by)
+        parts += _with_enough_counts(growing, [*by, "placement"], _MIN_GROWING_COUNTS)
     if not parts:
         return table.iloc[:0].assign(**dict.fromkeys(_ADDED, ""))
     series = pd.concat(parts, ignore_index=True)
@@ -102,7 +103,7 @@ def _placed(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return pd.concat([placed, fewest[grows].assign(placement=FEWEST)]) if grows.any() else placed
 
 
-def _wide(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:
+def _with_enough_counts(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:
     counts = rows.groupby(by, dropna=False)["gpus"].transform("nunique")
     return [part for _, part in rows[counts >= least].groupby(by, dropna=False, sort=True)]
 
@@ -124,8 +125,8 @@ def fit_table(table: pd.DataFrame, y: str = "time_s") -> SeriesFits:
 def fit_series(series: pd.DataFrame, y: str = "time_s") -> SeriesFits:
     """Fit a law of the column ``y`` to each series of ``scaling_series``.
 
-    A group says workload, the batch rule with its value, whatever else differs in the table, and
-    caps and clocks that are set; a law of energy also says what the energy is.
+    A group says workload, the batch rule with its value, the other settings that differ in the
+    table, and caps and clocks that are set; a law of energy also says what the energy is.
     """
     if series.empty:
         return SeriesFits(())
@@ -133,10 +134,10 @@ def fit_series(series: pd.DataFrame, y: str = "time_s") -> SeriesFits:
     energy = ["energy_is"] if y in ENERGIES else []
     fits = []
     for rule in (*RULES, "unknown_batch"):
-        of_rule = series[series["rule"] == rule]
+        rows_of_rule = series[series["rule"] == rule]
         batch = [rule] if rule in RULES else []
         for grows in (False, True):
-            rows = of_rule[of_rule["fraction_per_gpu"].notna() == grows]
+            rows = rows_of_rule[rows_of_rule["fraction_per_gpu"].notna() == grows]
             others = [*names, "fraction_per_gpu"] if grows else names
             others = [name for name in others if not (grows and name == "dataset_fraction")]
             by = ["workload", *batch, *others, *energy]
@@ -165,7 +166,8 @@ def varying_columns(series: pd.DataFrame) -> list[str]:
 def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
     """Return each row's label: workload if it differs, batch, then whatever else differs.
 
-    What differs in no word (fractions in the seventh digit, say) is numbered: labels are unique.
+    Labels that would be equal, such as those of fractions that differ in the seventh digit, are
+    numbered.
     """
     shown = series.assign(
         **{name: series[name].map(differing_options(series[name])) for name in JSON_COLUMNS}

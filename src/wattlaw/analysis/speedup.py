@@ -50,7 +50,7 @@ def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame
 def _of_series(label: str, series: pd.DataFrame, wanted: int | None) -> Iterator[dict[str, object]]:
     counts = sorted(int(count) for count in series["gpus"].unique())
     reference = wanted if wanted in counts else counts[0]
-    slower = ratios(_logs(series, "time_s"), reference)
+    time_ratios = ratios(_logs(series, "time_s"), reference)
     # Of a growing data set an epoch or a run is more work, a sample is not.
     grows = bool((series["fraction_per_gpu"].notna() & (series["unit"] != "sample")).any())
     energy_j = "energy_per_sample_j" if grows else "energy_j"
@@ -58,7 +58,7 @@ def _of_series(label: str, series: pd.DataFrame, wanted: int | None) -> Iterator
     energies = ratios(_logs(series, energy_j), reference) if len(kinds) == 1 else {}
     unit = series["unit"].iloc[0]
     for gpus in counts:
-        time, high, low = (1 / value for value in slower[gpus])
+        time, high, low = (1 / value for value in time_ratios[gpus])
         energy, energy_low, energy_high = energies.get(gpus, (np.nan,) * 3)
         work = gpus / reference if grows else 1.0  # of an epoch, relative to the reference's
         share = work * reference / gpus

@@ -13,9 +13,9 @@ from wattlaw.errors import Refused
 
 Floats = npt.NDArray[np.float64]
 Interval = tuple[float, float]
-#: A test that there is nothing to find may find something so often.
+#: The share of tests that reject a true null hypothesis.
 ERROR = 0.05
-#: Intervals hold what they are for so often.
+#: The share of intervals that contain the true value.
 LEVEL = 1 - ERROR
 #: Residuals of logarithms below this are rounding, not scatter.
 ROUNDING = 1e-9

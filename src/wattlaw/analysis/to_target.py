@@ -1,6 +1,6 @@
 """Time and energy to a target quality: statistical times system efficiency.
 
-Time to target = epochs to target x seconds per epoch. The epochs depend on how it is learned
+Time to target = epochs to target x seconds per epoch. The epochs depend on how the model is trained
 (global batch, options, training settings), the seconds on where (GPUs, caps, clocks): each factor
 has its own repeats and its own uncertainty, and their product has both.
 """
@@ -20,7 +20,7 @@ from wattlaw.analysis.metrics import SETTINGS, direction
 from wattlaw.analysis.statistics import LEVEL, Floats
 from wattlaw.errors import BadInput, Refused
 
-_LEARNED = [*LEARNING, "global_batch"]
+_LEARNING_AND_BATCH = [*LEARNING, "global_batch"]
 
 
 def epochs_to_target(
@@ -50,8 +50,8 @@ def epochs_to_target(
         A direction is neither ``higher`` nor ``lower``.
     """
     evaluated = epochs[(epochs["phase"] == "evaluate") & epochs["metric"].notna()]
-    better_way = evaluated["run_id"].map(better) if isinstance(better, Mapping) else better
-    evaluated = evaluated.assign(better=better_way)
+    directions_by_row = evaluated["run_id"].map(better) if isinstance(better, Mapping) else better
+    evaluated = evaluated.assign(better=directions_by_row)
     evaluated = evaluated[evaluated["better"].notna()]
     for result in evaluated["better"].unique():
         if result not in ("higher", "lower"):
@@ -123,7 +123,7 @@ def time_to_target(
         known which way is better.
     """
     table = table[table["epoch_time_s"].notna()]
-    better_by_run = _ways(table, better)
+    better_by_run = _directions(table, better)
     runs = _reached(table, epochs, target, better_by_run)
     if runs.empty:
         raise Refused(
@@ -131,10 +131,12 @@ def time_to_target(
             "(measure.evaluate), or say which way is better"
         )
     repeats_of = learning_repeats(runs)
-    repeats_of_group = {tuple(group.values()): rows for group, rows in groups(repeats_of, _LEARNED)}
+    repeats_of_group = {
+        tuple(group.values()): rows for group, rows in groups(repeats_of, _LEARNING_AND_BATCH)
+    }
     settings = []
     for setting, rows in groups(table, SETTINGS):
-        repeats = repeats_of_group.get(tuple(setting[name] for name in _LEARNED))
+        repeats = repeats_of_group.get(tuple(setting[name] for name in _LEARNING_AND_BATCH))
         if repeats is not None:
             settings.append(setting | _to_target(rows, repeats))
         elif setting["global_batch"] is None and rows["run_id"].isin(runs["run_id"]).any():
@@ -144,16 +146,17 @@ def time_to_target(
     return result.assign(statistical_efficiency=least / result["epochs"])
 
 
-def _ways(table: pd.DataFrame, better: Mapping[str, str] | None) -> dict[str, str]:
+def _directions(table: pd.DataFrame, better: Mapping[str, str] | None) -> dict[str, str]:
     directions = better or {}
     names = table[["run_id", "workload", "metric_name"]].to_dict("records")
-    ways = {
-        row["run_id"]: directions.get(row["workload"], _way(row["metric_name"])) for row in names
+    by_run = {
+        row["run_id"]: directions.get(row["workload"], _direction(row["metric_name"]))
+        for row in names
     }
-    return {run_id: way for run_id, way in ways.items() if way is not None}
+    return {run_id: way for run_id, way in by_run.items() if way is not None}
 
 
-def _way(name: object) -> str | None:
+def _direction(name: object) -> str | None:
     return direction(name) if isinstance(name, str) else None
 
 
@@ -202,11 +205,11 @@ def learning_repeats(runs: pd.DataFrame) -> pd.DataFrame:
             what the repeat takes at least.
     """
     runs = runs[runs["global_batch"].notna()]
-    longest = runs.groupby(_LEARNED, dropna=False)["epochs_trained"].transform("max")
+    longest = runs.groupby(_LEARNING_AND_BATCH, dropna=False)["epochs_trained"].transform("max")
     runs = runs[runs["epochs_trained"] == longest]
     least = runs["epochs_to_target"].fillna(runs["epochs_evaluated"])
     runs = runs.assign(log_least=np.log(least.astype(float)))
-    by = [*_LEARNED, "epochs_trained", "study", "repeat"]
+    by = [*_LEARNING_AND_BATCH, "epochs_trained", "study", "repeat"]
     repeats = runs.groupby(by, dropna=False, as_index=False).agg(
         reached=("reached", "all"), log_least=("log_least", "mean")
     )
@@ -216,9 +219,9 @@ def learning_repeats(runs: pd.DataFrame) -> pd.DataFrame:
 def _without_batch() -> dict[str, object]:
     return {
         **dict.fromkeys(("epochs_trained", "runs", "runs_reached"), math.nan),
-        **_named("epochs", None),
-        **_named("time_to_target_s", None),
-        **_named("energy_to_target_j", None),
+        **_with_bounds("epochs", None),
+        **_with_bounds("time_to_target_s", None),
+        **_with_bounds("energy_to_target_j", None),
         "energy_is": None,
         "why": "the global batch is not known, so nothing says which runs learn alike",
     }
@@ -236,9 +239,9 @@ def _to_target(rows: pd.DataFrame, repeats_of_group: pd.DataFrame) -> dict[str, 
         "epochs_trained": int(repeats_of_group["epochs_trained"].iloc[0]),
         "runs": len(repeats_of_group),
         "runs_reached": reached,
-        **_named("epochs", count),
-        **_named("time_to_target_s", count and count.times(time)),
-        **_named("energy_to_target_j", count and energy and count.times(energy)),
+        **_with_bounds("epochs", count),
+        **_with_bounds("time_to_target_s", count and count.times(time)),
+        **_with_bounds("energy_to_target_j", count and energy and count.times(energy)),
         "energy_is": kinds[0] if is_known else None,
         "why": None
         if all_reached
@@ -275,7 +278,7 @@ class _LogMean:
         return math.exp(self.mean), math.exp(self.mean - half), math.exp(self.mean + half)
 
 
-def _named(name: str, result: _LogMean | None) -> dict[str, object]:
+def _with_bounds(name: str, result: _LogMean | None) -> dict[str, object]:
     values = (math.nan,) * 3 if result is None else result.interval()
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
@@ -303,7 +306,7 @@ def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
     table, epochs
         Rows of ``run_metrics`` and the windows of the same runs.
     target
-        In the unit of the runs' metric; which way is better goes by its name.
+        In the unit of the runs' metric; its name determines the direction.
 
     Raises
     ------
@@ -311,12 +314,12 @@ def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
         No run's metric has a known direction.
     """
     settings = time_to_target(table, epochs, target)
-    reached = epochs_to_target(epochs, target, _ways(table, None))
+    reached = epochs_to_target(epochs, target, _directions(table, None))
     kept_groups, critical, refusals = [], [], []
     for group, runs in groups(table, LEARNING):
         evaluated = runs.merge(reached, on="run_id")
         try:
-            _check(runs, evaluated, target)
+            _require_target_reached(runs, evaluated, target)
             kept_groups.append(group)
             critical.append((group, _critical(evaluated)))
         except Refused as refusal:
@@ -326,8 +329,8 @@ def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
     return Targets(target, shown, tuple(critical), tuple(refusals))
 
 
-def _check(runs: pd.DataFrame, evaluated: pd.DataFrame, target: float) -> None:
-    """Raise where the target says nothing of a group's runs."""
+def _require_target_reached(runs: pd.DataFrame, evaluated: pd.DataFrame, target: float) -> None:
+    """Raise ``Refused`` if no run of a group can be compared with the target."""
     names = sorted(map(str, runs["metric_name"].dropna().unique()))
     if not names:
         raise Refused("the metric has no name, so nothing says whether the target is one of it")

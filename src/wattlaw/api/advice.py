@@ -12,17 +12,17 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.api.display import as_html
 from wattlaw.formatting import duration_text, energy_text, estimate_text, limit_label, number
 
-_MOST = 20  # options that a text table shows; the frame has all
+_MAX_OPTIONS = 20  # options that a text table shows; the frame has all
 _SETTINGS = ("nodes", "cap", "clock", "batch", "precision", "hardware")
-_ALWAYS = ("gpus", "batch", "time", "known by")
+_ALWAYS_SHOWN = ("gpus", "batch", "time", "known by")
 
 
 @dataclass(frozen=True)
 class Advice(analysis.Advice):
     """What to run.
 
-    ``recommended`` is None where no setting meets the constraints; ``nearest`` is then the option
-    that misses them least. ``print(advice)`` shows the explanation.
+    ``recommended`` is None where no setting meets the constraints; ``nearest`` is
+    then the option that exceeds them least. ``print(advice)`` shows the explanation.
     """
 
     @classmethod
@@ -41,7 +41,10 @@ class Advice(analysis.Advice):
         if plain["recommended"] is not None and plain["recommended"] not in options:
             options.append(plain["recommended"])
         return pd.DataFrame(
-            [{**_flat(option), "recommended": option == plain["recommended"]} for option in options]
+            [
+                {**_flatten(option), "recommended": option == plain["recommended"]}
+                for option in options
+            ]
         )
 
     def to_text_frame(self) -> pd.DataFrame:
@@ -49,7 +52,7 @@ class Advice(analysis.Advice):
 
         Settings that are the same in all options are left out.
         """
-        options = list(self.pareto[:_MOST])
+        options = list(self.pareto[:_MAX_OPTIONS])
         if self.recommended is not None and self.recommended not in options:
             options.append(self.recommended)
         texts = {
@@ -58,7 +61,7 @@ class Advice(analysis.Advice):
         shown = {
             name: column
             for name, column in texts.items()
-            if name in _ALWAYS
+            if name in _ALWAYS_SHOWN
             or len({*column}) > 1
             or (name not in _SETTINGS and {*column} != {"-"})
         }
@@ -77,7 +80,7 @@ class Advice(analysis.Advice):
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """The explanation, a line per fact."""
+        """The explanation, as lines of text."""
         option = self.recommended
         if option is None:
             lines = [f"Nothing to recommend for {self.workload}: {self.reason}"]
@@ -154,7 +157,7 @@ class Advice(analysis.Advice):
         return f"{text}, {hours:+,.3g} {self.worker}-hours."
 
 
-def _flat(option: dict[str, Any]) -> dict[str, Any]:
+def _flatten(option: dict[str, Any]) -> dict[str, Any]:
     """Return an option with each interval as two columns."""
     row: dict[str, Any] = {}
     for name, value in option.items():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from wattlaw.store.record import RunRecord
 from wattlaw.text import collapse_whitespace
 
-_NOTES_S = 60.0
+_REPEAT_NOTE_S = 60.0
 
 
 class Tally:
@@ -34,7 +34,7 @@ class Tally:
         if self._worked and self.left:
             per_run_s = (self._last_s - self._started_s) / self._worked
             remaining_s = per_run_s * self.left - (time.monotonic() - self._last_s)
-            text += f", about {_clock(max(0.0, remaining_s))} to go"
+            text += f", subject {_clock(max(0.0, remaining_s))} to go"
         return text
 
 
@@ -65,9 +65,9 @@ class LineProgress:
 
     def note(self, message: str) -> None:
         """Write a new message at once, and a repeated one every minute."""
-        about = message.partition(":")[0]
-        if about != self._noted or time.monotonic() > self._next_note_s:
-            self._noted, self._next_note_s = about, time.monotonic() + _NOTES_S
+        subject = message.partition(":")[0]
+        if subject != self._noted or time.monotonic() > self._next_note_s:
+            self._noted, self._next_note_s = subject, time.monotonic() + _REPEAT_NOTE_S
             self._write(message)
 
     def _write(self, line: str) -> None:
@@ -76,8 +76,10 @@ class LineProgress:
 
 def title(record: RunRecord) -> str:
     """Return the name of a run: workload, size, repeat and id."""
-    setting = record.spec.setting
+    setting, nodes = record.spec.setting, record.spec.nodes
     size = f" on {setting.gpus} x {setting.local_batch}" if setting.local_batch else ""
+    size += f", {nodes} nodes" if nodes > 1 else ""
+    size += f", emulates {setting.emulated_gpus} GPUs" if setting.emulated_gpus else ""
     return f"{record.spec.workload.name}{size} (repeat {record.spec.repeat}, {record.run_id})"
 
 

@@ -14,8 +14,8 @@ _JOULES = {
     "j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9, "wh": J_PER_KWH / 1e3, "kwh": J_PER_KWH,
     "mwh": J_PER_KWH * 1e3,
 }  # fmt: skip
-#: What a price is in where no currency is given.
-_UNNAMED = "currency units"
+#: The currency of a price without one.
+_UNNAMED_CURRENCY = "currency units"
 _NUMBER = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 
 
@@ -51,7 +51,7 @@ def duration_s(name: str, value: str | float | timedelta | None) -> float | None
     else:
         seconds, is_read = float(value), True
     if not is_read or not 0 < seconds < math.inf:
-        raise _bad(name, value, "a time such as 45s, 90min, 6h, 2d")
+        raise _invalid(name, value, "a time such as 45s, 90min, 6h, 2d")
     return seconds
 
 
@@ -73,7 +73,7 @@ def share(name: str, value: str | float | None) -> float | None:
         number = float(match[1])
         if match[2] or number < 1:
             return number / 100 if match[2] else number
-    raise _bad(name, value, "a share such as 5% or 0.05")
+    raise _invalid(name, value, "a share such as 5% or 0.05")
 
 
 def energy_j(name: str, value: str | float | None) -> float | None:
@@ -99,7 +99,7 @@ def energy_j(name: str, value: str | float | None) -> float | None:
     else:
         joules = float(value)
     if not 0 < joules < math.inf:
-        raise _bad(name, value, "an energy such as 50kWh, 1.5MWh, 3MJ")
+        raise _invalid(name, value, "an energy such as 50kWh, 1.5MWh, 3MJ")
     return joules
 
 
@@ -112,11 +112,11 @@ def finite(name: str, value: float | None) -> float | None:
         The number is infinite or not a number.
     """
     if value is not None and not math.isfinite(value):
-        raise _bad(name, value, "a number")
+        raise _invalid(name, value, "a number")
     return value
 
 
-def _bad(name: str, value: object, allowed: str) -> BadInput:
+def _invalid(name: str, value: object, allowed: str) -> BadInput:
     shown = quote(value) if isinstance(value, str) else str(value)
     return BadInput(f"{name}: given {shown}; allowed: {allowed}")
 
@@ -163,7 +163,7 @@ def footprint_of(
         grid_g_per_kwh=intensity,
         price_per_kwh=amount,
         price_per_gpu_hour=gpu_amount,
-        currency=named[0] if named else _UNNAMED,
+        currency=named[0] if named else _UNNAMED_CURRENCY,
         sources={name: source for name, source in sources.items() if source is not None},
     )
 

@@ -55,12 +55,12 @@ class Study:
     def sizes(self) -> dict[str, int]:
         """The numbers of runs, workloads, settings and repeats, by the noun in the singular."""
         # Runs share their settings and workloads: of 100,000 runs each object is hashed once.
-        settings = {id(run.setting): run.setting for run in self.plan.runs}
+        settings = {(id(run.setting), run.nodes): run.setting for run in self.plan.runs}
         workloads = {id(run.shared.workload): run.shared.workload for run in self.plan.runs}
         return {
             "run": len(self),
             "workload": len({workload.model_dump_json() for workload in workloads.values()}),
-            "setting": len({*settings.values()}),
+            "setting": len({(setting, nodes) for (_, nodes), setting in settings.items()}),
             "repeat": self.plan.study.repeats,
         }
 
@@ -296,4 +296,5 @@ def _silent(_: str) -> None:
 def _row(run: PlannedRun) -> dict[str, Any]:
     setting = {name: getattr(run.setting, name) for name in Setting.model_fields}
     workload = run.shared.workload.name
-    return {"run_id": run.run_id, "workload": workload, **setting, "repeat": run.repeat}
+    identity = {"run_id": run.run_id, "workload": workload}
+    return {**identity, **setting, "nodes": run.nodes, "repeat": run.repeat}

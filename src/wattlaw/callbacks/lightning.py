@@ -7,63 +7,82 @@ try:
 except ImportError:
     from pytorch_lightning.callbacks import Callback
 
-from wattlaw.launch.tracking import EVALUATE, TRAIN, Track, track
+from wattlaw.callbacks.base import TrainingRecorder, precision_of, rows_of
 
 
-class WattlawCallback(Callback):  # type: ignore[misc]
-    """Records the fit as a run: each epoch's training and validation are separate windows.
+class WattlawCallback(TrainingRecorder, Callback):  # type: ignore[misc]
+    """Records each fit of a Lightning trainer as a run; see ``TrainingRecorder``."""
 
-    Parameters
-    ----------
-    name
-        The name of the run in the store.
-    warmup_epochs
-        The number of first epochs that are warm-up, which analyses exclude.
-    **options
-        Arguments of :func:`wattlaw.track`, such as ``store``.
-    """
+    _updates = 0  # the trainer's count of optimizer steps
+    _evaluated: int | None = 0
+    _known: frozenset[str] = frozenset()  # results before the first evaluation
+    _results: frozenset[str] = frozenset()  # results of evaluations
 
-    def __init__(self, name: str | None = None, *, warmup_epochs: int = 0, **options: Any) -> None:
-        super().__init__()
-        self._name, self._warmup_epochs, self._options = name, warmup_epochs, options
-        self._track: Track | None = None
-        #: The record of the last run, after the fit.
-        self.record: Any = None
-
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - their names
-        """Begin the run."""
-        if trainer.local_rank == 0:
-            self._track = track(self._name, **self._options).__enter__()
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - their names
+        """Begin the run, after the sanity check."""
+        self._updates, self._results = trainer.global_step, frozenset()
+        if trainer.local_rank != 0:
+            return
+        loader, is_parallel = trainer.train_dataloader, _is_model_parallel(trainer)
+        self._begin(
+            world_size=trainer.world_size,
+            batch=None if is_parallel else getattr(loader, "batch_size", None),
+            accumulation=trainer.accumulate_grad_batches,
+            loader=loader,
+            precision=precision_of(str(trainer.precision)),
+            epochs=trainer.max_epochs,
+        )
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Begin the window of an epoch's training."""
-        if self._track is not None:
-            epoch = int(trainer.current_epoch)
-            self._track.enter(TRAIN, epoch=epoch, warmup=epoch < self._warmup_epochs)
+        self._begin_epoch(int(trainer.current_epoch))
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int  # noqa: ARG002
+    ) -> None:  # fmt: skip
+        """End an optimizer step, if this batch is its last."""
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if trainer.lightning_module.automatic_optimization and hasattr(loss, "detach"):
+            loss = loss * trainer.accumulate_grad_batches  # Lightning has divided it
+        self._add_batch(None if _is_model_parallel(trainer) else rows_of(batch), loss)
+        if trainer.global_step > self._updates:
+            self._updates = trainer.global_step
+            self._end_step(trainer.num_devices)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Begin the window of a validation, which interrupts that of the training."""
-        if self._track is not None and trainer.sanity_checking:
-            self._track.enter("sanity check")
-        elif self._track is not None:
-            self._track.enter(EVALUATE, epoch=trainer.current_epoch)
+        self._evaluated, self._known = 0, frozenset(trainer.callback_metrics) - self._results
+        self._begin_evaluation(trainer.current_epoch)
+
+    def on_validation_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any  # noqa: ARG002
+    ) -> None:  # fmt: skip
+        """Count the samples of a validation."""
+        rows = rows_of(batch)
+        is_known = self._evaluated is not None and rows is not None
+        self._evaluated = (self._evaluated or 0) + (rows or 0) if is_known else None
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """End the window that was entered last."""
+        """End the window of a validation, with the results that it has logged."""
+        self._results = frozenset(trainer.callback_metrics) - self._known
+        results = {n: v for n, v in trainer.callback_metrics.items() if n in self._results}
+        samples = self._evaluated and self._evaluated * trainer.num_devices
+        self._end_evaluation(samples, results)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """End the window of an epoch's training."""
         if self._track is not None:
             self._track.leave()
 
-    on_train_epoch_end = on_validation_end
-
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """End the run."""
-        self._end(None, None)
+        self._end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """End the run as failed."""
         self._end(type(exception), exception)
 
-    def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        if self._track is not None:
-            self._track.__exit__(kind, error, None)
-            self.record, self._track = self._track.record, None
+
+def _is_model_parallel(trainer: Any) -> bool:
+    """Say whether several ranks compute the same samples, so that batches do not add up."""
+    return type(trainer.strategy).__name__ == "ModelParallelStrategy"

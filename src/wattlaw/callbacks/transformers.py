@@ -1,49 +1,68 @@
 """The callback for Hugging Face's Trainer: ``Trainer(..., callbacks=[WattlawCallback("x")])``."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import TrainerCallback
 
-from wattlaw.launch.tracking import EVALUATE, TRAIN, Track, track
+from wattlaw.callbacks.base import TrainingRecorder, rows_of, size_of_dataset
+from wattlaw.launch.job_step import first_number
+
+_PREFIX = "eval_"
+#: What the Trainer adds to the results of an evaluation.
+_TIMES = ("_runtime", "_per_second", "_time")
 
 
-class WattlawCallback(TrainerCallback):  # type: ignore[misc]
-    """Records the training as a run: each epoch's training and evaluation are separate windows.
+class WattlawCallback(TrainingRecorder, TrainerCallback):  # type: ignore[misc]
+    """Records each training of a Hugging Face Trainer as a run; see ``TrainingRecorder``."""
 
-    Parameters
-    ----------
-    name
-        The name of the run in the store.
-    warmup_epochs
-        The number of first epochs that are warm-up, which analyses exclude.
-    **options
-        Arguments of :func:`wattlaw.track`, such as ``store``.
-    """
+    _epoch = 0
+    _is_evaluating = False
+    _hook: Any = None  # of the model, which sees each batch and its loss
 
-    def __init__(self, name: str | None = None, *, warmup_epochs: int = 0, **options: Any) -> None:
-        self._name, self._warmup_epochs, self._options = name, warmup_epochs, options
-        self._track: Track | None = None
-        self._epoch = 0
-        self._is_evaluating = False
-        #: The record of the last run, after the training.
-        self.record: Any = None
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None,  # noqa: ARG002
+        train_dataloader: Any = None, **_: Any,
+    ) -> None:  # fmt: skip
         """Begin the run, and end an earlier one that an exception has left open."""
-        if self._track is not None:
-            self._track.__exit__(RuntimeError, "the earlier training did not end", None)
-        self._track, self._epoch = None, 0
-        if state.is_local_process_zero:
-            self._track = track(self._name, **self._options).__enter__()
+        self._end(RuntimeError, "the earlier training did not end")
+        self._epoch, self._is_evaluating = int(state.epoch or 0), False
+        if not state.is_local_process_zero:
+            return
+        self._begin(
+            world_size=args.world_size * max(1, args.n_gpu),
+            batch=None if _is_model_parallel(args) else args.per_device_train_batch_size,
+            accumulation=args.gradient_accumulation_steps,
+            loader=train_dataloader,
+            precision="bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
+            epochs=state.num_train_epochs,
+        )
+        best = args.metric_for_best_model
+        self._metric = self._metric or (best and best.removeprefix(_PREFIX))
+        self._loss_factor = args.world_size if args.average_tokens_across_devices else 1
+        if model is not None:
+            self._hook = model.register_forward_hook(self._see_batch, with_kwargs=True)
+
+    def _see_batch(self, model: Any, args: Any, inputs: Mapping[str, Any], outputs: Any) -> None:
+        """Add the batch of a forward pass of the training to the current step."""
+        if not model.training or self._is_evaluating:
+            return
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
+        # A loss that is divided by the items of the step is its part; others are means.
+        is_part = inputs.get("num_items_in_batch") is not None
+        if loss is not None and is_part:
+            loss = loss * self._loss_factor
+        self._add_batch(rows_of(args) or rows_of(inputs), loss, is_part=is_part)
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
         """Begin the window of an epoch's training."""
-        if self._track is not None:
-            warmup = self._epoch < self._warmup_epochs
-            self._track.enter(TRAIN, epoch=self._epoch, warmup=warmup)
+        self._begin_epoch(self._epoch)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Begin the window of an evaluation that comes between two steps."""
+        """End an optimizer step; begin the window of an evaluation that comes before the next."""
+        if _is_model_parallel(args):
+            self._samples = None
+        self._end_step(first_number(["LOCAL_WORLD_SIZE"]) or args.world_size)
         self._evaluate_if(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
@@ -53,20 +72,38 @@ class WattlawCallback(TrainerCallback):  # type: ignore[misc]
         self._evaluate_if(control)
         self._epoch += 1
 
-    def on_evaluate(self, *_: Any, **__: Any) -> None:
-        """End the window of an evaluation."""
-        if self._track is not None and self._is_evaluating:
-            self._track.leave()
-        self._is_evaluating = False
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any] | None = None,  # noqa: ARG002
+        eval_dataloader: Any = None, **_: Any,
+    ) -> None:  # fmt: skip
+        """End the window of an evaluation, with its results."""
+        if self._is_evaluating:
+            self._is_evaluating = False
+            results = {
+                name.removeprefix(_PREFIX): value
+                for name, value in (metrics or {}).items()
+                if name.startswith(_PREFIX) and not name.endswith(_TIMES)
+                and isinstance(value, int | float)
+            }  # fmt: skip
+            self._end_evaluation(size_of_dataset(eval_dataloader), results)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """End the run."""
-        if self._track is not None:
-            self._track.__exit__(None, None, None)
-            self.record, self._track = self._track.record, None
+        self._end()
+
+    def _end(self, kind: type[BaseException] | None = None, error: object = None) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        super()._end(kind, error)
 
     def _evaluate_if(self, control: Any) -> None:
         """Begin the evaluation that the control flow requests; the Trainer reports only its end."""
         if self._track is not None and control.should_evaluate and not self._is_evaluating:
-            self._track.enter(EVALUATE, epoch=self._epoch)
+            self._begin_evaluation(self._epoch)
             self._is_evaluating = True
+
+
+def _is_model_parallel(args: Any) -> bool:
+    """Say whether several ranks may compute the same samples, so that batches do not add up."""
+    return getattr(args, "parallelism_config", None) is not None

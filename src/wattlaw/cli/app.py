@@ -10,9 +10,9 @@ from typer.core import TyperGroup
 COMMANDS = {
     "run": "Run the missing runs of a study.",
     "check": "Validate a study file and count its runs.",
-    "status": "Show the status of each run.",
+    "status": "Count runs by status and show why runs are not done.",
     "cancel": "Cancel the active runs of a store, including queued Slurm jobs.",
-    "measure": "Measure the time, energy and utilization of a command.",
+    "measure": "Measure the time, energy and utilisation of a command.",
     "workloads": "List the workloads.",
     "examples": "List the example studies.",
     "fit": "Fit scaling laws to stores or to a table.",

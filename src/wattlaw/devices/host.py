@@ -1,4 +1,4 @@
-"""Processor and memory use of a run's own processes: on every machine, without any privilege.
+"""Processor and memory use of the processes of a run, on any machine and without privileges.
 
 It measures no energy. With ``assume_cpu_w`` it estimates energy as busy core-seconds times that
 number of watts, and marks it ``estimated``.
@@ -26,7 +26,7 @@ _UTILISATION_PERIOD_S = 1.0
 
 
 class HostMeter(Meter):
-    """Meters a process and its descendants without this process.
+    """Measures a process and its descendants, except this process.
 
     The busy time of the tree is the sum over its living processes of their own time and of that
     of the children they have waited for (proc(5), ``utime stime cutime cstime``), so that it

@@ -48,7 +48,7 @@ class _Zone:
         """
         raw, now_s = _read_counter(self.path), time.monotonic()
         if self.range_uj is not None and raw > self.range_uj:
-            self.range_uj = None  # this is not the range
+            self.range_uj = None  # the stated range is wrong
         if raw < self.raw_uj and self.range_uj is not None:
             increase_j = (self.range_uj - self.raw_uj + raw) * 1e-6
             if increase_j <= _MAX_W * max(now_s - self.read_s, _MIN_INTERVAL_S):
@@ -162,7 +162,7 @@ def _read_counter(path: Path) -> int:
     """
     text = _read(path)
     if not text.isdigit() or int(text) >= 2**63:
-        raise ValueError(f"{text[:20]!a} is no count of microjoules")
+        raise ValueError(f"{text[:20]!a} is not a number of microjoules")
     return int(text)
 
 

@@ -1,23 +1,34 @@
 """Measures any command: its time, its energy, its use of the machine."""
 
+import contextlib
 import os
+import selectors
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
+from pydantic import JsonValue
 
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.instrumentation.environment import instrumented_environment
+from wattlaw.instrumentation.observer import StepObserver
+from wattlaw.instrumentation.progress import ProgressReader, progress_pattern
+from wattlaw.instrumentation.summary import MeasuredPart, StepSummary
 from wattlaw.isolation import user_environment
 from wattlaw.launch.finish import write_limits
+from wattlaw.launch.job_step import JobStep
 from wattlaw.launch.node_setup import lease_boards, restore_stale_limits
 from wattlaw.launch.recording import Recording
 from wattlaw.limits.guard import LimitLease
 from wattlaw.limits.requests import Limits
+from wattlaw.processes import process_tree
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -32,13 +43,58 @@ _FORWARDED = (
 )
 
 
+#: How often steps and output are read, and how long a command may take to end after SIGTERM.
+_POLL_S, _GRACE_S = 0.1, 30.0
+_STDOUT, _PIECE_BYTES = 1, 64 * 1024
+
+
 @dataclass(frozen=True)
 class MeasuredCommand:
-    """The exit code and the run of a measured command."""
+    """The exit code, the run and the training steps of a measured command.
+
+    Of the tasks of one ``srun``, only the first has the record of their run.
+    """
 
     exit_code: int
-    record: RunRecord
-    folder: RunFolder
+    record: RunRecord | None
+    folder: RunFolder | None
+    steps: StepSummary | None
+
+
+@dataclass(frozen=True)
+class StepsRequest:
+    """Which steps of a command are measured, and how they are seen.
+
+    Parameters
+    ----------
+    part
+        The measured steps. With a limit the command is ended when every rank has them.
+    instrument
+        Whether PyTorch scripts record their steps.
+    progress
+        A pattern for lines of the command's output (``instrumentation.progress``), or None.
+    """
+
+    part: MeasuredPart = field(default_factory=MeasuredPart)
+    instrument: bool = True
+    progress: str | None = None
+
+    def reader(self) -> ProgressReader | None:
+        """Return the reader of the output; None without a pattern.
+
+        Raises
+        ------
+        BadInput
+            The pattern is invalid, or nothing would see the steps of a limit.
+        """
+        if self.progress is None:
+            if self.part.is_limited and not self.instrument:
+                raise BadInput("measure: a number of steps or seconds needs a progress pattern")
+            return None
+        pattern = progress_pattern(self.progress)
+        if self.part.is_limited and "step" not in pattern.groupindex:
+            raise BadInput("measure: the progress pattern needs a group step, to count steps")
+        return ProgressReader(pattern)
 
 
 def measure(
@@ -49,15 +105,17 @@ def measure(
     prior_clocks_are_default: bool = False,
     sample_hz: float = 10.0,
     assume_cpu_w: float | None = None,
+    request: StepsRequest | None = None,
 ) -> MeasuredCommand:
-    """Run a command to its end with a sampler, and store it as a run.
+    """Run a command with a sampler, and store it as a run.
 
-    The command has the input and output of this process, and gets its signals.
+    The command has the input and output of this process, and gets its signals. It runs to its end,
+    or until it has the steps of a limited ``request``; then the exit code is 0.
 
     Raises
     ------
     BadInput
-        The command does not exist.
+        The command does not exist, or the request is invalid.
     wattlaw.errors.NotAvailable
         The store cannot be written, or the limits cannot be set; the command was not started.
     """
@@ -65,12 +123,15 @@ def measure(
         raise BadInput("measure: a command is required")
     if shutil.which(command[0]) is None:
         raise BadInput(f"measure: no such command: {command[0]!a}")
+    request = request or StepsRequest()
+    progress = request.reader()
     restore_stale_limits()
-    boards = visible_gpu_ids()
+    boards, step = visible_gpu_ids(), JobStep.of_environment()
+    nodes = 1 if step is None else step.nodes
     spec = RunSpec(
-        workload=WorkloadSpec(name=WORKLOAD, options={"command": [_text(w) for w in command]}),
+        workload=WorkloadSpec(name=WORKLOAD, options=_options(command, request.part)),
         setting=Setting(
-            gpus=max(1, len(boards)),
+            gpus=max(1, len(boards)) * nodes,
             power_limit_w=limits.power_limit_w,
             clock_limit_mhz=limits.clock_limit_mhz,
         ),
@@ -83,23 +144,52 @@ def measure(
             assume_cpu_w=assume_cpu_w,
         ),
         launch_kind=KIND,
+        nodes=nodes,
     )
-    recording = Recording(Store(store), spec)
+    recording = Recording(Store(store), spec, step=step)
     lease = None
-    if not limits.are_none:
+    if not limits.are_none and (step is None or step.local_task == 0):
         lease = lease_boards(limits, boards, prior_clocks_are_default=prior_clocks_are_default)
     try:
         applied = lease.apply(limits) if lease is not None else ()
-        recording.begin()
-        write_limits(recording.live, recording.host, applied)
+        environment = user_environment()
+        try:
+            recording.begin()
+        except NotAvailable as error:
+            if step is None or step.task == 0:
+                raise
+            print(f"wattlaw: {error}", file=sys.stderr)
+            observer = StepObserver(Path(os.devnull), request.part, progress)
+            return MeasuredCommand(
+                _exit_code(_run(command, environment, observer)), None, None, None
+            )
+        if applied:
+            write_limits(recording.live, recording.host, applied)
+        observer = StepObserver(recording.live / "steps", request.part, progress)
+        if request.instrument:
+            environment = instrumented_environment(environment, observer.folder)
         start_ns, start_s = time.time_ns(), time.perf_counter()
-        code = _run(command)
+        code = _run(command, environment, observer)
         duration_s = time.perf_counter() - start_s
     finally:
         notes = _release(lease)
     recording.window(epoch=0, phase=PHASE, warmup=False, start_ns=start_ns, duration_s=duration_s)
-    record = recording.end(_reason(code), notes=notes)
-    return MeasuredCommand(code if code >= 0 else _SIGNALLED - code, record, recording.folder)
+    steps = observer.summary()
+    for window in observer.window_columns(steps):
+        recording.window(**window)
+    record = recording.end(_reason(code), notes=(*notes, *steps.notes))
+    return MeasuredCommand(_exit_code(code), record, recording.folder, steps)
+
+
+def _options(command: Sequence[str], part: MeasuredPart) -> dict[str, JsonValue]:
+    """Return what defines the run: with other limits it is another run, not a repeat."""
+    limits = {name: value for name, value in vars(part).items() if value is not None}
+    return {"command": [_text(word) for word in command], **limits}
+
+
+def _exit_code(code: int) -> int:
+    """Return a shell's exit code for a code in Popen's convention."""
+    return code if code >= 0 else _SIGNALLED - code
 
 
 def _release(lease: LimitLease | None) -> tuple[str, ...]:
@@ -113,8 +203,15 @@ def _release(lease: LimitLease | None) -> tuple[str, ...]:
     return ()
 
 
-def _run(command: Sequence[str]) -> int:
-    """Run a command and forward signals to it; return its code in Popen's convention."""
+def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepObserver) -> int:
+    """Run a command and forward signals to it; return its code in Popen's convention.
+
+    The code is 0 if the command was ended because it has its steps.
+    """
+    output = None
+    if observer.progress is not None:
+        output = subprocess.PIPE
+        environment = {"PYTHONUNBUFFERED": "1", **environment}  # lines come when they are printed
     sys.stdout.flush()
     sys.stderr.flush()
     process: subprocess.Popen[bytes] | None = None
@@ -130,16 +227,67 @@ def _run(command: Sequence[str]) -> int:
     before = {n: signal.signal(n, forward) for n in handled}
     try:
         try:
-            process = subprocess.Popen(list(command), env=user_environment())
+            process = subprocess.Popen(list(command), env=environment, stdout=output)
         except OSError as error:
             print(f"wattlaw: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
             return _CANNOT_RUN
         for number in early:
             process.send_signal(number)
-        return process.wait()
+        if observer.progress is None and not observer.part.is_limited:
+            return process.wait()
+        return 0 if _watch(process, observer) else process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _watch(process: "subprocess.Popen[bytes]", observer: StepObserver) -> bool:
+    """Watch a command to its end; say whether it was ended because it has its steps."""
+    tree: list[psutil.Process] = []
+    end_s = 0.0
+    with selectors.DefaultSelector() as output:
+        if process.stdout is not None:
+            output.register(process.stdout, selectors.EVENT_READ)
+        while process.poll() is None:
+            _pass_on(output, observer, _POLL_S)
+            if tree and time.monotonic() > end_s:
+                process.kill()
+            elif not tree and observer.is_complete():
+                tree, end_s = process_tree(process.pid), time.monotonic() + _GRACE_S
+                for member in tree:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        member.terminate()
+        while _pass_on(output, observer, 0.0):
+            pass
+    _, alive = psutil.wait_procs(tree, max(0.0, end_s - time.monotonic()))
+    for member in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    return bool(tree)
+
+
+def _pass_on(output: selectors.BaseSelector, observer: StepObserver, wait_s: float) -> bool:
+    """Wait for output of the command; write it to this process's output and search it."""
+    if not output.get_map():
+        time.sleep(wait_s)
+        return False
+    for key, _ in output.select(wait_s):
+        piece = os.read(key.fd, _PIECE_BYTES)
+        time_s = time.time()
+        try:
+            rest = piece
+            while rest:
+                rest = rest[os.write(_STDOUT, rest) :]
+        except BrokenPipeError:
+            piece = b""  # the reader has gone, and the command learns it when it writes
+        if not piece:
+            output.unregister(key.fileobj)
+            key.fileobj.close()  # type: ignore[union-attr]
+            return False
+        if observer.progress is not None:
+            observer.progress.feed(piece, time_s)
+        return True
+    return False
 
 
 def _came_from_terminal(number: int) -> bool:

@@ -31,13 +31,15 @@ def merged_windows(
     """Return a run's windows and the numbers of the attempts that they come from, in order.
 
     An attempt that starts from a checkpoint contributes the windows after the checkpoint. The
-    windows before it come from earlier attempts. For a command only the last attempt counts.
+    windows before it come from earlier attempts. For a command, and where steps are measured, only
+    the last attempt counts.
     Files that cannot be read are ignored, and ``damage`` gets a sentence for each.
     """
     import pyarrow as pa
 
     tables, attempts = [folder.windows(record.attempts, damage)], [record.attempts]
-    if record.attempts == 1 or record.spec.workload.command is not None:
+    is_whole = record.spec.workload.command is not None or record.spec.measure.is_by_steps
+    if record.attempts == 1 or is_whole:
         return tables[0], attempts
     begin = min(_positions(tables[0]), default=None)
     for attempt in range(record.attempts - 1, 0, -1):
@@ -66,6 +68,11 @@ def missing_windows(record: RunRecord, windows: "pa.Table") -> str | None:
     if record.spec.workload.command is not None:
         return None if len(windows) else "there is no window"
     columns = ["host", "epoch", "phase", "from_step", "steps"]
+    if measure.is_by_steps:
+        blocks = windows.select(columns).to_pylist()
+        covered = _covered_steps((row for row in blocks if row["phase"] == "steps"), nodes) or 0
+        missing = measure.warmup_steps + (measure.steps or 1) - covered
+        return f"{missing:,} steps are missing" if missing > 0 else None
     rows: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in windows.select(columns).to_pylist():
         rows.setdefault((row["epoch"], row["phase"]), []).append(row)
@@ -100,6 +107,7 @@ def _covered_steps(rows: Iterable[Mapping[str, Any]], nodes: int) -> int | None:
 
 
 T = TypeVar("T")
+_NOTES = TypeAdapter(tuple[str, ...])
 _SAMPLER, _FACTS = TypeAdapter(SamplerReport), TypeAdapter(Facts)
 #: A board locks the nearest clock that it supports; supported clocks are 15 MHz apart.
 _CLOCK_STEP_MHZ = 30.0
@@ -144,6 +152,7 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     live = folder.live(record.attempts)
     limits = tuple(chain(*_read(sorted(live.glob("limits.*.json")), _LIMITS, "its limits", notes)))
     notes += [limit.note for limit in limits if limit.note]
+    notes += chain(*_read(sorted(live.glob("notes.*.json")), _NOTES, "its content", notes))
     clock_files = (sorted(folder.live(number).glob("clocks.*.json")) for number in attempts)
     clocks = tuple(chain(*_read(chain(*clock_files), _CLOCKS, "its clock's offset", notes)))
     facts = _with_gpus(_facts(live, notes), reports)
@@ -186,7 +195,8 @@ def _stop(record: RunRecord, folder: RunFolder) -> str | None:
     except (OSError, ValueError):
         return f"stopped, but {path} cannot be read; start the run again to continue it"
     where = f"after step {stopped.step} of epoch {stopped.epoch}"
-    return f"stopped {where}: {stopped.reason}; start the run again to continue from there"
+    again = "measure it again" if record.spec.measure.is_by_steps else "continue from there"
+    return f"stopped {where}: {stopped.reason}; start the run again to {again}"
 
 
 def _read(paths: Iterable[Path], kind: TypeAdapter[T], what: str, notes: list[str]) -> Iterator[T]:

@@ -154,6 +154,8 @@ class LocalLauncher(AttachedLauncher):
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why this machine can never execute a run, or None."""
         setting = spec.setting
+        if spec.nodes > 1:
+            return f"needs {spec.nodes} nodes; this machine is one (use slurm or simulated)"
         if setting.gpus > self.capacity:
             unit = "GPUs" if self._gpus else "workers (launch.gpus_per_node, or its cores)"
             return f"needs {setting.gpus} workers; this machine has {self.capacity} {unit}"

@@ -38,11 +38,11 @@ def unsupported_limits_reason(
     if limits.are_none:
         return None
     if not boards:
-        return "asks for a power or clock limit; no GPU is visible here"
+        return "a power or clock limit needs a GPU, and none is visible here"
     if limits.clock_limit_mhz is not None and not prior_clocks_are_default:
         return (
-            "asks for a clock limit, but the present clock lock cannot be read and so not be "
-            "restored; set launch.prior_clocks to default if the clocks are not locked"
+            "a clock limit could not be restored afterwards, because the present clock lock "
+            "cannot be read; set launch.prior_clocks to default if the clocks are not locked"
         )
     return None
 

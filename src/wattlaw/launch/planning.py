@@ -144,12 +144,22 @@ def gpu_hours(
             measured += spec.setting.gpus * sum(repeats_s) / len(repeats_s) / _HOUR_S
             measured_runs += 1
         elif work is not None:
-            samples = work.samples * spec.setting.dataset_fraction * spec.measure.epoch_count
-            counted += samples * work.flops_per_sample / flops_per_gpu_s / _HOUR_S
+            counted += _counted_s(spec, work, flops_per_gpu_s) / _HOUR_S
             counted_runs += 1
         else:
             unknown += 1
     return GpuHours(measured, measured_runs, counted, counted_runs, unknown)
+
+
+def _counted_s(spec: RunSpec, work: Work, flops_per_gpu_s: float) -> float:
+    """Return the GPU-seconds of the training of a run, from its operations."""
+    setting, measure = spec.setting, spec.measure
+    samples = work.samples * setting.dataset_fraction * measure.epoch_count
+    if measure.is_by_steps:
+        steps = measure.warmup_steps + (measure.steps or 0)
+        samples = float(steps * (setting.global_batch or 0))
+    timed_s = setting.gpus * (measure.seconds or 0.0)
+    return samples * work.flops_per_sample / flops_per_gpu_s + timed_s
 
 
 def _setting(spec: RunSpec) -> str:

@@ -15,17 +15,20 @@ from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput
 from wattlaw.files import open_regular, write_text
 from wattlaw.isolation import isolated_environment, isolated_python
+from wattlaw.launch.job_step import JobStep, missing_hosts
 from wattlaw.store.live import LiveWriter, open_windows, write_window
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.identity import run_id
-from wattlaw.study.model import RunSpec
+from wattlaw.study.model import Measure, RunSpec
 from wattlaw.telemetry.sampler_process import SamplerProcess
 from wattlaw.training.environment import ATTEMPT, RUN_FOLDER, host_name
+from wattlaw.training.failures import first_failure, write_failure
 
 #: The last reading must lie after the end of the last window: counters refresh every 0.1 s.
 _AFTER_S = 0.15
+_NO_FACTS = Facts()
 _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers")
 
 
@@ -33,17 +36,37 @@ class Recording:
     """One run with a sampler, from ``begin`` to ``end``.
 
     Every recording of the same setting is a new repeat: the first that the store does not have.
+    The tasks of one ``srun`` record one run: the first task stores it, and the first of each host
+    writes its windows and samples.
     """
 
-    def __init__(self, store: Store, spec: RunSpec) -> None:
-        self._store, self._spec, measure = store, spec, spec.measure
-        self._target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
+    def __init__(
+        self, store: Store, spec: RunSpec, facts: Facts = _NO_FACTS, step: JobStep | None = None
+    ) -> None:
+        self._store, self._spec, self.measure, self._step = store, spec, spec.measure, step
+        self._what = f"{spec.launch_kind}.{spec.workload.name}"
+        #: What the program has stated about itself.
+        self.facts = facts
+        self._target = Target(os.getpid(), 1 / self.measure.sample_hz, self.measure.assume_cpu_w)
         self.host = socket.gethostname()
-        self.warmup_epochs = 0  # the program marks its own warm-up
         self._sampler: SamplerProcess | None = None
+        self._windows: LiveWriter | None = None
+        self._lock: RunLock | None = None
 
     def begin(self) -> None:
         """Create the run and start the sampler; return when its meters are open."""
+        if self._step is not None and self._step.task > 0:
+            self.folder, self._lock = self._step.join(self._store, self._what), None
+            self.live = self.folder.live(1)
+        else:
+            self._create()
+        if self._step is None or self._step.local_task == 0:
+            self._windows = open_windows(self.live, self.host)
+            with open_regular(self.folder.log_path, append=True) as log:
+                self._sampler = SamplerProcess(self.live, self.host, self._target, log=log)
+            self._sampler.wait_until_ready()
+
+    def _create(self) -> None:
         self._store.create()
         self.folder, self._lock, spec = self._next_repeat()
         name, run_id = spec.workload.name, self.folder.run_id
@@ -53,10 +76,8 @@ class Recording:
         self.folder.write(self.record)
         self.live = self.folder.live(1)
         self.live.mkdir(parents=True)
-        self._windows: LiveWriter = open_windows(self.live, self.host)
-        with open_regular(self.folder.log_path, append=True) as log:
-            self._sampler = SamplerProcess(self.live, self.host, self._target, log=log)
-        self._sampler.wait_until_ready()
+        if self._step is not None:
+            self._step.announce(self._store, self._what, self.folder)
 
     def _next_repeat(self) -> tuple[RunFolder, RunLock, RunSpec]:
         for repeat in count(self._spec.repeat):
@@ -68,25 +89,36 @@ class Recording:
                     if folder.read() is None:
                         return folder, lock, spec
                     lock.release()
-        raise AssertionError("repeats have no end")
+        raise AssertionError("the search for a repeat ended")
 
     def window(self, **window: Any) -> None:
         """Write one finished window."""
         write_window(self._windows, self.host, **window)
 
-    def end(self, reason: str | None = None, notes: tuple[str, ...] = ()) -> RunRecord:
-        """Stop the sampler and store the run; with a reason the run has failed."""
+    def end(self, reason: str | None = None, notes: tuple[str, ...] = ()) -> RunRecord | None:
+        """Stop the sampler and store the run; with a reason the run has failed.
+
+        All but the first task of an ``srun`` return None.
+        """
+        if self._step is not None and self._step.task > 0:
+            if reason is not None:
+                where = f"{self.host}.{self._step.task}"
+                write_failure(self.live, where, "exited", f"task {self._step.task}: {reason}")
+            self._end_live()
+            return None
         self._end_live()
         self.record = finalize_recording(self.record, self.folder, reason, notes)
-        self._lock.release()
+        self._release()
         return self.record
 
     def end_at_exit(self, reason: str) -> None:
         """Store the run as failed in a new process: at exit, libraries cannot be imported."""
         self._end_live()
+        if self._lock is None:
+            return
         line = isolated_python("-m", "wattlaw.launch.recording", str(self.folder.path), reason)
         subprocess.run(line, env=isolated_environment(), check=False, stdin=subprocess.DEVNULL)
-        self._lock.release()
+        self._release()
 
     def abandon(self) -> None:
         """Stop the sampler and leave the run as it is; never raises."""
@@ -94,15 +126,23 @@ class Recording:
             if self._sampler is not None:
                 self._sampler.stop()
         with contextlib.suppress(Exception):
+            self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
             self._lock.release()
+            if self._step is not None:
+                self._step.withdraw(self._store, self._what)
 
     def _end_live(self) -> None:
+        if self._sampler is None or self._windows is None:
+            return
         time.sleep(_AFTER_S)
-        if self._sampler is not None:
-            self._sampler.stop()
+        self._sampler.stop()
         self._windows.close()
         software, hardware = machine.software(_PACKAGES), machine.hardware()
-        facts = Facts(hosts=(self.host,), hardware=hardware, software=software)
+        known = {"hosts": (self.host,), "hardware": hardware, "software": software}
+        facts = self.facts.model_copy(update=known)
         write_text(self.live / f"facts.{self.host}.json", facts.model_dump_json())
 
 
@@ -116,7 +156,7 @@ class NestedRecording:
 
     def __init__(self, folder: RunFolder, attempt: int) -> None:
         self.folder, self._attempt = folder, attempt
-        self.warmup_epochs = 0
+        self.measure, self.facts = Measure(epochs=1, warmup_epochs=0), _NO_FACTS
 
     @classmethod
     def of_environment(cls) -> Self:
@@ -124,10 +164,10 @@ class NestedRecording:
         return cls(RunFolder(Path(os.environ[RUN_FOLDER])), int(os.environ.get(ATTEMPT, "1")))
 
     def begin(self) -> None:
-        """Read the study's number of warm-up epochs."""
+        """Read what the study measures."""
         record = self.folder.read()
         if record is not None:
-            self.warmup_epochs = record.spec.measure.warmup_epochs
+            self.measure = record.spec.measure
 
     def window(self, **window: Any) -> None:
         """Write one finished window; without any, the whole program is one window."""
@@ -136,7 +176,7 @@ class NestedRecording:
             NestedRecording._stream = open_windows(self.folder.live(self._attempt), host)
         write_window(NestedRecording._stream, host, **window)
 
-    def end(self, reason: str | None = None) -> RunRecord | None:
+    def end(self, reason: str | None = None, notes: tuple[str, ...] = ()) -> RunRecord | None:
         """Do nothing: the launcher stores the run by the program's exit code."""
 
     def end_at_exit(self, reason: str) -> None:
@@ -152,6 +192,9 @@ def finalize_recording(
     """Write a run's tables and its record from its live files; with a reason, as failed."""
     from wattlaw.launch.finish import finalize_run
 
+    live, nodes = folder.live(1), record.spec.nodes
+    missing = missing_hosts(live, nodes) if nodes > 1 else None
+    reason = reason or first_failure(live) or missing
     record = finalize_run(record, folder)
     if reason is not None:
         record = record.model_copy(update={"status": "failed", "reason": reason})

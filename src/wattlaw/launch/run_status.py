@@ -44,27 +44,27 @@ class RunStatus:
 def load_queues() -> tuple[list[Queue], list[str]]:
     """Return the queues of all launchers, and the errors of launchers that cannot be loaded."""
     queues: list[Queue] = []
-    troubles = []
+    errors = []
     for name in registry.names(GROUP):
         try:
             launcher: type[Launcher] = registry.load(GROUP, name)
         except WattlawError as error:
-            troubles.append(str(error))
+            errors.append(str(error))
             continue
         if launcher.queue is not None:
             queues.append(launcher.queue)
-    return queues, troubles
+    return queues, errors
 
 
 def run_statuses(store: Store) -> tuple[list[RunStatus], list[str]]:
     """Return the status of each run of a store, in order of run id, and the errors of queues."""
     jobs: dict[str, Job] = {}
-    queues, troubles = load_queues()
+    queues, errors = load_queues()
     for queue in queues:  # before the records: a job that ends in between has updated its record
         try:
             jobs |= queue.jobs(store)
         except WattlawError as error:  # the records are still useful
-            troubles.append(str(error))
+            errors.append(str(error))
     statuses = []
     for folder in store.folders():
         job = jobs.get(folder.run_id)
@@ -84,20 +84,20 @@ def run_statuses(store: Store) -> tuple[list[RunStatus], list[str]]:
         if job is not None:
             state = "queued" if job.is_queued else "running"
         statuses.append(RunStatus(folder.run_id, state, record, job))
-    return statuses, troubles
+    return statuses, errors
 
 
 @dataclass(frozen=True)
 class Cancelled:
     """How many jobs and runs were cancelled, and how many are left.
 
-    ``troubles`` are the errors of queues that could not be emptied; their runs are unchanged.
+    ``errors`` are the errors of queues that could not be emptied; their runs are unchanged.
     """
 
     jobs: int
     runs: int
     left: int
-    troubles: tuple[str, ...]
+    errors: tuple[str, ...]
 
 
 def cancel(store: Store) -> Cancelled:
@@ -110,7 +110,7 @@ def cancel(store: Store) -> Cancelled:
     """
     store.cancel()  # first, so that no campaign submits a cancelled run again
     end_s = time.monotonic() + _TIMEOUT_S
-    loaded, troubles = load_queues()
+    loaded, errors = load_queues()
     queues = dict(enumerate(loaded))
     cancelled_jobs: set[tuple[int, str]] = set()  # by queue
     while True:
@@ -121,7 +121,7 @@ def cancel(store: Store) -> Cancelled:
                 if new := [job_id for _, job_id in jobs - cancelled_jobs]:
                     queue.cancel(new)
             except WattlawError as error:
-                troubles.append(str(error))
+                errors.append(str(error))
                 del queues[number]
             else:
                 cancelled_jobs |= jobs
@@ -136,7 +136,7 @@ def cancel(store: Store) -> Cancelled:
         time.sleep(_POLL_S if active else 0)
     if damaged:
         raise damaged[0]
-    return Cancelled(len(cancelled_jobs), cancelled, left + len(active), tuple(troubles))
+    return Cancelled(len(cancelled_jobs), cancelled, left + len(active), tuple(errors))
 
 
 def _active_runs(

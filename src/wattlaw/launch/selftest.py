@@ -59,13 +59,17 @@ def run_checks(watch_s: float = 15.0, pairs: int = 40) -> list[Check]:
             time.sleep(watch_s)
         with SamplerProcess(loaded, host, target) as process:
             process.wait_until_ready()
-            slowdowns = paired_slowdowns(process.pid, a_training_loop(), pairs)
+            slowdowns = paired_slowdowns(process.pid, training_block(), pairs)
         try:
             text = sampler.report_path(idle, host).read_text(encoding="utf-8")
         except FileNotFoundError:
             raise NotAvailable("the sampler ended without a report; see its output above") from None
         report = SamplerReport.model_validate_json(text)
-        return [*_of_sampler(report), _of_loop(slowdowns), *_of_gpus(idle, host, report, watch_s)]
+        return [
+            *_sampler_checks(report),
+            _slowdown_check(slowdowns),
+            *_gpu_checks(idle, host, report, watch_s),
+        ]
 
 
 def paired_slowdowns(sampler_pid: int, block: Callable[[], None], pairs: int) -> list[float]:
@@ -99,7 +103,7 @@ def median_interval(values: list[float]) -> tuple[float, float]:
     return ordered[max(0, low - 1)], ordered[min(len(ordered) - 1, len(ordered) - low)]
 
 
-def a_training_loop() -> Callable[[], None]:
+def training_block() -> Callable[[], None]:
     """Return a function that trains a small network for 0.25 s, on a GPU if torch has one.
 
     Without torch it multiplies matrices with numpy.
@@ -145,7 +149,7 @@ def _torch_step() -> Callable[[], None]:
     return step
 
 
-def _of_sampler(report: SamplerReport) -> list[Check]:
+def _sampler_checks(report: SamplerReport) -> list[Check]:
     gpus = sum(device.kind == "gpu" for device in report.devices)
     share, most = report.cpu_s / report.duration_s, MAX_SHARE * max(1, gpus)
     note = f"{gpus} GPUs, {_SAMPLE_HZ:g} Hz; its start took {report.start_cpu_s:.2f} s of a core"
@@ -156,10 +160,10 @@ def _of_sampler(report: SamplerReport) -> list[Check]:
         period = f"every {meter.period_s:g} s"
         checks.append(_at_most("lateness of readings, mean", name, meter.late_s, "s", MAX_LATE_S))
         checks.append(_at_most("readings left out", name, 1 - rate, "", MAX_LEFT_OUT, period))
-    return checks + [_missing("meter", name, why) for name, why in report.unavailable.items()]
+    return checks + [_not_available("meter", name, why) for name, why in report.unavailable.items()]
 
 
-def _of_loop(slowdowns: list[float]) -> Check:
+def _slowdown_check(slowdowns: list[float]) -> Check:
     low, high = median_interval(slowdowns)
     median = statistics.median(slowdowns)
     note = f"median of {len(slowdowns)} pairs; 95 % interval {low:.2%} to {high:.2%}"
@@ -168,18 +172,18 @@ def _of_loop(slowdowns: list[float]) -> Check:
     return Check("slow-down of a training loop", None, median, "", MAX_SLOWDOWN, verdict, note)
 
 
-def _of_gpus(folder: Path, host: str, report: SamplerReport, watch_s: float) -> list[Check]:
+def _gpu_checks(folder: Path, host: str, report: SamplerReport, watch_s: float) -> list[Check]:
     gpus = [device for device in report.devices if device.kind == "gpu"]
     if not gpus:
         why = report.unavailable.get("nvidia", "no GPU")
-        return [_missing(name, None, why) for name in (_REFRESH, _AGREEMENT)]
+        return [_not_available(name, None, why) for name in (_REFRESH, _AGREEMENT)]
     checks = []
     for gpu in gpus:
         refresh_s = gpu.facts.get("counter_refresh_s")
         if isinstance(refresh_s, float):
             checks.append(_at_most(_REFRESH, gpu.id, refresh_s, "s", MAX_REFRESH_S))
         else:
-            checks.append(_missing(_REFRESH, gpu.id, "it has no energy counter"))
+            checks.append(_not_available(_REFRESH, gpu.id, "it has no energy counter"))
     return checks + _agreement(folder, host, gpus, watch_s)
 
 
@@ -204,7 +208,7 @@ def _agreement(folder: Path, host: str, gpus: list[DeviceReport], watch_s: float
         if row["energy_verdict"] == "implausible":
             checks.append(Check(_AGREEMENT, gpu.id, None, "", MAX_GAP, "poor", reason))
         elif not counter or not integral:
-            checks.append(_missing(_AGREEMENT, gpu.id, reason or "one of the two is missing"))
+            checks.append(_not_available(_AGREEMENT, gpu.id, reason or "one of the two is missing"))
         else:
             gap = abs(counter - integral) / max(counter, integral)
             note = f"{counter:.1f} J and {integral:.1f} J over {window['duration_s']:g} s"
@@ -219,5 +223,5 @@ def _at_most(
     return Check(check, device, value, unit, allowed, verdict, note)
 
 
-def _missing(check: str, device: str | None, why: str) -> Check:
+def _not_available(check: str, device: str | None, why: str) -> Check:
     return Check(check, device, None, "", None, "not available", why)

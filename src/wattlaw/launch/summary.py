@@ -116,6 +116,7 @@ class PhaseSummary:
     mem_util: float | None
     cpu_cores: float | None
     mem_used_max_bytes: int | None
+    steps: int | None = None  # optimizer steps, if every window has them
 
     @property
     def total_j(self) -> float | None:
@@ -132,17 +133,30 @@ def phase_summaries(folder: RunFolder) -> list[PhaseSummary]:
     return [_phase(name, [row for row in rows if row["phase"] == name]) for name in names]
 
 
+def measured_steps(folder: RunFolder) -> PhaseSummary | None:
+    """Return the windows of steps after the warm-up; None if there are none."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(folder.epochs_path).to_pylist()
+    rows = [row for row in rows if row["phase"] == "train" and row["steps"] and not row["warmup"]]
+    return _phase("train", rows) if rows else None
+
+
 def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:
     energy_j = {}
     for part in _ENERGIES:
         values = [row[f"{part}_energy_j"] for row in rows]
         if None not in values:
             energy_j[part] = math.fsum(values)
+    durations_s: dict[str, float] = {}
+    for row in rows:  # hosts run at the same time
+        durations_s[row["host"]] = durations_s.get(row["host"], 0.0) + row["duration_s"]
     sources = {row["energy_source"] for row in rows}
+    steps = [value for row in rows if isinstance(value := row["steps"], int)]
     return PhaseSummary(
         phase=name,
-        windows=len(rows),
-        duration_s=math.fsum(row["duration_s"] for row in rows),
+        windows=len(rows) // len(durations_s),
+        duration_s=max(durations_s.values()),
         energy_j=energy_j,
         energy_source=sources.pop() if len(sources) == 1 else "mixed",
         energy_verdict=max((row["energy_verdict"] for row in rows), key=VERDICTS.index),
@@ -154,6 +168,7 @@ def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:
             (row["mem_used_max_bytes"] for row in rows if row["mem_used_max_bytes"] is not None),
             default=None,
         ),
+        steps=sum(steps) if len(steps) == len(rows) else None,
     )
 
 

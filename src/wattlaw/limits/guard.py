@@ -20,7 +20,7 @@ from wattlaw.limits.restore import limiters_for, open_limiters, recover, restore
 from wattlaw.limits.saved_state import SavedState
 from wattlaw.limits.state_folder import StateFolder
 from wattlaw.limits.trust import user_name
-from wattlaw.limits.watchdog import DONE, YOURS, WatchdogProcess
+from wattlaw.limits.watchdog import DONE, RESTORE, WatchdogProcess
 from wattlaw.store.record import LimitReport
 
 
@@ -117,13 +117,15 @@ class LimitLease:
 
     def _recover(self, device: str, saved: SavedState, limiters: dict[str, Limiter]) -> None:
         if saved.is_foreign and not saved.is_in_use:
-            return  # any user can write it; the device stays as it is before our run
+            return  # any user can write such a file, so the limit counts as the previous one
         if not saved.is_for_this_host:
-            raise NotAvailable(f"{device}: {self.folder.path} has a limit of it on {saved.host}")
+            raise NotAvailable(
+                f"{device}: {self.folder.path} has a saved limit of it from host {saved.host}"
+            )
         if saved.is_in_use:
             raise NotAvailable(f"{device}: is in use by {saved.user}, pid {saved.owner_pid}")
         if not (saved.is_from_this_boot or saved.is_ours):
-            return  # the limit is gone since the boot, and root removes the file
+            return  # the boot removed the limit, and root removes the file
         if saved.kept and saved.is_from_this_boot:
             raise NotAvailable(f"{device}: limited by {saved.user} until 'wattlaw limits restore'")
         try:
@@ -135,9 +137,9 @@ class LimitLease:
             raise NotAvailable(f"{device}: was left limited by {owner}: {error}") from None
 
     def release(self) -> None:
-        """Restore the previous limits and unlock the devices; more than once is harmless.
+        """Restore the previous limits and unlock the devices; repeated calls do nothing.
 
-        Raises ``NotAvailable`` if a limit could not be restored. The watchdog goes on trying, and
+        Raises ``NotAvailable`` if a limit could not be restored. The watchdog keeps trying, and
         the previous limits stay on disk.
         """
         try:
@@ -145,7 +147,7 @@ class LimitLease:
                 with open_limiters() as limiters:
                     self._restore(limiters)
         finally:
-            self._saved.clear()  # the watchdog restores what is left of it
+            self._saved.clear()  # the watchdog restores the rest
             if self._watchdog is not None:
                 self._watchdog.leave()
                 self._watchdog = None
@@ -210,7 +212,7 @@ def lock_conflict(devices: Sequence[str], folder: StateFolder | None = None) -> 
 
 
 class _Watchdog(WatchdogProcess):
-    """The process that restores the limits if this one is gone."""
+    """The process that restores the limits after this one has ended."""
 
     def __init__(
         self, folder: StateFolder, token: str, devices: Sequence[str], locks: Sequence[int]
@@ -220,7 +222,7 @@ class _Watchdog(WatchdogProcess):
         super().__init__(line, env=isolated_environment(), pass_fds=tuple(locks))
 
     def dismiss(self) -> None:
-        """Say that everything is restored, and wait until the watchdog has released the locks."""
+        """Report that everything is restored, and wait until the watchdog releases the locks."""
         with contextlib.suppress(OSError):
             self._to.write(DONE)
             self._to.flush()
@@ -230,7 +232,7 @@ class _Watchdog(WatchdogProcess):
     def leave(self) -> None:
         """Let the watchdog restore what is still limited."""
         with contextlib.suppress(OSError, ValueError):
-            self._to.write(YOURS)
+            self._to.write(RESTORE)
             self._to.flush()
         self.close()
 

@@ -20,7 +20,7 @@ Outcome = Literal[
 
 #: A limit that is read back may differ from the requested one by what drivers round off.
 LIMIT_TOLERANCE_W = 0.5
-#: A limit this close to the one that was set is that one: nobody makes so small a change.
+#: A limit this close to the one that was set counts as unchanged; real changes are larger.
 _SAME_SETTING_W = 2.0
 #: If the driver refuses a change, the limit is as before to the milliwatt.
 _UNCHANGED_TOLERANCE_W = 0.001
@@ -48,7 +48,7 @@ def limiters_for(device: str, limiters: dict[str, Limiter]) -> dict[str, Limiter
     """Return the limiters that have a device."""
     usable = {}
     for name, limiter in limiters.items():
-        with contextlib.suppress(Exception):  # as above
+        with contextlib.suppress(Exception):  # a broken limiter does not stop the next one
             if device in limiter.devices():
                 usable[name] = limiter
     return usable
@@ -65,7 +65,7 @@ def restore(saved: SavedState, limiters: dict[str, Limiter]) -> None:
     if saved.power_limit_w is not None:
         reasons += _try_each(usable, _restore_power, saved)
         if reasons and usable and all(_is_unchanged(limiter, saved) for limiter in usable):
-            reasons = []  # nobody may set the limit, so nobody has changed it
+            reasons = []  # no limiter may set the limit, so it is unchanged
     if saved.unlock_clock:
         reasons += _try_each(usable, lambda limiter, s: limiter.unlock_clock(s.device), saved)
     if reasons:
@@ -170,8 +170,8 @@ def _try_restore(
         lock = None if reason is not None else folder.lock(saved.device)
         if lock is None:
             return StaleLimit(saved, "in use")
-        present = folder.read_again(saved)  # from now on nobody else changes it
-        if saved.is_foreign and present not in (None, saved):  # sudo was asked about the old one
+        present = folder.read_again(saved)  # the lock keeps others from changing it
+        if saved.is_foreign and present not in (None, saved):  # the sudo check was for the old one
             raise _Changed(f"the file of {saved.user} has changed meanwhile")
         if present is None:
             return StaleLimit(saved, "restored")

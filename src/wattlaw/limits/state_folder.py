@@ -47,7 +47,7 @@ class FolderContents:
     states: list[SavedState]
     #: Messages about damaged files of root or this user.
     damaged: list[str]
-    #: Messages about damaged files of other users, one per user. They stop no command.
+    #: Messages about damaged files of other users, one per user. They do not stop a command.
     ignored: list[str]
 
 
@@ -73,7 +73,9 @@ class StateFolder:
                 self._rename_foreign_folder()
             if not os.path.lexists(self.path):
                 parent = next(path for path in self.path.parents if os.path.lexists(path))
-                check_only_root_writes(parent, or_sticky=True)  # else chmod could follow a link
+                check_only_root_writes(
+                    parent, or_sticky=True
+                )  # otherwise chmod could follow a link
                 self.path.mkdir(mode=0o700, parents=True)
                 self.path.chmod(0o1777 if os.geteuid() == 0 else 0o755)
         except FileExistsError:
@@ -209,7 +211,7 @@ class StateFolder:
         return None if saved._path is None else self._read(saved._path)
 
     def states(self, device: str) -> list[SavedState]:
-        """Return the saved states of a device: this user's, root's, then other users'.
+        """Return the saved states of a device: first of this user, then of root, then of others.
 
         Raises ``BadInput`` if a file of this user or of root is damaged.
         """
@@ -285,9 +287,9 @@ class StateFolder:
                 if opened > _MAX_FOREIGN_FILES and is_foreign:
                     raise BadInput(f"{path}: one of more than {_MAX_FOREIGN_FILES} files")
                 saved = self._read(path)
-            except BadInput as error:  # it hides no other
+            except BadInput as error:  # other files are still read
                 reason = str(error) if str(error).isprintable() else ascii(str(error))
-                # Some systems let any user give another's file a second name.
+                # On some systems any user can make a hard link to a file of another user.
                 if is_foreign or status.st_nlink > 1:
                     ignored[uid] += 1
                     reasons.setdefault(uid, reason)

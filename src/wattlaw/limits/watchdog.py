@@ -21,7 +21,7 @@ from wattlaw.errors import NotAvailable
 from wattlaw.limits.restore import limiters_for, open_limiters, restore
 from wattlaw.limits.state_folder import StateFolder
 
-READY, DONE, YOURS = b"ready\n", b"done\n", b"yours\n"
+READY, DONE, RESTORE = b"ready\n", b"done\n", b"restore\n"
 _START_S = 60
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.5, 64.0
 
@@ -35,7 +35,7 @@ class WatchdogProcess:
             raise AssertionError("the process has no pipes")
         self._to, self._from = process.stdin, process.stdout
         reply = self._from.readline()
-        process.wait(_START_S)  # it has forked; the process that stays is not our child
+        process.wait(_START_S)  # it has forked; the remaining process is not our child
         if reply != READY:
             self.close()
             raise NotAvailable("the watchdog of the limits could not be started; see above")
@@ -55,13 +55,13 @@ def main() -> None:
     owner = _open_process(int(owner_pid))
     is_orphan = os.getppid() != int(owner_pid)  # then nothing is limited yet
     if os.fork():
-        os._exit(0)  # the owner waits for this process; the one that stays has no parent
+        os._exit(0)  # the owner waits for this process; the remaining one has no parent
     os.setsid()
-    # A driver without persistence mode forgets limits when its last user closes it: stay a user.
+    # A driver without persistence mode forgets limits when its last user closes it. Keep it open.
     with open_limiters() as limiters:
         if missing := [device for device in devices if not limiters_for(device, limiters)]:
             sys.exit(f"the watchdog of the limits cannot reach {', '.join(missing)}")
-        with Path(os.devnull).open("wb") as devnull:  # nobody must wait for us to close stderr
+        with Path(os.devnull).open("wb") as devnull:  # so that no reader of stderr waits
             os.dup2(devnull.fileno(), sys.stderr.fileno())
         with contextlib.suppress(OSError):
             os.write(sys.stdout.fileno(), READY)
@@ -84,7 +84,7 @@ def _wait_for_owner(owner: int | None) -> bool:
     # A child that the owner has forked may keep the pipe open, so the owner is watched too.
     waiting = [pipe] if owner is None else [pipe, owner]
     ready, _, _ = select.select(waiting, [], [])
-    return pipe in ready and os.read(pipe, len(YOURS)) == DONE
+    return pipe in ready and os.read(pipe, len(RESTORE)) == DONE
 
 
 def _restore(folder: StateFolder, token: str, devices: Sequence[str]) -> None:

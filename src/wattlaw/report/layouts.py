@@ -136,7 +136,7 @@ def sections(content: Content, layout: Layout) -> tuple[Section, ...]:
         Section(name, title, tuple(block for block in build(content) if block is not None))
         for name in layout.sections
         for title, build in [_SECTIONS[name]]
-        if name not in _NEED_RUNS or not content.findings.runs.empty
+        if name not in _SECTIONS_OF_RUNS or not content.findings.runs.empty
     )
     return tuple(section for section in built if section.blocks)
 
@@ -271,7 +271,7 @@ def _cite(content: Content) -> Blocks:
 
 
 #: Sections that are left out where no run is done.
-_NEED_RUNS = ("advice", "scaling", "energy", "batch")
+_SECTIONS_OF_RUNS = ("advice", "scaling", "energy", "batch")
 _SECTIONS: dict[str, tuple[str, Callable[[Content], Blocks]]] = {
     "advice": ("What to run", _advice),
     "scaling": ("Scaling", _scaling),

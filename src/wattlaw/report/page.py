@@ -1,4 +1,4 @@
-"""The report: one HTML file that loads nothing and runs nothing."""
+"""The report: one HTML file without scripts and external resources."""
 
 import base64
 import hashlib
@@ -24,7 +24,7 @@ from wattlaw.report.topics.energy import energy_sentences
 from wattlaw.report.topics.limits import limit_sentences
 from wattlaw.report.topics.scaling import breakpoint_sentences, scaling_sentences
 
-#: More sentences of a topic are left to the tables.
+#: The summary has at most this number of sentences per topic.
 MAX_SENTENCES = 8
 
 
@@ -52,11 +52,13 @@ def summarise(findings: Findings, claims: Sequence[Claim] = ()) -> list[Sentence
         ("Caveats", "data", caveat_sentences(findings)),
     )
     return [
-        Sentence(topic, text, section) for topic, section, texts in topics for text in _first(texts)
+        Sentence(topic, text, section)
+        for topic, section, texts in topics
+        for text in _limited(texts)
     ]
 
 
-def _first(texts: Iterable[str]) -> list[str]:
+def _limited(texts: Iterable[str]) -> list[str]:
     texts = list(texts)
     more = len(texts) - MAX_SENTENCES
     return [*texts[:MAX_SENTENCES], *([f"{more} more are in the tables."] if more > 0 else [])]
@@ -98,10 +100,10 @@ def write_report(
         .render(
             title=_title(findings),
             simulated=findings.facts.get("Launcher") == "simulated",
-            lead=_lead(findings, chosen),
+            lead=_subtitle_lines(findings, chosen),
             summary=_by_topic(summarise(findings, claims), shown),
             sections=shown,
-            numbers=_numbers(shown),
+            numbers=_block_numbers(shown),
             style=_style(),
             style_hash=_hash(_style()),
             version=__version__,
@@ -117,7 +119,7 @@ def _title(findings: Findings) -> str:
     return f"{title} (simulated)" if findings.facts.get("Launcher") == "simulated" else title
 
 
-def _lead(findings: Findings, layout: Layout) -> list[str]:
+def _subtitle_lines(findings: Findings, layout: Layout) -> list[str]:
     """Return the lines below the title: date, version, number of runs, hardware, layout."""
     facts, runs = findings.facts, sum(findings.statuses.values())
     now = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -142,7 +144,7 @@ def _by_topic(sentences: Sequence[Sentence], shown: Sequence[Section]) -> dict[s
     return topics
 
 
-def _numbers(shown: Sequence[Section]) -> dict[tuple[str, str], str]:
+def _block_numbers(shown: Sequence[Section]) -> dict[tuple[str, str], str]:
     """Return ``Figure 1`` or ``Table 1`` by kind and name of each figure and table."""
     numbers: dict[tuple[str, str], str] = {}
     blocks = [block for section in shown for block in section.blocks]

@@ -30,9 +30,9 @@ from wattlaw.report.figures import GALLERY, Figure
 KINDS = ("png", "svg", "html")
 #: Largest size of an SVG's address in the page.
 MAX_SVG_BYTES = 400_000
-_SCALE = 2
+_PNG_SCALE = 2
 #: Characters that need no escape in an address, neither in HTML nor in a URL.
-_SAFE = " =:/'()[],;!*@$+?-._~|"
+_UNESCAPED = " =:/'()[],;!*@$+?-._~|"
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _picture(chart: Chart, spec: dict[str, Any], svg: str) -> Picture:
 
 
 def _address(svg: str, spec: dict[str, Any]) -> str:
-    address = f"data:image/svg+xml;charset=utf-8,{quote(svg, safe=_SAFE)}"
+    address = f"data:image/svg+xml;charset=utf-8,{quote(svg, safe=_UNESCAPED)}"
     if len(address) <= MAX_SVG_BYTES:
         return address
     png = vl_convert.vegalite_to_png(spec, scale=1.5)
@@ -167,7 +167,7 @@ def write_figures(
 
 
 def _png(path: Path, spec: dict[str, Any]) -> None:
-    path.write_bytes(vl_convert.vegalite_to_png(spec, scale=_SCALE))
+    path.write_bytes(vl_convert.vegalite_to_png(spec, scale=_PNG_SCALE))
 
 
 def _svg(path: Path, spec: dict[str, Any]) -> None:

@@ -12,9 +12,9 @@ MAX_ROWS = 60
 #: A longer table is folded until the reader opens it.
 MAX_OPEN_ROWS = 12
 #: A column whose longest text exceeds these lengths gets a minimum width.
-_LONG, _LONGEST = 100, 300
-#: A column of texts up to this length does not break lines.
-_SHORT = 16
+_LONG_CHARACTERS, _LONGEST_CHARACTERS = 100, 300
+#: The lines of a column with texts up to this length are not broken.
+_SHORT_CHARACTERS = 16
 _ENDS = ("_low", "_high")
 
 
@@ -96,9 +96,11 @@ def _css_class(column: Column, cells: list[str]) -> str:
     longest = max(map(len, cells))
     if column.numeric:
         return "n"
-    if longest <= _SHORT:
+    if longest <= _SHORT_CHARACTERS:
         return "short"
-    return "longest" if longest > _LONGEST else "long" if longest > _LONG else ""
+    return (
+        "longest" if longest > _LONGEST_CHARACTERS else "long" if longest > _LONG_CHARACTERS else ""
+    )
 
 
 def text(heading: str, cell: Cell) -> Column:

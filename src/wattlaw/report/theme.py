@@ -1,4 +1,4 @@
-"""The style of all figures: readable in grey and by the colour-blind, with local fonts only."""
+"""The style of all figures: readable in grey and with colour blindness, with local fonts only."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ import altair as alt
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
 SHAPES = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"]
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 2, 2, 2], [10, 4], [4, 2, 1, 2], [1, 3]]
-INK, SOFT, FAINT = "#1d2430", "#555555", "#999999"
+INK, SUBTITLE_COLOUR, FAINT = "#1d2430", "#555555", "#999999"
 FONT_SIZE, TITLE_SIZE = 11, 15
 #: Mean width in pixels of a character of this size (DejaVu Sans).
 CHARACTER_WIDTH = 0.6 * FONT_SIZE
@@ -24,7 +24,7 @@ _CYCLE = len(COLOURS)
 def themed(panels: Sequence[Any], columns: int, subtitle: Sequence[str]) -> alt.ConcatChart:
     """Return panels as one chart in this style, with lines of text below an empty title.
 
-    It is made in one call, since each method of a chart copies it.
+    The chart is constructed in one call, because each of its methods copies it.
     """
     title = alt.TitleParams(
         "", subtitle=list(subtitle), anchor="start", offset=14, fontSize=TITLE_SIZE
@@ -39,8 +39,8 @@ def themed(panels: Sequence[Any], columns: int, subtitle: Sequence[str]) -> alt.
 _CONFIG = alt.Config(
     font=_FONT, background="white", padding=12,
     title=alt.TitleConfig(
-        fontSize=FONT_SIZE, fontWeight="bold", subtitleFontSize=FONT_SIZE, subtitleColor=SOFT,
-        color=INK, subtitlePadding=5,
+        fontSize=FONT_SIZE, fontWeight="bold", subtitleFontSize=FONT_SIZE,
+        subtitleColor=SUBTITLE_COLOUR, color=INK, subtitlePadding=5,
     ),
     axis=alt.AxisConfig(
         labelFontSize=FONT_SIZE, titleFontSize=FONT_SIZE, titleFontWeight="normal",

@@ -42,16 +42,16 @@ NAMES = (*SHARES, *_POSITIVE)
 #: Standard deviation of the prior: a default is right to about a factor of two (in logits, 0.45
 #: is likely between 0.29 and 0.62).
 PRIOR = 0.7
-#: And of a workload's factor, whose data may differ from those of its profile.
+#: That of the prior of a workload's factor: its data may differ from those of its profile.
 FACTOR_PRIOR = 2.0
 _STEP = 1e-4
 #: An interval is at most exp(-300) to exp(300) times the prediction, which keeps it finite.
-_MOST_OFF = 300.0
+_MAX_LOG_WIDTH = 300.0
 #: A parameter with slopes below this (standard deviations per unit of its log) is not fitted.
 _NO_INFLUENCE = 1e-3
-_ENOUGH = 1e-5
+_FIT_TOLERANCE = 1e-5
 #: The least standard deviation of a measurement, in logs.
-_LEAST_SIGMA = 0.005
+_MIN_SIGMA = 0.005
 _MAX_COVARIANCE = 1e300  # eigenvalues of larger ones overflow
 
 Sigma = Annotated[float, Field(gt=0, le=10)]
@@ -175,8 +175,8 @@ def prediction_intervals(
             continue
         gradient = slopes[:, index]
         variance = max(float(gradient @ covariance @ gradient), 0.0)
-        off = min(t * sqrt(variance + sigma**2), _MOST_OFF)
-        intervals[name] = Interval(exp(base[index] - off), exp(base[index] + off))
+        deviation = min(t * sqrt(variance + sigma**2), _MAX_LOG_WIDTH)
+        intervals[name] = Interval(exp(base[index] - deviation), exp(base[index] + deviation))
     return intervals
 
 
@@ -308,8 +308,8 @@ class _Fit:
     def residuals(self, packed: Floats, sigmas: tuple[float, float]) -> Floats:
         """Return all residuals in units of their standard deviations."""
         times, powers = self.log_ratios(packed)
-        off = (packed - self.start) / self._widths
-        return np.concatenate([times / sigmas[0], powers / sigmas[1], off])
+        deviation = (packed - self.start) / self._widths
+        return np.concatenate([times / sigmas[0], powers / sigmas[1], deviation])
 
     def solve(self, start: Floats, sigmas: tuple[float, float]) -> Floats:
         """Return the most probable packed parameters; the search begins at ``start``.
@@ -324,7 +324,12 @@ class _Fit:
             return self.residuals(packed, sigmas)
 
         solution = least_squares(
-            residuals, start[is_free], diff_step=_STEP, ftol=_ENOUGH, xtol=_ENOUGH, gtol=_ENOUGH
+            residuals,
+            start[is_free],
+            diff_step=_STEP,
+            ftol=_FIT_TOLERANCE,
+            xtol=_FIT_TOLERANCE,
+            gtol=_FIT_TOLERANCE,
         )
         packed = start.copy()
         packed[is_free] = solution.x
@@ -346,7 +351,7 @@ class _Fit:
             freedoms.append(len(powers) - float(leverages[len(times) :].sum()))
 
         def sigma(ratios: Floats, freedom: float) -> float:
-            return max(_LEAST_SIGMA, sqrt(float((ratios**2).sum()) / max(freedom, 1.0)))
+            return max(_MIN_SIGMA, sqrt(float((ratios**2).sum()) / max(freedom, 1.0)))
 
         freedom = min(freedoms)
         has_power = [setting.gpu_power_w is not None for setting in self._measured]

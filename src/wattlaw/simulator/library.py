@@ -11,7 +11,7 @@ from wattlaw.study.document import read_document
 from wattlaw.text import quote
 
 _FILES = Path(__file__).parent / "hardware"
-_WHAT = "hardware file"
+_FILE_KIND = "hardware file"
 _UNITS = {
     "tflops": "TFLOP/s", "gb_s": "GB/s", "gb": "GB", "mhz": "MHz", "w": "W", "us": "us",
 }  # fmt: skip
@@ -57,7 +57,7 @@ def read_cluster(name_or_path: str) -> Cluster:
         return _one_board(name_or_path)
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or _exists(path):
-        return read_document(path, Cluster, _WHAT, _with_board)
+        return read_document(path, Cluster, _FILE_KIND, _with_board)
     raise BadInput(
         f"no hardware is named {quote(name_or_path, 100)}; allowed: a cluster "
         f"({', '.join(cluster_names())}), one board ({', '.join(gpu_names())}), or the path of a "
@@ -76,12 +76,12 @@ def _stems(folder: str) -> list[str]:
 
 @cache
 def _shipped(name: str) -> Cluster:
-    return read_document(_FILES / "clusters" / f"{name}.yaml", Cluster, _WHAT, _with_board)
+    return read_document(_FILES / "clusters" / f"{name}.yaml", Cluster, _FILE_KIND, _with_board)
 
 
 @cache
 def _board(name: str) -> Gpu:
-    return read_document(_FILES / "gpus" / f"{name}.yaml", Gpu, _WHAT)
+    return read_document(_FILES / "gpus" / f"{name}.yaml", Gpu, _FILE_KIND)
 
 
 @cache
@@ -90,7 +90,7 @@ def _one_board(name: str) -> Cluster:
         node = data["node"] | {"gpu": name}
         return _with_board(data | {"name": name, "node": node})
 
-    return read_document(_FILES / "parts" / "one-board.yaml", Cluster, _WHAT, prepare)
+    return read_document(_FILES / "parts" / "one-board.yaml", Cluster, _FILE_KIND, prepare)
 
 
 def _with_board(data: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Predicts the mean epoch of a job from the parts of a step.
 
-A step computes its micro-batches, waits for the host where that launches kernels too slowly,
+A step computes its micro-batches, waits for the host if that launches kernels too slowly,
 all-reduces gradients, waits for the slowest rank, and waits for samples where the input takes
 longer than all of that. Not modelled: temperature, other jobs on network and storage, garbage
 collection, checkpoints, and failures.
@@ -29,7 +29,7 @@ _FORWARD = ("forward",)
 #: An all-reduce reads and writes each byte about twice on the GPU.
 _COMMUNICATION_PASSES = 4
 #: The most loader processes of a rank by default, as in ``workloads.data_loading``.
-MOST_PROCESSES = 8
+MAX_LOADER_PROCESSES = 8
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,20 @@ def predict(job: SimulatedJob) -> Prediction:
         The board lacks the precision, a limit is out of its range, or an epoch has no step.
     """
     _check(job)
-    kept = max(1, round(job.samples * job.dataset_fraction))
-    full_steps, rest = divmod(kept, job.global_batch)
+    samples_used = max(1, round(job.samples * job.dataset_fraction))
+    full_steps, rest = divmod(samples_used, job.global_batch)
     if rest < job.gpus:
         rest = 0
     parts = [(full_steps, float(job.local_batch)), (int(rest > 0), rest / job.gpus)]
     steps = [(count, _training_step(job, local)) for count, local in parts if count]
     if not steps:
-        raise BadInput(f"gpus: given {job.gpus} for {kept} samples; allowed: a sample for each GPU")
+        raise BadInput(
+            f"gpus: given {job.gpus} for {samples_used} samples; allowed: a sample for each GPU"
+        )
     main = steps[0][1]
-    startup_s = _first_input_s(job, min(job.local_batch, kept / job.gpus)) + _edges_s(job)
+    startup_s = _first_input_s(
+        job, min(job.local_batch, samples_used / job.gpus)
+    ) + _outside_steps_s(job)
     samples = full_steps * job.global_batch + rest
     board = _board(job)
     awake_w = board.awake_w(main.point.clock_mhz)
@@ -120,8 +124,8 @@ def _memory_gb(job: SimulatedJob) -> float:
     """
     state = 16 * job.profile.parameters
     forward = _load(job, _FORWARD, _micro(job, float(job.local_batch))[1])
-    kept = float((forward.bytes_moved * forward.count).sum()) / 2
-    return (state + kept) / 1e9
+    activation_bytes = float((forward.bytes_moved * forward.count).sum()) / 2
+    return (state + activation_bytes) / 1e9
 
 
 def _board(job: SimulatedJob) -> Board:
@@ -256,7 +260,7 @@ def _step_cv(job: SimulatedJob, computing_share: float) -> float:
     return computing_share * rank_cv * deviation_of_maximum(job.gpus)
 
 
-def _edges_s(job: SimulatedJob) -> float:
+def _outside_steps_s(job: SimulatedJob) -> float:
     """Return the time of an epoch outside its steps: barriers, and shuffling on every rank."""
     return job.parameters.epoch_ms * 1e-3 + job.parameters.order_ns * 1e-9 * job.samples
 
@@ -312,7 +316,7 @@ def _loader_processes(job: SimulatedJob) -> int:
         return job.loader_workers
     per_node = min(job.gpus, job.gpus_per_node or job.cluster.node.gpus)
     spare = job.cluster.node.cores // per_node - 1
-    return max(0, min(MOST_PROCESSES, spare)) if job.profile.reads_files else 0
+    return max(0, min(MAX_LOADER_PROCESSES, spare)) if job.profile.reads_files else 0
 
 
 def _input_s(job: SimulatedJob, local: float) -> float:

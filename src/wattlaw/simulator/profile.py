@@ -11,8 +11,8 @@ from pydantic import Field, JsonValue, model_validator
 from wattlaw.study.base import Model
 
 #: A bound on amounts of a sample or a step; it keeps sums finite.
-_MOST = 10**18
-Amount = Annotated[float, Field(ge=0, le=_MOST)]
+_MAX_AMOUNT = 10**18
+Amount = Annotated[float, Field(ge=0, le=_MAX_AMOUNT)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Phase = Literal["forward", "backward", "optimizer"]
 
@@ -43,7 +43,7 @@ class WorkloadProfile(Model):
     parameters: int = Field(ge=1, le=10**15)
     gradient_bytes: int = Field(ge=1, le=10**16)  # bytes that the ranks all-reduce in one step
     layers: int = Field(ge=1, le=10**6)  # modules that have parameters
-    flops_per_sample: Annotated[float, Field(gt=0, le=_MOST)]
+    flops_per_sample: Annotated[float, Field(gt=0, le=_MAX_AMOUNT)]
     #: Standard deviation over mean of the work of single samples; 0 where all are of one size.
     work_cv: Amount = 0.0
     stored_bytes_per_sample: Amount  # as the real data set is stored, read once per epoch

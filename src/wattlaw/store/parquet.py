@@ -23,7 +23,7 @@ _PATTERN = re.compile(r"[\[*?]")
 #: The name of a file's folder, which is the run id.
 FOLDER = "parse_filename(parse_dirpath(filename))"
 #: Fewer files are read one by one: that is faster than starting DuckDB.
-_MANY = 50
+_MIN_FILES_FOR_DUCKDB = 50
 #: Parquet's physical and logical type for each Arrow type of a store's tables.
 _KINDS = {
     "string": ("BYTE_ARRAY", "StringType()"),
@@ -109,7 +109,7 @@ def read_all(paths: Sequence[Path], schema: pa.Schema) -> pa.Table:
 
     Raises ``BadInput`` if a file is not of this schema, or of another run; it is named.
     """
-    together = read_together(paths, schema) if len(paths) >= _MANY else None
+    together = read_together(paths, schema) if len(paths) >= _MIN_FILES_FOR_DUCKDB else None
     if together is not None:
         return together
     return pa.concat_tables([schema.empty_table(), *(_read(path, schema) for path in paths)])
@@ -123,7 +123,7 @@ def read_validated(paths: Sequence[Path], schema: pa.Schema) -> pa.Table:
     table = read_all(paths, schema)
     if find_faults(table):
         for path in paths:
-            with _naming(path):
+            with _errors_name_file(path):
                 for fault, is_bad in find_faults(_read(path, schema)):
                     row = pc.index(is_bad, value=True).as_py() + 1
                     raise pa.ArrowInvalid(f"row {row}: {fault}")
@@ -136,13 +136,13 @@ def check_all(paths: Sequence[Path], schema: pa.Schema) -> None:
     Raises ``BadInput`` if a file is not of this schema; it is named.
     """
     for path in paths:
-        with _naming(path):
-            _as(schema, pq.read_schema(path).empty_table())
+        with _errors_name_file(path):
+            _with_schema(schema, pq.read_schema(path).empty_table())
 
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:
-    with _naming(path):
-        table = _as(schema, pq.read_table(path))
+    with _errors_name_file(path):
+        table = _with_schema(schema, pq.read_table(path))
         table.validate(full=True)  # also finds text that is not UTF-8
         others = set(table["run_id"].unique().to_pylist()) - {path.parent.name, None}
         if others:
@@ -150,7 +150,7 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
         return table
 
 
-def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
+def _with_schema(schema: pa.Schema, table: pa.Table) -> pa.Table:
     selected = table.select(schema.names)
     if selected.schema != schema:
         raise pa.ArrowInvalid("its columns have other types")
@@ -158,7 +158,7 @@ def _as(schema: pa.Schema, table: pa.Table) -> pa.Table:
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _errors_name_file(path: Path) -> Iterator[None]:
     """Name the file in errors of Arrow."""
     try:
         yield

@@ -81,7 +81,7 @@ class Store:
             raise BadInput(f"{self.path}: cannot be a store: {error.strerror}") from None
 
     def cancel(self) -> None:
-        """Ask every campaign on this store to stop."""
+        """Request that every campaign on this store stops."""
         if self._cancelled.exists() and not self._cancelled.is_file():
             raise BadInput(f"{self._cancelled}: not a regular file; remove it")
         write_text(self._cancelled, json.dumps({"cancelled_at": str(now()), "by_pid": os.getpid()}))

@@ -49,7 +49,7 @@ class Window(NamedTuple):
     duration_s: float
     interrupted: bool = False  # a part of an interrupted epoch, or the first after a restart
     from_step: int | None = None  # first step in its epoch; of ``steps``, in its run
-    samples: int | None = None  # seen by the ranks of this host
+    samples: int | None = None  # processed by the ranks of this host
     steps: int | None = None  # optimizer steps, the same on every host
     loss: float | None = None  # mean over all samples of all ranks
     metric: float | None = None  # the workload's metric over all samples of all ranks

@@ -319,6 +319,12 @@ class Measure(Model):
         """Say whether optimizer steps are measured, in a number or for a time, not epochs."""
         return self.epochs is None
 
+    def __str__(self) -> str:
+        if self.epochs is not None:
+            return f"{self.epochs:,} epochs, {self.warmup_epochs:,} of them warm-up"
+        block = f"{self.seconds:g} s" if self.steps is None else f"{self.steps:,} steps"
+        return f"{block} after {self.warmup_steps:,} warm-up steps"
+
     @model_validator(mode="before")
     @classmethod
     def _without_epochs(cls, given: Any) -> Any:

@@ -88,7 +88,7 @@ def _collector_paused() -> Iterator[None]:
 
 @_collector_paused()
 def expand(study: Study) -> list[PlannedRun]:
-    """Return the distinct runs of a study, in the order in which they run.
+    """Return the distinct runs of a study, in their order of execution.
 
     A random order mixes the repeats over the study, so that a drift of the machine does not affect
     one setting alone. The order depends only on ``order_seed``. More than ``MAX_RUNS`` runs are

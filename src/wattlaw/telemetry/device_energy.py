@@ -20,10 +20,19 @@ MAX_DIFFERENCE = 0.05
 STALLED_S = 2.0
 #: A longer time without readings, or than five sample periods, is a gap. It is not interpolated.
 MAX_GAP_S = 1.0
+#: Power that a device averages is the mean of this time, on most GPUs.
+AVERAGE_S = 1.0
+#: Samples in the shortest window whose edges change its energy by less than ``MAX_DIFFERENCE``.
+_LEAST_SAMPLES = 5
 #: Readings that repeat a value within this many refresh periods are not new.
 _SAME_REFRESH = 1.5
 
 Verdict = Literal["ok", "suspect", "partial", "implausible", "unavailable"]
+
+
+def shortest_window_s(sample_hz: float) -> float:
+    """Return the length from which any energy source can give a window the verdict ``ok``."""
+    return max(AVERAGE_S, _LEAST_SAMPLES / sample_hz)
 
 
 @dataclass(frozen=True)

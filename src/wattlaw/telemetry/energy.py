@@ -17,6 +17,7 @@ from wattlaw.devices.meter import Facts
 from wattlaw.store.record import VERDICTS
 from wattlaw.store.schema import WINDOW_ENERGY
 from wattlaw.telemetry.device_energy import (
+    AVERAGE_S,
     MIN_COVERAGE,
     Counter,
     DeviceEnergy,
@@ -31,8 +32,8 @@ _SOURCES = ("counter", "integral", "simulated", "estimated", "none")
 #: For each kind of device, only the best kind of source of a host counts.
 _POWER_SOURCES = ("measured", "simulated", "estimated")
 _KINDS = ("gpu", "cpu", "dram")
-#: Sources of power that the device averages, over 1 s on most GPUs.
-_AVERAGED, _AVERAGE_S = ("average", "usage"), 1.0
+#: Sources of power that the device averages.
+_AVERAGED = ("average", "usage")
 #: These and greater values mean "not available" in a driver or a file: INT_MAX and UINT_MAX
 #: milliwatts (2.1 and 4.3 MW), and values that no energy, share or clock can have.
 _SENTINELS: Mapping[str, float] = {
@@ -106,7 +107,7 @@ class _Device:
         self.id: str = self._samples["device"][0].as_py()
         refresh_s = facts.get("counter_refresh_s")
         self._refresh_s = refresh_s if isinstance(refresh_s, float) else None
-        self._average_s = _AVERAGE_S if facts.get("power") in _AVERAGED else 0.0
+        self._average_s = AVERAGE_S if facts.get("power") in _AVERAGED else 0.0
         self._is_shared = bool(facts.get("is_shared"))
         self.kind: str = self._samples["kind"][0].as_py()
         sources = set(pc.unique(self._samples["power_source"]).to_pylist())
@@ -242,7 +243,7 @@ class _Host:
         if reasons:
             verdicts.append("unavailable")
         for kind in _KINDS:
-            devices = self._best(kind)
+            devices = self._devices_that_count(kind)
             energies = [device.energy(start_ns, end_ns) for device in devices]
             verdicts += [energy.verdict for energy in energies]
             pairs = list(zip(devices, energies, strict=True))
@@ -258,20 +259,20 @@ class _Host:
                 row["gpu_power_mean_w"] = _mean_power(known, end_ns - start_ns)
         return {
             **row,
-            **self._use(start_ns, end_ns),
+            **self._utilisation(start_ns, end_ns),
             "energy_source": max(sources, key=_SOURCES.index, default="none"),
             "energy_verdict": _verdict(verdicts, known=bool(sources)),
             "energy_reason": "; ".join(reasons) or None,
         }
 
-    def _best(self, kind: str) -> list[_Device]:
+    def _devices_that_count(self, kind: str) -> list[_Device]:
         """Return the devices of a kind that count: an estimate is never added to a measurement."""
         devices = [device for device in self._devices if device.kind == kind]
         sources = {device.power_source for device in devices}
         best = next((source for source in _POWER_SOURCES if source in sources), None)
         return [device for device in devices if best and device.power_source == best]
 
-    def _use(self, start_ns: int, end_ns: int) -> dict[str, Any]:
+    def _utilisation(self, start_ns: int, end_ns: int) -> dict[str, Any]:
         """Return the utilisation of the host's devices, without columns that none of them has."""
         row: dict[str, Any] = {}
         gpus = [device for device in self._devices if device.kind == "gpu"]

@@ -60,8 +60,8 @@ def report_path(folder: Path, host: str) -> Path:
 class MeterPoller:
     """Polls one meter on an absolute schedule, and reports how the polling went.
 
-    A broken meter is given up; the telemetry of the run goes on. ``open_meter`` returns the meter,
-    or raises a ``WattlawError`` that says why there is none.
+    A broken meter is not read again; the other meters of the run continue. ``open_meter`` returns
+    the meter, or raises a ``WattlawError`` that says why there is none.
     """
 
     def __init__(self, name: str, open_meter: Callable[[], Meter]) -> None:
@@ -142,7 +142,7 @@ class MeterPoller:
         return waiting_since_s is not None and time.monotonic() - waiting_since_s > self._limit_s
 
     def give_up(self, reason: str) -> None:
-        """Stop polling this meter, also if a call of it is still running."""
+        """Stop polling this meter, even while a call of it is running."""
         self.next_s, self._limit_s = None, math.inf
         self._problem = f"{self.name} given up: {reason}"
 

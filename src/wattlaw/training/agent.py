@@ -258,7 +258,7 @@ def forward_signals() -> Iterator[None]:
     """Forward the SIGUSR1 of this process to every worker; to be called on the main thread.
 
     Workers that start after the signal get it too. Processes that are started in the block inherit
-    SIGUSR1 blocked, so that a signal to the whole process tree kills neither the sampler nor a
+    SIGUSR1 blocked, so that a signal to the full process tree kills neither the sampler nor a
     worker that still imports its libraries. The worker unblocks it (``training.preemption``).
     """
     forwarder = _SignalForwarder()

@@ -208,9 +208,10 @@ class Checkpointer:
             if progress != self._loaded:
                 self._write_status("checkpointed", progress)
 
-    def stop(self, progress: Progress) -> None:
-        """Replace the checkpoint, and record that the run stops there after a notice."""
-        self.save(progress)
+    def stop(self, progress: Progress, *, saves: bool = True) -> None:
+        """Replace the checkpoint, if it is kept, and record that the run stops after a notice."""
+        if saves:
+            self.save(progress)
         if self._ranks.rank == 0:
             self._write_status("stopped", progress, reason=_PREEMPTED)
 

@@ -6,30 +6,33 @@ import json
 import math
 import os
 import time
-from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from wattlaw.errors import BadInput
+from wattlaw.files import write_text
 from wattlaw.store.live import LiveWriter, write_window
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
 from wattlaw.training import checkpoint
+from wattlaw.training.block import Block, samples_of_host, sum_by_name
 from wattlaw.training.checkpoint import Checkpointer, Progress
 from wattlaw.training.environment import WARNS
 from wattlaw.training.precision import Precision
 from wattlaw.training.preemption import PreemptionNotice
 from wattlaw.training.ranks import Ranks, to_device
+from wattlaw.training.steps import StepGoal, steadiness_notes
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.workload import Batch, Shard, Workload
 
+#: Epochs of the schedule of a run that is measured by steps.
+_SCHEDULED_EPOCHS = 100
 #: Ranks keep their own running statistics, which are averaged after each epoch. torch 2.13 has
 #: renamed the argument.
 _NO_BUFFERS: Any = (
@@ -80,7 +83,7 @@ class Training:
         self.data = workload.training_data()
         self.loader = Loader(self.data, shard, options, training=True, **local_world)
         self._evaluation = None
-        if self._measure.evaluate:
+        if self._measure.evaluate and not self._measure.is_by_steps:
             evaluated = workload.evaluation_data()
             self._evaluation = Loader(evaluated, shard, options, training=False, **local_world)
         if not self.loader.steps:
@@ -96,9 +99,8 @@ class Training:
         self._optimizer = workload.optimizer(
             self._plain, setting.global_batch, fused=self._options.fused_optimizer or None
         )
-        self._schedule = workload.schedule(
-            self._optimizer, setting.global_batch, self._measure.epoch_count
-        )
+        self._epochs = self._measure.epochs or _SCHEDULED_EPOCHS
+        self._schedule = workload.schedule(self._optimizer, setting.global_batch, self._epochs)
 
     def _wrapped(self) -> nn.Module:
         """Return the model for training. A single rank does not communicate gradients."""
@@ -127,7 +129,7 @@ class Training:
         """Train to the end or to a preemption notice, from a checkpoint if there is one.
 
         Each phase is a window. After a notice all ranks stop after the same step and save a
-        checkpoint.
+        checkpoint. A run that is measured by steps has none: it begins again.
 
         Parameters
         ----------
@@ -149,14 +151,72 @@ class Training:
             "precision": self._precision,
         }
         checkpointer = Checkpointer(folder.checkpoint_path, parts, self._ranks, windows, live)
-        begin = checkpointer.load(epochs=self._measure.epoch_count, steps=self.loader.steps)
-        stopped_at = self._epochs(begin, checkpointer, windows, metric)
+        by_steps = self._measure.is_by_steps
+        if by_steps:
+            stopped_at = self._train_by_steps(windows, live)
+        else:
+            begin = checkpointer.load(epochs=self._epochs, steps=self.loader.steps)
+            stopped_at = self._train_by_epochs(begin, checkpointer, windows, metric)
         if stopped_at is not None:
-            checkpointer.stop(stopped_at)
+            checkpointer.stop(stopped_at, saves=not by_steps)
         elif self._options.save_model and self._ranks.rank == 0:
             checkpoint.save_model(folder.model_path, self._plain)
 
-    def _epochs(
+    def _train_by_steps(self, windows: LiveWriter | None, live: Path | None) -> Progress | None:
+        """Train warm-up and measured steps; return the progress at a notice, None without one.
+
+        The boundary of an epoch of the data divides windows that are long enough.
+        """
+        ranks, measure, group = self._ranks, self._measure, self._ranks.cpu_group()
+        goal = StepGoal(measure, lambda values: ranks.largest(values, group))
+        notes: list[str] = []
+        done = measured = 0  # steps of the run, and those of finished measured windows
+        measured_s = 0.0
+        is_warmup = measure.warmup_steps > 0
+        self._model.train()
+        self._notice.begin()
+        block, epoch = Block(ranks), 0
+        while True:
+            self._seed_epoch(epoch)
+            block.begins_epoch()
+            for step, (loss_sum, samples) in enumerate(self._train_steps(epoch), 1):
+                block.add(loss_sum, samples)
+                done += 1
+                if self._notice.after_step():
+                    return Progress(epoch, step)
+                if is_warmup:
+                    is_over, ends = False, done == measure.warmup_steps
+                else:
+                    window_s = block.elapsed_s
+                    now = measured + block.steps, measured_s + window_s, window_s
+                    is_over = ends = goal.is_reached(*now)
+                    if step == self.loader.steps and not is_over:
+                        ends = goal.may_split(*now)
+                if not ends:
+                    continue
+                window, _ = block.end()
+                window |= {"from_step": done - block.steps, "interrupted": False}
+                labels = {"epoch": None, "phase": "steps", "warmup": is_warmup}
+                write_window(windows, ranks.host, **labels, **window)
+                if not is_warmup:
+                    measured, measured_s = measured + block.steps, measured_s + block.duration_s
+                    notes += steadiness_notes(block.steps_s(), block.epoch_begins)
+                    if is_over:
+                        notes += goal.notes(measured, measured_s)
+                        self._average_statistics()
+                        _write_notes(live, ranks, notes)
+                        return None
+                is_warmup = False
+                block = Block(ranks)
+            self._schedule.after_epoch(None)
+            epoch += 1
+
+    def _seed_epoch(self, epoch: int) -> None:
+        """Seed an epoch's random numbers, which do not depend on the epochs before."""
+        seed = (self._seed * 100_003 + epoch) * 1_000_003 + self._ranks.rank
+        torch.manual_seed(seed % 2**64)
+
+    def _train_by_epochs(
         self,
         begin: Progress,
         checkpointer: Checkpointer,
@@ -167,14 +227,13 @@ class Training:
         measure, every = self._measure, self._options.checkpoint_every
         steps, host = self.loader.steps, self._ranks.host
         is_resumed = not begin.is_begin
-        for epoch in range(begin.epoch, measure.epoch_count):
+        for epoch in range(begin.epoch, self._epochs):
             progress = begin if epoch == begin.epoch else Progress(epoch)
             labels: dict[str, Any] = {"epoch": epoch, "warmup": epoch < measure.warmup_epochs}
             if progress.step:
                 checkpointer.set_random_state()
-            else:  # an epoch's dropout does not depend on the epochs before
-                seed = (self._seed * 100_003 + epoch) * 1_000_003 + self._ranks.rank
-                torch.manual_seed(seed % 2**64)
+            else:
+                self._seed_epoch(epoch)
             if progress.step < steps:
                 window, progress = self.train_epoch(epoch, progress)
                 window["interrupted"] = is_resumed or progress.step < steps
@@ -190,7 +249,7 @@ class Training:
                 write_window(windows, host, phase="evaluate", **labels, **window)
                 is_resumed, loss = False, window["loss"]
             self._schedule.after_epoch(loss)
-            if epoch + 1 < measure.epoch_count and self._notice.now():
+            if epoch + 1 < self._epochs and self._notice.now():
                 return Progress(epoch + 1)
             if every and (epoch + 1) % every == 0:
                 checkpointer.save(Progress(epoch + 1))
@@ -200,38 +259,40 @@ class Training:
         self, epoch: int, begin: Progress | None = None
     ) -> tuple[dict[str, Any], Progress]:
         """Train an epoch from a progress to its end or a notice; return window and progress."""
-        ranks, optimizer = self._ranks, self._optimizer
         begin = begin or Progress(epoch)
         self._model.train()
-        loss_sum = torch.zeros((), dtype=torch.float64, device=ranks.device)
-        samples, step, steps = 0, begin.step, self.loader.steps
-        begins_step = True
-        ranks.barrier()
-        start_ns, start_s = time.time_ns(), time.perf_counter()
-        step_times = StepClock(ranks.device)
+        block = Block(self._ranks)
         self._notice.begin()
-        self._schedule.before_step(epoch + step / steps)
-        for batch in self.loader.epoch(epoch, step):
-            loss_sum += self._add_gradients(batch, first=begins_step) * batch.size
-            samples += batch.size
-            begins_step = batch.ends_step
-            if batch.ends_step:
-                self._precision.step(optimizer)
-                step += 1
-                self._schedule.before_step(epoch + step / steps)
-                step_times.mark()
-                if self._notice.after_step():
-                    break
-        ranks.barrier()
-        window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
-        window |= {"from_step": begin.step, "steps": step - begin.step} | step_times.summary()
-        gathered = ranks.all_gather({"loss": float(loss_sum), "samples": samples})
-        totals = _sum_by_name(gathered)
-        loss = totals["loss"] / totals["samples"] if totals["samples"] else None
+        for loss_sum, samples in self._train_steps(epoch, begin.step):
+            block.add(loss_sum, samples)
+            if self._notice.after_step():
+                break
+        window, totals = block.end()
         progress = Progress(
-            epoch, step, begin.loss_sum + totals["loss"], begin.samples + int(totals["samples"])
+            epoch,
+            begin.step + block.steps,
+            begin.loss_sum + totals["loss"],
+            begin.samples + int(totals["samples"]),
         )
-        return window | {"samples": _samples_of_host(ranks, gathered), "loss": loss}, progress
+        return window | {"from_step": begin.step}, progress
+
+    def _train_steps(self, epoch: int, step: int = 0) -> Iterator[tuple[torch.Tensor, int]]:
+        """Train the steps of an epoch from one of them; yield loss and samples of each.
+
+        The loss is the sum over this rank's samples.
+        """
+        steps = self.loader.steps
+        self._schedule.before_step(min(self._epochs, epoch + step / steps))
+        loss_sum, samples = None, 0
+        for batch in self.loader.epoch(epoch, step):
+            loss = self._add_gradients(batch, first=loss_sum is None) * batch.size
+            loss_sum, samples = loss if loss_sum is None else loss_sum + loss, samples + batch.size
+            if batch.ends_step:
+                self._precision.step(self._optimizer)
+                step += 1
+                self._schedule.before_step(min(self._epochs, epoch + step / steps))
+                yield loss_sum, samples
+                loss_sum, samples = None, 0
 
     def _add_gradients(self, batch: Batch, *, first: bool) -> torch.Tensor:
         """Add a batch's gradients to those of its step; return the batch's mean loss."""
@@ -281,73 +342,22 @@ class Training:
         window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
         local_sums = {name: float(value) for name, value in sums.items()}
         gathered = ranks.all_gather(local_sums | {"samples": samples})
-        totals = _sum_by_name(gathered)
+        totals = sum_by_name(gathered)
         metrics = self._workload.metrics(totals) if totals["samples"] else {}
         return window | {
-            "samples": _samples_of_host(ranks, gathered),
+            "samples": samples_of_host(ranks, gathered),
             "loss": metrics.get("loss"),
             "metric": metrics.get(metric),
             "metrics": json.dumps({name: _finite(value) for name, value in metrics.items()}),
         }
 
 
-def _sum_by_name(gathered: Iterable[dict[str, float]]) -> dict[str, float]:
-    """Return the sums over ranks; a rank without samples has only their number."""
-    totals: dict[str, float] = defaultdict(float)
-    for values in gathered:
-        for name, value in values.items():
-            totals[name] += value
-    return dict(totals)
+def _write_notes(live: Path | None, ranks: Ranks, notes: list[str]) -> None:
+    """Write ``notes.HOST.json``, on the first rank: the ranks' steps end together."""
+    if live is not None and ranks.rank == 0 and notes:
+        write_text(live / f"notes.{ranks.host}.json", json.dumps(list(dict.fromkeys(notes))))
 
 
 def _finite(value: float) -> float | None:
     """Return a finite number, or None: JSON has no others."""
     return value if math.isfinite(value) else None
-
-
-def _samples_of_host(ranks: Ranks, gathered: list[dict[str, float]]) -> int:
-    return int(sum(values["samples"] for values in ranks.of_host(gathered)))
-
-
-class StepClock:
-    """The time of every step, measured without synchronising the device inside a window.
-
-    It marks the end of each step by a device event on CUDA, elsewhere by the host's clock.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_cuda = device.type == "cuda"
-        self._events: list[torch.cuda.Event] = []
-        self._times_s: list[float] = []
-        self.mark()
-
-    def mark(self) -> None:
-        """Mark the end of a step, and with it the start of the next."""
-        if self._on_cuda:
-            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            event.record()
-            self._events.append(event)
-        else:
-            self._times_s.append(time.perf_counter())
-
-    def summary(self) -> dict[str, float | None]:
-        """Return mean, median, 95th percentile and coefficient of variation of the step times.
-
-        The device must be synchronised before the call. Without a step all are None.
-        """
-        if self._on_cuda:
-            pairs = zip(self._events, self._events[1:], strict=False)
-            steps_s = np.array([first.elapsed_time(second) for first, second in pairs]) * 1e-3
-        else:
-            steps_s = np.diff(self._times_s)
-        if not len(steps_s):
-            return dict.fromkeys(
-                ("step_time_mean_s", "step_time_p50_s", "step_time_p95_s", "step_time_cv")
-            )
-        mean = float(steps_s.mean())
-        return {
-            "step_time_mean_s": mean,
-            "step_time_p50_s": float(np.median(steps_s)),
-            "step_time_p95_s": float(np.percentile(steps_s, 95)),
-            "step_time_cv": float(steps_s.std(ddof=1) / mean) if len(steps_s) > 1 else None,
-        }

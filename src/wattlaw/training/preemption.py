@@ -49,12 +49,8 @@ class PreemptionNotice:
     """
 
     def __init__(self, ranks: "Ranks", *, expected: bool) -> None:
-        self._expected, self._is_alone = expected, ranks.world == 1
-        self._group = None
-        if expected and not self._is_alone and ranks.device.type != "cpu":
-            import torch.distributed as dist
-
-            self._group = dist.new_group(backend="gloo")
+        self._expected, self._ranks, self._is_single = expected, ranks, ranks.world == 1
+        self._group = ranks.cpu_group() if expected and not self._is_single else None
         self.begin()
 
     def begin(self) -> None:
@@ -66,7 +62,7 @@ class PreemptionNotice:
         """Return whether to stop after the step that has just been made."""
         if not self._expected:
             return False
-        if self._is_alone:
+        if self._is_single:
             return _is_received
         self._left -= 1
         if self._left:
@@ -82,16 +78,12 @@ class PreemptionNotice:
         """Return whether to stop, between two parts of a run."""
         if not self._expected:
             return False
-        return _is_received if self._is_alone else self._agree(0.0)[0]
+        return _is_received if self._is_single else self._agree(0.0)[0]
 
     def _agree(self, step_s: float) -> tuple[bool, float]:
         """Return whether any rank was notified, and the longest time per step."""
-        import torch
-        import torch.distributed as dist
-
-        reduced = torch.tensor([float(_is_received), step_s], dtype=torch.float64)
-        dist.all_reduce(reduced, dist.ReduceOp.MAX, group=self._group)
-        return bool(reduced[0]), float(reduced[1])
+        is_received, step_s = self._ranks.largest([float(_is_received), step_s], self._group)
+        return bool(is_received), step_s
 
 
 def steps_between(step_s: float) -> int:

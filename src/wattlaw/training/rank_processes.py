@@ -42,8 +42,8 @@ def run_ranks(line: Sequence[str], ranks: int) -> dict[int, int]:
     Returns
     -------
     dict of int to int
-        The exit codes of the ranks that failed, the first to fail first; empty if none did. The
-        ranks that were ended because another failed are not among them.
+        The exit codes of the ranks that failed, in the order of their failures; empty if none did.
+        Ranks that were ended because another failed are not included.
 
     Raises ``EndedBySignal`` if this process got SIGTERM, SIGINT, SIGHUP or SIGQUIT. The ranks got
     the same signal.
@@ -79,7 +79,7 @@ def run_torchrun(words: Sequence[str]) -> dict[int, int]:
     Returns
     -------
     dict of int to int
-        The exit codes of the ranks that failed, the first to fail first; empty if none did.
+        The exit codes of the ranks that failed, in the order of their failures; empty if none did.
 
     Raises ``EndedBySignal`` if this process got a signal that torchrun handles.
     """

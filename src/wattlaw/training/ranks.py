@@ -2,7 +2,7 @@
 
 import datetime
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -55,6 +55,17 @@ class Ranks:
         """Replace a tensor by its mean over all ranks."""
         dist.all_reduce(tensor)
         tensor /= self.world
+
+    def cpu_group(self) -> Any:
+        """Return a process group for reductions on the CPU, apart from those of GPUs."""
+        return None if self.device.type == "cpu" else dist.new_group(backend="gloo")
+
+    def largest(self, values: Sequence[float], group: Any) -> list[float]:
+        """Return the largest of each value over all ranks, by a reduction on the CPU."""
+        reduced = torch.tensor(values, dtype=torch.float64)
+        if self.world > 1:
+            dist.all_reduce(reduced, dist.ReduceOp.MAX, group=group)
+        return reduced.tolist()
 
     def of_host(self, gathered: list[T]) -> list[T]:
         """Return the gathered values of this host's ranks, which torchrun numbers in a row."""

@@ -76,6 +76,7 @@ def _train(folder: RunFolder, attempt: int) -> None:
                 metric=entry.metric,
                 flops_per_sample=counted,
                 loader_workers=training.loader.workers,
+                dataset_samples=len(training.data),
             )
             windows = open_windows(live, ranks.host)
         training.run(windows, entry.metric, folder, live)
@@ -102,6 +103,10 @@ def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -
         parameters=sum(parameter.numel() for parameter in trained),
         gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in trained),
         threads_per_worker=torch.get_num_threads(),
+        world_size=ranks.world,
+        backend=torch.distributed.get_backend(),
+        parallelism="ddp" if ranks.world > 1 else "none",
+        workers_cooperate=True,
         software=machine.software(_PACKAGES)
         | ({"cuda": torch.version.cuda} if torch.version.cuda else {}),
         **known,

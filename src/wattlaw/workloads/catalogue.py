@@ -2,6 +2,7 @@
 
 import importlib.util
 import shutil
+import sys
 from functools import cache
 from importlib import resources
 from importlib.metadata import EntryPoint
@@ -19,6 +20,8 @@ from wattlaw.text import quote
 from wattlaw.workloads.workload import Entry, Work, Workload
 
 GROUP = "wattlaw.workloads"
+#: Where ``make setup`` puts a torchvision that does not fit torch, out of the way of scripts.
+SEPARATE_TORCHVISION = Path(sys.prefix) / "wattlaw-torchvision"
 
 #: A profile is of a workload if its operations per sample differ by at most this share.
 _SAME_WORK = 1e-3
@@ -57,11 +60,11 @@ def checked(study: Study) -> Study:
                 )
             specs.append(spec)
             continue
-        specs.append(reduced(spec, f"workloads[{index}]"))
+        specs.append(without_defaults(spec, f"workloads[{index}]"))
     return study.model_copy(update={"workloads": tuple(specs)})
 
 
-def reduced(spec: WorkloadSpec, place: str | None = None) -> WorkloadSpec:
+def without_defaults(spec: WorkloadSpec, place: str | None = None) -> WorkloadSpec:
     """Return a workload with options ``validated``, without those at their defaults."""
     options = validated(spec, place).model_dump(mode="json", exclude_defaults=True)
     return WorkloadSpec(name=spec.name, options=options)
@@ -158,12 +161,18 @@ def check_installed(spec: WorkloadSpec) -> None:
     if spec.command is not None:
         return
     needed = entry(spec.name)
-    missing = [name for name in needed.modules if importlib.util.find_spec(name) is None]
+    missing = [name for name in needed.modules if not _is_installed(name)]
     if missing:
         raise NotAvailable(
             f"{needed.name} needs {', '.join(missing)}, which cannot be imported; try: "
             f'pip install "wattlaw[{needed.extra}]"'
         )
+
+
+def _is_installed(module: str) -> bool:
+    if module == "torchvision" and (SEPARATE_TORCHVISION / module).is_dir():
+        return True
+    return importlib.util.find_spec(module) is not None
 
 
 def build(spec: WorkloadSpec) -> Workload:

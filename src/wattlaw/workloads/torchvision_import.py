@@ -1,9 +1,12 @@
-"""Imports torchvision where its compiled operators do not fit torch, as beside CPU-only torch.
+"""Imports torchvision even if its compiled operators do not match torch, such as CPU-only torch.
 
-The wheels on PyPI are CUDA builds. Their library does not load where torch has no CUDA, and then
-``import torchvision`` stops at ``operator torchvision::nms does not exist``; timm (and with it
-physicsnemo) and transformers import torchvision and stop too. None of our models calls its
-operators, so it is enough that the two which are looked up at import have a schema.
+The wheels on PyPI are CUDA builds. Their library does not load if torch has no CUDA, and ``import
+torchvision`` then fails with ``operator torchvision::nms does not exist``. The imports of timm
+(used by physicsnemo) and transformers fail with it. The models of wattlaw do not call these
+operators, so this module only defines the two schemas that the import needs.
+
+A torchvision that does not match also breaks a user's ``import transformers``. ``make setup``
+therefore keeps it in a separate folder, from which only these workloads import it.
 """
 
 import importlib
@@ -15,12 +18,13 @@ from typing import Any
 import torch
 
 from wattlaw.errors import NotAvailable
+from wattlaw.workloads.catalogue import SEPARATE_TORCHVISION
 
 _SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_torch: Any = torch  # what is called of it here has no types
+_torch: Any = torch  # the functions used here have no type hints
 _kept: list[Any] = []  # schemas live as long as their library object
 
 
@@ -32,6 +36,8 @@ def import_torchvision() -> Any:
     Raises ``NotAvailable`` if torchvision is not installed.
     """
     if "torchvision" not in sys.modules:
+        if SEPARATE_TORCHVISION.is_dir() and str(SEPARATE_TORCHVISION) not in sys.path:
+            sys.path.append(str(SEPARATE_TORCHVISION))
         spec = importlib.util.find_spec("torchvision")
         if spec is None or spec.origin is None:
             raise NotAvailable('torchvision is not installed; try: pip install "wattlaw[vision]"')

@@ -72,17 +72,18 @@ def advise(
     epochs
         The store's table of windows, for ``target``.
     workload
-        Which one; runs of other jobs under its name are left out, with a warning
+        The name of the workload. Runs of other jobs with this name are excluded, with a warning
         (``advice.comparable_runs.comparable_runs``).
     deadline_s, max_slowdown, energy_budget_j, max_gpus
         The constraints (``advice.choice.decide``). Time and energy are of training.
     epochs_to_train
-        For how many epochs; by default as many as the runs trained. Where times are not of an
-        epoch, they are of one run, sample or step.
+        The number of epochs to train; by default as many as the runs trained. Where times are not
+        of an epoch, totals are of one run, sample or step.
     footprint
-        For cost and carbon.
+        Factors of cost and carbon.
     target
-        Train until the metric reaches this value instead: the epochs that takes, by global batch.
+        Train until the metric reaches this value. The number of epochs then depends on the global
+        batch.
 
     Returns
     -------
@@ -158,7 +159,7 @@ def advise(
 
 
 def _judged(option: Option, quality: Sequence[BatchQuality], footprint: Footprint | None) -> Option:
-    """Add the cost factors, and what speaks against the option's global batch."""
+    """Add the cost factors, and the warnings about the option's global batch."""
     option = replace(option, footprint=footprint)
     batch = option.setting["global_batch"]
     if batch is None:
@@ -197,7 +198,7 @@ def _counted(
 
 @dataclass(frozen=True)
 class EpochsNeeded:
-    """The epochs of a setting (None: not known), in words, and what to be warned of.
+    """The epochs to train: a function of the setting (None: unknown), a description, warnings.
 
     Where the unit is no epoch, it is one unit.
     """
@@ -212,15 +213,16 @@ def needed_epochs(
 ) -> EpochsNeeded:
     """Return the epochs to train.
 
-    Without ``asked`` and ``target`` they are what most runs trained, of several the most.
+    Without ``wanted`` and ``target``, it is the most frequent number of epochs of the runs; of
+    equally frequent ones, the largest.
 
     Raises
     ------
     BadInput
         Epochs below 1, or both epochs and a target are given.
     Refused
-        No run reached the target, or it is not known which way the metric is better; or the unit
-        of the runs is no epoch.
+        No run reached the target, the direction of the metric is unknown, or the unit of the runs
+        is no epoch.
     """
     if wanted is not None and target is not None:
         raise BadInput("given epochs and a target; allowed: one of them")

@@ -7,7 +7,7 @@ from functools import partial
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.result import Caution
 from wattlaw.errors import BadInput
-from wattlaw.formatting import duration_text, energy_text
+from wattlaw.formatting import duration_text, energy_text, plural
 
 
 @dataclass(frozen=True)
@@ -40,29 +40,29 @@ class Decision:
     reason: str
     nearest: Option | None = None
     warnings: tuple[Caution, ...] = ()
-    is_sure: bool = False  # measured, and not by its mean alone within the constraints
+    is_sure: bool = False  # it is measured, and its bounds, if it has any, meet the constraints
 
 
 def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> Decision:
     """Return the option to recommend.
 
-    What is best: with a deadline or a greatest slow-down, the least energy that keeps all
-    constraints; with an energy budget alone, the fastest; without any, the least product of energy
-    and time. Where no energy is known, GPU-hours replace it.
+    The objective: with a deadline or a maximum slow-down, the least energy that meets all
+    constraints; with an energy budget alone, the shortest time; without constraints, the least
+    product of energy and time. If no energy is known, GPU-hours replace it.
 
-    Which options count, the first group that has one: measured ones whose 95 % upper bounds keep
-    deadline and budget; measured once, which have no bounds; predicted ones whose upper bounds do;
-    measured, then predicted ones of which only the mean does. A slow-down is a ratio of means.
-    Options at which quality is shown to fall count only if no other does.
+    The first of these groups that has an option is used: measured options whose 95 % upper bounds
+    meet deadline and budget; options measured once, which have no bounds; predicted options whose
+    upper bounds meet them; measured, then predicted options of which only the mean does. A
+    slow-down is a ratio of means. Options with a quality loss are used only if there is no other.
 
     Parameters
     ----------
     options
         Measured and predicted ones.
     constraints
-        What to keep.
+        The constraints to meet.
     worker
-        What a GPU is called, in words.
+        The noun for a GPU: ``GPU`` or ``worker``.
     """
     allowed = [
         candidate
@@ -123,9 +123,9 @@ def _best(
     if group in _MEAN_ONLY:
         text = "Only the mean meets the constraints; the upper bound of its 95 % interval does not."
         warnings.append(Caution("only-the-mean-meets", text))
-    reason = f"It has the {goal} of {len(groups[group])} {_GROUPS[group]} settings"
+    reason = f"It has the {goal} of {plural(len(groups[group]), f'{_GROUPS[group]} setting')}"
     if phrases := _constraint_phrases(constraints, worker):
-        reason += f" of which each {' and '.join(phrases)}"
+        reason += f", each of which {' and '.join(phrases)}"
     if constraints.deadline_s is not None or constraints.energy_budget_j is not None:
         reason += ", with its upper 95 % bound" if group in _SURE else ", by the mean"
     return Decision(decision, f"{reason}.", None, tuple(warnings), is_sure=group <= 1)
@@ -136,7 +136,7 @@ _GROUPS = ("measured", "measured", "predicted", "measured", "predicted")
 
 
 def _group(option: Option, constraints: Constraints, base: Option) -> int | None:
-    """Return how surely an option keeps the constraints (0 is best); None where it does not."""
+    """Return how certainly an option meets the constraints (0 is best); None if it does not."""
     if constraints.max_slowdown is not None and not _within(option, base, constraints.max_slowdown):
         return None
     bounded = [
@@ -214,8 +214,8 @@ def _constraint_phrases(constraints: Constraints, worker: str) -> list[str]:
 def pareto(options: Sequence[Option]) -> list[Option]:
     """Return the options that no other beats in time and energy, the fastest first.
 
-    Where no energy is known GPU-hours stand for it; where only some have energy, the others are
-    not among them.
+    If no energy is known, GPU-hours replace it; if only some options have energy, the others are
+    excluded.
     """
     spent = partial(_spent, by_energy=any(candidate.energy_j for candidate in options))
     front: list[Option] = []

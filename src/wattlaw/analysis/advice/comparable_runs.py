@@ -12,7 +12,7 @@ from wattlaw.errors import Refused
 from wattlaw.formatting import UNCOOPERATIVE, group_label, plural, uncooperative_text
 
 TIME, ENERGY = "time_s", "energy_j"
-#: What makes two runs different jobs, whose epochs do not compare.
+#: Runs that differ in these columns are different jobs: their epochs cannot be compared.
 _JOB = ("options", "train", "dataset_fraction", "run_length")
 SIMULATED = "simulated"
 VARIANTS = "variants-excluded"
@@ -28,30 +28,30 @@ WHY_NO_EPOCH = {
 
 @dataclass(frozen=True)
 class ComparableRuns:
-    """Rows of ``run_metrics`` that compare, with one unit, and one kind of energy or none."""
+    """Rows of ``run_metrics`` that can be compared: of one unit, one kind of energy or none."""
 
     rows: pd.DataFrame
     unit: str
     energy_is: str | None
-    worker: str  # what "gpus" counts, in words
+    worker: str  # the noun for what "gpus" counts: GPU or worker
     warnings: tuple[Caution, ...]
 
 
 def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     """Return the runs of a workload that advice may compare.
 
-    Measured runs before simulated ones; none that emulates other GPUs, and none on several GPUs
-    whose workers do not cooperate; those in the unit of most runs; of several variants of the job
-    (options, training loop, share of the data set, length of a process) the one with the largest
-    share of the data, then with the most runs; of energies that count different things those of the
-    most settings (the others' times stay, their energies do not). All that is left out is said in
-    ``warnings``.
+    Simulated runs are excluded if there are measured ones, and so are runs that emulate more GPUs,
+    and runs on several GPUs whose workers do not cooperate. The runs in the unit of most of them
+    are kept. Of several variants of the job (options, training loop, share of the data set, length
+    of a process), the one with the largest share of the data is kept, then the one with the most
+    runs. Of energies that count different devices, those of the most settings are kept; the other
+    runs keep their times only. ``warnings`` names what is excluded.
 
     Raises
     ------
     Refused
-        No run of this workload is done, and the text lists those that there are; or none is of
-        cooperating workers on the GPUs that it states.
+        No run of this workload is done, and the text lists the workloads that have runs; or the
+        workers of no run cooperate.
     """
     rows = table[table["workload"] == workload]
     if rows.empty:

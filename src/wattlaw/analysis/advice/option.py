@@ -1,4 +1,4 @@
-"""A setting that could be run, with what it takes, and what twice its GPUs change."""
+"""A setting with its time and energy, and the effect of twice its GPUs."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -43,7 +43,7 @@ class Quantity:
     def times(self, other: "Quantity | float") -> "Quantity":
         """Return the product with a factor above 0.
 
-        The bounds of two uncertain factors are multiplied: an interval that is rather too wide.
+        The bounds of two uncertain factors are multiplied: the interval is conservative.
         """
         factor = other if isinstance(other, Quantity) else Quantity(other, other, other)
         ends = [(self.low, factor.low), (self.high, factor.high)]
@@ -53,10 +53,10 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Option(Result):
-    """One setting: per unit, and for the amount to be trained.
+    """One setting, with quantities per unit and for the amount to train.
 
-    An amount is a number of epochs, or one run. Where the unit is a sample or a step, how much a
-    training is is not known: the amount is one, and the JSON has no values of a training.
+    The amount is a number of epochs, or one run. Where the unit is a sample or a step, the size of
+    a training is unknown: the amount is one, and the JSON has no values of a training.
     """
 
     setting: Mapping[str, Any]
@@ -69,8 +69,8 @@ class Option(Result):
     energy_is: str | None = None
     law: str | None = None  # of the time, where it is predicted
     law_range: tuple[int, int] | None = None  # GPU counts that the law was fitted to
-    rule: str | None = None  # the batch that this law keeps
-    eval_time_s: float | None = None  # of an evaluation; counted nowhere
+    rule: str | None = None  # the batch that is constant under this law
+    eval_time_s: float | None = None  # of an evaluation; no total includes it
     metric: float | None = None
     quality_warnings: tuple[str, ...] = ()  # why its global batch may be too large
     falls: bool = False  # quality is shown to fall at its global batch
@@ -127,7 +127,7 @@ class Option(Result):
         return ", ".join([*parts, *(str(value) for value in others if value)])
 
     def matches(self, other: "Option", *but: str) -> bool:
-        """Say whether all settings but these are those of another option."""
+        """Say whether all settings except ``but`` equal those of another option."""
         return all(self.setting[name] == other.setting[name] for name in SETTING if name not in but)
 
     @property
@@ -187,7 +187,7 @@ _LEFT = ("gpus", "nodes")
 
 @dataclass(frozen=True)
 class Doubling(Result):
-    """The option with twice the GPUs of another, and what it changes over the whole amount."""
+    """An option with twice the GPUs of another, and the change over the whole amount."""
 
     of: Option
     option: Option
@@ -223,8 +223,8 @@ class Doubling(Result):
 def next_doubling(option: Option, options: Sequence[Option]) -> Doubling | None:
     """Return the option with twice the GPUs and all else the same; None where there is none.
 
-    The global batch stays rather than the local one, since then the same is learned; but what was
-    measured comes before what a law says.
+    A constant global batch is preferred to a constant local one, because the training is then the
+    same; a measured option is preferred to a predicted one.
     """
     doublings = []
     for rule, other in (("global_batch", "local_batch"), ("local_batch", "global_batch")):
@@ -235,7 +235,7 @@ def next_doubling(option: Option, options: Sequence[Option]) -> Doubling | None:
             and option.setting[rule] is not None
             and candidate.matches(option, other, *_LEFT)
         ]
-    # Without batches that are known, all else is the same.
+    # Without known batches, all other settings have to be the same.
     doublings += [
         Doubling(option, candidate, "unknown_batch")
         for candidate in options
@@ -247,6 +247,6 @@ def next_doubling(option: Option, options: Sequence[Option]) -> Doubling | None:
 
 
 def _order(doubling: Doubling) -> tuple[bool, bool, int]:
-    """Return what comes first: measured, the same global batch, the fewest nodes."""
+    """Return the sort key: measured first, then the same global batch, then the fewest nodes."""
     option = doubling.option
     return not option.measured, doubling.rule != "global_batch", int(option.setting["nodes"] or 0)

@@ -1,7 +1,6 @@
 """The options of a job: settings that were measured, and other GPU counts by a law.
 
-Caps, clocks and batch of a predicted option are those of a measured one: between two of them
-nothing is filled in.
+Caps, clocks and batch of a predicted option are those of a measured one; they are not interpolated.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,15 +22,15 @@ Epochs = Callable[[dict[str, Any]], Quantity | None]
 
 
 def measured_options(job: ComparableRuns, epochs: Epochs) -> list[Option]:
-    """Return the settings of a job, each with what it was measured to take.
+    """Return the settings of a job with their measured time and energy.
 
     Parameters
     ----------
     job
-        Runs that compare.
+        The comparable runs.
     epochs
-        How many units a setting has to train; a setting of which that is not known (None) is no
-        option.
+        The function that returns the units to train at a setting. A setting for which it returns
+        None is no option.
     """
     evaluation = job.rows.groupby(list(SETTINGS), dropna=False)["eval_time_s"].mean()
     options = []
@@ -67,19 +66,19 @@ def _measured(row: dict[Any, Any], name: str) -> Quantity | None:
     return Quantity.of(row[name], row[f"{name}_low"], row[f"{name}_high"])
 
 
-#: How far a law is followed beyond its largest GPU count, as a factor.
+#: Laws are extrapolated up to this multiple of their largest GPU count.
 REACH = 8
 
 
 def predicted_options(job: ComparableRuns, epochs: Epochs, max_gpus: int | None) -> list[Option]:
     """Return options at doublings of the measured GPU counts that were not measured.
 
-    Each series of a job gets the law that ``laws.selection.select`` takes for its time, and one
-    for its energy. Counts go up to ``REACH`` times the largest of the series, and to twice
-    ``max_gpus`` or the largest measured if that is more, so that a next doubling can be told.
-    Bounds are the laws' 95 % prediction intervals; they hold if the law does, which outside its
-    range nobody measured. A setting told by several laws is told by one that it lies within, if
-    there is one, then by the one with the narrowest interval.
+    Each series of a job gets the law that ``laws.selection.select`` takes for its time, and one for
+    its energy. Counts go up to ``REACH`` times the largest of the series, and to twice ``max_gpus``
+    or the largest measured if that is more, so that the next doubling can be predicted. Bounds are
+    the laws' 95 % prediction intervals; they are valid if the law is, which was not measured
+    outside its range. If several laws predict a setting, one that contains it in its range is used,
+    then the one with the narrowest interval.
     """
     best_options: dict[tuple[Any, ...], Option] = {}
     series = scaling_series(job.rows)
@@ -116,7 +115,7 @@ def _of_series(
 
 
 def doublings(measured: list[int], max_gpus: int | None) -> list[int]:
-    """Return the unmeasured doublings of measured counts, as far as a law is followed."""
+    """Return the unmeasured doublings of measured counts, up to the limit of extrapolation."""
     top = REACH * measured[-1]
     if max_gpus is not None:
         top = min(top, 2 * max(max_gpus, measured[-1]))

@@ -17,7 +17,7 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.result import Caution
 from wattlaw.errors import Refused
 
-_MUCH = 0.05  # of the training's time, from which evaluation is worth a word
+_MUCH = 0.05  # share of an epoch's time from which an evaluation gets a warning
 
 
 def collect_warnings(

@@ -1,4 +1,4 @@
-"""The best cap or clock under a rule, and whether the data can tell that it is the best."""
+"""The best cap or clock under a rule, and whether the data show that it is the best."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ Against = Literal["fastest", "highest"]
 
 
 class Rule:
-    """A rule of choice: of the limits that it allows, the least cost.
+    """A rule that selects the limit of least cost among those that it allows.
 
     ``slowdown`` is the share by which a limit may be slower than ``against``: the fastest limit,
-    or no limit (else the highest). None: that does not matter.
+    or no limit (if there is none, the highest). None allows any slow-down.
     """
 
     power: int = 0
@@ -31,7 +31,7 @@ class Rule:
 
     @property
     def description(self) -> str:
-        """Return the rule in words."""
+        """Return the rule as text."""
         return "least energy"
 
     def cost(self, time_s: pd.Series, energy_j: pd.Series) -> pd.Series:
@@ -49,8 +49,8 @@ class LeastEnergy(Rule):
 class LeastEnergyWithin(Rule):
     """The limit of least energy that is at most so much slower.
 
-    Against the fastest is the stricter promise: by noise a capped run may be the fastest, and then
-    the uncapped one is slower.
+    The comparison with the fastest limit is the stricter one: by noise a capped run may be faster
+    than the uncapped one.
     """
 
     slowdown: float = 0.10
@@ -62,7 +62,7 @@ class LeastEnergyWithin(Rule):
 
     @property
     def description(self) -> str:
-        """Return the rule in words."""
+        """Return the rule as text."""
         return f"least energy at no more than {100 * self.slowdown:g} % slow-down"
 
 
@@ -81,13 +81,13 @@ class LeastEnergyDelay(Rule):
 
     @property
     def description(self) -> str:
-        """Return the rule in words."""
+        """Return the rule as text."""
         return "least energy-delay product" if self.power == 1 else "least energy-delay² product"
 
 
 BEST, NO_REPEATS, UNKNOWN = "best", "no repeats", "cannot tell"
-ALIKE = "repeats are all the same"
-#: A limit that costs at most so much more is as good: below what a meter can tell.
+IDENTICAL_REPEATS = "repeats are all the same"
+#: A limit that costs at most this share more is as good: meters do not resolve less.
 TOLERANCE = 0.01
 
 
@@ -98,7 +98,8 @@ class Choice(Result):
     ``saving`` is of energy and ``slowdown`` of time, both as shares of the reference's (negative:
     more energy, faster). ``candidates`` has a row per limit: ``limit, n, time_s, energy_j, cost``
     (geometric means), ``slowdown`` (as the rule counts it), ``allowed``, ``cost_ratio`` to the
-    chosen one with ``_low`` (the one-sided simultaneous bound) and ``rival``: may be the better.
+    chosen one with ``_low`` (the one-sided simultaneous bound) and ``rival``: whether it may be
+    better.
     """
 
     rows_field = "candidates"
@@ -124,27 +125,28 @@ def best_limit(
     frame
         One row per run, all at one setting but for the limit: ``limit`` (missing: none),
         ``time_s`` and ``energy_j`` per epoch; ``energy_is`` if known. Rows without time or energy
-        are left aside.
+        are ignored.
     rule
         ``LeastEnergy``, ``LeastEnergyWithin`` (the default, at 10 %) or ``LeastEnergyDelay``.
     kind
-        Which limit it is, for words.
+        The kind of the limit, for messages.
 
     Returns
     -------
     Choice
-        The limit that is best by the geometric means over repeats: of all that the rule allows,
-        the least cost (of equals the faster, then the higher). The verdict says how sure that is:
+        The best limit by the geometric means over repeats: the one of least cost among those that
+        the rule allows; of equal costs the faster, then the higher one. The verdict says how
+        certain it is:
 
         ``no repeats``
-            Every limit was run once, so nothing says how sure it is.
+            Every limit was run once, so the uncertainty is unknown.
         ``repeats are all the same``
-            Costs, or times where the rule bounds them, that do not scatter: likewise.
+            Costs, or times if the rule limits them, do not scatter; the uncertainty is unknown.
         ``best``
             No other limit may be better by more than 1 %, and the chosen one is surely allowed.
         ``cannot tell``
-            Some may be: ``candidates`` marks them as rivals; or the slow-down of the chosen one
-            may be more than is allowed.
+            Another limit may be better (``candidates`` marks it as rival), or the slow-down of the
+            chosen one may exceed the allowed one.
 
     Notes
     -----
@@ -190,7 +192,7 @@ def best_limit(
     saving, saving_ci = _change(energies, chosen)
     slower, slower_ci = _change(times, chosen)
     if not has_scatter:
-        verdict = ALIKE if any(sample.identical for sample in needed) else NO_REPEATS
+        verdict = IDENTICAL_REPEATS if any(sample.identical for sample in needed) else NO_REPEATS
     elif is_certain and not table["rival"].any():
         verdict = BEST
     else:
@@ -199,7 +201,7 @@ def best_limit(
         limits[chosen], limits[0], verdict,
         -saving, None if saving_ci is None else (-saving_ci[1], -saving_ci[0]),
         slower, slower_ci, table,
-        _why(verdict, table, chosen, rule, kind, is_certain=is_certain),
+        _explanation(verdict, table, chosen, rule, kind, is_certain=is_certain),
     )  # fmt: skip
 
 
@@ -261,7 +263,7 @@ def _rivals(
     table: pd.DataFrame, chosen: int, base: int, rule: Rule, costs: Pooled[int],
     times: Pooled[int], *, has_scatter: bool,
 ) -> tuple[pd.DataFrame, bool]:  # fmt: skip
-    """Add what the other limits cost relative to the chosen; say whether that is surely allowed."""
+    """Add the costs relative to the chosen limit; say whether that one is surely allowed."""
     shared = max(len(table) - 1, 1)
     share = 1 - ERROR / shared
     t = costs.t(share)
@@ -278,18 +280,20 @@ def _rivals(
         half, margin = t_times * slow_error, np.log1p(rule.slowdown)
         allowed.append((slower - half <= margin, slower + half <= margin))
     choice = table.assign(cost_ratio=table["cost"] / table["cost"].iloc[chosen], cost_ratio_low=low)
-    may_be = pd.Series([sample for sample, _ in allowed], index=table.index) | table["allowed"]
-    rival = may_be & (choice["cost_ratio_low"] < 1 - TOLERANCE)
+    may_be_allowed = (
+        pd.Series([sample for sample, _ in allowed], index=table.index) | table["allowed"]
+    )
+    rival = may_be_allowed & (choice["cost_ratio_low"] < 1 - TOLERANCE)
     rival[chosen] = False
     return choice.assign(rival=rival & has_scatter), allowed[chosen][1]
 
 
-def _why(
+def _explanation(
     verdict: str, table: pd.DataFrame, chosen: int, rule: Rule, kind: Limit, *, is_certain: bool
 ) -> str:
     name = limit_label(kind, table["limit"].iloc[chosen])
     text = f"{name} has the {rule.description} of {len(table)} limits"
-    if verdict in (NO_REPEATS, ALIKE):
+    if verdict in (NO_REPEATS, IDENTICAL_REPEATS):
         return f"{text}; {verdict}: the uncertainty is unknown."
     if verdict == BEST:
         return f"{text}; no other may be better by more than {100 * TOLERANCE:g} %."

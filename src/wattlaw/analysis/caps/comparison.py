@@ -2,9 +2,9 @@
 
 The model is ``ln t = a_l - beta_l ln N`` with an offset and an exponent for each limit l and one
 residual variance. Frey et al. 2022 find that caps and clocks move alpha and not beta. That two
-exponents do not differ *significantly* is no evidence that they are equal, so beside the test for
-a difference stands one for equivalence: two one-sided tests (Schuirmann 1987, J. Pharmacokinetics
-and Biopharmaceutics 15) against a margin that is stated.
+exponents do not differ *significantly* is no evidence that they are equal, so there is a test of
+equivalence in addition to the test of a difference: two one-sided tests (Schuirmann 1987, J.
+Pharmacokinetics and Biopharmaceutics 15) against a margin that is stated.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.analysis.result import Result
 from wattlaw.analysis.statistics import ERROR, LEVEL, ROUNDING, Floats, f_test_p
 from wattlaw.errors import BadInput, Refused
-from wattlaw.formatting import limit_label
+from wattlaw.formatting import limit_label, plural
 
 MARGIN = 0.05
 RUNS = "runs"
@@ -32,11 +32,11 @@ _ROUNDING = 1e-8  # of residuals of exact data, relative to the spread of ln t
 
 @dataclass(frozen=True)
 class LimitComparison(Result):
-    """What the limits of a family do to its law.
+    """The effect of the limits of a family on its law.
 
     ``difference_p`` is of the F test that all exponents are equal, ``equivalence_p`` the greatest
     of the limits' two one-sided tests against the reference (all must reject, so that no
-    correction for their number is needed); None where exact data leave no test.
+    correction for their number is needed); None if the data are exact, so that no test is possible.
     """
 
     rows_field = "limits"
@@ -66,7 +66,7 @@ def compare_limits(
     ----------
     series_rows
         Rows of ``scaling_series`` of one ``family`` (with ``gpus``, ``limit`` and ``y``). Rows in
-        which the other limit is set too are left aside where there are some without it.
+        which the other limit is set too are ignored if there are some without it.
     limit
         The column of the limit.
     y
@@ -89,12 +89,12 @@ def compare_limits(
 
     Notes
     -----
-    Residuals are taken as independent and normal in ln t, with one variance. Repeats of a GPU
-    count are not independent where the count deviates from the law, which ``basis`` heeds: if a
-    lack-of-fit F test rejects at 25 % (``laws.observations.POOLING_LEVEL``), or repeats are all the
-    same, they are averaged first, and every GPU count has an effect of its own that all limits
-    share, so that only differences between limits at the same count tell (as long as the limits
-    share enough counts for that).
+    Residuals are taken as independent and normal in ln t, with one variance. Repeats of a GPU count
+    are not independent where the count deviates from the law, which ``basis`` takes into account:
+    if a lack-of-fit F test rejects at 25 % (``laws.observations.POOLING_LEVEL``), or repeats are
+    all the same, they are averaged first, and every GPU count has an effect of its own that all
+    limits share, so that only differences between limits at the same count are used (if the limits
+    share enough counts).
 
     "same beta" needs equivalence; "different beta" a difference at 5 % without equivalence.
 
@@ -105,7 +105,7 @@ def compare_limits(
     BadInput
         ``y`` or GPUs that are not above 0, a margin that is not, or several families.
     """
-    rows, left_out = _telling_rows(series_rows, limit, y, margin)
+    rows, left_out = _usable_rows(series_rows, limit, y, margin)
     limits = distinct_limits(rows[limit])
     code = pd.Series(0, index=rows.index)
     for i, value in enumerate(limits):
@@ -136,7 +136,7 @@ def compare_limits(
     )  # fmt: skip
 
 
-def _telling_rows(
+def _usable_rows(
     rows: pd.DataFrame, limit: Limit, y: str, margin: float
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
     if not margin > 0:
@@ -162,22 +162,22 @@ def _telling_rows(
     if len(usable) < 2:
         details = f" ({', '.join(left_out)})" if left_out else ""
         raise Refused(
-            f"{len(usable)} limits with {MIN_DISTINCT} GPU counts{details}: a comparison of "
-            f"exponents needs two; run the same {MIN_DISTINCT} counts under each limit"
+            f"{plural(len(usable), 'limit')} with {MIN_DISTINCT} GPU counts{details}: a comparison "
+            f"of exponents needs two; run the same {MIN_DISTINCT} counts under each limit"
         )
     return pd.concat(usable, ignore_index=True), tuple(left_out)
 
 
 def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, Any, Any]:
-    """Return on what the model stands, the model, and the one of parallel laws."""
+    """Return the kind of observations, the model, and the model of parallel laws."""
     model = sm.OLS(logs["y"].to_numpy(), _design(logs, limits)).fit()
     cells = logs.groupby(["code", "gpus"])["y"]
-    pure = float(((logs["y"] - cells.transform("mean")) ** 2).sum())
+    pure_error = float(((logs["y"] - cells.transform("mean")) ** 2).sum())
     own_laws, repeats = len(cells) - 2 * limits, len(logs) - len(cells)
     if own_laws > 0 and repeats > 0:
-        lack = max(float(model.ssr) - pure, 0.0)
-        is_identical = pure <= len(logs) * ROUNDING**2  # repeats that tell nothing
-        if is_identical or f_test_p(lack, own_laws, pure, repeats) < POOLING_LEVEL:
+        lack = max(float(model.ssr) - pure_error, 0.0)
+        is_identical = pure_error <= len(logs) * ROUNDING**2  # no information about the noise
+        if is_identical or f_test_p(lack, own_laws, pure_error, repeats) < POOLING_LEVEL:
             means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
             for blocks in (True, False):
                 design = _design(means, limits, blocks=blocks)
@@ -197,13 +197,13 @@ def _design(
     """Return columns: shifts of the limits, differences of slopes, and what limits share."""
     x = logs["x"].to_numpy(float)
     shifts = [(logs["code"] == i).to_numpy(float) for i in range(1, limits)]
-    turned = [shift * x for shift in shifts] if slopes else []
+    slope_differences = [shift * x for shift in shifts] if slopes else []
     shared = (
         [(logs["gpus"] == count).to_numpy(float) for count in sorted(logs["gpus"].unique())]
         if blocks
         else [np.ones_like(x), x]
     )
-    return np.column_stack([*shifts, *turned, *shared])
+    return np.column_stack([*shifts, *slope_differences, *shared])
 
 
 def _differences(model: Any, limits: int, margin: float) -> pd.DataFrame:

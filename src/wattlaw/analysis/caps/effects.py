@@ -16,8 +16,8 @@ from wattlaw.formatting import limit_label
 
 TIME, ENERGY = "time_s", "energy_j"
 _OF_SERIES = ("family", "rule", "batch")
-_ENDS = ("", "_low", "_high")
-_RATIOS = [f"{name}_ratio{end}" for name in ("time", "speed", "energy") for end in _ENDS]
+_SUFFIXES = ("", "_low", "_high")
+_RATIOS = [f"{name}_ratio{end}" for name in ("time", "speed", "energy") for end in _SUFFIXES]
 
 
 def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.DataFrame:
@@ -72,10 +72,10 @@ def _of_setting(group: Group, runs: pd.DataFrame, limit: Limit) -> Iterator[dict
     limits = distinct_limits(runs[limit])
     at = [at_limit(runs, limit, value) for value in limits]
     times = ratios(dict(enumerate(_logs(rows, TIME, limit) for rows in at)), 0)
-    words_at = [_energies_are(rows) for rows in at]
+    energy_kinds = [_energy_kinds(rows) for rows in at]
     logs = [_logs(rows, ENERGY, limit) for rows in at] if ENERGY in runs else []
     for i, (value, rows) in enumerate(zip(limits, at, strict=True)):
-        kinds = sorted({*words_at[0], *words_at[i]})
+        kinds = sorted({*energy_kinds[0], *energy_kinds[i]})
         row: dict[str, Any] = {
             "limit": value,
             "reference": limits[0],
@@ -84,19 +84,19 @@ def _of_setting(group: Group, runs: pd.DataFrame, limit: Limit) -> Iterator[dict
             "energy_is": "; ".join(kinds) or None,
         }
         if i in times:
-            row |= _named("time", times[i])
+            row |= _ratio_columns("time", times[i])
             ratio, low, high = times[i]
-            row |= _named("speed", (1 / ratio, 1 / high, 1 / low))
+            row |= _ratio_columns("speed", (1 / ratio, 1 / high, 1 / low))
         if ENERGY in runs and len(kinds) <= 1:
             # Repeats of other limits add to the variance only if they count the same.
-            comparable = {j: logs[j] for j, frame in enumerate(words_at) if frame == kinds}
+            comparable = {j: logs[j] for j, frame in enumerate(energy_kinds) if frame == kinds}
             energies = ratios(comparable, 0)
-            row |= _named("energy", energies[i]) if i in energies else {}
+            row |= _ratio_columns("energy", energies[i]) if i in energies else {}
         yield {**group, **row}
 
 
-def _energies_are(rows: pd.DataFrame) -> list[str]:
-    """Return what the energies that are there count; one or no word when they are alike."""
+def _energy_kinds(rows: pd.DataFrame) -> list[str]:
+    """Return the distinct kinds of the energies that were measured."""
     if "energy_is" not in rows or ENERGY not in rows:
         return []
     return sorted(rows.loc[rows[ENERGY].notna(), "energy_is"].dropna().unique())
@@ -111,5 +111,5 @@ def _logs(rows: pd.DataFrame, column: str, limit: Limit) -> Floats:
     return logs
 
 
-def _named(name: str, ratio: tuple[float, float, float]) -> dict[str, float]:
-    return {f"{name}_ratio{end}": value for end, value in zip(_ENDS, ratio, strict=True)}
+def _ratio_columns(name: str, ratio: tuple[float, float, float]) -> dict[str, float]:
+    return {f"{name}_ratio{end}": value for end, value in zip(_SUFFIXES, ratio, strict=True)}

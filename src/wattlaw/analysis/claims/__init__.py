@@ -1,4 +1,4 @@
-"""The findings of the two studies as tests on anyone's data, with criteria stated before."""
+"""The findings of the two studies as tests on other data, with criteria fixed in advance."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,8 +32,8 @@ def check_claims(findings: Findings, better: Mapping[str, str] | None = None) ->
     findings
         Of ``analysis.findings.analyse``. Claims on carbon need its ``footprint``.
     better
-        ``higher`` or ``lower`` by workload: which quality is better, where the metric's name does
-        not tell.
+        ``higher`` or ``lower`` by workload: the direction of the metric, if its name does not show
+        it.
     """
     if better is not None:
         findings = replace(findings, quality=quality_by_batch(findings.runs, better))

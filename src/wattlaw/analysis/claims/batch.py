@@ -31,8 +31,8 @@ def _falls_beyond(
         f"The quality of {model} falls beyond a global batch of {batch}.",
         KIT,
         f"the smallest batch beyond {batch} and all larger ones are worse than the best, and "
-        f"{batch} (or the largest below) cannot be told from it; contradicted if that one is "
-        "worse already, or the smallest beyond is within 1 % of the best",
+        f"{batch} (or the largest below) is not shown to differ from it; contradicted if that "
+        "one is worse already, or the smallest beyond is within 1 % of the best",
         needs=f"{subject} trained to its end, with evaluation, at global batches up to and beyond "
         f"{batch}, repeated",
         cases=cases,

@@ -54,7 +54,7 @@ class RunGroup:
             yield self.full_label(str(label)), rows_of_series
 
     def main_series(self) -> pd.DataFrame:
-        """Return the series that speaks for the group.
+        """Return the series that represents the group.
 
         Without limits (or with the highest), of constant local batch where there is such a one, the
         largest data set; of those that with the most GPU counts, then the largest, then the most
@@ -79,7 +79,7 @@ class RunGroup:
         return best
 
     def limit_series(self, limit: Limit) -> pd.DataFrame:
-        """Return the ``main`` series and those that differ from it in one limit alone."""
+        """Return the main series and those that differ from it in one limit alone."""
         main = self.main_series()
         in_family = self.series["family"] == main["family"].iloc[0]
         rows = self.series[in_family & (self.series["rule"] == main["rule"].iloc[0])]
@@ -91,10 +91,10 @@ class RunGroup:
 
 
 def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
-    """Return the jobs of the findings; with ``names``, those whose workload is called like one."""
-    # A frame of all columns is slow to take apart.
+    """Return the jobs of the findings; with ``names``, those whose workload matches one of them."""
+    # Grouping a frame of all columns is slow.
     runs = findings.runs.loc[law_refusals(findings.runs).isna(), _RUNS]
-    shown = runs.assign(
+    shortened = runs.assign(
         **{name: runs[name].map(differing_options(runs[name])) for name in JSON_COLUMNS}
     )
     varying = [name for name in _JOB if runs[name].nunique(dropna=False) > 1]
@@ -103,7 +103,7 @@ def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
         if names and not matches_name(group["workload"], *names):
             continue
         varying_values = {
-            name: shown.loc[rows.index[0], name] for name in varying if name != "workload"
+            name: shortened.loc[rows.index[0], name] for name in varying if name != "workload"
         }
         label = group_label({"workload": group["workload"], **varying_values})
         series = findings.series.loc[findings.series["run_id"].isin(rows["run_id"]), _SERIES]
@@ -123,8 +123,8 @@ def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
     counts = sorted(int(count) for count in rows["gpus"].unique())
     gpus = "GPU" if counts == [1] else "GPUs"
     span = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-    made = " simulated" if (rows["launcher"] == "simulated").any() else ""
-    text = f"{len(rows)}{made} {'run' if len(rows) == 1 else 'runs'}, {span} {gpus}"
+    simulated_prefix = " simulated" if (rows["launcher"] == "simulated").any() else ""
+    text = f"{len(rows)}{simulated_prefix} {'run' if len(rows) == 1 else 'runs'}, {span} {gpus}"
     kinds = sorted(rows["energy_is"].dropna().unique()) if energy else []
     return f"{text}, energy of {'; '.join(kinds)}" if kinds else text
 
@@ -146,7 +146,10 @@ def _word(name: str) -> str:
 def on_runs(
     row_filter: RowFilter, checks: Checks, *, hardware: str = "", energy: bool = False
 ) -> Cases:
-    """Test those runs of each group that ``row_filter`` keeps, on ``hardware`` called so."""
+    """Test the runs of each group that ``row_filter`` keeps.
+
+    Only hardware whose name contains ``hardware`` counts.
+    """
     return lambda findings: [
         make_case(
             group.workload, group.label, partial(row_filter, group.runs), checks, energy=energy

@@ -1,4 +1,4 @@
-"""The few estimates with errors that claims are made of; all of logarithms."""
+"""The estimates with standard errors that claims are tested with; all are of logarithms."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,17 +18,17 @@ from wattlaw.errors import Refused
 from wattlaw.formatting import limit_label
 
 TIME, ENERGY = "time_s", "energy_j"
-_WORDS = {
+_DESCRIPTIONS = {
     TIME: "time", ENERGY: "energy", "metric": "quality",
     "sm_util_cv": "SM utilisation over a run", "mem_util_mean": "memory utilisation",
     "mem_util_cv": "memory utilisation over a run",
 }  # fmt: skip
-#: From so many settings on, their differences tell how sure the mean change over settings is.
+#: From this number of settings, the error of a mean change comes from their differences.
 MIN_CELLS = 3
 #: With fewer counts, the test for deviations that repeats share finds too few of them: intervals
 #: beyond a law of three held in 84 % instead of 95 %.
 _POOLED_FROM = 4
-_ALL_THE_SAME = "all repeats are identical, so the random variation is unknown"
+_IDENTICAL_REPEATS = "all repeats are identical, so the random variation is unknown"
 
 
 def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
@@ -41,7 +41,7 @@ def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
     """
     known = rows[rows[y] > 0]
     if known.empty:
-        raise Refused(f"no {_WORDS.get(y, y)} was measured")
+        raise Refused(f"no {_DESCRIPTIONS.get(y, y)} was measured")
     if "energy" in y and known["energy_is"].nunique() > 1:
         energy_kinds = "; ".join(sorted(known["energy_is"].dropna().unique()))
         raise Refused(f"energies count different things ({energy_kinds}): measure all alike")
@@ -82,9 +82,9 @@ def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float
     cells = _logs(known, y).groupby(known[by])
     logs = pool({cell: values.to_numpy(float) for cell, values in cells})
     if missing := [cell for cell in weights if cell not in logs.means]:
-        raise Refused(f"{_WORDS.get(y, y)} was not measured at {by} {missing[0]}")
+        raise Refused(f"{_DESCRIPTIONS.get(y, y)} was not measured at {by} {missing[0]}")
     if logs.identical:
-        raise Refused(_ALL_THE_SAME)
+        raise Refused(_IDENTICAL_REPEATS)
     if logs.freedom < 1:
         raise Refused(
             "the ratio has no interval without repeats: measure each setting twice or more"
@@ -97,7 +97,7 @@ def _logs(rows: pd.DataFrame, y: str) -> pd.Series:
 
 
 def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> Effect:
-    """Return the mean change of ln y that comes with ``treated``, at what else is the same.
+    """Return the mean change of ln y under ``treated``, with all other settings the same.
 
     Each ``cell`` with runs of both kinds gives one difference of means. What these differ by, more
     than their repeats, is an interaction, tested by F:
@@ -113,7 +113,7 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
     Raises
     ------
     Refused
-        No cell has both, too few runs to tell how sure the change is, or all repeats are the same.
+        No cell has both, too few runs for an error of the change, or all repeats are the same.
     """
     known = require_measured(rows, y)
     treated, cell = treated[known.index], cell[known.index]
@@ -129,20 +129,20 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
     if freedom + cells < 2:
         raise Refused("a single pair of runs: measure repeats, or more GPU counts")
     if (np.abs(np.append(deviations, each - each.mean())) <= ROUNDING).all():
-        raise Refused(_ALL_THE_SAME)
+        raise Refused(_IDENTICAL_REPEATS)
     within, mean = float(deviations @ deviations), float(each.mean())
     if cells < MIN_CELLS and freedom:
         which = "this setting" if cells == 1 else f"these {cells} settings"
         error = np.sqrt(within / freedom * (1 / weights).sum()) / cells
         if error <= ROUNDING:
-            raise Refused(_ALL_THE_SAME)
+            raise Refused(_IDENTICAL_REPEATS)
         return Effect(mean, float(error), freedom, f"at exactly {which}")
-    common_change = float(weights @ each / weights.sum())
-    between = float(weights @ (each - common_change) ** 2)
+    weighted_mean = float(weights @ each / weights.sum())
+    between = float(weights @ (each - weighted_mean) ** 2)
     if _interact(between, cells - 1, within, freedom):
         return Effect(mean, float(each.std(ddof=1) / np.sqrt(cells)), cells - 1)
     spread = (within + between) / (freedom + cells - 1)
-    return Effect(common_change, float(np.sqrt(spread / weights.sum())), freedom + cells - 1)
+    return Effect(weighted_mean, float(np.sqrt(spread / weights.sum())), freedom + cells - 1)
 
 
 def _interact(between: float, between_df: int, within: float, within_df: int) -> bool:
@@ -158,7 +158,7 @@ def limited_and_reference(
     """Return the rows under a limit (the lowest, if not given) and those without it.
 
     Without means without any, or where none was run so, with the highest. The other limit does not
-    differ. A column ``limited`` tells the two kinds apart.
+    differ. The column ``limited`` is true under the limit.
 
     Raises
     ------

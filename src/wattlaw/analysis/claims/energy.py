@@ -29,10 +29,10 @@ from wattlaw.analysis.metrics import HOUR_S
 from wattlaw.errors import Refused
 
 #: The least change per doubling of GPUs that counts as one.
-LEAST = 0.01
-NEAR_LINEAR, LEAST_R2, LEAST_COUNTS = 0.1, 0.9, 3
-DIFFERS = 0.05
-CO2_GPUS, CO2_KG_PER_H, CO2_GIVE = 128, 22.0, 0.25
+LEAST_CHANGE = 0.01
+EXPONENT_MARGIN, MIN_R2, MIN_COUNTS = 0.1, 0.9, 3
+FACTOR_MARGIN = 0.05
+CO2_GPUS, CO2_KG_PER_H, CO2_TOLERANCE = 128, 22.0, 0.25
 
 RunGroup = cases.RunGroup
 
@@ -53,11 +53,11 @@ def _variation(column: str, part: str) -> ClaimDefinition:
     return _utilisation(
         f"{part.lower()}-variation-rises",
         f"The coefficient of variation of {part} utilisation rises with the number of GPUs.",
-        f"sigma/mu of {part} utilisation over a run's samples rises by at least {LEAST:.0%} per "
-        "doubling",
+        f"sigma/mu of {part} utilisation over a run's samples rises by at least "
+        f"{LEAST_CHANGE:.0%} per doubling",
         cases.per_doubling(
             "variation_per_doubling", f"sigma/mu of {part} utilisation per doubling of GPUs",
-            column, math.log2(1 + LEAST),
+            column, math.log2(1 + LEAST_CHANGE),
         ),
     )  # fmt: skip
 
@@ -67,14 +67,14 @@ def _energy_rises(rows: pd.DataFrame) -> list[Check]:
     means = np.log(known.groupby("gpus")[ENERGY].mean())
     last = f"{math.exp(means.iloc[-1] - means.iloc[0]):.2f} times that of {means.index[0]}"
     label = f"energy at {means.index[-1]} GPUs {last}; per doubling"
-    rises = cases.per_doubling("energy_per_doubling", label, ENERGY, math.log2(1 + LEAST))
+    rises = cases.per_doubling("energy_per_doubling", label, ENERGY, math.log2(1 + LEAST_CHANGE))
     return list(rises(rows))
 
 
 def _carbon(findings: Findings) -> Sequence[Case]:
     """Test with the PUE and the grid of the findings' footprint."""
     footprint = findings.footprint
-    low, high = (math.log(CO2_KG_PER_H * (1 + give)) for give in (-CO2_GIVE, CO2_GIVE))
+    low, high = (math.log(CO2_KG_PER_H * (1 + give)) for give in (-CO2_TOLERANCE, CO2_TOLERANCE))
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         if footprint is None or footprint.grid_g_per_kwh is None:
@@ -97,8 +97,8 @@ def _carbon(findings: Findings) -> Sequence[Case]:
 
 def _linear(rows: pd.DataFrame) -> Iterator[Check]:
     counts = rows["gpus"].nunique()
-    if counts < LEAST_COUNTS:
-        raise Refused(f"{counts} GPU counts; measure {LEAST_COUNTS} or more")
+    if counts < MIN_COUNTS:
+        raise Refused(f"{counts} GPU counts; measure {MIN_COUNTS} or more")
     law = energy_law(rows)
     power = law.form(LOG_LOG)
     if power.r2 is None:
@@ -106,9 +106,9 @@ def _linear(rows: pd.DataFrame) -> Iterator[Check]:
     exponent = effects.from_interval(
         power.parameters["exponent"], power.intervals["exponent"], law.n - 2
     )
-    yield Within("exponent", "exponent", exponent, 1 - NEAR_LINEAR, 1 + NEAR_LINEAR)
+    yield Within("exponent", "exponent", exponent, 1 - EXPONENT_MARGIN, 1 + EXPONENT_MARGIN)
     yield Tested(
-        f"R^2 {power.r2:.3f}, {law.factor_w:.4g} W per GPU", power.r2 >= LEAST_R2, None,
+        f"R^2 {power.r2:.3f}, {law.factor_w:.4g} W per GPU", power.r2 >= MIN_R2, None,
         {"r2": power.r2, "r2_through_origin": law.form(ORIGIN).r2, "factor_w": law.factor_w},
     )  # fmt: skip
 
@@ -125,8 +125,8 @@ def _factor_depends(
         f"factor-depends-on-{on}",
         f"The energy of a GPU-hour depends on the {on}.",
         KIT,
-        f"there are two {differ} differs by more than {DIFFERS:.0%}; contradicted if all differ "
-        "by less",
+        f"there are two {differ} differs by more than {FACTOR_MARGIN:.0%}; contradicted if all "
+        "differ by less",
         needs=f"{needs}, repeated",
         cases=pairs,
         about="some",
@@ -143,7 +143,7 @@ def _pair(first: RunGroup, other: RunGroup, but: tuple[str, ...] | None) -> Case
         yield Outside(
             "factor_ratio", f"energy per GPU-hour, {names[0]} over {names[1]}",
             effects.paired(rows, FACTOR, rows["which"] == 1, cell),
-            math.log(1 - DIFFERS), math.log(1 + DIFFERS), effects.ratio,
+            math.log(1 - FACTOR_MARGIN), math.log(1 + FACTOR_MARGIN), effects.ratio,
         )  # fmt: skip
 
     both = pd.concat(
@@ -156,7 +156,7 @@ def _pair(first: RunGroup, other: RunGroup, but: tuple[str, ...] | None) -> Case
 
 
 def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
-    least = math.log2(1 + LEAST)
+    least = math.log2(1 + LEAST_CHANGE)
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         model = factor_model(rows)
@@ -171,7 +171,7 @@ def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
         f"The energy of a GPU-hour moves with {rate} per GPU-hour.",
         KIT,
         f"at the same {other_rate} per GPU-hour, model and hardware, it changes by more than "
-        f"{LEAST:.0%} per doubling; contradicted if by less",
+        f"{LEAST_CHANGE:.0%} per doubling; contradicted if by less",
         needs="the energy of runs at several GPU counts and global batches per workload",
         cases=_on_all_runs(checks),
     )
@@ -185,7 +185,7 @@ def _on_all_runs(checks: cases.Checks) -> Cases:
         if not groups:
             return []
         rows = pd.concat([without_limits(group.runs) for group in groups], ignore_index=True)
-        rows = rows.assign(**dict.fromkeys(LIMITS, float("nan")))  # the highest stands for none
+        rows = rows.assign(**dict.fromkeys(LIMITS, float("nan")))  # the highest counts as none
         names = ", ".join(sorted({group.workload for group in groups}))
         return [cases.make_case(names, "all runs without limits", rows, checks, energy=True)]
 
@@ -196,10 +196,10 @@ CLAIMS = (
     _utilisation(
         "memory-utilisation-falls",
         "Memory utilisation falls with the number of GPUs.",
-        f"a run's mean memory utilisation falls by at least {LEAST:.0%} per doubling",
+        f"a run's mean memory utilisation falls by at least {LEAST_CHANGE:.0%} per doubling",
         cases.per_doubling(
             "memory_utilisation_per_doubling", "memory utilisation per doubling of GPUs",
-            "mem_util_mean", high=math.log2(1 - LEAST),
+            "mem_util_mean", high=math.log2(1 - LEAST_CHANGE),
         ),
     ),
     _variation("sm_util_cv", "SM"),
@@ -208,7 +208,7 @@ CLAIMS = (
         "energy-rises-with-gpus",
         "The energy of an epoch rises with the number of GPUs.",
         MIT,
-        f"the energy per epoch rises by at least {LEAST:.0%} per doubling",
+        f"the energy per epoch rises by at least {LEAST_CHANGE:.0%} per doubling",
         needs="the energy of runs on 3 or more GPU counts of one setting, with repeats",
         cases=cases.on_main_series(_energy_rises, energy=True),
     ),
@@ -217,7 +217,7 @@ CLAIMS = (
         "128 V100 emit 22 kg CO2 per hour.",
         MIT,
         f"runs on {CO2_GPUS} V100 without cap, times PUE and grid intensity as given, emit "
-        f"{CO2_KG_PER_H:g} kg CO2e per hour within {CO2_GIVE:.0%}",
+        f"{CO2_KG_PER_H:g} kg CO2e per hour within {CO2_TOLERANCE:.0%}",
         needs=f"the energy of repeated runs on {CO2_GPUS} V100, PUE and the grid's g CO2e per kWh",
         cases=_carbon,
         remark="At a full 250 W per board, 22 kg per hour are 0.69 kg per kWh.",
@@ -227,7 +227,7 @@ CLAIMS = (
         "Energy is close to linear in GPU-hours.",
         KIT,
         "the exponent of energy against GPU-hours of runs without limits is 1 within "
-        f"{NEAR_LINEAR:g}, with R^2 of at least {LEAST_R2:g}",
+        f"{EXPONENT_MARGIN:g}, with R^2 of at least {MIN_R2:g}",
         needs="the energy of 4 or more settings on 3 or more GPU counts",
         cases=cases.on_runs(without_limits, _linear, energy=True),
     ),

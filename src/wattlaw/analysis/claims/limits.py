@@ -19,11 +19,11 @@ from wattlaw.formatting import limit_label
 #: Exponents that differ by less are equal; the margin of ``compare_limits``.
 MARGIN = 0.05
 #: The least change of alpha that counts as one.
-MOVED = 0.02
-NO_COST, CLEARLY, SAVED = 0.05, 0.10, 0.10
+MIN_TIME_INCREASE = 0.02
+MAX_SLOWDOWN, CLEAR_SLOWDOWN, MIN_SAVING = 0.05, 0.10, 0.10
 MANY_GPUS = 128
 #: Of the slow-down's factor between the smallest count and 128 GPUs.
-SHRINKS = 0.05
+MIN_SHRINKAGE = 0.05
 
 
 def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> ClaimDefinition:
@@ -47,16 +47,16 @@ def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> 
         yield Within(
             "alpha_ratio", f"time under {limit_label(limit, lowest)} over that without",
             effects.change_under_limit(effects.limited_and_reference(rows, limit), TIME, limit),
-            math.log(1 + MOVED), show=effects.ratio, shape="{:.3f}",
+            math.log(1 + MIN_TIME_INCREASE), show=effects.ratio, shape="{:.3f}",
         )  # fmt: skip
 
     return ClaimDefinition(
         f"{plural}-move-alpha-not-beta",
-        f"{words} move alpha, not beta.",
+        f"{words} change alpha, not beta.",
         MIT,
         f"the exponents under all {plural} are equal within {MARGIN:g} (two one-sided tests; "
         "contradicted by a significant difference), and the lowest makes an epoch at least "
-        f"{MOVED:.0%} longer",
+        f"{MIN_TIME_INCREASE:.0%} longer",
         needs=f"two or more {plural} on the same 3 or more GPU counts, with repeats",
         cases=cases.on_limit_series(limit, checks),
         remark=remark,
@@ -103,16 +103,18 @@ def _slow_down(rows: pd.DataFrame) -> Iterator[Check]:
         rows_of_limit.assign(cell=rows_of_limit["gpus"] * (-1) ** i)
         for i, rows_of_limit in enumerate(kinds)
     )
-    few = {-shared[0]: 1.0, shared[0]: -1.0}
-    slower = effects.contrast(both, TIME, "cell", few)
-    if slower.bounds(ERROR)[1] < math.log(1 + SHRINKS):
+    slowdown_at_fewest = {-shared[0]: 1.0, shared[0]: -1.0}
+    slower = effects.contrast(both, TIME, "cell", slowdown_at_fewest)
+    if slower.bounds(ERROR)[1] < math.log(1 + MIN_SHRINKAGE):
         raise Refused(f"{limit_label('power_limit_w', limits[-1])} does not slow {shared[0]} GPUs")
-    change = effects.contrast(both, TIME, "cell", few | {-MANY_GPUS: -1.0, MANY_GPUS: 1.0})
+    change = effects.contrast(
+        both, TIME, "cell", slowdown_at_fewest | {-MANY_GPUS: -1.0, MANY_GPUS: 1.0}
+    )
     yield Within(
         "slow_down_factor",
         f"the slow-down by {limits[-1]:g} W at {shared[0]} GPUs "
         f"(a factor of {effects.ratio(slower.estimate):.3f}) over that at {MANY_GPUS}",
-        change, math.log(1 + SHRINKS), show=effects.ratio, shape="{:.3f}",
+        change, math.log(1 + MIN_SHRINKAGE), show=effects.ratio, shape="{:.3f}",
     )  # fmt: skip
 
 
@@ -121,21 +123,21 @@ CLAIMS = (
     _alpha_not_beta(
         "clock_limit_mhz", "SM clocks", "clocks",
         "The study's own exponents of DimeNet, 0.97, 0.90 and 0.82 at 135, 735 and 1380 MHz "
-        "(the last with a standard error of 0.03), speak against it.",
+        "(the last with a standard error of 0.03), contradict it.",
     ),
     _under_cap(
         "200w-costs-no-speed", "A power cap of 200 W costs no speed.",
-        f"less than {NO_COST:.0%} longer", 200.0, TIME, -math.inf,
-        math.log(1 + NO_COST),
+        f"less than {MAX_SLOWDOWN:.0%} longer", 200.0, TIME, -math.inf,
+        math.log(1 + MAX_SLOWDOWN),
     ),
     _under_cap(
         "200w-saves-energy", "A power cap of 200 W saves at least 10 % of the energy.",
-        f"at least {SAVED:.0%} less energy", 200.0, ENERGY, -math.inf,
-        math.log(1 - SAVED),
+        f"at least {MIN_SAVING:.0%} less energy", 200.0, ENERGY, -math.inf,
+        math.log(1 - MIN_SAVING),
     ),
     _under_cap(
         "100w-slows-clearly", "A power cap of 100 W slows training clearly.",
-        f"at least {CLEARLY:.0%} longer", 100.0, TIME, math.log(1 + CLEARLY),
+        f"at least {CLEAR_SLOWDOWN:.0%} longer", 100.0, TIME, math.log(1 + CLEAR_SLOWDOWN),
         math.inf,
     ),
     ClaimDefinition(
@@ -143,7 +145,7 @@ CLAIMS = (
         "The slow-down by a power cap shrinks at 128 GPUs.",
         MIT,
         "the time under the lowest cap over that without is, at the smallest GPU count, at least "
-        f"{SHRINKS:.0%} more than at {MANY_GPUS} GPUs",
+        f"{MIN_SHRINKAGE:.0%} more than at {MANY_GPUS} GPUs",
         needs=f"runs without cap and under one that slows them, on {MANY_GPUS} GPUs and on fewer, "
         "repeated",
         cases=cases.on_limit_series("power_limit_w", _slow_down),

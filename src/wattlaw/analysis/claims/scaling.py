@@ -28,18 +28,18 @@ from wattlaw.analysis.statistics import ERROR
 from wattlaw.errors import Refused
 
 #: How far the largest count may be from the law of the smaller ones.
-MISS = 0.15
+LAW_MARGIN = 0.15
 #: Exponents that differ by less are equal: a factor of 1.2 in time over a factor of 40 in GPUs.
 SAME_BETA = 0.05
 SCHNET_REACH, FOURCASTNET_REACH = 64, 4
 #: Growth of time per doubling of GPUs and data that counts as slight.
-SLIGHT = (0.005, 0.15)
+SLIGHT_GROWTH = (0.005, 0.15)
 NEAR_LINEAR = 0.9
 #: The largest count of Frey et al. over their smallest; the same of their pictures.
-FULL_RANGE, PICTURED_RANGE = 424 / 2, 128 / 2
+FULL_RANGE, FIGURE_RANGE = 424 / 2, 128 / 2
 #: So much off a published speedup counts as that speedup.
-GIVE = 0.1
-CNN_LEAST, CNN_MOST = 5.0 * (1 - GIVE), 6.0 * (1 + GIVE)
+TOLERANCE = 0.1
+CNN_LEAST, CNN_MOST = 5.0 * (1 - TOLERANCE), 6.0 * (1 + TOLERANCE)
 
 
 def _power_law(rows: pd.DataFrame) -> Iterator[Check]:
@@ -55,7 +55,8 @@ def _power_law(rows: pd.DataFrame) -> Iterator[Check]:
     largest = int(rows["gpus"].max())
     yield Within(
         "extrapolation_error", f"time at {largest} GPUs against the law of the smaller counts",
-        effects.beyond_law(rows, largest - 1), math.log(1 - MISS), math.log(1 + MISS),
+        effects.beyond_law(rows, largest - 1), math.log(1 - LAW_MARGIN),
+        math.log(1 + LAW_MARGIN),
         effects.relative_change, "{:+.1%}",
     )  # fmt: skip
     try:
@@ -106,7 +107,7 @@ def _schnet(rows: pd.DataFrame) -> Iterator[Check]:
     rows = effects.require_measured(rows, TIME)
     yield Within(
         "over_law", f"time at {rows['gpus'].max()} GPUs against the law up to {SCHNET_REACH}",
-        effects.beyond_law(rows, SCHNET_REACH), math.log(1 + MISS), math.inf,
+        effects.beyond_law(rows, SCHNET_REACH), math.log(1 + LAW_MARGIN), math.inf,
         effects.relative_change, "{:+.1%}",
     )  # fmt: skip
     before = rows[rows["gpus"] <= SCHNET_REACH]
@@ -155,35 +156,35 @@ def _near_linear(rows: pd.DataFrame) -> Iterator[Check]:
 
 def _fourcastnet(rows: pd.DataFrame) -> Iterator[Check]:
     counts = sorted(int(count) for count in rows["gpus"].unique())
-    knee = max(count for count in counts if count <= FOURCASTNET_REACH * counts[0])
-    if knee in (counts[0], counts[-1]):
+    middle_count = max(count for count in counts if count <= FOURCASTNET_REACH * counts[0])
+    if middle_count in (counts[0], counts[-1]):
         raise Refused(
             f"{counts[0]} to {counts[-1]} GPUs: measure counts up to and beyond "
             f"{FOURCASTNET_REACH} times the smallest"
         )
     for name, low, high, bounds in (
-        ("beta_up_to_4x", counts[0], knee, (NEAR_LINEAR, math.inf)),
-        ("beta_beyond_4x", knee, counts[-1], (-math.inf, NEAR_LINEAR)),
+        ("beta_up_to_4x", counts[0], middle_count, (NEAR_LINEAR, math.inf)),
+        ("beta_beyond_4x", middle_count, counts[-1], (-math.inf, NEAR_LINEAR)),
     ):
         logs = effects.contrast(rows, TIME, "gpus", {low: 1.0, high: -1.0})
         label = f"beta between {low} and {high} GPUs"
         yield Within(name, label, effects.scaled(logs, 1 / math.log(high / low)), *bounds)
 
 
-def _reaches(workload: str, model: str, speedup: float) -> ClaimDefinition:
+def _speedup_claim(workload: str, model: str, speedup: float) -> ClaimDefinition:
     return ClaimDefinition(
         f"{workload}-speedup-{speedup:g}",
         f"{model} gets {speedup:g} times as fast.",
         MIT,
-        f"the largest count is at least {speedup * (1 - GIVE):g} times as fast as the smallest "
-        f"(the published value less {GIVE:.0%}); less contradicts if the counts span at least "
-        f"the study's whole range, a factor of {FULL_RANGE:g}",
+        f"the largest count is at least {speedup * (1 - TOLERANCE):g} times as fast as the "
+        f"smallest (the published value less {TOLERANCE:.0%}); less contradicts if the counts "
+        f"span at least the study's whole range, a factor of {FULL_RANGE:g}",
         needs=f"{workload} at constant local batch from 2 GPUs up to 424, with repeats",
-        cases=cases.on_main_series(_speedup(speedup * (1 - GIVE), enough=0), workload),
+        cases=cases.on_main_series(_speedup(speedup * (1 - TOLERANCE), enough=0), workload),
     )
 
 
-def _growing(rule: str, low: float, high: float) -> Cases:
+def _growing_data_cases(rule: str, low: float, high: float) -> Cases:
     label = "time per doubling of GPUs and data"
     checks = cases.per_doubling("time_per_doubling", label, TIME, low, high)
     return cases.on_every_series(rule, checks, grows=True)
@@ -194,9 +195,9 @@ CLAIMS = (
         "power-law-describes",
         "The time per epoch follows t = alpha N^-beta.",
         MIT,
-        f"the time at the largest count lies within {MISS:.0%} of the law fitted to the smaller "
-        f"ones, and no breakpoint is found over at least {MIN_COUNTS} counts (one contradicts); "
-        "R^2 is told and decides nothing",
+        f"the time at the largest count lies within {LAW_MARGIN:.0%} of the law fitted to the "
+        f"smaller ones, and no breakpoint is found over at least {MIN_COUNTS} counts (one "
+        "contradicts); R^2 is reported and decides nothing",
         needs=f"at least {MIN_COUNTS} GPU counts of one setting, with repeats",
         cases=cases.on_main_series(_power_law),
     ),
@@ -214,23 +215,23 @@ CLAIMS = (
         "schnet-leaves-the-law-beyond-64",
         "SchNet leaves its power law beyond 64 GPUs.",
         MIT,
-        f"the largest count beyond {SCHNET_REACH} takes at least {MISS:.0%} longer than the law "
-        "of the counts up to there, and these show no breakpoint of their own",
+        f"the largest count beyond {SCHNET_REACH} takes at least {LAW_MARGIN:.0%} longer than the "
+        "law of the counts up to there, and these show no breakpoint of their own",
         needs=f"schnet on 3 or more GPU counts up to {SCHNET_REACH} and at least one beyond",
         cases=cases.on_main_series(_schnet, "schnet"),
     ),
-    _reaches("dimenet", "DimeNet", 60.0),
-    _reaches("bert", "BERT", 76.0),
+    _speedup_claim("dimenet", "DimeNet", 60.0),
+    _speedup_claim("bert", "BERT", 76.0),
     ClaimDefinition(
         "cnn-speedup-5-to-6",
         "The convolutional networks get 5 to 6 times as fast.",
         MIT,
         f"the largest count is {CNN_LEAST:g} to {CNN_MOST:g} times as fast as the smallest (the "
-        f"published values, {GIVE:.0%} more or less), over counts that span a factor of "
-        f"{PICTURED_RANGE:g}; less contradicts from a factor of {FULL_RANGE:g} on",
+        f"published values, {TOLERANCE:.0%} more or less), over counts that span a factor of "
+        f"{FIGURE_RANGE:g}; less contradicts from a factor of {FULL_RANGE:g} on",
         needs="resnet50, vgg16 or inceptionv3 at constant local batch from 2 to 128 GPUs, repeated",
         cases=cases.on_main_series(
-            _speedup(CNN_LEAST, CNN_MOST, PICTURED_RANGE), "resnet50", "vgg16", "inception"
+            _speedup(CNN_LEAST, CNN_MOST, FIGURE_RANGE), "resnet50", "vgg16", "inception"
         ),
     ),
     ClaimDefinition(
@@ -240,16 +241,18 @@ CLAIMS = (
         f"the exponent of time is within {SAME_BETA:g} of 0: time changes by at most "
         f"{effects.growth(SAME_BETA):.1%} per doubling",
         needs="a data set that grows with 3 or more GPU counts at constant local batch",
-        cases=_growing("local_batch", -SAME_BETA, SAME_BETA),
+        cases=_growing_data_cases("local_batch", -SAME_BETA, SAME_BETA),
     ),
     ClaimDefinition(
         "growing-data-time-grows-slightly",
         "With a data set that grows with the GPUs, time grows slightly at constant global batch "
         "(more steps).",
         KIT,
-        f"time grows by {SLIGHT[0]:.1%} to {SLIGHT[1]:.0%} per doubling",
+        f"time grows by {SLIGHT_GROWTH[0]:.1%} to {SLIGHT_GROWTH[1]:.0%} per doubling",
         needs="a data set that grows with 3 or more GPU counts at constant global batch",
-        cases=_growing("global_batch", math.log2(1 + SLIGHT[0]), math.log2(1 + SLIGHT[1])),
+        cases=_growing_data_cases(
+            "global_batch", math.log2(1 + SLIGHT_GROWTH[0]), math.log2(1 + SLIGHT_GROWTH[1])
+        ),
     ),
     ClaimDefinition(
         "resnet50-near-linear",

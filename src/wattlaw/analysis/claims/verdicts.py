@@ -29,8 +29,8 @@ from wattlaw.errors import Refused
 
 SUPPORTED, CONTRADICTED, NOT_DECIDABLE = "supported", "contradicted", "not decidable"
 MIT, KIT = "mit-2022", "kit-2025"
-#: So many workloads are told in the evidence of a claim; its parts have all.
-_TOLD = 3
+#: The evidence of a claim names at most this number of workloads; ``workloads`` has all.
+_MAX_LISTED = 3
 
 Numbers = dict[str, Any]
 
@@ -44,7 +44,7 @@ class Effect:
     Raises
     ------
     Refused
-        Nothing says how sure the estimate is.
+        The uncertainty of the estimate is unknown.
     """
 
     estimate: float
@@ -79,11 +79,12 @@ class Check(Protocol):
 class Within:
     """The effect has to lie between ``low`` and ``high``.
 
-    ``show`` makes of the effect (often a logarithm or an exponent) what is told, and rises with it.
+    ``show`` converts the effect (often a logarithm or an exponent) to the reported number; it is an
+    increasing function.
     """
 
     name: str  # of the number
-    label: str  # in words
+    label: str  # of the number, as text
     effect: Effect
     low: float = -math.inf
     high: float = math.inf
@@ -119,9 +120,9 @@ class Outside(Within):
 
     def verdict(self, support: float, contradict: float) -> str:
         """Return the verdict at these two levels."""
-        turned = {SUPPORTED: CONTRADICTED, CONTRADICTED: SUPPORTED}
+        opposites = {SUPPORTED: CONTRADICTED, CONTRADICTED: SUPPORTED}
         inside = super().verdict(contradict, support)
-        return turned.get(inside, inside)
+        return opposites.get(inside, inside)
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Tested:
 
 @dataclass(frozen=True)
 class Case:
-    """What one workload has to say to a claim: tests that all must agree, or why there are none."""
+    """The tests of a claim on one workload, which all must agree, or why there are none."""
 
     workload: str
     label: str
@@ -173,7 +174,7 @@ class WorkloadVerdict(Result):
 
 @dataclass(frozen=True)
 class Claim(Result):
-    """A published finding, and what the data say to it."""
+    """A published finding, and its verdict on the data."""
 
     properties = ("numbers",)
     rows_field = "workloads"
@@ -218,7 +219,7 @@ class ClaimDefinition:
         cases = self.cases(findings)
         tests = max(1, sum(len(case.checks) for case in cases))
         levels = (ERROR, ERROR / tests) if self.about == "every" else (ERROR / tests, ERROR)
-        parts = tuple(_part(case, *levels) for case in cases)
+        parts = tuple(_workload_verdict(case, *levels) for case in cases)
         tested = [part for part, case in zip(parts, cases, strict=True) if case.checks]
         verdict = _overall([part.verdict for part in tested], self.about)
         text = [self._summary(parts, tested, verdict), self.remark]
@@ -233,9 +234,9 @@ class ClaimDefinition:
         if not parts:
             return f"Nothing to test: {self.needs}."
         if not tested:
-            return f"Nothing could be tested: {_listed(parts)}. Needed: {self.needs}."
+            return f"Nothing could be tested: {_evidence_list(parts)}. Needed: {self.needs}."
         decisive_parts = [part for part in tested if part.verdict == verdict]
-        text = _listed(decisive_parts)
+        text = _evidence_list(decisive_parts)
         if len(tested) > 1:
             text = f"{len(decisive_parts)} of {len(tested)} {verdict}: {text}"
         if verdict == NOT_DECIDABLE:
@@ -244,7 +245,7 @@ class ClaimDefinition:
         return f"{text}. {untested} more could not be tested." if untested else f"{text}."
 
 
-def _part(case: Case, support: float, contradict: float) -> WorkloadVerdict:
+def _workload_verdict(case: Case, support: float, contradict: float) -> WorkloadVerdict:
     if not case.checks:
         return WorkloadVerdict(
             case.workload, case.label, NOT_DECIDABLE, case.refusal or "nothing measured", {}
@@ -267,7 +268,7 @@ def _overall(verdicts: Sequence[str], about: Literal["every", "some"]) -> str:
     return unanimous if verdicts and set(verdicts) == {unanimous} else NOT_DECIDABLE
 
 
-def _listed(parts: Sequence[WorkloadVerdict]) -> str:
-    text = [f"{part.label}: {part.evidence}" for part in parts[:_TOLD]]
+def _evidence_list(parts: Sequence[WorkloadVerdict]) -> str:
+    text = [f"{part.label}: {part.evidence}" for part in parts[:_MAX_LISTED]]
     hidden = len(parts) - len(text)
     return "; ".join([*text, f"and {hidden} more"] if hidden else text)

@@ -25,7 +25,7 @@ from wattlaw.errors import Refused
 MIN_COUNTS = 5
 #: Stricter than the usual 5 %: every series is tested, and a breakpoint changes what a report says.
 SIGNIFICANT = 0.02
-_DRAWS = 9999
+_SIMULATIONS = 9999
 _CONSTANTS = 4  # a, b, d, c
 
 
@@ -34,7 +34,7 @@ class Breakpoint(Result):
     """A bend that the data show.
 
     ``at`` is the worker count where the laws meet; ``at_range`` the lowest and highest inner count
-    that an F test at 5 % does not tell from it. ``beta_before`` and ``beta_after`` have 95 %
+    that an F test at 5 % does not distinguish from it. ``beta_before`` and ``beta_after`` have 95 %
     intervals, given the breakpoint is at ``at``, with Student's t over counts less four constants.
     ``p_value`` is of the power law without a breakpoint, and no less than 1 / 10,000.
     """
@@ -117,11 +117,11 @@ def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
 def _p_value(gain: float, units: Floats, df: int) -> float:
     """Return the share of draws of a pure power law whose largest gain is no smaller."""
     if gain >= 1:
-        return 1 / (_DRAWS + 1)
+        return 1 / (_SIMULATIONS + 1)
     triangle = np.asarray(np.linalg.qr(units)[1])
     drawn = _drawn_gains(triangle.round(9).tobytes(), triangle.shape, df)
     above = len(drawn) - int(np.searchsorted(drawn, gain))
-    return (above + 1) / (_DRAWS + 1)
+    return (above + 1) / (_SIMULATIONS + 1)
 
 
 @functools.lru_cache(maxsize=512)
@@ -131,9 +131,9 @@ def _drawn_gains(triangle: bytes, shape: tuple[int, int], df: int) -> Floats:
     Only the noise along the hinges and the size of the rest matter: the rest is chi-square.
     """
     hinges = np.frombuffer(triangle).reshape(shape)
-    dice = np.random.default_rng(1993)
-    along = dice.standard_normal((_DRAWS, shape[0]))
-    rest = dice.chisquare(df - shape[0], _DRAWS) if df > shape[0] else 0.0
+    generator = np.random.default_rng(1993)
+    along = generator.standard_normal((_SIMULATIONS, shape[0]))
+    rest = generator.chisquare(df - shape[0], _SIMULATIONS) if df > shape[0] else 0.0
     largest = ((along @ hinges) ** 2).max(axis=1)
     gains_sorted: Floats = np.sort(largest / ((along**2).sum(axis=1) + rest))
     return gains_sorted
@@ -148,8 +148,8 @@ def _breakpoint(
     inverse = np.linalg.pinv(design)
     gram = inverse @ inverse.T
     df = len(data.x) - _CONSTANTS
-    lefts = np.maximum(total * (1 - gains), 0)
-    spread = Noise(float(lefts[best]) / df, df)
+    residual_squares = np.maximum(total * (1 - gains), 0)
+    spread = Noise(float(residual_squares[best]) / df, df)
     before, after = np.array([0.0, -1.0, 0.0]), np.array([0.0, -1.0, -1.0])
     intervals = [
         spread.interval(
@@ -157,8 +157,8 @@ def _breakpoint(
         )
         for contrast in (before, after)
     ]
-    limit = lefts[best] + spread.scale * special.fdtri(1, df, LEVEL)
-    possible = data.x[1:-1][lefts <= limit]
+    limit = residual_squares[best] + spread.scale * special.fdtri(1, df, LEVEL)
+    possible = data.x[1:-1][residual_squares <= limit]
     return Breakpoint(
         at=float(data.x[1:-1][best]),
         at_range=(float(possible[0]), float(possible[-1])),

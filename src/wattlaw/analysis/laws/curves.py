@@ -91,7 +91,7 @@ def _in_logs(weights: Floats) -> tuple[Floats, Floats]:
     return np.array([alpha, *weights[1:]]), slopes
 
 
-def _as_they_are(weights: Floats) -> tuple[Floats, Floats]:
+def _identity(weights: Floats) -> tuple[Floats, Floats]:
     return weights, np.eye(len(weights))
 
 
@@ -106,12 +106,12 @@ POWER = Law("power", _power_terms, ("alpha", "beta"), _in_logs, in_logs=True)
 LAWS = (
     POWER,
     Law("log-normal", _parabola_terms, ("alpha", "beta", "gamma"), _in_logs, in_logs=True),
-    Law("amdahl", _amdahl_terms, ("a", "b"), _as_they_are),
+    Law("amdahl", _amdahl_terms, ("a", "b"), _identity),
     Law("usl", _usl_terms, ("t1", "sigma", "kappa"), _usl, least_x=1, shares=("sigma",)),
-    Law("communication", _communication_terms, ("a", "b", "c"), _as_they_are, least_x=1),
+    Law("communication", _communication_terms, ("a", "b", "c"), _identity, least_x=1),
 )  # fmt: skip
 
-#: Parameters in the units of y.
+#: Parameters that have the unit of y.
 IN_UNITS_OF_Y = ("alpha", "a", "b", "c", "t1")
 
 
@@ -295,9 +295,9 @@ def _nonnegative(terms: Floats, logs: Floats, root: Floats) -> Floats:
         before = least
         for halving in range(_HALVINGS):
             tried = weights + step / 2**halving
-            reached = misfit(tried)
-            if reached < least:
-                weights, least = tried, reached
+            squares = misfit(tried)
+            if squares < least:
+                weights, least = tried, squares
                 break
         if before - least <= 1e-12 * before:
             break

@@ -21,8 +21,8 @@ class SeriesFit(Result):
 
     ``refusal`` says why there is no law; ``no_breakpoint_reason`` says why there is no
     ``breakpoint``: none was found, or the data cannot tell. ``breakpoint_p`` is the
-    test's p value, None where the data cannot tell. ``unit`` is the work that y is of: an epoch, a
-    sample, a step or a run; None where it is not known.
+    test's p value, None if the data do not allow the test. ``unit`` is the work that y is of: an
+    epoch, a sample, a step or a run; None where it is not known.
     """
 
     group: Group
@@ -90,7 +90,7 @@ def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Series
     x, y
         Names of numeric columns.
     by
-        Columns whose values tell the groups apart; a missing value is a group of its own.
+        Columns that identify a group; a missing value is a group of its own.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Series
             raise BadInput(f"no column {name!r}; allowed: {available}")
     for name in (x, y):
         if len(frame) and not pd.api.types.is_numeric_dtype(frame[name]):
-            first = _first_that_is_no_number(frame[name])
+            first = _first_non_numeric(frame[name])
             raise BadInput(f"column {name!r} is not numeric{first}")
     return SeriesFits(tuple(_fit(group, rows[x], rows[y]) for group, rows in groups(frame, by)))
 
@@ -127,6 +127,6 @@ def _fit(group: Group, x: pd.Series, y: pd.Series) -> SeriesFit:
     return SeriesFit(group, law, None, selected, bend, p_value, no_breakpoint_reason)
 
 
-def _first_that_is_no_number(column: pd.Series) -> str:
+def _first_non_numeric(column: pd.Series) -> str:
     wrong = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
     return f": row {wrong.index[0]} is {str(wrong.iloc[0])!r}" if len(wrong) else ""

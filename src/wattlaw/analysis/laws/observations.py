@@ -1,10 +1,10 @@
-"""Measurements as the laws see them: logarithms, the counts' means, and their scatter.
+"""The data that laws are fitted to: logarithms, the counts' means, and their scatter.
 
 A run's ln y is the law, plus a deviation that all repeats of its count share, plus noise of its
-own. Where the shared part is nothing, every run tells about the law; where it is not, only each
-count's mean does. Both give the same estimates when means are weighted with their repeats; what
-differs is the error of the estimates. See Searle, Casella & McCulloch 1992, "Variance Components",
-and Draper & Smith 1998, "Applied Regression Analysis", section 2.1 (lack of fit).
+own. If the shared part is zero, every run is an observation of the law; otherwise only each count's
+mean is. Both give the same estimates when means are weighted with their repeats; what differs is
+the error of the estimates. See Searle, Casella & McCulloch 1992, "Variance Components", and Draper
+& Smith 1998, "Applied Regression Analysis", section 2.1 (lack of fit).
 """
 
 import math
@@ -103,7 +103,7 @@ class Noise:
 
     @property
     def of_repeats(self) -> bool:
-        """Say whether the counts' means, not the runs, tell how uncertain the law is."""
+        """Say whether the law's error comes from the counts' means, not from the runs."""
         return self.share < 1
 
     def t(self, df: float) -> float:
@@ -154,13 +154,13 @@ def sum_of_squares(data: Observations, residuals: Floats) -> float:
 
 
 def noise_of_runs(data: Observations, between: float, constants: int) -> Noise:
-    """Return the scatter if every run tells about a law with so many ``constants``."""
+    """Return the scatter if every run is an observation of a law with ``constants`` constants."""
     df = data.n - constants
     return Noise((between + data.within) / df if df > 0 else 0.0, df)
 
 
 def noise_of_means(data: Observations, between: float, constants: int) -> Noise:
-    """Return the scatter if only the counts' means do.
+    """Return the scatter if only the counts' means are observations.
 
     Exact where every count has as many repeats; else their effective number is used, as in a
     one-way analysis of variance: r0 = (n - sum r^2 / n) / (k - 1).

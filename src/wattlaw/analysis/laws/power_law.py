@@ -24,7 +24,7 @@ from wattlaw.analysis.statistics import ERROR, ROUNDING, Floats, Interval
 CONSTANTS = 2
 
 
-_WORDS = {
+_DESCRIPTIONS = {
     "normality_p": "they are not normal",
     "curvature_p": "they curve with ln N",
     "heteroscedasticity_p": "their spread changes with N",
@@ -58,7 +58,7 @@ class Diagnostics(Result):
             return "too few runs, or no scatter, to test the residuals"
         failures = [
             f"{description} (p = {values[name]:.2g})"
-            for name, description in _WORDS.items()
+            for name, description in _DESCRIPTIONS.items()
             if values[name] is not None and values[name] < ERROR
         ]
         return "residuals: " + ("; ".join(failures) or "consistent with the law")
@@ -201,7 +201,7 @@ def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> P
 
 def power_law(data: Observations) -> PowerLaw:
     """Fit the law to observations."""
-    with np.errstate(all="ignore"):  # an overflow or a zero spread becomes inf or nan, and is told
+    with np.errstate(all="ignore"):  # overflows and zero spreads become inf or nan
         result = OLS(data.log_y, _design(data.run_x)).fit()
         return _law(data, result)
 

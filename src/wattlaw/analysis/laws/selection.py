@@ -16,9 +16,9 @@ from wattlaw.analysis.statistics import Floats
 from wattlaw.errors import Refused
 
 #: Laws this near to the lowest AICc are as good (Burnham & Anderson 2002, section 2.6).
-SUPPORTED = 2.0
+AICC_TOLERANCE = 2.0
 #: If even the best law lacks fit at this level, runs of a count are not observations of their own.
-LACKING = 0.05
+LACK_OF_FIT_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Selection(Result):
         The law is fitted without the largest count and predicts it: predicted / measured - 1
         (geometric mean of repeats). Below zero, the predicted time is too short.
     ``reason``
-        Why something of these is missing; None where nothing is.
+        Why one of these values is missing; None if none is.
 
     ``observations`` says what the criterion counted: "runs", or "counts" where even the best law
     leaves deviations that a count's repeats share.
@@ -64,7 +64,7 @@ class Selection(Result):
 
 
 def select(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Selection:
-    """Fit all laws of ``families`` and take one.
+    """Fit all laws of ``curves.LAWS`` and select one.
 
     Taken is the law with the lowest AICc; of laws within 2 of it, the one with fewest constants,
     then the lowest. Where the criterion is undefined for all (fewer than five observations), taken
@@ -116,7 +116,7 @@ def selection(data: Observations) -> Selection:
 
 def _has_lack_of_fit(curve: Curve, data: Observations) -> bool:
     p_value = obs.lack_of_fit(data, curve.between, curve.k - 1)
-    return p_value is not None and p_value < LACKING
+    return p_value is not None and p_value < LACK_OF_FIT_LEVEL
 
 
 def _over_counts(curve: Curve, data: Observations) -> float | None:
@@ -134,7 +134,7 @@ def _select_law(
     """Return the name of the law to take, and why."""
     lowest = _lowest(criteria)
     if lowest is not None:
-        limit = (criteria[lowest] or 0.0) + SUPPORTED
+        limit = (criteria[lowest] or 0.0) + AICC_TOLERANCE
         near = [name for name, value in criteria.items() if value is not None and value <= limit]
         best = min(near, key=lambda name: (fitted[name].k, criteria[name]))
         if len(near) == 1:
@@ -142,7 +142,7 @@ def _select_law(
         others = ", ".join(name for name in near if name != best)
         if best != lowest:
             return best, f"AICc does not separate it from {others}; it has fewer constants"
-        return best, f"lowest AICc; {others} within {SUPPORTED:g} of it"
+        return best, f"lowest AICc; {others} within {AICC_TOLERANCE:g} of it"
     if errors:
         best = min(errors, key=lambda name: abs(errors[name]))
         return best, "too few observations for AICc; lowest prediction error at the largest count"

@@ -14,8 +14,8 @@ from wattlaw.cli.common.options import option
 
 app = typer.Typer()
 
-#: Columns of text in the tables of fits and advice.
-_LEFT = ("series", "selected", "breakpoint", "precision", "hardware", "known by")
+#: Columns of text, which are aligned to the left.
+_TEXT_COLUMNS = ("series", "selected", "breakpoint", "precision", "hardware", "known by")
 
 
 @app.command()
@@ -68,7 +68,11 @@ def advise(
 def _front(advice: Advice) -> Table:
     cells = advice.to_text_frame()
     table = make_table(
-        cells, cells.to_numpy(), right={*cells} - {*_LEFT}, is_plain=True, title=advice.title
+        cells,
+        cells.to_numpy(),
+        right={*cells} - {*_TEXT_COLUMNS},
+        is_plain=True,
+        title=advice.title,
     )
     if len(advice.pareto) > len(cells):
         table.caption = f"{len(advice.pareto) - len(cells)} slower options are in the JSON"

@@ -20,7 +20,7 @@ def cancel(store: StoreArgument) -> int:
     if cancelled.jobs:
         jobs = f"{cancelled.jobs} job(s) cancelled"
     else:
-        jobs = "no job was cancelled" if cancelled.troubles else "no job was in the queue"
+        jobs = "no job was cancelled" if cancelled.errors else "no job was in the queue"
     runs = f"{cancelled.runs} run(s) marked as interrupted"
     if cancelled.jobs > cancelled.runs:
         runs += "; the active 'wattlaw run' marks the others"
@@ -29,8 +29,8 @@ def cancel(store: StoreArgument) -> int:
         print(
             f"{cancelled.left} still active; check with 'wattlaw status {store}'", file=sys.stderr
         )
-    for error in cancelled.troubles:
+    for error in cancelled.errors:
         print_note(f"cannot cancel the jobs of a queue: {error}")
-    if cancelled.troubles:
+    if cancelled.errors:
         return NotAvailable.exit_code
     return 1 if cancelled.left else 0

@@ -38,16 +38,16 @@ def claims(
 def _show_claims(claims: Claims) -> None:
     console = Console()
     for study, source in SOURCES.items():
-        of_study = [claim for claim in claims if claim.study == study]
+        claims_of_study = [claim for claim in claims if claim.study == study]
         table = Table(title=f"{study}: {source.citation}", title_justify="left")
         table.add_column("claim", ratio=2, overflow="fold")
         table.add_column("verdict", min_width=len(NOT_DECIDABLE), overflow="fold")
         table.add_column("evidence", ratio=4, overflow="fold")
-        for claim in of_study:
+        for claim in claims_of_study:
             verdict = Text(claim.verdict, _VERDICT_STYLES[claim.verdict])
             table.add_row(claim.claim, verdict, claim.evidence)
         console.print(table)
-        counts = Counter(claim.verdict for claim in of_study)
+        counts = Counter(claim.verdict for claim in claims_of_study)
         shown = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _VERDICT_STYLES)
-        console.print(f"{len(of_study)} claims: {shown}\n")
+        console.print(f"{len(claims_of_study)} claims: {shown}\n")
     console.print("Criteria: docs/claims.md, or --json.")

@@ -14,7 +14,7 @@ app = typer.Typer()
 @app.command()
 def export(
     store: opts.StoreArgument,
-    table: Annotated[results.TableName, typer.Argument(help="Table to write.")],
+    table: Annotated[results.TableName, typer.Argument(metavar="TABLE", help="Table to write.")],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="A .csv, .parquet or .jsonl file.")
     ],

@@ -20,10 +20,10 @@ from wattlaw.text import collapse_whitespace, shorten
 
 app = typer.Typer()
 
-_WIDE = 150
+_WIDE_COLUMNS = 150
 
-#: Columns of text in the tables of fits and advice.
-_LEFT = ("series", "per", "selected", "breakpoint", "precision", "hardware", "known by")
+#: Columns of text, which are aligned to the left.
+_TEXT_COLUMNS = ("series", "per", "selected", "breakpoint", "precision", "hardware", "known by")
 
 
 @app.command()
@@ -31,7 +31,7 @@ def fit(
     source: Annotated[
         list[Path],
         typer.Argument(
-            metavar="STORE|TABLE...", help="Results folders, or one .csv, .parquet or .jsonl file."
+            metavar="STORE|TABLE", help="Results folders, or one .csv, .parquet or .jsonl file."
         ),
     ],
     x: Annotated[str, typer.Option(help="Column with the number of workers.")] = "gpus",
@@ -90,12 +90,12 @@ def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None) -> Fits:
 def _show_fits(fits: Fits) -> None:
     cells = fits.to_text_frame()
     table = make_table(
-        cells, cells.to_numpy(), right={*cells} - {*_LEFT}, is_plain=True,
+        cells, cells.to_numpy(), right={*cells} - {*_TEXT_COLUMNS}, is_plain=True,
         title="t = alpha * N^-beta",
     )  # fmt: skip
     if any(law.trusted.interval == "repeats" for _, law in fits.laws):
         table.caption = "* from the counts' means: repeats of a count share deviations"
     console = Console()
     if not console.is_terminal:  # a file or a pager is wide enough
-        console = Console(width=_WIDE)
+        console = Console(width=_WIDE_COLUMNS)
     console.print(table)

@@ -17,8 +17,8 @@ from wattlaw.text import quote
 
 app = typer.Typer()
 
-#: At most so many invalid rows are printed; the others are counted.
-_MOST_ROWS = 1000
+#: At most this number of invalid rows is printed; the others are counted.
+_MAX_ROWS = 1000
 
 
 @app.command("import")
@@ -79,7 +79,7 @@ def import_table(
 
 def _print_invalid(table: Path, place: str, rows: Sequence[RejectedRow]) -> None:
     """Print on standard error which rows are skipped, and why."""
-    for row in sorted(rows, key=lambda row: row.line)[:_MOST_ROWS]:
+    for row in sorted(rows, key=lambda row: row.line)[:_MAX_ROWS]:
         print_note(f"{table}: {place} {row.line}: {row.reason}")
-    if len(rows) > _MOST_ROWS:
-        print_note(f"{table}: {len(rows) - _MOST_ROWS:,} more rows skipped")
+    if len(rows) > _MAX_ROWS:
+        print_note(f"{table}: {len(rows) - _MAX_ROWS:,} more rows skipped")

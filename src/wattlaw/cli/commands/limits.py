@@ -34,52 +34,9 @@ limits_app = typer.Typer(help="Show, set and restore power limits and clock lock
 app.add_typer(limits_app, name="limits")
 
 
-@app.command()
-def devices(as_json: JsonOption = False) -> int:
-    """List the devices that can be measured and limited."""
-    meters, limiters = inventory.list_meters(), inventory.list_limiters()
-    if as_json:
-        rows = {
-            "meters": [dataclasses.asdict(meter) for meter in meters],
-            "limiters": [dataclasses.asdict(limiter) for limiter in limiters],
-        }
-        print(json.dumps(rows))
-        return 0
-    console = Console()
-    table = make_table(("meter", "kind", "device"), [], title="Meters")
-    for meter in meters:
-        for device in meter.devices:
-            facts = "\n".join(
-                f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}"
-                for name, value in device.facts.items()
-                if value not in (None, False)
-            )
-            description = f"{device.id}\n{device.name}\n{facts}".strip()
-            table.add_row(meter.name, device.kind, description)
-        for reason in filter(None, [meter.reason, *meter.problems]):
-            table.add_row(meter.name, "-", reason)
-    console.print(table)
-    table = make_table(("limiter", "device"), [], title="Limiters (require root or sudo)")
-    for limiter in limiters:
-        for state in limiter.devices:
-            table.add_row(limiter.name, f"{state.device}\n{_ranges(state)}")
-        if limiter.reason:
-            table.add_row(limiter.name, limiter.reason)
-    console.print(table)
-    return 0
-
-
-def _ranges(state: LimitState) -> str:
-    return (
-        f"{state.name}: {value_or_dash(state.power_limit_w)} W of "
-        f"{range_or_dash(state.min_w, state.max_w)} W; clocks "
-        f"{range_or_dash(state.min_mhz, state.max_mhz)} MHz"
-    )
-
-
 @limits_app.command("show")
 def limits_show(as_json: JsonOption = False) -> int:
-    """Show the limits of each device, and the original limits to restore."""
+    """Show the present and the prior limits of each device."""
     states = {s.device: s for limiter in inventory.list_limiters() for s in limiter.devices}
     folder = StateFolder()
     saved: dict[str, SavedState] = {}
@@ -159,7 +116,7 @@ def limits_set(
 
 @limits_app.command("restore")
 def limits_restore() -> int:
-    """Restore the original limits."""
+    """Restore the limits from before wattlaw changed them."""
     results, survey = restore_stale(StateFolder(), include_kept=True)
     if not results:
         print("There are no limits to restore.")

@@ -3,7 +3,7 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -12,19 +12,22 @@ from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import ClockOption, PowerOption, PriorClocksOption, option, positive
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
+from wattlaw.formatting import plural
+from wattlaw.instrumentation.summary import MeasuredPart, StepSummary
 from wattlaw.launch import command as measured
-from wattlaw.launch.summary import PhaseSummary, phase_summaries
+from wattlaw.launch.summary import PhaseSummary, measured_steps, phase_summaries
 from wattlaw.limits.requests import Limits
-from wattlaw.store.record import RunRecord
+from wattlaw.store.record import VERDICTS, RunRecord
+from wattlaw.store.run_folder import RunFolder
 from wattlaw.text import collapse_whitespace, quote, shorten
 
 app = typer.Typer()
-_MOST_CHARACTERS = 200  # of the command in the summary
+_MAX_CHARACTERS = 200  # of the command in the summary
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def measure(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Command to run.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="Command to run.")],
     store: Annotated[Path, option("DIR", "Results folder.", "-o", "--store")] = Path(
         "wattlaw-store"
     ),
@@ -32,19 +35,53 @@ def measure(
     clock_limit: ClockOption = None,
     prior_clocks: PriorClocksOption = None,
     sample_hz: Annotated[
-        float, typer.Option(max=1000, callback=positive, help="Samples per second.")
+        float, option("HZ", "Samples per second.", max=1000, callback=positive)
     ] = 10.0,
     assume_cpu_w: Annotated[
         float | None, option("W", "Power per busy CPU core, for an estimate.", callback=positive)
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=10**9, metavar="N", help="End the command after N measured training steps."
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S", callback=positive, help="End the command after S seconds of training."
+        ),
+    ] = None,
+    warmup_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=10**9,
+            metavar="N",
+            help="Training steps before those that are measured (20 with --steps or --seconds).",
+        ),
+    ] = None,
+    instrument: Annotated[
+        Literal["auto", "none"],
+        typer.Option(help="Whether PyTorch scripts record their training steps."),
+    ] = "auto",
+    progress: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help=r"Regular expression for lines of the output, such as 'step (?P<step>\d+)'.",
+        ),
     ] = None,
     json_to: Annotated[
         Path | None, option("FILE", "Also write the summary to a JSON file.", "--json")
     ] = None,
 ) -> int:
-    """Measure the time, energy and utilization of a command.
+    """Measure the time, energy and utilisation of a command.
 
-    The exit code is that of the command.
+    The exit code is that of the command; 0 if it was ended after --steps or --seconds.
     """
+    if steps is not None and seconds is not None:
+        raise BadInput("measure: --steps and --seconds; allowed: at most one of them")
     limits = Limits(power_limit, clock_limit)
     if json_to is not None and str(json_to).startswith("-"):
         raise BadInput(f"measure: --json: {quote(str(json_to))} is not a file name")
@@ -57,27 +94,40 @@ def measure(
         prior_clocks_are_default=prior_clocks == "default",
         sample_hz=sample_hz,
         assume_cpu_w=assume_cpu_w,
+        request=measured.StepsRequest(
+            MeasuredPart(warmup_steps, steps, seconds), instrument == "auto", progress
+        ),
     )
-    phases = phase_summaries(done.folder)
-    _show(done, phases[0])
+    if done.record is None or done.folder is None or done.steps is None:
+        return done.exit_code
+    summaries = {phase.phase: phase for phase in phase_summaries(done.folder)}
+    of_command, of_steps = summaries[measured.PHASE], measured_steps(done.folder)
+    step_lines = _step_lines(done.steps, of_steps)
+    _show(_lines(done.record, done.folder, of_command, step_lines))
     if json_to is not None:
-        summary = {"run": str(done.folder.path), "exit_code": done.exit_code, **_to_dict(phases[0])}
+        summary = {
+            "run": str(done.folder.path),
+            "exit_code": done.exit_code,
+            **_to_dict(of_command),
+            **_steps_to_dict(done.steps, of_steps),
+        }
         write_text(json_to, json.dumps(summary) + "\n", durable=False)
     return done.exit_code
 
 
-def _show(done: measured.MeasuredCommand, phase: PhaseSummary) -> None:
+def _show(lines: list[tuple[str, str]]) -> None:
     console = Console(stderr=True)
     table = Table(title="wattlaw measure", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    for name, value in _lines(done, phase):
+    for name, value in lines:
         table.add_row(name, value)
     console.print(table)
 
 
-def _lines(done: measured.MeasuredCommand, phase: PhaseSummary) -> list[tuple[str, str]]:
-    record = done.record
+def _lines(
+    record: RunRecord, folder: RunFolder, phase: PhaseSummary, step_lines: list[tuple[str, str]]
+) -> list[tuple[str, str]]:
     lines = [
         ("command", _command(record)),
         ("time", f"{phase.duration_s:.3f} s"),
@@ -95,14 +145,15 @@ def _lines(done: measured.MeasuredCommand, phase: PhaseSummary) -> list[tuple[st
         lines.append(("energy", "not available"))
     lines += [("", reason) for reason in phase.reasons]
     for name, value, unit in (
-        ("SM utilization", phase.sm_util, "%"),
-        ("GPU memory utilization", phase.mem_util, "%"),
+        ("SM utilisation", phase.sm_util, "%"),
+        ("GPU memory utilisation", phase.mem_util, "%"),
         ("busy CPU cores", phase.cpu_cores, ""),
     ):
         if value is not None:
             lines.append((name, f"{value:.1%}" if unit else f"{value:.2f}"))
     if phase.mem_used_max_bytes is not None:
         lines.append(("maximum GPU memory", f"{phase.mem_used_max_bytes / 2**20:,.0f} MiB"))
+    lines += step_lines
     for limit in record.limits:
         enforced = limit.power_limit_enforced_w
         if limit.power_limit_w is not None and enforced is not None:
@@ -119,13 +170,41 @@ def _lines(done: measured.MeasuredCommand, phase: PhaseSummary) -> list[tuple[st
     lines += [("note", note) for note in record.notes]
     if record.reason:
         lines.append(("command ended", record.reason))
-    return [*lines, ("run", str(done.folder.path))]
+    return [*lines, ("run", str(folder.path))]
+
+
+def _step_lines(steps: StepSummary, phase: PhaseSummary | None) -> list[tuple[str, str]]:
+    if steps.steps is None and steps.steps_measured is None:
+        return []
+    lines = []
+    if steps.steps is not None:
+        lines.append(("steps", f"{steps.steps:,}"))
+    if steps.steps_measured and steps.step_time_mean_s and steps.step_time_p50_s:
+        mean_s, median_s = steps.step_time_mean_s, steps.step_time_p50_s
+        count = plural(steps.steps_measured, "measured step")
+        lines.append(("step time", f"{mean_s:.4g} s (median {median_s:.4g} s) of {count}"))
+    for part, joules in _energy_per_step_j(phase).items():
+        lines.append((f"energy per step, {part}", f"{joules:,.4g} J"))
+    if steps.samples_measured and steps.steps_measured and steps.step_time_mean_s:
+        measured_s = steps.step_time_mean_s * steps.steps_measured
+        lines.append(("samples per second", f"{steps.samples_measured / measured_s:,.4g}"))
+    for name, value in (("world size", steps.world_size), ("parallelism", steps.parallelism)):
+        if value is not None:
+            lines.append((name, str(value)))
+    return lines
+
+
+def _energy_per_step_j(phase: PhaseSummary | None) -> dict[str, float]:
+    """Return the energy of a measured step by part; nothing that means leave out."""
+    if phase is None or VERDICTS.index(phase.energy_verdict) >= VERDICTS.index("partial"):
+        return {}
+    return {part: joules / phase.steps for part, joules in phase.energy_j.items() if phase.steps}
 
 
 def _command(record: RunRecord) -> str:
     command = record.spec.workload.options["command"]
     line = shlex.join(map(str, command if isinstance(command, list) else [command]))
-    return shorten(collapse_whitespace(line), _MOST_CHARACTERS)
+    return shorten(collapse_whitespace(line), _MAX_CHARACTERS)
 
 
 def _to_dict(phase: PhaseSummary) -> dict[str, object]:
@@ -134,3 +213,20 @@ def _to_dict(phase: PhaseSummary) -> dict[str, object]:
               "mem_used_max_bytes")  # fmt: skip
     values = {name: getattr(phase, name) for name in others}
     return {"duration_s": phase.duration_s, **energies, **values}
+
+
+def _steps_to_dict(steps: StepSummary, phase: PhaseSummary | None) -> dict[str, object]:
+    names = (
+        "steps", "step_time_mean_s", "step_time_p50_s", "world_size", "samples_seen", "parallelism",
+        "instrumented", "steps_measured", "samples_measured", "step_time_p95_s", "precision",
+        "gradient_accumulation", "parameters", "gradient_bytes", "peak_memory_bytes", "pauses",
+        "pause_s", "drift", "workers_work_together",
+    )  # fmt: skip
+    per_step_j = _energy_per_step_j(phase)
+    return {
+        **{name: getattr(steps, name) for name in names},
+        **{f"{part}_energy_per_step_j": per_step_j.get(part) for part in ("gpu", "cpu", "dram")},
+        "step_energy_source": phase.energy_source if phase else None,
+        "step_energy_verdict": phase.energy_verdict if phase else None,
+        "notes": list(steps.notes),
+    }

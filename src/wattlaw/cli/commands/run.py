@@ -15,33 +15,38 @@ from wattlaw.launch.planning import GpuHours
 
 app = typer.Typer()
 
-_ROWS = 60
+_MAX_ROWS = 60
 
 #: The columns of the table of runs, with their headings.
 _HEADINGS = {
     "run_id": "run", "workload": "workload", "gpus": "gpus", "global_batch": "global batch",
     "local_batch": "local batch", "power_limit_w": "power W", "clock_limit_mhz": "clock MHz",
-    "precision": "precision", "dataset_fraction": "fraction", "repeat": "repeat",
+    "precision": "precision", "dataset_fraction": "fraction", "emulated_gpus": "emulates GPUs",
+    "nodes": "nodes", "repeat": "repeat",
     "status": "status",
 }  # fmt: skip
 
-_TEXTS = ("run", "workload", "status")
+_TEXT_COLUMNS = ("run", "workload", "status")
 
 #: Columns that are left out where all runs have the same value: a terminal is narrow.
-_OPTIONAL = ("power_limit_w", "clock_limit_mhz", "precision", "dataset_fraction")
+_OPTIONAL = (
+    "power_limit_w", "clock_limit_mhz", "precision", "dataset_fraction", "emulated_gpus", "nodes",
+)  # fmt: skip
 
 
 @app.command()
 def run(
     study: StudyArgument,
     store: Annotated[Path, typer.Option(help="Results folder.")] = Path("wattlaw-store"),
-    launch: Annotated[str | None, option("KIND", "Launcher to use instead of the study's.")] = None,
+    launch: Annotated[
+        str | None, option("KIND", "Launcher instead of the study's: local, slurm, simulated.")
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the runs and their status, run nothing.")
+        bool, typer.Option("--dry-run", help="Show the runs and their status. Run nothing.")
     ] = False,
     assume_tflops: Annotated[
         float,
-        option("T", "Assumed speed per GPU for the GPU-hours of --dry-run.", callback=positive),
+        option("T", "Speed per GPU in TFLOP/s, for the GPU-hours of --dry-run.", callback=positive),
     ] = 10.0,
     hardware: Annotated[str | None, option("NAME|FILE", "Cluster for --launch simulated.")] = None,
     calibration: Annotated[
@@ -62,7 +67,7 @@ def run(
         return 0
     with observer_for(console, len(loaded)) as observer:
         outcome = studies.run(loaded, store, progress=observer)
-    _conclude(outcome, console)
+    _print_outcome(outcome, console)
     return 0 if outcome.failed == 0 and outcome.left == 0 else 1
 
 
@@ -70,14 +75,17 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
     runs = preview.to_frame()
     same = [name for name in _OPTIONAL if runs[name].nunique(dropna=False) == 1]
     shown = runs[[name for name in _HEADINGS if name not in same]].rename(columns=_HEADINGS)
-    cells = [map(_cell, row) for row in shown.head(_ROWS).itertuples(index=False)]
-    right = {*shown} - {*_TEXTS}
+    cells = [map(_cell, row) for row in shown.head(_MAX_ROWS).itertuples(index=False)]
+    right = {*shown} - {*_TEXT_COLUMNS}
     title = f"{preview.study.name}: planned runs"
-    console.print(make_table(shown, cells, right=right, no_wrap=_TEXTS, title=title))
-    if len(runs) > _ROWS:
-        console.print(f"... and {len(runs) - _ROWS} more")
+    console.print(make_table(shown, cells, right=right, no_wrap=_TEXT_COLUMNS, title=title))
+    if len(runs) > _MAX_ROWS:
+        console.print(f"... and {len(runs) - _MAX_ROWS} more")
     counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
     console.print(f"{len(runs)} runs: {counts}. Nothing was run.")
+    measure = preview.study.plan.study.measure
+    if measure.is_by_steps:
+        console.print(f"Each run measures {measure}.")
     if preview.study.launcher == "simulated":
         console.print("Simulated runs use no GPU-hours. On real GPUs they would use:")
     elif preview.job is not None:
@@ -113,7 +121,7 @@ def _short(hours: float) -> str:
     return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
-def _conclude(outcome: RunOutcome, console: Console) -> None:
+def _print_outcome(outcome: RunOutcome, console: Console) -> None:
     store, reason = outcome.store, outcome.interrupted_by
     text = f"{outcome.done} done, {outcome.failed} failed, {outcome.skipped} skipped"
     if outcome.left:

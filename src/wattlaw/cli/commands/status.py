@@ -16,7 +16,7 @@ app = typer.Typer()
 
 @app.command()
 def status(store: StoreArgument, as_json: JsonOption = False) -> int:
-    """Show the status of each run."""
+    """Count runs by status and show why runs are not done."""
     opened = Store.existing(store)
     runs, errors = run_status.run_statuses(opened)
     scheduler_error = "; ".join(errors) or None

@@ -70,7 +70,7 @@ def workloads_make_data(
     size: Annotated[int, typer.Option(min=1, help="Training samples (weather: time steps).")],
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")] = 0,
 ) -> int:
-    """Write a small synthetic data set in the file format of a workload."""
+    """Write small synthetic data for a workload that reads files."""
     catalogue.make_data(name, folder, size, seed)
     files = [path for path in folder.rglob("*") if path.is_file()]
     total = sum(path.stat().st_size for path in files)
@@ -89,7 +89,7 @@ def workloads_profile(
     """Write the profile of a workload for the simulator."""
     values = parse_json_object("--options", options)
     catalogue.entry(name)  # raises BadInput for an unknown name
-    spec = catalogue.reduced(WorkloadSpec(name=name, options=values))
+    spec = catalogue.without_defaults(WorkloadSpec(name=name, options=values))
     catalogue.check_installed(spec)
 
     from wattlaw.training.profiling.profile import measure_profile

@@ -23,12 +23,8 @@ def positive(value: float | None) -> float | None:
     return value
 
 
-StoreArgument = Annotated[
-    Path, typer.Argument(metavar="STORE", help="Results folder of 'wattlaw run'.")
-]
-StoreArguments = Annotated[
-    list[Path], typer.Argument(metavar="STORE...", help="Results folders of 'wattlaw run'.")
-]
+StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="Results folder.")]
+StoreArguments = Annotated[list[Path], typer.Argument(metavar="STORE", help="Results folders.")]
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="Study file.")]
 PowerOption = Annotated[
     float | None, option("W", "Power limit per GPU.", "--power-limit", callback=positive)
@@ -38,7 +34,7 @@ ClockOption = Annotated[
 ]
 PriorClocksOption = Annotated[
     Literal["default"] | None,
-    typer.Option("--prior-clocks", help="Confirm that no clock lock is active now."),
+    typer.Option("--prior-clocks", help="'default' confirms that no clock is locked now."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 RawOption = Annotated[

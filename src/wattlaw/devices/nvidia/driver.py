@@ -1,4 +1,4 @@
-"""The NVIDIA driver, opened once, and which of its GPUs are ours; its errors become ours."""
+"""The NVIDIA driver, the GPUs that this process may use, and the conversion of driver errors."""
 
 import contextlib
 import math
@@ -64,7 +64,7 @@ class NvidiaGpu:
 
 @dataclass(frozen=True)
 class GpuSelection:
-    """The GPUs that are ours, each once, and notes about the selection."""
+    """The GPUs that this process may use, each once, and notes about the selection."""
 
     gpus: tuple[NvidiaGpu, ...]
     notes: tuple[str, ...] = ()
@@ -165,12 +165,12 @@ class Driver:
                 is_shared = bool(mig and mig[0])
                 parts = _mig_uuids(handle) if is_shared else ()
             except (pynvml.NVMLError, GpuLost):
-                continue  # a GPU that has fallen off the bus, or is not ours
+                continue  # a lost GPU, or one that this process may not use
             gpus.append(NvidiaGpu(uuid, name, minor, parts, is_shared, handle))
         return gpus
 
     def visible(self) -> GpuSelection:
-        """Return the GPUs that our environment makes visible, with notes."""
+        """Return the GPUs that the environment makes visible, with notes."""
         return select_gpus(self.gpus(), os.environ)
 
     def by_uuid(self, uuids: tuple[str, ...]) -> GpuSelection:
@@ -204,9 +204,9 @@ def decode(text: str | bytes) -> str:
 
 
 def visible_gpu_ids() -> list[str]:
-    """Return the UUIDs of the GPUs that our environment makes visible; none without a driver.
+    """Return the UUIDs of the GPUs that the environment makes visible; none without a driver.
 
-    A driver that does not answer for some seconds counts as none, so that the caller goes on.
+    A driver that does not answer for some seconds counts as none, so that the caller continues.
     """
     uuids: list[str] = []
     thread = threading.Thread(target=lambda: uuids.extend(_visible_gpu_ids()), daemon=True)
@@ -247,7 +247,7 @@ def select_gpus(gpus: Sequence[NvidiaGpu], environ: Mapping[str, str]) -> GpuSel
         return selection  # the job's cgroup hides other GPUs
     own = tuple(gpu for gpu in selection.gpus if gpu.minor in job)
     others = len(selection.gpus) - len(own)
-    note = f"{_VISIBLE} names {others} GPU(s) that this Slurm job does not hold"
+    note = f"{_VISIBLE} names {others} GPU(s) that this Slurm job does not have"
     return GpuSelection(own, (*selection.notes, note) if others else selection.notes)
 
 
@@ -258,7 +258,7 @@ def _select_by_job(
     if "SLURM_JOB_ID" not in environ:
         return GpuSelection(tuple(gpus))
     if job is None:
-        note = f"this Slurm job holds no GPU; set {_VISIBLE} to name GPUs all the same"
+        note = f"this Slurm job has no GPU; set {_VISIBLE} to use GPUs anyway"
         return GpuSelection((), (note,))
     own = [gpu for gpu in gpus if gpu.minor in job]
     return GpuSelection(tuple(gpus if len(gpus) <= len(job) else own))
@@ -296,7 +296,7 @@ def _select_by_list(
     for entry in (part.strip() for part in visible.split(",")):
         gpu = _find(gpus, entry, environ)
         if gpu is None:  # as for CUDA, the list ends here
-            note = f"{_VISIBLE}: {entry!a} names no GPU here; it and what follows is not visible"
+            note = f"{_VISIBLE}: {entry!a} names no GPU here; it and later entries are not visible"
             return GpuSelection(tuple(selected.values()), (note,))
         selected[gpu.uuid] = gpu
     return GpuSelection(tuple(selected.values()))

@@ -210,7 +210,7 @@ def _run(timeout_s: float, *line: str) -> subprocess.CompletedProcess[str]:
 def _wait_for_others(uuid: str) -> None:
     """Wait until no other nvidia-smi changes a GPU.
 
-    An nvidia-smi goes on after the process that started it was killed. It would set its limit
+    An nvidia-smi continues after the process that started it was killed. It would set its limit
     after the previous limit is restored.
     """
     end_s = time.monotonic() + _WAIT_S

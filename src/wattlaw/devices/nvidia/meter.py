@@ -1,4 +1,4 @@
-"""Energy, power and utilisation of NVIDIA GPUs: of those that are ours, and no others."""
+"""Energy, power and utilisation of the NVIDIA GPUs that this process may use."""
 
 import contextlib
 import time
@@ -25,26 +25,26 @@ class NvidiaMeter:
     def __init__(self, driver: Driver, readers: list[GpuReader], target: Target) -> None:
         self._driver, self._readers = driver, readers
         self._problems: list[str] = []
-        self._failed: list[tuple[NvidiaGpu, str]] = []  # ours, but they could not be opened
+        self._failed: list[tuple[NvidiaGpu, str]] = []  # visible, but they could not be opened
         find_refresh_periods(readers)
         if any(reader.is_polled for reader in readers):
             self.period_s = target.period_s
-        else:  # the driver's buffers have what lies between two readings
+        else:  # the driver's buffers have the samples between two readings
             self.period_s = max(target.period_s, BUFFERED_S)
 
     @classmethod
     def open(cls, target: Target) -> Self:
         """Find the GPUs and what each supports.
 
-        Raises ``NotAvailable`` if there is no driver, no GPU that is ours, or none that can be
-        read.
+        Raises ``NotAvailable`` if there is no driver, or no GPU that this process may use and
+        that can be read.
         """
         driver = Driver.open()
         try:
             own = driver.visible() if target.gpus is None else driver.by_uuid(target.gpus)
             gpus, notes = own.gpus, own.notes
             if not gpus:
-                raise NotAvailable(notes[0] if notes else "no NVIDIA GPU that is ours")
+                raise NotAvailable(notes[0] if notes else "no NVIDIA GPU that this process may use")
             readers, failed = [], []
             for gpu in gpus:
                 try:

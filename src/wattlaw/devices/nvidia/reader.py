@@ -1,4 +1,4 @@
-"""Reads one GPU: its features at the start, and its values at each reading or more seldom."""
+"""Reads one GPU: its features at the start, and each value at its own period."""
 
 import time
 from collections.abc import Callable
@@ -261,7 +261,9 @@ class GpuReader:
             self._empty_reads[column] = 0 if series[0] else self._empty_reads.get(column, 0) + 1
             if self._empty_reads[column] >= _MAX_EMPTY_READS:
                 del self._buffers[column]
-                self.notes.append(f"{self.gpu.uuid}: the driver's buffer of {column} fell silent")
+                self.notes.append(
+                    f"{self.gpu.uuid}: the driver's buffer of {column} has no new samples"
+                )
                 self._choose_power()
 
     def _new_counter(self, field: FieldValue | None, now_ns: int) -> tuple[int, float] | None:

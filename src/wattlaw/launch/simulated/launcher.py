@@ -66,7 +66,9 @@ class SimulatedLauncher(AttachedLauncher):
             self._unsupported[kind] = self._machine.unsupported_reason(spec)
         if self._unsupported[kind] is not None:
             return self._unsupported[kind]
-        (board,) = self._machine.reported_boards(1)
+        if (reason := self._machine.nodes_reason(spec)) is not None:
+            return reason
+        board = self._machine.reported_boards(spec)[0]
         state = SimulatedGpus(self._machine.cluster.gpu, [board]).read(board)
         try:
             check_range(state, requested_limits(spec.setting))

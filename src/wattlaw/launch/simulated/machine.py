@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from wattlaw.errors import BadInput, WattlawError
+from wattlaw.formatting import plural
 from wattlaw.simulator import library
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.job import SimulatedJob
@@ -201,8 +202,21 @@ class Machine:
             spec.model_copy(update={"setting": setting}),
             self.cluster,
             calibration=self.calibration,
-            gpus_per_node=self.gpus_per_node,
+            gpus_per_node=self._per_node(spec),
         )
+
+    def _per_node(self, spec: RunSpec) -> int:
+        """Return the GPUs of each of a run's nodes; without a sweep of nodes, as many as it has."""
+        gpus = spec.setting.gpus
+        fills_nodes = spec.nodes == -(-gpus // self.gpus_per_node)
+        return self.gpus_per_node if fills_nodes else -(-gpus // spec.nodes)
+
+    def nodes_reason(self, spec: RunSpec) -> str | None:
+        """Return why the GPUs of a run do not fit on its nodes, or None."""
+        if self._per_node(spec) <= self.gpus_per_node:
+            return None
+        needed = f"needs {self._per_node(spec)} GPUs on each of {plural(spec.nodes, 'node')}"
+        return f"{needed}; a node has {self.gpus_per_node}"
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be simulated, apart from its limits, or None."""
@@ -221,9 +235,10 @@ class Machine:
         """Return a host name for all nodes of a run together."""
         return "sim0001" if spec.nodes == 1 else f"sim[0001-{spec.nodes:04d}]"
 
-    def reported_boards(self, gpus: int) -> list[str]:
+    def reported_boards(self, spec: RunSpec) -> list[str]:
         """Return the boards of a run with telemetry: the first, the last, two in between."""
-        count, per_node = min(gpus, _REPORTED_BOARDS), self.gpus_per_node
+        gpus, per_node = spec.setting.gpus, self._per_node(spec)
+        count = min(gpus, _REPORTED_BOARDS)
         numbers = [round(i * (gpus - 1) / max(1, count - 1)) for i in range(count)]
         return [f"SIM-{number // per_node + 1:04d}-{number % per_node}" for number in numbers]
 

@@ -61,7 +61,7 @@ def simulate(machine: Machine, record: RunRecord, path: Path) -> Ended:
 
 def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
     spec = record.spec
-    host, device_ids = machine.host(spec), machine.reported_boards(spec.setting.gpus)
+    host, device_ids = machine.host(spec), machine.reported_boards(spec)
     boards = SimulatedGpus(machine.cluster.gpu, device_ids)
     with limited(boards, requested_limits(spec.setting)) as reports:
         first = reports[0] if reports else None
@@ -75,7 +75,7 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
     draw = _draw(machine, record, _SAMPLES)
     sampling = Sampling.of(windows, spec.measure.sample_hz, len(device_ids), draw)
     telemetry = telemetry_table(windows, sampling, record.run_id, host, device_ids, draw)
-    epochs = epochs_table(windows, record.run_id, host, spec.measure, machine.simulation)
+    epochs = epochs_table(windows, record.run_id, host, machine.simulation)
     write_parquet(folder.telemetry_path, telemetry, durable=False)
     write_parquet(folder.epochs_path, epochs, durable=False)
     _log(folder, record, _log_lines(machine, prediction, windows))
@@ -88,6 +88,10 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
         gradient_bytes=profile.gradient_bytes,
         flops_per_sample=profile.flops_per_sample,
         loader_workers=spec.train.loader_workers,
+        dataset_samples=prediction.job.samples,
+        world_size=spec.setting.gpus,
+        parallelism="ddp" if spec.setting.gpus > 1 else "none",
+        workers_cooperate=True,
         metric=PROGRESS if machine.simulation.critical_batch is not None else None,
         software=_software(("wattlaw", "numpy")) | {"simulator": machine.calibration_label},
     )
@@ -138,8 +142,7 @@ def _draw(machine: Machine, record: RunRecord, what: int, *more: int) -> np.rand
 def _notes(machine: Machine, spec: RunSpec, sampling: Sampling) -> Iterator[str]:
     # The same text for all runs, so that a report can count them; numbers are in ``samplers``.
     yield f"simulated, {machine.calibration_label}: nothing was measured"
-    gpus = spec.setting.gpus
-    if sampling.is_thinned or len(machine.reported_boards(gpus)) < gpus:
+    if sampling.is_thinned or len(machine.reported_boards(spec)) < spec.setting.gpus:
         yield (
             f"simulated telemetry is thinned to at most {MAX_SAMPLES:,} samples of a run's first, "
             "last and two more boards"

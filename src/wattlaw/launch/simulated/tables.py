@@ -14,7 +14,7 @@ average over the last sixth of a second (NVML: a sample period is between 1/6 s 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, log1p, sqrt
 from typing import Any
@@ -149,15 +149,31 @@ def cycle_of(prediction: Prediction) -> Cycle:
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a run in order of time; arrays of shape (windows,)."""
+    """The windows of a run in order of time; arrays of shape (windows,).
+
+    An epoch has a window of each of ``kinds``; a run that is measured by steps has one of each.
+    """
 
     prediction: Prediction
+    measure: Measure
+    kinds: tuple[Window, ...]
     epoch: Integers
-    is_training: npt.NDArray[np.bool_]
+    is_training: Flags
     start_s: Floats  # since the run began
     duration_s: Floats
     stretch: Floats  # duration / predicted duration
     power: Floats  # power of a GPU / predicted power
+
+    @cached_property
+    def cycle(self) -> Cycle:
+        """Return the step; blocks of steps do not have the begin of an epoch."""
+        cycle = cycle_of(self.prediction)
+        return replace(cycle, start_share=0.0) if self.measure.is_by_steps else cycle
+
+    def of_kind(self, name: str) -> npt.NDArray[Any]:
+        """Return a predicted value of each window."""
+        values = [getattr(kind, name) for kind in self.kinds]
+        return np.tile(values, len(self.stretch) // len(self.kinds))
 
     @property
     def end_s(self) -> float:
@@ -167,22 +183,50 @@ class Windows:
 
 def windows_of(prediction: Prediction, measure: Measure, draw: np.random.Generator) -> Windows:
     """Return the windows of a run; the same generator gives the same windows."""
-    kinds: list[Window] = [prediction.train]
-    if measure.evaluate and prediction.evaluation is not None:
+    kinds, repeats = [prediction.train], measure.epoch_count
+    is_training = [True, False]
+    if measure.is_by_steps:
+        steps = measure.steps or ceil((measure.seconds or 0.0) / prediction.split.step_s)
+        counts = [count for count in (measure.warmup_steps, steps) if count]
+        kinds, repeats = [_block(prediction, count) for count in counts], 1
+        is_training = [True, True]
+    elif measure.evaluate and prediction.evaluation is not None:
         kinds.append(prediction.evaluation)
     parameters = prediction.job.parameters
     run_factor = _factors(draw, np.array(parameters.run_spread))
     sigmas = [prediction.step_cv / sqrt(max(1, kind.steps)) for kind in kinds]
-    stretch = run_factor * _factors(draw, np.tile(sigmas, measure.epoch_count))
-    duration_s = stretch * np.tile([kind.duration_s for kind in kinds], measure.epoch_count)
+    stretch = run_factor * _factors(draw, np.tile(sigmas, repeats))
+    duration_s = stretch * np.tile([kind.duration_s for kind in kinds], repeats)
     return Windows(
         prediction,
-        epoch=np.repeat(np.arange(measure.epoch_count), len(kinds)),
-        is_training=np.tile([True, False][: len(kinds)], measure.epoch_count),
+        measure,
+        tuple(kinds),
+        epoch=np.repeat(np.arange(repeats), len(kinds)),
+        is_training=np.tile(is_training[: len(kinds)], repeats),
         start_s=np.cumsum(duration_s) - duration_s,
         duration_s=duration_s,
         stretch=stretch,
-        power=np.tile(_powers(prediction, kinds, draw), measure.epoch_count),
+        power=np.tile(_powers(prediction, kinds, draw), repeats),
+    )
+
+
+def _block(prediction: Prediction, steps: int) -> Window:
+    """Return the prediction for a block of steps, which all have the full batch."""
+    train, job = prediction.train, prediction.job
+    pieces = np.array([(p.duration_s, p.power_w, p.sm_util, p.mem_util) for p in prediction.phases])
+    power_w, sm_util, mem_util = pieces[:, 0] @ pieces[:, 1:] / pieces[:, 0].sum()
+    duration_s = steps * prediction.split.step_s
+    return replace(
+        train,
+        duration_s=duration_s,
+        samples=steps * job.global_batch,
+        steps=steps,
+        gpu_energy_j=job.gpus * power_w * duration_s,
+        cpu_energy_j=train.cpu_energy_j / train.duration_s * duration_s,
+        dram_energy_j=train.dram_energy_j / train.duration_s * duration_s,
+        gpu_power_w=power_w,
+        sm_util=sm_util,
+        mem_util=mem_util,
     )
 
 
@@ -196,8 +240,8 @@ def _powers(
     job = prediction.job
     drawn = float(_factors(draw, np.array(job.parameters.gpu_spread / sqrt(job.gpus))))
     limit_w = job.power_limit_w or job.cluster.gpu.max_w
-    most_w = [max(phase.power_w for phase in prediction.phases)]
-    most_w += [kind.gpu_power_w for kind in kinds[1:]]
+    peak_w = max(phase.power_w for phase in prediction.phases)
+    most_w = [kind.gpu_power_w if kind is prediction.evaluation else peak_w for kind in kinds]
     return [
         1.0 if kind.limited_by == "power_limit_w" else min(drawn, limit_w / most)
         for kind, most in zip(kinds, most_w, strict=True)
@@ -212,21 +256,19 @@ def _factors(draw: np.random.Generator, sigma: Floats) -> Floats:
     return factors
 
 
-def epochs_table(
-    windows: Windows, run_id: str, host: str, measure: Measure, simulation: Simulation
-) -> pa.Table:
+def epochs_table(windows: Windows, run_id: str, host: str, simulation: Simulation) -> pa.Table:
     """Return the rows of ``epochs``: all nodes of a run as one host with their total energy.
 
     Columns that the simulator does not predict are null: the loss, the power of other components,
     variation within an evaluation.
     """
     prediction, training, stretch = windows.prediction, windows.is_training, windows.stretch
-    train, evaluation = prediction.train, prediction.evaluation or prediction.train
-    count = len(stretch)
-
-    def by_phase(name: str) -> Floats:
-        values: Floats = np.where(training, getattr(train, name), getattr(evaluation, name))
-        return values
+    measure, by_phase, count = windows.measure, windows.of_kind, len(stretch)
+    steps = by_phase("steps")
+    begins = np.cumsum(steps) - steps  # of blocks, in their run
+    warmup = windows.epoch < measure.warmup_epochs
+    if measure.is_by_steps:
+        warmup = begins < measure.warmup_steps
 
     def in_training(values: Floats | float | None) -> pa.Array:
         if values is None:
@@ -236,20 +278,22 @@ def epochs_table(
     mean_s = prediction.split.step_s * stretch
     log_sigma = sqrt(log1p(prediction.step_cv**2))
     median_s = mean_s / sqrt(1 + prediction.step_cv**2)
-    cycle, job = cycle_of(prediction), prediction.job
+    cycle, job = windows.cycle, prediction.job
     limit_w = job.power_limit_w or job.cluster.gpu.max_w
     columns = {
         "run_id": run_id,
         "host": host,
-        "epoch": windows.epoch,
-        "phase": texts(("evaluate", "train"), training.astype(np.int64)),
-        "warmup": windows.epoch < measure.warmup_epochs,
+        "epoch": numbers(windows.epoch, np.full(count, not measure.is_by_steps)),
+        "phase": "steps"
+        if measure.is_by_steps
+        else texts(("evaluate", "train"), training.astype(np.int64)),
+        "warmup": warmup,
         "start_ns": nanoseconds(windows.start_s),
         "duration_s": windows.duration_s,
         "interrupted": False,
-        "from_step": 0,
+        "from_step": begins if measure.is_by_steps else 0,
         "samples": by_phase("samples"),
-        "steps": numbers(np.full(count, train.steps), training),
+        "steps": numbers(steps, training),
         "step_time_mean_s": in_training(mean_s),
         "step_time_p50_s": in_training(median_s),
         "step_time_p95_s": in_training(median_s * np.exp(_P95 * log_sigma)),
@@ -338,7 +382,7 @@ def telemetry_table(
     t_s = np.concatenate([sampling.drawn_s(draw) for _ in devices])
     window = np.searchsorted(windows.start_s, t_s, side="right") - 1
     training = windows.is_training[window]
-    cycle = cycle_of(prediction)
+    cycle = windows.cycle
     into_s = t_s - windows.start_s[window]
     starting = into_s < cycle.start_share * windows.duration_s[window]
     moments = draw.random(len(t_s)) * cycle.step_s

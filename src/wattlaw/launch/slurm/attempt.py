@@ -86,7 +86,7 @@ class QueuePoller:
                 self._jobs[run_id] = job
         self.number += 1
 
-    def explain(self, job_id: str) -> None:
+    def request_account(self, job_id: str) -> None:
         """Request the account of a job with the next poll."""
         self._unexplained.add(job_id)
 
@@ -212,7 +212,7 @@ class SlurmAttempt:
         if record is None or record.status in ENDED:
             return record
         if job is None and self._job_id is not None and self._job_id not in self._poller.explained:
-            self._poller.explain(self._job_id)
+            self._poller.request_account(self._job_id)
             return None
         self._over_since_s = self._over_since_s or time.monotonic()
         if time.monotonic() - self._over_since_s < self._settle_s:

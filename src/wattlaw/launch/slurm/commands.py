@@ -122,7 +122,7 @@ def cancel(job_ids: Sequence[str]) -> None:
 
 
 def requeue(job_id: str) -> bool:
-    """Requeue a job, from inside of it; return whether Slurm does so."""
+    """Requeue the job of this process; return whether Slurm accepts that."""
     try:
         _run(["scontrol", "requeue", job_id])
     except WattlawError:

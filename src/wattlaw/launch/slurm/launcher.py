@@ -125,15 +125,18 @@ class SlurmLauncher:
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be a job, or None."""
         try:
-            workers_per_node(spec)
+            workers = workers_per_node(spec)
         except BadInput as error:
             return str(error)
+        most = self._launch.gpus_per_node
+        if most is not None and workers > most:
+            return f"needs {workers} GPUs on each node; launch.gpus_per_node is {most}"
         return None
 
     def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - each takes one job's room
         """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
 
-        One campaign at a time submits jobs for a store, so that this limit holds. Raises
+        One campaign at a time submits jobs for a store, so that the limit is kept. Raises
         ``NotAvailable`` if the site has refused several jobs in a row.
         """
         if self._refused_in_a_row >= _MOST_REFUSALS:

@@ -69,7 +69,7 @@ def main() -> int:
     is_command = record.spec.workload.command is not None
     live.mkdir(parents=True, exist_ok=True)  # a folder of another node may not be visible yet
     if not is_command:  # torchrun forwards SIGTERM to a command
-        # Slurm's SIGTERM is a preemption notice, which the driver gets to know by a file.
+        # Slurm's SIGTERM is a preemption notice, which a file reports to the driver.
         def notify(*_: object) -> None:
             os.kill(os.getpid(), signal.SIGUSR1)
             with contextlib.suppress(OSError):

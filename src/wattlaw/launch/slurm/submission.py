@@ -38,7 +38,7 @@ REASONS = {
 #: Statuses of runs that have ended.
 ENDED = ("done", "failed", "skipped")
 #: A run fails after this many interruptions in a row without a checkpoint.
-MOST_IDLE = 3
+MAX_INTERRUPTIONS = 3
 _PREFIX, _DIGITS, _TAG = "wattlaw", 8, "slurm-tag"
 _TRIES = 20
 
@@ -203,7 +203,7 @@ def interrupted(record: RunRecord, folder: RunFolder, reason: str) -> RunRecord:
     """Return a run's record after its present attempt was interrupted.
 
     The run is planned again and continues from its checkpoint. It has failed if none of the last
-    ``MOST_IDLE`` attempts saved a checkpoint.
+    ``MAX_INTERRUPTIONS`` attempts saved a checkpoint.
     """
     interruption = Interruption(
         attempt=record.attempts,
@@ -214,9 +214,11 @@ def interrupted(record: RunRecord, folder: RunFolder, reason: str) -> RunRecord:
         has_progress=has_progress(folder, record.attempts),
     )
     interruptions = (*record.interruptions, interruption)
-    last = interruptions[-MOST_IDLE:]
+    last = interruptions[-MAX_INTERRUPTIONS:]
     changes: dict[str, object] = {"status": "planned"}
-    if len(last) == MOST_IDLE and not any(each.has_progress for each in last):
-        reason = f"interrupted {MOST_IDLE} times in a row without a checkpoint; last: {reason}"
+    if len(last) == MAX_INTERRUPTIONS and not any(each.has_progress for each in last):
+        reason = (
+            f"interrupted {MAX_INTERRUPTIONS} times in a row without a checkpoint; last: {reason}"
+        )
         changes = {"status": "failed", "reason": reason, "finished_at": now()}
     return record.model_copy(update=changes | {"interruptions": interruptions})

@@ -1,7 +1,7 @@
 """The job for which Slurm starts a prolog or epilog, its state in Slurm, and the site's paths.
 
-This module imports only Python's own modules until it needs more: most jobs request no limit, and
-must not wait.
+This module imports only Python's own modules until it needs more, because most jobs request no
+limit and should start without delay.
 """
 
 import math

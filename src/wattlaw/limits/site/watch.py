@@ -64,7 +64,7 @@ def _job_ended_without_epilog(
 ) -> bool:
     """Wait until all limits are restored (False), or the job has ended without epilog (True).
 
-    It asks Slurm only after the job has had no work for a grace period: its epilog may have to
+    It queries Slurm only after the job has had no work for a grace period: its epilog may have to
     wait for others, and slurmd may be about to restart.
     """
     folder, busy_s = SiteStateFolder(paths), time.monotonic()
@@ -77,7 +77,7 @@ def _job_ended_without_epilog(
         elif is_over(job.job_id, job.node):
             return True
         else:
-            busy_s = time.monotonic()  # asks again after another grace period
+            busy_s = time.monotonic()  # query again after another grace period
     return False
 
 
@@ -95,7 +95,7 @@ def _wait_for_end(pid: int) -> None:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    except (OSError, AttributeError):  # an old kernel
+    except (OSError, AttributeError):  # the kernel has no pidfd
         time.sleep(_MAX_POLL_S)
         return
     try:

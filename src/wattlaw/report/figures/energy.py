@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.energy_laws import BY
+from wattlaw.analysis.energy_laws import GROUP_COLUMNS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import HOUR_S
 from wattlaw.formatting import with_interval
@@ -147,7 +147,7 @@ def energy_speed(findings: Findings) -> alt.ConcatChart | None:
 
 
 _WIDTH, _HEIGHT = 400, 290
-#: Of more settings, only each nth is drawn.
+#: With more settings, only every nth is drawn.
 _MAX_POINTS = 600
 
 
@@ -209,7 +209,7 @@ def _settings(findings: Findings) -> Facets | None:
     if rows.empty:
         return None
     rows = rows.iloc[:: -(-len(rows) // _MAX_POINTS)]
-    return facet(rows, (), BY, most=2 * MAX_LINES)
+    return facet(rows, (), GROUP_COLUMNS, most=2 * MAX_LINES)
 
 
 def _with_sd(rows: pd.DataFrame, column: str, size: float) -> pd.DataFrame:
@@ -237,7 +237,7 @@ def _law_lines(findings: Findings, facets: Facets, size: float) -> pd.DataFrame:
 
 
 def _key(row: dict[Any, Any]) -> tuple[str, ...]:
-    return tuple("" if pd.isna(row[name]) else str(row[name]) for name in BY)
+    return tuple("" if pd.isna(row[name]) else str(row[name]) for name in GROUP_COLUMNS)
 
 
 def _elasticities(findings: Findings) -> list[str]:

@@ -14,7 +14,7 @@ from wattlaw.report.figures.facets import MAX_PANELS, PANEL_COLUMNS, facet, pane
 from wattlaw.report.figures.labels import shorten_middle
 from wattlaw.report.theme import CHARACTER_WIDTH, FAINT, line_styles
 
-#: Of more worker counts, a line is named by whether it is the smallest or the largest.
+#: With more worker counts, lines are named "smallest count" and "largest count".
 _MAX_COUNTS = 7
 
 

@@ -29,7 +29,7 @@ _CV = ["sm_util_cv", "mem_util_cv"]
 def utilisation(findings: Findings) -> alt.ConcatChart | None:
     """Draw mean SM and memory utilisation against workers, without caps and clocks."""
     note = "mean over all samples of a run's training windows"
-    return _both(_facets_without_limits(findings, _MEAN), _MEAN, "", note)
+    return _sm_and_memory(_facets_without_limits(findings, _MEAN), _MEAN, "", note)
 
 
 def variation(findings: Findings) -> alt.ConcatChart | None:
@@ -44,10 +44,12 @@ def variation_by_limit(findings: Findings, limit: Limit) -> alt.ConcatChart | No
 
 def _variation(facets: Facets) -> alt.ConcatChart | None:
     note = "CV: standard deviation over mean, over all samples of a run"
-    return _both(facets, _CV, "CV of ", note)
+    return _sm_and_memory(facets, _CV, "CV of ", note)
 
 
-def _both(facets: Facets, columns: list[str], of: str, note: str) -> alt.ConcatChart | None:
+def _sm_and_memory(
+    facets: Facets, columns: list[str], of: str, note: str
+) -> alt.ConcatChart | None:
     """Draw a column of SM utilisation and one of memory utilisation."""
     if facets.rows.empty:
         return None

@@ -36,7 +36,7 @@ def totals(findings: Findings) -> tables.Table | None:
 
 
 def counted(findings: Findings) -> tuple[str, ...]:
-    """Return what carbon and cost count, for each kind of energy."""
+    """Return what carbon and cost include, for each kind of energy."""
     if findings.footprint is None:
         return ()
     kinds = findings.totals["energy_is"].dropna().unique()

@@ -9,7 +9,7 @@ from wattlaw.reference.published import SOURCES
 from wattlaw.report import tables
 
 _COMMAND = "wattlaw claims STORE --json"
-#: The summary names so many supported claims.
+#: The summary names the supported claims if there are at most this number.
 _MAX_NAMED = 4
 
 
@@ -48,17 +48,17 @@ def by_workload(claims: Sequence[Claim]) -> tables.Table | None:
 def claim_sentences(findings: Findings, claims: Sequence[Claim]) -> Iterator[str]:
     """Yield how many claims of each study have which verdict, and name some of them."""
     for study in dict.fromkeys(claim.study for claim in claims):
-        of_study = [claim for claim in claims if claim.study == study]
-        counts = Counter(claim.verdict for claim in of_study)
+        in_study = [claim for claim in claims if claim.study == study]
+        counts = Counter(claim.verdict for claim in in_study)
         text = (
-            f"Of {len(of_study)} claims of {SOURCES[study].name}: {counts[SUPPORTED]} supported, "
+            f"Of {len(in_study)} claims of {SOURCES[study].name}: {counts[SUPPORTED]} supported, "
             f"{counts[CONTRADICTED]} contradicted, {counts[NOT_DECIDABLE]} not decidable from "
             "these data."
         )
         if "estimated" in (findings.energy or ""):
             text += " Energies are estimated, so claims about energy are not tested by measurement."
-        for verdict, most in ((CONTRADICTED, len(of_study)), (SUPPORTED, _MAX_NAMED)):
-            named = [claim.claim.rstrip(".") for claim in of_study if claim.verdict == verdict]
+        for verdict, most in ((CONTRADICTED, len(in_study)), (SUPPORTED, _MAX_NAMED)):
+            named = [claim.claim.rstrip(".") for claim in in_study if claim.verdict == verdict]
             if 0 < len(named) <= most:
                 text += f" {verdict.capitalize()}: {'; '.join(named)}."
         yield text

@@ -13,7 +13,7 @@ from wattlaw.report.units import unit_name
 
 #: Energy is proportional to GPU-hours if the exponent is 1 within this margin.
 _MARGIN = 0.05
-#: The summary quotes so many laws.
+#: The summary quotes at most this number of laws.
 _MAX_QUOTED_LAWS = 3
 _LEVEL = re.compile(r"C\((\w+)\)\[T\.(.*)\]", re.DOTALL)
 _TERMS = {
@@ -68,7 +68,7 @@ def forms(findings: Findings) -> tables.Table | None:
         columns,
         laws.to_dict("records"),
         note="Proportional: yes if the 95 % interval of the exponent is within "
-        f"{_MARGIN:g} of 1; no if it does not contain 1; else the data cannot tell. Best form: "
+        f"{_MARGIN:g} of 1; no if it does not contain 1; else undecided (cannot tell). Best form: "
         "lowest AICc.",
     )
 

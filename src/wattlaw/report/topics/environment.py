@@ -21,17 +21,17 @@ def models(findings: Findings) -> tables.Table | None:
     rows = [
         {
             "workload": workload,
-            "parameters": of_workload["parameters"].max(),
-            "flops": of_workload["flops_per_sample"].max(),
-            "samples": of_workload["samples_per_epoch"].max(),
-            "epochs": _range(of_workload["epochs_trained"]),
-            "gpus": _range(of_workload["gpus"]),
-            "local": _range(of_workload["local_batch"]),
-            "global": _range(of_workload["global_batch"]),
-            "metric": ", ".join(sorted(of_workload["metric_name"].dropna().unique())),
-            "runs": len(of_workload),
+            "parameters": rows_of_workload["parameters"].max(),
+            "flops": rows_of_workload["flops_per_sample"].max(),
+            "samples": rows_of_workload["samples_per_epoch"].max(),
+            "epochs": _range(rows_of_workload["epochs_trained"]),
+            "gpus": _range(rows_of_workload["gpus"]),
+            "local": _range(rows_of_workload["local_batch"]),
+            "global": _range(rows_of_workload["global_batch"]),
+            "metric": ", ".join(sorted(rows_of_workload["metric_name"].dropna().unique())),
+            "runs": len(rows_of_workload),
         }
-        for workload, of_workload in runs.groupby("workload", dropna=False)
+        for workload, rows_of_workload in runs.groupby("workload", dropna=False)
     ]
     columns = [
         tables.text("workload", "workload"),

@@ -222,16 +222,18 @@ def _best_limit_sentences(findings: Findings) -> Iterator[str]:
     rule = LeastEnergyWithin().description
     rows = findings.best_limits
     rows = rows[(rows["rule"] == rule) & rows["verdict"].notna()]
-    for kind, of_kind in rows.groupby("limit_kind"):
-        limits = Counter(float(limit) if fmt.known(limit) else None for limit in of_kind["limit"])
+    for kind, rows_of_kind in rows.groupby("limit_kind"):
+        limits = Counter(
+            float(limit) if fmt.known(limit) else None for limit in rows_of_kind["limit"]
+        )
         counts = ", ".join(
             f"{'none' if limit is None else f'{limit:g} {fmt.LIMIT_UNITS[str(kind)]}'} in {count}"
             for limit, count in limits.most_common()
         )
-        significant = int((of_kind["verdict"] == "best").sum())
+        significant = int((rows_of_kind["verdict"] == "best").sum())
         yield (
             f"Best {fmt.LIMIT_NAMES[str(kind)]} of each setting ({rule}): {counts} of "
-            f"{fmt.plural(len(of_kind), 'setting')}; significantly better than the others in "
+            f"{fmt.plural(len(rows_of_kind), 'setting')}; significantly better than the others in "
             f"{significant}."
         )
 

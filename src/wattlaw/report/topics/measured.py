@@ -13,7 +13,7 @@ from wattlaw.analysis.metrics import BASES
 from wattlaw.report import tables
 from wattlaw.report.units import joule_scale, unit_name
 
-_SETTINGS = "wattlaw export STORE settings -o settings.csv"
+_COMMAND = "wattlaw export STORE settings -o settings.csv"
 _THROTTLED = " Throttled by cap: share of time in which the power limit lowered the clocks."
 
 
@@ -42,7 +42,7 @@ def settings(findings: Findings) -> tables.Table | None:
         cells.to_dict("records"),
         note=f"N: workers (GPUs, or CPU processes where there is no GPU). Time per {of}: "
         f"training windows after warm-up, without evaluation.{interruption_note(findings)}",
-        command=_SETTINGS,
+        command=_COMMAND,
         rank=limit_count,
     )
 
@@ -78,7 +78,7 @@ def efficiency(findings: Findings) -> tables.Table | None:
         f"{of} (Gonzalez and Horowitz 1996); lower is better."
         + (" W per GPU: of the GPUs alone." if has_power else "")
         + suspect_note(findings),
-        command=_SETTINGS,
+        command=_COMMAND,
         rank=limit_count,
     )
 
@@ -104,7 +104,7 @@ def utilisation(findings: Findings) -> tables.Table | None:
         cells.to_dict("records"),
         note="CV: coefficient of variation over all samples of a run's training windows."
         + (_THROTTLED if cells["power_throttle_share"].notna().any() else ""),
-        command=_SETTINGS,
+        command=_COMMAND,
         rank=limit_count,
     )
 
@@ -157,7 +157,7 @@ def limit_count(row: dict[str, Any]) -> int:
 
 
 def worker_noun(findings: Findings) -> str:
-    """Return what the runs' workers are: GPUs if any was measured, else workers."""
+    """Return the noun for the workers of the runs: GPU if any GPU was measured, else worker."""
     has_gpus = findings.runs[["sm_util_mean", "gpu_energy_j"]].notna().any(axis=None)
     return "GPU" if has_gpus else "worker"
 

@@ -13,7 +13,7 @@ from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun
 
-_FITS = "wattlaw export STORE fits -o fits.csv"
+_COMMAND = "wattlaw export STORE fits -o fits.csv"
 _INTERVAL_FROM = {"ols": "runs", "repeats": "counts"}
 
 
@@ -42,7 +42,7 @@ def exponents(findings: Findings) -> tables.Table | None:
         "squares over runs. The interval is from the mean of each count if repeats share "
         "deviations from the law (lack of fit), else from runs. A law is valid for its range of N "
         "only; a high R² is no proof that it holds beyond.",
-        command=_FITS,
+        command=_COMMAND,
         rank=_limit_count,
     )
 
@@ -53,7 +53,9 @@ def alternatives(findings: Findings) -> tables.Table | None:
         tables.text("series", series_label),
         tables.text("selected law", lambda fit: fit.selection.best.law),
         tables.text("parameters", lambda fit: _parameters(fit.selection.best)),
-        tables.number("weight", lambda fit: _of_law(fit, fit.selection.best.law, "weight"), 2),
+        tables.number(
+            "weight", lambda fit: _selection_value(fit, fit.selection.best.law, "weight"), 2
+        ),
         tables.Column("holdout error", lambda fit: _holdout_error(fit, fit.selection.best.law)),
         tables.Column("power law's holdout error", lambda fit: _holdout_error(fit, "power")),
         tables.text("reason", lambda fit: fit.selection.reason),
@@ -66,7 +68,7 @@ def alternatives(findings: Findings) -> tables.Table | None:
         note="Holdout error: the law is fitted without the largest count and predicts it; below "
         "zero, the predicted time is shorter than the measured one. Weight: the law's share of "
         "the evidence by AICc.",
-        command=_FITS,
+        command=_COMMAND,
         rank=_limit_count,
     )
 
@@ -90,7 +92,7 @@ def breakpoints(findings: Findings) -> tables.Table | None:
         [fit for fit in findings.fits.rows if fit.breakpoint],
         note="Two power laws that meet at one of the counts; p is corrected for the search of the "
         "count.",
-        command=_FITS,
+        command=_COMMAND,
         rank=_limit_count,
     )
 
@@ -126,7 +128,7 @@ def without_law(findings: Findings) -> tables.Table | None:
     """Return the series without a law, with the reason."""
     columns = [tables.text("series", series_label), tables.text("reason", lambda fit: fit.refusal)]
     rows = [fit for fit in findings.fits.rows if not fit.law]
-    return tables.build("without_law", "Series without a law", columns, rows, command=_FITS)
+    return tables.build("without_law", "Series without a law", columns, rows, command=_COMMAND)
 
 
 def scaling_sentences(findings: Findings) -> Iterator[str]:
@@ -254,14 +256,14 @@ def gpu_range(law: PowerLaw) -> str:
 
 def _residual_warnings(fit: SeriesFit) -> str:
     text = fit.law.diagnostics.sentence.removeprefix("residuals: ") if fit.law else ""
-    return fmt.MISSING if "nothing speaks against" in text or "too few runs" in text else text
+    return fmt.MISSING if "consistent with the law" in text or "too few runs" in text else text
 
 
 def _parameters(curve: Any) -> str:
     return ", ".join(f"{name} {fmt.number(value)}" for name, value in curve.params.items())
 
 
-def _of_law(fit: SeriesFit, law: str, column: str) -> Any:
+def _selection_value(fit: SeriesFit, law: str, column: str) -> Any:
     if fit.selection is None:
         return None
     rows = fit.selection.table
@@ -269,7 +271,7 @@ def _of_law(fit: SeriesFit, law: str, column: str) -> Any:
 
 
 def _holdout_error(fit: SeriesFit, law: str) -> str:
-    error = _of_law(fit, law, "holdout_error")
+    error = _selection_value(fit, law, "holdout_error")
     if not fmt.known(error):
         return fmt.MISSING
     return ("+" if error > 0 else "−") + fmt.percent(abs(error), 2)

@@ -1,5 +1,6 @@
 """Energy by the scheduler's accounting, next to the measured energy."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,12 +10,12 @@ from wattlaw import formatting as fmt
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.analysis.scheduler_energy import ALIKE, Agreement, spread
+from wattlaw.analysis.scheduler_energy import COMPARED_BY, Agreement, spread
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import limit_count, setting_columns, with_labels
 
 SAME_TIME, WINDOWS = "the same time", "windows only"
-_NOTE = (
+_DEFINITION = (
     "entire nodes as far as the site's energy plugin sees them, from the job's last start to its "
     "end, with start-up, imports, idle parts and other jobs. Measured: the run's own devices that "
     "have a meter, over the same time if there is telemetry, else over the windows in it, with "
@@ -31,7 +32,7 @@ def energies(findings: Findings) -> tables.Table | None:
     if energies.empty:
         return None
     labelled = with_labels(energies, findings.varying_settings)
-    rows = [_setting_row(runs) for _, runs in groups(labelled, [*SETTINGS, *ALIKE])]
+    rows = [_setting_row(runs) for _, runs in groups(labelled, [*SETTINGS, *COMPARED_BY])]
     size, unit = fmt.choose_unit([row["site_energy_j"] for row in rows], fmt.JOULE_UNITS)
     sources = sorted(energies["site_energy_source"].dropna().unique())
     columns = [
@@ -50,8 +51,8 @@ def energies(findings: Findings) -> tables.Table | None:
         "Energy by the scheduler's accounting (per run, mean over repeats)",
         columns,
         rows,
-        note=f"Scheduler ({', '.join(sources)}): {_NOTE} Ratio: median of the runs (minimum to "
-        "maximum).",
+        note=f"Scheduler ({', '.join(sources)}): {_DEFINITION} Ratio: median of the runs "
+        "(minimum to maximum).",
         command="wattlaw export STORE runs -o runs.csv",
         rank=limit_count,
     )
@@ -60,10 +61,10 @@ def energies(findings: Findings) -> tables.Table | None:
 def _setting_row(runs: pd.DataFrame) -> dict[Any, Any]:
     """Return the means of a setting's runs, and the median and range of their ratios."""
     ratios = runs["ratio"].dropna()
-    n, median, low, high = spread(ratios)[:4] if len(ratios) else (0, None, None, None)
+    n, median, low, high = spread(ratios)[:4] if len(ratios) else (0, *[math.nan] * 3)
     row: dict[Any, Any] = runs.iloc[0].to_dict()
     row |= runs[["ours_j", "site_energy_j", "covered"]].astype(float).mean().to_dict()
-    ends = (low, high) if n > 1 else (None, None)
+    ends = (low, high) if n > 1 else (math.nan, math.nan)
     return row | {"n": len(runs), "ratio": median, "ratio_low": ends[0], "ratio_high": ends[1]}
 
 

@@ -26,7 +26,7 @@ _IMAGENET_BYTES, _IMAGENET_IMAGES = 147_897_477_120, 1_281_167
 #: bytes.
 _HEIGHT, _WIDTH, _QUALITY = 375, 500, 90
 _IMAGES, _MOLECULES, _SEQUENCES, _TIMES = 32, 1024, 512, 6
-_PASSES, _MOST = 5, 512  # how often samples are read, and how many of them
+_PASSES, _MAX_SAMPLES = 5, 512  # how often samples are read, and how many of them
 
 
 class InputCost(NamedTuple):
@@ -54,9 +54,9 @@ def measure_input(spec: WorkloadSpec, workload: Workload, dataset: Dataset) -> I
         The built workload and its training data.
     """
     package = catalogue.entry(spec.name).factory.partition(":")[0].rpartition(".")[0]
-    if package in _REAL and "data" not in spec.options:
+    if package in _COST_BY_PACKAGE and "data" not in spec.options:
         with tempfile.TemporaryDirectory(prefix="wattlaw-") as folder:
-            return _REAL[package](spec, Path(folder) / "data")
+            return _COST_BY_PACKAGE[package](spec, Path(folder) / "data")
     data = spec.options.get("data")
     if isinstance(data, str) and Path(data).is_dir():
         files = [path for path in Path(data).rglob("*") if path.is_file()]
@@ -69,7 +69,7 @@ def measure_input(spec: WorkloadSpec, workload: Workload, dataset: Dataset) -> I
     return _measured(dataset, 64, tensor_bytes(first_batch(dataset, 1)), method)
 
 
-def _photographs(spec: WorkloadSpec, folder: Path) -> InputCost:
+def _image_cost(spec: WorkloadSpec, folder: Path) -> InputCost:
     from PIL import Image
 
     from wattlaw.workloads.vision.synthetic import synthetic_images
@@ -95,7 +95,7 @@ def _photographs(spec: WorkloadSpec, folder: Path) -> InputCost:
     )
 
 
-def _molecules(spec: WorkloadSpec, folder: Path) -> InputCost:
+def _molecule_cost(spec: WorkloadSpec, folder: Path) -> InputCost:
     catalogue.make_data(spec.name, folder, _MOLECULES, seed=0)
     size = (folder / "raw" / "qm9_v3.pt").stat().st_size
     dataset = _of_files(spec, source="qm9", data=str(folder))
@@ -108,7 +108,7 @@ def _molecules(spec: WorkloadSpec, folder: Path) -> InputCost:
     )
 
 
-def _text(spec: WorkloadSpec, folder: Path) -> InputCost:
+def _text_cost(spec: WorkloadSpec, folder: Path) -> InputCost:
     from wattlaw.workloads.language.masking import tokens_type
 
     catalogue.make_data(spec.name, folder, _SEQUENCES, seed=0)
@@ -126,7 +126,7 @@ def _text(spec: WorkloadSpec, folder: Path) -> InputCost:
     )
 
 
-def _fields(spec: WorkloadSpec, folder: Path) -> InputCost:
+def _weather_cost(spec: WorkloadSpec, folder: Path) -> InputCost:
     import h5py
 
     options: Any = catalogue.validated(spec)
@@ -155,11 +155,11 @@ def _fields(spec: WorkloadSpec, folder: Path) -> InputCost:
     )
 
 
-_REAL: dict[str, Callable[[WorkloadSpec, Path], InputCost]] = {
-    "wattlaw.workloads.vision": _photographs,
-    "wattlaw.workloads.molecules": _molecules,
-    "wattlaw.workloads.language": _text,
-    "wattlaw.workloads.weather": _fields,
+_COST_BY_PACKAGE: dict[str, Callable[[WorkloadSpec, Path], InputCost]] = {
+    "wattlaw.workloads.vision": _image_cost,
+    "wattlaw.workloads.molecules": _molecule_cost,
+    "wattlaw.workloads.language": _text_cost,
+    "wattlaw.workloads.weather": _weather_cost,
 }
 #: Options of synthetic samples, which are invalid with files.
 _SYNTHETIC_ONLY = ("train_samples", "evaluation_samples")
@@ -180,7 +180,7 @@ def _measured(
 
     The first pass is a warm-up; slower passes had less of a shared machine.
     """
-    samples = min(len(dataset), _MOST)
+    samples = min(len(dataset), _MAX_SAMPLES)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     times_s = []

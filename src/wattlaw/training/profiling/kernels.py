@@ -18,12 +18,12 @@ _aten = torch.ops.aten
 
 #: Operations without a kernel: they allocate memory or copy a number to the host. Views are
 #: recognised by their schemas.
-_NONE = {
+_WITHOUT_KERNEL = {
     _aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided,
     _aten._unsafe_view, _aten.lift_fresh, _aten._local_scalar_dense,
 }  # fmt: skip
 #: The input of an operation whose values are not read: only its shape, or it is overwritten.
-_UNREAD = {
+_UNREAD_INPUT = {
     _aten.zeros_like: "self", _aten.ones_like: "self", _aten.full_like: "self",
     _aten.new_zeros: "self", _aten.new_ones: "self", _aten.new_full: "self",
     _aten.copy_: "self", _aten.fill_: "self", _aten.zero_: "self", _aten.bernoulli_: "self",
@@ -31,12 +31,12 @@ _UNREAD = {
     _aten.max_pool2d_with_indices_backward: "self", _aten.avg_pool2d_backward: "self",
 }  # fmt: skip
 #: Operations that read as many elements of their first input as they write.
-_PICKING = {
+_GATHERS = {
     _aten.embedding, _aten.index_select, _aten.gather, _aten.index, _aten.nll_loss_forward,
 }  # fmt: skip
 #: Operations with several kernels: zeros and a copy; a copy and a sum; gradients of the input and
 #: of the weights; about eight kernels that sort indices, and a sum.
-_SEVERAL = {
+_KERNELS_OF_OPERATION = {
     _aten.select_backward: 2, _aten.slice_backward: 2, _aten.embedding_dense_backward: 2,
     _aten.index_add: 2, _aten.scatter_add: 2, _aten.native_layer_norm_backward: 2,
     _aten.index_put: 8,
@@ -84,7 +84,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _is_kernel(self, func: Any, values: Any) -> bool:
         packet, returns = func.overloadpacket, func._schema.returns
-        if func.namespace != "aten" or packet in _NONE:
+        if func.namespace != "aten" or packet in _WITHOUT_KERNEL:
             return False
         is_view = [out.alias_info is not None and not out.alias_info.is_write for out in returns]
         tensors = _tensors(values)
@@ -104,7 +104,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if packet == _aten.convolution and args[2] is not None:  # cuDNN, then the bias is added
             bias = 2 * _bytes(out) + _bytes(args[2])
             return [Kernel(name, flops, moved - _bytes(args[2])), Kernel("add_", 0.0, bias)]
-        count = _SEVERAL.get(packet, 1)
+        count = _KERNELS_OF_OPERATION.get(packet, 1)
         if packet in TRANSFORMS:  # one pass for each dimension
             count, moved = len(args[1]), moved * len(args[1])
         elif name.startswith("_foreach_"):
@@ -200,12 +200,12 @@ def _width(dtype: torch.dtype) -> int:
 def _moved_bytes(func: Any, args: Any, kwargs: Any, out: Any) -> float:
     """Return the bytes of all inputs and outputs of an operation."""
     packet = func.overloadpacket
-    most = _bytes(out) if packet in _PICKING else math.inf
+    most = _bytes(out) if packet in _GATHERS else math.inf
     total = 0.0
     for number, argument in enumerate(func._schema.arguments):
         value = args[number] if number < len(args) else kwargs.get(argument.name)
         size = _bytes(value)
-        if _UNREAD.get(packet) != argument.name:
+        if _UNREAD_INPUT.get(packet) != argument.name:
             total += min(size, most) if number == 0 else size
         if argument.alias_info is not None and argument.alias_info.is_write:
             total += size

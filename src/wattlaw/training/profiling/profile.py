@@ -25,7 +25,7 @@ from wattlaw.workloads.workload import Dataset, Workload
 
 #: Samples of a batch, as in training.flops: few if all samples have one shape, else more.
 _UNIFORM, _VARYING = 2, 32
-_SINGLES = 64  # samples whose work is compared
+_SINGLE_SAMPLES = 64  # samples whose work is compared
 _GLOBAL_BATCH = 256  # for a learning rate; no operation depends on it
 _MOST_ROWS = 150
 _MERGE_FACTOR = 1.1  # kernels are merged if they differ by less than about this factor
@@ -71,7 +71,7 @@ def measure_profile(spec: WorkloadSpec) -> WorkloadProfile:
     Raises ``BadInput`` if the workload or an option is unknown, or its data cannot be read. Raises
     ``NotAvailable`` if its operations cannot be counted, or a package is missing.
     """
-    spec = catalogue.reduced(spec)
+    spec = catalogue.without_defaults(spec)
     workload = catalogue.build(spec)
     model, dataset = workload.model(), workload.training_data()
     device, samples, kernels, trace = _scale_kernels(workload, model, dataset)
@@ -244,7 +244,7 @@ def work_cv(workload: Workload, model: nn.Module, dataset: Dataset, device: torc
         return 0.0
     copied = _copied(model, device).train()
     work = []
-    for number in range(min(_SINGLES, len(dataset))):
+    for number in range(min(_SINGLE_SAMPLES, len(dataset))):
         sample = dataset.batch(np.array([number]), np.array([number], np.uint64))
         data = to_device(sample, device)
         recorder = Recorder(device)

@@ -1,6 +1,6 @@
 """The model, its data and its training recipe."""
 
-import contextlib
+import importlib.util
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from wattlaw.errors import NotAvailable
 from wattlaw.workloads.language import Options
 from wattlaw.workloads.language.synthetic import synthetic_blocks
 from wattlaw.workloads.schedules import BaseWorkload
@@ -110,8 +109,8 @@ class Bert(BaseWorkload):
 
 def _masked_lm(options: Options) -> Any:
     """Return transformers' model with random weights."""
-    with contextlib.suppress(NotAvailable):
-        import_torchvision()  # transformers imports it if it is installed, and must not fail
+    if importlib.util.find_spec("torchvision") is not None:
+        import_torchvision()  # transformers imports it, and must not fail
     from transformers.models.bert.configuration_bert import BertConfig
     from transformers.models.bert.modeling_bert import BertForMaskedLM
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 from wattlaw.terminal import print_note
 
 app = typer.Typer()
-#: A larger sweep makes tables that nobody can read.
-_MOST_SETTINGS = 10_000
+#: The largest sweep; its table is already too long to read.
+_MAX_SETTINGS = 10_000
 #: The same as ``store.tables.KINDS``, whose import takes longer than a simulation.
 _KINDS = (".csv", ".parquet", ".jsonl")
 Item = TypeVar("Item")
@@ -39,7 +39,7 @@ def _count(metavar: str, text: str, most: int = MAX_COUNT) -> Any:
     return option(metavar, text, min=1, max=most)
 
 
-def _quality(metavar: str, text: str) -> Any:
+def _positive_number(metavar: str, text: str) -> Any:
     return option(metavar, text, min=1e-9, max=1e9)
 
 
@@ -81,14 +81,14 @@ def simulate(
     epochs: Annotated[int, _count("E", "Epochs to train.", 100_000)] = 1,
     gradient_accumulation: Annotated[int, _count("K", "Gradient-accumulation steps.", 100_000)] = 1,
     target_epochs: Annotated[
-        float | None, _quality("E", "Epochs that small batches need to reach the target.")
+        float | None, _positive_number("E", "Epochs that small batches need to reach the target.")
     ] = None,
     critical_batch: Annotated[
-        float | None, _quality("B", "Global batch that needs twice as many epochs.")
+        float | None, _positive_number("B", "Global batch that needs twice as many epochs.")
     ] = None,
     calibration: Annotated[Path | None, option("FILE", "File from 'wattlaw calibrate'.")] = None,
     measured_as: Annotated[
-        str | None, option("NAME", "Workload of the calibration to use.", "--as")
+        str | None, option("NAME", "Use the factors of this workload of the calibration.", "--as")
     ] = None,
     list_hardware: Annotated[
         bool,
@@ -249,8 +249,8 @@ def _settings(
     counts = f"integers from 1 to {MAX_COUNT:,} separated by commas, such as 1,2,4"
     gpu_counts = sorted(_items("--gpus", gpus, counts, _gpu_count))
     number = len(powers) * len(clocks) * len(gpu_counts)
-    if number > _MOST_SETTINGS:
-        raise BadInput(f"simulate: {number:,} settings; expected at most {_MOST_SETTINGS:,}")
+    if number > _MAX_SETTINGS:
+        raise BadInput(f"simulate: {number:,} settings; expected at most {_MAX_SETTINGS:,}")
     return list(product(powers, clocks, gpu_counts))
 
 

@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 Column = Callable[[Sequence[Row]], list[str]]
 
 _BAR_WIDTH, _LABEL_WIDTH = 30, 28
-_WIDE = 170
+_WIDE_COLUMNS = 170
 _PARTS = {
     "compute_s": "GPU kernels",
     "launch_s": "kernel launches by the host",
@@ -37,7 +37,7 @@ def show(rows: Sequence[Row], template: SimulatedJob, calibration: "Calibration 
     """Print one setting as text, or several as a table, after a line on how they were predicted."""
     console = Console()
     if len(rows) > 1:  # a truncated number would be wrong: let the line wrap instead
-        console = Console(width=max(console.width, _WIDE))
+        console = Console(width=max(console.width, _WIDE_COLUMNS))
     lines = [_subject(rows[0], template), _source(calibration)]
     if len(rows) == 1:
         lines += ["", *_description(rows[0]), "", *_step_parts(rows[0])]
@@ -83,7 +83,7 @@ def _description(row: Row) -> list[str]:
         f"{fmt.energy_text(row['gpu_energy_j'])} on GPUs, "
         f"{fmt.number(row['gpu_hours'])} GPU-hours.",
         f"Each GPU draws {fmt.estimate_text(_quantity(row, 'power_per_gpu_w'), 'W')} at "
-        f"{row['sm_clock_mhz']:,.0f} MHz. Utilization: SMs {100 * row['sm_util']:.0f} %, "
+        f"{row['sm_clock_mhz']:,.0f} MHz. Utilisation: SMs {100 * row['sm_util']:.0f} %, "
         f"memory {100 * row['mem_util']:.0f} %.",
         f"Bottleneck: {_bottleneck(row)}.",
     ]
@@ -140,7 +140,7 @@ def _quantity(row: Row, name: str) -> Quantity:
     return Quantity(row[name], *(row.get(f"{name}_ci") or (None, None)))
 
 
-def _each(cell: Callable[[Row], str]) -> Column:
+def _column(cell: Callable[[Row], str]) -> Column:
     return lambda rows: [cell(row) for row in rows]
 
 
@@ -161,28 +161,28 @@ def _in_unit(name: str, units: fmt.Units, unit_from: str = "") -> Column:
 
 
 def _number(name: str, form: str) -> Column:
-    return _each(lambda row: "-" if row[name] is None else format(row[name], form))
+    return _column(lambda row: "-" if row[name] is None else format(row[name], form))
 
 
 #: A column with only such cells is left out.
 _NO_VALUE = {"-", "uncapped", "free clock"}
 _COLUMNS: Mapping[str, Column] = {
     "GPUs": _number("gpus", ","),
-    "cap": _each(lambda row: fmt.limit_label("power_limit_w", row["power_limit_w"])),
-    "clock": _each(lambda row: fmt.limit_label("clock_limit_mhz", row["clock_limit_mhz"])),
+    "cap": _column(lambda row: fmt.limit_label("power_limit_w", row["power_limit_w"])),
+    "clock": _column(lambda row: fmt.limit_label("clock_limit_mhz", row["clock_limit_mhz"])),
     "batch": _number("global_batch", ","),
     "epoch": _in_unit("epoch_time_s", fmt.TIME_UNITS),
     "speedup": _number("speedup", ".4g"),
     "efficiency": _number("parallel_efficiency", ".2g"),
     "beta": _number("beta", ".3f"),
-    "W per GPU": _each(lambda row: fmt.number(row["power_per_gpu_w"])),
+    "W per GPU": _column(lambda row: fmt.number(row["power_per_gpu_w"])),
     "GPU energy": _in_unit(
         "gpu_energy_per_epoch_j", fmt.ENERGY_UNITS, unit_from="energy_per_epoch_j"
     ),
     "total energy": _in_unit("energy_per_epoch_j", fmt.ENERGY_UNITS),
     "time to target": _in_unit("time_to_target_s", fmt.TIME_UNITS),
     "energy to target": _in_unit("energy_to_target_j", fmt.ENERGY_UNITS),
-    "bottleneck": _each(_bottleneck),
+    "bottleneck": _column(_bottleneck),
 }
 
 

@@ -1,4 +1,4 @@
-"""What benchmarks share: processor time of a process tree, a real training block, results files."""
+"""Shared by benchmarks: processor time of process trees, a training block, results files."""
 
 import datetime
 import json
@@ -21,9 +21,9 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time of a process and its descendants, also those that have ended.
+    """Return the processor time of a process and its descendants, including ended ones.
 
-    That of a living process is exact: its CPU clock (clock_getcpuclockid(3)).
+    Living processes are read from their CPU clocks (clock_getcpuclockid(3)), which are exact.
     """
     total_s = 0.0
     for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
@@ -37,7 +37,7 @@ def cpu_s(pid: int) -> float:
 
 
 def cores_used(process: "subprocess.Popen[str]", settle_s: float, watch_s: float) -> float:
-    """Return the mean share of a core that a process tree uses once it has settled."""
+    """Return the mean share of a core that a process tree uses after ``settle_s``."""
     time.sleep(settle_s)
     begun_s, begun_cpu_s = time.monotonic(), cpu_s(process.pid)
     time.sleep(watch_s)
@@ -46,14 +46,16 @@ def cores_used(process: "subprocess.Popen[str]", settle_s: float, watch_s: float
 
 def end_tree(process: "subprocess.Popen[str]") -> None:
     """End a process that we started, with its children."""
-    family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    children = (
+        psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    )
     process.terminate()
-    for member in family:
-        if member.is_running():
-            member.terminate()
-    _, left = psutil.wait_procs(family, timeout=5)
-    for member in left:
-        member.kill()
+    for child in children:
+        if child.is_running():
+            child.terminate()
+    _, left = psutil.wait_procs(children, timeout=5)
+    for child in left:
+        child.kill()
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:
@@ -61,8 +63,8 @@ def end_tree(process: "subprocess.Popen[str]") -> None:
         process.wait()
 
 
-def sampling(folder: Path, hz: float) -> "subprocess.Popen[str]":
-    """Start a sampler; return when it samples."""
+def start_sampler(folder: Path, hz: float) -> "subprocess.Popen[str]":
+    """Start a sampler and wait until it samples."""
     host = socket.gethostname()
     line = sampler.command(folder, host, Target(os.getpid(), 1 / hz))
     process = subprocess.Popen(line, text=True)
@@ -74,7 +76,7 @@ def sampling(folder: Path, hz: float) -> "subprocess.Popen[str]":
 
 
 def training_block(batch: int, steps: int) -> Callable[[], None]:
-    """Return a block of real ``digits-cnn`` training, on the GPU where torch has one."""
+    """Return a function that trains ``digits-cnn`` for some steps, on a GPU if torch has one."""
     import torch
 
     from wattlaw.study.model import WorkloadSpec
@@ -90,7 +92,7 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
     optimizer = workload.optimizer(model, batch, fused=False)
     shard = Shard(0, 1, batch, seed=0, fraction=1.0)
     loader = Loader(workload.training_data(), shard, LoaderOptions(), training=True)
-    batches = [to_device(one.data, device) for one in loader.epoch(0)]
+    batches = [to_device(part.data, device) for part in loader.epoch(0)]
 
     def block() -> None:
         for step in range(steps):
@@ -105,20 +107,20 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
 
 
 def write_results(
-    name: str, hardware: str, found: Mapping[str, object], *, show: bool = True
+    name: str, hardware: str, results: Mapping[str, object], *, show: bool = True
 ) -> Path:
-    """Write a results file with the machine and the month; print it."""
+    """Write a results file whose name has the hardware and the month; print it if ``show``."""
     now = datetime.datetime.now(datetime.UTC)
-    told = {
+    content = {
         "machine": machine.hardware(),
         "software": machine.software(("wattlaw", "torch", "nvidia-ml-py")),
         "kernel": platform.release(),
         "date": f"{now:%Y-%m-%d}",
-        **found,
+        **results,
     }
     folder = Path(os.environ.get("OUT", RESULTS))
     path = folder / f"{name}-{hardware}-{now:%Y-%m}.json"
-    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if show:
         print(path.read_text())
     return path

@@ -1,7 +1,7 @@
-"""One side of a throughput comparison, in a process of its own: our loop, or the reference's.
+"""A process that trains the loops of one side of a throughput comparison: ours or the reference.
 
-``python benchmarks/sides.py ours|reference CASE`` builds a loop once and trains a block whenever it
-is asked on standard input, so that two of them can take turns on one machine.
+``python benchmarks/loop_process.py ours|reference CASE`` builds the loops once. It then trains a
+block for each request on standard input, so that two such processes can take turns on one machine.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from watched import end_tree
+from common import end_tree
 from wattlaw import processes
 from wattlaw.study.base import Precision
 
@@ -30,10 +30,10 @@ _ROWS = 25
 
 @dataclass(frozen=True)
 class Case:
-    """What both sides train, with the same settings."""
+    """A workload with the settings that both sides share."""
 
     workload: str
-    options: dict[str, Any]  # ``train_samples`` of them make an epoch
+    options: dict[str, Any]  # ``train_samples`` is the length of an epoch
     batch: int
     precision: Precision = "fp32"
     channels_last: bool = False
@@ -43,16 +43,16 @@ class Case:
 
     @property
     def samples(self) -> int:
-        """Return the samples of an epoch: whole batches, so that shapes never change."""
+        """Return the samples of an epoch, a multiple of the batch, so that shapes never change."""
         return int(self.options["train_samples"])
 
 
-class Lost(Exception):
-    """A side that cannot go on; the text says why."""
+class LoopError(Exception):
+    """The process of a side has failed; the message says why."""
 
 
-class Side:
-    """The handle of one side."""
+class LoopProcess:
+    """The process of one side, seen from the benchmark."""
 
     def __init__(self, role: str, case: Case, environment: Mapping[str, str]) -> None:
         self.role = role
@@ -67,13 +67,13 @@ class Side:
             text=True,
         )
 
-    def ask(self, limit_s: float, **request: Any) -> dict[str, Any]:
-        """Ask for something; return the answer.
+    def request(self, limit_s: float, **request: Any) -> dict[str, Any]:
+        """Send a request and return the reply.
 
         Raises
         ------
-        Lost
-            The side says that it cannot, or does not answer in time.
+        LoopError
+            The process reports an error, or does not reply in time.
         """
         assert self.process.stdin is not None
         try:
@@ -81,15 +81,15 @@ class Side:
             self.process.stdin.flush()
         except BrokenPipeError:
             pass
-        return self.answer(limit_s)
+        return self.receive(limit_s)
 
-    def answer(self, limit_s: float) -> dict[str, Any]:
-        """Wait for an answer; the first one comes when the side is built."""
+    def receive(self, limit_s: float) -> dict[str, Any]:
+        """Wait for a reply; the process sends the first one when it has built its loops."""
         assert self.process.stdout is not None
-        late = threading.Event()
+        timed_out = threading.Event()
 
         def end() -> None:
-            late.set()
+            timed_out.set()
             self.process.kill()
 
         timer = threading.Timer(limit_s, end)
@@ -98,13 +98,13 @@ class Side:
         timer.cancel()
         if not line:
             self._log.seek(0)
-            said = " ".join(self._log.read()[-400:].split())
-            why = f"no answer in {limit_s:.0f} s" if late.is_set() else f"ended: {said}"
-            raise Lost(f"{self.role}: {why}")
-        found: dict[str, Any] = json.loads(line)
-        if "error" in found:
-            raise Lost(f"{self.role}: {found['error']}")
-        return found
+            output = " ".join(self._log.read()[-400:].split())
+            why = f"no answer in {limit_s:.0f} s" if timed_out.is_set() else f"ended: {output}"
+            raise LoopError(f"{self.role}: {why}")
+        content: dict[str, Any] = json.loads(line)
+        if "error" in content:
+            raise LoopError(f"{self.role}: {content['error']}")
+        return content
 
     def close(self) -> None:
         """End the process."""
@@ -113,68 +113,69 @@ class Side:
 
 
 @contextmanager
-def opened(
+def open_pair(
     case: Case, environment: Mapping[str, str], limit_s: float
-) -> Iterator[tuple[Side, Side, dict[str, Any]]]:
-    """Build both sides at the same time; give them, and what ours has told of itself.
+) -> Iterator[tuple[LoopProcess, LoopProcess, dict[str, Any]]]:
+    """Start both processes at the same time; yield them and the facts about our loop.
 
-    ``hows`` are the reference's loops; none where it cannot be built, and ``failed`` says why.
+    The facts have the names of the reference's loops as ``variants``. If the reference cannot be
+    built, this list is empty and ``failed`` has the reason.
 
     Raises
     ------
-    Lost
-        Ours cannot be built, or they do not train models of the same size.
+    LoopError
+        Our loop cannot be built, or the models of both sides differ in size.
     """
-    sides = [Side(role, case, environment) for role in ("ours", "reference")]
+    sides = [LoopProcess(role, case, environment) for role in ("ours", "reference")]
     try:
-        told = sides[0].answer(limit_s)
+        facts = sides[0].receive(limit_s)
         try:
-            reference = sides[1].answer(limit_s)
-        except Lost as lost:
-            reference = {"hows": [], "failed": {"reference": str(lost)}}
-        parameters = reference.pop("parameters", told["parameters"])
-        if parameters != told["parameters"]:
-            raise Lost(f"{told['parameters']} parameters, the reference {parameters}")
-        yield sides[0], sides[1], told | {"failed": {}} | reference
+            reference = sides[1].receive(limit_s)
+        except LoopError as error:
+            reference = {"variants": [], "failed": {"reference": str(error)}}
+        parameters = reference.pop("parameters", facts["parameters"])
+        if parameters != facts["parameters"]:
+            raise LoopError(f"{facts['parameters']} parameters, the reference {parameters}")
+        yield sides[0], sides[1], facts | {"failed": {}} | reference
     finally:
         for side in sides:
             side.close()
 
 
-# What follows runs in the process of a side.
+# The rest of this module runs in the process of a side.
 
 
 def main() -> None:
-    """Build a side and answer, a line for a line; end with whoever asks."""
+    """Build a side, then reply to each request line with one line; end with the parent process."""
     processes.end_with_parent(os.getppid())
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # output of libraries must not mix with replies
 
-    def answer(found: Mapping[str, Any]) -> None:
-        print(json.dumps(found), file=answers, flush=True)
+    def reply(content: Mapping[str, Any]) -> None:
+        print(json.dumps(content), file=replies, flush=True)
 
     role, case = sys.argv[1], Case(**json.loads(sys.argv[2]))
     try:
-        with _loops(role, case) as (loops, told):
-            answer(told | {"hows": list(loops)})
+        with _loops(role, case) as (loops, facts):
+            reply(facts | {"variants": list(loops)})
             for line in sys.stdin:
                 request = json.loads(line)
                 if "profile" in request:
-                    answer({"profile": _profile(loops[request["profile"]], case)})
+                    reply({"profile": _profile(loops[request["profile"]], case)})
                 else:
                     epochs = request["epochs"]
-                    begun, ended = loops[request["how"]](epochs)
-                    found = {"start_ns": begun.ns, "seconds": ended.wall_s - begun.wall_s}
-                    found |= {"cpu_s": ended.cpu_s - begun.cpu_s}
-                    answer(found | {"samples": epochs * case.samples})
+                    start, end = loops[request["variant"]](epochs)
+                    times = {"start_ns": start.ns, "seconds": end.wall_s - start.wall_s}
+                    times |= {"cpu_s": end.cpu_s - start.cpu_s}
+                    reply(times | {"samples": epochs * case.samples})
     except Exception as error:
-        words = " ".join(str(error).split())[:400]
-        answer({"error": f"{type(error).__name__}: {words}"})
+        message = " ".join(str(error).split())[:400]
+        reply({"error": f"{type(error).__name__}: {message}"})
     os._exit(0)  # gloo may abort while the interpreter ends
 
 
 class Moment(NamedTuple):
-    """A moment by three clocks: ns since 1970, and seconds of the wall's and processor's clock."""
+    """A moment on three clocks: ns since 1970, elapsed seconds, seconds of processor time."""
 
     ns: int
     wall_s: float
@@ -182,7 +183,7 @@ class Moment(NamedTuple):
 
     @classmethod
     def now(cls) -> "Moment":
-        """Return the present one, once the GPU has done all it was given."""
+        """Return the current moment, after the GPU has finished its work."""
         import torch
 
         if torch.cuda.is_available():
@@ -190,13 +191,13 @@ class Moment(NamedTuple):
         return cls(time.time_ns(), time.perf_counter(), time.process_time())
 
 
-#: Trains so many epochs; returns when it began and when it ended.
+#: Trains a number of epochs; returns the start and the end.
 Loop = Callable[[int], tuple[Moment, Moment]]
 
 
 @contextmanager
 def _loops(role: str, case: Case) -> Iterator[tuple[dict[str, Loop], dict[str, Any]]]:
-    """Give the loops of a side by name, and what is to be told of it."""
+    """Yield the loops of a side by name, and facts about its model and its process."""
     import torch
 
     threads = int(os.environ.get("OMP_NUM_THREADS", processes.cores()))
@@ -206,19 +207,19 @@ def _loops(role: str, case: Case) -> Iterator[tuple[dict[str, Loop], dict[str, A
         from references import reference
 
         model, loops = reference(case)
-        yield loops, _told(model)
+        yield loops, _facts(model)
         return
     from wattlaw.training.ranks import process_group
 
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    single_rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     with tempfile.TemporaryDirectory() as name:
-        os.environ |= alone | {"WATTLAW_RENDEZVOUS_FILE": str(Path(name) / "meeting")}
+        os.environ |= single_rank | {"WATTLAW_RENDEZVOUS_FILE": str(Path(name) / "rendezvous")}
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         with process_group() as ranks:
             model, loops, flops_per_sample = _ours(case, ranks)
             yield (
                 loops,
-                _told(model)
+                _facts(model)
                 | {
                     "device": str(ranks.device),
                     "threads": threads,
@@ -227,12 +228,12 @@ def _loops(role: str, case: Case) -> Iterator[tuple[dict[str, Loop], dict[str, A
             )
 
 
-def _told(model: Any) -> dict[str, Any]:
-    return {"parameters": sum(each.numel() for each in model.parameters() if each.requires_grad)}
+def _facts(model: Any) -> dict[str, Any]:
+    return {"parameters": sum(p.numel() for p in model.parameters() if p.requires_grad)}
 
 
 def _ours(case: Case, ranks: Any) -> tuple[Any, dict[str, Loop], float | None]:
-    """Return our model, our loop with all that an epoch does, and its operations per sample."""
+    """Return our model, our loop with everything an epoch does, and its operations per sample."""
     from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
     from wattlaw.training import flops
     from wattlaw.training.loop import Training
@@ -256,32 +257,32 @@ def _ours(case: Case, ranks: Any) -> tuple[Any, dict[str, Loop], float | None]:
     workload = catalogue.build(spec.workload)
     model = workload.model().to(ranks.device)
     training = Training(workload, model, spec, _SEED, ranks)
-    counted = flops.flops_per_sample(workload, model, training.data)
-    done = iter(range(10**9))
+    operations = flops.flops_per_sample(workload, model, training.data)
+    epoch_numbers = iter(range(10**9))
 
     def loop(epochs: int) -> tuple[Moment, Moment]:
-        begun = Moment.now()
+        start = Moment.now()
         for _ in range(epochs):
-            training.train_epoch(next(done))
-        return begun, Moment.now()
+            training.train_epoch(next(epoch_numbers))
+        return start, Moment.now()
 
-    return model, {"ours": loop}, counted
+    return model, {"ours": loop}, operations
 
 
 def _profile(loop: Loop, case: Case) -> list[str]:
-    """Return what some steps spend their time on, as a table."""
+    """Return a table of the operations that take the time of some steps."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
     from torch.profiler import ProfilerActivity, profile, schedule
 
     on_gpu = torch.cuda.is_available()
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=kinds, schedule=schedule(**_PROFILED, repeat=1)) as watched:
-        hook = register_optimizer_step_post_hook(lambda *_: watched.step())
+    with profile(activities=kinds, schedule=schedule(**_PROFILED, repeat=1)) as profiler:
+        hook = register_optimizer_step_post_hook(lambda *_: profiler.step())
         loop(math.ceil((1 + sum(_PROFILED.values())) * case.batch / case.samples))
         hook.remove()
     key = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
-    table: str = watched.key_averages().table(
+    table: str = profiler.key_averages().table(
         sort_by=key, row_limit=_ROWS, max_name_column_width=60
     )
     return table.splitlines()

@@ -1,0 +1,138 @@
+"""What the callbacks of all trainers share: a run of each training, with the trainer's setting."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from wattlaw.launch.tracker import EVALUATE, TRAIN, Track
+from wattlaw.launch.tracking import track
+
+_MAX_EPOCHS = 100_000
+_PRECISIONS = {"16": "fp16", "bf16": "bf16"}
+
+
+class TrainingRecorder:
+    """Records trainings: each epoch's training and evaluation are separate windows.
+
+    The setting (world size, batch sizes, gradient accumulation, precision, epochs) is that of the
+    trainer. Windows of training have samples, optimizer steps, mean loss and step times;
+    evaluations have samples, loss and metric.
+
+    Parameters
+    ----------
+    name
+        The name of the run in the store.
+    warmup_epochs
+        The number of first epochs that are warm-up, which analyses exclude.
+    metric
+        The result of an evaluation that is the metric of the run; by default the first that is not
+        a loss.
+    **options
+        Arguments of :func:`wattlaw.track`, such as ``store``, ``steps``, ``seconds`` and
+        ``warmup_steps``. They replace what the trainer says.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        warmup_epochs: int = 0,
+        metric: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self._name, self._warmup_epochs, self._options = name, warmup_epochs, options
+        self._metric = metric
+        self._track: Track | None = None
+        self._samples: int | None = 0  # since the last step, of this process
+        self._loss: Any = None  # sum over the batches of the step
+        self._means = 0  # batches whose loss is a mean, not a part of the step's
+        #: The record of the last run, after the training.
+        self.record: Any = None
+
+    def _begin(
+        self, *, world_size: int, batch: int | None, accumulation: int, loader: Any, **setting: Any
+    ) -> None:
+        """Begin a run; ``batch`` is what a worker loads at once, if it is known."""
+        if batch is not None:
+            setting["global_batch"] = world_size * batch * accumulation
+        if not 0 < (setting.get("epochs") or 0) <= _MAX_EPOCHS:
+            setting["epochs"] = None
+        setting["dataset_samples"] = size_of_dataset(loader) or None
+        setting |= {"gpus": world_size, "gradient_accumulation": accumulation}
+        self._samples, self._loss, self._means = 0, None, 0
+        self._track = track(self._name, **setting | self._options).__enter__()
+
+    def _begin_epoch(self, epoch: int) -> None:
+        if self._track is not None:
+            self._track.enter(TRAIN, epoch=epoch, warmup=epoch < self._warmup_epochs)
+
+    def _begin_evaluation(self, epoch: int) -> None:
+        if self._track is not None:
+            self._track.enter(EVALUATE, epoch=epoch)
+
+    def _add_batch(self, samples: int | None, loss: Any, *, is_part: bool = False) -> None:
+        """Add a batch to the current step, with its mean loss, or its part of the step's."""
+        is_known = self._samples is not None and samples is not None
+        self._samples = (self._samples or 0) + (samples or 0) if is_known else None
+        if hasattr(loss, "detach"):
+            loss = loss.detach().float().mean()
+            self._loss = loss if self._loss is None else self._loss + loss
+            self._means += not is_part
+
+    def _end_step(self, local_ranks: int) -> None:
+        """End an optimizer step; every worker of this host has loaded as much as this one."""
+        if self._track is not None:
+            samples = None if not self._samples else self._samples * local_ranks
+            loss = self._loss if self._loss is None else self._loss / max(1, self._means)
+            self._track.step(samples=samples, loss=loss)
+        self._samples, self._loss, self._means = 0, None, 0
+
+    def _end_evaluation(self, samples: int | None, results: Mapping[str, Any]) -> None:
+        """End an evaluation with its results: numbers, or tensors with one element."""
+        if self._track is None:
+            return
+        values = {name: float(value) for name, value in results.items()}
+        loss = next((name for name in values if "loss" in name), None)
+        metric = self._metric if self._metric in values else None
+        metric = metric or next((name for name in values if "loss" not in name), None)
+        self._track.metric_name = self._track.metric_name or metric
+        self._track.log(
+            samples=samples,
+            loss=None if loss is None else values[loss],
+            metric=None if metric is None else values[metric],
+            metrics=values or None,
+        )
+        self._track.leave()
+
+    def _end(self, kind: type[BaseException] | None = None, error: object = None) -> None:
+        """End the run, as failed if there is an error."""
+        if self._track is not None:
+            self._track.__exit__(kind, error, None)
+            self.record, self._track = self._track.record, None
+
+
+def rows_of(batch: Any) -> int | None:
+    """Return the number of samples of a batch; None if it has no tensor that says so."""
+    if hasattr(batch, "num_graphs"):  # of PyTorch Geometric
+        return int(batch.num_graphs)
+    if shape := getattr(batch, "shape", None):
+        return int(shape[0])
+    items: Iterable[Any] = ()
+    if isinstance(batch, Mapping):
+        items = batch.values()
+    elif isinstance(batch, list | tuple):
+        items = batch
+    return next((rows for rows in map(rows_of, items) if rows is not None), None)
+
+
+def size_of_dataset(loader: Any) -> int | None:
+    """Return the number of samples of a loader's data set, if it has one."""
+    try:
+        return len(loader.dataset)
+    except (AttributeError, TypeError):  # such as an iterable data set
+        return None
+
+
+def precision_of(name: str) -> str:
+    """Return the precision of a run for a trainer's name, such as ``bf16-mixed``."""
+    return _PRECISIONS.get(name.partition("-")[0], "fp32")

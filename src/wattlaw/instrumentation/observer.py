@@ -1,0 +1,85 @@
+"""The training steps of one command, while it runs and afterwards: what its caller needs."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wattlaw.instrumentation.progress import ProgressReader
+from wattlaw.instrumentation.steps import StepsFolder
+from wattlaw.instrumentation.summary import MeasuredPart, StepSummary, summarise
+
+_NOT_TOGETHER = (
+    "several processes trained at the same time, but none has joined a process group: each trains "
+    "a model of its own, and more of them are no speedup; wrap the model in "
+    "DistributedDataParallel, or start one process on one GPU"
+)
+_NOT_RECORDED = (
+    "no optimizer step was recorded; that takes PyTorch >= 2.0 in a Python that reads PYTHONPATH, "
+    "or a progress pattern for the output"
+)
+#: What the output cannot show.
+_OF_PROCESSES = (
+    "instrumented", "world_size", "parallelism", "precision", "backend", "gradient_accumulation",
+    "parameters", "gradient_bytes", "peak_memory_bytes", "workers_work_together",
+)  # fmt: skip
+
+
+@dataclass
+class StepObserver:
+    """Sees the steps of a command: those that its processes record, or that its output shows.
+
+    Parameters
+    ----------
+    folder
+        The folder that ``instrumented_environment`` was given.
+    part
+        The steps that are measured.
+    progress
+        The reader that gets the command's output; its steps are taken, not the recorded ones.
+    """
+
+    folder: Path
+    part: MeasuredPart
+    progress: ProgressReader | None = None
+
+    def __post_init__(self) -> None:
+        self._recorded = StepsFolder(self.folder)
+
+    def is_complete(self) -> bool:
+        """Say whether every rank has the steps of the limit, so that the command can be ended."""
+        if not self.part.is_limited:
+            return False
+        processes = [self.progress.process()] if self.progress else self._recorded.read()
+        return self.part.is_complete(processes)
+
+    def summary(self) -> StepSummary:
+        """Return the steps of the job, with notes on what is wrong with them."""
+        summary = summarise(self._recorded.read(), self.part)
+        notes = [*summary.notes]
+        if summary.workers_work_together is False:
+            notes.append(_NOT_TOGETHER)
+        if self.progress is not None:
+            notes += [self.progress.problem] if self.progress.problem else []
+            if not self.progress.marks:
+                notes.append("no line of the output matches the progress pattern")
+            shown = summarise([self.progress.process()], self.part)
+            summary = replace(
+                shown,
+                **{name: getattr(summary, name) for name in _OF_PROCESSES},
+                steps=self.progress.total_steps(),
+                samples_seen=self.progress.total_samples(),
+            )
+            notes += shown.notes
+        elif self.part.is_limited and not summary.instrumented:
+            notes.append(_NOT_RECORDED)
+        return replace(summary, notes=tuple(dict.fromkeys(notes)))
+
+    def window_columns(self, summary: StepSummary) -> list[dict[str, Any]]:
+        """Return the columns of each window, as ``telemetry.windows.write_window`` takes them."""
+        windows = [window.columns() for window in summary.windows]
+        if self.progress is not None:
+            windows += self.progress.epoch_windows()
+            if windows:
+                last = {name: self.progress.last(name) for name in ("loss", "metric")}
+                windows[-1] |= last
+        return windows

@@ -1,0 +1,277 @@
+"""Reads what training processes have recorded of their optimizer steps."""
+
+import contextlib
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.files import open_regular
+
+Floats = npt.NDArray[np.float64]
+_NAME = re.compile(r"steps\..+\.jsonl")
+_MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
+_MAX_NUMBER, _MAX_LOST_STEPS, _MAX_OPTIMIZERS = 2**62, 10**7, 10_000
+_TEXTS = ("host", "backend", "parallelism", "precision", "device", "torch", "python")
+_NUMBERS = (
+    "pid", "rank", "local_rank", "world_size", "env_world_size", "local_world_size",
+    "parameters", "gradient_bytes", "peak_memory_bytes",
+)  # fmt: skip
+#: Steps from which the mean number of batches per step shows gradient accumulation.
+_ENOUGH_STEPS = 10
+
+
+@dataclass(frozen=True)
+class ProcessSteps:
+    """One training process. A value that it has not shown is None.
+
+    Parameters
+    ----------
+    host, pid, rank, local_rank
+        The process; ranks are of its process group or, without one, of the launcher.
+    world_size, backend
+        Of the process group that it has joined; None if it never did.
+    env_world_size, local_world_size
+        Number of processes as the launcher's environment variables say, in all and on this host.
+    parallelism
+        ``none``, ``ddp``, ``fsdp``, ``deepspeed``, ``tensor`` or ``pipeline``.
+    precision
+        Of the computation: ``fp32``, ``tf32``, ``bf16``, ``fp16`` or ``fp64``.
+    device
+        Type of the parameters' device, such as ``cuda``.
+    parameters, gradient_bytes
+        Of the trained parameters.
+    gradient_accumulation
+        Batches per step, if they are several.
+    peak_memory_bytes
+        Largest memory that torch has allocated on the GPU.
+    step_end_s
+        The end of each step in seconds since 1970, NaN if lost. On CUDA, when the GPU ended it.
+        Of optimizers that step side by side, it is the one with the most steps.
+    samples_per_step
+        Samples that the data loader gave for each step of this process, NaN if unknown.
+    is_ended
+        Whether the process has ended normally.
+    problems
+        What could not be recorded or read, and why.
+    """
+
+    host: str
+    pid: int
+    step_end_s: Floats
+    samples_per_step: Floats
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    env_world_size: int | None = None
+    local_world_size: int | None = None
+    backend: str | None = None
+    parallelism: str | None = None
+    precision: str | None = None
+    device: str | None = None
+    torch: str | None = None
+    python: str | None = None
+    parameters: int | None = None
+    gradient_bytes: int | None = None
+    gradient_accumulation: int | None = None
+    peak_memory_bytes: int | None = None
+    is_ended: bool = False
+    problems: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Return the number of steps."""
+        return len(self.step_end_s)
+
+
+class StepsFolder:
+    """The records of a command's processes, which can be read while they grow.
+
+    Torn and invalid lines are left out. The processes run the user's script: nothing in the
+    files is trusted, and sizes are limited.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[str, _File] = {}
+
+    def read(self) -> list[ProcessSteps]:
+        """Return all training processes so far, by host and pid."""
+        with contextlib.suppress(OSError):
+            for name in sorted(os.listdir(self._folder))[: 2 * _MAX_FILES]:  # noqa: PTH208
+                if _NAME.fullmatch(name) and len(self._files) < _MAX_FILES:
+                    self._files.setdefault(name, _File(self._folder / name))
+        for file in self._files.values():
+            file.read_new_lines()
+        processes = [file.process() for file in self._files.values()]
+        known = [process for process in processes if process is not None]
+        return sorted(known, key=lambda process: (process.host, process.pid))
+
+
+@dataclass
+class _Optimizer:
+    ends_us: list[Floats] = field(default_factory=list)
+    samples: list[Floats] = field(default_factory=list)
+    steps: int = 0
+    device_us: list[Floats] = field(default_factory=list)
+    device_steps: int = 0  # with a duration; -1 after a gap
+    first_us: float = np.nan  # of the first step, by the GPU
+
+    def ends(self) -> Floats:
+        """Return the ends of all steps in microseconds; by the GPU as far as it has said."""
+        ends_us = np.concatenate([np.empty(0), *self.ends_us])
+        count = min(self.device_steps, len(ends_us) - 1)
+        if count < 1:
+            return ends_us
+        by_device = self.first_us + np.cumsum(np.concatenate([[0.0], *self.device_us]))[: count + 1]
+        rest = by_device[-1] + ends_us[count + 1 :] - ends_us[count]
+        return np.concatenate([by_device, rest])
+
+
+class _File:
+    """The file of one process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset = path, 0
+        self._facts: dict[str, Any] = {}
+        self._problems: list[str] = []
+        self._optimizers: dict[int, _Optimizer] = {}
+        self._base_ns: int | None = None
+        self._is_ended = False
+
+    def read_new_lines(self) -> None:
+        try:
+            with open_regular(self._path, follow_links=False) as file:
+                file.seek(self._offset)
+                content = file.read(_MAX_FILE_BYTES - self._offset)
+        except OSError as error:
+            self._problem(f"cannot be read: {error.strerror}")
+            return
+        whole = content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            try:
+                self._take(json.loads(line) if len(line) <= _MAX_LINE_BYTES else None)
+            except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+                self._problem("a line cannot be read")
+
+    def _problem(self, text: str) -> None:
+        if text not in self._problems and len(self._problems) < 20:
+            self._problems.append(text)
+
+    def _take(self, record: Any) -> None:
+        """Take a record; an exception means that it is invalid."""
+        kind = record["type"]
+        if kind == "steps":
+            self._take_steps(record)
+        elif kind == "device":
+            self._take_device(record)
+        elif kind in ("process", "facts"):
+            for name in _TEXTS:
+                if isinstance(value := record.get(name), str):
+                    self._facts[name] = value[:200]
+            for name in _NUMBERS:
+                if record.get(name) is not None:
+                    number = _integer(record[name])
+                    before = self._facts.get(name, 0) if name == "peak_memory_bytes" else 0
+                    self._facts[name] = max(number, before)
+            if kind == "process":
+                self._base_ns = _integer(record["base_ns"])
+            else:
+                self._facts["batches"] = _integer(record["batches"])
+                self._facts["batches_at_step"] = max(o.steps for o in self._optimizers.values())
+        elif kind == "problem":
+            self._problem(f"{record['part']}: {record['error']}"[:400])
+        elif kind == "end":
+            self._is_ended = True
+
+    def _take_steps(self, record: dict[str, Any]) -> None:
+        own = self._optimizer(record)
+        ends_us = np.cumsum(_numbers(record["us"]))
+        samples = record["samples"]
+        counts = samples if isinstance(samples, list) else [samples] * len(ends_us)
+        counted = np.array([np.nan if n is None else _integer(n) for n in counts], float)
+        lost = _integer(record["first"]) - own.steps
+        if not 0 <= lost <= _MAX_LOST_STEPS or len(counted) != len(ends_us):
+            raise ValueError
+        if lost:
+            self._problem(f"the times of {lost} steps are lost")
+        own.ends_us += [np.full(lost, np.nan), ends_us]
+        own.samples += [np.full(lost, np.nan), counted]
+        own.steps += lost + len(ends_us)
+
+    def _take_device(self, record: dict[str, Any]) -> None:
+        own = self._optimizer(record)
+        durations_us = np.array(record["us"], dtype=float)
+        low, high = float(record["low_us"]), float(record["high_us"])
+        is_valid = bool(np.isfinite(durations_us).all() and (durations_us >= 0).all())
+        if own.device_steps < 0 or record["first"] != own.device_steps + 1 or not is_valid:
+            own.device_steps = -1
+            self._problem("the times of the GPU have a gap; those of the host are used")
+            return
+        own.device_us.append(durations_us)
+        own.device_steps += len(durations_us)
+        own.first_us = (low + high) / 2 if low <= high else low
+
+    def _optimizer(self, record: dict[str, Any]) -> _Optimizer:
+        index = _integer(record["optimizer"])
+        if len(self._optimizers) >= _MAX_OPTIMIZERS:
+            raise ValueError
+        return self._optimizers.setdefault(index, _Optimizer())
+
+    def process(self) -> ProcessSteps | None:
+        """Return what the file says; None without a process."""
+        facts = dict(self._facts)
+        if self._base_ns is None or not {"host", "pid"} <= facts.keys():
+            return None
+        ends_us, samples = _main_steps(self._optimizers)
+        batches, at_step = facts.pop("batches", 0), facts.pop("batches_at_step", 0)
+        per_step = round(batches / at_step) if at_step >= _ENOUGH_STEPS else 0
+        return ProcessSteps(
+            step_end_s=self._base_ns / 1e9 + ends_us / 1e6,
+            samples_per_step=samples,
+            gradient_accumulation=per_step if per_step > 1 else None,
+            is_ended=self._is_ended,
+            problems=tuple(self._problems),
+            **facts,
+        )
+
+
+def _main_steps(optimizers: dict[int, _Optimizer]) -> tuple[Floats, Floats]:
+    """Return ends and samples of the steps of a process.
+
+    Of optimizers that step side by side, as of a GAN, the one with the most steps counts, the first
+    of equals. Optimizers that follow each other add up.
+    """
+    chosen: list[tuple[Floats, Floats]] = []
+    until_us = -np.inf  # the last step of those that step side by side
+    for own in sorted(optimizers.values(), key=lambda own: own.ends()[0] if own.steps else np.inf):
+        ends_us, samples = own.ends(), np.concatenate([np.empty(0), *own.samples])
+        if not own.steps or np.isnan(ends_us).all():
+            continue
+        if np.nanmin(ends_us) > until_us:
+            chosen.append((ends_us, samples))
+        elif len(ends_us) > len(chosen[-1][0]):
+            chosen[-1] = (ends_us, samples)
+        until_us = max(until_us, float(np.nanmax(ends_us)))
+    empty = np.empty(0)
+    parts = [empty, *(ends for ends, _ in chosen)], [empty, *(samples for _, samples in chosen)]
+    return np.concatenate(parts[0]), np.concatenate(parts[1])
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MAX_NUMBER:
+        raise ValueError
+    return value
+
+
+def _numbers(values: Any) -> Floats:
+    """Return a list of integers from 0 on."""
+    if type(values) is not list or not values:
+        raise ValueError
+    return np.array([_integer(value) for value in values], dtype=float)

@@ -1,0 +1,328 @@
+"""From the steps of processes to the steps of a job: its steady state, as windows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wattlaw.instrumentation.steps import Floats, ProcessSteps
+
+#: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
+WARMUP_STEPS = 20
+_WARMUP_SHARE = 0.1
+#: A step that takes this many medians, and this much longer, contains a pause.
+_PAUSE_FACTOR, _PAUSE_S = 5.0, 0.25
+#: Relative change from the first to the last third of the steps that is reported as drift, if it
+#: is also this many standard errors.
+_DRIFT, _DRIFT_ERRORS = 0.05, 3.0
+_LEAST_STEPS_FOR_DRIFT = 30
+#: Kinds of parallelism in which several ranks compute the same samples.
+_SHARED_SAMPLES = ("tensor", "pipeline")
+
+
+@dataclass(frozen=True)
+class MeasuredPart:
+    """Which steps of a training are measured: those after the warm-up, up to a limit.
+
+    Parameters
+    ----------
+    warmup_steps
+        Steps that are left out. The first step always is, since its start is unknown. Without a
+        value 20, or a tenth of the steps if these are fewer and there is no limit.
+    steps, seconds
+        The limit: a number of steps, or the time from the end of the warm-up; not both.
+    """
+
+    warmup_steps: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """Say whether the measurement ends before the training does."""
+        return self.steps is not None or self.seconds is not None
+
+    def bounds(self, step_end_s: Floats) -> tuple[int, int]:
+        """Return how many steps are warm-up, and with how many the measured part ends."""
+        count = len(step_end_s)
+        warmup = self.warmup_steps
+        if warmup is None:
+            share = int(count * _WARMUP_SHARE)
+            warmup = WARMUP_STEPS if self.is_limited else min(WARMUP_STEPS, share)
+        warmup = max(1, warmup)
+        end = count
+        if self.steps is not None:
+            end = min(count, warmup + self.steps)
+        elif self.seconds is not None and warmup <= count:
+            over = np.flatnonzero(step_end_s >= step_end_s[warmup - 1] + self.seconds)
+            end = min(count, int(over[0]) + 1) if len(over) else count
+        return min(warmup, count), max(end, min(warmup, count))
+
+    def is_complete(self, processes: Sequence[ProcessSteps]) -> bool:
+        """Say whether every rank has the steps of the limit, so that the training can be ended.
+
+        The ranks are the processes that take steps; the launcher's environment variables may say
+        that more are to come.
+        """
+        training = [process for process in processes if process.steps]
+        expected = max((_expected(process) for process in training), default=1)
+        return len(training) >= expected and all(map(self._has_all, training))
+
+    def _has_all(self, process: ProcessSteps) -> bool:
+        warmup, end = self.bounds(process.step_end_s)
+        if self.steps is not None:
+            return process.steps >= end and end - warmup >= self.steps
+        last_s, begin_s = process.step_end_s[end - 1], process.step_end_s[warmup - 1]
+        return bool(self.seconds is not None and last_s - begin_s >= self.seconds)
+
+
+@dataclass(frozen=True)
+class StepWindow:
+    """Steps without a pause, from the end of the step before the first one to the end of the last.
+
+    ``columns`` are those of ``telemetry.windows.Window``; the epoch is unknown.
+    """
+
+    start_ns: int
+    duration_s: float
+    from_step: int
+    steps: int
+    samples: int | None
+    warmup: bool
+    step_time_mean_s: float
+    step_time_p50_s: float
+    step_time_p95_s: float
+    step_time_cv: float | None
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of the window."""
+        return {"epoch": None, "phase": "train", **vars(self)}
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """The steps of a job: those of one rank, never the sum over ranks.
+
+    A value that is not known is None. The measured steps are those after the warm-up, without
+    pauses.
+
+    Parameters
+    ----------
+    instrumented
+        Whether steps were recorded.
+    steps
+        All steps, with warm-up.
+    steps_measured, samples_measured
+        Of the measured windows; samples of all ranks together.
+    step_time_mean_s, step_time_p50_s, step_time_p95_s
+        Of the measured steps.
+    world_size
+        Processes that train together.
+    samples_seen
+        Samples of all steps and all ranks.
+    parallelism, precision, backend, gradient_accumulation, parameters, gradient_bytes
+        As in ``ProcessSteps``.
+    peak_memory_bytes
+        Largest of the ranks.
+    pauses, pause_s
+        Steps that took far longer than the others, such as with an evaluation or a checkpoint, and
+        their time.
+    drift
+        Relative change of the step time within the measured part, where it is clear; else None.
+    windows
+        The warm-up and the measured windows.
+    workers_work_together
+        False if several processes trained at the same time and none has joined a process group;
+        None where there is only one.
+    notes
+        Problems, in words.
+    """
+
+    instrumented: bool = False
+    steps: int | None = None
+    steps_measured: int | None = None
+    samples_measured: int | None = None
+    step_time_mean_s: float | None = None
+    step_time_p50_s: float | None = None
+    step_time_p95_s: float | None = None
+    world_size: int | None = None
+    samples_seen: int | None = None
+    parallelism: str | None = None
+    precision: str | None = None
+    backend: str | None = None
+    gradient_accumulation: int | None = None
+    parameters: int | None = None
+    gradient_bytes: int | None = None
+    peak_memory_bytes: int | None = None
+    pauses: int | None = None
+    pause_s: float | None = None
+    drift: float | None = None
+    windows: tuple[StepWindow, ...] = ()
+    workers_work_together: bool | None = None
+    notes: tuple[str, ...] = ()
+
+
+def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = None) -> StepSummary:
+    """Return the steps of the job that some processes of one launch make up."""
+    part = part or MeasuredPart()
+    notes = [f"steps of {p.host}, process {p.pid}: {why}" for p in processes for why in p.problems]
+    training = [process for process in processes if process.steps]
+    if not training:
+        return StepSummary(notes=tuple(notes))
+    first = min(training, key=lambda p: (p.rank or 0, -p.steps))
+    ranks = [p for p in training if _overlaps(p, first) or _is_other_rank(p, first)]
+    if len(ranks) < len(training):
+        notes.append(
+            f"{len(training) - len(ranks)} of {len(training)} training processes ran at another "
+            "time; their steps are not counted"
+        )
+    has_joined = any((process.world_size or 1) > 1 for process in ranks)
+    together = has_joined if has_joined or len(ranks) > 1 else None
+    members = ranks if together else [first]
+    is_complete = len(members) == (first.world_size or 1)
+    if first.parallelism in _SHARED_SAMPLES or not is_complete:
+        samples = np.full(first.steps, np.nan)
+    else:
+        samples = _samples_of_ranks(members, first.steps)
+    common = min(process.steps for process in members)  # a killed rank may lack the last ones
+    peaks = [p.peak_memory_bytes for p in ranks if p.peak_memory_bytes is not None]
+    return StepSummary(
+        instrumented=True,
+        steps=first.steps,
+        world_size=first.world_size or 1,
+        samples_seen=_total(samples[:common]),
+        parallelism=first.parallelism,
+        precision=first.precision,
+        backend=first.backend,
+        gradient_accumulation=first.gradient_accumulation,
+        parameters=first.parameters,
+        gradient_bytes=first.gradient_bytes,
+        peak_memory_bytes=max(peaks, default=None),
+        workers_work_together=together,
+        **measured_windows(first.step_end_s, samples, part, notes),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def measured_windows(
+    step_end_s: Floats, samples: Floats, part: MeasuredPart, notes: list[str]
+) -> dict[str, Any]:
+    """Return the fields of ``StepSummary`` about the measured part; add notes about it."""
+    warmup, end = part.bounds(step_end_s)
+    durations_s = np.diff(step_end_s)  # durations_s[i] is of step i + 1
+    steady_s = durations_s[warmup - 1 : end - 1]
+    known_s = steady_s[np.isfinite(steady_s)]
+    windows = [
+        _window(step_end_s, samples, begin, stop, warmup=True)
+        for begin, stop in _runs(np.isfinite(durations_s[: warmup - 1]), 1)
+    ]
+    if not len(known_s):
+        notes.append(f"all of {len(step_end_s)} steps are warm-up; a run of more steps is needed")
+        return {"windows": tuple(windows)}
+    if part.steps is not None and end - warmup < part.steps:
+        notes.append(f"the training ended after {end - warmup} of {part.steps} measured steps")
+    median_s = float(np.median(known_s))
+    is_pause = steady_s > max(_PAUSE_FACTOR * median_s, median_s + _PAUSE_S)
+    pause_s = float(steady_s[is_pause].sum())
+    if is_pause.any():
+        notes.append(
+            f"{int(is_pause.sum())} of {len(steady_s)} steps contain a pause, {pause_s:.1f} s in "
+            "all, such as an evaluation or a checkpoint; they are left out"
+        )
+    is_steady = np.isfinite(steady_s) & ~is_pause
+    drift = _drift(steady_s[is_steady])
+    if drift is not None:
+        notes.append(f"the step time changes by {drift:+.0%} within the measured steps")
+    measured = [
+        _window(step_end_s, samples, begin, stop, warmup=False)
+        for begin, stop in _runs(is_steady, warmup)
+    ]
+    counts = [window.samples for window in measured]
+    return {
+        "windows": (*windows, *measured),
+        "steps_measured": int(is_steady.sum()),
+        "samples_measured": None if None in counts else sum(n or 0 for n in counts),
+        "step_time_mean_s": float(steady_s[is_steady].mean()),
+        "step_time_p50_s": float(np.median(steady_s[is_steady])),
+        "step_time_p95_s": float(np.percentile(steady_s[is_steady], 95)),
+        "pauses": int(is_pause.sum()),
+        "pause_s": pause_s,
+        "drift": drift,
+    }
+
+
+def _runs(mask: np.ndarray[Any, np.dtype[np.bool_]], first: int) -> list[tuple[int, int]]:
+    """Return begin and end of each run of True; the first element has the number ``first``."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
+    return [(int(a) + first, int(b) + first) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _window(
+    step_end_s: Floats, samples: Floats, begin: int, end: int, *, warmup: bool
+) -> StepWindow:
+    """Return the window of the steps from ``begin`` to before ``end``."""
+    durations_s = np.diff(step_end_s[begin - 1 : end])
+    mean_s = float(durations_s.mean())
+    spread = len(durations_s) > 1 and mean_s > 0
+    return StepWindow(
+        start_ns=int(step_end_s[begin - 1] * 1e9),
+        duration_s=float(step_end_s[end - 1] - step_end_s[begin - 1]),
+        from_step=begin,
+        steps=end - begin,
+        samples=_total(samples[begin:end]),
+        warmup=warmup,
+        step_time_mean_s=mean_s,
+        step_time_p50_s=float(np.median(durations_s)),
+        step_time_p95_s=float(np.percentile(durations_s, 95)),
+        step_time_cv=float(durations_s.std(ddof=1) / mean_s) if spread else None,
+    )
+
+
+def _drift(durations_s: Floats) -> float | None:
+    """Return the relative change from the first to the last third, if it is clear."""
+    third = len(durations_s) // 3
+    if len(durations_s) < _LEAST_STEPS_FOR_DRIFT:
+        return None
+    first, last = durations_s[:third], durations_s[-third:]
+    change_s = float(np.median(last) - np.median(first))
+    # The standard error of a median is 1.253 times that of a mean, for normal errors.
+    error_s = 1.253 * float(np.hypot(first.std(ddof=1), last.std(ddof=1))) / third**0.5
+    relative = change_s / float(np.median(first)) if np.median(first) > 0 else 0.0
+    return relative if abs(relative) > _DRIFT and abs(change_s) > _DRIFT_ERRORS * error_s else None
+
+
+def _samples_of_ranks(ranks: Sequence[ProcessSteps], steps: int) -> Floats:
+    """Return the samples of each step over all ranks; unknown where one rank's are."""
+    total = np.zeros(steps)
+    for process in ranks:
+        own = np.full(steps, np.nan)
+        count = min(steps, len(process.samples_per_step))
+        own[:count] = process.samples_per_step[:count]
+        total += own
+    return total
+
+
+def _total(samples: Floats) -> int | None:
+    """Return the sum; None if a value is unknown or no loader gave any."""
+    total = float(samples.sum())
+    return int(total) if np.isfinite(total) and total > 0 else None
+
+
+def _overlaps(one: ProcessSteps, other: ProcessSteps) -> bool:
+    return bool(
+        np.nanmin(one.step_end_s) <= np.nanmax(other.step_end_s)
+        and np.nanmin(other.step_end_s) <= np.nanmax(one.step_end_s)
+    )
+
+
+def _is_other_rank(one: ProcessSteps, other: ProcessSteps) -> bool:
+    """Say whether the launcher has started two processes as ranks of one job."""
+    ranks_differ = None not in (one.rank, other.rank) and one.rank != other.rank
+    return ranks_differ and one.env_world_size == other.env_world_size is not None
+
+
+def _expected(process: ProcessSteps) -> int:
+    """Return how many processes of a launch are to be seen here."""
+    world_size = process.world_size or process.env_world_size or 1
+    return min(world_size, process.local_world_size or world_size)

@@ -1,0 +1,122 @@
+"""The optimizer steps of a tracked program: their times, samples and losses."""
+
+import math
+import sys
+import time
+import warnings
+from typing import Any
+
+from wattlaw.study.model import Measure
+from wattlaw.training.step_clock import StepClock
+
+
+class Steps:
+    """The steps since the start of a window. Nothing here waits for the GPU before its end."""
+
+    def __init__(self) -> None:
+        self._clock = StepClock(on_cuda=_uses_cuda())
+        self._samples: int | None = 0
+        self._loss: Any = 0.0
+        self._weight = 0
+        self.count = 0
+
+    def mark(self) -> None:
+        """Mark the end of a step whose start is known."""
+        self._clock.mark()
+
+    def add(self, samples: int | None, loss: Any) -> None:
+        """Count a step with its samples and its loss."""
+        self.count += 1
+        known = self._samples is not None and samples is not None
+        self._samples = (self._samples or 0) + (samples or 0) if known else None
+        if loss is not None:
+            weight = 1 if samples is None else samples
+            self._loss = self._loss + loss * weight
+            self._weight += weight
+
+    def duration_s(self) -> float:
+        """Return the time from the start to the end of the last step, after the GPU's work."""
+        return math.fsum(self._clock.steps_s())
+
+    def values(self) -> dict[str, Any]:
+        """Return the columns of the window, after the GPU's work."""
+        loss = float(self._loss / self._weight) if self._weight else None
+        values = {"steps": self.count, "samples": self._samples, "loss": loss}
+        return values | self._clock.summary()
+
+
+class StepPlan:
+    """Which steps of a program are warm-up, and when enough of them were measured."""
+
+    def __init__(self, measure: Measure) -> None:
+        self._measure = measure
+        self._measured, self._measured_s = 0, 0.0
+        self.steps = 0
+        self.is_complete = False
+
+    @property
+    def is_warmup(self) -> bool:
+        """Say whether the next step is part of the warm-up."""
+        return self.steps < self._measure.warmup_steps
+
+    def ends_window(self, start_s: float) -> bool:
+        """Count a step of the window that began at ``start_s``; say whether it is the last."""
+        was_warmup = self.is_warmup
+        self.steps += 1
+        if was_warmup:
+            return not self.is_warmup
+        self._measured += 1
+        if self._measure.seconds is not None:
+            elapsed_s = self._measured_s + time.perf_counter() - start_s
+            self.is_complete = elapsed_s >= self._measure.seconds
+        else:
+            self.is_complete = self._measured >= (self._measure.steps or 0)
+        return self.is_complete
+
+    def add(self, duration_s: float) -> None:
+        """Add the time of a measured window."""
+        self._measured_s += duration_s
+
+    def problem(self) -> str | None:
+        """Return what is missing of the measured steps."""
+        if self.is_complete:
+            return None
+        if not self.steps:
+            return "no step was marked; call step() after each optimizer step"
+        wanted = f"{self._measure.steps} steps"
+        if self._measure.seconds is not None:
+            wanted = f"{self._measure.seconds:g} s"
+        warmup = min(self.steps, self._measure.warmup_steps)
+        return f"ended after {warmup} warm-up and {self._measured} measured steps, before {wanted}"
+
+
+def number(name: str, value: Any, kind: type[int] | type[float]) -> float:
+    """Return a value as a plain number; ``name`` is its place in the error message."""
+    try:
+        return kind(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ValueError(f"{name}: {value!r:.80}; allowed: a number") from None
+
+
+def lazy_number(name: str, value: Any) -> Any:
+    """Return a number, or a tensor with one element, which stays on its device."""
+    if value is None or not hasattr(value, "detach"):
+        return None if value is None else number(name, value, float)
+    if value.numel() != 1:
+        raise ValueError(f"{name}: {value.numel()} elements; allowed: a number")
+    return value.detach().float().reshape(())
+
+
+def now() -> tuple[int, float]:
+    """Return the time on both clocks, after the GPU has finished its work."""
+    try:
+        if _uses_cuda():
+            sys.modules["torch"].cuda.synchronize()
+    except Exception as error:  # such as during the capture of a CUDA graph
+        warnings.warn(f"wattlaw: could not wait for the GPU: {error}", stacklevel=2)
+    return time.time_ns(), time.perf_counter()
+
+
+def _uses_cuda() -> bool:
+    torch = sys.modules.get("torch")
+    return bool(torch and torch.cuda.is_available() and torch.cuda.is_initialized())

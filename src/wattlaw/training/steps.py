@@ -1,0 +1,144 @@
+"""When a run that is measured by optimizer steps ends, and how steady its steps were."""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.study.model import Measure
+from wattlaw.telemetry.device_energy import shortest_window_s
+
+#: The steps or seconds of a run are at most this many times those that the study requests.
+MOST_FACTOR = 10
+#: A step that takes this many times the median is a pause.
+_PAUSE = 5.0
+#: Pauses and drifts above these shares are reported.
+_PAUSED_SHARE, _DRIFT = 0.05, 0.05
+#: A drift is larger than this many of its standard errors.
+_ERRORS = 4.0
+#: Fewer steps show neither.
+_LEAST_STEPS = 30
+#: Standard deviation over median absolute deviation, and standard error of a median of n values
+#: over standard deviation / sqrt(n), both of normal values.
+_SIGMA_PER_MAD, _MEDIAN_ERROR = 1.4826, 1.2533
+
+
+class StepGoal:
+    """How many steps a run measures: as many as requested, and more if they end too early.
+
+    Every window has at least the length that a reliable energy needs (``shortest_window_s``),
+    unless this takes more than ``MOST_FACTOR`` times the requested steps or seconds.
+
+    Parameters
+    ----------
+    measure
+        What the study requests, with ``steps`` or ``seconds``.
+    largest
+        Returns the largest of each value over all ranks, which all call it after the same step.
+    """
+
+    def __init__(
+        self, measure: Measure, largest: Callable[[Sequence[float]], Sequence[float]]
+    ) -> None:
+        self._measure, self._largest = measure, largest
+        self._needed_s = self._shortest_s = shortest_window_s(measure.sample_hz)
+        self._seconds = measure.seconds or 0.0
+        self._next, self._most = 1, math.inf
+        if measure.steps is not None:
+            self._next, self._most = measure.steps, MOST_FACTOR * measure.steps
+        else:
+            self._shortest_s = min(self._needed_s, MOST_FACTOR * self._seconds)
+
+    def is_reached(self, steps: int, total_s: float, window_s: float) -> bool:
+        """Return whether to end after a number of steps, with the time of all and of this window.
+
+        Ranks agree when the goal may be reached, and the next time after at most twice the steps:
+        a GPU may be far behind its host.
+        """
+        if steps < self._next:
+            return False
+        missing_s = max(self._seconds - total_s, self._shortest_s - window_s)
+        missing_s, step_s = self._largest([missing_s, total_s / steps])
+        if missing_s <= 0 or steps >= self._most:
+            return True
+        more = max(1, min(steps, math.ceil(missing_s / step_s)))
+        self._next = int(min(steps + more, self._most))
+        return False
+
+    def may_split(self, steps: int, total_s: float, window_s: float) -> bool:
+        """Return whether a window may end at the boundary of an epoch of the data; ranks agree.
+
+        It may if it is long enough, and so is the rest of what the study requests.
+        """
+        rest_s = self._seconds - total_s
+        if self._measure.steps is not None:
+            rest_s = (self._measure.steps - steps) * total_s / steps
+        return self._largest([self._shortest_s - min(window_s, rest_s)])[0] <= 0
+
+    def notes(self, steps: int, total_s: float) -> Iterator[str]:
+        """Yield what differs from the study's request, after a number of steps."""
+        requested, needed = self._measure.steps, f"{self._needed_s:g} s"
+        if requested is not None and total_s < self._needed_s:
+            enough = math.ceil(self._needed_s / total_s * steps / requested) * requested
+            yield (
+                f"too few steps: {steps:,} ({MOST_FACTOR} x measure.steps) took {total_s:.3g} s, "
+                f"and a reliable energy needs {needed}; set measure.steps to {enough:,} or more"
+            )
+        elif requested is not None and steps > requested:
+            yield (
+                f"{steps:,} steps were measured instead of measure.steps {requested:,}, so that "
+                f"windows last at least {needed}, which a reliable energy needs"
+            )
+        elif requested is None and self._seconds < self._needed_s:
+            yield (
+                f"{total_s:.3g} s were measured: measure.seconds {self._seconds:g} is less than "
+                f"the {needed} that a reliable energy needs"
+            )
+
+
+def steadiness_notes(
+    steps_s: npt.NDArray[np.floating[Any]], left_out: Collection[int] = ()
+) -> list[str]:
+    """Return a note for pauses and one for a drift of the times of a window's steps.
+
+    Pauses, such as an evaluation or a checkpoint, are steps of ``_PAUSE`` times the median. A drift
+    is the change of the median from the first to the last third of the steps.
+
+    Parameters
+    ----------
+    steps_s
+        The time of each step, in seconds.
+    left_out
+        Numbers of steps that are no pauses: the first of an epoch waits for its samples.
+    """
+    kept = np.delete(steps_s, [number for number in left_out if number < len(steps_s)])
+    if len(kept) < _LEAST_STEPS:
+        return []
+    notes = []
+    median_s = float(np.median(kept))
+    pauses_s = kept[kept > _PAUSE * median_s]
+    lost_s = float((pauses_s - median_s).sum())
+    if len(pauses_s) and lost_s > _PAUSED_SHARE * float(steps_s.sum()):
+        notes.append(
+            f"not steady: {len(pauses_s)} of {len(kept):,} steps took more than {_PAUSE:g} times "
+            f"the median, {lost_s / float(steps_s.sum()):.0%} of the time"
+        )
+    third = len(kept) // 3
+    first, last = kept[:third], kept[-third:]
+    change = float(np.median(last) / np.median(first)) - 1
+    error = math.hypot(_median_error(first), _median_error(last)) / float(np.median(first))
+    if abs(change) > max(_DRIFT, _ERRORS * error):
+        direction = "slower" if change > 0 else "faster"
+        notes.append(
+            f"not steady: the last third of {len(kept):,} steps is {abs(change):.0%} {direction} "
+            "than the first (median)"
+        )
+    return notes
+
+
+def _median_error(values: npt.NDArray[np.floating[Any]]) -> float:
+    """Return the standard error of a median, from the median absolute deviation."""
+    deviation = float(np.median(np.abs(values - np.median(values))))
+    return _MEDIAN_ERROR * _SIGMA_PER_MAD * deviation / math.sqrt(len(values))

@@ -1,0 +1,39 @@
+"""transformers.Trainer with gradient accumulation and an evaluation after each epoch."""
+
+import os
+import sys
+import tempfile
+
+import torch
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+torch.set_num_threads(1)
+rows = [{"x": torch.randn(4), "labels": torch.randn(1)} for _ in range(48)]
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 1)
+
+    def forward(self, x, labels):
+        output = self.linear(x)
+        return {"loss": torch.nn.functional.mse_loss(output, labels), "logits": output}
+
+
+class Counter(TrainerCallback):
+    steps = 0
+
+    def on_step_end(self, *_, **__):
+        Counter.steps += 1
+
+
+with tempfile.TemporaryDirectory() as folder:
+    arguments = TrainingArguments(
+        folder, num_train_epochs=2, per_device_train_batch_size=4, gradient_accumulation_steps=2,
+        eval_strategy="epoch", save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    Trainer(
+        Model(), arguments, train_dataset=rows, eval_dataset=rows[:12], callbacks=[Counter()]
+    ).train()
+print(f"RESULT pid={os.getpid()} steps={Counter.steps} samples={2 * len(rows)}", file=sys.stderr)

@@ -1,0 +1,99 @@
+"""``srun wattlaw measure``, and ``track`` in the tasks of one ``srun``: a run of all nodes."""
+
+import sys
+from pathlib import Path
+
+from slurm.cluster import Cluster
+from wattlaw.store.record import RunRecord
+from wattlaw.store.store import Store
+
+MEASURE = (sys.executable, "-m", "wattlaw", "measure", "--assume-cpu-w", "5", "--store")
+TRACKED = """
+import sys, time, wattlaw
+with wattlaw.track("loop", sys.argv[1], steps=3, warmup_steps=1, assume_cpu_w=5, quiet=True) as run:
+    for _ in range(4):
+        time.sleep(0.2)
+        run.step(samples=8)
+print(run.result.reason, run.result.run_id)
+"""
+
+
+def only_record(store: Path) -> RunRecord:
+    (record,) = Store(store).records()
+    return record
+
+
+def hosts_of(store: Path, table: str) -> list[str]:
+    return sorted(set(Store(store).pandas(table)["host"]))
+
+
+def test_measure_on_two_nodes_is_one_run_of_both(cluster: Cluster, shared: Path) -> None:
+    store = shared / "store"
+    report = shared / "summary.json"
+    tasks = ("srun", "--nodes=2", "--ntasks-per-node=2")
+    line = (*MEASURE, store, "--json", report, "--", "bash", "-c", "sleep 1.5; hostname")
+    printed = cluster.run(*tasks, *line).split()
+    assert sorted(printed) == ["node1", "node1", "node2", "node2"]
+    record = only_record(store)
+    assert (record.status, record.spec.nodes) == ("done", 2)
+    assert record.facts.hosts == ("node1", "node2")
+    assert hosts_of(store, "epochs") == hosts_of(store, "telemetry") == ["node1", "node2"]
+    assert len(Store(store).pandas("epochs")) == 2
+    assert Store(store).pandas("epochs")["duration_s"].min() >= 1.5
+    assert record.run_id in report.read_text()
+    assert not [*store.glob("step.*")]
+
+
+def test_measure_twice_in_one_srun_is_two_repeats(cluster: Cluster, shared: Path) -> None:
+    store = shared / "store"
+    script = shared / "twice.sh"
+    line = " ".join(map(str, (*MEASURE, store, "--", "sleep", "0.5")))
+    script.write_text(f"{line}\n{line}\n")
+    cluster.run("srun", "--nodes=2", "--ntasks-per-node=1", "bash", script)
+    records = [*Store(store).records()]
+    assert sorted(record.spec.repeat for record in records) == [0, 1]
+    assert [record.status for record in records] == ["done", "done"]
+    assert [record.facts.hosts for record in records] == [("node1", "node2")] * 2
+
+
+def test_a_command_that_fails_on_the_second_node_is_a_run_that_failed(
+    cluster: Cluster, shared: Path
+) -> None:
+    store = shared / "store"
+    fails = "sleep 0.5; test $SLURM_PROCID = 0"
+    line = (*MEASURE, store, "--", "bash", "-c", fails)
+    job = cluster.sbatch(f"srun {' '.join(map(str, line[:-1]))} '{fails}' || echo code $?",
+                         "--nodes=2", "--ntasks-per-node=1")  # fmt: skip
+    cluster.wait_state(job, "COMPLETED")
+    assert "code 1" in cluster.output(job)
+    record = only_record(store)
+    assert (record.status, record.reason) == ("failed", "task 1: exit code 1")
+
+
+def test_a_store_that_nodes_do_not_share_is_named_and_the_command_runs(
+    cluster: Cluster, shared: Path
+) -> None:
+    """Each node has its own /tmp."""
+    line = (*MEASURE, "/tmp/own-store", "--", "hostname")  # noqa: S108
+    job = cluster.sbatch(
+        f"srun {' '.join(map(str, line))}", "--nodes=2", "--ntasks-per-node=1"
+    )  # fmt: skip
+    cluster.wait_state(job, "COMPLETED", seconds=150)
+    output = cluster.output(job)
+    assert {"node1", "node2"} <= set(output.split())
+    assert output.count("this node is not recorded") == 1
+    assert "1 of 2 nodes recorded nothing" in " ".join(output.split())
+
+
+def test_track_on_two_nodes_is_one_run_of_both(cluster: Cluster, shared: Path) -> None:
+    store, script = shared / "store", shared / "train.py"
+    script.write_text(TRACKED)
+    tasks = ("srun", "--nodes=2", "--ntasks-per-node=2")
+    printed = cluster.run(*tasks, sys.executable, script, store)
+    record = only_record(store)
+    assert printed.count(record.run_id) == 1
+    assert (record.status, record.spec.nodes, record.spec.setting.gpus) == ("done", 2, 4)
+    assert record.facts.world_size == 4
+    epochs = Store(store).pandas("epochs")
+    assert sorted(epochs["host"]) == ["node1", "node1", "node2", "node2"]
+    assert sorted(epochs["steps"]) == [1, 1, 3, 3]

@@ -1,0 +1,257 @@
+"""From records of steps to windows; records that are torn or hostile; progress in output."""
+
+import json
+
+import numpy as np
+import pytest
+
+from wattlaw.errors import BadInput
+from wattlaw.instrumentation.hook._wattlaw_steps import _DeviceTimes
+from wattlaw.instrumentation.progress import ProgressReader, progress_pattern
+from wattlaw.instrumentation.steps import ProcessSteps, StepsFolder
+from wattlaw.instrumentation.summary import MeasuredPart, summarise
+
+PROCESS = {"type": "process", "pid": 7, "host": "node1", "base_ns": 10**18}
+T0_S = 1e9
+
+
+def training(durations_s, **fields) -> ProcessSteps:
+    ends_s = T0_S + np.cumsum([0.0, *durations_s])
+    samples = fields.pop("samples", np.full(len(ends_s), 8.0))
+    return ProcessSteps("node1", fields.pop("pid", 1), ends_s, samples, **fields)
+
+
+def read(tmp_path, *records) -> list[ProcessSteps]:
+    lines = [r if isinstance(r, str) else json.dumps(r) for r in records]
+    (tmp_path / "steps.node1.7.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    return StepsFolder(tmp_path).read()
+
+
+def steps_record(first=0, us=(5, 20, 20), samples=8, optimizer=0):
+    return {"type": "steps", "optimizer": optimizer, "first": first, "us": [*us],
+            "samples": samples}  # fmt: skip
+
+
+def test_windows_leave_out_warm_up_and_pauses():
+    durations_s = [0.1] * 30
+    durations_s[15] = 3.0  # an evaluation in step 16
+    summary = summarise([training(durations_s)], MeasuredPart(warmup_steps=5))
+    warm, first, second = summary.windows
+    assert (warm.warmup, warm.from_step, warm.steps) == (True, 1, 4)
+    assert (first.warmup, first.from_step, first.steps, first.samples) == (False, 5, 11, 88)
+    assert (second.from_step, second.steps) == (17, 14)
+    assert first.duration_s == pytest.approx(1.1)
+    assert first.start_ns == pytest.approx((T0_S + 0.4) * 1e9, abs=1000)
+    assert second.start_ns / 1e9 == pytest.approx(T0_S + 1.5 + 3.0, abs=1e-5)
+    assert (summary.steps, summary.steps_measured, summary.pauses) == (31, 25, 1)
+    assert summary.pause_s == pytest.approx(3.0)
+    assert summary.step_time_mean_s == pytest.approx(0.1)
+    assert (summary.samples_seen, summary.samples_measured) == (31 * 8, 25 * 8)
+
+
+def test_a_limit_of_steps_is_reached_when_every_rank_has_them():
+    part = MeasuredPart(warmup_steps=5, steps=10)
+    enough = training([0.1] * 14, rank=0, env_world_size=2)
+    assert not part.is_complete([enough])  # the other rank has not begun
+    assert not part.is_complete([enough, training([0.1] * 13, rank=1, env_world_size=2)])
+    assert part.is_complete([enough, training([0.1] * 14, rank=1, env_world_size=2)])
+    more = training([0.1] * 30)
+    assert summarise([more], part).steps_measured == 10
+
+
+def test_a_limit_of_seconds_counts_from_the_end_of_the_warm_up():
+    part = MeasuredPart(warmup_steps=5, seconds=1.0)
+    assert not part.is_complete([training([0.1] * 13)])
+    assert part.is_complete([training([0.1] * 15)])
+    assert summarise([training([0.1] * 30)], part).steps_measured in (10, 11)  # of rounding
+
+
+def test_too_few_steps_are_all_warm_up():
+    summary = summarise([training([0.1] * 10)], MeasuredPart(steps=100))
+    assert (summary.steps, summary.steps_measured, summary.step_time_mean_s) == (11, None, None)
+    assert all(window.warmup for window in summary.windows)
+    assert summary.notes
+
+
+def test_a_drift_is_reported_and_noise_is_not():
+    generator = np.random.default_rng(1)
+    noise_s = generator.normal(0.1, 0.01, 90)
+    assert summarise([training(noise_s)]).drift is None
+    slower_s = noise_s * np.linspace(1.0, 1.5, 90)
+    assert summarise([training(slower_s)]).drift == pytest.approx(0.31, abs=0.08)
+
+
+def test_processes_at_other_times_are_not_ranks():
+    later = ProcessSteps("node1", 2, T0_S + 1000 + np.arange(50.0), np.full(50, 8.0))
+    summary = summarise([training([0.1] * 30), later])
+    assert summary.workers_work_together is None
+    assert (summary.steps, len(summary.notes)) == (50, 1)
+
+
+def test_workers_without_a_process_group_do_not_work_together():
+    alone = [training([0.1] * 30, pid=n, rank=n, env_world_size=3) for n in range(3)]
+    assert summarise(alone).workers_work_together is False
+    joined = [training([0.1] * 30, pid=n, rank=n, world_size=3) for n in range(3)]
+    summary = summarise(joined)
+    assert (summary.workers_work_together, summary.world_size) == (True, 3)
+    assert summary.samples_seen == 3 * 31 * 8
+    tensor = [training([0.1] * 9, rank=n, world_size=2, parallelism="tensor") for n in range(2)]
+    assert summarise(tensor).samples_seen is None  # both ranks compute the same samples
+
+
+def test_nothing_recorded_is_not_instrumented():
+    summary = summarise([])
+    assert (summary.instrumented, summary.steps, summary.world_size) == (False, None, None)
+
+
+HOSTILE = [
+    "not json", "[1]", "null", "{}", "[" * 100_000, '{"type": "steps"}', "\x00\xff",
+    json.dumps({"type": "steps", "optimizer": -1, "first": 0, "us": [1], "samples": 1}),
+    json.dumps({"type": "steps", "optimizer": 0, "first": 2**61, "us": [1], "samples": 1}),
+    json.dumps({"type": "steps", "optimizer": 0, "first": 3, "us": [1, -5], "samples": 1}),
+    json.dumps({"type": "steps", "optimizer": 0, "first": 3, "us": [True], "samples": 1}),
+    json.dumps({"type": "steps", "optimizer": 0, "first": 3, "us": [1.5], "samples": None}),
+    json.dumps({"type": "steps", "optimizer": 0, "first": 3, "us": [1], "samples": [1, 2]}),
+    '{"type": "steps", "optimizer": 0, "first": 3, "us": [1], "samples": 1e999}',
+    '{"type": "steps", "optimizer": 0, "first": 3, "us": [' + "9" * 5000 + '], "samples": 1}',
+    json.dumps({"type": "facts", "step": 1, "batches": 1, "world_size": 10**30}),
+    json.dumps({"type": "device", "optimizer": 0, "first": 1, "us": ["x"], "low_us": 0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", HOSTILE)
+def test_a_line_that_is_damaged_is_left_out(tmp_path, line):
+    (process,) = read(tmp_path, PROCESS, steps_record(), line, steps_record(3, (100, 20)))
+    assert process.steps == 5
+    assert len(process.problems) == 1
+    assert process.step_end_s[-1] == pytest.approx(1e9 + 120e-6)
+
+
+def test_a_lost_line_loses_times_but_no_steps(tmp_path):
+    (process,) = read(tmp_path, PROCESS, steps_record(), steps_record(5, (100, 20)))
+    assert process.steps == 7
+    assert np.isnan(process.step_end_s).sum() == 2
+    assert summarise([process]).steps == 7
+
+
+def test_a_torn_last_line_is_read_once_it_is_whole(tmp_path):
+    path = tmp_path / "steps.node1.7.jsonl"
+    text = json.dumps(steps_record())
+    path.write_text(f"{json.dumps(PROCESS)}\n{text[:20]}")
+    folder = StepsFolder(tmp_path)
+    assert [process.steps for process in folder.read()] == [0]
+    with path.open("a") as file:
+        file.write(f"{text[20:]}\n")
+    assert [process.steps for process in folder.read()] == [3]
+
+
+def test_links_and_pipes_in_the_folder_are_not_followed(tmp_path):
+    (tmp_path / "elsewhere").write_text(f"{json.dumps(PROCESS)}\n{json.dumps(steps_record())}\n")
+    (tmp_path / "steps.node1.1.jsonl").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "steps.node1.2.jsonl").mkdir()
+    assert StepsFolder(tmp_path).read() == []
+    assert StepsFolder(tmp_path / "missing").read() == []
+
+
+def test_optimizers_in_turn_add_up_and_side_by_side_do_not(tmp_path):
+    (process,) = read(
+        tmp_path,
+        PROCESS,
+        steps_record(us=(0, 10, 10)),
+        steps_record(us=(5, 10), optimizer=1),
+        steps_record(us=(100, 10), optimizer=2),
+    )
+    assert process.steps == 5
+
+
+def test_the_times_of_a_gpu_replace_those_of_the_host(tmp_path):
+    device = {"type": "device", "optimizer": 0, "first": 1, "us": [30.0, 40.0], "low_us": 6,
+              "high_us": 10}  # fmt: skip
+    (process,) = read(tmp_path, PROCESS, steps_record(us=(5, 1, 1, 9)), device)
+    offsets_us = (process.step_end_s - 1e9) * 1e6
+    assert offsets_us == pytest.approx([8, 38, 78, 87], abs=0.5)
+
+
+class Event:
+    """A GPU that ends each step 3 ms after the one before, and is asked seldom."""
+
+    times_ms = 0.0
+    done_ms = 0.0
+
+    def record(self):
+        Event.times_ms += 3.0
+        self.time_ms = Event.times_ms
+
+    def query(self):
+        return self.time_ms <= Event.done_ms
+
+    def elapsed_time(self, other):
+        return other.time_ms - self.time_ms
+
+
+def test_events_of_a_gpu_are_polled_in_order_and_used_again(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    made = []
+    times = _DeviceTimes(lambda: made.append(Event()) or made[-1])
+    for number in range(20):
+        times.mark(number)
+        Event.done_ms = max(0.0, Event.times_ms - 6.0)
+    assert times.durations_us == [3000.0] * (len(times.durations_us))
+    assert len(times.durations_us) == 16
+    assert len(made) < 8
+    Event.done_ms = 1e9
+    assert times.poll(100) is False
+    assert len(times.durations_us) == 19
+
+
+def progress(pattern: str, *pieces: tuple[float, bytes]) -> ProgressReader:
+    reader = ProgressReader(progress_pattern(pattern))
+    for time_s, piece in pieces:
+        reader.feed(piece, time_s)
+    return reader
+
+
+def test_steps_and_samples_are_read_from_lines():
+    reader = progress(
+        r"step (?P<step>\d+) seen (?P<samples>[\d,]+) loss (?P<loss>\S+)",
+        (1.0, b"hello\nstep 10 seen 1,000 loss 0.5\nste"),
+        (3.0, b"p 20 seen 2,000 loss nan\rstep 30 seen"),
+        (5.0, b" 3,000 loss 0.25\n"),
+    )
+    process = reader.process()
+    assert process.step_end_s[1:] == pytest.approx(np.linspace(1.2, 5.0, 20))
+    assert process.samples_per_step[1:] == pytest.approx([100.0] * 20)
+    assert (reader.total_steps(), reader.total_samples(), reader.last("loss")) == (30, 3000, 0.25)
+
+
+def test_steps_that_count_anew_have_no_known_step_in_between():
+    reader = progress(r"(?P<step>\d+)", *((float(n), b"%d\n" % (n % 5)) for n in range(10)))
+    assert np.isnan(reader.process().step_end_s).sum() == 1
+    assert reader.total_steps() is None
+    windows = summarise([reader.process()], MeasuredPart(warmup_steps=1)).windows
+    assert [(window.steps, window.duration_s) for window in windows] == [(4, 4.0), (4, 4.0)]
+
+
+def test_lines_of_epochs_are_windows():
+    reader = progress(r"Epoch (?P<epoch>\d+)/", *((n * 2.0, b"Epoch %d/4\n" % n) for n in range(4)))
+    windows = [(w["epoch"], w["warmup"], w["duration_s"]) for w in reader.epoch_windows()]
+    assert windows == [(0, True, 2.0), (1, False, 2.0), (2, False, 2.0)]
+
+
+def test_a_catastrophic_pattern_is_given_up():
+    reader = progress(r"(a+)+(?P<step>\d)$", (1.0, b"a" * 60 + b"\n"), (2.0, b"a1\n"))
+    assert reader.problem
+    assert reader.marks == []
+
+
+def test_a_huge_line_takes_no_memory():
+    reader = progress(r"(?P<step>\d+)", *((float(n), b"x" * 2**16) for n in range(64)))
+    assert len(reader._rest) <= 4096
+    reader.feed(b"\n7\n", 99.0)
+    assert [mark.step for mark in reader.marks] == [7]
+
+
+@pytest.mark.parametrize("text", ["(", r"(?P<steps>\d+)", "step", r"(?P<loss>\d+)", "x" * 2000])
+def test_a_pattern_that_shows_no_progress_is_refused(text):
+    with pytest.raises(BadInput, match="progress"):
+        progress_pattern(text)
