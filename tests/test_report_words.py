@@ -52,7 +52,7 @@ def test_a_law_has_its_interval_range_runs_and_speedup():
     findings = mit_findings()
     text = text_of(findings, "Scaling")
     found = re.search(
-        r"resnet50, local batch 256: doubling the GPUs multiplies the epoch time by 0\.56 "
+        r"resnet50, local batch 256: doubling the GPUs multiplies the time per epoch by 0\.56 "
         r"\(β = (0\.\d+), 95 % interval (0\.\d+) to (0\.\d+); 2 to 128 GPUs, 21 runs\)",
         text,
     )

@@ -56,7 +56,8 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
         parts += [mean[name], sd[name].rename(f"{name}_sd")]
         parts += [low.rename(f"{name}_low"), high.rename(f"{name}_high")]
     settings = parts[0].index.to_frame(index=False)
-    return pd.concat([settings, *(part.reset_index(drop=True) for part in parts)], axis=1)
+    table = pd.concat([settings, *(part.reset_index(drop=True) for part in parts)], axis=1)
+    return table.copy()  # one block instead of one for each column
 
 
 def join_energy_kinds(kinds: pd.Series) -> str | None:

@@ -53,15 +53,12 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     parts = []
     for rule, rows_of_rule in [*named, ("unknown_batch", table[~known].assign(batch=float("nan")))]:
         rows = rows_of_rule.assign(rule=rule, fraction_per_gpu=float("nan"))
-        parts += _with_enough_counts(
-            _placed(rows, [*FIXED, "batch"]), [*FIXED, "batch", "placement"], 2
-        )
+        by = [*FIXED, "batch"]
+        parts += _with_enough_counts(_placed(rows, by), [*by, "placement"], 2)
         shares = (rows["dataset_fraction"] / rows["gpus"]).round(12)
-        fixed = [name for name in FIXED if name != "dataset_fraction"] + ["batch"]
-        growing = _placed(rows.assign(fraction_per_gpu=shares), [*fixed, "fraction_per_gpu"])
-        parts += _with_enough_counts(
-            growing, [*fixed, "fraction_per_gpu", "placement"], _MIN_GROWING_COUNTS
-        )
+        by = [name for name in by if name != "dataset_fraction"] + ["fraction_per_gpu"]
+        growing = _placed(rows.assign(fraction_per_gpu=shares), by)
+        parts += _with_enough_counts(growing, [*by, "placement"], _MIN_GROWING_COUNTS)
     if not parts:
         return table.iloc[:0].assign(**dict.fromkeys(_ADDED, ""))
     series = pd.concat(parts, ignore_index=True)
@@ -116,8 +113,7 @@ def fit_table(table: pd.DataFrame, y: str = "time_s") -> SeriesFits:
 
     Rows that are in no series get a refusal by workload and reason.
     """
-    reasons = law_refusals(table)
-    left = table.loc[reasons.notna(), ["workload"]].assign(reason=reasons)
+    left = table[["workload"]].assign(reason=law_refusals(table)).dropna(subset="reason")
     refused = [
         SeriesFit.refused({"workload": group["workload"]}, f"{plural(len(rows), 'run')}: {reason}")
         for group, rows in groups(left, ["workload", "reason"])
@@ -163,9 +159,8 @@ def varying_columns(series: pd.DataFrame) -> list[str]:
         and (series[name].nunique(dropna=False) > 1
              or (name in LIMITS and series[name].notna().any()))
     ]  # fmt: skip
-    if "placement" not in series and (series.groupby("gpus")["nodes"].nunique() > 1).any():
-        names.append("nodes")
-    return names
+    several = series.groupby([*FIXED, "gpus"], dropna=False)["nodes"].nunique() > 1
+    return [*names, "nodes"] if "placement" not in series and several.any() else names
 
 
 def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:

@@ -8,12 +8,13 @@ import pandas as pd
 
 from wattlaw.analysis.advice import advice as analysis
 from wattlaw.analysis.advice.option import Doubling, Option
+from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.api.display import as_html
 from wattlaw.formatting import duration_text, energy_text, estimate_text, limit_label, number
 
 _MAX_OPTIONS = 20  # options that a text table shows; the frame has all
-_SETTINGS = ("cap", "clock", "batch", "precision", "hardware")
-_ALWAYS_SHOWN = ("gpus", "batch", "known by")
+_SETTINGS = ("nodes", "cap", "clock", "batch", "precision", "hardware")
+_ALWAYS_SHOWN = ("gpus", "batch", "time", "known by")
 
 
 @dataclass(frozen=True)
@@ -60,21 +61,14 @@ class Advice(analysis.Advice):
         shown = {
             name: column
             for name, column in texts.items()
-            if name in (*_ALWAYS_SHOWN, self.time_heading)
+            if name in _ALWAYS_SHOWN
             or len({*column}) > 1
             or (name not in _SETTINGS and {*column} != {"-"})
         }
-        return pd.DataFrame(shown).rename(columns={"gpus": f"{self.worker}s"})
-
-    @property
-    def time_heading(self) -> str:
-        """The heading of the time: of the training, or of the unit if that is no epoch."""
-        return "time" if self.unit == "epoch" else f"time per {self.unit}"
-
-    @property
-    def energy_heading(self) -> str:
-        """The heading of the energy."""
-        return "energy" if self.unit == "epoch" else f"energy per {self.unit}"
+        headings = {"gpus": f"{self.worker}s"}
+        if self.unit != "epoch":  # else they are of the training
+            headings |= {name: f"{name} per {self.unit}" for name in ("time", "energy")}
+        return pd.DataFrame(shown).rename(columns=headings)
 
     @property
     def title(self) -> str:
@@ -91,11 +85,11 @@ class Advice(analysis.Advice):
         if option is None:
             lines = [f"Nothing to recommend for {self.workload}: {self.reason}"]
             if self.nearest is not None:
-                lines.append(f"Nearest: {self.nearest.label(self.worker)}.")
+                lines.append(f"Nearest: {self._label(self.nearest)}.")
                 lines.append(self._cost_line(self.nearest))
         else:
             lines = [
-                f"Run {self.workload} on {option.label(self.worker)}.",
+                f"Run {self.workload} on {self._label(option)}.",
                 self._cost_line(option),
                 self.reason,
                 self._doubling_line(self.next_doubling),
@@ -112,6 +106,10 @@ class Advice(analysis.Advice):
     @property
     def _source(self) -> str:
         return "simulated" if self.simulated else "measured"
+
+    def _label(self, option: Option) -> str:
+        names = (*LIMITS, "precision", "hardware", *(["nodes"] if self.several_nodes else []))
+        return option.label(self.worker, names)
 
     def _cost_line(self, option: Option) -> str:
         """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit."""
@@ -188,13 +186,14 @@ def _columns(advice: Advice) -> dict[str, Callable[[Option], str]]:
 
     return {
         "gpus": gpus,
+        "nodes": lambda option: str(option.setting["nodes"] or "-") if advice.several_nodes else "",
         "cap": lambda option: limit_label("power_limit_w", option.setting["power_limit_w"]),
         "clock": lambda option: limit_label("clock_limit_mhz", option.setting["clock_limit_mhz"]),
         "batch": lambda option: str(option.setting["global_batch"] or "-"),
         "precision": lambda option: str(option.setting["precision"] or "-"),
         "hardware": lambda option: str(option.setting["hardware"] or "-"),
-        advice.time_heading: lambda option: compact(duration_text(option.train_time_s)),
-        advice.energy_heading: lambda option: (
+        "time": lambda option: compact(duration_text(option.train_time_s)),
+        "energy": lambda option: (
             compact(energy_text(option.train_energy_j)) if option.train_energy_j else "-"
         ),
         "cost": mean("cost"),

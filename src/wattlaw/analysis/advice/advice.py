@@ -19,6 +19,7 @@ from wattlaw.analysis.advice.warnings import collect_warnings
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality, quality_by_batch
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.result import Caution, Result
+from wattlaw.analysis.series import varying_columns
 from wattlaw.analysis.to_target import time_to_target
 from wattlaw.errors import BadInput, Refused
 from wattlaw.formatting import plural
@@ -44,6 +45,7 @@ class Advice(Result):
     warnings: tuple[Caution, ...]
     unit: str  # what times and energies are of: epoch | sample | step | run
     worker: str = field(repr=False)  # what a "gpu" is called
+    several_nodes: bool = field(repr=False)  # a GPU count was run on several numbers of nodes
     simulated: bool  # all runs are simulated
     footprint: Footprint | None = field(repr=False)
 
@@ -150,6 +152,7 @@ def advise(
             *collect_warnings(decision, measured, predicted, doubling, job, constraints),
         ),
         worker=job.worker,
+        several_nodes="nodes" in varying_columns(job.rows),
         simulated=bool((job.rows["launcher"] == SIMULATED).all()),
         footprint=footprint,
     )  # fmt: skip

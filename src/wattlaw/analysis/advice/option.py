@@ -75,9 +75,7 @@ class Option(Result):
     quality_warnings: tuple[str, ...] = ()  # why its global batch may be too large
     falls: bool = False  # quality is shown to fall at its global batch
     footprint: Footprint | None = None  # factors of cost and carbon
-    per: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # time and energy of an epoch, sample, step
+    per: Mapping[str, Any] = field(default_factory=dict)  # means of ``PER``
 
     @property
     def gpus(self) -> int:
@@ -120,6 +118,8 @@ class Option(Result):
         """
         setting = self.setting
         parts = [plural(self.gpus, worker)]
+        if "nodes" in names and setting["nodes"] is not None:
+            parts[0] += f" on {plural(setting['nodes'], 'node')}"
         parts += [limit_label(name, setting[name]) for name in LIMITS if name in names]
         if setting["local_batch"] is not None:
             parts.append(f"batch {setting['local_batch']} each ({setting['global_batch']} in all)")

@@ -15,7 +15,7 @@ from wattlaw.analysis.groups import plain_value
 from wattlaw.analysis.laws.curves import Curve
 from wattlaw.analysis.laws.selection import select
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.analysis.series import RULES, scaling_series
+from wattlaw.analysis.series import FEWEST, RULES, scaling_series
 from wattlaw.errors import Refused
 
 Epochs = Callable[[dict[str, Any]], Quantity | None]
@@ -141,7 +141,9 @@ def _law(rows: pd.DataFrame, column: str) -> Curve | None:
 
 
 def _setting(rows: pd.DataFrame, count: int) -> dict[str, Any]:
-    setting = row_setting(rows.iloc[0].to_dict()) | {"gpus": count, "nodes": None}
+    setting = row_setting(rows.iloc[0].to_dict()) | {"gpus": count}
+    if rows["placement"].iloc[0] in (None, FEWEST):
+        setting["nodes"] = None
     if rows["rule"].iloc[0] == "global_batch":
         return setting | {"local_batch": setting["global_batch"] // count}
     return setting | {"global_batch": setting["local_batch"] * count}

@@ -146,6 +146,11 @@ def _columns(findings: Findings, rows: Sequence[_Row]) -> list[tables.Column]:
         *unit,
         *(_setting_column(name) for name in differing),
         tables.number("N", lambda row: row.option.gpus),
+        *(
+            [tables.number("nodes", lambda row: row.option.setting["nodes"])]
+            if "nodes" in findings.varying_settings
+            else []
+        ),
         *(_limit_column(kind) for kind in LIMITS if kind in findings.varying_settings),
         tables.Column("batch", _batch),
         _amounts(f"{of} time", options, "time_s", fmt.TIME_UNITS),
