@@ -25,9 +25,9 @@ def rows_of(lab: Lab) -> pd.DataFrame:
 
 def test_a_paired_effect_is_that_of_a_model_with_an_effect_of_each_cell() -> None:
     rows = rows_of(capped({200: 1.1}, noise=0.05))
-    rows = rows.assign(y=np.log(rows["epoch_time_s"]), on=rows["power_limit_w"].notna())
+    rows = rows.assign(y=np.log(rows["time_s"]), on=rows["power_limit_w"].notna())
     fit = smf.ols("y ~ on + C(gpus)", rows).fit()
-    found = paired(rows, "epoch_time_s", rows["on"], rows["gpus"])
+    found = paired(rows, "time_s", rows["on"], rows["gpus"])
     assert found.estimate == pytest.approx(fit.params["on[T.True]"])
     assert found.se == pytest.approx(fit.bse["on[T.True]"])
     assert found.df == fit.df_resid
@@ -35,9 +35,9 @@ def test_a_paired_effect_is_that_of_a_model_with_an_effect_of_each_cell() -> Non
 
 def test_a_contrast_is_that_of_a_model_of_cell_means() -> None:
     rows = rows_of(Lab().run(noise=0.05))
-    fit = smf.ols("np.log(epoch_time_s) ~ 0 + C(gpus)", rows).fit()
+    fit = smf.ols("np.log(time_s) ~ 0 + C(gpus)", rows).fit()
     told = fit.t_test("C(gpus)[2] - C(gpus)[128]")
-    found = contrast(rows, "epoch_time_s", "gpus", {2: 1.0, 128: -1.0})
+    found = contrast(rows, "time_s", "gpus", {2: 1.0, 128: -1.0})
     assert (found.estimate, found.se, found.df) == pytest.approx(
         (told.effect.item(), told.sd.item(), told.df_denom)
     )
@@ -46,8 +46,8 @@ def test_a_contrast_is_that_of_a_model_of_cell_means() -> None:
 def test_the_deviation_from_a_law_is_that_from_the_law_of_the_counts_within() -> None:
     rows = rows_of(Lab().run(noise=0.05))
     within = rows[rows["gpus"] <= 64]
-    slope, log_alpha = np.polyfit(np.log(within["gpus"]), np.log(within["epoch_time_s"]), 1)
-    last = np.log(rows.loc[rows["gpus"] == 128, "epoch_time_s"]).mean()
+    slope, log_alpha = np.polyfit(np.log(within["gpus"]), np.log(within["time_s"]), 1)
+    last = np.log(rows.loc[rows["gpus"] == 128, "time_s"]).mean()
     assert beyond_law(rows, 64).estimate == pytest.approx(last - log_alpha - slope * np.log(128))
 
 
@@ -59,18 +59,18 @@ def with_effects(dice: np.random.Generator, cells: int, sd: float, repeats: int)
     )
     effects = 0.1 + dice.normal(0, sd, cells)
     logs = rows["cell"] + effects[rows["cell"]] * rows["on"] + dice.normal(0, 0.01, len(rows))
-    return rows.assign(epoch_time_s=np.exp(logs))
+    return rows.assign(time_s=np.exp(logs))
 
 
 def effect_of(rows: pd.DataFrame) -> Effect:
-    return paired(rows, "epoch_time_s", rows["on"], rows["cell"])
+    return paired(rows, "time_s", rows["on"], rows["cell"])
 
 
 def deviating(dice: np.random.Generator, shared: float, k: int) -> pd.DataFrame:
     """Return 5 repeats of each of k counts that share deviations from the law 1000 / N^0.8."""
     counts = np.repeat(2.0 ** np.arange(1, k + 1), 5)
     own = dice.normal(0, 0.01, 5 * k) + np.repeat(dice.normal(0, shared, k), 5)
-    return pd.DataFrame({"gpus": counts, "epoch_time_s": 1000 * counts**-0.8 * np.exp(own)})
+    return pd.DataFrame({"gpus": counts, "time_s": 1000 * counts**-0.8 * np.exp(own)})
 
 
 def covered(found: list[Effect], truth: float) -> float:
@@ -95,7 +95,7 @@ def test_extrapolated_intervals_cover_shared_deviations(k, shared) -> None:
 
 def test_an_effect_that_differs_between_settings_has_one_difference_each() -> None:
     rows = with_effects(np.random.default_rng(0), 4, 0.1, 3)
-    means = np.log(rows["epoch_time_s"]).groupby([rows["cell"], rows["on"]]).mean().unstack()
+    means = np.log(rows["time_s"]).groupby([rows["cell"], rows["on"]]).mean().unstack()
     told = stats.ttest_rel(means[True], means[False])
     found = effect_of(rows)
     assert found.estimate / found.se == pytest.approx(told.statistic)
@@ -105,7 +105,7 @@ def test_an_effect_that_differs_between_settings_has_one_difference_each() -> No
 @pytest.mark.parametrize("cells", [1, 2])
 def test_an_effect_in_one_or_two_settings_names_them(cells: int) -> None:
     rows = with_effects(np.random.default_rng(0), cells, 0.1, 3)
-    fit = smf.ols("np.log(epoch_time_s) ~ 0 + C(cell):C(on)", rows).fit()
+    fit = smf.ols("np.log(time_s) ~ 0 + C(cell):C(on)", rows).fit()
     told = fit.t_test(np.repeat([-1.0, 1.0], cells) / cells)
     found = effect_of(rows)
     assert (found.estimate, found.se, found.df) == pytest.approx(
@@ -117,7 +117,7 @@ def test_an_effect_in_one_or_two_settings_names_them(cells: int) -> None:
 def test_repeats_that_are_all_the_same_give_no_certainty() -> None:
     rows = rows_of(Lab().run(noise=0.0))
     with pytest.raises(Refused, match="all repeats are identical"):
-        contrast(rows, "epoch_time_s", "gpus", {2: 1.0, 128: -1.0})
+        contrast(rows, "time_s", "gpus", {2: 1.0, 128: -1.0})
     with pytest.raises(Refused, match="all repeats are identical"):
         effect_of(rows.assign(cell=0, on=rows["gpus"] > 8)[rows["gpus"].isin([8, 16])])
 
@@ -136,7 +136,7 @@ def test_a_claim_on_a_model_is_about_workloads_with_its_name_as_a_word() -> None
 def test_an_effect_without_freedom_or_repeats_is_refused() -> None:
     single = rows_of(Lab().run(repeats=1))
     with pytest.raises(Refused, match="repeats"):
-        contrast(single, "epoch_time_s", "gpus", {2: 1.0, 128: -1.0})
+        contrast(single, "time_s", "gpus", {2: 1.0, 128: -1.0})
     with pytest.raises(Refused, match="repeats"):
         Effect(1.0, 0.1, 0)
     with pytest.raises(Refused, match="3"):

@@ -66,7 +66,7 @@ def test_the_factor_is_the_power_that_was_put_in():
 def test_the_three_forms_agree_with_statsmodels_called_directly():
     rows = table(300.0, base_j=2e4, noise=0.05)
     law = energy_law(rows)
-    columns = ["energy_per_epoch_j", "gpu_hours_per_epoch"]
+    columns = ["energy_j", "gpu_hours"]
     points = rows.groupby(["gpus", "global_batch"])[columns].mean().set_axis(["e", "h"], axis=1)
     points = points.assign(s=points["h"] * 3600)
     weights = 1 / points["s"] ** 2
@@ -103,7 +103,7 @@ def test_repeats_of_a_setting_do_not_narrow_what_they_share():
         shared = rows.groupby(["gpus", "global_batch"])["gpus"].transform(
             lambda one: math.exp(dice.normal(0, 0.1))
         )
-        law = energy_law(rows.assign(energy_per_epoch_j=rows["energy_per_epoch_j"] * shared))
+        law = energy_law(rows.assign(energy_j=rows["energy_j"] * shared))
         holds += law.factor_w_ci[0] <= 300 * math.exp(0.005) <= law.factor_w_ci[1]
     assert holds / 60 >= 0.87
 
@@ -178,7 +178,7 @@ def test_the_note_of_a_law_names_differences_between_its_runs():
 def test_almost_equal_gpu_hours_give_no_law():
     rows = table()
     with pytest.raises(Refused, match="hardly differ"):
-        energy_law(rows.assign(gpu_hours_per_epoch=1.0))
+        energy_law(rows.assign(gpu_hours=1.0))
 
 
 def rates(seed: int = 0, samples: float = 0.3, steps: float = 0.1) -> pd.DataFrame:
@@ -273,8 +273,8 @@ ROWS = table(base_j=3e4)
 def test_other_units_change_nothing_but_the_scale(energy, hours):
     rows = ROWS
     scaled = rows.assign(
-        energy_per_epoch_j=rows["energy_per_epoch_j"] * energy,
-        gpu_hours_per_epoch=rows["gpu_hours_per_epoch"] * hours,
+        energy_j=rows["energy_j"] * energy,
+        gpu_hours=rows["gpu_hours"] * hours,
     )
     one, two = energy_law(rows), energy_law(scaled)
     assert two.factor_w == pytest.approx(one.factor_w * energy / hours)

@@ -37,7 +37,7 @@ def family(
             cell = dice.normal(0, of_cell) if of_cell else 0.0
             logs = np.log(1000 * ratio**i) - beta * np.log(n) + shared[n] + cell
             made += [
-                {"power_limit_w": limit, "gpus": n, "epoch_time_s": np.exp(logs + e)}
+                {"power_limit_w": limit, "gpus": n, "time_s": np.exp(logs + e)}
                 for e in dice.normal(0, noise, repeats)
             ]
     return pd.DataFrame(made)
@@ -46,7 +46,7 @@ def family(
 def test_it_is_the_analysis_of_covariance_of_statsmodels():
     rows = family({250.0: 0.85, 200.0: 0.84, 100.0: 0.9}, seed=3)
     found = compare_limits(rows)
-    data = rows.assign(y=np.log(rows["epoch_time_s"]), x=np.log(rows["gpus"]))
+    data = rows.assign(y=np.log(rows["time_s"]), x=np.log(rows["gpus"]))
     limit = "C(power_limit_w, Treatment(250.0))"
     full, parallel = (
         smf.ols(f"y ~ {limit} * x", data).fit(),
@@ -80,7 +80,7 @@ def test_each_limit_has_its_own_law_as_the_study_fits_it():
     table = compare_limits(rows).limits
     for i, of_limit in enumerate((rows["power_limit_w"].isna(), rows["power_limit_w"] == 100)):
         own = rows[of_limit]
-        line = stats.linregress(np.log(own["gpus"]), np.log(own["epoch_time_s"]))
+        line = stats.linregress(np.log(own["gpus"]), np.log(own["time_s"]))
         assert table.loc[i, "beta"] == pytest.approx(-line.slope)
         assert table.loc[i, "beta_se"] == pytest.approx(line.stderr)
         assert table.loc[i, "r2"] == pytest.approx(line.rvalue**2)
@@ -133,7 +133,7 @@ def test_a_difference_is_claimed_for_equal_exponents_in_5_of_100_at_most(noise):
 def test_a_bend_that_all_limits_share_does_not_hide_that_they_are_parallel():
     rows = family({250.0: 0.85, 100.0: 0.85})
     beyond = rows["gpus"] > 16
-    rows.loc[beyond, "epoch_time_s"] *= (rows.loc[beyond, "gpus"] / 16) ** 0.6
+    rows.loc[beyond, "time_s"] *= (rows.loc[beyond, "gpus"] / 16) ** 0.6
     found = compare_limits(rows)
     assert found.basis == MEANS
     assert found.verdict == "same beta"
@@ -159,10 +159,10 @@ def test_too_little_is_refused_with_what_to_do():
 
 def test_energies_that_count_different_things_are_refused():
     rows = family({250.0: 0.85, 100.0: 0.85})
-    rows["energy_per_epoch_j"] = rows["epoch_time_s"]
+    rows["energy_j"] = rows["time_s"]
     rows["energy_is"] = np.where(rows["gpus"] > 8, "gpu, counter", "gpu+cpu, counter")
     with pytest.raises(Refused, match=r"gpu\+cpu, counter; gpu, counter"):
-        compare_limits(rows, y="energy_per_epoch_j")
+        compare_limits(rows, y="energy_j")
     assert compare_limits(rows).verdict == "same beta"
 
 
@@ -200,9 +200,7 @@ def test_the_interval_of_a_limit_uses_the_spread_between_counts():
     rows = family({250.0: 0.85, 100.0: 0.85}, of_cell=0.1, noise=0.005)
     found = compare_limits(rows)
     assert found.basis == MEANS
-    own = np.log(
-        rows[rows["power_limit_w"] == 250].groupby("gpus")["epoch_time_s"].agg(stats.gmean)
-    )
+    own = np.log(rows[rows["power_limit_w"] == 250].groupby("gpus")["time_s"].agg(stats.gmean))
     line = stats.linregress(np.log(own.index), own)
     first = found.limits.iloc[0]
     half = stats.t.ppf(0.975, len(own) - 2) * line.stderr

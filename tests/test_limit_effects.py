@@ -18,8 +18,8 @@ def rows(**columns: object) -> pd.DataFrame:
 
 
 def test_ratios_of_a_hand_worked_pair():
-    table = rows(power_limit_w=[np.nan, 200, 100], epoch_time_s=[100.0, 102, 160],
-                 energy_per_epoch_j=[50.0, 44, 40])  # fmt: skip
+    table = rows(power_limit_w=[np.nan, 200, 100], time_s=[100.0, 102, 160],
+                 energy_j=[50.0, 44, 40])  # fmt: skip
     found = limit_effects(table).set_index("limit")
     assert found.index.isna()[0]
     assert found.loc[200.0, "time_ratio"] == pytest.approx(1.02)
@@ -31,7 +31,7 @@ def test_ratios_of_a_hand_worked_pair():
 
 
 def test_without_repeats_there_is_no_interval():
-    table = rows(power_limit_w=[250, 100], epoch_time_s=[1.0, 2], energy_per_epoch_j=[2.0, 1])
+    table = rows(power_limit_w=[250, 100], time_s=[1.0, 2], energy_j=[2.0, 1])
     found = limit_effects(table)
     assert found["reference"].tolist() == [250, 250]
     capped = found.iloc[1]
@@ -47,8 +47,8 @@ def test_intervals_are_those_of_a_pooled_regression_on_logs():
     limit = np.repeat([250.0, 200.0, 100.0], 4)
     time_s = 100 * (250 / limit) ** 0.3 * np.exp(dice.normal(0, 0.05, 12))
     energy_j = time_s * limit * 0.8 * np.exp(dice.normal(0, 0.02, 12))
-    found = limit_effects(rows(power_limit_w=limit, epoch_time_s=time_s,
-                               energy_per_epoch_j=energy_j)).set_index("limit")  # fmt: skip
+    found = limit_effects(rows(power_limit_w=limit, time_s=time_s,
+                               energy_j=energy_j)).set_index("limit")  # fmt: skip
     for name, values in (("time", time_s), ("energy", energy_j)):
         data = pd.DataFrame({"y": np.log(values), "limit": limit})
         model = smf.ols("y ~ C(limit, Treatment(250.0))", data).fit()
@@ -64,8 +64,8 @@ def test_intervals_are_those_of_a_pooled_regression_on_logs():
 
 def test_every_gpu_count_and_batch_has_its_own_reference():
     table = pd.concat(
-        [rows(power_limit_w=[np.nan, 100], epoch_time_s=[10.0 / n, 10.0 / n + 1],
-              energy_per_epoch_j=[1.0, 1], gpus=n) for n in (2, 4)]
+        [rows(power_limit_w=[np.nan, 100], time_s=[10.0 / n, 10.0 / n + 1],
+              energy_j=[1.0, 1], gpus=n) for n in (2, 4)]
     )  # fmt: skip
     found = limit_effects(table)
     capped = found[found["limit"] == 100].set_index("gpus")
@@ -75,15 +75,15 @@ def test_every_gpu_count_and_batch_has_its_own_reference():
 
 def test_a_run_with_a_locked_clock_is_not_uncapped():
     table = rows(power_limit_w=[np.nan, np.nan, 100], clock_limit_mhz=[np.nan, 735, np.nan],
-                 epoch_time_s=[10.0, 20, 15], energy_per_epoch_j=[1.0, 1, 1])  # fmt: skip
+                 time_s=[10.0, 20, 15], energy_j=[1.0, 1, 1])  # fmt: skip
     caps, clocks = limit_effects(table), limit_effects(table, "clock_limit_mhz")
     assert caps["time_ratio"].tolist() == pytest.approx([1, 1.5])
     assert clocks["time_ratio"].tolist() == pytest.approx([1, 2])
 
 
 def test_energies_that_count_different_things_have_no_ratio():
-    table = rows(power_limit_w=[np.nan, 200, 100], epoch_time_s=[10.0, 10, 20],
-                 energy_per_epoch_j=[5.0, 4, 3],
+    table = rows(power_limit_w=[np.nan, 200, 100], time_s=[10.0, 10, 20],
+                 energy_j=[5.0, 4, 3],
                  energy_is=["gpu, counter", "gpu, counter", "gpu+cpu, counter"])  # fmt: skip
     found = limit_effects(table).set_index("limit")
     assert found.loc[200.0, "energy_ratio"] == pytest.approx(0.8)
@@ -93,8 +93,8 @@ def test_energies_that_count_different_things_have_no_ratio():
 
 
 def test_time_is_reported_without_measured_energy():
-    table = rows(power_limit_w=[np.nan, 100], epoch_time_s=[10.0, 20],
-                 energy_per_epoch_j=[np.nan, np.nan], energy_is=[None, None])  # fmt: skip
+    table = rows(power_limit_w=[np.nan, 100], time_s=[10.0, 20],
+                 energy_j=[np.nan, np.nan], energy_is=[None, None])  # fmt: skip
     found = limit_effects(table).iloc[1]
     assert found["time_ratio"] == pytest.approx(2)
     assert np.isnan(found["energy_ratio"])
@@ -102,21 +102,21 @@ def test_time_is_reported_without_measured_energy():
 
 
 def test_a_setting_of_one_limit_is_left_out():
-    table = rows(power_limit_w=[100, 100], epoch_time_s=[1.0, 2], energy_per_epoch_j=[1.0, 2])
+    table = rows(power_limit_w=[100, 100], time_s=[1.0, 2], energy_j=[1.0, 2])
     assert limit_effects(table).empty
 
 
 def test_an_invalid_time_is_named():
-    table = rows(power_limit_w=[200, 100], epoch_time_s=[1.0, 0], energy_per_epoch_j=[1.0, 2])
-    with pytest.raises(BadInput, match="epoch_time_s at 100 W is 0"):
+    table = rows(power_limit_w=[200, 100], time_s=[1.0, 0], energy_j=[1.0, 2])
+    with pytest.raises(BadInput, match="time_s at 100 W is 0"):
         limit_effects(table)
-    with pytest.raises(BadInput, match="no column epoch_time_s"):
-        limit_effects(table.drop(columns="epoch_time_s"))
+    with pytest.raises(BadInput, match="no column time_s"):
+        limit_effects(table.drop(columns="time_s"))
 
 
 def test_repeats_that_are_all_the_same_give_no_interval():
-    table = rows(power_limit_w=[250, 250, 100, 100], epoch_time_s=[1.0, 1, 2, 2],
-                 energy_per_epoch_j=[2.0, 2, 1, 1])  # fmt: skip
+    table = rows(power_limit_w=[250, 250, 100, 100], time_s=[1.0, 1, 2, 2],
+                 energy_j=[2.0, 2, 1, 1])  # fmt: skip
     capped = limit_effects(table).iloc[1]
     assert (capped["time_ratio"], capped["energy_ratio"]) == (2, 0.5)
     assert capped[["time_ratio_low", "time_ratio_high", "energy_ratio_low"]].isna().all()

@@ -29,7 +29,9 @@ LIMIT_NAMES = {"power_limit_w": "power cap", "clock_limit_mhz": "SM clock"}
 _NO_LIMIT = {"power_limit_w": "uncapped", "clock_limit_mhz": "free clock"}
 _SETTING_UNITS = {**LIMIT_UNITS, "threads_per_worker": "threads"}
 #: Settings whose value is clear without their name.
-_SETTINGS_WITHOUT_NAME = ("workload", "hardware", "precision", "energy_is")
+_SETTINGS_WITHOUT_NAME = (
+    "workload", "hardware", "precision", "energy_is", "run_length", "placement",
+)  # fmt: skip
 #: Settings that are JSON objects.
 _JSON_SETTINGS = ("options", "train")
 
@@ -156,6 +158,19 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+#: The code of the warning ``uncooperative_text``.
+UNCOOPERATIVE = "workers-do-not-cooperate"
+
+
+def uncooperative_text(runs: int, workloads: Iterable[str]) -> str:
+    """Return the warning about runs whose workers each trained a model of their own."""
+    return (
+        f"In {plural(runs, 'run')} of {', '.join(sorted(workloads))} the workers do not cooperate: "
+        "each trained a model of its own on the same data, so there is no speedup. Train with "
+        "DistributedDataParallel (torch.distributed.init_process_group), or set gpus: [1]."
+    )
+
+
 def limit_label(name: str, value: float | None) -> str:
     """Return ``200 W`` or ``735 MHz``; of a missing value ``uncapped`` or ``free clock``."""
     return f"{value:g} {LIMIT_UNITS[name]}" if known(value) else _NO_LIMIT[name]
@@ -170,6 +185,8 @@ def setting_label(name: str, value: Any) -> str:
         return ""
     if name in _SETTING_UNITS:
         return f"{value:g} {_SETTING_UNITS[name]}"
+    if name == "unit":
+        return f"per {value}"
     if name in _SETTINGS_WITHOUT_NAME:
         return str(value)
     if name in _JSON_SETTINGS:

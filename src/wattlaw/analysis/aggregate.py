@@ -11,14 +11,14 @@ from wattlaw.analysis.statistics import LEVEL
 
 #: Energies and quantities derived from them. Those that count different devices have no mean.
 ENERGIES = (
-    "energy_per_epoch_j", "energy_per_sample_j", "energy_per_step_j", "energy_delay_js",
-    "energy_delay2_js2", "energy_per_gpu_hour_j",
+    "energy_j", "energy_per_epoch_j", "energy_per_sample_j", "energy_per_step_j",
+    "energy_delay_js", "energy_delay2_js2", "energy_per_gpu_hour_j",
 )  # fmt: skip
 QUANTITIES = (
-    "epoch_time_s", "samples_per_s", "gpu_hours_per_epoch", "samples_per_gpu_hour",
-    "steps_per_gpu_hour", *ENERGIES, "power_per_gpu_w", "sm_util_mean", "sm_util_cv",
-    "mem_util_mean", "mem_util_cv", "sm_clock_mean_mhz", "power_throttle_share", "metric",
-    "best_metric",
+    "time_s", "epoch_time_s", "time_per_sample_s", "step_time_s", "samples_per_s", "gpu_hours",
+    "gpu_hours_per_epoch", "samples_per_gpu_hour", "steps_per_gpu_hour", *ENERGIES,
+    "power_per_gpu_w", "sm_util_mean", "sm_util_cv", "mem_util_mean", "mem_util_cv",
+    "sm_clock_mean_mhz", "power_throttle_share", "metric", "best_metric",
 )  # fmt: skip
 
 _ANY_SIGN = ("metric", "best_metric")
@@ -37,7 +37,7 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
     energy is left out of the mean.
     """
     names = list(QUANTITIES)
-    energy_j = table["energy_per_epoch_j"]
+    energy_j = table["energy_j"]
     measured = energy_j.groupby([table[name] for name in by], dropna=False).transform("count") > 0
     table = table.assign(energy_is=table["energy_is"].where(energy_j.notna() | ~measured))
     is_comparable = table.groupby(list(by), dropna=False)["energy_is"].transform("nunique") <= 1
@@ -55,7 +55,8 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
         low = low if name in _ANY_SIGN else low.clip(lower=0.0)
         parts += [mean[name], sd[name].rename(f"{name}_sd")]
         parts += [low.rename(f"{name}_low"), high.rename(f"{name}_high")]
-    return pd.concat(parts, axis=1).reset_index()
+    settings = parts[0].index.to_frame(index=False)
+    return pd.concat([settings, *(part.reset_index(drop=True) for part in parts)], axis=1)
 
 
 def join_energy_kinds(kinds: pd.Series) -> str | None:

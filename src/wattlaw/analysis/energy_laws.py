@@ -4,8 +4,9 @@ Huber et al. 2025, "Energy Consumption in Parallel Neural Network Training" (arX
 energy of a training is close to linear in its GPU-hours; the factor, a mean power per GPU, depends
 on model and hardware (``analysis.energy_factor`` says on what else).
 
-Energy E and GPU-hours h are those of one epoch. The mean of a setting's repeats is one point:
-repeats share what their setting deviates by, and would otherwise narrow every interval.
+Energy E and GPU-hours h are those of one unit: an epoch, a sample, a step or a run. The mean of a
+setting's repeats is one point: repeats share what their setting deviates by, and would otherwise
+narrow every interval.
 """
 
 import math
@@ -23,9 +24,9 @@ from wattlaw.analysis.result import Result
 from wattlaw.analysis.statistics import ERROR, Floats, Interval, aicc
 from wattlaw.errors import Refused
 
-ENERGY, HOURS = "energy_per_epoch_j", "gpu_hours_per_epoch"
+ENERGY, HOURS = "energy_j", "gpu_hours"
 #: Columns in which the runs of a law must not differ; a cap changes the power of a GPU.
-GROUP_COLUMNS = ("workload", "hardware", "energy_is", *LIMITS)
+GROUP_COLUMNS = ("workload", "hardware", "energy_is", *LIMITS, "unit")
 ORIGIN, INTERCEPT, LOG_LOG = "through origin", "with intercept", "log-log"
 MIN_SETTINGS = 4
 _ESTIMATED = "the law follows from a power that was estimated, not measured"
@@ -99,7 +100,7 @@ def energy_law(table: pd.DataFrame) -> EnergyLaw:
     if len(points) < MIN_SETTINGS:
         raise Refused(f"{len(points)} settings with energy; at least {MIN_SETTINGS} are needed")
     if hours.max() < MIN_SPAN * hours.min():
-        raise Refused("GPU-hours per epoch hardly differ; measure more GPU counts or batches")
+        raise Refused("GPU-hours hardly differ; measure more GPU counts or batches")
     fits = (
         _linear(ORIGIN, hours, energy),
         _linear(INTERCEPT, hours, energy),

@@ -1,6 +1,7 @@
 """All results that a report shows, computed from the tables of one or more stores."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,13 +24,26 @@ from wattlaw.analysis.energy_laws import energy_laws
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.groups import differing_options, groups
 from wattlaw.analysis.laws.fits import SeriesFits
-from wattlaw.analysis.metrics import HOUR_S, measured_windows, run_metrics, with_sampled_utilisation
+from wattlaw.analysis.metrics import (
+    HOUR_S,
+    measured_windows,
+    run_metrics,
+    training_windows,
+    with_sampled_utilisation,
+)
+from wattlaw.analysis.result import Caution
 from wattlaw.analysis.scheduler_energy import Sites, summarise_sites
-from wattlaw.analysis.series import fit_series, scaling_series, varying_columns
+from wattlaw.analysis.series import (
+    fit_table,
+    law_refusals,
+    scaling_series,
+    uncooperative,
+    varying_columns,
+)
 from wattlaw.analysis.speedup import speedups
 from wattlaw.analysis.to_target import Targets, analyse_targets
 from wattlaw.errors import Refused
-from wattlaw.formatting import setting_label
+from wattlaw.formatting import UNCOOPERATIVE, plural, setting_label, uncooperative_text
 
 #: How the best cap and clock of each setting are chosen.
 RULES = (LeastEnergy(), LeastEnergyWithin(0.10), LeastEnergyDelay())
@@ -66,6 +80,7 @@ class Findings:
     totals: pd.DataFrame  # time and energy of all runs: _totals
     footprint: Footprint | None
     sites: Sites
+    cautions: tuple[Caution, ...]  # about runs that do not compare
 
     @property
     def has_quality(self) -> bool:
@@ -147,9 +162,9 @@ def analyse(
         epochs=epochs,
         settings=aggregate(table),
         series=series,
-        fits=fit_series(series),
+        fits=fit_table(table),
         speedups=speedups(series, reference),
-        energy=join_energy_kinds(table.loc[table["energy_per_epoch_j"].notna(), "energy_is"]),
+        energy=join_energy_kinds(table.loc[table["energy_j"].notna(), "energy_is"]),
         varying_settings=tuple(varying_columns(table)),
         statistics=statistics,
         joint=joint,
@@ -168,15 +183,36 @@ def analyse(
         totals=_totals(table, footprint),
         footprint=footprint,
         sites=summarise_sites(table, runs, epochs, accounting_windows),
+        cautions=tuple(_cautions(table)),
     )
+
+
+def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
+    """Yield what must be known of runs that are in no law and no comparison with others."""
+    alone = table[uncooperative(table)]
+    if len(alone):
+        yield Caution(UNCOOPERATIVE, uncooperative_text(len(alone), set(alone["workload"])))
+    for reason, rows in table.groupby(law_refusals(table)):
+        if not rows["run_id"].isin(alone["run_id"]).any():
+            text = f"{plural(len(rows), 'run')} in no law or speedup: {reason}."
+            yield Caution("in-no-law", text)
+    for workload, rows in table.groupby("workload"):
+        if rows["unit"].nunique() > 1:
+            units = "; ".join(
+                f"{name}: {count}" for name, count in rows["unit"].value_counts().items()
+            )
+            text = f"Runs of {workload} have different units and are not compared ({units})."
+            yield Caution("units-differ", text)
+    if (table["basis"] == "run").any():
+        count = int((table["basis"] == "run").sum())
+        text = f"Start-up is included in {plural(count, 'run')}: whole processes were measured."
+        yield Caution("startup-included", text)
 
 
 def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return the done runs that ``run_metrics`` left out, each with the reason."""
     untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
-    windows_of_untimed = epochs[
-        epochs["run_id"].isin(untimed["run_id"]) & (epochs["phase"] == "train")
-    ]
+    windows_of_untimed = training_windows(epochs[epochs["run_id"].isin(untimed["run_id"])])
     after_warmup = windows_of_untimed[~windows_of_untimed["warmup"].astype(bool)]
     timed = measured_windows(windows_of_untimed)
     known = timed[timed["duration_s"].notna()]
@@ -223,7 +259,7 @@ def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
     """
     rows = []
     for group, rows_of_group in groups(table, ["workload", "hardware", "energy_is"]):
-        energies = rows_of_group["energy_per_epoch_j"] * rows_of_group["epochs_timed"]
+        energies = rows_of_group["train_energy_j"]
         energy_j = float(energies.sum()) if energies.notna().all() else None
         hours = float((rows_of_group["gpus"] * rows_of_group["train_time_s"]).sum() / HOUR_S)
         row = {**group, "runs": len(rows_of_group), "gpu_hours": hours, "energy_j": energy_j}

@@ -2,6 +2,9 @@
 
 Training time and energy come from training windows that are neither warm-up nor interrupted.
 Evaluation never enters them; it has columns of its own. What was not measured stays missing.
+
+What was measured is an epoch, a block of optimizer steps, or a whole process (a run). Times and
+energies are per epoch, sample and step as far as they are known, and each says its unit.
 """
 
 import json
@@ -14,12 +17,20 @@ import pandas as pd
 SETTINGS = (
     "workload", "options", "train", "hardware", "launcher", "nodes", "gpus", "global_batch",
     "local_batch", "precision", "power_limit_w", "clock_limit_mhz", "dataset_fraction",
-    "threads_per_worker",
+    "threads_per_worker", "emulated_gpus", "unit", "run_length",
 )  # fmt: skip
+#: Units of work, in the order of preference.
+UNITS = ("epoch", "sample", "step", "run")
+#: Phases of training and the kind of their windows; of the kinds of a run the first one counts.
+BASES = {"train": "epochs", "steps": "steps", "run": "run"}
 #: A window shorter than this share of its epoch is ignored for the energy of the epoch.
 _TELLING = 0.01
 _PARTS = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
-_KEPT = ("run_id", "study", "repeat", "metric_name", "parameters", "flops_per_sample")
+_KEPT = (
+    "run_id", "study", "repeat", "metric_name", "parameters", "flops_per_sample", "parallelism",
+    "workers_cooperate", "dataset_samples",
+)  # fmt: skip
+_DERIVED = ("unit", "run_length")
 _VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")  # from best to worst
 #: Settings of the training loop that change neither time nor energy of an epoch.
 _NO_MATTER = ("seed", "checkpoint_every", "save_model")
@@ -39,26 +50,37 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     -------
     DataFrame
         The columns of ``SETTINGS``, and ``run_id, study, repeat, metric_name, parameters,
-        flops_per_sample``. Per run, T an epoch's training time, E its energy, N the GPUs:
+        flops_per_sample, parallelism, workers_cooperate, dataset_samples``. Per run, N the GPUs:
 
-        ``epoch_time_s``
-            T: mean over epochs of the slowest host's training window.
-        ``epochs_timed, train_time_s``
-            Over how many epochs, and their sum.
+        ``unit, time_s, energy_j``
+            ``epoch``, ``sample``, ``step`` or ``run``: the first that is known for all runs of the
+            workload, and the training time T and energy E of one. Where none is, the unit of most
+            runs; a run of which it is not known keeps a unit of its own.
+        ``basis, run_length``
+            Whether ``epochs``, blocks of ``steps`` or a whole ``run`` was measured. A whole run
+            includes start-up, so it has a length, such as ``3 epochs``: others do not compare.
+        ``epoch_time_s, time_per_sample_s, step_time_s``
+            Mean over measured windows, of the slowest host. An epoch of which steps were measured
+            is a sample's time times the data set's samples. A command with ``{epochs}`` in its
+            arguments is divided by its epochs.
+        ``epochs_timed, train_time_s, train_energy_j``
+            Over how many epochs, and the sums over all measured windows.
         ``samples_per_epoch, steps_per_epoch, samples_per_s``
             Of all hosts; steps are optimiser steps.
         ``energy_per_epoch_j, energy_per_sample_j, energy_per_step_j``
-            E: sum over hosts of the parts in ``energy_scope``; missing if a window has no energy or
+            Sum over hosts of the parts in ``energy_scope``; missing if a window has no energy or
             only that of a part of its time, and if the sum is not above 0.
         ``energy_delay_js, energy_delay2_js2``
-            E T and E T^2 of an epoch.
+            E T and E T^2 of a unit.
         ``energy_scope, energy_source, energy_verdict, energy_is``
             Which devices are counted; the source, ``mixed`` when windows differ; the worst verdict;
             and the three as one text, such as ``gpu, counter``.
-        ``gpu_energy_per_epoch_j, power_per_gpu_w``
+        ``gpu_energy_j, gpu_energy_per_epoch_j, power_per_gpu_w``
             The GPUs' part alone, and its mean power over N T.
-        ``gpu_hours_per_epoch, samples_per_gpu_hour, steps_per_gpu_hour, energy_per_gpu_hour_j``
-            N T / 3600, and samples, steps and E per GPU-hour.
+        ``gpu_hours, gpu_hours_per_epoch``
+            N T / 3600 of a unit and of an epoch.
+        ``samples_per_gpu_hour, steps_per_gpu_hour, energy_per_gpu_hour_j``
+            Samples, steps and E per GPU-hour.
         ``sm_util_mean, sm_util_cv, mem_util_mean, mem_util_cv``
             Mean and coefficient of variation over a run's samples, pooled from windows: the mean
             square of a window is m^2 (1 + cv^2), weighted with its duration. No variation where
@@ -69,26 +91,41 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
             Means over evaluations, without the first one after an interruption.
         ``metric, loss, best_metric, epochs_trained``
             Of the last evaluation; the best, where it is known which way is better; epochs with
-            warm-up.
+            warm-up, missing where steps were measured.
     """
     done = runs[runs["status"] == "done"]
-    settings_of = done[[*_KEPT, *(name for name in SETTINGS if name not in _KEPT)]]
-    settings_of = settings_of.assign(train=_train(settings_of["train"]))
-    training = epochs[epochs["phase"] == "train"]
+    names = [name for name in SETTINGS if name not in (*_KEPT, *_DERIVED)]
+    settings_of = done[[*_KEPT, *names]].assign(train=_train(done["train"]), lasts=_lengths(done))
+    training = training_windows(epochs)
     timed = _phase(measured_windows(training))
-    timed = timed[timed["epoch_time_s"] > 0]
+    timed = timed[timed["block_time_s"] > 0]
     evaluations = epochs[epochs["phase"] == "evaluate"]
     evaluated = _phase(evaluations[~evaluations["interrupted"].astype(bool)])[
-        ["epoch_time_s", "energy_per_epoch_j"]
+        ["block_time_s", "block_energy_j"]
     ].set_axis(["eval_time_s", "eval_energy_j"], axis=1)
     final = evaluations.sort_values("epoch", kind="stable").groupby("run_id").tail(1)
     last = final.set_index("run_id")[["metric", "loss"]]
     table = settings_of[settings_of["run_id"].isin(timed.index)].reset_index(drop=True)
-    trained = training.groupby("run_id")["epoch"].nunique().rename("epochs_trained")
-    for columns_of in (timed, evaluated, last, _best(done, evaluations), trained):
+    by_run = training.groupby("run_id")
+    trained = pd.DataFrame(
+        {"basis": by_run["phase"].first().map(BASES), "epochs_seen": by_run["epoch"].nunique()}
+    )
+    for columns_of in (timed, evaluated, last, _best(done, evaluations), trained, _asked(done)):
         of_run = columns_of.reindex(table["run_id"]).reset_index(drop=True)
         table = pd.concat([table, of_run], axis=1)
-    return _derived(table).sort_values([*_SORT, "run_id"], ignore_index=True)
+    table = _derived(_in_units(table)).drop(columns=["lasts", *_BLOCK])
+    return table.sort_values([*_SORT, "run_id"], ignore_index=True)
+
+
+def training_windows(windows: pd.DataFrame) -> pd.DataFrame:
+    """Return the training windows, of each run those of the first of ``BASES`` that it has.
+
+    Blocks of steps and whole processes, which are no epochs, get epoch 0.
+    """
+    training = windows[windows["phase"].isin(list(BASES))]
+    rank = training["phase"].map(list(BASES).index)
+    kept = training[rank == rank.groupby(training["run_id"]).transform("min")]
+    return kept.assign(epoch=kept["epoch"].where(kept["phase"] == "train", 0))
 
 
 def measured_windows(windows: pd.DataFrame) -> pd.DataFrame:
@@ -118,7 +155,7 @@ def with_sampled_utilisation(table: pd.DataFrame, statistics: pd.DataFrame | Non
 
 
 def _phase(windows: pd.DataFrame) -> pd.DataFrame:
-    """Return times, counts and energies of the windows, by run."""
+    """Return times, counts and energies of an epoch, a block of steps or a process, by run."""
     # A tracked epoch that an evaluation interrupts has several windows per host.
     hosts = windows.groupby(["run_id", "epoch", "host"], sort=False)
     of_host = hosts[["duration_s", "steps"]].sum(min_count=1)
@@ -128,11 +165,11 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
     by_run = of_epoch.groupby(level="run_id")
     table = pd.DataFrame(
         {
-            "epoch_time_s": by_run["duration_s"].mean(),
-            "epochs_timed": by_run.size(),
+            "block_time_s": by_run["duration_s"].mean(),
+            "blocks": by_run.size(),
             "train_time_s": by_run["duration_s"].sum(),
-            "samples_per_epoch": by_run["samples"].mean().astype(float),
-            "steps_per_epoch": by_run["steps"].mean().astype(float),
+            "samples": by_run["samples"].mean().astype(float),
+            "steps": by_run["steps"].mean().astype(float),
             "samples_per_s": by_run["samples"].sum(min_count=1).astype(float)
             / by_run["duration_s"].sum(),
         }
@@ -143,10 +180,10 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
 
 
 def energies(windows: pd.DataFrame) -> pd.DataFrame:
-    """Return mean energy per epoch and what it counts; missing when any window lacks a part.
+    """Return the mean energy of an epoch's windows; missing when any window lacks a part.
 
-    By run, the columns of ``run_metrics`` from ``energy_per_epoch_j`` on: ``energy_scope,
-    energy_source, energy_verdict`` and ``gpu_energy_per_epoch_j``.
+    By run, ``block_energy_j``, ``block_gpu_energy_j``, and of ``run_metrics`` ``energy_scope,
+    energy_source`` and ``energy_verdict``.
     """
     by_run = windows.groupby("run_id", sort=True)
     columns = list(_PARTS.values())
@@ -169,8 +206,8 @@ def energies(windows: pd.DataFrame) -> pd.DataFrame:
     gpu = trusted & (counted["gpu_energy_j"] == sizes) & (mean_j["gpu_energy_j"] > 0)
     return pd.DataFrame(
         {
-            "energy_per_epoch_j": mean_j.sum(axis=1).where(usable),
-            "gpu_energy_per_epoch_j": mean_j["gpu_energy_j"].where(gpu),
+            "block_energy_j": mean_j.sum(axis=1).where(usable),
+            "block_gpu_energy_j": mean_j["gpu_energy_j"].where(gpu),
             "energy_scope": scope.astype(object).where(usable, None),
             "energy_source": by_run["energy_source"].first().where(~mixed, "mixed"),
             "energy_verdict": worst.map(lambda code: _VERDICTS[code]),
@@ -209,21 +246,113 @@ def _best(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.Series:
     return best.rename("best_metric")
 
 
+#: Columns of what was measured: an epoch, a block of steps, or a process.
+_BLOCK = (
+    "block_time_s", "block_energy_j", "block_gpu_energy_j", "blocks", "samples", "steps",
+    "epochs_seen", "epochs_asked",
+)  # fmt: skip
+
+
+def _lengths(runs: pd.DataFrame) -> pd.Series:
+    """Return how much a process was to do, as text, such as ``3 epochs``."""
+    text = pd.Series("a process", index=runs.index)
+    columns = {"epochs": "epochs", "measure_seconds": "s", "measure_steps": "steps"}
+    for name, word in columns.items():
+        values = runs[name].map(lambda value, word=word: f"{value:g} {word}", na_action="ignore")
+        text = values.where(values.notna(), text)
+    return text
+
+
+def _asked(runs: pd.DataFrame) -> pd.Series:
+    """Return the epochs that a command was started with: ``{epochs}`` is in its arguments."""
+    is_asked = runs["options"].map(_takes_epochs).astype(bool)
+    epochs: pd.Series = runs["epochs"].where(is_asked).astype(float)
+    return epochs.set_axis(runs["run_id"]).rename("epochs_asked")
+
+
+def _takes_epochs(options: object) -> bool:
+    command = json.loads(options).get("command") if isinstance(options, str) else None
+    words = command if isinstance(command, list) else []
+    return any("{epochs}" in str(word).replace("{{", "").replace("}}", "") for word in words)
+
+
+def _in_units(table: pd.DataFrame) -> pd.DataFrame:
+    """Add times and energies per epoch, sample and step, and those of the unit to compare in."""
+    is_epochs, is_run = table["basis"] == "epochs", table["basis"] == "run"
+    asked = table["epochs_asked"].where(is_run)
+    # Steps of a known global batch are samples; in an epoch, the last batch may be smaller.
+    samples = table["samples"].where(
+        table["samples"].notna() | is_epochs, table["steps"] * table["global_batch"]
+    )
+    of_data = table["dataset_samples"].astype(float) * table["dataset_fraction"]
+    samples = samples.where(samples.notna() | ~is_run, asked * of_data)
+    per_epoch = samples.where(is_epochs, of_data.where(of_data.notna(), samples / asked))
+    epochs = asked.where(asked.notna(), samples / per_epoch).where(~is_epochs, 1.0)
+    # How many of each unit a block is.
+    amounts = pd.DataFrame(
+        {"epoch": epochs, "sample": samples, "step": table["steps"], "run": is_run.astype(float)}
+    ).astype(float)
+    amounts = amounts.where(amounts > 0)
+    known = amounts.notna()
+    of_workload = known.groupby(table["workload"], dropna=False).transform("sum")
+    own, common = known.idxmax(axis=1), of_workload.idxmax(axis=1)
+    unit = own.where(~_at(known, common).astype(bool), common).astype(object)
+    columns: dict[str, Any] = {}
+    for ends, amount in (
+        (("time_s", "energy_j", "gpu_energy_j"), _at(amounts, unit)),
+        (("epoch_time_s", "energy_per_epoch_j", "gpu_energy_per_epoch_j"), amounts["epoch"]),
+        (("time_per_sample_s", "energy_per_sample_j"), amounts["sample"]),
+        (("step_time_s", "energy_per_step_j"), amounts["step"]),
+    ):
+        blocks = ("block_time_s", "block_energy_j", "block_gpu_energy_j")
+        columns |= {name: table[block] / amount for name, block in zip(ends, blocks, strict=False)}
+    speed = table["samples_per_s"].where(is_epochs, samples / table["block_time_s"])
+    return table.assign(
+        unit=unit,
+        run_length=table["lasts"].astype(object).where(is_run, None),
+        **columns,
+        samples_per_epoch=per_epoch,
+        steps_per_epoch=amounts["step"] / amounts["epoch"],
+        samples_per_s=speed,
+        epochs_timed=table["blocks"].where(is_epochs, asked),
+        epochs_trained=table["epochs_seen"].where(is_epochs, asked),
+        train_energy_j=table["block_energy_j"] * table["blocks"],
+    )
+
+
+_UNIT_OF = {
+    "epoch_time_s": "epoch", "energy_per_epoch_j": "epoch", "gpu_energy_per_epoch_j": "epoch",
+    "gpu_hours_per_epoch": "epoch", "time_per_sample_s": "sample", "energy_per_sample_j": "sample",
+    "step_time_s": "step", "energy_per_step_j": "step",
+}  # fmt: skip
+_IN_UNIT = ("time_s", "energy_j", "gpu_energy_j", "gpu_hours", "energy_delay_js")
+
+
+def unit_of(column: str, unit: str) -> str | None:
+    """Return the unit of a column of ``run_metrics`` in rows of ``unit``; None if it has none."""
+    return unit if column in _IN_UNIT else _UNIT_OF.get(column)
+
+
+def _at(frame: pd.DataFrame, names: pd.Series) -> pd.Series:
+    """Return of each row the value of the column that ``names`` says."""
+    columns = frame.columns.get_indexer(pd.Index(names))
+    return pd.Series(frame.to_numpy()[np.arange(len(frame)), columns], index=frame.index)
+
+
 def _derived(table: pd.DataFrame) -> pd.DataFrame:
-    time_s, energy_j = table["epoch_time_s"], table["energy_per_epoch_j"]
+    time_s, energy_j = table["time_s"], table["energy_j"]
     hours = table["gpus"] * time_s / HOUR_S
     return table.assign(
-        energy_per_sample_j=energy_j / table["samples_per_epoch"],
-        energy_per_step_j=energy_j / table["steps_per_epoch"],
         energy_delay_js=energy_j * time_s,
         energy_delay2_js2=energy_j * time_s**2,
         energy_is=pd.Series(
             [energy_is(row) for row in table[_SAID].to_dict("records")], dtype=object
         ),
-        power_per_gpu_w=table["gpu_energy_per_epoch_j"] / (table["gpus"] * time_s),
-        gpu_hours_per_epoch=hours,
-        samples_per_gpu_hour=table["samples_per_epoch"] / hours,
-        steps_per_gpu_hour=table["steps_per_epoch"] / hours,
+        power_per_gpu_w=table["gpu_energy_j"] / (table["gpus"] * time_s),
+        gpu_hours=hours,
+        gpu_hours_per_epoch=table["gpus"] * table["epoch_time_s"] / HOUR_S,
+        samples_per_gpu_hour=HOUR_S / (table["gpus"] * table["time_per_sample_s"]),
+        steps_per_gpu_hour=HOUR_S / (table["gpus"] * table["step_time_s"]),
         energy_per_gpu_hour_j=energy_j / hours,
     )
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import date
 from typing import Any, ClassVar
 
@@ -49,6 +49,20 @@ class Result:
                 for row in records
             ]
         )
+
+
+@dataclass(frozen=True)
+class Caution(Result):
+    """Something that a reader of a result must know.
+
+    ``code`` names the kind and does not change, unlike ``text``.
+    """
+
+    code: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def plain(value: Any) -> Any:  # noqa: PLR0911 (one line for each kind of value)

@@ -147,10 +147,10 @@ def _energy(windows: pd.DataFrame) -> pd.DataFrame:
     usable = windows[~(unknown & (lost_s <= _MAX_UNKNOWN_SHARE * time_s))]
     by_run = energies(usable.assign(epoch=0))
     kinds = [energy_is(row) for row in by_run.to_dict("records")]
-    is_complete = by_run["energy_per_epoch_j"].notna()
+    is_complete = by_run["block_energy_j"].notna()
     return pd.DataFrame(
         {
-            "ours_j": by_run["energy_per_epoch_j"],
+            "ours_j": by_run["block_energy_j"],
             "ours_is": pd.Series(kinds, index=by_run.index, dtype=object).where(is_complete, None),
         }
     )

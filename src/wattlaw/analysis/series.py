@@ -3,27 +3,37 @@
 A series keeps either the global batch (strong scaling) or the local batch. Its data set is the
 same throughout, or grows in proportion to the GPUs. A run may belong to several series: one of a
 single GPU has both batches.
+
+The number of nodes normally follows from that of the GPUs. Where a GPU count was run on several
+numbers of nodes, each number of nodes is a series, and so are the counts on their fewest nodes.
+
+A series is of data-parallel jobs whose workers cooperate, on as many GPUs as it says.
 """
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
+from wattlaw.analysis.aggregate import ENERGIES
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
-from wattlaw.analysis.laws.fits import SeriesFits, fit_groups
-from wattlaw.formatting import group_label
+from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, groups
+from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits, fit_groups
+from wattlaw.analysis.metrics import unit_of
+from wattlaw.formatting import group_label, plural
 
 RULES = ("global_batch", "local_batch")
-ENERGY = "energy_per_epoch_j"
+FEWEST = "fewest nodes"
+#: Kinds of parallelism in which the number of GPUs is not the number of copies of the model.
+NOT_DATA_PARALLEL = ("deepspeed", "tensor", "pipeline")
 FIXED = (
     "workload", "options", "train", "hardware", "launcher", "precision", *LIMITS,
-    "dataset_fraction", "threads_per_worker",
+    "dataset_fraction", "threads_per_worker", "unit", "run_length",
 )  # fmt: skip
 #: With fewer counts, the data set may grow with the GPUs by chance.
 _MIN_GROWING_COUNTS = 3
-_ADDED = ("rule", "batch", "fraction_per_gpu", "series", "family")
+_ADDED = ("rule", "batch", "fraction_per_gpu", "placement", "series", "family")
 
 
 def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
@@ -31,22 +41,26 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
 
     Adds ``rule`` (global_batch, local_batch, or unknown_batch where a table has neither) and
     ``batch``; ``fraction_per_gpu`` (missing where the data set does not grow with the GPUs);
+    ``placement``, the nodes if they do not follow from the GPUs: ``2 nodes`` or ``fewest nodes``;
     ``series``, a label that names the settings in which the series of a table differ; and
     ``family``, the same without cap and clock. A series has at least two GPU counts. ``options``
-    and ``train`` that are missing are taken as none.
+    and ``train`` that are missing are taken as none. Rows with a ``law_refusal`` are left out.
     """
+    table = table[law_refusals(table).isna()]
     table = table.assign(**{name: table[name].astype(object).fillna("{}") for name in JSON_COLUMNS})
     known = table[list(RULES)].notna().any(axis=1)
     named = [(rule, table[table[rule].notna()].assign(batch=table[rule])) for rule in RULES]
     parts = []
     for rule, rows_of_rule in [*named, ("unknown_batch", table[~known].assign(batch=float("nan")))]:
         rows = rows_of_rule.assign(rule=rule, fraction_per_gpu=float("nan"))
-        parts += _with_enough_counts(rows, [*FIXED, "batch"], 2)
-        shares = (rows["dataset_fraction"] / rows["gpus"]).round(12)
-        growing = rows.assign(fraction_per_gpu=shares)
-        fixed = [name for name in FIXED if name != "dataset_fraction"]
         parts += _with_enough_counts(
-            growing, [*fixed, "batch", "fraction_per_gpu"], _MIN_GROWING_COUNTS
+            _placed(rows, [*FIXED, "batch"]), [*FIXED, "batch", "placement"], 2
+        )
+        shares = (rows["dataset_fraction"] / rows["gpus"]).round(12)
+        fixed = [name for name in FIXED if name != "dataset_fraction"] + ["batch"]
+        growing = _placed(rows.assign(fraction_per_gpu=shares), [*fixed, "fraction_per_gpu"])
+        parts += _with_enough_counts(
+            growing, [*fixed, "fraction_per_gpu", "placement"], _MIN_GROWING_COUNTS
         )
     if not parts:
         return table.iloc[:0].assign(**dict.fromkeys(_ADDED, ""))
@@ -57,12 +71,62 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     return series
 
 
+def law_refusals(table: pd.DataFrame) -> pd.Series:
+    """Return why each row is in no series and no law; None for a row that is in one."""
+    kind = table["parallelism"]
+    reason = pd.Series(None, index=table.index, dtype=object)
+    reason[kind.isin(NOT_DATA_PARALLEL)] = (
+        kind.astype(str) + " parallelism: laws and speedups are for data-parallel jobs"
+    )
+    emulated = table["emulated_gpus"]
+    reason[emulated.notna()] = emulated.map(
+        lambda count: f"emulates the local batch of {count:g} GPUs on fewer", na_action="ignore"
+    )
+    reason[uncooperative(table)] = "the workers do not cooperate: each trained a model of its own"
+    return reason
+
+
+def uncooperative(table: pd.DataFrame) -> pd.Series:
+    """Say of each row whether several workers each trained a model of their own."""
+    alone: pd.Series = table["workers_cooperate"].eq(other=False) & (table["gpus"] > 1)
+    return alone
+
+
+def _placed(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Add ``placement``, with rows on the fewest nodes once more where these grow with the GPUs."""
+    of_count = rows.groupby([*by, "gpus"], dropna=False)["nodes"]
+    several = (of_count.transform("nunique") > 1).groupby([rows[name] for name in by], dropna=False)
+    split = several.transform("any")
+    nodes = rows["nodes"].map(
+        lambda count: f"{count:g} node{'s' * (count > 1)}", na_action="ignore"
+    )
+    placed = rows.assign(placement=nodes.astype(object).where(split, None))
+    fewest = rows[split & (rows["nodes"] == of_count.transform("min"))]
+    grows = fewest.groupby(by, dropna=False)["nodes"].transform("nunique") > 1
+    return pd.concat([placed, fewest[grows].assign(placement=FEWEST)]) if grows.any() else placed
+
+
 def _with_enough_counts(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:
     counts = rows.groupby(by, dropna=False)["gpus"].transform("nunique")
     return [part for _, part in rows[counts >= least].groupby(by, dropna=False, sort=True)]
 
 
-def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> SeriesFits:
+def fit_table(table: pd.DataFrame, y: str = "time_s") -> SeriesFits:
+    """Fit a law of the column ``y`` of ``run_metrics`` to each scaling series, see ``fit_series``.
+
+    Rows that are in no series get a refusal by workload and reason.
+    """
+    reasons = law_refusals(table)
+    left = table.loc[reasons.notna(), ["workload"]].assign(reason=reasons)
+    refused = [
+        SeriesFit.refused({"workload": group["workload"]}, f"{plural(len(rows), 'run')}: {reason}")
+        for group, rows in groups(left, ["workload", "reason"])
+        for reason in [group["reason"]]
+    ]
+    return SeriesFits((*fit_series(scaling_series(table), y).rows, *refused))
+
+
+def fit_series(series: pd.DataFrame, y: str = "time_s") -> SeriesFits:
     """Fit a law of the column ``y`` to each series of ``scaling_series``.
 
     A group says workload, the batch rule with its value, the other settings that differ in the
@@ -71,7 +135,7 @@ def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> SeriesFits:
     if series.empty:
         return SeriesFits(())
     names = [name for name in varying_columns(series) if name != "workload"]
-    energy = ["energy_is"] if y == ENERGY else []
+    energy = ["energy_is"] if y in ENERGIES else []
     fits = []
     for rule in (*RULES, "unknown_batch"):
         rows_of_rule = series[series["rule"] == rule]
@@ -80,17 +144,28 @@ def fit_series(series: pd.DataFrame, y: str = "epoch_time_s") -> SeriesFits:
             rows = rows_of_rule[rows_of_rule["fraction_per_gpu"].notna() == grows]
             others = [*names, "fraction_per_gpu"] if grows else names
             others = [name for name in others if not (grows and name == "dataset_fraction")]
-            fits.append(fit_groups(rows, "gpus", y, ["workload", *batch, *others, *energy]))
-    return SeriesFits(tuple(row for series_fits in fits for row in series_fits.rows))
+            by = ["workload", *batch, *others, *energy]
+            for unit, rows_of_unit in rows.groupby("unit", sort=False):
+                fitted = fit_groups(rows_of_unit, "gpus", y, by).rows
+                fits += [replace(fit, unit=unit_of(y, str(unit))) for fit in fitted]
+    return SeriesFits(tuple(fits))
 
 
 def varying_columns(series: pd.DataFrame) -> list[str]:
-    """Return the columns beside GPUs and batch that differ, and caps and clocks that are set."""
-    return [
+    """Return the columns beside GPUs and batch that differ, and caps and clocks that are set.
+
+    The nodes of runs differ if one GPU count was run on several numbers of them.
+    """
+    names = [
         name
-        for name in FIXED
-        if series[name].nunique(dropna=False) > 1 or (name in LIMITS and series[name].notna().any())
-    ]
+        for name in (*FIXED, "emulated_gpus", "placement")
+        if name in series
+        and (series[name].nunique(dropna=False) > 1
+             or (name in LIMITS and series[name].notna().any()))
+    ]  # fmt: skip
+    if "placement" not in series and (series.groupby("gpus")["nodes"].nunique() > 1).any():
+        names.append("nodes")
+    return names
 
 
 def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from wattlaw.analysis.statistics import Floats, pool
 
 Ratio = tuple[float, float, float]
 _COLUMNS = [
-    "series", "gpus", "reference", "speedup", "speedup_low", "speedup_high", "efficiency",
+    "series", "unit", "gpus", "reference", "speedup", "speedup_low", "speedup_high", "efficiency",
     "efficiency_low", "efficiency_high", "energy_ratio", "energy_ratio_low", "energy_ratio_high",
     "energy_delay_ratio", "energy_is",
 ]  # fmt: skip
@@ -30,17 +30,18 @@ def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame
     -------
     DataFrame
         One row per series and GPU count N, with R the reference: ``speedup`` = T(R) / T(N),
-        ``efficiency`` = speedup R / N, or T(R) / T(N) where the data set grows with N and each GPU
-        has as much to do; ``energy_ratio`` = E(N) / E(R) of an epoch or, where the data set
-        grows, of a sample, since epochs are different work then; ``energy_delay_ratio``, the ratio
-        of E T, of a sample's time where the energy is a sample's. All are of geometric means over
-        repeats. The 95 % intervals are t intervals of log ratios with the variance pooled over the
-        series' counts, and missing without repeats or where all repeats are the same. Energy ratios
-        are missing where energies count different things.
+        with times of the series' ``unit``; ``efficiency`` = speedup R / N, or T(R) / T(N) where
+        the data set grows with N and each GPU has as much to do; ``energy_ratio`` = E(N) / E(R) of
+        the unit or, where the data set grows, of a sample, since epochs are different work then;
+        ``energy_delay_ratio``, the ratio of E T, of a sample's time where the energy is a sample's.
+        All are of geometric means over repeats. A series in steps has none: how much work a step is
+        at another count is not known. The 95 % intervals are t intervals of log ratios with the
+        variance pooled over the series' counts, and missing without repeats or where all repeats
+        are the same. Energy ratios are missing where energies count different things.
     """
     rows = [
         row
-        for label, rows_of_series in series.groupby("series", sort=False)
+        for label, rows_of_series in series[series["unit"] != "step"].groupby("series", sort=False)
         for row in _of_series(str(label), rows_of_series, reference)
     ]
     return pd.DataFrame(rows, columns=_COLUMNS)
@@ -49,11 +50,13 @@ def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame
 def _of_series(label: str, series: pd.DataFrame, wanted: int | None) -> Iterator[dict[str, object]]:
     counts = sorted(int(count) for count in series["gpus"].unique())
     reference = wanted if wanted in counts else counts[0]
-    time_ratios = ratios(_logs(series, "epoch_time_s"), reference)
-    grows = bool(series["fraction_per_gpu"].notna().any())
-    energy_j = "energy_per_sample_j" if grows else "energy_per_epoch_j"
+    time_ratios = ratios(_logs(series, "time_s"), reference)
+    # Of a growing data set an epoch or a run is more work, a sample is not.
+    grows = bool((series["fraction_per_gpu"].notna() & (series["unit"] != "sample")).any())
+    energy_j = "energy_per_sample_j" if grows else "energy_j"
     kinds = series.loc[series[energy_j].notna(), "energy_is"].dropna().unique()
     energies = ratios(_logs(series, energy_j), reference) if len(kinds) == 1 else {}
+    unit = series["unit"].iloc[0]
     for gpus in counts:
         time, high, low = (1 / value for value in time_ratios[gpus])
         energy, energy_low, energy_high = energies.get(gpus, (np.nan,) * 3)
@@ -63,7 +66,7 @@ def _of_series(label: str, series: pd.DataFrame, wanted: int | None) -> Iterator
             zip(
                 _COLUMNS,
                 (
-                    label, gpus, reference, time, low, high, time * share, low * share,
+                    label, unit, gpus, reference, time, low, high, time * share, low * share,
                     high * share, energy, energy_low, energy_high, energy / (time * work),
                     kinds[0] if len(kinds) == 1 else None,
                 ),

@@ -119,8 +119,10 @@ def time_to_target(
     Raises
     ------
     Refused
-        No run has an evaluation with a metric of which it is known which way is better.
+        No run of which the time of an epoch is known has an evaluation with a metric of which it is
+        known which way is better.
     """
+    table = table[table["epoch_time_s"].notna()]
     better_by_run = _directions(table, better)
     runs = _reached(table, epochs, target, better_by_run)
     if runs.empty:

@@ -13,7 +13,7 @@ from wattlaw.formatting import duration_text, energy_text, estimate_text, limit_
 
 _MAX_OPTIONS = 20  # options that a text table shows; the frame has all
 _SETTINGS = ("cap", "clock", "batch", "precision", "hardware")
-_ALWAYS_SHOWN = ("gpus", "batch", "time", "known by")
+_ALWAYS_SHOWN = ("gpus", "batch", "known by")
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,21 @@ class Advice(analysis.Advice):
         shown = {
             name: column
             for name, column in texts.items()
-            if name in _ALWAYS_SHOWN
+            if name in (*_ALWAYS_SHOWN, self.time_heading)
             or len({*column}) > 1
             or (name not in _SETTINGS and {*column} != {"-"})
         }
         return pd.DataFrame(shown).rename(columns={"gpus": f"{self.worker}s"})
+
+    @property
+    def time_heading(self) -> str:
+        """The heading of the time: of the training, or of the unit if that is no epoch."""
+        return "time" if self.unit == "epoch" else f"time per {self.unit}"
+
+    @property
+    def energy_heading(self) -> str:
+        """The heading of the energy."""
+        return "energy" if self.unit == "epoch" else f"energy per {self.unit}"
 
     @property
     def title(self) -> str:
@@ -104,8 +114,8 @@ class Advice(analysis.Advice):
         return "simulated" if self.simulated else "measured"
 
     def _cost_line(self, option: Option) -> str:
-        """Return time, energy, GPU-hours, cost and carbon of all epochs."""
-        plural = option.epochs.mean != 1
+        """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit."""
+        plural = option.amount.mean != 1
         amounts = [duration_text(option.train_time_s)]
         if option.train_energy_j is not None:
             amounts.append(energy_text(option.train_energy_j))
@@ -120,7 +130,7 @@ class Advice(analysis.Advice):
         if not option.measured:
             source = f"not {source}: predicted by the law ({option.law})"
         return (
-            f"{option.epochs.mean:.4g} epoch{'s' * plural} take{'s' * (not plural)} "
+            f"{option.amount.mean:.4g} {option.unit}{'s' * plural} take{'s' * (not plural)} "
             f"{', '.join(amounts)} ({interval}; {source})."
         )
 
@@ -183,8 +193,8 @@ def _columns(advice: Advice) -> dict[str, Callable[[Option], str]]:
         "batch": lambda option: str(option.setting["global_batch"] or "-"),
         "precision": lambda option: str(option.setting["precision"] or "-"),
         "hardware": lambda option: str(option.setting["hardware"] or "-"),
-        "time": lambda option: compact(duration_text(option.train_time_s)),
-        "energy": lambda option: (
+        advice.time_heading: lambda option: compact(duration_text(option.train_time_s)),
+        advice.energy_heading: lambda option: (
             compact(energy_text(option.train_energy_j)) if option.train_energy_j else "-"
         ),
         "cost": mean("cost"),

@@ -85,6 +85,7 @@ def _cells(row: analysis.SeriesFit, law: PowerLaw) -> dict[str, str]:
     low, high = quoted.beta_ci
     return {
         "series": group_label(row.group) or "all rows",
+        "per": row.unit or "-",
         "alpha": f"{law.alpha:.4g}",
         "beta": f"{law.beta:.3f}",
         "SE": f"{quoted.beta_se:.3f}",

@@ -1,7 +1,7 @@
 """The results of one or several stores: tables, laws, advice, claims, figures and the report."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
 from itertools import tee
@@ -13,10 +13,10 @@ import pandas as pd
 import pyarrow as pa
 
 from wattlaw.analysis.advice import advice as analysis
-from wattlaw.analysis.aggregate import aggregate
+from wattlaw.analysis.aggregate import ENERGIES, aggregate
 from wattlaw.analysis.footprint import Footprint
-from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.series import ENERGY, fit_series, scaling_series
+from wattlaw.analysis.metrics import run_metrics, unit_of
+from wattlaw.analysis.series import fit_table
 from wattlaw.api.advice import Advice
 from wattlaw.api.claims import Claims
 from wattlaw.api.display import Report, as_html
@@ -65,7 +65,10 @@ class Results:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """A row per done run: time, energy, power and utilisation of an epoch, and quality."""
+        """A row per done run: time, energy, power and utilisation of training, and quality.
+
+        ``unit`` says what ``time_s`` and ``energy_j`` are of: an epoch, a sample, a step or a run.
+        """
         return run_metrics(*self._tables)
 
     @cached_property
@@ -116,14 +119,14 @@ class Results:
         return len(self.metrics) > 0 and bool((self.metrics["launcher"] == _SIMULATED).all())
 
     def fit(
-        self, x: str = "gpus", y: str = "epoch_time_s", by: str | Sequence[str] | None = None
+        self, x: str = "gpus", y: str = "time_s", by: str | Sequence[str] | None = None
     ) -> Fits:
         """Fit the power law y = alpha * x^-beta, and other laws, to each scaling series.
 
         Parameters
         ----------
         x, y
-            Columns of ``metrics``.
+            Columns of ``metrics``. ``time_s`` is the time of the unit that all runs have.
         by
             Columns that distinguish the series. By default runs are a series if they differ in
             the number of GPUs only, at the same global or the same local batch.
@@ -136,9 +139,17 @@ class Results:
         [('resnet50', True)]
         """
         if by is None and x == "gpus" and y in self.metrics.columns:
-            return Fits(fit_series(scaling_series(self.metrics), y).rows)
+            return Fits(fit_table(self.metrics, y).rows)
         names = [by] if isinstance(by, str) else list(by or ())
-        return fit(self.metrics, x, y, [*names, *(["energy_is"] if y == ENERGY else [])])
+        names += ["energy_is"] if y in ENERGIES else []
+        table = self.metrics
+        units = {unit: unit_of(y, unit) for unit in table["unit"].dropna().unique()}
+        if len({*units.values()}) > 1:
+            names.append("unit")
+        fits = fit(table, x, y, names)
+        rows = [replace(row, unit=units.get(row.group.get("unit", table["unit"].iloc[0])))
+                for row in fits.rows]  # fmt: skip
+        return Fits(tuple(rows), fits.left_out)
 
     def advise(
         self,
@@ -170,7 +181,7 @@ class Results:
             Maximum number of GPUs.
         epochs, target
             Epochs to train, by default as many as the runs trained; or the value of the metric
-            until which to train.
+            until which to train. Both need runs of which the time of an epoch is known.
         pue
             Power usage effectiveness of the data centre.
         grid
@@ -182,7 +193,8 @@ class Results:
         Raises
         ------
         wattlaw.errors.Refused
-            The stores have no done run of the workload, or no run reached the target.
+            The stores have no done run of the workload, no run reached the target, or epochs are
+            needed and what was measured is a sample, a step or a run.
         wattlaw.errors.BadInput
             A constraint is out of range, or the stores have several workloads and none is named.
 

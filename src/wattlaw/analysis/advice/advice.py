@@ -7,15 +7,21 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.advice.choice import Constraints, Decision, decide, pareto
-from wattlaw.analysis.advice.comparable_runs import SIMULATED, ComparableRuns, comparable_runs
+from wattlaw.analysis.advice.comparable_runs import (
+    SIMULATED,
+    WHY_NO_EPOCH,
+    ComparableRuns,
+    comparable_runs,
+)
 from wattlaw.analysis.advice.option import Doubling, Option, Quantity, next_doubling
 from wattlaw.analysis.advice.options import measured_options, predicted_options
 from wattlaw.analysis.advice.warnings import collect_warnings
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality, quality_by_batch
 from wattlaw.analysis.footprint import Footprint
-from wattlaw.analysis.result import Result
+from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.to_target import time_to_target
 from wattlaw.errors import BadInput, Refused
+from wattlaw.formatting import plural
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,8 @@ class Advice(Result):
     pareto: tuple[Option, ...]
     next_doubling: Doubling | None
     counted: str
-    warnings: tuple[str, ...]
+    warnings: tuple[Caution, ...]
+    unit: str  # what times and energies are of: epoch | sample | step | run
     worker: str = field(repr=False)  # what a "gpu" is called
     simulated: bool  # all runs are simulated
     footprint: Footprint | None = field(repr=False)
@@ -68,7 +75,8 @@ def advise(
     deadline_s, max_slowdown, energy_budget_j, max_gpus
         The constraints (``advice.choice.decide``). Time and energy are of training.
     epochs_to_train
-        The number of epochs to train; by default as many as the runs trained.
+        The number of epochs to train; by default as many as the runs trained. If the unit of the
+        times is not an epoch, totals are for one run, sample or step.
     footprint
         Factors of cost and carbon.
     target
@@ -89,13 +97,20 @@ def advise(
     Raises
     ------
     Refused
-        No run of the workload is done, or none reached the target.
+        No run of the workload is done, or none reached the target. What was measured does not say
+        how long an epoch is, and epochs or a target are given; or how long a training is, and a
+        deadline or an energy budget is given.
     BadInput
         A constraint is out of range.
     """
     constraints = Constraints(deadline_s, max_slowdown, energy_budget_j, max_gpus)
     job = comparable_runs(table, workload)
     needed = needed_epochs(job, epochs, epochs_to_train, target)
+    if job.unit in ("sample", "step") and (deadline_s is not None or energy_budget_j is not None):
+        raise Refused(
+            f"{workload!r} has times of one {job.unit}, so how long a training takes is not known: "
+            f"{WHY_NO_EPOCH[job.unit]}"
+        )
     quality = quality_by_batch(job.rows).rows
     measured = [
         _judged(candidate, quality, footprint)
@@ -123,6 +138,7 @@ def advise(
     )  # fmt: skip
     return Advice(
         workload=workload,
+        unit=job.unit,
         recommended=decision.option,
         reason=decision.reason,
         nearest=decision.nearest,
@@ -161,7 +177,9 @@ def _counted(
     job: ComparableRuns, decision: Decision, epochs: str, footprint: Footprint | None
 ) -> str:
     """Return a text that says what times, energies and costs include."""
-    parts = [f"{epochs}: training alone, without start-up"]
+    is_run = bool((job.rows["basis"] == "run").any())
+    start_up = "processes from start to end" if is_run else "training alone, without start-up"
+    parts = [f"{epochs}: {start_up}"]
     option = decision.option or decision.nearest
     if option is not None and option.eval_time_s is not None:
         parts[0] += f" and evaluation ({option.eval_time_s:.3g} s each time, not counted)"
@@ -177,11 +195,14 @@ def _counted(
 
 @dataclass(frozen=True)
 class EpochsNeeded:
-    """The epochs to train: a function of the setting (None: unknown), a description, warnings."""
+    """The epochs to train: a function of the setting (None: unknown), a description, warnings.
+
+    If the unit is not an epoch, the number is 1.
+    """
 
     for_setting: Callable[[dict[str, Any]], Quantity | None]
     description: str
-    warnings: tuple[str, ...]
+    warnings: tuple[Caution, ...]
 
 
 def needed_epochs(
@@ -197,34 +218,41 @@ def needed_epochs(
     BadInput
         Epochs below 1, or both epochs and a target are given.
     Refused
-        No run reached the target, or the direction of the metric is unknown.
+        No run reached the target, the direction of the metric is unknown, or the unit of the runs
+        is not an epoch.
     """
     if wanted is not None and target is not None:
         raise BadInput("given epochs and a target; allowed: one of them")
     if wanted is not None and wanted < 1:
         raise BadInput(f"epochs: given {wanted}; allowed: 1 or more")
+    if job.unit != "epoch" and (wanted is not None or target is not None):
+        raise Refused(
+            f"{'epochs' if target is None else 'target'}: what was measured is a {job.unit}, not "
+            f"an epoch: {WHY_NO_EPOCH[job.unit]}"
+        )
+    if job.unit != "epoch":
+        return _fixed(1, (), job.unit)
     if target is not None:
         return _to_target(job, epochs, target)
     if wanted is not None:
         return _fixed(wanted, ())
     trained = job.rows["epochs_trained"].dropna()
     if trained.empty:
-        return _fixed(
-            1, ("The number of epochs that the runs trained is unknown: totals are for 1 epoch.",)
-        )
+        text = "The number of epochs that the runs trained is unknown: totals are for 1 epoch."
+        return _fixed(1, (Caution("epochs-unknown", text),))
     most = int(trained.mode().max())
     if trained.nunique() == 1:
         return _fixed(most, ())
-    warning = (
+    text = (
         f"The runs trained {int(trained.min())} to {int(trained.max())} epochs; totals are for "
         f"{most} epochs. Set --epochs to change it."
     )
-    return _fixed(most, (warning,))
+    return _fixed(most, (Caution("epochs-differ", text),))
 
 
-def _fixed(count: int, warnings: tuple[str, ...]) -> EpochsNeeded:
+def _fixed(count: int, warnings: tuple[Caution, ...], unit: str = "epoch") -> EpochsNeeded:
     exactly = Quantity(float(count), float(count), float(count))
-    return EpochsNeeded(lambda _: exactly, f"{count} epoch{'s' * (count > 1)}", warnings)
+    return EpochsNeeded(lambda _: exactly, plural(count, unit), warnings)
 
 
 def _to_target(job: ComparableRuns, epochs: pd.DataFrame, target: float) -> EpochsNeeded:
@@ -245,11 +273,13 @@ def _to_target(job: ComparableRuns, epochs: pd.DataFrame, target: float) -> Epoc
             "an easier target"
         )
     warnings = [
-        f"Global batch {batch:g} is excluded: {why}." for batch, why in sorted(failed.items())
+        Caution("target-not-reached", f"Global batch {batch:g} is excluded: {why}.")
+        for batch, why in sorted(failed.items())
     ]
     without = job.rows.loc[job.rows["global_batch"].isna(), "run_id"].nunique()
     if without:
-        warnings.append(f"{without} runs without a known global batch are excluded.")
+        text = f"{without} runs without a known global batch are excluded."
+        warnings.append(Caution("batch-unknown", text))
     return EpochsNeeded(
         lambda setting: by_batch.get(tuple(setting[name] for name in _LEARNS)),
         f"the epochs to a metric of {target:g}, by global batch",

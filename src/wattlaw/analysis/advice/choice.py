@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from wattlaw.analysis.advice.option import Option
+from wattlaw.analysis.result import Caution
 from wattlaw.errors import BadInput
 from wattlaw.formatting import duration_text, energy_text, plural
 
@@ -38,7 +39,7 @@ class Decision:
     option: Option | None
     reason: str
     nearest: Option | None = None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Caution, ...] = ()
     is_sure: bool = False  # it is measured, and its bounds, if it has any, meet the constraints
 
 
@@ -120,9 +121,8 @@ def _best(
     )
     warnings = []
     if group in _MEAN_ONLY:
-        warnings.append(
-            "Only the mean meets the constraints; the upper bound of its 95 % interval does not."
-        )
+        text = "Only the mean meets the constraints; the upper bound of its 95 % interval does not."
+        warnings.append(Caution("only-the-mean-meets", text))
     reason = f"It has the {goal} of {plural(len(groups[group]), f'{_GROUPS[group]} setting')}"
     if phrases := _constraint_phrases(constraints, worker):
         reason += f", each of which {' and '.join(phrases)}"

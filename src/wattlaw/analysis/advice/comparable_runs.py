@@ -1,73 +1,135 @@
-"""Select runs that can be compared: one job, one kind of energy, measured before simulated."""
+"""Select runs that can be compared: one job and unit, one kind of energy, measured or simulated."""
 
 from dataclasses import dataclass
 
 import pandas as pd
 
-from wattlaw.analysis.groups import differing_options
-from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
+from wattlaw.analysis.metrics import SETTINGS, UNITS
+from wattlaw.analysis.result import Caution
+from wattlaw.analysis.series import NOT_DATA_PARALLEL, uncooperative
 from wattlaw.errors import Refused
-from wattlaw.formatting import group_label
+from wattlaw.formatting import UNCOOPERATIVE, group_label, plural, uncooperative_text
 
-TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"
-#: Runs that differ in these columns are different jobs: their epochs cannot be compared.
-_JOB = ("options", "train", "dataset_fraction")
+TIME, ENERGY = "time_s", "energy_j"
+#: Runs that differ in these columns are different jobs: they cannot be compared.
+_JOB = ("options", "train", "dataset_fraction", "run_length")
 SIMULATED = "simulated"
+VARIANTS = "variants-excluded"
+#: Why an epoch is not known, by unit, and what to do.
+WHY_NO_EPOCH = {
+    "sample": "the size of the data set is unknown; set dataset_samples of the workload",
+    "step": "the batch and the size of the data set are unknown; set the batch in the sweep and "
+    "dataset_samples of the workload",
+    "run": "processes were measured from start to end, and how many epochs one trains is unknown; "
+    "use {epochs} in the command's arguments, or mark its epochs",
+}
 
 
 @dataclass(frozen=True)
 class ComparableRuns:
-    """Rows of ``run_metrics`` that can be compared, with one kind of energy or none."""
+    """Rows of ``run_metrics`` that can be compared: one unit, one kind of energy or none."""
 
     rows: pd.DataFrame
+    unit: str
     energy_is: str | None
     worker: str  # the noun for what "gpus" counts: GPU or worker
-    warnings: tuple[str, ...]
+    warnings: tuple[Caution, ...]
 
 
 def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     """Return the runs of a workload that advice may compare.
 
-    Simulated runs are excluded if there are measured ones. Of several variants of the job (options,
-    training loop, share of the data set), the one with the largest share of the data is kept, then
-    the one with the most runs. Of energies that count different devices, those of the most settings
-    are kept; the other runs keep their times only. ``warnings`` names what is excluded.
+    Simulated runs are excluded if there are measured ones. Runs that emulate other GPUs, and runs
+    on several GPUs whose workers do not cooperate, are excluded. The unit of most runs is kept. Of
+    several variants of the job (options, training loop, share of the data set, length of a run),
+    the one with the largest share of the data is kept, then the one with the most runs. Of energies
+    that count different devices, those of the most settings are kept; the other runs keep their
+    times only. ``warnings`` names what is excluded.
 
     Raises
     ------
     Refused
-        No run of this workload is done; the text lists the workloads that have runs.
+        No run of this workload is done, and the text lists the workloads that have runs; or the
+        workers of no run cooperate.
     """
     rows = table[table["workload"] == workload]
     if rows.empty:
         workloads = sorted(str(name) for name in table["workload"].dropna().unique())
         hint = f"there are runs of: {', '.join(workloads)}" if workloads else "no run is done"
         raise Refused(f"no done runs of workload {workload!r}; {hint}")
-    warnings: list[str] = []
+    warnings: list[Caution] = []
     rows = _measured(rows, warnings)
+    rows = _as_stated(rows, warnings)
+    rows, unit = _one_unit(rows, warnings)
     rows = _one_variant(rows, warnings)
     rows, energy_is = _one_energy(rows, warnings)
-    has_gpu_data = rows[["sm_util_mean", "gpu_energy_per_epoch_j"]].notna().any(axis=None)
-    return ComparableRuns(rows, energy_is, "GPU" if has_gpu_data else "worker", tuple(warnings))
+    has_gpu_data = rows[["sm_util_mean", "gpu_energy_j"]].notna().any(axis=None)
+    worker = "GPU" if has_gpu_data else "worker"
+    return ComparableRuns(rows, unit, energy_is, worker, tuple(warnings))
 
 
-def _measured(rows: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
+def _measured(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
     simulated = rows["launcher"] == SIMULATED
     if simulated.all():
-        warnings.append("All times and energies are simulated, not measured.")
+        text = "All times and energies are simulated, not measured."
+        warnings.append(Caution("simulated", text))
         return rows
     if simulated.any():
-        warnings.append(f"{simulated.sum()} simulated runs are excluded; only measured runs count.")
+        text = f"{simulated.sum()} simulated runs are excluded; only measured runs count."
+        warnings.append(Caution("simulated-excluded", text))
     return rows[~simulated]
 
 
-def _one_variant(rows: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
+def _as_stated(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
+    """Leave out emulated runs, and those on several GPUs whose workers do not cooperate."""
+    emulated = rows["emulated_gpus"].notna()
+    if emulated.any():
+        text = f"{plural(int(emulated.sum()), 'run')} that emulate more GPUs are excluded."
+        warnings.append(Caution("emulated-excluded", text))
+    alone = uncooperative(rows)
+    if alone.any():
+        text = uncooperative_text(int(alone.sum()), set(rows["workload"]))
+        warnings.append(Caution(UNCOOPERATIVE, text))
+    kept = rows[~(emulated | alone)]
+    if kept.empty:
+        raise Refused(" ".join(str(warning) for warning in warnings))
+    for kind in sorted(set(kept["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
+        text = f"The runs use {kind} parallelism: laws are for data-parallel jobs, and no other"
+        warnings.append(Caution("not-data-parallel", f"{text} GPU count is predicted."))
+    return kept
+
+
+def _one_unit(rows: pd.DataFrame, warnings: list[Caution]) -> tuple[pd.DataFrame, str]:
+    """Keep the runs in the unit of most of them."""
+    unit = min(UNITS, key=lambda name: (-int((rows["unit"] == name).sum()), UNITS.index(name)))
+    kept = rows[rows["unit"] == unit]
+    for other, left in rows[rows["unit"] != unit].groupby("unit"):
+        names = ", ".join(left["run_id"].iloc[:3]) + (", ..." if len(left) > 3 else "")
+        text = (
+            f"{plural(len(left), 'run')} ({names}) are known per {other} only and are excluded; "
+            f"this advice is per {unit}."
+        )
+        warnings.append(Caution("units-differ", text))
+    if unit != "epoch":
+        text = f"Times and energies are of one {unit}, not of an epoch: {WHY_NO_EPOCH[unit]}."
+        warnings.append(Caution(f"per-{unit}", text))
+    if (kept["basis"] == "run").any():
+        divided = ", divided by its epochs" if unit == "epoch" else ""
+        text = f"What was measured is a process{divided}: its start-up is included."
+        warnings.append(Caution("startup-included", text))
+    if unit == "step" and kept["gpus"].nunique() > 1:
+        text = "The batch is unknown: a step may have other samples at another GPU count."
+        warnings.append(Caution("batch-unknown", text))
+    return kept, unit
+
+
+def _one_variant(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
     variants = rows.groupby(list(_JOB), dropna=False).ngroup()
     if variants.nunique() < 2:
         if (share := rows["dataset_fraction"].iloc[0]) < 1:
-            warnings.append(
-                f"All runs trained on {share:g} of the data set; epochs refer to that share."
-            )
+            text = f"All runs trained on {share:g} of the data set; epochs refer to that share."
+            warnings.append(Caution("share-of-data", text))
         return rows
     ranked = pd.DataFrame(
         {
@@ -77,26 +139,27 @@ def _one_variant(rows: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
     ).sort_values(["share", "runs"], ascending=False, kind="stable")
     kept_values: pd.DataFrame = rows[variants == ranked.index[0]]
     first = rows.groupby(variants)[list(_JOB)].first()
-    text = {
+    differing = {
         name: first[name].map(differing_options(first[name]))
-        if name != "dataset_fraction"
+        if name in JSON_COLUMNS
         else first[name]
         for name in _JOB
         if first[name].nunique(dropna=False) > 1
     }
     labels = [
-        group_label({name: values.loc[i] for name, values in text.items()}) or "defaults"
+        group_label({name: values.loc[i] for name, values in differing.items()}) or "defaults"
         for i in ranked.index
     ]
     others = "; ".join(labels[1:4]) + (f"; and {len(labels) - 4} more" if len(labels) > 4 else "")
-    warnings.append(
+    text = (
         f"The runs are of {len(labels)} different jobs, whose epochs cannot be compared. This "
         f"advice is for: {labels[0]}. Left out: {others}."
     )
+    warnings.append(Caution(VARIANTS, text))
     return kept_values
 
 
-def _one_energy(rows: pd.DataFrame, warnings: list[str]) -> tuple[pd.DataFrame, str | None]:
+def _one_energy(rows: pd.DataFrame, warnings: list[Caution]) -> tuple[pd.DataFrame, str | None]:
     labels = rows[rows[ENERGY].notna() & rows["energy_is"].notna()]
     if labels.empty:
         return rows.assign(**{ENERGY: float("nan")}), None
@@ -106,14 +169,15 @@ def _one_energy(rows: pd.DataFrame, warnings: list[str]) -> tuple[pd.DataFrame, 
     fullest = sorted(kinds, key=lambda text: (-kinds[text], -text.count("+"), text))
     chosen = fullest[0]
     if len(fullest) > 1:
-        warnings.append(
+        text = (
             f"Energies measure different things. Compared: {chosen}. Excluded from comparisons "
             f"of energy: {'; '.join(fullest[1:])}."
         )
+        warnings.append(Caution("energies-differ", text))
     kept_values = rows[ENERGY].where(rows["energy_is"] == chosen)
     for marker, text in _ENERGY_WARNINGS.items():
         if marker in chosen:
-            warnings.append(text)
+            warnings.append(Caution(f"energy-{marker}", text))
     return rows.assign(**{ENERGY: kept_values}), chosen
 
 

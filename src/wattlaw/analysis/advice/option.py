@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from wattlaw.analysis.caps.limits import LIMITS
@@ -14,7 +14,7 @@ from wattlaw.formatting import limit_label, plural
 #: Settings of an option in its JSON; workload, options and training loop are the job's.
 SETTING = (
     "hardware", "launcher", "nodes", "gpus", "global_batch", "local_batch", "precision",
-    "power_limit_w", "clock_limit_mhz", "dataset_fraction", "threads_per_worker",
+    "power_limit_w", "clock_limit_mhz", "dataset_fraction", "threads_per_worker", "run_length",
 )  # fmt: skip
 
 
@@ -53,12 +53,17 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Option(Result):
-    """One setting, with quantities per epoch and for all epochs to train."""
+    """One setting, with quantities per unit and for the amount to train.
+
+    The amount is a number of epochs, or one run. If the unit is a sample or a step, the amount of a
+    training is unknown: it is 1, and the JSON has no values of a training.
+    """
 
     setting: Mapping[str, Any]
-    epoch_time_s: Quantity
-    energy_j: Quantity | None  # per epoch
-    epochs: Quantity  # to be trained
+    unit: str  # epoch | sample | step | run
+    time_s: Quantity  # per unit
+    energy_j: Quantity | None  # per unit
+    amount: Quantity  # units to be trained
     measured: bool
     repeats: int
     energy_is: str | None = None
@@ -70,6 +75,9 @@ class Option(Result):
     quality_warnings: tuple[str, ...] = ()  # why its global batch may be too large
     falls: bool = False  # quality is shown to fall at its global batch
     footprint: Footprint | None = None  # factors of cost and carbon
+    per: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # time and energy of an epoch, sample, step
 
     @property
     def gpus(self) -> int:
@@ -85,17 +93,22 @@ class Option(Result):
 
     @property
     def train_time_s(self) -> Quantity:
-        """Return the time of all epochs."""
-        return self.epoch_time_s.times(self.epochs)
+        """Return the time of the whole amount."""
+        return self.time_s.times(self.amount)
+
+    @property
+    def epochs(self) -> Quantity | None:
+        """Return the epochs to be trained; None where the unit is no epoch."""
+        return self.amount if self.unit == "epoch" else None
 
     @property
     def train_energy_j(self) -> Quantity | None:
-        """Return the energy of all epochs."""
-        return None if self.energy_j is None else self.energy_j.times(self.epochs)
+        """Return the energy of the whole amount."""
+        return None if self.energy_j is None else self.energy_j.times(self.amount)
 
     @property
     def gpu_hours(self) -> Quantity:
-        """Return GPUs x hours of all epochs."""
+        """Return GPUs x hours of the whole amount."""
         return self.train_time_s.times(self.gpus / HOUR_S)
 
     def label(
@@ -119,21 +132,25 @@ class Option(Result):
 
     @property
     def cost(self) -> Quantity | None:
-        """Return the cost of all epochs; None without prices."""
+        """Return the cost of the whole amount; None without prices."""
         return self._footprint("cost")
 
     @property
     def co2_kg(self) -> Quantity | None:
-        """Return the carbon of all epochs; None without the grid's carbon intensity."""
+        """Return the carbon of the whole amount; None without the grid's carbon intensity."""
         return self._footprint("co2_kg")
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python: the settings, each quantity and its ``<name>_ci``, and the rest."""
         quantities = {name: getattr(self, name) for name in _QUANTITIES}
-        values = {name: self.setting[name] for name in SETTING}
+        if self.unit in ("sample", "step"):
+            quantities |= dict.fromkeys(_OF_TRAINING)
+        quantities["epoch_time_s"] = self.time_s if self.unit == "epoch" else None
+        values = {name: self.setting[name] for name in SETTING} | {"unit": self.unit}
         for name, quantity in quantities.items():
             values[name] = None if quantity is None else quantity.mean
             values[f"{name}_ci"] = None if quantity is None else quantity.interval
+        values |= {name: self.per.get(name) for name in PER}
         return plain(values | {name: getattr(self, name) for name in _FACTS})  # type: ignore[no-any-return]
 
     def _footprint(self, name: str) -> Quantity | None:
@@ -152,9 +169,12 @@ class Option(Result):
         return Quantity.of(bound("mean"), bound("low"), bound("high"))
 
 
-_QUANTITIES = (
-    "epoch_time_s", "energy_j", "train_time_s", "train_energy_j", "gpu_hours", "cost", "co2_kg",
-    "epochs",
+_OF_TRAINING = ("train_time_s", "train_energy_j", "gpu_hours", "cost", "co2_kg")
+_QUANTITIES = ("time_s", "energy_j", *_OF_TRAINING, "epochs")
+#: Means of an option in its JSON, where they are known, in any unit.
+PER = (
+    "time_per_sample_s", "step_time_s", "energy_per_epoch_j", "energy_per_sample_j",
+    "energy_per_step_j",
 )  # fmt: skip
 _FACTS = (
     "measured", "repeats", "law", "law_range", "extrapolates", "energy_is", "eval_time_s",
@@ -167,7 +187,7 @@ _LEFT = ("gpus", "nodes")
 
 @dataclass(frozen=True)
 class Doubling(Result):
-    """An option with twice the GPUs of another, and the change over all epochs."""
+    """An option with twice the GPUs of another, and the change over the amount to train."""
 
     of: Option
     option: Option
@@ -190,12 +210,13 @@ class Doubling(Result):
         changes = {
             f"extra_{name}": None if values[name] is None or base[name] is None
             else values[name] - base[name]
-            for name in ("train_energy_j", "gpu_hours", "cost", "co2_kg")
+            for name in _OF_TRAINING
         }  # fmt: skip
+        saved_s = changes.pop("extra_train_time_s")
         return values | {
             "keeps": self.rule, "from_gpus": self.of.gpus, "time_ratio": self.time_ratio,
             "energy_ratio": self.energy_ratio,
-            "saves_s": base["train_time_s"] - values["train_time_s"], **changes,
+            "saves_s": None if saved_s is None else -saved_s, **changes,
         }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.advice.comparable_runs import ENERGY, TIME, ComparableRuns
-from wattlaw.analysis.advice.option import SETTING, Option, Quantity
+from wattlaw.analysis.advice.option import PER, SETTING, Option, Quantity
 from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.groups import plain_value
 from wattlaw.analysis.laws.curves import Curve
@@ -29,8 +29,8 @@ def measured_options(job: ComparableRuns, epochs: Epochs) -> list[Option]:
     job
         The comparable runs.
     epochs
-        The function that returns the epochs to train at a setting. A setting for which it returns
-        None is no option.
+        The function that returns the number of units to train at a setting. A setting for which it
+        returns None is no option.
     """
     evaluation = job.rows.groupby(list(SETTINGS), dropna=False)["eval_time_s"].mean()
     options = []
@@ -44,9 +44,10 @@ def measured_options(job: ComparableRuns, epochs: Epochs) -> list[Option]:
         energy = _measured(row, ENERGY)
         options.append(
             Option(
-                setting=setting, epoch_time_s=time_s, energy_j=energy, epochs=needed,
+                setting=setting, unit=job.unit, time_s=time_s, energy_j=energy, amount=needed,
                 measured=True, repeats=int(row["n"]), energy_is=job.energy_is if energy else None,
                 eval_time_s=plain_value(eval_s), metric=plain_value(row["metric"]),
+                per={name: plain_value(row[name]) for name in PER},
             )
         )  # fmt: skip
     return options
@@ -107,7 +108,7 @@ def _of_series(
             continue
         energy_j = None if energy is None else _predicted(energy[i])
         yield Option(
-            setting=setting, epoch_time_s=time_s, energy_j=energy_j, epochs=needed,
+            setting=setting, unit=job.unit, time_s=time_s, energy_j=energy_j, amount=needed,
             measured=False, repeats=0, energy_is=job.energy_is if energy_j else None,
             law=times.law, law_range=(measured[0], measured[-1]), rule=str(rows["rule"].iloc[0]),
         )  # fmt: skip
@@ -151,6 +152,6 @@ def _predicted(row: dict[Any, Any]) -> Quantity | None:
 
 
 def _doubt(option: Option) -> tuple[bool, float]:
-    time_s = option.epoch_time_s
+    time_s = option.time_s
     width = float("inf") if time_s.high is None else time_s.high / time_s.mean
     return option.extrapolates, width

@@ -14,6 +14,7 @@ from wattlaw.analysis.caps.choice import (
     best_limit,
 )
 from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.result import Caution
 from wattlaw.errors import Refused
 
 _MUCH = 0.05  # share of an epoch's time from which an evaluation gets a warning
@@ -26,48 +27,56 @@ def collect_warnings(
     doubling: Doubling | None,
     job: ComparableRuns,
     constraints: Constraints,
-) -> list[str]:
+) -> list[Caution]:
     """Return the warnings, the most serious first."""
-    texts = list(decision.warnings)
+    cautions = list(decision.warnings)
     option = decision.option or decision.nearest
     if option is not None:
-        texts += _of_option(option, job)
-    texts += _of_data(measured, job, decision)
-    texts += _of_laws(decision, measured, predicted, job, constraints)
+        cautions += _of_option(option, job)
+    cautions += _of_data(measured, job, decision)
+    cautions += _of_laws(decision, measured, predicted, job, constraints)
     if doubling is not None and doubling.option.extrapolates:
-        texts.append(
+        text = (
             f"The next doubling ({doubling.option.gpus} {job.worker}s) lies outside the measured "
             f"range of {_range(doubling.option, job)}."
         )
+        cautions.append(Caution("doubling-extrapolated", text))
     if doubling is not None and doubling.option.falls:
-        texts.append("Quality is lower at the global batch of the next doubling.")
+        text = "Quality is lower at the global batch of the next doubling."
+        cautions.append(Caution("doubling-quality-falls", text))
     if decision.option is not None and decision.option.measured:
-        texts += _rival_limits(decision.option, job, constraints)
-    return list(dict.fromkeys(texts))
+        cautions += _rival_limits(decision.option, job, constraints)
+    return list(dict.fromkeys(cautions))
 
 
-def _of_option(option: Option, job: ComparableRuns) -> Iterator[str]:
+def _of_option(option: Option, job: ComparableRuns) -> Iterator[Caution]:
     if option.extrapolates:
-        yield (
+        yield Caution(
+            "extrapolated",
             f"{option.gpus} {job.worker}s lie outside the measured range of "
             f"{_range(option, job)}: the law ({option.law}) is not verified there, and its "
-            "interval is valid only if the law continues to apply."
+            "interval is valid only if the law continues to apply.",
         )
     elif not option.measured:
-        yield (
+        yield Caution(
+            "predicted",
             f"{option.gpus} {job.worker}s were not measured: time and energy are predicted "
-            f"by a law ({option.law}) fitted to {_range(option, job)}."
+            f"by a law ({option.law}) fitted to {_range(option, job)}.",
         )
     elif option.repeats == 1:
-        yield "This setting was measured once, so it has no interval: its uncertainty is unknown."
+        yield Caution(
+            "measured-once",
+            "This setting was measured once, so it has no interval: its uncertainty is unknown.",
+        )
     if option.falls:
-        yield "Quality is lower at this global batch."
-    yield from option.quality_warnings
-    share = (option.eval_time_s or 0) / option.epoch_time_s.mean
-    if share >= _MUCH:
-        yield (
+        yield Caution("quality-falls", "Quality is lower at this global batch.")
+    yield from (Caution("quality", text) for text in option.quality_warnings)
+    share = (option.eval_time_s or 0) / option.time_s.mean
+    if option.unit == "epoch" and share >= _MUCH:
+        yield Caution(
+            "evaluation-not-included",
             f"An evaluation takes {100 * share:.0f} % of an epoch's training time and is not "
-            "included."
+            "included.",
         )
 
 
@@ -76,30 +85,47 @@ def _range(option: Option, job: ComparableRuns) -> str:
     return f"{least} to {most} {job.worker}s"
 
 
-def _of_data(measured: Sequence[Option], job: ComparableRuns, decision: Decision) -> Iterator[str]:
+def _of_data(
+    measured: Sequence[Option], job: ComparableRuns, decision: Decision
+) -> Iterator[Caution]:
     if job.energy_is is None:
-        yield (
-            f"No energy was measured: the advice considers time and {job.worker}-hours, not energy."
+        yield Caution(
+            "no-energy",
+            f"No energy was measured: the advice considers time and {job.worker}-hours, not "
+            "energy.",
         )
     elif without := sum(candidate.energy_j is None for candidate in measured):
-        yield (
+        yield Caution(
+            "energy-incomplete",
             f"{without} of {len(measured)} measured settings have no comparable energy and "
-            "are not considered."
+            "are not considered.",
         )
     once = sum(candidate.repeats == 1 for candidate in measured)
     if once and once < len(measured):
-        yield f"{once} of {len(measured)} settings were measured once and have no interval."
+        yield Caution(
+            "settings-measured-once",
+            f"{once} of {len(measured)} settings were measured once and have no interval.",
+        )
     if job.rows["metric"].isna().all() and job.rows["global_batch"].nunique() > 1:
-        yield "Quality was not measured: global batches may differ in quality."
+        yield Caution(
+            "quality-not-measured",
+            "Quality was not measured: global batches may differ in quality.",
+        )
     falling = sorted(
         {int(candidate.setting["global_batch"]) for candidate in measured if candidate.falls}
     )
     let_back = decision.option is not None and decision.option.falls
     if falling and not let_back and any(not candidate.falls for candidate in measured):
-        yield (f"Excluded because quality is lower: global batch {', '.join(map(str, falling))}.")
+        yield Caution(
+            "batch-excluded",
+            f"Excluded because quality is lower: global batch {', '.join(map(str, falling))}.",
+        )
     precisions = sorted({str(candidate.setting["precision"]) for candidate in measured})
     if len(precisions) > 1:
-        yield (f"The settings differ in precision ({', '.join(precisions)}): compare quality, too.")
+        yield Caution(
+            "precisions-differ",
+            f"The settings differ in precision ({', '.join(precisions)}): compare quality, too.",
+        )
 
 
 def _of_laws(
@@ -108,21 +134,25 @@ def _of_laws(
     predicted: Sequence[Option],
     job: ComparableRuns,
     constraints: Constraints,
-) -> Iterator[str]:
+) -> Iterator[Caution]:
     most = max(candidate.gpus for candidate in measured)
     wanted_gpus = constraints.max_gpus or 0
     if not predicted and (wanted_gpus > most or decision.option is None):
-        yield (
+        yield Caution(
+            "no-law",
             f"A law needs three {job.worker} counts, and no series has them: counts that were not "
-            "measured are not predicted."
+            "measured are not predicted.",
         )
     elif wanted_gpus >= 2 * REACH * most:
-        yield (
-            f"Predictions end at {REACH} times the largest measured count of {most} {job.worker}s."
+        yield Caution(
+            "prediction-ends",
+            f"Predictions end at {REACH} times the largest measured count of {most} {job.worker}s.",
         )
 
 
-def _rival_limits(option: Option, job: ComparableRuns, constraints: Constraints) -> Iterator[str]:
+def _rival_limits(
+    option: Option, job: ComparableRuns, constraints: Constraints
+) -> Iterator[Caution]:
     """Say where another cap or clock may be better at the same setting."""
     if constraints.deadline_s is not None or constraints.energy_budget_j is not None:
         return
@@ -141,4 +171,4 @@ def _rival_limits(option: Option, job: ComparableRuns, constraints: Constraints)
         except Refused:
             continue
         if best.verdict == UNKNOWN and best.limit == option.setting[limit]:
-            yield best.why
+            yield Caution("limit-uncertain", best.why)

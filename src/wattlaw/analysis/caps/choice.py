@@ -218,9 +218,7 @@ def best_limits(
         several limits and no choice (see ``best_limit``) has the reason in ``why``, and no verdict.
     """
     names = [name for name in SETTINGS if name in table.columns and name != limit]
-    energies = table.rename(
-        columns={limit: "limit", "epoch_time_s": "time_s", "energy_per_epoch_j": "energy_j"}
-    )
+    energies = table.rename(columns={limit: "limit"})
     rows: list[dict[str, Any]] = []
     needed = [name for name in ("limit", "time_s", "energy_j", "energy_is") if name in energies]
     for group, rows_of_setting in groups(

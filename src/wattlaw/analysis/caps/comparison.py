@@ -57,7 +57,7 @@ class LimitComparison(Result):
 def compare_limits(
     series_rows: pd.DataFrame,
     limit: Limit = "power_limit_w",
-    y: str = "epoch_time_s",
+    y: str = "time_s",
     margin: float = MARGIN,
 ) -> LimitComparison:
     """Compare the scaling laws of one family under its limits.

@@ -14,7 +14,7 @@ from wattlaw.analysis.statistics import Floats
 from wattlaw.errors import BadInput
 from wattlaw.formatting import limit_label
 
-TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"
+TIME, ENERGY = "time_s", "energy_j"
 _OF_SERIES = ("family", "rule", "batch")
 _SUFFIXES = ("", "_low", "_high")
 _RATIOS = [f"{name}_ratio{end}" for name in ("time", "speed", "energy") for end in _SUFFIXES]

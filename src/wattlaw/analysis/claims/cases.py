@@ -18,13 +18,13 @@ from wattlaw.analysis.claims.verdicts import Case, Cases, Check, Within
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, groups
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.analysis.series import FIXED
+from wattlaw.analysis.series import FIXED, law_refusals
 from wattlaw.errors import Refused
 from wattlaw.formatting import group_label
 
 _JOB = tuple(name for name in FIXED if name not in (*LIMITS, "dataset_fraction"))
 _RUNS = [
-    "run_id", *SETTINGS, "epoch_time_s", "energy_per_epoch_j", "energy_is", "energy_verdict",
+    "run_id", *SETTINGS, "time_s", "energy_j", "energy_is", "energy_verdict",
     "gpu_hours_per_epoch", "energy_per_gpu_hour_j", "samples_per_gpu_hour", "steps_per_gpu_hour",
     "sm_util_cv", "mem_util_mean", "mem_util_cv",
 ]  # fmt: skip
@@ -92,7 +92,8 @@ class RunGroup:
 
 def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
     """Return the jobs of the findings; with ``names``, those whose workload matches one of them."""
-    runs = findings.runs[_RUNS]  # grouping a frame of all columns is slow
+    # Grouping a frame of all columns is slow.
+    runs = findings.runs.loc[law_refusals(findings.runs).isna(), _RUNS]
     shortened = runs.assign(
         **{name: runs[name].map(differing_options(runs[name])) for name in JSON_COLUMNS}
     )

@@ -17,9 +17,9 @@ from wattlaw.analysis.statistics import LEVEL, ROUNDING, Floats, f_test_p, pool
 from wattlaw.errors import Refused
 from wattlaw.formatting import limit_label
 
-TIME, ENERGY = "epoch_time_s", "energy_per_epoch_j"
+TIME, ENERGY = "time_s", "energy_j"
 _DESCRIPTIONS = {
-    TIME: "time per epoch", ENERGY: "energy per epoch", "metric": "quality",
+    TIME: "time", ENERGY: "energy", "metric": "quality",
     "sm_util_cv": "SM utilisation over a run", "mem_util_mean": "memory utilisation",
     "mem_util_cv": "memory utilisation over a run",
 }  # fmt: skip

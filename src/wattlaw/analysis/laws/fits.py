@@ -21,7 +21,8 @@ class SeriesFit(Result):
 
     ``refusal`` says why there is no law; ``no_breakpoint_reason`` says why there is no
     ``breakpoint``: none was found, or the data cannot tell. ``breakpoint_p`` is the
-    test's p value, None if the data do not allow the test.
+    test's p value, None if the data do not allow the test. ``unit`` is the work that y refers to:
+    an epoch, a sample, a step or a run; None if unknown.
     """
 
     group: Group
@@ -31,11 +32,18 @@ class SeriesFit(Result):
     breakpoint: Breakpoint | None
     breakpoint_p: float | None
     no_breakpoint_reason: str | None
+    unit: str | None = None
+
+    @classmethod
+    def refused(cls, group: Group, reason: str) -> "SeriesFit":
+        """Return a series without a law."""
+        return cls(group, None, reason, None, None, None, None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row that ``wattlaw fit --json`` prints; all rows have the same keys."""
         return {
             "group": plain(self.group),
+            "unit": self.unit,
             **(self.law.to_dict() if self.law else dict.fromkeys(_LAW_KEYS)),
             "selected": plain(self.selection),
             "breakpoint": plain(self.breakpoint),
@@ -108,7 +116,7 @@ def _fit(group: Group, x: pd.Series, y: pd.Series) -> SeriesFit:
                        y.to_numpy(float, na_value=float("nan")))  # fmt: skip
         law, selected = power_law(data), selection(data)
     except Refused as refusal:
-        return SeriesFit(group, None, str(refusal), None, None, None, None)
+        return SeriesFit.refused(group, str(refusal))
     try:
         bend, p_value = fit_breakpoint(data)
     except Refused as refusal:

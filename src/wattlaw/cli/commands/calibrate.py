@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.series import law_refusals
 from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import JsonOption, StoreArguments, option
 from wattlaw.errors import BadInput
@@ -71,8 +72,12 @@ def calibrate(
             f"--as or --profile: the stores have no runs named {unknown[0]!r:.80}; their runs are "
             f"named {join_names(sorted({*table['workload']}))}"
         )
-    rows = ({str(name): value for name, value in row.items()} for row in table.to_dict("records"))
+    # Runs that emulate other GPUs are what they are here: few workers at a small batch.
+    refusals = law_refusals(table.assign(emulated_gpus=None))
+    records = table[refusals.isna()].to_dict("records")
+    rows = ({str(name): value for name, value in row.items()} for row in records)
     data = calibration_data(rows, cluster, workloads)
+    data.left_out.update(refusals.dropna())
     _print_notes(data, list(table["hardware"].dropna().unique()), cluster)
     if not data.measured:
         raise BadInput(f"calibrate: none of {len(table)} runs can be used")

@@ -23,7 +23,7 @@ app = typer.Typer()
 _WIDE_COLUMNS = 150
 
 #: Columns of text, which are aligned to the left.
-_TEXT_COLUMNS = ("series", "selected", "breakpoint", "precision", "hardware", "known by")
+_TEXT_COLUMNS = ("series", "per", "selected", "breakpoint", "precision", "hardware", "known by")
 
 
 @app.command()
@@ -35,7 +35,10 @@ def fit(
         ),
     ],
     x: Annotated[str, typer.Option(help="Column with the number of workers.")] = "gpus",
-    y: Annotated[str, typer.Option(help="Column to fit, such as the time.")] = "epoch_time_s",
+    y: Annotated[
+        str | None,
+        option("COL", "Column to fit. Default: time_s of a store, epoch_time_s of a table."),
+    ] = None,
     by: Annotated[
         str | None, option("COLS", "Columns that identify a series, separated by commas.")
     ] = None,
@@ -52,7 +55,7 @@ def fit(
         if path.is_file() and len(source) > 1:
             raise BadInput(f"{path}: is a table; allowed: one table, or one or more stores")
     try:
-        fits = _fits(source, x, y, columns)
+        fits = _fits(source, x, y or ("epoch_time_s" if source[0].is_file() else "time_s"), columns)
     except BadInput as error:
         text = str(error)
         prefix = "" if text.startswith(str(source[0])) else f"{source[0]}: "

@@ -4,6 +4,7 @@ import json
 
 import typer
 
+from wattlaw import formatting as fmt
 from wattlaw.api.progress import title
 from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import JsonOption, StoreArgument
@@ -20,6 +21,13 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
     runs, errors = run_status.run_statuses(opened)
     scheduler_error = "; ".join(errors) or None
     counts = planning.count_statuses(run.state for run in runs)
+    alone = [
+        run.record for run in runs
+        if run.record and run.record.facts.workers_cooperate is False
+        and run.record.spec.setting.gpus > 1
+    ]  # fmt: skip
+    names = {record.spec.workload.name for record in alone}
+    warning = fmt.uncooperative_text(len(alone), names) if alone else None
     unfinished = [run for run in runs if run.state not in ("done", "planned")]
     if as_json:
         rows = [
@@ -35,13 +43,16 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
             for run in unfinished
         ]
         summary = {"store": str(store), "runs": len(runs), "counts": counts, "not_done": rows}
-        print(json.dumps(summary | {"scheduler": scheduler_error}))
+        warnings = [{"code": fmt.UNCOOPERATIVE, "text": warning}] if warning else []
+        print(json.dumps(summary | {"scheduler": scheduler_error, "warnings": warnings}))
         return 0
     console = Console()
     listed = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"
     console.print(f"{store}: {len(runs)} runs: {listed}")
     if scheduler_error is not None:
         console.print(f"The state of the queue is unknown: {scheduler_error}", soft_wrap=True)
+    if warning is not None:
+        console.print(f"Warning: {warning}", soft_wrap=True)
     if unfinished:
         cells = [
             (run.state, title(run.record) if run.record else run.run_id, run.reason or "-")

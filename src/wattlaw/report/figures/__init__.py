@@ -53,18 +53,18 @@ def _by_limit(
 GALLERY: tuple[Figure, ...] = (
     Figure(
         "pareto", "Energy against time, and what to run", "advice", _OURS, advice.pareto,
-        "Each point is a setting: mean energy and time of an epoch. For a setting on the Pareto "
-        "front, no other is both faster and uses less energy. Settings left out for quality do not "
-        "count",
+        "Each point is a setting: mean energy and time of an epoch, or of the axes' unit. For a "
+        "setting on the Pareto front, no other is both faster and uses less energy. Settings left "
+        "out for quality do not count",
     ),
     Figure(
-        "epoch_time", "Seconds per epoch", "scaling", _BOTH, scaling.epoch_time,
-        "Training time of an epoch against workers, both axes logarithmic, without caps and "
-        "clocks: a power law is a straight line. Points of different lines are shifted by a few "
-        "pixels",
+        "epoch_time", "Training time", "scaling", _BOTH, scaling.epoch_time,
+        "Training time of an epoch, or of the axis' unit, against workers, both axes logarithmic, "
+        "without caps and clocks: a power law is a straight line. Points of different lines are "
+        "shifted by a few pixels",
     ),
     *_by_limit(
-        "epoch_time", "Seconds per epoch", "scaling", scaling.epoch_time_by_limit,
+        "epoch_time", "Training time", "scaling", scaling.epoch_time_by_limit,
         "By power cap: a cap that moves alpha shifts a line, one that moves beta tilts it",
         "By locked SM clock",
     ),
@@ -90,11 +90,11 @@ GALLERY: tuple[Figure, ...] = (
         "Published values are those of Frey et al. 2022, on their hardware and range of N",
     ),
     Figure(
-        "energy", "Energy per epoch", "energy", _BOTH, energy.energy,
-        "Mean training energy of an epoch against workers",
+        "energy", "Training energy", "energy", _BOTH, energy.energy,
+        "Mean training energy of an epoch, or of the axis' unit, against workers",
     ),
     Figure(
-        "energy_parts", "Energy per epoch by part", "energy", _KIT, energy.energy_parts,
+        "energy_parts", "Training energy by part", "energy", _KIT, energy.energy_parts,
         "Energy of the GPUs and of the other parts of the machines that have a meter",
     ),
     Figure(
@@ -107,8 +107,8 @@ GALLERY: tuple[Figure, ...] = (
     ),
     Figure(
         "gpu_hours", "Energy against GPU-hours", "energy", _KIT, energy.gpu_hours,
-        "Both per epoch and on logarithmic axes, on which energy in proportion to GPU-hours is a "
-        "line of slope 1",
+        "Both of the same work and on logarithmic axes, on which energy in proportion to GPU-hours "
+        "is a line of slope 1",
     ),
     Figure(
         "factor", "Power per GPU against samples and steps", "energy", _KIT, energy.factor,

@@ -33,11 +33,12 @@ def pareto(findings: Findings) -> alt.ConcatChart | None:
     names = unique_labels([advice.workload for advice in shown], 36)
     energies = [option.energy_j.mean for advice in shown for option in _options(advice)
                 if option.energy_j]  # fmt: skip
-    joules, unit = choose_unit(energies, JOULE_UNITS)
+    several = len({advice.unit for advice in shown}) > 1
+    joules, unit = (1.0, "J") if several else choose_unit(energies, JOULE_UNITS)
     width, height, columns = panel_size(len(shown))
     panels = []
     for advice in shown:
-        layers = _layers(_table(findings, advice, joules), unit, (width, height))
+        layers = _layers(_table(findings, advice, joules), unit, advice.unit, (width, height))
         best = advice.recommended
         subtitle = f"recommended: N = {_label(best)}" if best else "nothing recommended"
         panels.append(parts.panel(layers, names[advice.workload], width, height, subtitle))
@@ -57,14 +58,12 @@ def _options(advice: Advice) -> list[Option]:
 def _table(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
     """Return time and energy of settings, in the order in which they are drawn."""
     runs = comparable_runs(findings.runs, advice.workload).rows
-    runs = runs[runs["energy_per_epoch_j"].notna()]
-    names = ["epoch_time_s", "energy_per_epoch_j"]
+    runs = runs[runs["energy_j"].notna()]
+    names = ["time_s", "energy_j"]
     means = runs.groupby(list(SETTINGS), dropna=False)[names].mean().reset_index(drop=True)
     means = means.iloc[:: max(1, -(-len(means) // _MAX_SETTINGS))]
-    settings = pd.DataFrame(
-        {"time": means["epoch_time_s"], "energy": means["energy_per_epoch_j"] / joules}
-    )
-    front = sorted(_options(advice), key=lambda option: option.epoch_time_s.mean)
+    settings = pd.DataFrame({"time": means["time_s"], "energy": means["energy_j"] / joules})
+    front = sorted(_options(advice), key=lambda option: option.time_s.mean)
     rows = [_row(option, joules, _FRONT) for option in front]
     best = advice.recommended
     if best is not None and best.energy_j is not None:
@@ -79,7 +78,7 @@ def _table(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
 
 def _row(option: Option, joules: float, line: str) -> dict[str, Any]:
     row: dict[str, Any] = {"label": _label(option), "line": line}
-    for name, quantity, size in (("time", option.epoch_time_s, 1.0),
+    for name, quantity, size in (("time", option.time_s, 1.0),
                                  ("energy", option.energy_j, joules)):  # fmt: skip
         for column, end in ((name, "mean"), (f"{name}_low", "low"), (f"{name}_high", "high")):
             value = getattr(quantity, end, None)
@@ -93,13 +92,13 @@ def _label(option: Option) -> str:
     return ", ".join([str(option.gpus), *(limit.replace(" ", "\u2009") for limit in limits)])
 
 
-def _layers(table: pd.DataFrame, unit: str, size: tuple[int, int]) -> list[alt.Chart]:
+def _layers(table: pd.DataFrame, unit: str, of: str, size: tuple[int, int]) -> list[alt.Chart]:
     times, energies = (
         table[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel()
         for name in ("time", "energy")
     )
-    x = parts.x_axis("time", TIME, times, log=True)
-    y = parts.y_axis("energy", f"energy per epoch ({unit})", energies, log=True)
+    x = parts.x_axis("time", TIME.format(unit=of), times, log=True)
+    y = parts.y_axis("energy", f"energy per {of} ({unit})", energies, log=True)
     kinds = [_SETTING, _FRONT, _RECOMMENDED]
     legend = alt.Legend(title=None, orient="bottom", columns=3)
     colours = alt.Scale(domain=kinds, range=[FAINT, *COLOURS[:2]])

@@ -7,7 +7,7 @@ import pandas as pd
 from wattlaw.analysis.batch_effects import FALLS, LEARNING, BatchQuality
 from wattlaw.analysis.critical_batch import CriticalBatch
 from wattlaw.analysis.findings import Findings
-from wattlaw.formatting import JOULE_UNITS, choose_unit, plural
+from wattlaw.formatting import plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.energy import counted_note
 from wattlaw.report.figures.facets import (
@@ -23,28 +23,29 @@ from wattlaw.report.figures.facets import (
 from wattlaw.report.figures.labels import row_labels, shorten_middle, unique_labels
 from wattlaw.report.figures.scaling import TIME
 from wattlaw.report.theme import CHARACTER_WIDTH, COLOURS, line_styles
+from wattlaw.report.units import joule_scale
 
 _RULES = {"local_batch": "constant local batch", "global_batch": "constant global batch"}
 
 
 def constant_batch(findings: Findings, rule: str) -> alt.ConcatChart | None:
-    """Draw time and energy per epoch against workers at constant global or local batch."""
+    """Draw time and energy per unit against workers at constant global or local batch."""
     rows = without_limits(fixed_dataset(findings.series))
     rows = rows[rows["rule"] == rule]
     if rows.empty:
         return None
-    quantities = [parts.Quantity("epoch_time_s", TIME, log=True)]
+    quantities = [parts.Quantity("time_s", TIME, log=True)]
     notes = [f"points: means, {parts.SD_BARS}"]
-    if rows["energy_per_epoch_j"].notna().any():
-        size, unit = choose_unit(rows["energy_per_epoch_j"], JOULE_UNITS)
-        title = f"energy per epoch ({unit})"
-        quantities.append(parts.Quantity("energy_per_epoch_j", title, 1 / size))
+    if rows["energy_j"].notna().any():
+        size, unit = joule_scale(rows)
+        title = f"energy per {{unit}} ({unit})"
+        quantities.append(parts.Quantity("energy_j", title, 1 / size))
         notes.append(counted_note(findings))
     return parts.side_by_side(facet(rows), quantities, notes)
 
 
 def growing_data(findings: Findings) -> alt.ConcatChart | None:
-    """Draw time per epoch against workers where the data set grows with them."""
+    """Draw time per unit against workers where the data set grows with them."""
     rows = findings.series[findings.series["fraction_per_gpu"].notna()]
     if rows.empty:
         return None
@@ -60,13 +61,14 @@ def growing_data(findings: Findings) -> alt.ConcatChart | None:
     styles = line_styles(lines, columns_count * width)
     panels = []
     for rule, facets in by_rule.items():
-        table = dodge(mean_and_sd(facets.rows, "epoch_time_s"), lines, width)
+        table = dodge(mean_and_sd(facets.rows, "time_s"), lines, width)
         for name in facets.panels:
             rows = facets.panel_rows(name, table)
-            y = parts.y_axis("mean", TIME, parts.y_values(rows), zero=True)
+            unit_title = facets.in_unit(TIME, rows)
+            y = parts.y_axis("mean", unit_title, parts.y_values(rows), zero=True)
             title = ", ".join(filter(None, (_RULES[rule], name)))
             title = shorten_middle(title, int(width / CHARACTER_WIDTH))
-            layers = parts.curve(rows, parts.workers_axis(rows["gpus"]), y, styles, TIME)
+            layers = parts.curve(rows, parts.workers_axis(rows["gpus"]), y, styles, unit_title)
             panels.append(parts.panel(layers, title, width, height))
     notes = ["samples per epoch in proportion to workers", f"points: means, {parts.SD_BARS}"]
     notes += [facets.omitted for facets in by_rule.values()]

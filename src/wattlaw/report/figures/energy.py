@@ -10,7 +10,7 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.energy_laws import GROUP_COLUMNS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import HOUR_S
-from wattlaw.formatting import JOULE_UNITS, choose_unit, with_interval
+from wattlaw.formatting import with_interval
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import (
     LINE_COLUMNS,
@@ -27,19 +27,20 @@ from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import reference_label, relative_facets
 from wattlaw.report.theme import COLOURS, line_styles
 from wattlaw.report.topics.measured import worker_noun
+from wattlaw.report.units import joule_scale, unit_name
 
 
 def energy(findings: Findings) -> alt.ConcatChart | None:
-    """Draw energy per epoch against workers; lines join only energies that count the same."""
+    """Draw energy per unit against workers; lines join only energies that count the same."""
     rows = without_limits(fixed_dataset(findings.series))
-    rows = rows[rows["energy_per_epoch_j"].notna()]
+    rows = rows[rows["energy_j"].notna()]
     if rows.empty:
         return None
     facets = facet(rows, line_by=(*LINE_COLUMNS, "energy_is"))
-    size, unit = choose_unit(facets.rows["energy_per_epoch_j"], JOULE_UNITS)
-    table = mean_and_sd(facets.rows, "energy_per_epoch_j", 1 / size)
+    size, unit = joule_scale(facets.rows)
+    table = mean_and_sd(facets.rows, "energy_j", 1 / size)
     notes = [counted_note(findings), "points: means", parts.SD_BARS]
-    return parts.against_workers(facets, table, f"energy per epoch ({unit})", notes, zero=True)
+    return parts.against_workers(facets, table, f"energy per {{unit}} ({unit})", notes, zero=True)
 
 
 def power(findings: Findings) -> alt.ConcatChart | None:
@@ -60,22 +61,22 @@ def counted_note(findings: Findings) -> str:
 
 
 def energy_parts(findings: Findings) -> alt.ConcatChart | None:
-    """Draw energy per epoch by part, where more than GPUs is measured; one series per job."""
+    """Draw energy per unit by part, where more than GPUs is measured; one series per job."""
     rows = without_limits(fixed_dataset(findings.series))
-    rows = rows[rows["gpu_energy_per_epoch_j"].notna() & rows["energy_per_epoch_j"].notna()]
+    rows = rows[rows["gpu_energy_j"].notna() & rows["energy_j"].notna()]
     rows = rows[rows["energy_is"].str.startswith("gpu+")]
     if rows.empty:
         return None
     panel_by = (*PANEL_COLUMNS, "rule", "batch", "energy_is")
     facets = facet(_longest_series(rows), panel_by, (), one_panel=False)
     rows = facets.rows
-    size, unit = choose_unit(rows["energy_per_epoch_j"], JOULE_UNITS)
+    size, unit = joule_scale(rows)
     others = rows["energy_is"].str.split(",").str[0].str.removeprefix("gpu+").str.upper()
-    gpu = rows["gpu_energy_per_epoch_j"] / size
+    gpu = rows["gpu_energy_j"] / size
     by_part = pd.concat(
         [rows.assign(part="GPUs", energy=gpu, order=0),
          rows.assign(part=others.str.replace("+", " + "), order=1,
-                     energy=rows["energy_per_epoch_j"] / size - gpu)]
+                     energy=rows["energy_j"] / size - gpu)]
     )  # fmt: skip
     by = ["panel", "part", "order", "gpus"]
     means = by_part.groupby(by, sort=False)["energy"].mean().reset_index()
@@ -88,7 +89,8 @@ def energy_parts(findings: Findings) -> alt.ConcatChart | None:
 
     def layers(rows: pd.DataFrame) -> list[alt.Chart]:
         totals = rows.groupby("gpus")["energy"].sum()
-        y = parts.y_axis("energy", f"energy per epoch ({unit})", totals, zero=True)
+        title = facets.in_unit(f"energy per {{unit}} ({unit})", rows)
+        y = parts.y_axis("energy", title, totals, zero=True)
         x = alt.X("gpus:O", title=parts.WORKERS, axis=alt.Axis(labelAngle=0, labelOverlap="greedy"))
         bars = alt.Chart(parts.compact(rows, "gpus", "energy", "part", "order"))
         return [bars.mark_bar(stroke="white").encode(x=x, y=y, color=colour, order="order:O")]
@@ -150,19 +152,19 @@ _MAX_POINTS = 600
 
 
 def gpu_hours(findings: Findings) -> alt.ConcatChart | None:
-    """Draw energy against GPU-hours per epoch, with each group's line through the origin."""
+    """Draw energy against GPU-hours of a unit, with each group's line through the origin."""
     facets = _settings(findings)
     if facets is None:
         return None
-    size, unit = choose_unit(facets.rows["energy_per_epoch_j"], JOULE_UNITS)
-    table = _with_sd(facets.rows, "energy_per_epoch_j", size)
-    table = table.rename(columns={"gpu_hours_per_epoch": "at"})
+    size, unit = joule_scale(facets.rows)
+    table = _with_sd(facets.rows, "energy_j", size)
+    table = table.rename(columns={"gpu_hours": "at"})
     lines = _law_lines(findings, facets, size)
-    styles = line_styles(facets.lines, 600)
+    styles, of = line_styles(facets.lines, 600), unit_name(facets.rows)
     noun = worker_noun(findings)
-    x = parts.x_axis("at", f"{noun}-hours per epoch (h)", table["at"], log=True)
+    x = parts.x_axis("at", f"{noun}-hours per {of} (h)", table["at"], log=True)
     heights = [*parts.y_values(table), *lines["mean"]]
-    y = parts.y_axis("mean", f"energy per epoch ({unit})", heights, log=True)
+    y = parts.y_axis("mean", f"energy per {of} ({unit})", heights, log=True)
     laws = [parts.band(lines, x, y, styles), parts.line(lines, x, y, styles)] if len(lines) else []
     notes = [
         "points: settings, means over repeats",
@@ -201,7 +203,7 @@ def factor(findings: Findings) -> alt.ConcatChart | None:
 def _settings(findings: Findings) -> Facets | None:
     """Return the settings with energy, without limits if there are any, as for the laws."""
     cells = findings.settings
-    cells = cells[cells["energy_per_epoch_j"].notna() & cells["energy_is"].notna()]
+    cells = cells[cells["energy_j"].notna() & cells["energy_is"].notna()]
     unlimited = cells[cells[list(LIMITS)].isna().all(axis=1)]
     rows = cells if unlimited.empty else unlimited
     if rows.empty:

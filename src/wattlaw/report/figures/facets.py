@@ -11,13 +11,14 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.formatting import plural
 from wattlaw.report.figures.labels import row_labels, unique_labels
 from wattlaw.report.theme import MARGIN, PAGE_WIDTH, line_styles
+from wattlaw.report.units import unit_name
 
 #: Settings that make panels if a single one cannot contain all lines.
-PANEL_COLUMNS = ("workload", "options", "train", "hardware", "launcher")
+PANEL_COLUMNS = ("workload", "options", "train", "hardware", "launcher", "unit")
 #: Settings that make the lines of a panel.
 LINE_COLUMNS = (
     "rule", "batch", "precision", *LIMITS, "dataset_fraction", "fraction_per_gpu",
-    "threads_per_worker",
+    "threads_per_worker", "run_length", "placement",
 )  # fmt: skip
 #: Lines of a single panel, lines of each of several panels, and panels.
 MAX_LINES, MAX_LINES_EACH, MAX_PANELS = 7, 5, 9
@@ -54,6 +55,11 @@ class Facets:
         table = self.rows if table is None else table
         return table[table["panel"] == panel]
 
+    def in_unit(self, title: str, table: pd.DataFrame) -> str:
+        """Return a title with the unit of work of the panels of ``table`` for ``{unit}``."""
+        rows = self.rows[self.rows["panel"].isin(table["panel"])] if "{unit}" in title else None
+        return title if rows is None else title.format(unit=unit_name(rows))
+
 
 def panel_size(panels: int) -> tuple[int, int, int]:
     """Return width, height and number of columns for so many panels."""
@@ -70,7 +76,8 @@ def facet(
 ) -> Facets:
     """Split rows into panels by the settings of ``panel_by`` that differ, and lines by the rest.
 
-    With ``one_panel``, there is a single panel if it can contain all lines. Of too many lines,
+    With ``one_panel``, there is a single panel if it can contain all lines, and all have the same
+    unit. Of too many lines,
     those with the most worker counts are kept.
     """
     panel_by = [name for name in panel_by if name in rows]
@@ -79,7 +86,8 @@ def facet(
     codes = rows.groupby(columns, dropna=False, sort=False).ngroup()
     series = rows[columns].assign(code=codes).drop_duplicates("code").set_index("code")
     series = series.assign(counts=rows.groupby(codes)["gpus"].nunique())
-    if len(series) <= most and one_panel:
+    one_unit = "unit" not in rows or rows["unit"].nunique() < 2
+    if len(series) <= most and one_panel and one_unit:
         panel_by, line_by = [], columns
     else:
         most = min(most, MAX_LINES_EACH)

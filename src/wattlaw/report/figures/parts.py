@@ -158,12 +158,16 @@ def against_workers(
     zero: bool = False,
     reference: float | None = None,
 ) -> alt.ConcatChart:
-    """Return ``mean`` (with ``low``, ``high``) of ``table`` against workers, in panels of lines."""
+    """Return ``mean`` (with ``low``, ``high``) of ``table`` against workers, in panels of lines.
+
+    ``{unit}`` in the title becomes the unit of work of the panel.
+    """
 
     def layers(rows: pd.DataFrame) -> list[alt.Chart]:
-        y = y_axis("mean", title, y_values(rows, reference), zero=zero)
+        name = facets.in_unit(title, rows)
+        y = y_axis("mean", name, y_values(rows, reference), zero=zero)
         level = [] if reference is None else [reference_line(reference)]
-        return [*level, *curve(rows, workers_axis(rows["gpus"]), y, facets.styles, title)]
+        return [*level, *curve(rows, workers_axis(rows["gpus"]), y, facets.styles, name)]
 
     return draw_panels(facets, dodge(table, facets.lines, facets.size[0]), layers, notes)
 
@@ -191,9 +195,10 @@ def side_by_side(
             if table.empty:
                 continue
             table = dodge(table, facets.lines, _ROW_WIDTH)
-            y = y_axis("mean", quantity.title, y_values(table), log=quantity.log, zero=True)
+            title = facets.in_unit(quantity.title, table)
+            y = y_axis("mean", title, y_values(table), log=quantity.log, zero=True)
             x = workers_axis(table["gpus"])
-            layers = curve(table, x, y, styles, quantity.title)
+            layers = curve(table, x, y, styles, title)
             panels.append(panel(layers, name, _ROW_WIDTH, height))
     notes = [*notes, facets.omitted]
     return concat(panels, len(quantities), notes, len(quantities) * _ROW_WIDTH)

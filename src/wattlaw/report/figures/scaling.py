@@ -27,15 +27,16 @@ from wattlaw.report.figures.facets import (
 from wattlaw.report.figures.labels import shorten_middle, unique_labels
 from wattlaw.report.theme import CHARACTER_WIDTH, FAINT, INK, line_styles
 from wattlaw.report.topics.scaling import rows_of_group, series_label
+from wattlaw.report.units import unit_name
 
 #: More runs than this are drawn as their means.
 MAX_POINTS = 500
-TIME = "time per epoch (s)"
+TIME = "time per {unit} (s)"
 _NO_LINES = pd.DataFrame(columns=["at", "mean", "low", "high", "panel", "line"])
 
 
 def epoch_time(findings: Findings) -> alt.ConcatChart | None:
-    """Draw seconds per epoch against workers, log-log, without caps and clocks, with laws."""
+    """Draw the time of a unit against workers, log-log, without caps and clocks, with laws."""
     return _epoch_times(findings, facet(without_limits(fixed_dataset(findings.series))))
 
 
@@ -58,11 +59,12 @@ def _epoch_times(findings: Findings, facets: Facets) -> alt.ConcatChart | None:
         return None
     laws = law_lines(findings, facets)
     single = len(facets.rows) <= MAX_POINTS
-    points = _runs(facets.rows) if single else mean_and_sd(facets.rows, "epoch_time_s")
+    points = _runs(facets.rows) if single else mean_and_sd(facets.rows, "time_s")
 
     def layers(rows: pd.DataFrame) -> list[alt.Chart]:
         lines = facets.panel_rows(rows["panel"].iloc[0], laws)
-        y = parts.y_axis("mean", TIME, parts.y_values(rows) + parts.y_values(lines), log=True)
+        title = facets.in_unit(TIME, rows)
+        y = parts.y_axis("mean", title, parts.y_values(rows) + parts.y_values(lines), log=True)
         x = parts.workers_axis(rows["gpus"])
         without_law = rows[~rows["line"].isin(lines["line"])]
         means = without_law.groupby(["line", "at"], sort=False)["mean"].mean().reset_index()
@@ -72,7 +74,7 @@ def _epoch_times(findings: Findings, facets: Facets) -> alt.ConcatChart | None:
             if len(lines)
         ]
         curves = [parts.line(table, x, y, facets.styles) for table in (lines, means) if len(table)]
-        return [*bands, *curves, *parts.curve(rows, x, y, facets.styles, TIME, joined=False)]
+        return [*bands, *curves, *parts.curve(rows, x, y, facets.styles, title, joined=False)]
 
     notes = [
         "points: runs" if single else f"points: means, {parts.SD_BARS}",
@@ -136,7 +138,7 @@ def reference_label(table: pd.DataFrame) -> str:
 
 
 def _runs(rows: pd.DataFrame) -> pd.DataFrame:
-    table = rows[["panel", "line", "gpus"]].assign(mean=rows["epoch_time_s"])
+    table = rows[["panel", "line", "gpus"]].assign(mean=rows["time_s"])
     return table.assign(low=np.nan, high=np.nan)
 
 
@@ -164,7 +166,7 @@ def residuals(findings: Findings) -> alt.ConcatChart | None:
         rows = rows_of_group(facets.rows, group)
         if len(rows):
             expected = law.predict(rows["gpus"].to_numpy(float))["mean"].to_numpy(float)
-            percents = 100 * (rows["epoch_time_s"].to_numpy(float) / expected - 1)
+            percents = 100 * (rows["time_s"].to_numpy(float) / expected - 1)
             tables.append(rows[["panel", "line", "gpus"]].assign(mean=np.round(percents, 6)))
     if not tables:
         return None
@@ -223,8 +225,9 @@ def _law_name(fit: SeriesFit) -> str:
 
 
 def _layers(fit: SeriesFit, rows: pd.DataFrame, styles: dict[str, Any]) -> list[alt.Chart]:
-    means = rows.groupby("gpus")["epoch_time_s"].mean().reset_index()
-    means = means.rename(columns={"gpus": "at", "epoch_time_s": "mean"})
+    means = rows.groupby("gpus")["time_s"].mean().reset_index()
+    means = means.rename(columns={"gpus": "at", "time_s": "mean"})
+    title = TIME.format(unit=unit_name(rows))
     laws = {_POWER: fit.law} | ({_law_name(fit): fit.selection.best} if fit.selection else {})
     lines = pd.concat(
         [
@@ -236,7 +239,7 @@ def _layers(fit: SeriesFit, rows: pd.DataFrame, styles: dict[str, Any]) -> list[
     ).rename(columns={"x": "at"})
     lines = lines[lines["mean"] > 0]
     x = parts.workers_axis(means["at"])
-    y = parts.y_axis("mean", TIME, [*means["mean"], *lines["mean"]], log=True)
+    y = parts.y_axis("mean", title, [*means["mean"], *lines["mean"]], log=True)
     points = alt.Chart(parts.compact(means, "at", "mean")).mark_point(color=INK, size=40, opacity=1)
     return [
         *([parts.reference_line(fit.breakpoint.at, "x")] if fit.breakpoint else []),

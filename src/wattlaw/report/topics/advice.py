@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.advice import Advice
+from wattlaw.analysis.advice.comparable_runs import VARIANTS
 from wattlaw.analysis.advice.option import Doubling, Option, Quantity
 from wattlaw.analysis.caps.limits import LIMITS, Limit
 from wattlaw.analysis.findings import Findings
@@ -12,8 +13,6 @@ from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun
 
 _COMMAND = "wattlaw advise STORE --workload W --json"
-#: Start of the warning about variants that were left out.
-_VARIANTS = "The runs are of "
 
 
 class _Row(NamedTuple):
@@ -36,7 +35,8 @@ def recommended(findings: Findings) -> tables.Table | None:
         _columns(findings, rows),
         rows,
         note="Without a deadline or a budget. Batch: of a worker / of all. Time and energy of an "
-        "epoch have 95 % intervals; training is all epochs, without evaluation.",
+        "epoch (or other unit) have 95 % intervals; training is all epochs, or a run, without "
+        "evaluation.",
         command=_COMMAND,
     )
 
@@ -84,7 +84,7 @@ def rationale(findings: Findings) -> tuple[str, ...]:
     texts = [
         (advice.workload, fmt.sentence(text))
         for advice in findings.advice
-        for text in (advice.reason, f"Counted: {advice.counted}", *advice.warnings)
+        for text in (advice.reason, f"Counted: {advice.counted}", *map(str, advice.warnings))
     ]
     texts += [(workload, f"no advice: {reason}") for workload, reason in findings.advice_refusals]
     return tuple(merge_equal(texts, len(findings.advice)))
@@ -98,11 +98,11 @@ def advice_sentences(findings: Findings) -> Iterator[str]:
             yield f"{advice.workload}: nothing is recommended. {advice.reason}"
             continue
         text = f"{advice.workload}: {option.label(advice.worker, findings.varying_settings)}: "
-        text += fmt.duration_text(option.epoch_time_s)
+        text += fmt.duration_text(option.time_s)
         if option.energy_j is not None:
             text += f" and {fmt.energy_text(option.energy_j)}"
-        text += " per epoch" + (" (measured once)" if option.repeats == 1 else "")
-        variants = any(warning.startswith(_VARIANTS) for warning in advice.warnings)
+        text += f" per {advice.unit}" + (" (measured once)" if option.repeats == 1 else "")
+        variants = any(warning.code == VARIANTS for warning in advice.warnings)
         yield f"{text}.{' Runs of other variants of this job were left out.' if variants else ''}"
     workloads = len(findings.advice)
     chosen = [advice for advice in findings.advice if advice.recommended]
@@ -111,9 +111,9 @@ def advice_sentences(findings: Findings) -> Iterator[str]:
         of_all = text.startswith("It has ")
         yield text.replace("It has ", subject if of_all else "the recommended setting has ", 1)
     warnings = [
-        (advice.workload, warning)
+        (advice.workload, warning.text)
         for advice in findings.advice
-        for warning in [w for w in advice.warnings if not w.startswith(_VARIANTS)][:1]
+        for warning in [w for w in advice.warnings if w.code != VARIANTS][:1]
     ]
     yield from merge_equal(warnings, workloads)
     for workload, reason in findings.advice_refusals:
@@ -138,14 +138,18 @@ def _columns(findings: Findings, rows: Sequence[_Row]) -> list[tables.Column]:
     hours = tables.number(f"{noun}-hours", lambda row: row.option.gpu_hours.mean)
     # The page is narrow: cost and carbon replace the GPU-hours.
     has_footprint = any(row.advice.footprint for row in rows)
+    units = {row.advice.unit for row in rows}
+    of = units.pop() if len(units) == 1 else "unit"
+    unit = [tables.text("unit", lambda row: row.advice.unit)] if of == "unit" else []
     return [
         tables.text("workload", lambda row: row.advice.workload),
+        *unit,
         *(_setting_column(name) for name in differing),
         tables.number("N", lambda row: row.option.gpus),
         *(_limit_column(kind) for kind in LIMITS if kind in findings.varying_settings),
         tables.Column("batch", _batch),
-        _amounts("epoch time", options, "epoch_time_s", fmt.TIME_UNITS),
-        _amounts("epoch energy", options, "energy_j", fmt.ENERGY_UNITS),
+        _amounts(f"{of} time", options, "time_s", fmt.TIME_UNITS),
+        _amounts(f"{of} energy", options, "energy_j", fmt.ENERGY_UNITS),
         tables.Column("epochs", lambda row: fmt.estimate_text(row.option.epochs)),
         _amounts("training time", options, "train_time_s", fmt.TIME_UNITS),
         _amounts("training energy", options, "train_energy_j", fmt.ENERGY_UNITS),
@@ -166,9 +170,11 @@ def _amounts(heading: str, options: Sequence[Option], name: str, units: fmt.Unit
 
     def cell(row: _Row | _Doubled) -> str:
         quantity = getattr(row.option, name)
-        epochs = row.option.epochs
+        amount = row.option.amount
         of_training = quantity is not None and name.startswith("train_")
-        if of_training and epochs.low in (None, epochs.high):
+        if of_training and row.option.unit in ("sample", "step"):
+            return fmt.MISSING
+        if of_training and amount.low in (None, amount.high):
             quantity = Quantity(quantity.mean)
         return fmt.estimate_text(quantity, size=size)
 

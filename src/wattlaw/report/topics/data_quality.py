@@ -167,8 +167,8 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
             reasons = "; ".join(energy_reasons(findings, verdict))
             details = f": {reasons}" if reasons else ""
             yield f"The energy of {fmt.plural(count, 'run')} {text}{details}."
-    if findings.energy is not None and runs["energy_per_epoch_j"].isna().any():
-        count = int(runs["energy_per_epoch_j"].isna().sum())
+    if findings.energy is not None and runs["energy_j"].isna().any():
+        count = int(runs["energy_j"].isna().sum())
         has = "has" if count == 1 else "have"
         yield f"{count} of {fmt.plural(len(runs), 'run')} {has} no energy that counts."
     if runs["energy_is"].nunique() > 1:
@@ -182,4 +182,5 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
     if simulated.any():
         which = "All" if simulated.all() else "Some"
         yield f"{which} runs are simulated: from a model of a cluster, not measured."
+    yield from (caution.text for caution in findings.cautions)
     yield from findings.notes[:2]

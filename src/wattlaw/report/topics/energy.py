@@ -9,6 +9,7 @@ from wattlaw.analysis.caps.limits import LIMITS, Limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import suspect_note, worker_noun
+from wattlaw.report.units import unit_name
 
 #: Energy is proportional to GPU-hours if the exponent is 1 within this margin.
 _MARGIN = 0.05
@@ -32,7 +33,9 @@ def factors(findings: Findings) -> tables.Table | None:
         tables.interval("95 % interval", "factor_w", 4),
         tables.number("R²", "r2_origin", 4),
         tables.number("settings", "n"),
-        tables.interval(f"{noun}-hours per epoch", "hours", ends=("_min", "_max")),
+        tables.interval(
+            f"{noun}-hours per {unit_name(_laws(findings))}", "hours", ends=("_min", "_max")
+        ),
         tables.text("note", "note"),
     ]
     return tables.build(
@@ -149,7 +152,8 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
         hours = fmt.interval(row["hours_min"], row["hours_max"])
         yield (
             f"{_group(row)}: {factor} W per {noun}; energy grows with {noun}-hours to the power "
-            f"{power} ({hours} {noun}-hours per epoch, R² {fmt.number(row['r2_log_log'], 4)})."
+            f"{power} ({hours} {noun}-hours per {row['unit']}, R² "
+            f"{fmt.number(row['r2_log_log'], 4)})."
         )
     rest = laws.iloc[_MAX_QUOTED_LAWS:]
     if len(rest) == 1:

@@ -67,7 +67,7 @@ def exponents_by_limit(findings: Findings) -> tables.Table | None:
     ]
     return tables.build(
         "exponents_by_limit",
-        "Exponents by limit, and the factor of a limit on the time of an epoch",
+        "Exponents by limit, and the factor of a limit on the time",
         columns,
         rows,
         note="The first limit of a series is its reference.",
@@ -92,8 +92,8 @@ def effects(findings: Findings) -> tables.Table | None:
         "Change of time and energy under a limit, over all measured N",
         columns,
         effects_by_workload(findings),
-        note="Changes of an epoch's time and energy relative to the same setting without the limit "
-        "(or with the highest one).",
+        note="Changes of time and energy of the same work relative to the same setting without the "
+        "limit (or with the highest one).",
         max_open_rows=40,
     )
 

@@ -9,7 +9,9 @@ from wattlaw import formatting as fmt
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
+from wattlaw.analysis.metrics import BASES
 from wattlaw.report import tables
+from wattlaw.report.units import joule_scale, unit_name
 
 _COMMAND = "wattlaw export STORE settings -o settings.csv"
 _THROTTLED = " Throttled by cap: share of time in which the power limit lowered the clocks."
@@ -18,16 +20,18 @@ _THROTTLED = " Throttled by cap: share of time in which the power limit lowered 
 def settings(findings: Findings) -> tables.Table | None:
     """Return time, speed, energy and quality of each setting."""
     cells = with_labels(findings.settings, findings.varying_settings)
-    size, unit = fmt.choose_unit(cells["energy_per_epoch_j"], fmt.JOULE_UNITS)
-    seconds, time_unit = fmt.choose_unit(cells["epoch_time_s"], fmt.TIME_UNITS)
+    (size, unit), of = joule_scale(cells), unit_name(cells)
+    seconds, time_unit = fmt.choose_unit(cells["time_s"], fmt.TIME_UNITS)
+    if of == "unit":
+        seconds, time_unit = 1.0, "s"
     columns = [
         *setting_columns(findings.varying_settings),
         tables.number("local batch", "local_batch", 9),
         tables.number("runs", "n"),
-        tables.scaled(f"{time_unit} per epoch", "epoch_time_s", seconds),
-        tables.interval("95 % interval", "epoch_time_s", size=seconds),
+        tables.scaled(f"{time_unit} per {of}", "time_s", seconds),
+        tables.interval("95 % interval", "time_s", size=seconds),
         tables.number("samples/s", "samples_per_s"),
-        tables.scaled(f"{unit} per epoch", "energy_per_epoch_j", size),
+        tables.scaled(f"{unit} per {of}", "energy_j", size),
         tables.text("energy is", lambda row: row["energy_is"] or "not available"),
         tables.number("metric", "metric", 4),
     ]  # fmt: skip
@@ -36,7 +40,7 @@ def settings(findings: Findings) -> tables.Table | None:
         "Measurements by setting (mean over repeats)",
         columns,
         cells.to_dict("records"),
-        note="N: workers (GPUs, or CPU processes where there is no GPU). Time per epoch: "
+        note=f"N: workers (GPUs, or CPU processes where there is no GPU). Time per {of}: "
         f"training windows after warm-up, without evaluation.{interruption_note(findings)}",
         command=_COMMAND,
         rank=limit_count,
@@ -46,20 +50,20 @@ def settings(findings: Findings) -> tables.Table | None:
 def efficiency(findings: Findings) -> tables.Table | None:
     """Return energy per sample and step, energy-delay products and GPU-hours by setting."""
     cells = with_labels(findings.settings, findings.varying_settings)
-    cells = cells[cells["energy_per_epoch_j"].notna()]
+    cells = cells[cells["energy_j"].notna()]
     if cells.empty:
         return None
     noun = worker_noun(findings)
     has_power = cells["power_per_gpu_w"].notna().any()
-    size, unit = fmt.choose_unit(cells["energy_per_epoch_j"], fmt.JOULE_UNITS)
+    (size, unit), of = joule_scale(cells), unit_name(cells)
     sample_size, sample_unit = fmt.choose_unit(cells["energy_per_sample_j"], fmt.JOULE_UNITS)
     step_size, step_unit = fmt.choose_unit(cells["energy_per_step_j"], fmt.JOULE_UNITS)
     columns = [
         *setting_columns(findings.varying_settings),
-        tables.estimate(f"{unit} per epoch (95 % interval)", "energy_per_epoch_j", size),
+        tables.estimate(f"{unit} per {of} (95 % interval)", "energy_j", size),
         tables.scaled(f"{sample_unit} per sample", "energy_per_sample_j", sample_size),
         tables.scaled(f"{step_unit} per step", "energy_per_step_j", step_size),
-        tables.number(f"{noun}-hours per epoch", "gpu_hours_per_epoch"),
+        tables.number(f"{noun}-hours per {of}", "gpu_hours"),
         tables.number("W per GPU", "power_per_gpu_w"),
         tables.scaled(f"E·T ({unit} s)", "energy_delay_js", size),
         tables.scaled(f"E·T² ({unit} s²)", "energy_delay2_js2", size),
@@ -70,8 +74,8 @@ def efficiency(findings: Findings) -> tables.Table | None:
         "Energy by setting (mean over repeats)",
         columns,
         cells.to_dict("records"),
-        note="E·T and E·T²: energy-delay products of an epoch (Gonzalez and Horowitz 1996); lower "
-        "is better."
+        note="E·T and E·T²: energy-delay products of one "
+        f"{of} (Gonzalez and Horowitz 1996); lower is better."
         + (" W per GPU: of the GPUs alone." if has_power else "")
         + suspect_note(findings),
         command=_COMMAND,
@@ -108,7 +112,7 @@ def utilisation(findings: Findings) -> tables.Table | None:
 def interruption_note(findings: Findings) -> str:
     """Return a sentence on the windows that interruptions excluded; empty if there are none."""
     epochs = findings.epochs[findings.epochs["run_id"].isin(findings.runs["run_id"])]
-    count = int((epochs["interrupted"].astype(bool) & (epochs["phase"] == "train")).sum())
+    count = int((epochs["interrupted"].astype(bool) & epochs["phase"].isin(list(BASES))).sum())
     if not count:
         return ""
     return f" Left out: {fmt.plural(count, 'training window')} during or after an interruption."
@@ -154,7 +158,7 @@ def limit_count(row: dict[str, Any]) -> int:
 
 def worker_noun(findings: Findings) -> str:
     """Return the noun for the workers of the runs: GPU if any GPU was measured, else worker."""
-    has_gpus = findings.runs[["sm_util_mean", "gpu_energy_per_epoch_j"]].notna().any(axis=None)
+    has_gpus = findings.runs[["sm_util_mean", "gpu_energy_j"]].notna().any(axis=None)
     return "GPU" if has_gpus else "worker"
 
 
@@ -166,7 +170,7 @@ def energy_reasons(findings: Findings, verdict: str, most: int = 3) -> list[str]
     run_ids = findings.runs.loc[findings.runs["energy_verdict"] == verdict, "run_id"]
     rows = epochs[
         epochs["run_id"].isin(run_ids)
-        & (epochs["phase"] == "train")
+        & epochs["phase"].isin(list(BASES))
         & (epochs["energy_verdict"] == verdict)
         & epochs["energy_reason"].notna()
     ]

@@ -21,6 +21,7 @@ def exponents(findings: Findings) -> tables.Table | None:
     """Return the power law of each series."""
     columns = [
         tables.text("series", series_label),
+        tables.text("time per", lambda fit: fit.unit),
         tables.number("α (s)", lambda fit: fit.law.alpha),
         tables.number("β", lambda fit: fit.law.beta),
         tables.number("SE", lambda fit: fit.law.beta_se, 2),
@@ -172,9 +173,12 @@ def _law(fit: SeriesFit, noun: str) -> str:
     bounds = fmt.interval(low, high)
     name = fmt.group_label(fit.group)
     if bounds == fmt.MISSING:
-        return f"{name}: t = {fmt.number(law.alpha)} s · N^−{fmt.number(law.beta)} ({measured})."
+        return (
+            f"{name}: t = {fmt.number(law.alpha)} s per {fit.unit} · "
+            f"N^−{fmt.number(law.beta)} ({measured})."
+        )
     sentence = (
-        f"{name}: doubling the {noun}s multiplies the epoch time by {2**-law.beta:.2f} "
+        f"{name}: doubling the {noun}s multiplies the time per {fit.unit} by {2**-law.beta:.2f} "
         f"(β = {fmt.number(law.beta)}, 95 % interval {bounds}; {measured})"
     )
     if low <= 0 <= high:
