@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from watched import write_results
+
 from wattlaw.instrumentation.environment import instrumented_environment
 from wattlaw.launch.selftest import median_interval
 

@@ -12,6 +12,8 @@ import wattlaw
 from conftest import wattlaw as command
 from wattlaw.store.store import Store
 
+#: At the fastest rate: windows of a second are long enough for an energy.
+LONG = {"sample_hz": 100, "quiet": True}
 Windows = list[dict[str, object]]
 
 
@@ -24,52 +26,74 @@ def pick(rows: Windows, *names: str) -> list[tuple[object, ...]]:
 
 
 def test_steps_are_a_warmup_window_and_a_measured_one(tmp_path):
-    with wattlaw.track("x", tmp_path, steps=5, warmup_steps=2, quiet=True) as run:
-        for number in range(20):
-            time.sleep(0.02)
+    with wattlaw.track("x", tmp_path, steps=30, warmup_steps=2, **LONG) as run:
+        for number in range(60):
+            time.sleep(0.05)
             run.step(samples=8, loss=number)
     found = windows(tmp_path)
     assert pick(found, "phase", "warmup", "from_step", "steps", "samples", "loss") == [
         ("steps", True, 0, 2, 16, 0.5),
-        ("steps", False, 2, 5, 40, 4.0),
+        ("steps", False, 2, 30, 240, 16.5),
     ]
     assert all(row["epoch"] != row["epoch"] for row in found)  # missing
     measured = found[1]
-    assert measured["duration_s"] == pytest.approx(5 * measured["step_time_mean_s"])
-    assert 0.02 <= measured["step_time_p50_s"] <= measured["step_time_p95_s"] < 0.1
+    assert measured["duration_s"] == pytest.approx(30 * measured["step_time_mean_s"])
+    assert 0.05 <= measured["step_time_p50_s"] <= measured["step_time_p95_s"] < 0.2
     assert measured["step_time_cv"] >= 0
     measure = run.record.spec.measure
-    assert (measure.epochs, measure.steps, measure.warmup_steps) == (None, 5, 2)
-    assert (run.record.status, run.record.notes) == ("done", ())
+    assert (measure.epochs, measure.steps, measure.warmup_steps) == (None, 30, 2)
+    assert run.record.status == "done"
+    assert not [note for note in run.record.notes if "too few" in note or "ended" in note]
+
+
+def test_steps_that_are_too_short_for_an_energy_are_continued_with_a_note(tmp_path):
+    with wattlaw.track("x", tmp_path, steps=3, warmup_steps=1, quiet=True) as run:
+        for _ in range(50):
+            time.sleep(0.005)
+            run.step()
+    assert [row["steps"] for row in windows(tmp_path)] == [1, 30]
+    assert any(note.startswith("too few steps: 30") for note in run.record.notes)
 
 
 def test_a_time_is_measured_in_steps_until_it_is_over(tmp_path):
-    with wattlaw.track("x", tmp_path, seconds=0.3, warmup_steps=1, quiet=True) as run:
-        for _ in range(30):
+    with wattlaw.track("x", tmp_path, seconds=1.5, warmup_steps=1, **LONG) as run:
+        for _ in range(60):
             time.sleep(0.05)
             run.step()
     warmup, measured = windows(tmp_path)
     assert (warmup["steps"], warmup["warmup"], measured["warmup"]) == (1, True, False)
-    assert 0.3 <= measured["duration_s"] < 0.5
-    assert measured["steps"] in (4, 5, 6)
+    assert 1.5 <= measured["duration_s"] < 1.8
+    assert 20 <= measured["steps"] <= 30
 
 
-def test_evaluations_and_the_time_between_epochs_are_not_part_of_steps(tmp_path):
+def test_evaluations_are_not_part_of_steps_and_short_epochs_do_not_divide_them(tmp_path):
     with wattlaw.track("x", tmp_path, steps=6, warmup_steps=1, quiet=True) as run:
-        for _ in run.epochs(range(3)):
+        for epoch in run.epochs(range(40)):
             for number in range(3):
                 time.sleep(0.02)
                 run.step(samples=4)
-                if number == 1:
+                if number == 1 and epoch < 2:
                     with run.evaluation(), run.window("part"):
                         time.sleep(0.3)
-            time.sleep(0.3)
     found = windows(tmp_path)
-    assert pick(found, "from_step", "steps", "warmup") == [
-        (0, 1, True), (1, 1, False), (2, 1, False), (3, 2, False), (5, 1, False), (6, 1, False),
-    ]  # fmt: skip
     assert {row["phase"] for row in found} == {"steps"}
-    assert all(row["duration_s"] < 0.2 for row in found)
+    assert pick(found[:3], "from_step", "steps", "warmup") == [
+        (0, 1, True), (1, 1, False), (2, 3, False),
+    ]  # fmt: skip
+    (rest,) = found[3:]  # until it is long enough for an energy
+    assert (rest["from_step"], rest["warmup"]) == (5, False)
+    assert 1 <= rest["duration_s"] < 1.3
+    assert found[1]["duration_s"] + found[2]["duration_s"] < 0.3
+
+
+def test_a_long_epoch_ends_a_window_of_steps(tmp_path):
+    with wattlaw.track("x", tmp_path, steps=60, warmup_steps=0, **LONG) as run:
+        for _ in run.epochs(range(2)):
+            for _ in range(30):
+                time.sleep(0.05)
+                run.step()
+            time.sleep(0.5)
+    assert pick(windows(tmp_path), "from_step", "steps") == [(0, 30), (30, 30)]
 
 
 def test_steps_of_an_epoch_are_values_of_its_window(tmp_path):
@@ -129,7 +153,7 @@ def test_too_few_steps_are_a_note_and_none_is_a_failure(tmp_path):
                 run.step()
         if count:
             assert run.record.status == "done"
-            assert "2 warm-up and 1 measured steps, before 5 steps" in run.record.notes[0]
+            assert run.record.notes[-1].startswith("ended after 2 warm-up and 1 measured steps")
         else:
             assert run.record.status == "failed"
             assert "call step()" in run.record.reason
@@ -170,13 +194,13 @@ def test_nothing_waits_for_the_gpu_inside_a_window_of_steps(tmp_path, monkeypatc
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: asked.append(len(counts)))
     monkeypatch.setattr(torch.cuda, "Event", Event)
     counts: list[int] = []
-    with wattlaw.track("x", tmp_path, steps=6, warmup_steps=2, quiet=True) as run:
-        for number in range(9):
+    with wattlaw.track("x", tmp_path, steps=2, warmup_steps=2, quiet=True) as run:
+        for number in range(30):
             time.sleep(0.01)
             counts.append(number)
             run.step(loss=torch.tensor(1.0))
-    assert set(asked) == {0, 2, 8, 9}  # at the start, the end of both windows, and of the block
-    assert [row["steps"] for row in windows(tmp_path)] == [2, 6]
+    assert set(asked) == {0, 2, 22, 30}  # at the start, the end of both windows, and of the block
+    assert [row["steps"] for row in windows(tmp_path)] == [2, 20]
     assert windows(tmp_path)[1]["step_time_mean_s"] == pytest.approx(0.01, rel=0.9)
 
 
@@ -195,8 +219,8 @@ with wattlaw.track("x", steps=1, warmup_steps=0) as run:
 @pytest.mark.parametrize(
     ("measure", "expected"),
     [
-        ({"steps": 6, "warmup_steps": 2},
-         [("steps", 2, True), ("steps", 3, False), ("steps", 3, False)]),
+        ({"steps": 1, "warmup_steps": 2},
+         [("steps", 2, True), ("steps", 3, False), ("steps", 5, False), ("steps", 2, False)]),
         ({"epochs": 4, "warmup_epochs": 1},
          [("train", 5, True)] + [("train", 5, False)] * 3),
     ],

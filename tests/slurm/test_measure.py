@@ -10,8 +10,9 @@ from wattlaw.store.store import Store
 MEASURE = (sys.executable, "-m", "wattlaw", "measure", "--assume-cpu-w", "5", "--store")
 TRACKED = """
 import sys, time, wattlaw
-with wattlaw.track("loop", sys.argv[1], steps=3, warmup_steps=1, assume_cpu_w=5, quiet=True) as run:
-    for _ in range(4):
+given = {"steps": 10, "warmup_steps": 1, "assume_cpu_w": 5, "quiet": True}
+with wattlaw.track("loop", sys.argv[1], **given) as run:
+    for _ in range(11):
         time.sleep(0.2)
         run.step(samples=8)
 print(run.result.reason, run.result.run_id)
@@ -96,4 +97,4 @@ def test_track_on_two_nodes_is_one_run_of_both(cluster: Cluster, shared: Path) -
     assert record.facts.world_size == 4
     epochs = Store(store).pandas("epochs")
     assert sorted(epochs["host"]) == ["node1", "node1", "node2", "node2"]
-    assert sorted(epochs["steps"]) == [1, 1, 3, 3]
+    assert sorted(epochs["steps"]) == [1, 1, 10, 10]

@@ -176,6 +176,8 @@ def measure(
     recording.window(epoch=0, phase=PHASE, warmup=False, start_ns=start_ns, duration_s=duration_s)
     steps = observer.summary()
     for window in observer.window_columns(steps):
+        if nodes > 1 and window.get("samples") is not None:
+            window["samples"] //= nodes  # every node writes its own part
         recording.window(**window)
     record = recording.end(_reason(code), notes=(*notes, *steps.notes))
     return MeasuredCommand(_exit_code(code), record, recording.folder, steps)

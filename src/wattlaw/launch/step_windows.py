@@ -6,8 +6,12 @@ import time
 import warnings
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from wattlaw.study.model import Measure
 from wattlaw.training.step_clock import StepClock
+from wattlaw.training.steps import StepGoal, steadiness_notes
 
 
 class Steps:
@@ -36,7 +40,11 @@ class Steps:
 
     def duration_s(self) -> float:
         """Return the time from the start to the end of the last step, after the GPU's work."""
-        return math.fsum(self._clock.steps_s())
+        return math.fsum(self.times_s())
+
+    def times_s(self) -> npt.NDArray[np.float64]:
+        """Return the time of each step, after the GPU's work."""
+        return self._clock.steps_s()
 
     def values(self) -> dict[str, Any]:
         """Return the columns of the window, after the GPU's work."""
@@ -50,7 +58,9 @@ class StepPlan:
 
     def __init__(self, measure: Measure) -> None:
         self._measure = measure
-        self._measured, self._measured_s = 0, 0.0
+        self._goal = StepGoal(measure, lambda values: values)
+        self._measured, self._measured_s = 0, 0.0  # of windows that have ended
+        self._notes: list[str] = []
         self.steps = 0
         self.is_complete = False
 
@@ -59,23 +69,28 @@ class StepPlan:
         """Say whether the next step is part of the warm-up."""
         return self.steps < self._measure.warmup_steps
 
-    def ends_window(self, start_s: float) -> bool:
-        """Count a step of the window that began at ``start_s``; say whether it is the last."""
+    def ends_window(self, steps: int, start_s: float) -> bool:
+        """Count a step; say whether the open window, with so many steps, ends with it."""
         was_warmup = self.is_warmup
         self.steps += 1
         if was_warmup:
             return not self.is_warmup
-        self._measured += 1
-        if self._measure.seconds is not None:
-            elapsed_s = self._measured_s + time.perf_counter() - start_s
-            self.is_complete = elapsed_s >= self._measure.seconds
-        else:
-            self.is_complete = self._measured >= (self._measure.steps or 0)
+        self.is_complete = self._goal.is_reached(*self._progress(steps, start_s))
         return self.is_complete
 
-    def add(self, duration_s: float) -> None:
-        """Add the time of a measured window."""
-        self._measured_s += duration_s
+    def may_split(self, steps: int, start_s: float) -> bool:
+        """Say whether the open window is long enough to end where an epoch does."""
+        return not self.is_warmup and self._goal.may_split(*self._progress(steps, start_s))
+
+    def _progress(self, steps: int, start_s: float) -> tuple[int, float, float]:
+        window_s = time.perf_counter() - start_s
+        return self._measured + steps, self._measured_s + window_s, window_s
+
+    def add(self, steps: Steps) -> None:
+        """Add the steps of a measured window that has ended."""
+        self._measured += steps.count
+        self._measured_s += steps.duration_s()
+        self._notes += steadiness_notes(steps.times_s())
 
     def problem(self) -> str | None:
         """Return what is missing of the measured steps."""
@@ -88,6 +103,12 @@ class StepPlan:
             wanted = f"{self._measure.seconds:g} s"
         warmup = min(self.steps, self._measure.warmup_steps)
         return f"ended after {warmup} warm-up and {self._measured} measured steps, before {wanted}"
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what is wrong with the measured steps, and what differs from the request."""
+        problem = self.problem()
+        goal = [problem] if problem else self._goal.notes(self._measured, self._measured_s)
+        return tuple(dict.fromkeys([*self._notes, *goal]))
 
 
 def number(name: str, value: Any, kind: type[int] | type[float]) -> float:

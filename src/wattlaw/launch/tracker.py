@@ -144,7 +144,7 @@ class Track:
         if self._plan is not None:
             self._open.append(_OpenWindow(name, epoch, warmup, 0, 0.0))
             if name == TRAIN:
-                self._begin_part()
+                self._begin_epoch()
             elif name == EVALUATE:
                 self._end_part()
             return
@@ -164,7 +164,7 @@ class Track:
             return
         inner = self._open.pop()
         if self._plan is not None:
-            if inner.name in (TRAIN, EVALUATE):
+            if inner.name == EVALUATE:
                 self._begin_part()
             return
         end_ns, end_s = now()
@@ -212,7 +212,14 @@ class Track:
         except Exception as error:  # measuring must not stop the measured
             self._stop(error)
             return
-        if self._plan is not None and self._plan.ends_window(window.start_s):
+        if self._plan is not None and self._plan.ends_window(window.steps.count, window.start_s):
+            self._begin_part()
+
+    def _begin_epoch(self) -> None:
+        """Begin a window of steps where an epoch begins, if the open one is long enough."""
+        part, plan = self._part, self._plan
+        steps = part.steps.count if part is not None and part.steps is not None else 0
+        if part is None or plan is None or not steps or plan.may_split(steps, part.start_s):
             self._begin_part()
 
     def _begin_part(self) -> None:
@@ -231,7 +238,7 @@ class Track:
         now()  # the GPU must have ended its steps
         duration_s = part.steps.duration_s()
         if not part.warmup:
-            self._plan.add(duration_s)
+            self._plan.add(part.steps)
         self._write(part, part.start_s + duration_s)
 
     def log(
@@ -301,7 +308,8 @@ class Track:
         known = {"metric": self.metric_name}
         try:
             self._recording.facts = self._recording.facts.model_copy(update=known)
-            self.record = self._recording.end(reason, (problem,) if problem else ())
+            notes = self._plan.notes() if self._plan is not None else ()
+            self.record = self._recording.end(reason, notes)
             if self.record is None:
                 self.result = replace(self.result, reason=_WHY_NONE[type(self._recording)])
             elif isinstance(self._recording, Recording):
