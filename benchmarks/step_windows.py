@@ -19,8 +19,8 @@ from typing import Any
 
 import pandas as pd
 from scipy.stats import t as student
-
 from watched import write_results
+
 from wattlaw import machine
 from wattlaw.api.progress import LineProgress
 from wattlaw.launch.campaign import Campaign
