@@ -152,7 +152,7 @@ def _lines(
         if value is not None:
             lines.append((name, f"{value:.1%}" if unit else f"{value:.2f}"))
     if phase.mem_used_max_bytes is not None:
-        lines.append(("maximum GPU memory", f"{phase.mem_used_max_bytes / 2**20:,.0f} MiB"))
+        lines.append(("maximum resident memory", f"{phase.mem_used_max_bytes / 2**20:,.0f} MiB"))
     lines += step_lines
     for limit in record.limits:
         enforced = limit.power_limit_enforced_w
