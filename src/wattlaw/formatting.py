@@ -156,6 +156,19 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+#: The code of the warning ``uncooperative_text``.
+UNCOOPERATIVE = "workers-do-not-cooperate"
+
+
+def uncooperative_text(runs: int, workloads: Iterable[str]) -> str:
+    """Return the warning about runs whose workers each trained a model of their own."""
+    return (
+        f"In {plural(runs, 'run')} of {', '.join(sorted(workloads))} the workers do not cooperate: "
+        "each trained a model of its own on the same data, so there is no speedup. Train with "
+        "DistributedDataParallel (torch.distributed.init_process_group), or set gpus: [1]."
+    )
+
+
 def limit_label(name: str, value: float | None) -> str:
     """Return ``200 W`` or ``735 MHz``; of a missing value ``uncapped`` or ``free clock``."""
     return f"{value:g} {LIMIT_UNITS[name]}" if known(value) else _NO_LIMIT[name]
