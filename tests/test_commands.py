@@ -171,7 +171,7 @@ def test_only_one_of_several_ranks_records_windows(ranks, place, runs):
 @pytest.mark.parametrize("name", ["whole", "windowless"])
 def test_a_command_that_marks_no_window_is_one_with_all_of_its_time(name, place, runs):
     (window,) = windows(place, runs[name, 1])
-    assert (window["phase"], window["epoch"], window["warmup"]) == ("train", 0, False)
+    assert (window["phase"], window["epoch"], window["warmup"]) == ("run", 0, False)
     assert window["gpu_energy_j"] == pytest.approx(BOARD_W * window["duration_s"], rel=0.01)
     assert (window["energy_source"], window["energy_verdict"]) == ("counter", "ok")
     assert window["samples"] != window["samples"]

@@ -36,7 +36,7 @@ def test_a_script_is_ended_when_it_has_its_steps_and_their_energy_is_known(tmp_p
     (record,) = Store(tmp_path).records()
     assert (record.status, record.spec.workload.options["steps"]) == ("done", 90)
     epochs = Store(tmp_path).pandas("epochs")
-    windows = epochs[epochs["phase"] == "train"].sort_values("start_ns")
+    windows = epochs[epochs["phase"] == "steps"].sort_values("start_ns")
     assert windows["warmup"].tolist() == [True] + [False] * (len(windows) - 1)
     steady = windows[~windows["warmup"].astype(bool)]
     assert steady["steps"].sum() == found["steps_measured"]

@@ -164,6 +164,8 @@ class RunOutcome:
         What stopped the campaign before its end, such as ``SIGINT``; None if nothing did.
     has_jobs
         Whether jobs of the study continue in a queue.
+    warnings
+        Sentences about runs that are done but do not show what the study compares.
     """
 
     store: Path
@@ -173,6 +175,7 @@ class RunOutcome:
     left: int
     interrupted_by: str | None = None
     has_jobs: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def results(self) -> "Results":

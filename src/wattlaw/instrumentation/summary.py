@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from wattlaw.instrumentation.steps import Floats, ProcessSteps
+from wattlaw.store.record import Parallelism
 
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
 WARMUP_STEPS = 20
@@ -97,7 +98,7 @@ class StepWindow:
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of the window."""
-        return {"epoch": None, "phase": "train", **vars(self)}
+        return {"epoch": None, "phase": "steps", **vars(self)}
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,16 @@ class StepSummary:
     windows: tuple[StepWindow, ...] = ()
     workers_work_together: bool | None = None
     notes: tuple[str, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is stored about the job, as fields of ``store.record.Facts``."""
+        names = ("instrumented", "world_size", "backend", "parameters", "gradient_bytes")
+        known = {name: getattr(self, name) for name in names}
+        parallelism = self.parallelism if self.parallelism in get_args(Parallelism) else None
+        return known | {
+            "parallelism": parallelism,
+            "workers_cooperate": self.workers_work_together,
+        }
 
 
 def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = None) -> StepSummary:

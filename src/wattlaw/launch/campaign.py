@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Protocol
 
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted, one_line
+from wattlaw.formatting import uncooperative_text
 from wattlaw.launch.finish import finish
 from wattlaw.launch.launcher import Allocation, Attempt, Ended, Launcher, ResourcesBusy
 from wattlaw.store.record import RunRecord, Status, now
@@ -96,6 +97,7 @@ class Outcome:
     skipped: int
     left: int
     interrupted_by: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass
@@ -120,6 +122,8 @@ class Campaign:
     _git_commit: str | None = None
     _ended: dict[str, Status] = field(default_factory=dict)
     _active: list[_ActiveRun] = field(default_factory=list)
+    #: The workload of each run that ended and whose workers each trained a model of their own.
+    _uncooperative: list[str] = field(default_factory=list)
     #: When each run had finished before this campaign began.
     _finished_before: dict[str, datetime | None] = field(default_factory=dict)
     _last_message: str | None = None
@@ -142,7 +146,9 @@ class Campaign:
                 self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")
         count = Counter(self._ended.values())
         left = len(self._plan) - len(self._ended)
-        return Outcome(count["done"], count["failed"], count["skipped"], left, stop.by)
+        alone = self._uncooperative
+        warnings = (uncooperative_text(len(alone), set(alone)),) if alone else ()
+        return Outcome(count["done"], count["failed"], count["skipped"], left, stop.by, warnings)
 
     def _write_plan(self) -> None:
         """Record every new run as planned, and report the runs that are already done."""
@@ -342,6 +348,8 @@ class Campaign:
 
     def _report_end(self, record: RunRecord, *, is_new: bool) -> None:
         self._ended[record.run_id] = record.status
+        if record.facts.workers_cooperate is False and record.spec.setting.gpus > 1:
+            self._uncooperative.append(record.spec.workload.name)
         self._observer.ended(record, is_new=is_new)
 
 

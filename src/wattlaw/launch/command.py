@@ -175,6 +175,7 @@ def measure(
         notes = _release(lease)
     recording.window(epoch=0, phase=PHASE, warmup=False, start_ns=start_ns, duration_s=duration_s)
     steps = observer.summary()
+    recording.facts = recording.facts.model_validate(steps.facts())
     for window in observer.window_columns(steps):
         if nodes > 1 and window.get("samples") is not None:
             window["samples"] //= nodes  # every node writes its own part

@@ -138,8 +138,8 @@ def measured_steps(folder: RunFolder) -> PhaseSummary | None:
     import pyarrow.parquet as pq
 
     rows = pq.read_table(folder.epochs_path).to_pylist()
-    rows = [row for row in rows if row["phase"] == "train" and row["steps"] and not row["warmup"]]
-    return _phase("train", rows) if rows else None
+    rows = [row for row in rows if row["phase"] == "steps" and not row["warmup"]]
+    return _phase("steps", rows) if rows else None
 
 
 def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:

@@ -88,7 +88,7 @@ class LogProgress(Model):
 
     pattern: str = Field(
         max_length=1000,
-        description="a regular expression with the named group epoch, step or samples",
+        description="a regular expression with the named group epoch or step",
     )
 
     @model_validator(mode="after")
@@ -97,10 +97,10 @@ class LogProgress(Model):
             names = set(re.compile(self.pattern).groupindex)
         except (re.error, RecursionError, OverflowError) as error:
             raise LocatedError(f"not a regular expression: {error}", "pattern") from None
-        if not names <= {*_PROGRESS_GROUPS} or not names & {"epoch", "step", "samples"}:
+        if not names <= {*_PROGRESS_GROUPS} or not names & {"epoch", "step"}:
             raise LocatedError(
                 f"given the named groups {join_names(sorted(names)) or 'none'}; allowed: "
-                f"{join_names(_PROGRESS_GROUPS)}, with one or more of epoch, step and samples",
+                f"{join_names(_PROGRESS_GROUPS)}, with epoch or step",
                 "pattern",
             )
         return self
@@ -158,6 +158,19 @@ class WorkloadSpec(Model):
             except ValueError as error:
                 raise LocatedError(str(error), "command", index) from None
         return self
+
+    def check_steps_are_seen(self, index: int) -> None:
+        """Check that the steps of a command can be counted; ``index`` is its place."""
+        if self.progress is None and self.instrument == "none":
+            raise LocatedError(
+                "given none with measure.steps or measure.seconds; allowed: auto, or progress",
+                *("workloads", index, "instrument"),
+            )
+        if self.progress is not None and "(?P<step>" not in self.progress.pattern:
+            raise LocatedError(
+                "no group step; allowed: with measure.steps or measure.seconds, the group step",
+                *("workloads", index, "progress", "pattern"),
+            )
 
 
 def _default(model: type[Model], name: str) -> Any:
@@ -423,6 +436,9 @@ class Study(Model):
                     f"{self.measure.warmup_epochs}; allowed: more than measure.warmup_epochs",
                     *("sweeps", index, "epochs"),
                 )
+        for index, workload in enumerate(self.workloads):
+            if self.measure.is_by_steps and workload.command is not None:
+                workload.check_steps_are_seen(index)
         are_all_covered = any(sweep.workloads is None for sweep in self.sweeps)
         for index, workload in enumerate(self.workloads):
             if not are_all_covered and workload.name not in covered:

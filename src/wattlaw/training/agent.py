@@ -20,26 +20,32 @@ from pathlib import Path
 
 import psutil
 
-from wattlaw import machine, processes
+from wattlaw import processes
 from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput, NotAvailable, WattlawError
 from wattlaw.files import read_end, write_text
 from wattlaw.isolation import isolate, isolated_python
-from wattlaw.store.live import open_windows, windows_path, write_window
-from wattlaw.store.record import Facts, RunRecord
+from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Measure, substitute
 from wattlaw.telemetry.sampler_process import SamplerProcess
 from wattlaw.text import collapse_whitespace
-from wattlaw.training import failures
+from wattlaw.training import command_rank, failures
 from wattlaw.training.clocks import Clocks, Endpoint
+from wattlaw.training.command_steps import CommandSteps
 from wattlaw.training.environment import AGENT_PID, ATTEMPT, DISK_FULL, RUN_FOLDER, WARNS, host_name
-from wattlaw.training.rank_processes import EndedBySignal, run_ranks, run_torchrun
+from wattlaw.training.rank_processes import (
+    EndedBySignal,
+    Node,
+    run_launcher,
+    run_ranks,
+    run_torchrun,
+)
+from wattlaw.workloads import catalogue
 
 #: How long a shared file system may take to show what another host has written.
 _LATE_S = 60.0
 _FORWARD_POLL_S = 0.2
-_PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-nccl-cu13")
 #: The last line of a traceback, and error messages of Python and argparse.
 _ERROR = re.compile(
     r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?"
@@ -47,7 +53,7 @@ _ERROR = re.compile(
     re.MULTILINE,
 )
 _LONGEST = 300
-WORKER, _COMMAND_RANK = "wattlaw.training.worker", "wattlaw.training.command_rank"
+WORKER = "wattlaw.training.worker"
 
 
 def main() -> int:
@@ -130,34 +136,111 @@ def _run(
     record, live = _wait_for_record(folder, attempt), folder.live(attempt)
     live.mkdir(parents=True, exist_ok=True)
     is_command = record.spec.workload.command is not None
-    line = isolated_python("-u", "-m")
+    run = _run_command if is_command else _run_workers
     with _sampler(live, record.spec.measure) as sampler, Clocks(clock, live) as clocks:
         if is_command:
-            os.environ[RUN_FOLDER] = str(folder.path.resolve())
-            os.environ[ATTEMPT] = str(attempt)
-            line += [_COMMAND_RANK, *command_arguments(record)]
             sampler.wait_until_ready()  # the command may be one window from its start
-        else:
-            line += [WORKER, str(folder.path), str(attempt)]
-        uses_torchrun = not is_command or "--nnodes" in rendezvous
-        if uses_torchrun:
-            line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers),
-                    "--no-python", *line]  # fmt: skip
-            _import_torchrun()
-        clocks.compare("begin")
-        start_ns, start_s = time.time_ns(), time.perf_counter()
         try:
-            failed = run_torchrun(line) if uses_torchrun else run_ranks(line, workers)
+            code = run(record, folder, workers, rendezvous, clocks)
         except EndedBySignal as error:
             _log(f"ended by {error}")
             code = _fail(live, "terminated", f"the node agent was ended by {error}")
-        else:
-            code = _report(folder, attempt, failed, is_command=is_command) if failed else 0
-        if is_command:
-            write_window_and_facts(live, start_ns, time.perf_counter() - start_s)
-        if code == 0:
-            clocks.compare("end")
         return code
+
+
+def _run_workers(
+    record: RunRecord, folder: RunFolder, workers: int, rendezvous: Sequence[str], clocks: Clocks
+) -> int:
+    """Run the ranks of a workload with torchrun; return the agent's exit code."""
+    line = isolated_python("-u", "-m", WORKER, str(folder.path), str(record.attempts))
+    line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers), "--no-python",
+            *line]  # fmt: skip
+    if importlib.util.find_spec("torch") is None:
+        raise NotAvailable(
+            "torch is not installed; the ranks of a workload need it; try: "
+            'pip install "wattlaw[train]"'
+        )
+    with processes.collector_paused():  # imported before a run begins, since that takes seconds
+        import torch.distributed.run  # noqa: F401
+    clocks.compare("begin")
+    failed = run_torchrun(line)
+    if failed:
+        live = folder.live(record.attempts)
+        return _fail(live, *failures.reason_of_ranks(live, failed, next(iter(failed))))
+    clocks.compare("end")
+    return 0
+
+
+def _run_command(
+    record: RunRecord, folder: RunFolder, workers: int, rendezvous: Sequence[str], clocks: Clocks
+) -> int:
+    """Run the ranks of a command and write its windows; return the agent's exit code."""
+    attempt, live, program = record.attempts, folder.live(record.attempts), launch_program(record)
+    node = _node(rendezvous)
+    line = [*isolated_python("-u", "-m", command_rank.__name__)]
+    words = command_arguments(record)
+    os.environ[RUN_FOLDER], os.environ[ATTEMPT] = str(folder.path.resolve()), str(attempt)
+    code, failed, launcher_code = 0, dict[int, int](), 0
+    with CommandSteps(record.spec, live, node.number) as steps:
+        clocks.compare("begin")
+        start_ns, start_s = time.time_ns(), time.perf_counter()
+        try:
+            if program is None:
+                failed = run_ranks([*line, *words], workers, node, steps.are_complete)
+            else:
+                launch = _launcher_line(program, workers, rendezvous)
+                launched = [*launch, *line, command_rank.LAUNCHED, *words]
+                launcher_code = run_launcher(
+                    [*line, command_rank.LAUNCHER, *launched], steps.are_complete
+                )
+            duration_s = time.perf_counter() - start_s
+            if (failed or launcher_code) and not steps.were_complete():
+                kind: failures.Kind = "exited"
+                reason = f"{program} {failures.describe_exit(launcher_code)}"
+                if failed:
+                    kind, reason = failures.reason_of_ranks(live, failed, next(iter(failed)))
+                error = first_error(folder.log_path, attempt)
+                code = _fail(live, kind, f"{reason}: {error}" if error else reason)
+        except EndedBySignal:
+            steps.write(start_ns, time.perf_counter() - start_s)
+            raise
+        if code == 0:
+            clocks.compare("end")  # all nodes have ended, and their steps are recorded
+        steps.write(start_ns, duration_s)
+    return code
+
+
+def launch_program(record: RunRecord) -> str | None:
+    """Return the program that starts the ranks of a command; None if wattlaw starts them.
+
+    Raises ``NotAvailable`` if it is missing here.
+    """
+    name = record.spec.workload.launch_with
+    if name in ("auto", "none"):
+        return None
+    catalogue.check_launch_program(name)
+    return name
+
+
+def _launcher_line(program: str, workers: int, rendezvous: Sequence[str]) -> list[str]:
+    """Return the start of the command line with which a program starts ranks on this node."""
+    if program == "torchrun":
+        where = rendezvous if "--nnodes" in rendezvous else ["--standalone"]
+        return [program, *where, "--nproc-per-node", str(workers), "--no-python"]
+    if program == "srun":
+        return [program, "--overlap", "--nodes", "1", "--ntasks", str(workers)]
+    return [program, "-n", str(workers)]
+
+
+def _node(rendezvous: Sequence[str]) -> Node:
+    """Return this node's place from torchrun's options for several nodes."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--node-rank", type=int, default=0)
+    parser.add_argument("--nnodes", type=int, default=1)
+    parser.add_argument("--master-addr", default="127.0.0.1")
+    parser.add_argument("--master-port", type=int)
+    found, _ = parser.parse_known_args([*rendezvous])
+    return Node(found.node_rank, found.nnodes, found.master_addr, found.master_port)
 
 
 def command_arguments(record: RunRecord) -> list[str]:
@@ -171,17 +254,6 @@ def command_arguments(record: RunRecord) -> list[str]:
         "repeat": spec.repeat,
     }
     return [substitute(word, values) for word in spec.workload.command or ()]
-
-
-def write_window_and_facts(live: Path, start_ns: int, duration_s: float) -> None:
-    """Write the host's facts and, unless the command has marked windows, one window for it all."""
-    host = host_name()
-    if not windows_path(live, host).exists():
-        with open_windows(live, host) as windows:
-            labels = {"epoch": 0, "phase": "train", "warmup": False}
-            write_window(windows, host, **labels, start_ns=start_ns, duration_s=duration_s)
-    facts = Facts(hosts=(host,), hardware=machine.hardware(), software=machine.software(_PACKAGES))
-    write_text(live / f"facts.{host}.json", facts.model_dump_json())
 
 
 def first_error(log: Path, attempt: int) -> str | None:
@@ -211,30 +283,6 @@ def _sampler(live: Path, measure: Measure) -> SamplerProcess:
     """Start a sampler of this process tree."""
     target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
     return SamplerProcess(live, host_name(), target, handles_sigterm=WARNS not in os.environ)
-
-
-def _import_torchrun() -> None:
-    """Import torchrun before a run begins, since that takes seconds.
-
-    Raises ``NotAvailable`` if torch is not installed.
-    """
-    if importlib.util.find_spec("torch") is None:
-        raise NotAvailable(
-            "torch is not installed; the ranks of a workload, and of a command on several nodes, "
-            'need it; try: pip install "wattlaw[train]"'
-        )
-    with processes.collector_paused():
-        import torch.distributed.run  # noqa: F401
-
-
-def _report(folder: RunFolder, attempt: int, failed: dict[int, int], *, is_command: bool) -> int:
-    """Write why ranks failed; return the agent's exit code. The first rank failed first."""
-    live = folder.live(attempt)
-    kind, reason = failures.reason_of_ranks(live, failed, next(iter(failed)))
-    if is_command:
-        error = first_error(folder.log_path, attempt)
-        reason += f": {error}" if error else ""
-    return _fail(live, kind, reason)
 
 
 def _fail(live: Path, kind: failures.Kind, reason: str) -> int:

@@ -10,6 +10,8 @@ AGENT_PID = "WATTLAW_AGENT_PID"
 #: The folder of the run that a command belongs to, and the number of its attempt.
 RUN_FOLDER = "WATTLAW_RUN_FOLDER"
 ATTEMPT = "WATTLAW_ATTEMPT"
+#: The named pipe to which the first rank of a command writes its output, if it is searched.
+FIRST_OUTPUT = "WATTLAW_FIRST_OUTPUT"
 #: Set if SIGUSR1 may announce the end: ranks then agree about once a second whether it has come.
 WARNS = "WATTLAW_WARNS"
 #: The name of this machine in a run; if unset, its host name.

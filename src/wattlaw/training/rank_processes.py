@@ -1,7 +1,7 @@
 """Starts the ranks of a run on this node, waits for them, and ends all of them when one fails.
 
-A workload's ranks run under torchrun's elastic agent. A command's ranks on a single node are plain
-processes with the environment variables of torchrun, so that a command needs no torch.
+A workload's ranks run under torchrun's elastic agent. A command's ranks are plain processes with
+torchrun's environment variables, so that a command needs no torch, or those of a launcher program.
 """
 
 import contextlib
@@ -11,7 +11,8 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _POLL_S = 0.02
@@ -28,8 +29,23 @@ class EndedBySignal(Exception):
         super().__init__(signal.Signals(number).name)
 
 
-def run_ranks(line: Sequence[str], ranks: int) -> dict[int, int]:
-    """Run a command line once per rank on this node alone; call it on the main thread.
+@dataclass(frozen=True)
+class Node:
+    """The place of this node among those of a run, and where its first rank listens."""
+
+    number: int = 0
+    nodes: int = 1
+    address: str = "127.0.0.1"
+    port: int | None = None  # a free one if the node is alone
+
+
+def run_ranks(
+    line: Sequence[str],
+    ranks: int,
+    node: Node | None = None,
+    is_over: Callable[[], bool] = lambda: False,
+) -> dict[int, int]:
+    """Run a command line once per rank of this node; call it on the main thread.
 
     Parameters
     ----------
@@ -38,6 +54,10 @@ def run_ranks(line: Sequence[str], ranks: int) -> dict[int, int]:
         ``MASTER_PORT`` and the other variables of torchrun are in its environment.
     ranks
         How many processes to start, each in a session of its own.
+    node
+        This node, if there are several.
+    is_over
+        Called often. Once it is true, the ranks are ended, and none of them has failed.
 
     Returns
     -------
@@ -48,19 +68,44 @@ def run_ranks(line: Sequence[str], ranks: int) -> dict[int, int]:
     Raises ``EndedBySignal`` if this process got SIGTERM, SIGINT, SIGHUP or SIGQUIT. The ranks got
     the same signal.
     """
-    shared = _environment(ranks)
+    node = node or Node()
+    first, shared = node.number * ranks, _environment(ranks, node)
+    environments = []
+    for rank in range(ranks):
+        own = {"RANK": first + rank, "ROLE_RANK": first + rank, "LOCAL_RANK": rank}
+        environments.append(os.environ | shared | {name: str(n) for name, n in own.items()})
+    failed = _run(line, environments, is_over)
+    return {first + rank: code for rank, code in failed.items()}
+
+
+def run_launcher(line: Sequence[str], is_over: Callable[[], bool]) -> int:
+    """Run a program that starts the ranks; return its exit code, 0 if it was over.
+
+    Parameters and errors are those of ``run_ranks``.
+    """
+    ranks_own = {"RANK", "LOCAL_RANK", "ROLE_RANK", *_environment(1, Node())}
+    environment = {name: value for name, value in os.environ.items() if name not in ranks_own}
+    return _run(line, [environment], is_over).get(0, 0)
+
+
+def _run(
+    line: Sequence[str], environments: Sequence[Mapping[str, str]], is_over: Callable[[], bool]
+) -> dict[int, int]:
+    """Run a command line once per environment; return the exit codes of those that failed."""
     processes: list[subprocess.Popen[bytes]] = []
     with _received_signals() as received:
         try:
-            for rank in range(ranks):
-                own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")}
-                processes.append(
-                    subprocess.Popen(line, env=os.environ | shared | own, start_new_session=True)
-                )
+            processes.extend(
+                subprocess.Popen(line, env=environment, start_new_session=True)
+                for environment in environments
+            )
             failed: dict[int, int] = {}
             while not failed and not received:
                 codes = [process.poll() for process in processes]
                 failed = {rank: code for rank, code in enumerate(codes) if code}
+                if is_over():
+                    failed = {}
+                    break
                 if all(code is not None for code in codes):
                     break
                 time.sleep(_POLL_S)
@@ -98,18 +143,21 @@ def run_torchrun(words: Sequence[str]) -> dict[int, int]:
     return {}
 
 
-def _environment(ranks: int) -> dict[str, str]:
-    """Return the variables that torchrun sets alike for all ranks of a single node."""
-    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(ranks))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def _environment(ranks: int, node: Node) -> dict[str, str]:
+    """Return the variables that torchrun sets alike for all ranks of a node."""
+    world, port = str(ranks * node.nodes), node.port
+    if port is None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
     return {
-        **sizes,
-        "GROUP_RANK": "0",
-        "GROUP_WORLD_SIZE": "1",
+        "WORLD_SIZE": world,
+        "ROLE_WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": str(node.number),
+        "GROUP_WORLD_SIZE": str(node.nodes),
         "ROLE_NAME": "default",
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": node.address,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": str(uuid.uuid4()),
         "TORCHELASTIC_RESTART_COUNT": "0",

@@ -1,6 +1,7 @@
 """The registered workloads by name, and the validation of their options."""
 
 import importlib.util
+import os
 import shutil
 import sys
 from functools import cache
@@ -154,11 +155,12 @@ def _imported(name: str) -> Any:
 
 
 def check_installed(spec: WorkloadSpec) -> None:
-    """Check that the packages of a workload are installed; a command needs none.
+    """Check that the packages of a workload, or the launcher of a command, are installed.
 
     Raises ``NotAvailable`` if any is missing: one line names them and how to install them.
     """
     if spec.command is not None:
+        check_launch_program(spec.launch_with)
         return
     needed = entry(spec.name)
     missing = [name for name in needed.modules if not _is_installed(name)]
@@ -167,6 +169,40 @@ def check_installed(spec: WorkloadSpec) -> None:
             f"{needed.name} needs {', '.join(missing)}, which cannot be imported; try: "
             f'pip install "wattlaw[{needed.extra}]"'
         )
+
+
+def check_launch_program(name: str) -> None:
+    """Check that a program of ``launch_with`` can start the ranks of a command here.
+
+    Raises ``NotAvailable`` if it is not installed, or if srun has no allocation.
+    """
+    if name in ("auto", "none"):
+        return
+    if shutil.which(name) is None:
+        raise NotAvailable(
+            f"launch_with: {name} is not on PATH; install it, or set launch_with to none or auto"
+        )
+    if name == "srun" and "SLURM_JOB_ID" not in os.environ:
+        raise NotAvailable(
+            "launch_with: srun needs an allocation of Slurm; start this in a job (salloc, sbatch), "
+            "or with --launch slurm"
+        )
+
+
+def missing_files(study: Study) -> list[str]:
+    """Return a sentence for each script or program of a study's commands that is missing here."""
+    sentences = []
+    for index, spec in enumerate(study.workloads):
+        place, words = f"workloads[{index}].command", spec.command or ()
+        if words and "{" not in words[0] and shutil.which(words[0]) is None:
+            sentences.append(f"{place}: the program {quote(words[0])} is not installed here")
+        script = next((word for word in words[1:] if word.endswith(".py")), None)
+        if script is not None and "{" not in script and not Path(script).is_file():
+            sentences.append(f"{place}: the script {quote(script)} does not exist")
+        if spec.launch_with not in ("auto", "none") and shutil.which(spec.launch_with) is None:
+            place = f"workloads[{index}].launch_with"
+            sentences.append(f"{place}: {spec.launch_with} is not installed here")
+    return sentences
 
 
 def _is_installed(module: str) -> bool:

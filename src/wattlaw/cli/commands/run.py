@@ -139,3 +139,5 @@ def _print_outcome(outcome: RunOutcome, console: Console) -> None:
     elif outcome.failed:
         text += f" (reasons: wattlaw status {store}; the same command tries them again)"
     console.print(f"{text}. Results are in {store}", soft_wrap=True)
+    for warning in outcome.warnings:
+        console.print(f"Warning: {warning}", soft_wrap=True)

@@ -131,6 +131,11 @@ class SlurmLauncher:
         most = self._launch.gpus_per_node
         if most is not None and workers > most:
             return f"needs {workers} GPUs on each node; launch.gpus_per_node is {most}"
+        workload = spec.workload
+        if spec.nodes > 1 and workload.launch_with in ("mpirun", "srun"):
+            return f"launch_with {workload.launch_with} works on one node, not {spec.nodes}"
+        if spec.nodes > 1 and workload.progress is not None:
+            return f"progress is read on one node, not {spec.nodes}"
         return None
 
     def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - each takes one job's room

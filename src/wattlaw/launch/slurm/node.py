@@ -68,7 +68,7 @@ def main() -> int:
         return os.EX_NOINPUT
     is_command = record.spec.workload.command is not None
     live.mkdir(parents=True, exist_ok=True)  # a folder of another node may not be visible yet
-    if not is_command:  # torchrun forwards SIGTERM to a command
+    if not is_command:  # the agent forwards SIGTERM to a command
         # Slurm's SIGTERM is a preemption notice, which a file reports to the driver.
         def notify(*_: object) -> None:
             os.kill(os.getpid(), signal.SIGUSR1)

@@ -1,0 +1,145 @@
+"""The training steps of a study's command on one host: recorded, ended at their limit, stored."""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from wattlaw import machine
+from wattlaw.files import write_text
+from wattlaw.instrumentation.environment import STEPS_FOLDER
+from wattlaw.instrumentation.observer import StepObserver
+from wattlaw.instrumentation.progress import ProgressReader, progress_pattern
+from wattlaw.instrumentation.summary import MeasuredPart
+from wattlaw.store.live import open_windows, windows_path, write_window
+from wattlaw.store.record import Facts
+from wattlaw.study.model import RunSpec
+from wattlaw.training.environment import FIRST_OUTPUT, host_name
+
+#: How often the recorded steps are read, and how long another host may take to show that all ranks
+#: have their steps.
+_POLL_S, _LATE_S = 0.25, 10.0
+_PIECE_BYTES, _MOST_PIECES, _STDOUT = 64 * 1024, 16, 1
+_PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-nccl-cu13")
+
+
+class CommandSteps:
+    """Observes a command from before its ranks start, by environment variables that they get.
+
+    ``write`` stores what was observed.
+
+    Parameters
+    ----------
+    spec
+        The run.
+    live
+        The live folder of the attempt, which the nodes share.
+    node
+        The number of this node. Samples and notes of all ranks are written by node 0.
+    """
+
+    def __init__(self, spec: RunSpec, live: Path, node: int = 0) -> None:
+        measure, progress = spec.measure, spec.workload.progress
+        self._spec, self._live, self._node = spec, live, node
+        part = MeasuredPart()
+        if measure.is_by_steps:
+            part = MeasuredPart(measure.warmup_steps, measure.steps, measure.seconds)
+        reader = ProgressReader(progress_pattern(progress.pattern)) if progress else None
+        self._observer = StepObserver(live / "steps", part, reader)
+        self._marker = live / "has-steps"
+        self._output: int | None = None
+        self._folder: str | None = None
+        self._next_s = 0.0
+
+    def __enter__(self) -> Self:
+        os.environ.pop(STEPS_FOLDER, None)
+        if self._spec.workload.instrument == "auto":
+            os.environ[STEPS_FOLDER] = str(self._observer.folder.absolute())
+        if self._observer.progress is not None:
+            self._folder = tempfile.mkdtemp(prefix="wattlaw-")
+            path = Path(self._folder) / "output"
+            os.mkfifo(path, 0o600)
+            # Open for both ends: the first rank finds a reader, and its end is no end of the file.
+            self._output = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+            os.environ[FIRST_OUTPUT] = str(path)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._output is not None and self._folder is not None:
+            os.close(self._output)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def are_complete(self) -> bool:
+        """Read the output; say whether all ranks have the steps of the limit and can be ended."""
+        self._pass_output_on()
+        if not self._observer.part.is_limited or time.monotonic() < self._next_s:
+            return False
+        self._next_s = time.monotonic() + _POLL_S
+        if not self._marker.exists() and not self._observer.is_complete():
+            return False
+        self._marker.touch()
+        return True
+
+    def were_complete(self) -> bool:
+        """Say whether ranks of this host failed because those of another were ended."""
+        end_s = time.monotonic() + (_LATE_S if self._spec.nodes > 1 else 0.0)
+        while self._observer.part.is_limited:
+            self._next_s = 0.0
+            if self.are_complete():
+                return True
+            if time.monotonic() >= end_s:
+                break
+            time.sleep(_POLL_S)
+        return False
+
+    def write(self, start_ns: int, duration_s: float) -> None:
+        """Write this host's facts and windows, unless the command has marked windows itself.
+
+        Steps that were seen become windows ``steps``. A command without epochs, or without
+        measured steps where the study requests them, is also one window ``run``.
+        """
+        while self._pass_output_on():
+            pass
+        host, summary = host_name(), self._observer.summary()
+        if not windows_path(self._live, host).exists():
+            windows = self._observer.window_columns(summary)
+            wanted = "steps" if self._spec.measure.is_by_steps else "train"
+            is_measured = any(w["phase"] == wanted and not w["warmup"] for w in windows)
+            if not is_measured:
+                whole = {"epoch": 0, "phase": "run", "warmup": False}
+                windows.insert(0, whole | {"start_ns": start_ns, "duration_s": duration_s})
+            with open_windows(self._live, host) as stream:
+                for window in windows:
+                    own = {"samples": None} if self._node else {}
+                    write_window(stream, host, **window | own)
+        if summary.notes and self._node == 0:
+            write_text(self._live / f"notes.{host}.json", json.dumps(list(summary.notes)))
+        software = machine.software(_PACKAGES)
+        known = {"hosts": (host,), "hardware": machine.hardware(), "software": software}
+        facts = Facts.model_validate(known | summary.facts())
+        write_text(self._live / f"facts.{host}.json", facts.model_dump_json())
+
+    def _pass_output_on(self) -> bool:
+        """Write output of the first rank to the log and search it; say whether more may come."""
+        for _ in range(_MOST_PIECES if self._output is not None else 0):
+            try:
+                piece = os.read(self._output or 0, _PIECE_BYTES)
+            except BlockingIOError:
+                return False
+            time_s, rest = time.time(), piece
+            with contextlib.suppress(OSError):  # a full disk is reported elsewhere
+                while rest:
+                    rest = rest[os.write(_STDOUT, rest) :]
+            if self._observer.progress is not None:
+                self._observer.progress.feed(piece, time_s)
+        return self._output is not None
