@@ -44,8 +44,11 @@ class Study:
         study = read_study(EXAMPLES / f"{name}.yaml")
         simulation = study.launch.simulation.model_copy(update={"hardware": hardware})
         launch = study.launch.model_copy(update={"simulation": simulation})
+        machine = Machine.from_launch(launch)
+        changes = {"kind": "simulated", "gpus_per_node": machine.gpus_per_node}
+        study = study.model_copy(update={"launch": launch.model_copy(update=changes)})
         specs = [run.spec for run in expand(study) if run.spec.repeat == 0]
-        return cls(Machine.from_launch(launch), specs)
+        return cls(machine, specs)
 
     def times(self, change: Change, **selected: object) -> pd.Series:
         """Return seconds per epoch by GPU count, of the matching settings."""

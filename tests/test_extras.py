@@ -33,11 +33,13 @@ def packages(extra: str) -> set[str]:
 
 
 @pytest.fixture
-def without(monkeypatch):
-    """Give a function that makes modules not be there for who looks."""
+def without(monkeypatch, tmp_path):
+    """Return a function that hides modules from ``importlib.util.find_spec``."""
     find = importlib.util.find_spec
 
     def hide(*hidden: str) -> None:
+        if "torchvision" in hidden:
+            monkeypatch.setattr(catalogue, "SEPARATE_TORCHVISION", tmp_path / "absent")
         monkeypatch.setattr(
             importlib.util, "find_spec", lambda name: None if name in hidden else find(name)
         )
