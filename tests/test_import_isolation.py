@@ -182,7 +182,13 @@ def test_a_command_of_a_study_imports_as_usual_and_sees_what_the_user_gave(proje
     given = GIVEN[1]
     study = write_study(
         project / "study.yaml",
-        workloads=[{"name": "mine", "command": [sys.executable, "-m", "module", "told"]}],
+        workloads=[
+            {
+                "name": "mine",
+                "command": [sys.executable, "-m", "module", "told"],
+                "instrument": "none",
+            }
+        ],
         sweeps=[{"gpus": [1], "global_batch": [8]}],
         measure={"epochs": 1, "warmup_epochs": 0},
         launch={"gpus_per_node": 1, "threads_per_worker": 1},

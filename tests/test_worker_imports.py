@@ -20,7 +20,7 @@ from test_training import run_here
 from wattlaw.study.model import Study
 
 SOURCE = Path(__file__).parents[1] / "src" / "wattlaw"
-FOLDERS = ("training", "telemetry", "limits", "devices", "workloads")
+FOLDERS = ("training", "telemetry", "limits", "devices", "workloads", "instrumentation")
 FILES = (
     "store/live.py", "store/streams.py", "store/record.py", "store/run_folder.py",
     "store/schema.py", "files.py",

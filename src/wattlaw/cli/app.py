@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 #: The commands with their help, so that ``wattlaw --help`` imports no command.
 COMMANDS = {
     "run": "Run the missing runs of a study.",
-    "check": "Validate a study file and count its runs.",
+    "check": "Validate a study file, count its runs, and warn of scripts that do not exist.",
     "status": "Count runs by status and show why runs are not done.",
     "cancel": "Cancel the active runs of a store, including queued Slurm jobs.",
     "measure": "Measure the time, energy and utilisation of a command.",
