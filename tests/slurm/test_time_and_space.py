@@ -9,7 +9,7 @@ def test_a_run_at_its_time_limit_writes_a_checkpoint_and_continues(
     cluster: Cluster, desk: Desk
 ) -> None:
     # Slurm looks every 30 s, and warns 30 to 90 s after the start; so long training lasts anyway.
-    slowly(desk, epochs=12, slurm={"time": "2", "warn_s": 30}, train={})
+    slowly(desk, epochs=6, slurm={"time": "2", "warn_s": 30}, train={})
     desk.pauses(2.0)
     before = desk.submissions()
     with desk.running() as front:
