@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special
 
+from wattlaw.analysis.groups import group_numbers
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.statistics import LEVEL
 
@@ -37,15 +38,15 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
     energy is left out of the mean.
     """
     names = list(QUANTITIES)
-    energy_j = table["energy_j"]
-    measured = energy_j.groupby([table[name] for name in by], dropna=False).transform("count") > 0
-    table = table.assign(energy_is=table["energy_is"].where(energy_j.notna() | ~measured))
-    is_comparable = table.groupby(list(by), dropna=False)["energy_is"].transform("nunique") <= 1
-    energies = {name: table[name].where(is_comparable) for name in ENERGIES}
-    comparable = table.assign(**energies).astype(dict.fromkeys(names, float))
-    grouped = comparable.groupby(list(by), dropna=False, sort=True)
+    setting, energy_j = group_numbers(table, by), table["energy_j"]
+    measured = energy_j.groupby(setting).transform("count") > 0
+    energy_is = table["energy_is"].where(energy_j.notna() | ~measured)
+    is_comparable = energy_is.groupby(setting).transform("nunique") <= 1
+    values = table[names].astype(float).assign(energy_is=energy_is)
+    values[list(ENERGIES)] = values[list(ENERGIES)].where(is_comparable)
+    grouped = values.groupby(setting)
     count, mean, sd = grouped[names].count(), grouped[names].mean(), grouped[names].std(ddof=1)
-    half = stats.t.ppf((1 + LEVEL) / 2, count.where(count > 1) - 1) * sd / np.sqrt(count)
+    half = special.stdtrit(count.where(count > 1) - 1, (1 + LEVEL) / 2) * sd / np.sqrt(count)
     kinds = grouped["energy_is"].first()
     if not is_comparable.all():
         kinds = grouped["energy_is"].agg(join_energy_kinds)
@@ -55,8 +56,8 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
         low = low if name in _ANY_SIGN else low.clip(lower=0.0)
         parts += [mean[name], sd[name].rename(f"{name}_sd")]
         parts += [low.rename(f"{name}_low"), high.rename(f"{name}_high")]
-    settings = parts[0].index.to_frame(index=False)
-    table = pd.concat([settings, *(part.reset_index(drop=True) for part in parts)], axis=1)
+    settings = table[list(by)].set_axis(setting)[~setting.duplicated().to_numpy()]
+    table = pd.concat([settings.sort_index(), *parts], axis=1).reset_index(drop=True)
     return table.copy()  # one block instead of one for each column
 
 

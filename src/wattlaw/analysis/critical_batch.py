@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import optimize, stats
+from scipy import special
 
 from wattlaw.analysis.result import Result
 from wattlaw.analysis.statistics import ERROR, LEVEL, Floats, aicc, f_test_p
@@ -35,6 +35,7 @@ _FORMS: dict[str, tuple[Callable[[Floats, Floats], Floats], Callable[[Floats], F
 #: The search for the critical batch extends beyond the measured batches by this factor.
 _SEARCH_FACTOR = 1e4
 _LEAST_SIGMA = 1e-6
+_LOG_ROOT_2_PI = math.log(2 * math.pi) / 2
 _LOG_ROUNDING = 1e-9  # means of logs differ by rounding
 
 
@@ -102,7 +103,7 @@ def critical_batch(
     law = fits[LAW]
     edges = _search_bounds(data)
     lack_of_fit_p_value, spread, freedom = _lack_of_fit(data, law)
-    allowed_deviance = data.n * math.log1p(float(stats.f.ppf(LEVEL, 1, freedom)) * spread)
+    allowed_deviance = data.n * math.log1p(float(special.fdtri(1, freedom, LEVEL)) * spread)
     crit_low = _profile_bound(data, law, 1, edges[0], allowed_deviance)
     crit_high = _profile_bound(data, law, 1, edges[1], allowed_deviance)
     lowest = data.y.min() - math.log(_SEARCH_FACTOR)
@@ -178,6 +179,8 @@ def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _For
 
     Without censored runs this is least squares; with them, least squares is the start value.
     """
+    from scipy import optimize
+
     mean, start_at = _FORMS[name]
     b = data.b if name == LAW else data.b - data.b.mean()
     shape = start_at(b)
@@ -193,8 +196,8 @@ def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _For
 
     def loss(p: Floats) -> float:
         z = residuals(p[:-1]) * math.exp(-p[-1])
-        reached_density = stats.norm.logpdf(z[~data.is_censored]) - p[-1]
-        return -float(reached_density.sum() + stats.norm.logsf(z[data.is_censored]).sum())
+        density = -(z[~data.is_censored] ** 2) / 2 - _LOG_ROOT_2_PI - p[-1]
+        return -float(density.sum() + special.log_ndtr(-z[data.is_censored]).sum())
 
     best = start[free]
     low, high = (np.full(len(free), sign * np.inf) for sign in (-1, 1))
@@ -247,6 +250,7 @@ def _profile_bound(
 
     None if it does not do so before ``edge``.
     """
+    from scipy import optimize
 
     def beyond(value: float) -> float:
         fixed = _fit(law.name, data, (at, value))

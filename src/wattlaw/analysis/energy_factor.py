@@ -10,16 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
-import statsmodels.formula.api as smf
 
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.energy_laws import with_energy
 from wattlaw.analysis.groups import groups
+from wattlaw.analysis.laws.power_law import power_law_design
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
 from wattlaw.analysis.result import Result
 from wattlaw.analysis.series import scaling_series
-from wattlaw.analysis.statistics import ERROR
+from wattlaw.analysis.statistics import ERROR, LeastSquares
 from wattlaw.errors import Refused
 
 FACTOR = "energy_per_gpu_hour_j"
@@ -65,6 +64,8 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
         rate is unknown throughout or does not vary by itself, or there are fewer settings than
         terms + 3.
     """
+    import statsmodels.formula.api as smf
+
     rows = with_energy(table, ("energy_is", *LIMITS))
     known = rows[(rows[list(_RATES.values())] > 0).all(axis=1)]
     if known.empty:
@@ -150,10 +151,10 @@ def _drift(means: pd.Series) -> dict[str, object]:
     }
     if len(means) < MIN_COUNTS:
         return row | {"why": f"{len(means)} GPU counts; at least {MIN_COUNTS} are needed"}
-    fit = sm.OLS(means.to_numpy(float), sm.add_constant(np.log(counts))).fit()
-    low, high = (float(end) for end in fit.conf_int(alpha=ERROR)[1])
+    fit = LeastSquares(power_law_design(counts), means.to_numpy(float))
+    low, high = fit.interval(1)
     row |= {"slope": float(fit.params[1]), "slope_low": low, "slope_high": high}
-    row["p_value"] = float(fit.pvalues[1])
+    row["p_value"] = fit.p_value(1)
     if low > 0 or high < 0:
         return row | {"verdict": RISES if low > 0 else FALLS}
     if max(-low, high) <= MARGIN:

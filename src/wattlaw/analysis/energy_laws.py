@@ -11,17 +11,16 @@ narrow every interval.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
 
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.groups import Group, groups
+from wattlaw.analysis.laws.power_law import power_law_design
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
 from wattlaw.analysis.result import Result
-from wattlaw.analysis.statistics import ERROR, Floats, Interval, aicc
+from wattlaw.analysis.statistics import Floats, Interval, LeastSquares, aicc
 from wattlaw.errors import Refused
 
 ENERGY, HOURS = "energy_j", "gpu_hours"
@@ -217,37 +216,31 @@ def _note(rows: pd.DataFrame) -> str | None:
 
 def _linear(form: str, hours: Floats, energy: Floats) -> EnergyForm:
     seconds = HOUR_S * hours
-    ones = [np.ones_like(hours)] if form == INTERCEPT else []
-    names = ["intercept_j"] * len(ones) + ["slope_w"]
-    result = sm.WLS(energy, np.column_stack([*ones, seconds]), weights=1 / seconds**2).fit()
-    relative = (energy - result.fittedvalues) / seconds
+    columns = {"intercept_j": 1 / seconds} if form == INTERCEPT else {}
+    columns["slope_w"] = np.ones_like(hours)
+    fit = LeastSquares(np.column_stack([*columns.values()]), energy / seconds)
     return EnergyForm(
         form,
-        dict(zip(names, map(float, result.params), strict=True)),
-        _intervals(names, result.conf_int(alpha=ERROR)),
-        _r2(energy, result.fittedvalues),
-        _aicc(relative, len(names) + 1, float(np.log(seconds).sum())),
+        dict(zip(columns, fit.params.tolist(), strict=True)),
+        {name: fit.interval(i) for i, name in enumerate(columns)},
+        _r2(energy - fit.residuals * seconds, energy),
+        _aicc(fit.residuals, len(columns) + 1, float(np.log(seconds).sum())),
     )
 
 
 def _log_log(hours: Floats, energy: Floats) -> EnergyForm:
-    result = sm.OLS(np.log(energy), sm.add_constant(np.log(hours))).fit()
-    scale, exponent = result.params
-    ends = result.conf_int(alpha=ERROR)
+    fit = LeastSquares(power_law_design(hours), np.log(energy))
+    low, high = fit.interval(0)
     return EnergyForm(
         LOG_LOG,
-        {"scale_j": math.exp(scale), "exponent": float(exponent)},
-        _intervals(["scale_j", "exponent"], [np.exp(ends[0]), ends[1]]),
-        _r2(energy, np.exp(result.fittedvalues)),
-        _aicc(result.resid, 3, float(np.log(energy).sum())),
+        {"scale_j": math.exp(fit.params[0]), "exponent": float(fit.params[1])},
+        {"scale_j": (math.exp(low), math.exp(high)), "exponent": fit.interval(1)},
+        _r2(np.exp(fit.y - fit.residuals), energy),
+        _aicc(fit.residuals, 3, float(np.log(energy).sum())),
     )
 
 
-def _intervals(names: list[str], ends: Any) -> dict[str, Interval]:
-    return {name: (float(low), float(high)) for name, (low, high) in zip(names, ends, strict=True)}
-
-
-def _r2(energy: Floats, fitted: Floats) -> float | None:
+def _r2(fitted: Floats, energy: Floats) -> float | None:
     about = float(((energy - energy.mean()) ** 2).sum())
     if about == 0:
         return None

@@ -22,6 +22,14 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[Group, pd.D
         yield {name: plain_value(value) for name, value in zip(by, values, strict=True)}, rows
 
 
+def group_numbers(frame: pd.DataFrame, by: Sequence[str]) -> pd.Series:
+    """Return the number of each row's group, in the order of ``groups``.
+
+    Grouping by this one column is many times faster than by many columns.
+    """
+    return frame.groupby(list(by), dropna=False, sort=True).ngroup()
+
+
 #: Columns that hold JSON objects of settings.
 JSON_COLUMNS = ("options", "train")
 

@@ -9,6 +9,7 @@ energies are per epoch, sample and step as far as they are known, and each says 
 
 import json
 from collections.abc import Mapping
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,8 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     names = [name for name in SETTINGS if name not in (*_KEPT, *_DERIVED)]
     settings_of = done[[*_KEPT, *names]].assign(train=_train(done["train"]), lasts=_lengths(done))
     training = training_windows(epochs)
-    timed = _phase(measured_windows(training))
+    measured = measured_windows(training)
+    timed = _phase(measured).join(_utilisation(measured))
     timed = timed[timed["block_time_s"] > 0]
     evaluations = epochs[epochs["phase"] == "evaluate"]
     evaluated = _phase(evaluations[~evaluations["interrupted"].astype(bool)])[
@@ -176,7 +178,7 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
     )
     # The part of an epoch next to an evaluation may be too short for a measurement.
     usable = windows[windows["duration_s"] >= _TELLING * hosts["duration_s"].transform("sum")]
-    return table.join(energies(usable)).join(_utilisation(windows))
+    return table.join(energies(usable))
 
 
 def energies(windows: pd.DataFrame) -> pd.DataFrame:
@@ -198,8 +200,8 @@ def energies(windows: pd.DataFrame) -> pd.DataFrame:
     mean_j = per_epoch.groupby(level="run_id").mean()
     # Training uses energy: a sum that is not above 0 means that the meter did not count.
     usable &= mean_j.sum(axis=1) > 0
-    scope = present.apply(
-        lambda row: "+".join(part for part, column in _PARTS.items() if row[column]), axis=1
+    scope = pd.Series(
+        ["+".join(compress(_PARTS, row)) for row in present.to_numpy()], present.index, dtype=object
     )
     mixed = by_run["energy_source"].nunique(dropna=False) > 1
     worst = codes.where(~mixed, codes.clip(lower=_VERDICTS.index("suspect")))
@@ -208,7 +210,7 @@ def energies(windows: pd.DataFrame) -> pd.DataFrame:
         {
             "block_energy_j": mean_j.sum(axis=1).where(usable),
             "block_gpu_energy_j": mean_j["gpu_energy_j"].where(gpu),
-            "energy_scope": scope.astype(object).where(usable, None),
+            "energy_scope": scope.where(usable, None),
             "energy_source": by_run["energy_source"].first().where(~mixed, "mixed"),
             "energy_verdict": worst.map(lambda code: _VERDICTS[code]),
         }

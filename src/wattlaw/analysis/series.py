@@ -18,7 +18,7 @@ import pandas as pd
 
 from wattlaw.analysis.aggregate import ENERGIES
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, groups
+from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, group_numbers, groups
 from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits, fit_groups
 from wattlaw.analysis.metrics import unit_of
 from wattlaw.formatting import group_label, plural
@@ -52,9 +52,13 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     named = [(rule, table[table[rule].notna()].assign(batch=table[rule])) for rule in RULES]
     parts = []
     for rule, rows_of_rule in [*named, ("unknown_batch", table[~known].assign(batch=float("nan")))]:
+        if rows_of_rule.empty:
+            continue
         rows = rows_of_rule.assign(rule=rule, fraction_per_gpu=float("nan"))
         by = [*FIXED, "batch"]
         parts += _with_enough_counts(_placed(rows, by), [*by, "placement"], 2)
+        if rows["dataset_fraction"].nunique() < _MIN_GROWING_COUNTS:
+            continue
         shares = (rows["dataset_fraction"] / rows["gpus"]).round(12)
         by = [name for name in by if name != "dataset_fraction"] + ["fraction_per_gpu"]
         growing = _placed(rows.assign(fraction_per_gpu=shares), by)
@@ -91,21 +95,24 @@ def uncooperative(table: pd.DataFrame) -> pd.Series:
 
 def _placed(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Add ``placement``, with rows on the fewest nodes once more where these grow with the GPUs."""
-    of_count = rows.groupby([*by, "gpus"], dropna=False)["nodes"]
-    several = (of_count.transform("nunique") > 1).groupby([rows[name] for name in by], dropna=False)
-    split = several.transform("any")
+    group = group_numbers(rows, by)
+    of_count = rows["nodes"].groupby([group, rows["gpus"]])
+    split = (of_count.transform("nunique") > 1).groupby(group).transform("any")
+    if not split.any():
+        return rows.assign(placement=None)
     nodes = rows["nodes"].map(
         lambda count: f"{count:g} node{'s' * (count > 1)}", na_action="ignore"
     )
     placed = rows.assign(placement=nodes.astype(object).where(split, None))
     fewest = rows[split & (rows["nodes"] == of_count.transform("min"))]
-    grows = fewest.groupby(by, dropna=False)["nodes"].transform("nunique") > 1
+    grows = fewest["nodes"].groupby(group).transform("nunique") > 1
     return pd.concat([placed, fewest[grows].assign(placement=FEWEST)]) if grows.any() else placed
 
 
 def _with_enough_counts(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:
-    counts = rows.groupby(by, dropna=False)["gpus"].transform("nunique")
-    return [part for _, part in rows[counts >= least].groupby(by, dropna=False, sort=True)]
+    group = group_numbers(rows, by)
+    counts = rows["gpus"].groupby(group).transform("nunique")
+    return [part for _, part in rows[counts >= least].groupby(group)]
 
 
 def fit_table(table: pd.DataFrame, y: str = "time_s") -> SeriesFits:
@@ -159,8 +166,10 @@ def varying_columns(series: pd.DataFrame) -> list[str]:
         and (series[name].nunique(dropna=False) > 1
              or (name in LIMITS and series[name].notna().any()))
     ]  # fmt: skip
-    several = series.groupby([*FIXED, "gpus"], dropna=False)["nodes"].nunique() > 1
-    return [*names, "nodes"] if "placement" not in series and several.any() else names
+    if "placement" in series:
+        return names
+    nodes = series["nodes"].groupby(group_numbers(series, [*FIXED, "gpus"])).nunique()
+    return [*names, "nodes"] if (nodes > 1).any() else names
 
 
 def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
@@ -175,7 +184,7 @@ def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
     columns = ["rule", "batch", "fraction_per_gpu", *names]
     fixed = series["dataset_fraction"].where(series["fraction_per_gpu"].isna())
     label_parts = series.assign(dataset_fraction=fixed)
-    codes = label_parts.groupby(columns, dropna=False, sort=False).ngroup()
+    codes = group_numbers(label_parts, columns)
     labels: dict[Any, str] = {}
     label_counts: Counter[str] = Counter()
     for code, row in zip(codes, shown[columns].to_dict("records"), strict=True):

@@ -2,12 +2,12 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special, stats
+from scipy import special
 
 from wattlaw.errors import Refused
 
@@ -40,6 +40,84 @@ def f_test_p(between: float, between_df: int, within: float, within_df: int) -> 
     """
     ratio = (between / between_df) / (within / within_df)
     return float(special.fdtrc(between_df, within_df, ratio))
+
+
+@dataclass(frozen=True)
+class LeastSquares:
+    """Ordinary least squares of ``y``, shape (n,), on the columns of ``design``, shape (n, k)."""
+
+    design: Floats
+    y: Floats
+
+    @cached_property
+    def _inverse(self) -> Floats:
+        return np.asarray(np.linalg.pinv(self.design), dtype=float)
+
+    @cached_property
+    def params(self) -> Floats:
+        """Return the coefficient of each column."""
+        return np.asarray(self._inverse @ self.y, dtype=float)
+
+    @cached_property
+    def gram(self) -> Floats:
+        """Return (X'X)^-1."""
+        return self._inverse @ self._inverse.T
+
+    @cached_property
+    def residuals(self) -> Floats:
+        """Return y less the fit."""
+        return self.y - self.design @ self.params
+
+    @property
+    def squares(self) -> float:
+        """Return the sum of squared residuals."""
+        return float(self.residuals @ self.residuals)
+
+    @cached_property
+    def freedom(self) -> int:
+        """Return n less the rank of the design."""
+        return len(self.y) - int(np.linalg.matrix_rank(self.design))
+
+    @property
+    def variance(self) -> float:
+        """Return the mean square of the residuals, with ``freedom`` degrees."""
+        return self.squares / self.freedom
+
+    @property
+    def errors(self) -> Floats:
+        """Return the standard error of each coefficient."""
+        return np.asarray(np.sqrt(self.variance * np.diag(self.gram)))
+
+    @property
+    def r2(self) -> float:
+        """Return the share of the sum of squares around the mean of y that the fit explains."""
+        deviations = self.y - self.y.mean()
+        return float(1 - np.divide(self.squares, deviations @ deviations))
+
+    def interval(self, i: int) -> Interval:
+        """Return the 95 % interval of a coefficient by Student's t."""
+        half = float(special.stdtrit(self.freedom, (1 + LEVEL) / 2)) * self.errors[i]
+        return float(self.params[i] - half), float(self.params[i] + half)
+
+    def p_value(self, i: int) -> float:
+        """Return the p value of the t test that a coefficient is 0."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = np.divide(self.params[i], self.errors[i])
+        return float(2 * special.stdtr(self.freedom, -abs(t)))
+
+    def joint_p(self, chosen: slice) -> float:
+        """Return the p value of the F test that all the chosen coefficients are 0."""
+        values, gram = self.params[chosen], self.gram[chosen, chosen]
+        explained = float(values @ np.linalg.pinv(gram) @ values)
+        return f_test_p(explained, len(values), self.squares, self.freedom)
+
+    def hc3_error(self, i: int) -> float:
+        """Return a standard error robust to residuals of unequal spread.
+
+        HC3 of MacKinnon & White 1985, Journal of Econometrics 29, 305-325.
+        """
+        leverage = np.einsum("ij,ji->i", self.design, self._inverse)
+        return float(np.linalg.norm(self._inverse[i] * self.residuals / (1 - leverage)))
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -81,7 +159,7 @@ class Pooled(Generic[Key]):
 
     def t(self, share: float) -> float:
         """Return the quantile of Student's t; missing without freedom."""
-        return float(stats.t.ppf(share, self.freedom)) if self.freedom else np.nan
+        return float(special.stdtrit(self.freedom, share)) if self.freedom else np.nan
 
 
 def pool(samples: Mapping[Key, Floats]) -> Pooled[Key]:
@@ -191,13 +269,16 @@ def _greatest_below(d: float, load: Floats, freedom: int) -> float:
 def _nodes(freedom: int) -> tuple[Floats, Floats, Floats]:
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     share = (nodes + 1) / 2
-    return special.ndtri(share), stats.chi.ppf(share, freedom) / np.sqrt(freedom), weights / 2
+    chi = np.sqrt(2 * special.gammaincinv(freedom / 2, share))
+    return special.ndtri(share), chi / np.sqrt(freedom), weights / 2
 
 
 @lru_cache
 def _quantile(load: tuple[float, ...], freedom: int) -> float:
+    from scipy import optimize
+
     def beyond(d: float) -> float:
         return _greatest_below(d, np.array(load), freedom) - LEVEL
 
-    top = float(stats.t.ppf(1 - ERROR / (2 * len(load)), freedom))  # Bonferroni and more
+    top = float(special.stdtrit(freedom, 1 - ERROR / (2 * len(load))))  # Bonferroni and more
     return float(optimize.brentq(beyond, 0.0, top, xtol=1e-6))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special
 
 from wattlaw.analysis.batch_effects import LEARNING
 from wattlaw.analysis.critical_batch import CriticalBatch, critical_batch
@@ -274,7 +274,7 @@ class _LogMean:
 
     def interval(self) -> tuple[float, float, float]:
         """Return the geometric mean and its 95 % interval by Student's t."""
-        half = float(stats.t.ppf((1 + LEVEL) / 2, self.freedom)) * math.sqrt(self.variance)
+        half = float(special.stdtrit(self.freedom, (1 + LEVEL) / 2)) * math.sqrt(self.variance)
         return math.exp(self.mean), math.exp(self.mean - half), math.exp(self.mean + half)
 
 

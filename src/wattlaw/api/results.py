@@ -18,7 +18,6 @@ from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.metrics import run_metrics, unit_of
 from wattlaw.analysis.series import fit_table
 from wattlaw.api.advice import Advice
-from wattlaw.api.claims import Claims
 from wattlaw.api.display import Report, as_html
 from wattlaw.api.fits import Fits, fit
 from wattlaw.api.quantities import duration_s, energy_j, finite, footprint_of, share
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     import altair as alt
 
     from wattlaw.analysis.findings import Findings
+    from wattlaw.api.claims import Claims
 
 TableName = Literal["runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits"]
 EXPORTS = get_args(TableName)
@@ -221,7 +221,7 @@ class Results:
             )
         )
 
-    def claims(self, *, pue: float | None = None, grid: str | float | None = None) -> Claims:
+    def claims(self, *, pue: float | None = None, grid: str | float | None = None) -> "Claims":
         """Test the published findings of the two studies on these runs.
 
         Parameters
@@ -237,6 +237,7 @@ class Results:
         """
         from wattlaw.analysis.claims import check_claims
         from wattlaw.analysis.findings import analyse
+        from wattlaw.api.claims import Claims
 
         return Claims(check_claims(analyse(*self._tables, footprint=footprint_of(pue, grid))))
 

@@ -5,9 +5,8 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,6 +14,9 @@ import pyarrow.parquet as pq
 from wattlaw import processes
 from wattlaw.errors import BadInput
 from wattlaw.store.schema import find_faults
+
+if TYPE_CHECKING:
+    import duckdb
 
 #: Memory limit of queries over a store; they stream and use about a tenth of it.
 MEMORY = "3GB"
@@ -33,8 +35,10 @@ _KINDS = {
 }
 
 
-def connection() -> duckdb.DuckDBPyConnection:
+def connection() -> "duckdb.DuckDBPyConnection":
     """Return a new in-memory DuckDB database that loads nothing from a network."""
+    import duckdb
+
     threads = min(_MOST_THREADS, processes.cores())
     config: dict[str, Any] = {
         "memory_limit": MEMORY,
@@ -65,6 +69,8 @@ def read_together(paths: Sequence[Path], schema: pa.Schema) -> pa.Table | None:
     The result is None where one of them cannot be read or is not the file of a finished run;
     reading them one by one then names the file and the reason.
     """
+    import duckdb
+
     columns = ", ".join(f'"{name}"' for name in schema.names)
     query = (
         f"select {columns}, coalesce(run_id != {FOLDER}, false) as foreign_run "  # noqa: S608
@@ -85,7 +91,7 @@ def read_together(paths: Sequence[Path], schema: pa.Schema) -> pa.Table | None:
 
 
 def same_types(
-    database: duckdb.DuckDBPyConnection, files: Sequence[str], schema: pa.Schema
+    database: "duckdb.DuckDBPyConnection", files: Sequence[str], schema: pa.Schema
 ) -> bool:
     """Say whether every file has every column of a schema, once and with its type.
 

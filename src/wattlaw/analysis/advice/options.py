@@ -11,7 +11,7 @@ import pandas as pd
 from wattlaw.analysis.advice.comparable_runs import ENERGY, TIME, ComparableRuns
 from wattlaw.analysis.advice.option import PER, SETTING, Option, Quantity
 from wattlaw.analysis.aggregate import aggregate
-from wattlaw.analysis.groups import plain_value
+from wattlaw.analysis.groups import group_numbers, plain_value
 from wattlaw.analysis.laws.curves import Curve
 from wattlaw.analysis.laws.selection import select
 from wattlaw.analysis.metrics import SETTINGS
@@ -32,7 +32,7 @@ def measured_options(job: ComparableRuns, epochs: Epochs) -> list[Option]:
         The function that returns the number of units to train at a setting. A setting for which it
         returns None is no option.
     """
-    evaluation = job.rows.groupby(list(SETTINGS), dropna=False)["eval_time_s"].mean()
+    evaluation = job.rows["eval_time_s"].groupby(group_numbers(job.rows, SETTINGS)).mean()
     options = []
     for row, eval_s in zip(
         aggregate(job.rows).to_dict("records"), evaluation.to_numpy(float), strict=True

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
-from scipy import stats
+from scipy import special
 
 from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.analysis.result import Result
-from wattlaw.analysis.statistics import ERROR, LEVEL, ROUNDING, Floats, f_test_p
+from wattlaw.analysis.statistics import ERROR, LEVEL, ROUNDING, Floats, LeastSquares, f_test_p
 from wattlaw.errors import BadInput, Refused
 from wattlaw.formatting import limit_label, plural
 
@@ -168,27 +167,26 @@ def _usable_rows(
     return pd.concat(usable, ignore_index=True), tuple(left_out)
 
 
-def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, Any, Any]:
+def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, LeastSquares, LeastSquares]:
     """Return the kind of observations, the model, and the model of parallel laws."""
-    model = sm.OLS(logs["y"].to_numpy(), _design(logs, limits)).fit()
+    model = LeastSquares(_design(logs, limits), logs["y"].to_numpy())
     cells = logs.groupby(["code", "gpus"])["y"]
     pure_error = float(((logs["y"] - cells.transform("mean")) ** 2).sum())
     own_laws, repeats = len(cells) - 2 * limits, len(logs) - len(cells)
     if own_laws > 0 and repeats > 0:
-        lack = max(float(model.ssr) - pure_error, 0.0)
+        lack = max(model.squares - pure_error, 0.0)
         is_identical = pure_error <= len(logs) * ROUNDING**2  # no information about the noise
         if is_identical or f_test_p(lack, own_laws, pure_error, repeats) < POOLING_LEVEL:
             means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
             for blocks in (True, False):
                 design = _design(means, limits, blocks=blocks)
-                model = sm.OLS(means["y"].to_numpy(), design).fit()
-                if np.linalg.matrix_rank(design) == design.shape[1] and model.df_resid > 0:
+                model = LeastSquares(design, means["y"].to_numpy())
+                if 0 < model.freedom == len(means) - design.shape[1]:
                     break
             parallel = _design(means, limits, blocks=blocks, slopes=False)
             kinds = MEANS if blocks else MEANS.split(",", maxsplit=1)[0]
-            return kinds, model, sm.OLS(means["y"].to_numpy(), parallel).fit()
-    parallel = _design(logs, limits, slopes=False)
-    return RUNS, model, sm.OLS(logs["y"].to_numpy(), parallel).fit()
+            return kinds, model, LeastSquares(parallel, means["y"].to_numpy())
+    return RUNS, model, LeastSquares(_design(logs, limits, slopes=False), logs["y"].to_numpy())
 
 
 def _design(
@@ -206,25 +204,25 @@ def _design(
     return np.column_stack([*shifts, *slope_differences, *shared])
 
 
-def _differences(model: Any, limits: int, margin: float) -> pd.DataFrame:
+def _differences(model: LeastSquares, limits: int, margin: float) -> pd.DataFrame:
     """Return beta minus the reference's, with 90 % intervals and the equivalence test."""
     names = ["beta_difference", "beta_difference_low", "beta_difference_high", "equivalence_p"]
     rows = [[0.0, 0.0, 0.0, np.nan]]
-    freedom = model.df_resid
+    freedom, errors = model.freedom, model.errors
     for i in range(limits - 1, 2 * (limits - 1)):
-        change, error = -float(model.params[i]), float(model.bse[i])
-        half = stats.t.ppf(LEVEL, freedom) * error
+        change, error = -float(model.params[i]), float(errors[i])
+        half = float(special.stdtrit(freedom, LEVEL)) * error
         distance = margin - abs(change)
         with np.errstate(divide="ignore"):
-            p = float(stats.t.sf(np.divide(distance, error), freedom))
+            p = float(special.stdtr(freedom, -np.divide(distance, error)))
         rows.append([change, change - half, change + half, p])
     return pd.DataFrame(rows, columns=names)
 
 
-def _shifts(parallel: Any, limits: int) -> pd.DataFrame:
+def _shifts(parallel: LeastSquares, limits: int) -> pd.DataFrame:
     """Return the factor on t of each limit under laws of one exponent."""
     factors = np.exp(parallel.params[: limits - 1])
-    low, high = np.exp(parallel.conf_int(ERROR)[: limits - 1]).T
+    low, high = np.exp([parallel.interval(i) for i in range(limits - 1)]).T
     at_value = np.ones(1)
     return pd.DataFrame(
         {
@@ -235,11 +233,10 @@ def _shifts(parallel: Any, limits: int) -> pd.DataFrame:
     )
 
 
-def _difference_p(model: Any, limits: int, logs: pd.DataFrame) -> float | None:
-    if np.sqrt(model.mse_resid) <= _ROUNDING * float(logs["y"].std()):
+def _difference_p(model: LeastSquares, limits: int, logs: pd.DataFrame) -> float | None:
+    if np.sqrt(model.variance) <= _ROUNDING * float(logs["y"].std()):
         return None  # exact data: their residuals are rounding
-    contrasts = np.eye(len(model.params))[limits - 1 : 2 * (limits - 1)]
-    return float(model.f_test(contrasts).pvalue)
+    return model.joint_p(slice(limits - 1, 2 * (limits - 1)))
 
 
 def _own_law(rows: pd.DataFrame, y: str) -> dict[str, Any]:

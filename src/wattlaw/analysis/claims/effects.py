@@ -5,15 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-import statsmodels.api as sm
 from scipy import special
 
 from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.claims.verdicts import Effect
 from wattlaw.analysis.laws import observations as obs
-from wattlaw.analysis.laws.power_law import CONSTANTS, fit_power_law
+from wattlaw.analysis.laws.power_law import CONSTANTS, fit_power_law, power_law_design
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.analysis.statistics import LEVEL, ROUNDING, Floats, f_test_p, pool
+from wattlaw.analysis.statistics import LEVEL, ROUNDING, Floats, LeastSquares, f_test_p, pool
 from wattlaw.errors import Refused
 from wattlaw.formatting import limit_label
 
@@ -224,20 +223,20 @@ def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
             obs.observe(counts[before], np.exp(logs[before])), logs[last], distinct[-1]
         )
     indicators = [(counts == count).astype(float) for count in beyond]
-    design = np.column_stack([np.ones_like(counts), np.log(counts), *indicators])
-    model = sm.OLS(logs, design).fit()
-    if model.df_resid < 1:
+    design = np.column_stack([power_law_design(counts), *indicators])
+    model = LeastSquares(design, logs)
+    if model.freedom < 1:
         raise Refused("too few runs for an interval of the law: measure repeats or more counts")
-    return Effect(float(model.params[-1]), float(model.bse[-1]), float(model.df_resid))
+    return Effect(float(model.params[-1]), float(model.errors[-1]), model.freedom)
 
 
 def _beyond_means(data: obs.Observations, logs: Floats, count: float) -> Effect:
     """Return how far the mean of ``logs`` at a count is from the law, by the scatter of counts."""
-    model = sm.OLS(data.log_y, sm.add_constant(np.log(data.run_x))).fit()
-    law = sm.add_constant(np.log(data.x)) @ model.params
-    at = np.array([1.0, np.log(count)])
-    spread = obs.noise_of_means(data, obs.sum_of_squares(data, data.means - law), CONSTANTS)
-    leverage = float(at @ model.normalized_cov_params @ at)
+    model = LeastSquares(power_law_design(data.run_x), data.log_y)
+    left = data.means - power_law_design(data.x) @ model.params
+    (at,) = power_law_design(np.array([count]))
+    spread = obs.noise_of_means(data, obs.sum_of_squares(data, left), CONSTANTS)
+    leverage = float(at @ model.gram @ at)
     # A count's mean varies by what repeats share and by their noise over their number.
     deviations = spread.scale * spread.share + spread.within * (1 / len(logs) - spread.share)
     error = float(np.sqrt(spread.scale * leverage + deviations))

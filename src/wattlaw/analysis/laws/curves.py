@@ -26,7 +26,6 @@ from typing import ClassVar
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import nnls
 
 from wattlaw.analysis import statistics
 from wattlaw.analysis.laws import observations as obs
@@ -305,6 +304,8 @@ def _nonnegative(terms: Floats, logs: Floats, root: Floats) -> Floats:
 
 
 def _nnls(terms: Floats, target: Floats) -> Floats:
+    from scipy.optimize import nnls
+
     try:
         solution: Floats = nnls(terms, target)[0]
     except (RuntimeError, ValueError):

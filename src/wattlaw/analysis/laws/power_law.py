@@ -5,21 +5,19 @@ Efficient Distributed Deep Learning". A high R^2 is no proof of skill outside th
 so every law carries its range of N.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal
+from functools import cached_property
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
-from scipy import special, stats
-from statsmodels.regression.linear_model import OLS
-from statsmodels.stats.diagnostic import het_breuschpagan
+from scipy import special
 
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import Noise, Observations
 from wattlaw.analysis.result import Result, plain
-from wattlaw.analysis.statistics import ERROR, ROUNDING, Floats, Interval
+from wattlaw.analysis.statistics import ERROR, ROUNDING, Floats, Interval, LeastSquares
 
 CONSTANTS = 2
 
@@ -72,11 +70,14 @@ def diagnose(x: Floats, residuals: Floats) -> Diagnostics:
     n = len(x)
     if n < 4 or np.abs(residuals).max() <= ROUNDING:
         return Diagnostics(None, None, None)
-    design = _design(x)
+    from scipy import stats
+
+    design = power_law_design(x)
+    of_squares = LeastSquares(design, residuals**2)
     return Diagnostics(
         normality_p=float(stats.shapiro(residuals).pvalue),
         curvature_p=_curvature(design, residuals),
-        heteroscedasticity_p=float(het_breuschpagan(residuals, design)[1]),
+        heteroscedasticity_p=float(special.chdtrc(1, n * of_squares.r2)),
     )
 
 
@@ -121,7 +122,7 @@ class PowerLaw(Result):
         F test of the law against the counts' means; None without repeats.
     """
 
-    properties = ("law", "trusted")
+    properties = ("diagnostics", "law", "trusted")
     law: ClassVar[str] = "power"
 
     n: int
@@ -140,10 +141,17 @@ class PowerLaw(Result):
     p_value: float | None
     x_min: float
     x_max: float
-    diagnostics: Diagnostics
     _log_alpha: float = field(repr=False, compare=False)
     _noise: Noise = field(repr=False, compare=False)
     _gram: Floats = field(repr=False, compare=False)  # (X'X)^-1 of ln alpha and the slope
+    _x: Floats = field(repr=False, compare=False)  # of runs
+    _residuals: Floats = field(repr=False, compare=False)
+
+    @cached_property
+    def diagnostics(self) -> Diagnostics:
+        """Return the tests of the residuals."""
+        with np.errstate(all="ignore"):
+            return diagnose(self._x, self._residuals)
 
     @property
     def trusted(self) -> Trusted:
@@ -174,7 +182,7 @@ class PowerLaw(Result):
             prediction_high`` (for one new run), in the units of y.
         """
         at = np.asarray(x, dtype=float)
-        design = _design(at)
+        design = power_law_design(at)
         leverage = np.einsum("ij,jk,ik->i", design, self._gram, design)
         return self._noise.frame(at, self._log_alpha - self.beta * np.log(at), leverage)
 
@@ -184,7 +192,7 @@ class PowerLaw(Result):
 
 
 def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> PowerLaw:
-    """Fit ln y = ln alpha - beta ln x by ordinary least squares (statsmodels).
+    """Fit ln y = ln alpha - beta ln x by ordinary least squares.
 
     Parameters
     ----------
@@ -202,35 +210,34 @@ def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> P
 def power_law(data: Observations) -> PowerLaw:
     """Fit the law to observations."""
     with np.errstate(all="ignore"):  # overflows and zero spreads become inf or nan
-        result = OLS(data.log_y, _design(data.run_x)).fit()
-        return _law(data, result)
+        return _law(data, LeastSquares(power_law_design(data.run_x), data.log_y))
 
 
-def _design(x: Floats) -> Floats:
+def power_law_design(x: Floats) -> Floats:
+    """Return the columns 1 and ln x, shape (n, 2)."""
     return np.column_stack([np.ones_like(x), np.log(x)])
 
 
-def _law(data: Observations, result: Any) -> PowerLaw:
-    log_alpha, slope = (float(value) for value in result.params)
-    gram = np.asarray(result.normalized_cov_params, dtype=float)
-    intercept_ci, slope_ci = result.conf_int(alpha=ERROR).tolist()
+def _law(data: Observations, fit: LeastSquares) -> PowerLaw:
+    log_alpha, slope = (float(value) for value in fit.params)
+    slope_ci = fit.interval(1)
     constant = bool(np.ptp(data.log_y) == 0)
-    between = obs.sum_of_squares(data, data.means - _design(data.x) @ result.params)
-    robust_se = plain(math.sqrt(result.cov_HC3[1, 1]))
-    spread = Noise(1.0, int(result.df_resid))
+    between = obs.sum_of_squares(data, data.means - power_law_design(data.x) @ fit.params)
+    robust_se = plain(fit.hc3_error(1))
+    spread = Noise(1.0, fit.freedom)
     repeats_se = repeats_ci = alpha_ci_repeats = None
     if data.within_df > 0:
         means = obs.noise_of_means(data, between, CONSTANTS)
-        errors = np.sqrt(means.scale * np.diag(gram))
+        errors = np.sqrt(means.scale * np.diag(fit.gram))
         repeats_se = float(errors[1])
         repeats_ci = means.interval(-slope, repeats_se)
         alpha_ci_repeats = _exponential(means.interval(log_alpha, float(errors[0])))
     return PowerLaw(
         n=data.n,
         alpha=float(np.exp(log_alpha)),
-        alpha_ci=_exponential(intercept_ci),
+        alpha_ci=_exponential(fit.interval(0)),
         beta=-slope,
-        beta_se=float(result.bse[1]),
+        beta_se=float(fit.errors[1]),
         beta_ci=(-slope_ci[1], -slope_ci[0]),
         beta_se_hc3=robust_se,
         beta_ci_hc3=None if robust_se is None else spread.interval(-slope, robust_se),
@@ -238,14 +245,15 @@ def _law(data: Observations, result: Any) -> PowerLaw:
         beta_ci_repeats=repeats_ci,
         alpha_ci_repeats=alpha_ci_repeats,
         lack_of_fit_p=obs.lack_of_fit(data, between, CONSTANTS),
-        r2=None if constant else plain(result.rsquared),
-        p_value=None if constant else plain(result.pvalues[1]),
+        r2=None if constant else plain(fit.r2),
+        p_value=None if constant else plain(fit.p_value(1)),
         x_min=float(data.x[0]),
         x_max=float(data.x[-1]),
-        diagnostics=diagnose(data.run_x, np.asarray(result.resid, dtype=float)),
         _log_alpha=log_alpha,
         _noise=obs.noise(data, between, CONSTANTS),
-        _gram=gram,
+        _gram=fit.gram,
+        _x=data.run_x,
+        _residuals=fit.residuals,
     )
 
 
