@@ -16,8 +16,9 @@ from wattlaw.launch.local import LocalLauncher
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import Study, Sweep
+from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun, expand
+from wattlaw.study.sweep import Sweep
 
 CLUSTER = {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}
 

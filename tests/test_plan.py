@@ -10,16 +10,11 @@ from hypothesis import strategies as st
 
 from conftest import study_of
 from wattlaw.errors import BadInput
+from wattlaw.study.command import PLACEHOLDERS, substitute
 from wattlaw.study.identity import canonical, run_id
-from wattlaw.study.model import (
-    PLACEHOLDERS,
-    RunSpec,
-    Study,
-    evaluate_fraction,
-    parse_fraction,
-    substitute,
-)
+from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import MAX_RUNS, PlannedRun, expand, read_study
+from wattlaw.study.sweep import evaluate_fraction, parse_fraction
 
 
 def parsed(**changes: object) -> Study:

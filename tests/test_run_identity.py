@@ -10,8 +10,9 @@ import yaml
 
 from conftest import study_of
 from wattlaw.launch.planning import plan_study
+from wattlaw.study.command import LogProgress
 from wattlaw.study.identity import canonical, run_id
-from wattlaw.study.model import LogProgress, Measure, RunSpec, Setting, Train, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
 from wattlaw.study.plan import expand, read_study
 
 PLAIN = Setting(gpus=2, global_batch=64, local_batch=32)

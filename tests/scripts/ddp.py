@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 parser = argparse.ArgumentParser()
 parser.add_argument("--alone", action="store_true")
 parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--batch-size", type=int, default=10)
 args = parser.parse_args()
 torch.set_num_threads(1)
 data = TensorDataset(torch.randn(200, 8), torch.randn(200, 1))
@@ -20,7 +21,7 @@ if not args.alone:
     dist.init_process_group("gloo")
     model = DistributedDataParallel(model)
 sampler = None if args.alone else DistributedSampler(data)
-loader = DataLoader(data, batch_size=10, sampler=sampler)
+loader = DataLoader(data, batch_size=args.batch_size, sampler=sampler)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 steps = samples = 0
 for _ in range(args.epochs):

@@ -34,7 +34,7 @@ class Tally:
         if self._worked and self.left:
             per_run_s = (self._last_s - self._started_s) / self._worked
             remaining_s = per_run_s * self.left - (time.monotonic() - self._last_s)
-            text += f", subject {_clock(max(0.0, remaining_s))} to go"
+            text += f", about {_clock(max(0.0, remaining_s))} to go"
         return text
 
 
@@ -85,7 +85,7 @@ def title(record: RunRecord) -> str:
 
 def waiting_text(runs: int) -> str:
     """Return why a campaign waits."""
-    return f"waiting for another wattlaw run that uses this machine or the {runs} runs left"
+    return f"waiting: another wattlaw run uses this machine or one of the {runs} remaining runs"
 
 
 def _clock(seconds: float) -> str:

@@ -19,11 +19,10 @@ from wattlaw.study.model import (
     RunSpec,
     Setting,
     Study,
-    Sweep,
     Train,
     WorkloadSpec,
-    evaluate_fraction,
 )
+from wattlaw.study.sweep import Sweep, evaluate_fraction
 
 MAX_RUNS = 200_000
 

@@ -27,7 +27,8 @@ from wattlaw.files import read_end, write_text
 from wattlaw.isolation import isolate, isolated_python
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.study.model import Measure, substitute
+from wattlaw.study.command import substitute
+from wattlaw.study.model import Measure
 from wattlaw.telemetry.sampler_process import SamplerProcess
 from wattlaw.text import collapse_whitespace
 from wattlaw.training import command_rank, failures

@@ -1,6 +1,7 @@
 """Learning-rate schedules, and the base of workloads with a constant rate."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +28,7 @@ class Constant:
         """Do nothing."""
 
 
-class BaseWorkload:
+class BaseWorkload(ABC):
     """Base of the bundled workloads: a constant learning rate, and means as metrics."""
 
     def schedule(
@@ -51,8 +52,8 @@ class BaseWorkload:
         """Return each sum divided by the number of samples."""
         return {name: total / sums["samples"] for name, total in sums.items() if name != "samples"}
 
-    def _data(self, *, training: bool) -> Dataset:
-        raise NotImplementedError
+    @abstractmethod
+    def _data(self, *, training: bool) -> Dataset: ...
 
 
 class _Scaled(Constant):

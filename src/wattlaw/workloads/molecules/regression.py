@@ -1,5 +1,6 @@
 """The training recipe: SchNet or DimeNet predicts one property of molecules."""
 
+from abc import abstractmethod
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar, get_args
@@ -42,8 +43,8 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
         self._options = options
         self._column = get_args(Target).index(options.target)
 
-    def _net(self) -> nn.Module:
-        raise NotImplementedError
+    @abstractmethod
+    def _net(self) -> nn.Module: ...
 
     def _graph(self, pos: torch.Tensor, batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the inputs of the net besides z, pos and batch."""

@@ -1,6 +1,7 @@
 """The nets, full size or reduced, with their training recipes and metrics."""
 
 import math
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -48,8 +49,8 @@ class _Classifier(BaseWorkload, Generic[_Options]):
         """Return the net with its normalisation of images."""
         return NormalisedImages(self._net())
 
-    def _net(self) -> nn.Module:
-        raise NotImplementedError
+    @abstractmethod
+    def _net(self) -> nn.Module: ...
 
     def optimizer(
         self, model: nn.Module, global_batch: int, *, fused: bool | None

@@ -1,0 +1,136 @@
+"""A sweep of a study file: a grid of settings, and the rules of its shares of the data set."""
+
+import math
+import re
+from typing import Annotated, Any, Self
+
+from pydantic import Field, PlainValidator, model_validator
+from pydantic_core import PydanticCustomError
+
+from wattlaw.study.base import (
+    MAX_COUNT,
+    Count,
+    LocatedError,
+    Model,
+    Name,
+    Positive,
+    Precision,
+    field,
+)
+
+_COUNTS = "a list of whole numbers >= 1"
+_LIMITS = "a list of numbers > 0, or null for no limit"
+_FRACTION_RULE = re.compile(r"gpus/[1-9][0-9]{0,6}|[1-9][0-9]{0,6}/gpus")
+_FRACTIONS = "a list of numbers > 0 and <= 1, or of rules such as gpus/256 or 1/gpus"
+
+
+def parse_fraction(given: Any) -> float | str:
+    """Return a fraction of the data set, or a rule that computes it from the number of GPUs."""
+    if isinstance(given, str) and _FRACTION_RULE.fullmatch(given):
+        return given
+    if isinstance(given, int | float) and not isinstance(given, bool) and 0 < given <= 1:
+        return float(given)
+    raise PydanticCustomError("fraction", _FRACTIONS)
+
+
+def evaluate_fraction(rule: float | str, gpus: int) -> float:
+    """Return the fraction of the data set that a rule gives for a number of GPUs."""
+    if isinstance(rule, float):
+        return rule
+    numerator, denominator = (gpus if part == "gpus" else int(part) for part in rule.split("/"))
+    return numerator / denominator
+
+
+class Emulation(Model):
+    """Larger jobs whose local batch few workers train."""
+
+    gpus: tuple[Count, ...] = Field(min_length=1, description=_COUNTS)
+
+
+class Sweep(Model):
+    """One grid of settings: the product of its lists."""
+
+    gpus: tuple[Count, ...] = Field(min_length=1, description=_COUNTS)
+    local_batch: tuple[Count, ...] | None = field(None, _COUNTS)
+    global_batch: tuple[Count, ...] | None = field(None, _COUNTS)
+    power_limit_w: tuple[Positive | None, ...] = field((None,), _LIMITS, min_length=1)
+    clock_limit_mhz: tuple[Positive | None, ...] = field((None,), _LIMITS, min_length=1)
+    precision: tuple[Precision, ...] = field(
+        ("fp32",), "a list of: fp32, tf32, bf16, fp16", min_length=1
+    )
+    dataset_fraction: tuple[Annotated[Any, PlainValidator(parse_fraction)], ...] = field(
+        (1.0,), _FRACTIONS, min_length=1
+    )
+    workloads: tuple[Name, ...] | None = field(
+        None, "a list of workloads' names, or null for all", min_length=1
+    )
+    epochs: int | None = field(
+        None, "a whole number >= 1 and <= 100,000, or null for measure's", ge=1, le=100_000
+    )
+    nodes: tuple[Count, ...] | None = field(
+        None, "a list of whole numbers >= 1, or null for the least number of nodes", min_length=1
+    )
+    emulate: Emulation | None = field(None, "a mapping {gpus: [...]}, or null")
+
+    @model_validator(mode="after")
+    def _check_nodes(self) -> Self:
+        for index, nodes in enumerate(self.nodes or ()):
+            workers = next((workers for workers in self.gpus if workers % nodes), None)
+            if workers is not None:
+                raise LocatedError(
+                    f"given {nodes} with {workers} gpus; allowed: a number of nodes that divides "
+                    "every GPU count",
+                    *("nodes", index),
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _check_batches(self) -> Self:
+        if bool(self.local_batch) == bool(self.global_batch):
+            given = "both" if self.local_batch else "neither"
+            raise ValueError(f"given {given}; allowed: exactly one of local_batch, global_batch")
+        largest = max(self.local_batch or (1,)) * max(self.gpus)
+        if largest > MAX_COUNT:
+            raise ValueError(
+                f"gpus x local_batch is {largest:,}; allowed: a global batch up to {MAX_COUNT:,}"
+            )
+        if self.emulate is not None:
+            self._check_emulation(self.emulate.gpus)
+        shared_by = self.gpus if self.emulate is None else self.emulate.gpus
+        what = "gpus" if self.emulate is None else "emulate.gpus"
+        # One pass over each list: nested loops would be slow for long lists.
+        every_count = 1
+        for workers in shared_by:
+            if (every_count := math.lcm(every_count, workers)) > MAX_COUNT:
+                break  # larger than any batch
+        for batch in self.global_batch or ():
+            if batch % every_count:
+                workers = next(workers for workers in shared_by if batch % workers)
+                raise ValueError(
+                    f"global_batch {batch} with {workers} {what}; "
+                    "allowed: a global batch that every GPU count divides"
+                )
+        extremes = (min(self.gpus), max(self.gpus))
+        for index, rule in enumerate(self.dataset_fraction):
+            for workers in extremes:
+                if evaluate_fraction(rule, workers) > 1:
+                    raise LocatedError(
+                        f"given {rule}, with {workers} gpus more than 1; allowed: {_FRACTIONS}",
+                        "dataset_fraction",
+                        index,
+                    )
+        return self
+
+    def _check_emulation(self, emulated: tuple[int, ...]) -> None:
+        if self.global_batch is None:
+            raise LocatedError(
+                "given with local_batch; allowed: with global_batch, of which each emulated GPU "
+                "gets its share",
+                "emulate",
+            )
+        if min(emulated) <= max(self.gpus):
+            raise LocatedError(
+                f"given {min(emulated)} with {max(self.gpus)} gpus; allowed: more than every "
+                "entry of gpus",
+                *("emulate", "gpus", emulated.index(min(emulated))),
+            )
