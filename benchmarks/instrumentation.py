@@ -17,8 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from watched import write_results
-
+from common import write_results
 from wattlaw.instrumentation.environment import instrumented_environment
 from wattlaw.launch.selftest import median_interval
 
@@ -85,7 +84,7 @@ def paired_times_s(pairs: int, block_steps: int) -> list[dict[bool, float]]:
         return time.perf_counter() - begun_s
 
     block()
-    order, found = random.Random(0), []  # noqa: S311 - not for secrets
+    order, results = random.Random(0), []  # noqa: S311 - not for secrets
     for _ in range(pairs):
         times_s = {}
         for with_hook in order.sample((True, False), 2):
@@ -93,8 +92,8 @@ def paired_times_s(pairs: int, block_steps: int) -> list[dict[bool, float]]:
                 setattr(iterators, name, hooked[name] if with_hook else hooked[name].__wrapped__)
             (steps._recorder.off.discard if with_hook else steps._recorder.off.add)("steps")
             times_s[with_hook] = block()
-        found.append(times_s)
-    return found
+        results.append(times_s)
+    return results
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ from typing import Any
 
 import pandas as pd
 from scipy.stats import t as student
-from watched import write_results
 
+from common import write_results
 from wattlaw import machine
 from wattlaw.api.progress import LineProgress
 from wattlaw.launch.campaign import Campaign
@@ -104,10 +104,10 @@ def compared(workload: str, repeats: int, folder: Path) -> dict[str, Any]:
     with closing(LocalLauncher(study.launch, gpus=[], boards=[])) as launcher:
         progress = LineProgress(lambda line: print(line, flush=True), len(order))
         Campaign(study, order, store, launcher, progress).run()
-    found = measured(store, runs)
-    per_sample = {name: [one["s_per_sample"] for one in rows] for name, rows in found.items()}
+    results = measured(store, runs)
+    per_sample = {name: [one["s_per_sample"] for one in rows] for name, rows in results.items()}
     pairs = list(zip(per_sample["steps"], per_sample["epochs"], strict=True))
-    wall = {name: statistics.mean(one["wall_s"] for one in rows) for name, rows in found.items()}
+    wall = {name: statistics.mean(one["wall_s"] for one in rows) for name, rows in results.items()}
     notes = pd.Series([note for notes in store.pandas("runs")["notes"] for note in notes])
     return {
         "workload": workload,
@@ -117,7 +117,7 @@ def compared(workload: str, repeats: int, folder: Path) -> dict[str, Any]:
         "steps_over_epochs": interval([steps / epochs for steps, epochs in pairs]),
         "wall_s": wall,
         "wall_ratio": wall["epochs"] / wall["steps"],
-        "runs": found,
+        "runs": results,
         "notes": sorted({str(note) for note in notes}),
         "load_average": os.getloadavg()[0],
     }
@@ -146,8 +146,8 @@ def main() -> None:
         settings = {"repeats": options.repeats, "measures": MEASURES, "threads": 1}
         settings |= {"order": "epochs and steps in random order within a repeat"}
         versions = machine.software(("torchvision", "transformers"))
-        found = {"versions": versions, "settings": settings, "workloads": rows}
-        write_results("step-windows", f"cpu{os.cpu_count()}", found)
+        results = {"versions": versions, "settings": settings, "workloads": rows}
+        write_results("step-windows", f"cpu{os.cpu_count()}", results)
 
 
 if __name__ == "__main__":

@@ -140,8 +140,8 @@ def plain_query(path: Path) -> pd.DataFrame:
 
 def ours(path: Path) -> pd.DataFrame:
     """Return the statistics of GPUs by ``statistics``."""
-    found = statistics_of(Store(path))
-    return found[found["part"] == "gpu"]
+    statistics = statistics_of(Store(path))
+    return statistics[statistics["part"] == "gpu"]
 
 
 def tables(path: Path) -> pd.DataFrame:
@@ -158,9 +158,9 @@ FUNCTIONS = {"ours": ours, "by hand": plain_query, "runs and epochs": tables,
 def measure(name: str, path: Path, output: Path) -> None:
     """Call a measured function; write its result, and print time and peak memory."""
     begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
-    found = FUNCTIONS[name](path)
+    table = FUNCTIONS[name](path)
     took_s, cpu_s = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
-    found.to_parquet(output)
+    table.to_parquet(output)
     # getrusage would include the peak of the process that started this one.
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
     print(json.dumps({"s": took_s, "cpu_s": cpu_s, "peak_gb": int(peak) * 1024 / 1e9}))
@@ -170,8 +170,8 @@ def measure_in_process(name: str, path: Path, output: Path) -> dict[str, float]:
     """Measure a function in a new process."""
     line = [sys.executable, __file__, "--measure", name, str(path), str(output)]
     done = subprocess.run(line, check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
 
 
 def measure_rounds(

@@ -1,5 +1,7 @@
 """Files around the code that must agree with each other."""
 
+import ast
+import importlib.util
 import re
 import tomllib
 from pathlib import Path
@@ -28,3 +30,15 @@ def test_every_workflow_runs_a_target_of_the_makefile():
         called = re.findall(r"make ([\w-]+)", path.read_text())
         assert called, path
         assert set(called) <= targets
+
+
+def test_every_import_of_a_benchmark_resolves(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            missing = [name for name in names if importlib.util.find_spec(name) is None]
+            assert not missing, path

@@ -1,14 +1,13 @@
 """A training script: two epochs, an evaluation after each, its own timer."""
 
 import argparse
-import os
-import time
 
 import torch
+from own_timer import EPOCHS, Timer
 from torch.utils.data import DataLoader, TensorDataset
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--epochs", type=int, default=EPOCHS)
 parser.add_argument("--samples", type=int, default=150)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--loader-workers", type=int, default=0)
@@ -22,23 +21,20 @@ loader = DataLoader(data, batch_size=10, shuffle=True, num_workers=args.loader_w
 held_out = DataLoader(data, batch_size=50)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
 optimizer = torch.optim.AdamW(model.parameters())
-steps, samples, ends_s = 0, 0, []
+timer = Timer(args.step_s)
 for _ in range(args.epochs):
     for number, (x, y) in enumerate(loader, 1):
         with torch.autocast("cpu", enabled=args.bf16):
             loss = torch.nn.functional.mse_loss(model(x), y)
         loss.backward()
-        time.sleep(args.step_s / args.accumulate)
-        samples += len(x)
+        timer.add(len(x), 1 / args.accumulate)
         if number % args.accumulate == 0:
             optimizer.step()
-            ends_s.append(time.time())
+            timer.step()
             optimizer.zero_grad()
-            steps += 1
-            print(f"step {steps} samples {samples} loss {loss.item():.4f}", flush=True)
-    for x, _ in held_out:  # under gradients, as people forget
-        model(x)
-print(
-    f"RESULT pid={os.getpid()} steps={steps} samples={samples}",
-    f"first_s={ends_s[0]:.6f} last_s={ends_s[-1]:.6f}",
-)
+            line = f"step {len(timer.times_s)} samples {timer.samples} loss {loss.item():.4f}"
+            print(line, flush=True)
+    with timer.evaluation():
+        for x, _ in held_out:  # under gradients, as people forget
+            model(x)
+timer.end()
