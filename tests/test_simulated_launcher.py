@@ -12,14 +12,12 @@ import yaml
 
 from conftest import records, started, study_of, wait_for, wattlaw
 from wattlaw.cli.main import main
-from wattlaw.devices.simulated_gpus import SimulatedGpus
 from wattlaw.errors import NotAvailable
 from wattlaw.launch.local import LocalLauncher
 from wattlaw.launch.planning import plan_study
 from wattlaw.launch.simulated import SimulatedLauncher
 from wattlaw.launch.simulated.machine import Machine
-from wattlaw.launch.simulated.run import FAILURE, limited, simulate
-from wattlaw.limits.requests import Limits
+from wattlaw.launch.simulated.run import FAILURE, limit_reports, simulate
 from wattlaw.simulator import library
 from wattlaw.simulator.calibration import NAMES
 from wattlaw.store.record import RunRecord
@@ -188,25 +186,20 @@ def test_a_run_that_can_never_be_simulated_is_refused_with_the_reason(spec, expe
     assert refusal is None if expected is None else expected in refusal
 
 
-def test_limits_are_read_back_and_restored():
-    boards = SimulatedGpus(V100.gpu, ["a", "b"])
-    with limited(boards, Limits(150.0, 735.0)) as reports:
-        assert [(one.device, one.limiter) for one in reports] == [
-            ("a", "simulated"), ("b", "simulated"),
-        ]  # fmt: skip
-        assert {one.power_limit_enforced_w for one in reports} == {150.0}
+def test_boards_enforce_requested_limits_within_their_range():
+    machine = Machine.from_launch(Launch.model_validate(MIT))
+    for watts, mhz, enforced_w in ((150.0, 735.0, 150.0), (None, 735.0, 250.0)):
+        reports = limit_reports(machine, spec_of(power_limit_w=watts, clock_limit_mhz=mhz))
+        assert [one.device for one in reports] == ["SIM-0001-0", "SIM-0001-1"]
+        assert {(one.host, one.limiter, one.clock_limit_mhz) for one in reports} == {
+            ("sim0001", "simulated", 735.0)
+        }
+        assert {one.power_limit_w for one in reports} == {watts}
+        assert {one.power_limit_enforced_w for one in reports} == {enforced_w}
         assert {one.power_limit_before_w for one in reports} == {250.0}
-        assert boards.read("b").enforced_w == 150.0
-        assert boards.clock_lock_mhz("a") == 735.0
-    assert boards.read("b").enforced_w == 250.0
-    assert boards.clock_lock_mhz("a") is None
-    with pytest.raises(NotAvailable, match="outside"), limited(boards, Limits(50.0)):
-        pass
-    for refused in (lambda: boards.set_power_limit("a", 999.0), lambda: boards.lock_clock("a", 1.0),
-                    lambda: boards.read("c"), SimulatedGpus.open):  # fmt: skip
-        with pytest.raises(NotAvailable):
-            refused()
-    assert boards.read("a").enforced_w == 250.0
+    assert limit_reports(machine, spec_of()) == ()
+    with pytest.raises(NotAvailable, match="outside"):
+        limit_reports(machine, spec_of(power_limit_w=50.0))
 
 
 @pytest.fixture(scope="module")

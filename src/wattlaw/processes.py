@@ -5,10 +5,11 @@ import ctypes
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -50,6 +51,25 @@ def collector_paused() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def run_captured(
+    line: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program without input; return its exit code and its output as text.
+
+    Raises ``OSError`` if it cannot be started, and ``subprocess.TimeoutExpired``.
+    """
+    return subprocess.run(
+        line,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        encoding="utf-8",
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+        env=env,
+    )
 
 
 def cores() -> int:

@@ -4,10 +4,9 @@ It measures no energy. With ``assume_cpu_w`` it estimates energy as busy core-se
 number of watts, and marks it ``estimated``.
 """
 
+import contextlib
 import os
-import sys
 import time
-from pathlib import Path
 from typing import NamedTuple, Self
 
 import psutil
@@ -39,7 +38,9 @@ class HostMeter(Meter):
         self.period_s = max(
             target.period_s, _MIN_PERIOD_S if target.assume_cpu_w else _UTILISATION_PERIOD_S
         )
-        self._tree: dict[int, _Process] = {}
+        #: The open ``stat`` file of each process. That of a process that has ended cannot be read,
+        #: even if its pid is used again.
+        self._tree: dict[int, int] = {}
         self._search_period_s = _SEARCH_PERIOD_S
         self._searched_s = -_MAX_SEARCH_PERIOD_S
         self._busy_s = 0.0
@@ -87,19 +88,18 @@ class HostMeter(Meter):
 
     def close(self) -> None:
         """Close the files of the processes."""
-        for process in self._tree.values():
-            process.close()
-        self._tree = {}
+        while self._tree:
+            os.close(self._tree.popitem()[1])
 
     def _sum(self) -> tuple[float, int] | None:
         """Return (busy seconds, resident bytes) of the tree, None if all processes have ended."""
         if time.monotonic() - self._searched_s >= self._search_period_s:
             self._find_processes()
         busy_s, resident, alive = 0.0, 0, False
-        for pid, process in list(self._tree.items()):
-            use = process.use()
+        for pid, handle in list(self._tree.items()):
+            use = _read_use(handle)
             if use is None:
-                self._tree.pop(pid).close()
+                os.close(self._tree.pop(pid))
                 self._search_period_s = _SEARCH_PERIOD_S  # processes come and go
                 continue
             busy_s += use.busy_s
@@ -111,9 +111,9 @@ class HostMeter(Meter):
         """Find the processes of the tree; known ones stay."""
         pids = [pid for pid in processes.descendants(self._target.root_pid) if pid != os.getpid()]
         is_new = not self._tree.keys() >= set(pids)
-        for pid in pids:
-            if pid not in self._tree and (process := _Process.of(pid)) is not None:
-                self._tree[pid] = process
+        for pid in set(pids) - self._tree.keys():
+            with contextlib.suppress(OSError):
+                self._tree[pid] = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
         is_settled = not is_new and self._target.assume_cpu_w is None
         self._search_period_s = (
             min(_MAX_SEARCH_PERIOD_S, 2 * self._search_period_s) if is_settled else _SEARCH_PERIOD_S
@@ -127,46 +127,15 @@ class _Use(NamedTuple):
     is_alive: bool  # not a zombie
 
 
-class _Process:
-    """One process. On Linux its ``stat`` file stays open, so that one read gives all values.
-
-    The open file of a process that has ended cannot be read, even if its pid is used again.
-    """
-
-    def __init__(self, handle: int | psutil.Process) -> None:
-        self._handle = handle
-
-    @classmethod
-    def of(cls, pid: int) -> "_Process | None":
-        """Return a process, None if it cannot be read."""
-        try:
-            if sys.platform == "linux":
-                return cls(os.open(Path("/proc", str(pid), "stat"), os.O_RDONLY))
-            return cls(psutil.Process(pid))
-        except (OSError, psutil.Error):
-            return None
-
-    def use(self) -> _Use | None:
-        """Return its use of the machine, None if it has ended."""
-        try:
-            if isinstance(self._handle, int):
-                # Fields as proc(5) numbers them, from 3 on; a name may hold spaces and brackets.
-                fields = os.pread(self._handle, 4096, 0).rpartition(b")")[2].split()
-                busy = sum(map(int, fields[11:15]))
-                return _Use(busy / _TICKS, int(fields[21]) * _PAGE_BYTES, fields[0] != b"Z")
-            with self._handle.oneshot():
-                return _Use(
-                    sum(self._handle.cpu_times()[:4]),
-                    self._handle.memory_info().rss,
-                    self._handle.status() != psutil.STATUS_ZOMBIE,
-                )
-        except (OSError, ValueError, IndexError, psutil.Error):
-            return None
-
-    def close(self) -> None:
-        """Close the file."""
-        if isinstance(self._handle, int):
-            os.close(self._handle)
-
-
 _TICKS, _PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+
+
+def _read_use(handle: int) -> _Use | None:
+    """Return what a process uses of the machine, None if it has ended."""
+    try:
+        # Fields as proc(5) numbers them, from 3 on; a name may hold spaces and brackets.
+        fields = os.pread(handle, 4096, 0).rpartition(b")")[2].split()
+        busy = sum(map(int, fields[11:15]))
+        return _Use(busy / _TICKS, int(fields[21]) * _PAGE_BYTES, fields[0] != b"Z")
+    except (OSError, ValueError, IndexError):
+        return None

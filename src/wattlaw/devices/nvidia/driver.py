@@ -4,13 +4,13 @@ import contextlib
 import math
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import pynvml
 
-from wattlaw.errors import NotAvailable, NotPermitted
+from wattlaw.errors import NotAvailable, NotPermitted, one_line
 
 T = TypeVar("T")
 
@@ -189,6 +189,23 @@ class Driver:
                 pynvml.nvmlShutdown()
 
 
+@contextlib.contextmanager
+def open_driver(*, keep: bool = False) -> Iterator[Driver]:
+    """Open the driver for a block; with ``keep`` it stays open after a block without an error.
+
+    Errors of the driver in the block become ``NotAvailable``.
+    """
+    driver, is_kept = Driver.open(), False
+    try:
+        yield driver
+        is_kept = keep
+    except (pynvml.NVMLError, GpuLost) as error:
+        raise NotAvailable(f"the NVIDIA driver does not answer: {one_line(error)}") from None
+    finally:
+        if not is_kept:
+            driver.close()
+
+
 def _mig_uuids(handle: Any) -> tuple[str, ...]:
     uuids = []
     for index in range(query_optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
@@ -209,23 +226,15 @@ def visible_gpu_ids() -> list[str]:
     A driver that does not answer for some seconds counts as none, so that the caller continues.
     """
     uuids: list[str] = []
-    thread = threading.Thread(target=lambda: uuids.extend(_visible_gpu_ids()), daemon=True)
+
+    def find() -> None:
+        with contextlib.suppress(NotAvailable), open_driver() as driver:
+            uuids.extend(gpu.uuid for gpu in driver.visible().gpus)
+
+    thread = threading.Thread(target=find, daemon=True)
     thread.start()
     thread.join(_DRIVER_TIMEOUT_S)
     return [] if thread.is_alive() else uuids
-
-
-def _visible_gpu_ids() -> list[str]:
-    try:
-        driver = Driver.open()
-    except NotAvailable:
-        return []
-    try:
-        return [gpu.uuid for gpu in driver.visible().gpus]
-    except (NotAvailable, GpuLost, pynvml.NVMLError):
-        return []
-    finally:
-        driver.close()
 
 
 def select_gpus(gpus: Sequence[NvidiaGpu], environ: Mapping[str, str]) -> GpuSelection:
@@ -268,17 +277,21 @@ def _job_minors(environ: Mapping[str, str]) -> frozenset[int] | None:
     """Return the minor numbers of a Slurm job's GPUs on this node, None if they are unknown."""
     if "SLURM_JOB_ID" not in environ:
         return None
-    gpus = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
-    if not gpus:
-        return None
-    minors: set[int] = set()
-    for part in gpus.split(","):
-        ends = part.strip().split("-", 1)  # such as 4, or 4-7
+    numbers = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or ""
+    minors = parse_minors(numbers)
+    return None if minors is None else frozenset(minors)
+
+
+def parse_minors(numbers: str) -> list[int] | None:
+    """Return the numbers of a list of GPUs as Slurm writes it (``0,4-7``), None if it is none."""
+    minors: list[int] = []
+    for part in numbers.split(","):
+        ends = part.strip().split("-", 1)
         first, last = _ordinal(ends[0]), _ordinal(ends[-1])
         if first is None or last is None:
             return None
-        minors |= set(range(first, last + 1))
-    return frozenset(minors)
+        minors += range(first, last + 1)
+    return minors
 
 
 def _ordinal(text: str) -> int | None:

@@ -17,11 +17,13 @@ from wattlaw.devices.nvidia.driver import (
     GpuLost,
     NvidiaGpu,
     describe,
+    open_driver,
     query,
     scaled,
     valid,
 )
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
+from wattlaw.processes import run_captured
 from wattlaw.text import collapse_whitespace
 
 _SMI_TIMEOUT_S = 60
@@ -42,16 +44,11 @@ class NvidiaLimiter:
     @classmethod
     def open(cls) -> Self:
         """Load the driver; raises ``NotAvailable`` if there is none, or no GPU."""
-        driver = Driver.open()
-        try:
+        with open_driver(keep=True) as driver:
             limiter = cls(driver)
-        except (pynvml.NVMLError, GpuLost) as error:
-            driver.close()
-            raise NotAvailable(f"the NVIDIA driver does not answer: {one_line(error)}") from None
-        if not limiter._gpus:
-            driver.close()
-            raise NotAvailable("the NVIDIA driver lists no GPU")
-        return limiter
+            if not limiter._gpus:
+                raise NotAvailable("the NVIDIA driver lists no GPU")
+            return limiter
 
     def devices(self) -> list[str]:
         """Return the UUIDs of all GPUs of the machine."""
@@ -85,22 +82,28 @@ class NvidiaLimiter:
 
     def set_power_limit(self, device: str, watts: float) -> None:
         """Set the power limit, to the milliwatt."""
-        self._set(device, pynvml.nvmlDeviceSetPowerManagementLimit, round(watts * 1000))
+        call = pynvml.nvmlDeviceSetPowerManagementLimit
+        self._set(device, set_power_options(watts), call, round(watts * 1000))
 
     def lock_clock(self, device: str, mhz: float) -> None:
         """Lock the graphics clock, and with it the SM clock."""
-        self._set(device, pynvml.nvmlDeviceSetGpuLockedClocks, round(mhz), round(mhz))
+        clock = round(mhz)
+        options = "-lgc", f"{clock},{clock}"
+        self._set(device, options, pynvml.nvmlDeviceSetGpuLockedClocks, clock, clock)
 
     def unlock_clock(self, device: str) -> None:
         """Remove every lock of the graphics clock; a GPU without this feature has none."""
         with contextlib.suppress(_NotSupported):
-            self._set(device, pynvml.nvmlDeviceResetGpuLockedClocks)
+            self._set(device, UNLOCK_OPTIONS, pynvml.nvmlDeviceResetGpuLockedClocks)
 
     def close(self) -> None:
         """Release the driver."""
         self._driver.close()
 
-    def _set(self, device: str, call: Callable[..., None], *values: int) -> None:
+    def _set(
+        self, device: str, _: tuple[str, ...], call: Callable[..., None], *values: int
+    ) -> None:
+        """Make a change by a call of the driver; nvidia-smi makes it with the options."""
         gpu = self._gpu(device)
         try:
             call(gpu.handle, *values)
@@ -141,41 +144,24 @@ class NvidiaSmiLimiter(NvidiaLimiter):
         _wait_for_others(self._gpu(device).uuid)
         return super().read(device)
 
-    def set_power_limit(self, device: str, watts: float) -> None:
-        """Set the power limit, to the milliwatt."""
-        self._smi(device, *set_power_options(watts))
-
-    def lock_clock(self, device: str, mhz: float) -> None:
-        """Lock the graphics clock."""
-        self._smi(device, "-lgc", f"{round(mhz)},{round(mhz)}")
-
-    def unlock_clock(self, device: str) -> None:
-        """Remove every lock of the graphics clock; a GPU without this feature has none."""
-        with contextlib.suppress(_NotSupported):
-            self._smi(device, *UNLOCK_OPTIONS)
-
-    def _smi(self, device: str, *options: str) -> None:
+    def _set(self, device: str, options: tuple[str, ...], *_: object) -> None:
         sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
         if sudo is None or smi is None:
             raise NotAvailable("sudo or nvidia-smi has been removed")
         uuid = self._gpu(device).uuid
         _wait_for_others(uuid)
         try:
-            done = _run(_SMI_TIMEOUT_S, sudo, "-n", smi, "-i", uuid, *options)
+            done = run_captured([sudo, "-n", smi, "-i", uuid, *options], _SMI_TIMEOUT_S)
         except (OSError, subprocess.SubprocessError) as error:
             raise NotAvailable(f"{device}: nvidia-smi: {one_line(error)}") from None
         if done.returncode:
             output = collapse_whitespace(f"{done.stdout} {done.stderr}")[-300:]
             # sudo refuses with code 1 on stderr, in the user's language; nvidia-smi uses stdout.
             is_from_sudo = done.returncode == 1 and not done.stdout.strip()
-            kind = NotPermitted if is_from_sudo else _error_type(output.lower())
+            kind = _NotSupported if "not supported" in output.lower() else NotAvailable
+            if is_from_sudo or "permission" in output.lower():
+                kind = NotPermitted
             raise kind(f"{device}: sudo -n nvidia-smi: {output}")
-
-
-def _error_type(output: str) -> type[NotAvailable]:
-    if "permission" in output:
-        return NotPermitted
-    return _NotSupported if "not supported" in output else NotAvailable
 
 
 def set_power_options(watts: float) -> tuple[str, ...]:
@@ -188,23 +174,11 @@ def sudo_allows(user: str, device: str, *options: str) -> bool:
     sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
     if sudo is None or smi is None:
         return False
+    line = [sudo, "-n", "-l", "-U", user, smi, "-i", device, *options]
     try:
-        done = _run(_SUDO_LIST_TIMEOUT_S, sudo, "-n", "-l", "-U", user, smi, "-i", device, *options)
+        return run_captured(line, _SUDO_LIST_TIMEOUT_S).returncode == 0
     except (OSError, ValueError, subprocess.SubprocessError):
         return False
-    return done.returncode == 0
-
-
-def _run(timeout_s: float, *line: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        line,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        encoding="utf-8",
-        errors="replace",
-        timeout=timeout_s,
-        check=False,
-    )
 
 
 def _wait_for_others(uuid: str) -> None:

@@ -8,7 +8,7 @@ from typing import Self
 import pynvml
 
 from wattlaw.devices.meter import Device, Sample, Target
-from wattlaw.devices.nvidia.driver import Driver, GpuLost, NvidiaGpu
+from wattlaw.devices.nvidia.driver import Driver, GpuLost, NvidiaGpu, open_driver
 from wattlaw.devices.nvidia.reader import GpuReader
 from wattlaw.errors import NotAvailable
 
@@ -39,14 +39,13 @@ class NvidiaMeter:
         Raises ``NotAvailable`` if there is no driver, or no GPU that this process may use and
         that can be read.
         """
-        driver = Driver.open()
-        try:
+        with open_driver(keep=True) as driver:
             own = driver.visible() if target.gpus is None else driver.by_uuid(target.gpus)
-            gpus, notes = own.gpus, own.notes
-            if not gpus:
-                raise NotAvailable(notes[0] if notes else "no NVIDIA GPU that this process may use")
+            if not own.gpus:
+                reasons = own.notes or ("no NVIDIA GPU that this process may use",)
+                raise NotAvailable(reasons[0])
             readers, failed = [], []
-            for gpu in gpus:
+            for gpu in own.gpus:
                 try:
                     readers.append(GpuReader(gpu, target.period_s))
                 except (GpuLost, pynvml.NVMLError) as error:
@@ -55,14 +54,8 @@ class NvidiaMeter:
             if not readers:
                 raise NotAvailable("; ".join(problems))
             meter = cls(driver, readers, target)
-        except pynvml.NVMLError as error:
-            driver.close()
-            raise NotAvailable(f"the NVIDIA driver does not answer: {error}") from None
-        except BaseException:
-            driver.close()
-            raise
-        meter._problems, meter._failed = [*notes, *problems], failed
-        return meter
+            meter._problems, meter._failed = [*own.notes, *problems], failed
+            return meter
 
     def devices(self) -> list[Device]:
         """Return the GPUs with what they support."""

@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Self
 
 from wattlaw import processes
-from wattlaw.devices.simulated_gpus import SimulatedGpus
 from wattlaw.errors import NotAvailable, one_line
 from wattlaw.launch.launcher import AttachedLauncher, Ended
 from wattlaw.launch.node_setup import requested_limits
@@ -68,10 +67,8 @@ class SimulatedLauncher(AttachedLauncher):
             return self._unsupported[kind]
         if (reason := self._machine.nodes_reason(spec)) is not None:
             return reason
-        board = self._machine.reported_boards(spec)[0]
-        state = SimulatedGpus(self._machine.cluster.gpu, [board]).read(board)
         try:
-            check_range(state, requested_limits(spec.setting))
+            check_range(self._machine.board_states(spec)[0], requested_limits(spec.setting))
         except NotAvailable as error:
             return str(error)
         return None

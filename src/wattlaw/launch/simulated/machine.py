@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from wattlaw.devices.limiter import LimitState
 from wattlaw.errors import BadInput, WattlawError
 from wattlaw.formatting import plural
 from wattlaw.simulator import library
@@ -189,20 +190,11 @@ class Machine:
             details.append(f"critical batch {simulation.critical_batch:g}, {epochs}")
         return f"{name} ({', '.join(details)})"
 
-    def job(
-        self, spec: RunSpec, power_limit_w: float | None, clock_limit_mhz: float | None
-    ) -> SimulatedJob:
-        """Return the simulator's job of a run, with the enforced limits.
-
-        Raises ``WattlawError`` if the workload has no profile.
-        """
-        enforced = {"power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz}
-        setting = spec.setting.model_copy(update=enforced)
+    def job(self, spec: RunSpec) -> SimulatedJob:
+        """Return the simulator's job of a run; raise ``WattlawError`` if it has no profile."""
+        per_node = self._per_node(spec)
         return simulation_job(
-            spec.model_copy(update={"setting": setting}),
-            self.cluster,
-            calibration=self.calibration,
-            gpus_per_node=self._per_node(spec),
+            spec, self.cluster, calibration=self.calibration, gpus_per_node=per_node
         )
 
     def _per_node(self, spec: RunSpec) -> int:
@@ -226,7 +218,7 @@ class Machine:
         if precision not in gpu.peak_tflops:
             return f"{gpu.name} does not have {precision}; it has {', '.join(gpu.peak_tflops)}"
         try:
-            self.job(spec, None, None)
+            self.job(spec)
         except WattlawError as error:
             return str(error)
         return None
@@ -241,6 +233,17 @@ class Machine:
         count = min(gpus, _REPORTED_BOARDS)
         numbers = [round(i * (gpus - 1) / max(1, count - 1)) for i in range(count)]
         return [f"SIM-{number // per_node + 1:04d}-{number % per_node}" for number in numbers]
+
+    def board_states(self, spec: RunSpec) -> list[LimitState]:
+        """Return the limits and ranges of the boards of a run with telemetry."""
+        gpu = self.cluster.gpu
+        return [
+            LimitState(
+                *(board, f"{gpu.name}, simulated", gpu.max_w, gpu.max_w, gpu.max_w),
+                *(gpu.min_limit_w, gpu.max_w, gpu.min_clock_mhz, gpu.max_clock_mhz),
+            )
+            for board in self.reported_boards(spec)
+        ]
 
     @property
     def calibration_label(self) -> str:

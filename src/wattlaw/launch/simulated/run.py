@@ -1,6 +1,5 @@
 """The simulation of a run: limits, prediction, windows, samples."""
 
-import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from wattlaw import machine as this_machine
-from wattlaw.devices.simulated_gpus import NAME, SimulatedGpus
 from wattlaw.errors import WattlawError
 from wattlaw.files import write_parquet
 from wattlaw.launch.launcher import Ended
@@ -23,7 +21,7 @@ from wattlaw.launch.simulated.tables import (
     telemetry_table,
     windows_of,
 )
-from wattlaw.limits.requests import Limits, check_range, report_applied_limits
+from wattlaw.limits.requests import check_range
 from wattlaw.simulator.job import Prediction
 from wattlaw.simulator.predict import predict
 from wattlaw.store.record import (
@@ -62,15 +60,8 @@ def simulate(machine: Machine, record: RunRecord, path: Path) -> Ended:
 def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
     spec = record.spec
     host, device_ids = machine.host(spec), machine.reported_boards(spec)
-    boards = SimulatedGpus(machine.cluster.gpu, device_ids)
-    with limited(boards, requested_limits(spec.setting)) as reports:
-        first = reports[0] if reports else None
-        job = machine.job(
-            spec,
-            first.power_limit_enforced_w if first and first.power_limit_w is not None else None,
-            boards.clock_lock_mhz(device_ids[0]),
-        )
-        prediction = predict(job)
+    reports = limit_reports(machine, spec)
+    prediction = predict(machine.job(spec))
     windows = windows_of(prediction, spec.measure, _draw(machine, record, _WINDOWS))
     draw = _draw(machine, record, _SAMPLES)
     sampling = Sampling.of(windows, spec.measure.sample_hz, len(device_ids), draw)
@@ -103,34 +94,34 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
             "notes": (*record.notes, *_notes(machine, spec, sampling), *prediction.warnings),
             "facts": facts,
             "samplers": (_sampler(machine, sampling, host, device_ids),),
-            "limits": tuple(report.model_copy(update={"host": host}) for report in reports),
+            "limits": reports,
         }
     )
 
 
-@contextlib.contextmanager
-def limited(boards: SimulatedGpus, limits: Limits) -> Iterator[tuple[LimitReport, ...]]:
-    """Limit boards for the duration of a block, with the checks of real boards; yield reports.
+def limit_reports(machine: Machine, spec: RunSpec) -> tuple[LimitReport, ...]:
+    """Return the limits of the boards of a run, which enforce what is requested.
 
     Raises ``NotAvailable`` if a limit is outside their range.
     """
+    limits, states = requested_limits(spec.setting), machine.board_states(spec)
     if limits.are_none:
-        yield ()
-        return
-    before = {device: boards.read(device) for device in boards.devices()}
-    try:
-        for device, state in before.items():
-            check_range(state, limits)
-            if limits.power_limit_w is not None:
-                boards.set_power_limit(device, limits.power_limit_w)
-            if limits.clock_limit_mhz is not None:
-                boards.lock_clock(device, limits.clock_limit_mhz)
-        yield tuple(report_applied_limits(state, limits, NAME, boards) for state in before.values())
-    finally:
-        for device, state in before.items():
-            boards.unlock_clock(device)
-            if state.power_limit_w is not None:
-                boards.set_power_limit(device, state.power_limit_w)
+        return ()
+    for state in states:
+        check_range(state, limits)
+    requested_w = limits.power_limit_w
+    return tuple(
+        LimitReport(
+            host=machine.host(spec),
+            device=state.device,
+            limiter="simulated",
+            power_limit_w=requested_w,
+            power_limit_enforced_w=state.enforced_w if requested_w is None else requested_w,
+            power_limit_before_w=state.power_limit_w,
+            clock_limit_mhz=limits.clock_limit_mhz,
+        )
+        for state in states
+    )
 
 
 def _draw(machine: Machine, record: RunRecord, what: int, *more: int) -> np.random.Generator:

@@ -4,14 +4,11 @@ As in ``wattlaw.limits.guard``, the previous limits are on disk before anything 
 watchdog runs. The owner of a limit is the job, not a process.
 """
 
-import re
 import secrets
 from collections.abc import Sequence
 
-import pynvml
-
 from wattlaw.devices.limiter import Limiter, LimitState
-from wattlaw.devices.nvidia.driver import Driver, GpuLost, query_optional
+from wattlaw.devices.nvidia.driver import open_driver, parse_minors
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
 from wattlaw.limits.requests import Limits, check_range, report_applied_limits, state_to_save
 from wattlaw.limits.saved_state import SavedState
@@ -34,8 +31,6 @@ from wattlaw.limits.site.node_state import (
 from wattlaw.limits.site.site_file import SiteFile
 from wattlaw.limits.site.watch import Watchdog
 from wattlaw.store.record import LimitReport
-
-_LIST = re.compile(r"[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*")
 
 
 def prolog(paths: SitePaths, job: NodeJob, comment: str) -> None:
@@ -253,31 +248,15 @@ def job_gpu_uuids(gpus: str) -> list[str]:
     """
     if not gpus:
         raise NotAvailable("the job has no GPU on this node")
-    if not _LIST.fullmatch(gpus):
+    minors = parse_minors(gpus)
+    if minors is None:
         raise NotAvailable(
             f"SLURM_JOB_GPUS is {gpus[:80]!a}, which is no list of GPU numbers; "
             "parts of GPUs (MIG, shards) are not limited"
         )
-    minors: list[int] = []
-    for part in gpus.split(","):
-        first, _, last = part.partition("-")
-        minors += range(int(first), int(last or first) + 1)
-    uuids = _uuids_by_minor()
+    with open_driver() as driver:
+        uuids = {gpu.minor: gpu.uuid for gpu in driver.gpus()}
     for minor in minors:
         if minor not in uuids:
             raise NotAvailable(f"the driver lists no GPU /dev/nvidia{minor}, which the job has")
     return [uuids[minor] for minor in dict.fromkeys(minors)]
-
-
-def _uuids_by_minor() -> dict[int, str]:
-    driver = Driver.open()
-    try:
-        minors = {
-            gpu.uuid: query_optional(pynvml.nvmlDeviceGetMinorNumber, gpu.handle)
-            for gpu in driver.gpus()
-        }
-    except (pynvml.NVMLError, GpuLost) as error:
-        raise NotAvailable(f"the NVIDIA driver does not answer: {one_line(error)}") from None
-    finally:
-        driver.close()
-    return {minor: uuid for uuid, minor in minors.items() if minor is not None}
