@@ -1,6 +1,6 @@
 """The results of one or several stores: tables, laws, advice, claims, figures and the report."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from wattlaw.analysis.findings import Findings
     from wattlaw.api.claims import Claims
+    from wattlaw.api.predictions import Predictions
 
 TableName = Literal["runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits"]
 EXPORTS = get_args(TableName)
@@ -220,6 +221,75 @@ class Results:
                 footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
             )
         )
+
+    def predict(
+        self,
+        workload: str | None = None,
+        *,
+        gpus: Sequence[int] = (),
+        nodes: Sequence[int] = (),
+        gpus_per_node: int | None = None,
+        local_batch: Sequence[int] = (),
+        global_batch: Sequence[int] = (),
+        power_limit_w: Sequence[float | None] = (),
+        clock_limit_mhz: Sequence[float | None] = (),
+        baseline: str | Mapping[str, Any] | None = None,
+        epochs: int | None = None,
+        seed: int = 0,
+    ) -> "Predictions":
+        """Predict time, power and energy of settings, with 90 % intervals.
+
+        The settings are all combinations of the values.
+
+        Parameters
+        ----------
+        workload
+            The workload. It is not needed if the stores have a single one.
+        gpus
+            GPU counts. By default the measured ones and their doublings, up to four times the
+            largest.
+        nodes
+            Numbers of nodes. By default as few as the GPUs need.
+        gpus_per_node
+            GPUs of a node. By default the most that a run had on one.
+        local_batch, global_batch
+            Samples of a training step, per GPU or in all; one of the two. By default that of most
+            runs.
+        power_limit_w, clock_limit_mhz
+            Limits per GPU, None for no limit. By default those of most runs.
+        baseline
+            The setting that ``p_faster`` refers to, such as ``"gpus=4,global_batch=256"``. By
+            default the measured setting with the least time per sample.
+        epochs
+            Epochs of a training, for ``train_time_s``.
+        seed
+            Seed of the random numbers: equal runs and seeds give equal predictions.
+
+        Raises
+        ------
+        wattlaw.errors.Refused
+            The stores have no done run of the workload, or it is not data-parallel.
+        wattlaw.errors.BadInput
+            A value is out of range, or the stores have several workloads and none is named.
+
+        Examples
+        --------
+        >>> [row] = wattlaw.open("results").predict(gpus=[32]).rows
+        >>> low, high = row.time_per_sample_s_ci
+        >>> low < row.time_per_sample_s < high
+        True
+        >>> row.source
+        'predicted'
+        """
+        from wattlaw.analysis.prediction.job import jobs_of
+        from wattlaw.api.predictions import baseline_values, predict_jobs
+
+        return predict_jobs(
+            jobs_of(self.metrics, self._workload(workload)), baseline_values(baseline),
+            epochs=epochs, seed=seed, gpus=gpus, nodes=nodes, gpus_per_node=gpus_per_node,
+            local_batch=local_batch, global_batch=global_batch, power_limit_w=power_limit_w,
+            clock_limit_mhz=clock_limit_mhz,
+        )  # fmt: skip
 
     def claims(self, *, pue: float | None = None, grid: str | float | None = None) -> "Claims":
         """Test the published findings of the two studies on these runs.

@@ -1,15 +1,15 @@
 """``wattlaw simulate``: predictions for settings on hardware that need not be available."""
 
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from wattlaw.cli.common.lists import parse_counts, parse_limits
 from wattlaw.cli.common.options import JsonOption, RawOption, option, parse_json_object, positive
 from wattlaw.errors import BadInput
 from wattlaw.formatting import plural
@@ -20,7 +20,6 @@ from wattlaw.simulator.predict import predict
 from wattlaw.simulator.what_if import Target, add_scaling, prediction_row
 from wattlaw.study.base import MAX_COUNT, Precision
 from wattlaw.study.model import Measure, RunSpec, Setting, Train
-from wattlaw.text import quote
 from wattlaw.workloads import catalogue
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ app = typer.Typer()
 _MAX_SETTINGS = 10_000
 #: The same as ``store.tables.KINDS``, whose import takes longer than a simulation.
 _KINDS = (".csv", ".parquet", ".jsonl")
-Item = TypeVar("Item")
 
 
 def _count(metavar: str, text: str, most: int = MAX_COUNT) -> Any:
@@ -243,44 +241,13 @@ def _settings(
     power_limits: str | None, clock_limits: str | None, gpus: str
 ) -> list[tuple[float | None, float | None, int]]:
     """Return each combination of a power limit, a clock limit and a GPU count."""
-    limits = "numbers > 0 or none, separated by commas, such as 100,150,none"
-    powers = _items("--power-limit", power_limits or "none", limits, _limit)
-    clocks = _items("--clock-limit", clock_limits or "none", limits, _limit)
-    counts = f"integers from 1 to {MAX_COUNT:,} separated by commas, such as 1,2,4"
-    gpu_counts = sorted(_items("--gpus", gpus, counts, _gpu_count))
+    powers = parse_limits("--power-limit", power_limits or "none")
+    clocks = parse_limits("--clock-limit", clock_limits or "none")
+    gpu_counts = parse_counts("--gpus", gpus)
     number = len(powers) * len(clocks) * len(gpu_counts)
     if number > _MAX_SETTINGS:
         raise BadInput(f"simulate: {number:,} settings; expected at most {_MAX_SETTINGS:,}")
     return list(product(powers, clocks, gpu_counts))
-
-
-def _items(name: str, text: str, expected: str, convert: Callable[[str], Item]) -> list[Item]:
-    """Return the items of the list in an option in their order, without duplicates."""
-    items = [item.strip() for item in text.split(",")]
-    values = []
-    for item in items if all(items) else [text]:
-        try:
-            values.append(convert(item))
-        except ValueError:
-            raise BadInput(f"{name}: {quote(item)} is not valid; expected {expected}") from None
-    return list(dict.fromkeys(values))
-
-
-def _limit(text: str) -> float | None:
-    if text.lower() == "none":
-        return None
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise ValueError(text)
-    return value
-
-
-def _gpu_count(text: str) -> int:
-    # An integer with very many digits is refused before it is converted.
-    value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
-    if not 1 <= value <= MAX_COUNT:
-        raise ValueError(text)
-    return value
 
 
 def _local_batch(global_batch: int, gpus: int) -> int:

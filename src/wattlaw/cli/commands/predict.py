@@ -1,0 +1,80 @@
+"""``wattlaw predict``."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from wattlaw.api import results
+from wattlaw.cli.common import options as opts
+from wattlaw.cli.common.console import Console, make_table
+from wattlaw.cli.common.lists import parse_counts, parse_limits
+from wattlaw.cli.common.options import option
+
+app = typer.Typer()
+
+
+@app.command()
+def predict(
+    stores: opts.StoreArguments,
+    workload: Annotated[
+        str | None,
+        typer.Option("--workload", "-w", help="Workload. Required if the stores have several."),
+    ] = None,
+    gpus: Annotated[
+        str | None, option("N,...", "GPU counts. Default: the measured ones and their doublings.")
+    ] = None,
+    nodes: Annotated[
+        str | None, option("N,...", "Numbers of nodes. Default: as few as the GPUs need.")
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, option("N", "GPUs of a node. Default: the most that a run had.", min=1)
+    ] = None,
+    local_batch: Annotated[str | None, option("B,...", "Samples per GPU and step.")] = None,
+    global_batch: Annotated[
+        str | None,
+        option("B,...", "Samples per step of all GPUs. Default: the batch of most runs."),
+    ] = None,
+    power_limit: Annotated[
+        str | None, option("W,...", "Power limits per GPU; none for no limit.")
+    ] = None,
+    clock: Annotated[
+        str | None, option("MHZ,...", "Clock limits per GPU; none for no limit.")
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        option(
+            "SETTING", "Setting to compare with: gpus=4,global_batch=256. Default: the fastest run."
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None, option("E", "Epochs to train: shows the time of the training.", min=1)
+    ] = None,
+    seed: Annotated[int, option("SEED", "Seed of the random numbers.", min=0)] = 0,
+    as_json: opts.JsonOption = False,
+) -> int:
+    """Predict time, power and energy of settings that were not measured."""
+    predictions = results.open(*stores).predict(
+        workload, gpus=parse_counts("--gpus", gpus), nodes=parse_counts("--nodes", nodes),
+        gpus_per_node=gpus_per_node, local_batch=parse_counts("--local-batch", local_batch),
+        global_batch=parse_counts("--global-batch", global_batch),
+        power_limit_w=parse_limits("--power-limit", power_limit),
+        clock_limit_mhz=parse_limits("--clock", clock),
+        baseline=baseline, epochs=epochs, seed=seed,
+    )  # fmt: skip
+    if as_json:
+        print(json.dumps(predictions.to_dict()["rows"], allow_nan=False))
+        return 0
+    console = Console()
+    cells = predictions.to_text_frame()
+    console.print(
+        make_table(
+            cells, cells.to_numpy(), right={*cells} - {"hardware", "bottleneck"}, is_plain=True,
+            title=predictions.title,
+        )
+    )  # fmt: skip
+    for note in predictions.notes:
+        console.print(note[:1].upper() + note[1:])
+    for warning in predictions.warnings:
+        console.print(f"Warning: {warning}")
+    return 0
