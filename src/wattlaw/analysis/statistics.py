@@ -190,6 +190,7 @@ def geometric_mean(values: Floats) -> float:
 
 
 _NODES = 64
+_RESOLUTION = 1e-10  # of a quantile
 
 
 @dataclass(frozen=True)
@@ -275,10 +276,10 @@ def _nodes(freedom: int) -> tuple[Floats, Floats, Floats]:
 
 @lru_cache
 def _quantile(load: tuple[float, ...], freedom: int) -> float:
-    from scipy import optimize
-
-    def beyond(d: float) -> float:
-        return _greatest_below(d, np.array(load), freedom) - LEVEL
-
-    top = float(special.stdtrit(freedom, 1 - ERROR / (2 * len(load))))  # Bonferroni and more
-    return float(optimize.brentq(beyond, 0.0, top, xtol=1e-6))
+    loads = np.array(load)
+    low, high = 0.0, float(special.stdtrit(freedom, 1 - ERROR / (2 * len(load))))  # Bonferroni
+    while high - low > _RESOLUTION:  # halving; scipy.optimize takes longer to import
+        middle = (low + high) / 2
+        is_below = _greatest_below(middle, loads, freedom) < LEVEL
+        low, high = (middle, high) if is_below else (low, middle)
+    return (low + high) / 2
