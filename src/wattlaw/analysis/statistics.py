@@ -169,18 +169,14 @@ def pool(samples: Mapping[Key, Floats]) -> Pooled[Key]:
     repeats beyond the first of each. It assumes one variance, and repeats that are independent.
     """
     means = {key: float(values.mean()) for key, values in samples.items()}
+    sizes = {key: len(values) for key, values in samples.items()}
     squares = sum(float(((values - means[key]) ** 2).sum()) for key, values in samples.items())
-    count = sum(map(len, samples.values()))
+    count = sum(sizes.values())
     freedom = count - len(samples)
     is_identical = freedom > 0 and squares <= count * ROUNDING**2
-    usable_freedom = 0 if is_identical else freedom
-    return Pooled(
-        means,
-        {key: len(values) for key, values in samples.items()},
-        squares / usable_freedom if usable_freedom else np.nan,
-        usable_freedom,
-        is_identical,
-    )
+    freedom = 0 if is_identical else freedom
+    variance = squares / freedom if freedom else np.nan
+    return Pooled(means, sizes, variance, freedom, is_identical)
 
 
 def geometric_mean(values: Floats) -> float:
