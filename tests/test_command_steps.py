@@ -1,6 +1,8 @@
 """Studies of unmodified scripts: their steps, their end at a limit, their launchers."""
 
 import os
+import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from agents import free_port
 from conftest import wattlaw
 from wattlaw.cli.main import main
 from wattlaw.store.record import RunRecord
@@ -17,6 +20,7 @@ from wattlaw.store.store import Store
 
 SCRIPTS = Path(__file__).parent / "scripts"
 COUNT = "for i in $(seq 10000); do echo step $i seen $((i*4)) loss 0.$i; sleep 0.02; done"
+CORES = "Cpus_allowed_list:"
 PATTERN = r"step (?P<step>\d+) seen (?P<samples>\d+) loss (?P<loss>\S+)"
 
 
@@ -129,6 +133,39 @@ def test_a_script_without_a_limit_is_a_run_with_steps(tmp_path):
     record, windows = run_of(tmp_path / "store", "quiet")
     assert windows["phase"].tolist() == ["run"]
     assert (record.facts.instrumented, record.facts.parallelism) == (False, None)
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
+def test_mpirun_starts_the_ranks(tmp_path, monkeypatch):
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    rank = "RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE MASTER_ADDR=127.0.0.1"
+    script = f"exec {sys.executable} {SCRIPTS / 'ddp.py'} --epochs 100000"
+    lines = {
+        "ddp": f"{rank} MASTER_PORT={free_port()} {script}",
+        "fails": f"grep {CORES} /proc/self/status; exit $((7 * OMPI_COMM_WORLD_RANK))",
+    }
+    workloads = [
+        {"name": name, "command": ["sh", "-c", line], "launch_with": "mpirun"}
+        for name, line in lines.items()
+    ]
+    sweeps = [
+        {"gpus": [gpus], "local_batch": [10], "workloads": [name]}
+        for name, gpus in (("ddp", 4), ("fails", 2))
+    ]
+    measure = {"steps": 20, "warmup_steps": 5}
+    path = write(tmp_path / "study.yaml", workloads, sweeps, measure=measure)
+    done = wattlaw("run", path, "--store", tmp_path / "store", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    record, windows = run_of(tmp_path / "store", "ddp")
+    assert (record.status, record.facts.world_size, record.facts.parallelism) == ("done", 4, "ddp")
+    steady = windows[~windows["warmup"].astype(bool)]
+    assert steady["samples"].sum() == 40 * steady["steps"].sum()
+    record, _ = run_of(tmp_path / "store", "fails")
+    assert (record.status, "mpirun" in record.reason) == ("failed", True)
+    log = (tmp_path / "store" / "runs" / record.run_id / "log.txt").read_text()
+    (cores,) = re.findall(f"{CORES}.*", Path("/proc/self/status").read_text())
+    assert cores in log  # no rank is bound to one of them
 
 
 def test_a_launcher_that_is_missing_is_named_before_a_run_starts(tmp_path, capsys, monkeypatch):
