@@ -378,7 +378,6 @@ def _result(run: _ActiveRun, ended: Ended) -> RunRecord:
 
 
 def _history(old: RunRecord | None) -> tuple[str, ...]:
-    """Return a note for each earlier attempt."""
     if old is None or not old.attempts or old.status == "skipped":
         return ()
     if old.status == "planned":  # it was requeued with its notes

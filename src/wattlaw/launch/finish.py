@@ -1,6 +1,5 @@
 """The end of an attempt: conversion of its live files to tables, or the reason of its failure."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
@@ -211,7 +210,6 @@ def _read(paths: Iterable[Path], kind: TypeAdapter[T], what: str, notes: list[st
 
 
 def _first_problem(error: Exception) -> str:
-    """Return the first problem of a file."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
@@ -261,8 +259,7 @@ def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[
 
 def write_limits(live: Path, host: str, applied: Iterable[LimitReport]) -> None:
     """Write ``limits.HOST.json`` with the limits that were set on a host."""
-    reports = [report.model_dump() for report in applied]
-    write_text(live / f"limits.{host}.json", json.dumps(reports))
+    write_text(live / f"limits.{host}.json", _LIMITS.dump_json(tuple(applied)).decode())
 
 
 def _not_enforced(

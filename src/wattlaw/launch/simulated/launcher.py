@@ -12,7 +12,7 @@ from typing import Self
 
 from wattlaw import processes
 from wattlaw.errors import NotAvailable, one_line
-from wattlaw.launch.launcher import AttachedLauncher, Ended
+from wattlaw.launch.launcher import Ended, Launcher
 from wattlaw.launch.node_setup import requested_limits
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.limits.requests import check_range
@@ -28,7 +28,7 @@ _IN_FLIGHT = 6
 _HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class SimulatedLauncher(AttachedLauncher):
+class SimulatedLauncher(Launcher):
     """Simulates runs in as many processes as there are cores.
 
     Runs take no slots of this machine, because nothing is measured.

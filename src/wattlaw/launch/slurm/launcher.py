@@ -14,7 +14,7 @@ from typing import BinaryIO, Self
 
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.files import locked, open_regular
-from wattlaw.launch.launcher import ResourcesBusy
+from wattlaw.launch.launcher import Launcher, ResourcesBusy
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.attempt import QueuePoller, SlurmAttempt
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
@@ -41,7 +41,7 @@ from wattlaw.study.plan import PlannedRun
 
 
 class SlurmQueue:
-    """Implements ``launch.queue.Queue`` with ``squeue`` and ``scancel``."""
+    """The queue of Slurm, by ``squeue`` and ``scancel``."""
 
     def jobs(self, store: Store) -> dict[str, Job]:
         """Return the jobs of a store that have not ended."""
@@ -69,7 +69,7 @@ class SlurmQueue:
 _MOST_REFUSALS = 3
 
 
-class SlurmLauncher:
+class SlurmLauncher(Launcher):
     """Submits the runs of one store as jobs, and polls Slurm for all of them together.
 
     Parameters
@@ -80,7 +80,6 @@ class SlurmLauncher:
         The store's folder, which all nodes share.
     """
 
-    is_durable = True
     queue = SlurmQueue()
 
     def __init__(self, launch: Launch, store: Path) -> None:
