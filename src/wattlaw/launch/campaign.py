@@ -282,13 +282,12 @@ class Campaign:
     ) -> bool:
         """Start a run; return False if the resources are busy."""
         attempts = old.attempts if old else 0
-        record = self._new(run, attempts).model_copy(update={"notes": _history(old)})
-        if old is not None:  # the run continues from the checkpoints of these attempts
-            kept = tuple(item for item in old.interruptions if item.has_progress)
-            record = record.model_copy(update={"interruptions": kept})
+        # The run continues from the checkpoints of these attempts.
+        kept = tuple(item for item in old.interruptions if item.has_progress) if old else ()
+        changes: dict[str, object] = {"notes": _history(old), "interruptions": kept}
         if self._launcher.queue is None:
-            running = {"status": "running", "started_at": now(), "attempts": attempts + 1}
-            record = record.model_copy(update=running)
+            changes |= {"status": "running", "started_at": now(), "attempts": attempts + 1}
+        record = self._new(run, attempts).model_copy(update=changes)
         try:
             folder.write(record, durable=self._launcher.is_durable)
             if self._launcher.queue is None:

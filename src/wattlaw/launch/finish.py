@@ -146,7 +146,6 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     notes = [*record.notes]
     windows, attempts = merged_windows(record, folder, notes)
     samples = pa.concat_tables([folder.samples(attempt, notes) for attempt in attempts])
-    columns = [windows[name] for name in windows.schema.names]
     reports = tuple(chain(*(_sampler_reports(folder, number, notes) for number in attempts)))
     live = folder.live(record.attempts)
     limits = tuple(chain(*_read(sorted(live.glob("limits.*.json")), _LIMITS, "its limits", notes)))
@@ -160,10 +159,12 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     except Exception as error:  # as in _energy
         notes.append(f"cannot check whether the devices kept their limits: {one_line(error)}")
     energy = _energy(windows, samples, reports, notes)
-    columns += [energy[name] for name in energy.schema.names]
+    run_id = record.run_id
     folder.write_tables(
-        pa.table([pa.repeat(record.run_id, len(windows)), *columns], schema=EPOCHS),
-        pa.table([pa.repeat(record.run_id, len(samples)), *samples.columns], schema=TELEMETRY),
+        pa.table(
+            [pa.repeat(run_id, len(windows)), *windows.columns, *energy.columns], schema=EPOCHS
+        ),
+        pa.table([pa.repeat(run_id, len(samples)), *samples.columns], schema=TELEMETRY),
     )
     return record.model_copy(
         update={

@@ -88,8 +88,8 @@ class Attempt(Protocol):
         """End the attempt and every process that it started, and wait for their end."""
 
 
-class Allocation(Protocol):
-    """The resources of one run."""
+class Allocation:
+    """The resources of one run; this base class has none."""
 
     def release(self) -> None:
         """Release the resources; repeated calls do nothing."""

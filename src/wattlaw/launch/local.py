@@ -21,7 +21,7 @@ from wattlaw.errors import NotAvailable
 from wattlaw.files import naming, open_regular
 from wattlaw.isolation import isolated_environment, isolated_python
 from wattlaw.launch.finish import failure_reason, write_limits
-from wattlaw.launch.launcher import Ended, Launcher
+from wattlaw.launch.launcher import Allocation, Ended, Launcher
 from wattlaw.launch.node_setup import (
     Rendezvous,
     log_head,
@@ -45,7 +45,7 @@ for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0
 _PROBE_TIMEOUT_S = 120
 
 
-class SlotLease(dict[str, BinaryIO]):
+class SlotLease(dict[str, BinaryIO], Allocation):
     """Locked slots with their files, by name, until they are released or this process ends."""
 
     def release(self) -> None:
@@ -222,7 +222,7 @@ class LocalLauncher(Launcher):
 
 
 @dataclass
-class LocalAllocation:
+class LocalAllocation(Allocation):
     """The resources of one run."""
 
     run: SlotLease

@@ -12,6 +12,7 @@ from typing import Self
 
 from wattlaw import processes
 from wattlaw.errors import NotAvailable, one_line
+from wattlaw.launch import launcher
 from wattlaw.launch.launcher import Ended, Launcher
 from wattlaw.launch.node_setup import requested_limits
 from wattlaw.launch.simulated.machine import Machine
@@ -116,7 +117,7 @@ class SimulatedLauncher(Launcher):
         return self._pool.submit(_simulate, *task)
 
 
-class Allocation:
+class Allocation(launcher.Allocation):
     """The permission to simulate a run, in the launcher's set of them."""
 
     def __init__(self, allocated: "set[Allocation]") -> None:
