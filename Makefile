@@ -11,7 +11,7 @@ PEERS := .venv-peers
 SLURM_PACKAGES := slurm-wlm munge
 
 .PHONY: setup quickstart test test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput bench-steps \
-  bench-analysis bench-simulator bench-gpu clean
+  bench-scripts bench-analysis bench-simulator bench-gpu clean
 
 # Here torchvision is kept apart where it does not fit torch: see docs/install.md.
 TORCHVISION := $(VENV)/wattlaw-torchvision
@@ -88,6 +88,7 @@ bench: setup
 	$(BIN)/python benchmarks/accuracy.py
 	$(MAKE) bench-overhead
 	$(MAKE) bench-throughput
+	$(MAKE) bench-scripts
 	$(MAKE) bench-analysis
 
 # The other energy monitors have an environment of their own; the project does not need them.
@@ -104,6 +105,10 @@ bench-throughput: setup
 
 bench-steps: setup
 	$(BIN)/python benchmarks/step_windows.py
+
+# Five scripts that do not import wattlaw, beside their own timers.
+bench-scripts: setup
+	$(BIN)/python benchmarks/own_scripts.py
 
 # Coverage of the intervals, and the time of fits, reports and statistics of a large store.
 bench-analysis: setup

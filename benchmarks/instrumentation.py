@@ -28,7 +28,7 @@ def hook_times_us(seconds: float) -> dict[str, float]:
     """Return the mean time per step of the hook, of the loader's hooks, and of one empty call."""
     import torch
 
-    steps: Any = sys.modules["_wattlaw_steps"]
+    steps: Any = sys.modules["_wattlaw.steps"]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = torch.nn.Linear(8, 8, device=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -43,8 +43,8 @@ def hook_times_us(seconds: float) -> dict[str, float]:
             pass
         times_ns = [time.perf_counter_ns()]
         times_ns.append(time.perf_counter_ns())
-        steps._recorder.index_drawn(iterator, [0])
-        steps._recorder.batch_fetched(iterator, batch, is_evaluation=False)
+        steps.recorder.loaded.index_drawn(iterator, [0], steps.recorder.steps)
+        steps.recorder.loaded.batch_fetched(iterator, batch, is_evaluation=False)
         times_ns.append(time.perf_counter_ns())
         steps._after_step(optimizer, (), {})
         times_ns.append(time.perf_counter_ns())
@@ -61,7 +61,7 @@ def paired_times_s(pairs: int, block_steps: int) -> list[dict[bool, float]]:
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    steps: Any = sys.modules["_wattlaw_steps"]
+    steps: Any = sys.modules["_wattlaw.steps"]
     iterators: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     names = ("_next_index", "__next__")
     hooked = {name: getattr(iterators, name) for name in names}
@@ -90,7 +90,7 @@ def paired_times_s(pairs: int, block_steps: int) -> list[dict[bool, float]]:
         for with_hook in order.sample((True, False), 2):
             for name in names:
                 setattr(iterators, name, hooked[name] if with_hook else hooked[name].__wrapped__)
-            (steps._recorder.off.discard if with_hook else steps._recorder.off.add)("steps")
+            (steps.recorder.off.discard if with_hook else steps.recorder.off.add)("steps")
             times_s[with_hook] = block()
         results.append(times_s)
     return results

@@ -39,9 +39,9 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
-def alone(folder: RunFolder, attempt: int) -> tuple[list[str], dict[str, str]]:
+def alone() -> tuple[list[str], dict[str, str]]:
     """Return options and environment of a rendezvous of one node."""
-    rendezvous = Rendezvous(folder.live(attempt).resolve())
+    rendezvous = Rendezvous()
     return rendezvous.arguments, rendezvous.environment
 
 

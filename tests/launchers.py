@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from wattlaw.launch.campaign import Campaign, Outcome
-from wattlaw.launch.launcher import AttachedLauncher, Ended
+from wattlaw.launch.launcher import Ended, Launcher
 from wattlaw.launch.local import SlotLease, Slots
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import RunRecord
@@ -38,10 +38,8 @@ class ScriptedAttempt:
         self._lease.release()
 
 
-class ScriptedLauncher(AttachedLauncher):
+class ScriptedLauncher(Launcher):
     """Every attempt writes all its windows; ``poll`` of a run's repeat is scripted."""
-
-    is_durable = True
 
     def __init__(self, folder: Path, **polls: Callable[[], Ended | None]) -> None:
         self.polls = polls
@@ -53,8 +51,6 @@ class ScriptedLauncher(AttachedLauncher):
 
     def allocate(self, spec: RunSpec) -> SlotLease | None:
         return self._slots.acquire(["only"], 1)
-
-    def close(self) -> None: ...
 
     def start(self, record: RunRecord, folder: RunFolder, lease: SlotLease) -> ScriptedAttempt:
         measure = record.spec.measure

@@ -15,6 +15,8 @@ import pytest
 
 from conftest import heard, wait_for
 from fake_nvml import FakeGpus
+from wattlaw.errors import BadInput
+from wattlaw.limits.restore import StaleLimit, restore_stale
 from wattlaw.limits.state_folder import VARIABLE, StateFolder
 
 FAKE_BIN = Path(__file__).parent / "fake_bin"
@@ -31,6 +33,14 @@ held.apply(Limits(power_limit_w=float(sys.argv[1])))
 print("limited", flush=True)
 time.sleep(60)
 """
+
+
+def restore_stale_or_raise(folder: StateFolder, *, include_kept: bool = False) -> list[StaleLimit]:
+    """Restore the limits that ended processes have left; raise an error for damaged files."""
+    stale, contents = restore_stale(folder, include_kept=include_kept)
+    if contents.damaged:
+        raise BadInput("; ".join(contents.damaged))
+    return stale
 
 
 class Place:

@@ -75,7 +75,7 @@ class Recording:
 
 def samples_of(folder: Path) -> pa.Table:
     """Return the samples of a sampler so far, with its host's name, as a run's end adds it."""
-    found = read_live(sampler.stream_path(folder, HOST), SAMPLES)
+    found = read_live(sampler.stream_path(folder, HOST), SAMPLES, HOST)
     return found.set_column(0, "host", pa.array([HOST] * len(found), pa.string()))
 
 

@@ -5,17 +5,10 @@ import subprocess
 import sys
 from itertools import pairwise
 
-import lightning
 import pytest
-import torch
-import transformers
-from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from conftest import environment
 from wattlaw.callbacks.base import rows_of
-from wattlaw.callbacks.lightning import WattlawCallback as ForLightning
-from wattlaw.callbacks.transformers import WattlawCallback as ForTransformers
 from wattlaw.store.store import Store
 
 #: Lightning's own class of warnings, as of an srun that is there and not used: xdist would import
@@ -24,35 +17,13 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::lightning.fabric.utilities.warnings.PossibleUserWarning"
 )
 
-DATA = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
 
+@pytest.fixture(scope="module")
+def trainers():
+    """Import the libraries now: each pytest process imports this file, few run its tests."""
+    import trainers
 
-class Regression(lightning.LightningModule):
-    def __init__(self, fails: bool = False) -> None:
-        super().__init__()
-        self.net, self.fails = nn.Linear(8, 1), fails
-
-    def training_step(self, batch, index):
-        if self.fails and self.current_epoch == 1:
-            raise ValueError("sample 7 is broken")
-        return nn.functional.mse_loss(self.net(batch[0]), batch[1])
-
-    def validation_step(self, batch, index):
-        error = self.net(batch[0]) - batch[1]
-        self.log("val_loss", (error**2).mean())
-        self.log("val_error", error.abs().mean())
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def fit(callback, fails=False, **options):
-    trainer = lightning.Trainer(
-        max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[callback], **options,
-    )  # fmt: skip
-    trainer.fit(Regression(fails), DataLoader(DATA, batch_size=16), DataLoader(DATA, 32))
-    return trainer
+    return trainers
 
 
 def phases(store) -> list[tuple[str, int]]:
@@ -60,9 +31,9 @@ def phases(store) -> list[tuple[str, int]]:
     return [*zip(epochs["phase"], epochs["epoch"].astype("Int64"), strict=True)]
 
 
-def test_lightning_epochs_are_windows_and_validation_is_not_part_of_training(tmp_path):
-    callback = ForLightning("lit", store=tmp_path, warmup_epochs=1, quiet=True)
-    fit(callback, num_sanity_val_steps=0)
+def test_lightning_epochs_are_windows_and_validation_is_not_part_of_training(tmp_path, trainers):
+    callback = trainers.ForLightning("lit", store=tmp_path, warmup_epochs=1, quiet=True)
+    trainers.fit(callback, num_sanity_val_steps=0)
     found = [name for name, _ in phases(tmp_path)]
     assert found.count("evaluate") == 3
     epochs = Store(tmp_path).pandas("epochs").sort_values("start_ns").to_dict("records")
@@ -76,8 +47,8 @@ def test_lightning_epochs_are_windows_and_validation_is_not_part_of_training(tmp
     assert callback.record.status == "done"
 
 
-def test_lightnings_sanity_check_is_not_part_of_the_run(tmp_path):
-    fit(ForLightning("lit", store=tmp_path, quiet=True), num_sanity_val_steps=1)
+def test_lightnings_sanity_check_is_not_part_of_the_run(tmp_path, trainers):
+    trainers.fit(trainers.ForLightning("lit", store=tmp_path, quiet=True), num_sanity_val_steps=1)
     found = [name for name, _ in phases(tmp_path)]
     assert (found[0], found.count("evaluate")) == ("train", 3)
 
@@ -87,9 +58,9 @@ def rows(store, phase: str) -> list[dict[str, object]]:
     return epochs[epochs["phase"] == phase].to_dict("records")
 
 
-def test_lightnings_windows_have_the_work_and_the_results_of_the_trainer(tmp_path):
-    callback = ForLightning("lit", store=tmp_path, quiet=True)
-    trainer = fit(callback, num_sanity_val_steps=0, accumulate_grad_batches=2)
+def test_lightnings_windows_have_the_work_and_the_results_of_the_trainer(tmp_path, trainers):
+    callback = trainers.ForLightning("lit", store=tmp_path, quiet=True)
+    trainer = trainers.fit(callback, num_sanity_val_steps=0, accumulate_grad_batches=2)
     setting = callback.record.spec.setting
     assert (setting.gpus, setting.local_batch, setting.global_batch) == (1, 32, 32)
     assert callback.record.spec.train.gradient_accumulation == 2
@@ -108,33 +79,33 @@ def test_lightnings_windows_have_the_work_and_the_results_of_the_trainer(tmp_pat
     )  # fmt: skip
 
 
-def test_lightnings_loss_is_the_mean_over_the_samples_of_the_epoch(tmp_path):
+def test_lightnings_loss_is_the_mean_over_the_samples_of_the_epoch(tmp_path, trainers):
     losses = []
 
-    class Noted(Regression):
+    class Noted(trainers.Regression):
         def training_step(self, batch, index):
             loss = super().training_step(batch, index)
             losses.append(float(loss))
             return loss
 
-    trainer = lightning.Trainer(
+    trainer = trainers.lightning.Trainer(
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=3,
-        callbacks=[ForLightning("lit", store=tmp_path, quiet=True)],
+        callbacks=[trainers.ForLightning("lit", store=tmp_path, quiet=True)],
     )  # fmt: skip
-    trainer.fit(Noted(), DataLoader(DATA, batch_size=16))
+    trainer.fit(Noted(), trainers.DataLoader(trainers.DATA, batch_size=16))
     (window,) = rows(tmp_path, "train")  # 3 batches, then the last one alone
     assert (window["steps"], window["samples"]) == (2, 64)
     assert window["loss"] == pytest.approx(sum(losses) / 4)
 
 
 @pytest.mark.parametrize("library", ["lightning", "transformers"])
-def test_steps_are_measured_instead_of_epochs(tmp_path, library):
+def test_steps_are_measured_instead_of_epochs(tmp_path, library, trainers):
     options = {"store": tmp_path / "store", "steps": 5, "warmup_steps": 2, "quiet": True}
     if library == "lightning":
-        fit(ForLightning("x", **options), num_sanity_val_steps=0)
+        trainers.fit(trainers.ForLightning("x", **options), num_sanity_val_steps=0)
     else:
-        trained(tmp_path, ForTransformers("x", **options), eval_strategy="epoch")
+        trainers.trained(tmp_path, trainers.ForTransformers("x", **options), eval_strategy="epoch")
     epochs = Store(tmp_path / "store").pandas("epochs").sort_values("start_ns")
     assert set(epochs["phase"]) == {"steps"}
     assert epochs["epoch"].isna().all()
@@ -147,74 +118,43 @@ def test_steps_are_measured_instead_of_epochs(tmp_path, library):
     assert (epochs["step_time_p50_s"] <= epochs["step_time_p95_s"]).all()
 
 
-def test_trainings_of_other_batches_are_not_repeats_of_each_other(tmp_path):
+def test_trainings_of_other_batches_are_not_repeats_of_each_other(tmp_path, trainers):
     records = []
     for batch in (16, 32, 16):
-        callback = ForTransformers("hf", store=tmp_path / "store", quiet=True)
-        trained(tmp_path, callback, batch=batch)
+        callback = trainers.ForTransformers("hf", store=tmp_path / "store", quiet=True)
+        trainers.trained(tmp_path, callback, batch=batch)
         records.append(callback.record)
     specs = [(r.spec.setting.global_batch, r.spec.repeat) for r in records]
     assert specs == [(16, 0), (32, 0), (16, 1)]
 
 
-def test_a_fit_that_fails_is_a_run_that_failed_with_the_reason(tmp_path):
-    callback = ForLightning("lit", store=tmp_path, quiet=True)
+def test_a_fit_that_fails_is_a_run_that_failed_with_the_reason(tmp_path, trainers):
+    callback = trainers.ForLightning("lit", store=tmp_path, quiet=True)
     with pytest.raises(ValueError, match="sample 7"):
-        fit(callback, fails=True)
+        trainers.fit(callback, fails=True)
     (record,) = Store(tmp_path).records()
     assert (record.status, record.reason) == ("failed", "ValueError: sample 7 is broken")
 
 
-class Rows(Dataset):
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index):
-        return {"x": DATA[index][0], "labels": DATA[index][1]}
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Linear(8, 1)
-
-    def forward(self, x, labels):
-        found = self.net(x)
-        return {"loss": nn.functional.mse_loss(found, labels), "logits": found}
-
-
-def trained(folder, callback, batch=16, results=None, **options):
-    arguments = transformers.TrainingArguments(
-        str(folder / "out"), num_train_epochs=2, per_device_train_batch_size=batch, report_to=[],
-        save_strategy="no", use_cpu=True, disable_tqdm=True, **options,
-    )  # fmt: skip
-    trainer = transformers.Trainer(
-        Net(), arguments, train_dataset=Rows(), eval_dataset=Rows(), callbacks=[callback],
-        compute_metrics=results,
-    )  # fmt: skip
-    trainer.train()
-    return trainer
-
-
-def test_hugging_face_epochs_are_windows_and_evaluation_is_not_part_of_training(tmp_path):
-    callback = ForTransformers("hf", store=tmp_path / "store", quiet=True)
-    trained(tmp_path, callback, eval_strategy="epoch").evaluate()
+def test_hugging_face_epochs_are_windows_and_evaluation_is_not_part_of_training(tmp_path, trainers):
+    callback = trainers.ForTransformers("hf", store=tmp_path / "store", quiet=True)
+    trainers.trained(tmp_path, callback, eval_strategy="epoch").evaluate()
     both = ("train", "evaluate")
     assert phases(tmp_path / "store") == [(name, epoch) for epoch in (0, 1) for name in both]
     assert callback.record.status == "done"
 
 
-def test_an_evaluation_between_steps_interrupts_the_training_window(tmp_path):
-    callback = ForTransformers("hf", store=tmp_path / "store", quiet=True)
-    trained(tmp_path, callback, eval_strategy="steps", eval_steps=2)
+def test_an_evaluation_between_steps_interrupts_the_training_window(tmp_path, trainers):
+    callback = trainers.ForTransformers("hf", store=tmp_path / "store", quiet=True)
+    trainers.trained(tmp_path, callback, eval_strategy="steps", eval_steps=2)
     found = phases(tmp_path / "store")
     assert found.count(("evaluate", 0)) == 2
     assert found[:3] == [("train", 0), ("evaluate", 0), ("train", 0)]
 
 
-def test_hugging_faces_windows_have_the_work_and_the_results_of_the_trainer(tmp_path):
-    callback = ForTransformers("hf", store=tmp_path / "store", quiet=True)
-    trainer = trained(
+def test_hugging_faces_windows_have_the_work_and_the_results_of_the_trainer(tmp_path, trainers):
+    callback = trainers.ForTransformers("hf", store=tmp_path / "store", quiet=True)
+    trainer = trainers.trained(
         tmp_path, callback, eval_strategy="epoch", gradient_accumulation_steps=3,
         logging_strategy="epoch",
         results=lambda p: {"error": float(abs(p.predictions - p.label_ids).mean())},
@@ -234,27 +174,25 @@ def test_hugging_faces_windows_have_the_work_and_the_results_of_the_trainer(tmp_
         assert row["metric"] == json.loads(row["metrics"])["error"] == entry["eval_error"]
 
 
-def test_hugging_faces_loss_is_what_the_trainer_logs(tmp_path):
-    callback = ForTransformers("hf", store=tmp_path / "store", quiet=True)
-    trainer = trained(tmp_path, callback, logging_strategy="epoch", gradient_accumulation_steps=2)
+def test_hugging_faces_loss_is_what_the_trainer_logs(tmp_path, trainers):
+    callback = trainers.ForTransformers("hf", store=tmp_path / "store", quiet=True)
+    trainer = trainers.trained(
+        tmp_path, callback, logging_strategy="epoch", gradient_accumulation_steps=2
+    )
     logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     found = [row["loss"] for row in rows(tmp_path / "store", "train")]
     assert found == pytest.approx(logged, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("batch", "count"),
-    [
-        (torch.zeros(3, 2), 3),
-        ([torch.zeros(4, 2), torch.zeros(4)], 4),
-        ({"text": ["a"], "labels": torch.zeros(5)}, 5),
-        ((["a", "b"],), None),
-        (7, None),
-        (torch.tensor(1.0), None),
-    ],
-)
-def test_the_samples_of_a_batch_are_the_rows_of_its_first_tensor(batch, count):
-    assert rows_of(batch) == count
+def test_the_samples_of_a_batch_are_the_rows_of_its_first_tensor():
+    from torch import tensor, zeros
+
+    assert rows_of(zeros(3, 2)) == 3
+    assert rows_of([zeros(4, 2), zeros(4)]) == 4
+    assert rows_of({"text": ["a"], "labels": zeros(5)}) == 5
+    assert rows_of((["a", "b"],)) is None
+    assert rows_of(7) is None
+    assert rows_of(tensor(1.0)) is None
 
 
 LIGHTNING = """

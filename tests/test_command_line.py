@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 import typer
 
+import made_tables
 from conftest import records, wattlaw
+from made_stores import write_store
 from wattlaw.cli.app import COMMANDS, app
 from wattlaw.cli.main import main
 from wattlaw.workloads import catalogue
@@ -46,6 +48,15 @@ def test_help_names_every_command_and_imports_neither_torch_nor_pandas():
     modules = loaded_by("from wattlaw.cli.main import main; main(['--help'])")
     assert not {"torch", "pandas", "pyarrow", "numpy", "altair", "yaml"} & modules
     assert not {"torch", "pandas"} & loaded_by("import wattlaw")
+
+
+def test_advice_imports_no_package_that_only_other_commands_need(tmp_path):
+    """The store has series, batches with a quality, and repeats, so that every part has work."""
+    store = tmp_path / "store"
+    write_store(store, *made_tables.study((1, 2)))
+    modules = loaded_by(f"from wattlaw.cli.main import main; main(['advise', {str(store)!r}])")
+    assert "wattlaw.analysis.batch_effects" in modules
+    assert not {"scipy.stats", "scipy.optimize", "statsmodels", "duckdb", "altair"} & modules
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -1,6 +1,8 @@
 """Studies of unmodified scripts: their steps, their end at a limit, their launchers."""
 
 import os
+import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from agents import free_port
 from conftest import wattlaw
 from wattlaw.cli.main import main
 from wattlaw.store.record import RunRecord
@@ -17,6 +20,7 @@ from wattlaw.store.store import Store
 
 SCRIPTS = Path(__file__).parent / "scripts"
 COUNT = "for i in $(seq 10000); do echo step $i seen $((i*4)) loss 0.$i; sleep 0.02; done"
+CORES = "Cpus_allowed_list:"
 PATTERN = r"step (?P<step>\d+) seen (?P<samples>\d+) loss (?P<loss>\S+)"
 
 
@@ -44,13 +48,15 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
         command("alone", "ddp.py", "--alone", *epochs),
         command("by-torchrun", "ddp.py", *epochs, launch_with="torchrun"),
         {"name": "shell", "command": ["sh", "-c", COUNT], "progress": {"pattern": PATTERN}},
+        command("jax", "jax_regression.py", progress={"pattern": PATTERN}),
     ]
     sweeps = [
-        {"gpus": [1], "local_batch": [10], "workloads": ["plain", "shell"]},
+        {"gpus": [1], "local_batch": [10], "workloads": ["plain", "shell", "jax"]},
         {"gpus": [2], "local_batch": [10], "workloads": ["ddp", "alone", "by-torchrun"]},
     ]
     path = write(folder / "study.yaml", workloads, sweeps, measure={"steps": 20, "warmup_steps": 5})
     with pytest.MonkeyPatch.context() as patch:  # torchrun is beside this interpreter
+        patch.setenv("STEPS", "100000")
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         done = wattlaw("run", path, "--store", folder / "store", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -97,16 +103,17 @@ def test_workers_that_train_alone_are_marked_and_warned_about(limited):
     assert table.loc["ddp", ["world_size", "backend"]].tolist() == [2, "gloo"]
 
 
-def test_a_program_without_pytorch_is_measured_by_its_log(limited):
-    record, windows = run_of(limited[0], "shell")
+@pytest.mark.parametrize(("name", "batch"), [("shell", 4), ("jax", 32)])
+def test_a_program_without_pytorch_is_measured_by_its_log(name, batch, limited):
+    record, windows = run_of(limited[0], name)
     assert (record.facts.instrumented, record.facts.world_size) == (False, None)
     steady = windows[~windows["warmup"].astype(bool)]
     assert set(windows["phase"]) == {"steps"}
     assert 15 <= steady["steps"].sum() <= 20
-    assert steady["samples"].sum() == 4 * steady["steps"].sum()
+    assert steady["samples"].sum() == batch * steady["steps"].sum()
     assert steady["loss"].iloc[-1] > 0
     log = (limited[0] / "runs" / record.run_id / "log.txt").read_text()
-    assert "step 1 seen 4" in log
+    assert f"step 1 seen {batch} " in log
     assert "step 1000 " not in log
 
 
@@ -126,6 +133,39 @@ def test_a_script_without_a_limit_is_a_run_with_steps(tmp_path):
     record, windows = run_of(tmp_path / "store", "quiet")
     assert windows["phase"].tolist() == ["run"]
     assert (record.facts.instrumented, record.facts.parallelism) == (False, None)
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
+def test_mpirun_starts_the_ranks(tmp_path, monkeypatch):
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    rank = "RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE MASTER_ADDR=127.0.0.1"
+    script = f"exec {sys.executable} {SCRIPTS / 'ddp.py'} --epochs 100000"
+    lines = {
+        "ddp": f"{rank} MASTER_PORT={free_port()} {script}",
+        "fails": f"grep {CORES} /proc/self/status; exit $((7 * OMPI_COMM_WORLD_RANK))",
+    }
+    workloads = [
+        {"name": name, "command": ["sh", "-c", line], "launch_with": "mpirun"}
+        for name, line in lines.items()
+    ]
+    sweeps = [
+        {"gpus": [gpus], "local_batch": [10], "workloads": [name]}
+        for name, gpus in (("ddp", 4), ("fails", 2))
+    ]
+    measure = {"steps": 20, "warmup_steps": 5}
+    path = write(tmp_path / "study.yaml", workloads, sweeps, measure=measure)
+    done = wattlaw("run", path, "--store", tmp_path / "store", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    record, windows = run_of(tmp_path / "store", "ddp")
+    assert (record.status, record.facts.world_size, record.facts.parallelism) == ("done", 4, "ddp")
+    steady = windows[~windows["warmup"].astype(bool)]
+    assert steady["samples"].sum() == 40 * steady["steps"].sum()
+    record, _ = run_of(tmp_path / "store", "fails")
+    assert (record.status, "mpirun" in record.reason) == ("failed", True)
+    log = (tmp_path / "store" / "runs" / record.run_id / "log.txt").read_text()
+    (cores,) = re.findall(f"{CORES}.*", Path("/proc/self/status").read_text())
+    assert cores in log  # no rank is bound to one of them
 
 
 def test_a_launcher_that_is_missing_is_named_before_a_run_starts(tmp_path, capsys, monkeypatch):

@@ -46,7 +46,7 @@ def training(disk: Path, **spec: object) -> Iterator[tuple[RunFolder, "subproces
     asked = spec_of("digits-dropout", {}, global_batch=24, **spec)
     folder = RunFolder(disk / run_id(asked))
     record_of(asked, folder, 1)
-    options, meeting = alone(folder, 1)
+    options, meeting = alone()
     pause = disk.parent / "pause"
     pause.write_text("0.005")
     one = agent(folder, 1, 1, options, **meeting, TEST_PAUSE_FILE=str(pause))

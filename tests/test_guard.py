@@ -17,13 +17,12 @@ import pynvml
 import pytest
 
 from fake_nvml import FakeGpus
-from limiting import FAKE_BIN, SET, Place
+from limiting import FAKE_BIN, SET, Place, restore_stale_or_raise
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted
 from wattlaw.files import locked_temporary
 from wattlaw.limits.guard import acquire
 from wattlaw.limits.requests import Limits
-from wattlaw.limits.restore import restore_stale_or_raise
 from wattlaw.limits.saved_state import SavedState, boot_id
 from wattlaw.limits.state_folder import StateFolder
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from fake_nvml import FakeGpus
-from limiting import FAKE_BIN, SET, Place
+from limiting import FAKE_BIN, SET, Place, restore_stale_or_raise
 from sites import Node, nodes
 from wattlaw.devices.nvidia.limiter import NvidiaSmiLimiter
 from wattlaw.errors import BadInput, NotAvailable
@@ -32,7 +32,6 @@ from wattlaw.limits.guard import acquire
 from wattlaw.limits.prolog_limits import VARIABLE as REPORTS
 from wattlaw.limits.prolog_limits import verify_prolog_limits
 from wattlaw.limits.requests import Limits
-from wattlaw.limits.restore import restore_stale_or_raise
 from wattlaw.limits.saved_state import boot_id
 from wattlaw.limits.state_folder import VARIABLE, StateFolder
 from wattlaw.study.launching import Launch
@@ -252,7 +251,8 @@ FORGED = {
 def test_a_forged_saved_state_is_ignored(place: Place, changes: dict[str, object]) -> None:
     device = place.devices[0]
     path = place.folder.path / f"{device}.json"
-    by(NOBODY, lambda: path.write_text(state(device, **changes)))
+    forged = state(device, **changes)
+    by(NOBODY, lambda: path.write_text(forged))
     for include_kept in (False, True):
         assert not [one for one in restore_stale_or_raise(place.folder, include_kept=include_kept)
                     if one.state in ("restored", "not restored")]  # fmt: skip

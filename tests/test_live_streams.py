@@ -54,7 +54,7 @@ def test_rows_come_back_as_they_were_written_also_missing_ones(tmp_path_factory,
     path = tmp_path_factory.mktemp("live") / "stream"
     with LiveWriter(path, COLUMNS) as stream:
         stream.append(rows)
-    table = read_live(path, SAMPLES)
+    table = read_live(path, SAMPLES, "here")
     assert table.schema == SAMPLES
     assert table.drop_columns(["host"]).select(COLUMNS).to_pylist() == [r._asdict() for r in rows]
 
@@ -62,7 +62,7 @@ def test_rows_come_back_as_they_were_written_also_missing_ones(tmp_path_factory,
 def test_an_invalid_number_does_not_become_missing(tmp_path):
     with LiveWriter(tmp_path / "w", Window._fields) as stream:
         stream.append([Window("a", 0, "train", False, 1, 2.0, loss=math.nan, metric=math.inf)])
-    (row,) = read_live(tmp_path / "w", WINDOWS).to_pylist()
+    (row,) = read_live(tmp_path / "w", WINDOWS, "here").to_pylist()
     assert math.isnan(row["loss"])
     assert (row["metric"], row["samples"], row["warmup"]) == (math.inf, None, False)
 
@@ -73,7 +73,7 @@ def test_a_stream_cut_at_any_byte_gives_the_rows_before_the_cut(tmp_path):
     for cut in range(len(whole) + 1):
         torn.write_bytes(whole[:cut])
         rows = max(0, whole[:cut].count(b"\n") - 1)
-        assert times(read_live(torn, SAMPLES)) == [*range(rows)]
+        assert times(read_live(torn, SAMPLES, "here")) == [*range(rows)]
 
 
 @given(st.data())
@@ -88,7 +88,7 @@ def test_a_stream_whose_tail_is_garbage_keeps_every_row_before_it(tmp_path_facto
         | st.binary(min_size=1, max_size=8).map(lambda some: some + whole[start + len(some) :])
     )
     (folder / "torn").write_bytes(whole[:start] + garbage)
-    table = read_live(folder / "torn", SAMPLES)
+    table = read_live(folder / "torn", SAMPLES, "here")
     table.validate(full=True)
     kept = whole[:start].count(b"\n") - 1
     assert times(table)[:kept] == [*range(kept)]
@@ -97,11 +97,11 @@ def test_a_stream_whose_tail_is_garbage_keeps_every_row_before_it(tmp_path_facto
 
 def test_it_can_be_read_while_it_is_written(tmp_path):
     with LiveWriter(tmp_path / "stream", COLUMNS) as stream:
-        assert read_live(tmp_path / "stream", SAMPLES).equals(SAMPLES.empty_table())
+        assert read_live(tmp_path / "stream", SAMPLES, "here").equals(SAMPLES.empty_table())
         for n in range(3):
             stream.append([])
             stream.append([Sample("x", "cpu", n)])
-            assert times(read_live(tmp_path / "stream", SAMPLES)) == [*range(n + 1)]
+            assert times(read_live(tmp_path / "stream", SAMPLES, "here")) == [*range(n + 1)]
 
 
 def test_an_existing_stream_is_not_overwritten(tmp_path):
@@ -112,7 +112,7 @@ def test_an_existing_stream_is_not_overwritten(tmp_path):
 
 def test_a_stream_of_other_columns_gives_no_rows(tmp_path):
     written(tmp_path / "stream")
-    assert read_live(tmp_path / "stream", WINDOWS).equals(WINDOWS.empty_table())
+    assert read_live(tmp_path / "stream", WINDOWS, "here").equals(WINDOWS.empty_table())
 
 
 def test_a_killed_writer_loses_no_appended_rows(tmp_path):
@@ -132,7 +132,7 @@ def test_a_killed_writer_loses_no_appended_rows(tmp_path):
         said = int(writer.stdout.readline())
     writer.send_signal(signal.SIGKILL)
     said = max([said, *map(int, writer.communicate()[0].split("\n")[:-1])])
-    rows = times(read_live(path, SAMPLES))
+    rows = times(read_live(path, SAMPLES, "here"))
     assert rows == list(range(len(rows)))
     assert len(rows) > said
 

@@ -39,7 +39,7 @@ def test_time_and_use_of_a_command_are_printed_and_stored(tmp_path):
     assert told["gpu_energy_j"] is None  # nothing measures here: missing, not zero
     assert 0.3 < told["cpu_cores"] < 1.2
     (row,) = Store(tmp_path).pandas("epochs").to_dict("records")
-    assert (row["phase"], row["energy_verdict"]) == ("command", "unavailable")
+    assert (row["phase"], row["energy_verdict"]) == ("run", "unavailable")
 
 
 def test_the_energy_of_all_visible_boards_is_measured_each_once(tmp_path, boards):

@@ -71,6 +71,17 @@ def test_a_program_is_ended_when_its_output_shows_the_steps(tmp_path):
     assert found["samples_measured"] == 4 * found["steps_measured"]
 
 
+def test_the_steps_of_a_jax_script_are_those_that_it_prints(tmp_path):
+    script = (sys.executable, SCRIPTS / "jax_regression.py")
+    found, done = measured(tmp_path, "--progress", PATTERN, "--warmup-steps", "10", "--", *script)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, found["steps"], len(lines)) == (0, 60, 60)
+    assert (found["samples_seen"], found["instrumented"]) == (60 * 32, False)
+    assert found["steps_measured"] + found["pauses"] == 50
+    assert found["samples_measured"] == 32 * found["steps_measured"]
+    assert found["step_time_p50_s"] >= 0.02
+
+
 def test_a_program_that_ends_before_its_steps_keeps_its_exit_code(tmp_path):
     limits = ("--steps", "200", "--warmup-steps", "2", "--progress", PATTERN)
     found, done = measured(tmp_path, *limits, "--", "sh", "-c", COUNT.format(n=8) + "; exit 5")

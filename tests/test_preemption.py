@@ -170,7 +170,7 @@ class Run:
         """Start the next attempt."""
         self.attempt += 1
         self.record = record_of(self.spec, self.folder, self.attempt)
-        options, meeting = alone(self.folder, self.attempt)
+        options, meeting = alone()
         pause = self.folder.path / "pause"
         pause.write_text(str(pause_s))
         more |= meeting | {"TEST_PAUSE_FILE": str(pause)}
@@ -231,8 +231,12 @@ def test_real_ranks_preempted_within_an_epoch_stop_and_continue(run: Run, tmp_pa
     second.send_signal(signal.SIGUSR1)
     assert run.end() == 0
     assert run.content("stopped")["step"] == stopped["step"] + 1
-    run.begin()
+    third = run.begin(0.01)  # without the variable a signal changes nothing
+    wait_for(lambda: len(run.workers()) == 2, "the ranks")
+    for process in (third, *run.workers(), run.sampler()):  # Slurm may signal all processes
+        process.send_signal(signal.SIGUSR1)
     assert run.end() == 0, run.folder.log_path.read_text()
+    assert run.content("stopped") is None
     done = finish(run.record, run.folder)
     assert done.status == "done", done.reason
     rows = pq.read_table(run.folder.epochs_path).to_pylist()
@@ -243,15 +247,3 @@ def test_real_ranks_preempted_within_an_epoch_stop_and_continue(run: Run, tmp_pa
 
     trained(run.spec, tmp_path / "uncut")
     assert are_equal(model_of(run.folder.path), model_of(tmp_path / "uncut"))
-
-
-def test_without_the_variable_a_signal_changes_nothing(run: Run):
-    first = run.begin(0.01)
-    wait_for(lambda: len(run.workers()) == 2, "the ranks")
-    first.send_signal(signal.SIGUSR1)
-    for worker in run.workers():  # Slurm may signal all processes
-        worker.send_signal(signal.SIGUSR1)
-    run.sampler().send_signal(signal.SIGUSR1)
-    assert run.end() == 0
-    assert run.content("stopped") is None
-    assert finish(run.record, run.folder).status == "done"

@@ -99,7 +99,7 @@ def used_s(pid: int) -> float:
 
 def rows(folder: Path, device: str = "host") -> list[dict[str, object]]:
     path = sampler.stream_path(folder, HOST)
-    found = read_live(path, SAMPLES).to_pylist() if path.exists() else []
+    found = read_live(path, SAMPLES, "here").to_pylist() if path.exists() else []
     return [row for row in found if row["device"] == device]
 
 

@@ -14,9 +14,9 @@ from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.scheduler_energy import spread
 from wattlaw.errors import BadInput
-from wattlaw.report.accounting_window import read_accounting_windows
 from wattlaw.report.layouts import DEFAULT, Content, sections
 from wattlaw.report.page import write_report
+from wattlaw.report.stores import read_accounting_windows
 from wattlaw.report.topics import scheduler_energy
 from wattlaw.store.record import ClockReport, Interruption, Site
 from wattlaw.store.schema import TELEMETRY

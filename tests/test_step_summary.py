@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wattlaw.errors import BadInput
-from wattlaw.instrumentation.hook._wattlaw_steps import _DeviceTimes
+from wattlaw.instrumentation.hook._wattlaw.steps import _DeviceTimes
 from wattlaw.instrumentation.progress import ProgressReader, progress_pattern
 from wattlaw.instrumentation.steps import ProcessSteps, StepsFolder
 from wattlaw.instrumentation.summary import MeasuredPart, summarise
@@ -47,6 +47,18 @@ def test_windows_leave_out_warm_up_and_pauses():
     assert summary.pause_s == pytest.approx(3.0)
     assert summary.step_time_mean_s == pytest.approx(0.1)
     assert (summary.samples_seen, summary.samples_measured) == (31 * 8, 25 * 8)
+
+
+def test_a_step_with_an_evaluation_is_a_pause_if_it_is_longer_than_the_others(tmp_path):
+    us = [5, *([100_000] * 5 + [130_000] + [100_000] * 5 + [103_000]) * 2]
+    record = {"type": "steps", "optimizer": 0, "first": 0, "us": us, "samples": 8}
+    (process,) = read(tmp_path, PROCESS, record | {"evaluations": [6, 12, 18, 24]})
+    summary = summarise([process], MeasuredPart(warmup_steps=1))
+    assert [window.from_step for window in summary.windows] == [1, 7, 19]
+    assert (summary.pauses, summary.steps_measured) == (2, 22)
+    assert summary.pause_s == pytest.approx(0.26)
+    every = training(process.step_end_s[1:] - process.step_end_s[:-1], evaluated=np.ones(25, bool))
+    assert summarise([every], MeasuredPart(warmup_steps=1)).pauses == 0
 
 
 def test_a_limit_of_steps_is_reached_when_every_rank_has_them():

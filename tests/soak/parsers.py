@@ -148,7 +148,7 @@ def saved_limits(sandbox: Sandbox, _: dict[str, Any]) -> str | None:
     """Read and restore saved states of limits; the boards keep what they have."""
     from fake_nvml import FakeGpus
     from wattlaw.errors import WattlawError
-    from wattlaw.limits.restore import restore_stale_or_raise
+    from wattlaw.limits.restore import restore_stale
     from wattlaw.limits.state_folder import StateFolder
 
     boards = FakeGpus(sandbox.boards_path)
@@ -156,7 +156,7 @@ def saved_limits(sandbox: Sandbox, _: dict[str, Any]) -> str | None:
     folder = StateFolder(sandbox.inputs / "limits")
     with contextlib.suppress(WattlawError):
         folder.survey()
-        restore_stale_or_raise(folder, include_kept=True)
+        restore_stale(folder, include_kept=True)
     after = [board.limit_mw for board in boards]
     return None if before == after else f"boards without permission change: {before} to {after}"
 

@@ -50,15 +50,16 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
     kinds = grouped["energy_is"].first()
     if not is_comparable.all():
         kinds = grouped["energy_is"].agg(join_energy_kinds)
-    parts = [grouped.size().rename("n"), kinds]
-    for name in names:
-        low, high = mean[name] - half[name], mean[name] + half[name]
-        low = low if name in _ANY_SIGN else low.clip(lower=0.0)
-        parts += [mean[name], sd[name].rename(f"{name}_sd")]
-        parts += [low.rename(f"{name}_low"), high.rename(f"{name}_high")]
-    settings = table[list(by)].set_axis(setting)[~setting.duplicated().to_numpy()]
-    table = pd.concat([settings.sort_index(), *parts], axis=1).reset_index(drop=True)
-    return table.copy()  # one block instead of one for each column
+    low, high = mean - half, mean + half
+    positive = [name for name in names if name not in _ANY_SIGN]
+    low[positive] = low[positive].clip(lower=0.0)
+    columns = {"": mean, "_sd": sd, "_low": low, "_high": high}
+    first = ~setting.duplicated()
+    settings = table.loc[first, list(by)].set_axis(setting[first]).sort_index()
+    parts = [settings.fillna(np.nan).infer_objects(), grouped.size().rename("n"), kinds]
+    parts += [frame.add_suffix(end) for end, frame in columns.items()]
+    order = [*by, "n", "energy_is", *(f"{name}{end}" for name in names for end in columns)]
+    return pd.concat(parts, axis=1)[order].reset_index(drop=True)
 
 
 def join_energy_kinds(kinds: pd.Series) -> str | None:

@@ -100,11 +100,8 @@ def energy_law(table: pd.DataFrame) -> EnergyLaw:
         raise Refused(f"{len(points)} settings with energy; at least {MIN_SETTINGS} are needed")
     if hours.max() < MIN_SPAN * hours.min():
         raise Refused("GPU-hours hardly differ; measure more GPU counts or batches")
-    fits = (
-        _linear(ORIGIN, hours, energy),
-        _linear(INTERCEPT, hours, energy),
-        _log_log(hours, energy),
-    )
+    linear = [_linear(form, hours, energy) for form in (ORIGIN, INTERCEPT)]
+    fits = [*linear, _log_log(hours, energy)]
     forms = tuple(sorted(fits, key=lambda fit: math.inf if fit.aicc is None else fit.aicc))
     origin = next(form for form in forms if form.form == ORIGIN)
     return EnergyLaw(
@@ -152,17 +149,9 @@ def with_energy(table: pd.DataFrame, constant: tuple[str, ...]) -> pd.DataFrame:
         ``constant``.
     """
     rows = table[table[ENERGY].notna() & (table[HOURS] > 0)]
-    partial = int((table["energy_verdict"] == "partial").sum())
-    if rows.empty and partial:
-        raise Refused(
-            f"the energies of {partial} of {len(table)} runs are partial: a meter missed a part, "
-            "so their sums are too low and were excluded; measure these runs again"
-        )
-    if rows.empty and (implausible := int((table["energy_verdict"] == "implausible").sum())):
-        raise Refused(
-            f"the energies of {implausible} of {len(table)} runs are implausible: energy_reason in "
-            "the store's epochs says why"
-        )
+    for verdict, why in _UNUSABLE.items():
+        if rows.empty and (count := int((table["energy_verdict"] == verdict).sum())):
+            raise Refused(f"the energies of {count} of {len(table)} runs are {verdict}: {why}")
     if rows.empty:
         raise Refused("no run has an energy; measure on a machine with a meter, or assume_cpu_w")
     for name in constant:
@@ -172,6 +161,11 @@ def with_energy(table: pd.DataFrame, constant: tuple[str, ...]) -> pd.DataFrame:
     return rows
 
 
+_UNUSABLE = {
+    "partial": "a meter missed a part, so their sums are too low and were excluded; measure these "
+    "runs again",
+    "implausible": "energy_reason in the store's epochs says why",
+}
 _COLUMNS = [
     *GROUP_COLUMNS, "n", "runs", "hours_min", "hours_max", "factor_w", "factor_w_low",
     "factor_w_high", "best", "intercept_j", "intercept_j_low", "intercept_j_high", "exponent",
@@ -181,26 +175,17 @@ _COLUMNS = [
 
 def _row(law: EnergyLaw) -> dict[str, object]:
     intercept, power = law.form(INTERCEPT), law.form(LOG_LOG)
-    intervals = {
+    row: dict[str, object] = {name: getattr(law, name, None) for name in _COLUMNS}
+    row |= law.group | {
+        "intercept_j": intercept.parameters["intercept_j"],
+        "exponent": power.parameters["exponent"],
+        "r2_origin": law.form(ORIGIN).r2, "r2_intercept": intercept.r2, "r2_log_log": power.r2,
+    }  # fmt: skip
+    for name, (low, high) in {
         "factor_w": law.factor_w_ci,
         "intercept_j": intercept.intervals["intercept_j"],
         "exponent": power.intervals["exponent"],
-    }
-    row: dict[str, object] = {
-        **law.group,
-        **{
-            name: getattr(law, name) for name in ("n", "runs", "hours_min", "hours_max", "factor_w")
-        },
-        "best": law.best,
-        "intercept_j": intercept.parameters["intercept_j"],
-        "exponent": power.parameters["exponent"],
-        "r2_origin": law.form(ORIGIN).r2,
-        "r2_intercept": intercept.r2,
-        "r2_log_log": power.r2,
-        "note": law.note,
-        "reason": None,
-    }
-    for name, (low, high) in intervals.items():
+    }.items():
         row |= {f"{name}_low": low, f"{name}_high": high}
     return row
 

@@ -138,7 +138,7 @@ def analyse(
     statistics, joint
         Of ``store.statistics``, where there is telemetry of GPUs.
     accounting_windows
-        Of ``report.accounting_window``, to compare with the energies of a scheduler's accounting.
+        Of ``report.stores``, to compare with the energies of a scheduler's accounting.
     footprint
         What a kWh and a GPU-hour cost and emit.
     reference

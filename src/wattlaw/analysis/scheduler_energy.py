@@ -59,7 +59,7 @@ def scheduler_energy(
     runs, epochs
         Of ``store.schema``.
     accounting_windows
-        Of ``report.accounting_window.read_accounting_windows``, where telemetry was read.
+        Of ``report.stores.read_accounting_windows``, where telemetry was read.
 
     Returns
     -------

@@ -169,18 +169,14 @@ def pool(samples: Mapping[Key, Floats]) -> Pooled[Key]:
     repeats beyond the first of each. It assumes one variance, and repeats that are independent.
     """
     means = {key: float(values.mean()) for key, values in samples.items()}
+    sizes = {key: len(values) for key, values in samples.items()}
     squares = sum(float(((values - means[key]) ** 2).sum()) for key, values in samples.items())
-    count = sum(map(len, samples.values()))
+    count = sum(sizes.values())
     freedom = count - len(samples)
     is_identical = freedom > 0 and squares <= count * ROUNDING**2
-    usable_freedom = 0 if is_identical else freedom
-    return Pooled(
-        means,
-        {key: len(values) for key, values in samples.items()},
-        squares / usable_freedom if usable_freedom else np.nan,
-        usable_freedom,
-        is_identical,
-    )
+    freedom = 0 if is_identical else freedom
+    variance = squares / freedom if freedom else np.nan
+    return Pooled(means, sizes, variance, freedom, is_identical)
 
 
 def geometric_mean(values: Floats) -> float:
@@ -190,6 +186,7 @@ def geometric_mean(values: Floats) -> float:
 
 
 _NODES = 64
+_RESOLUTION = 1e-10  # of a quantile
 
 
 @dataclass(frozen=True)
@@ -275,10 +272,10 @@ def _nodes(freedom: int) -> tuple[Floats, Floats, Floats]:
 
 @lru_cache
 def _quantile(load: tuple[float, ...], freedom: int) -> float:
-    from scipy import optimize
-
-    def beyond(d: float) -> float:
-        return _greatest_below(d, np.array(load), freedom) - LEVEL
-
-    top = float(special.stdtrit(freedom, 1 - ERROR / (2 * len(load))))  # Bonferroni and more
-    return float(optimize.brentq(beyond, 0.0, top, xtol=1e-6))
+    loads = np.array(load)
+    low, high = 0.0, float(special.stdtrit(freedom, 1 - ERROR / (2 * len(load))))  # Bonferroni
+    while high - low > _RESOLUTION:  # halving; scipy.optimize takes longer to import
+        middle = (low + high) / 2
+        is_below = _greatest_below(middle, loads, freedom) < LEVEL
+        low, high = (middle, high) if is_below else (low, middle)
+    return (low + high) / 2

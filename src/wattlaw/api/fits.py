@@ -1,14 +1,17 @@
 """Laws of time or energy against the number of workers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
 import pandas as pd
 
+from wattlaw.analysis.aggregate import ENERGIES
 from wattlaw.analysis.laws import fits as analysis
 from wattlaw.analysis.laws.power_law import PowerLaw
+from wattlaw.analysis.metrics import unit_of
+from wattlaw.analysis.series import fit_table
 from wattlaw.api.display import as_html
 from wattlaw.formatting import group_label
 
@@ -78,6 +81,24 @@ def fit(
         frame = read_table(Path(frame), list(dict.fromkeys([x, y])), others)
     fitted = analysis.fit_groups(frame, x, y, names)
     return Fits(fitted.rows, int(frame[[x, y]].isna().any(axis=1).sum()))
+
+
+def fit_metrics(table: pd.DataFrame, x: str, y: str, by: str | Sequence[str] | None) -> Fits:
+    """Fit the metrics of runs: by default their scaling series, else groups of the columns ``by``.
+
+    Groups never mix energies that count different things, or quantities of different units.
+    """
+    if by is None and x == "gpus" and y in table.columns:
+        return Fits(fit_table(table, y).rows)
+    names = [by] if isinstance(by, str) else list(by or ())
+    names += ["energy_is"] if y in ENERGIES else []
+    units = {unit: unit_of(y, unit) for unit in table["unit"].dropna().unique()}
+    if len({*units.values()}) > 1:
+        names.append("unit")
+    fits = fit(table, x, y, names)
+    rows = [replace(row, unit=units.get(row.group.get("unit", table["unit"].iloc[0])))
+            for row in fits.rows]  # fmt: skip
+    return Fits(tuple(rows), fits.left_out)
 
 
 def _cells(row: analysis.SeriesFit, law: PowerLaw) -> dict[str, str]:

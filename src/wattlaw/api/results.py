@@ -1,7 +1,7 @@
 """The results of one or several stores: tables, laws, advice, claims, figures and the report."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from itertools import tee
@@ -13,13 +13,11 @@ import pandas as pd
 import pyarrow as pa
 
 from wattlaw.analysis.advice import advice as analysis
-from wattlaw.analysis.aggregate import ENERGIES, aggregate
-from wattlaw.analysis.footprint import Footprint
-from wattlaw.analysis.metrics import run_metrics, unit_of
-from wattlaw.analysis.series import fit_table
+from wattlaw.analysis.aggregate import aggregate
+from wattlaw.analysis.metrics import run_metrics
 from wattlaw.api.advice import Advice
 from wattlaw.api.display import Report, as_html
-from wattlaw.api.fits import Fits, fit
+from wattlaw.api.fits import Fits, fit_metrics
 from wattlaw.api.quantities import duration_s, energy_j, finite, footprint_of, share
 from wattlaw.errors import BadInput, Refused
 from wattlaw.store.parquet import read_all
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 
 TableName = Literal["runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits"]
 EXPORTS = get_args(TableName)
-_SIMULATED = "simulated"
 
 
 @dataclass(frozen=True)
@@ -45,11 +42,6 @@ class Results:
     """The runs of one or several stores.
 
     Tables are read when they are first used, and kept. Open the stores again to see newer runs.
-
-    Parameters
-    ----------
-    paths
-        The folders of the stores.
     """
 
     paths: tuple[Path, ...]
@@ -97,16 +89,14 @@ class Results:
         wattlaw.errors.BadInput
             A run is not done or does not exist.
         """
-        frame: pd.DataFrame
-        if run_id is None:
-            frame = self._arrow("telemetry").to_pandas()
-            return frame
-        wanted = {run_id} if isinstance(run_id, str) else set(run_id)
-        paths = [path for store in self._stores for path in store.finished("telemetry")
-                 if path.parent.name in wanted]  # fmt: skip
-        if missing := wanted - {path.parent.name for path in paths}:
-            raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
-        frame = read_all(paths, TABLES["telemetry"]).to_pandas()
+        paths = {path.parent.name: path for store in self._stores
+                 for path in store.finished("telemetry")}  # fmt: skip
+        if run_id is not None:
+            wanted = {run_id} if isinstance(run_id, str) else set(run_id)
+            if missing := wanted - {*paths}:
+                raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
+            paths = {name: path for name, path in paths.items() if name in wanted}
+        frame: pd.DataFrame = read_all([*paths.values()], TABLES["telemetry"]).to_pandas()
         return frame
 
     @property
@@ -117,7 +107,7 @@ class Results:
     @property
     def is_simulated(self) -> bool:
         """Whether every done run is simulated, so that nothing was measured."""
-        return len(self.metrics) > 0 and bool((self.metrics["launcher"] == _SIMULATED).all())
+        return len(self.metrics) > 0 and bool((self.metrics["launcher"] == "simulated").all())
 
     def fit(
         self, x: str = "gpus", y: str = "time_s", by: str | Sequence[str] | None = None
@@ -139,18 +129,7 @@ class Results:
         >>> [(row.group["workload"], row.law.beta > 0.5) for row in fits.rows]
         [('resnet50', True)]
         """
-        if by is None and x == "gpus" and y in self.metrics.columns:
-            return Fits(fit_table(self.metrics, y).rows)
-        names = [by] if isinstance(by, str) else list(by or ())
-        names += ["energy_is"] if y in ENERGIES else []
-        table = self.metrics
-        units = {unit: unit_of(y, unit) for unit in table["unit"].dropna().unique()}
-        if len({*units.values()}) > 1:
-            names.append("unit")
-        fits = fit(table, x, y, names)
-        rows = [replace(row, unit=units.get(row.group.get("unit", table["unit"].iloc[0])))
-                for row in fits.rows]  # fmt: skip
-        return Fits(tuple(rows), fits.left_out)
+        return fit_metrics(self.metrics, x, y, by)
 
     def advise(
         self,
@@ -181,23 +160,19 @@ class Results:
         max_gpus
             Maximum number of GPUs.
         epochs, target
-            Epochs to train, by default as many as the runs trained; or the value of the metric
-            until which to train. Both need runs of which the time of an epoch is known.
-        pue
-            Power usage effectiveness of the data centre.
-        grid
-            g CO2e per kWh, or a region such as ``DE``.
-        price, price_per_gpu_hour
-            Price of a kWh and of a GPU-hour: a number or a text such as ``0.21 EUR``; of a kWh
-            also a region.
+            Epochs to train, by default those of the runs; or the value of the metric until which
+            to train. Both need runs of which the time of an epoch is known.
+        pue, grid, price, price_per_gpu_hour
+            Power usage effectiveness of the data centre; g CO2e per kWh, or a region such as
+            ``DE``; and prices of a kWh and of a GPU-hour, such as ``0.21 EUR``.
 
         Raises
         ------
         wattlaw.errors.Refused
-            The stores have no done run of the workload, no run reached the target, or epochs are
-            needed and what was measured is a sample, a step or a run.
+            There is no done run of the workload, no run reached the target, or epochs are needed
+            and the unit is another.
         wattlaw.errors.BadInput
-            A constraint is out of range, or the stores have several workloads and none is named.
+            A constraint is out of range, or one of several workloads must be named.
 
         Examples
         --------
@@ -350,10 +325,10 @@ class Results:
         from wattlaw.report.figures import GALLERY
         from wattlaw.report.pictures import chart_of
 
-        by_name = {known.name: known for known in GALLERY}
-        if figure not in by_name:
-            raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(by_name)}")
-        chart = chart_of(by_name[figure], self._findings(None, reference, target))
+        if figure not in self.figures:
+            raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(self.figures)}")
+        drawn = GALLERY[self.figures.index(figure)]
+        chart = chart_of(drawn, self._findings(reference=reference, target=target))
         if chart is None:
             raise Refused(f"figure {figure}: these runs do not have what it shows")
         return alt.ConcatChart.from_dict(chart.spec)
@@ -380,8 +355,7 @@ class Results:
         template
             ``mit-2022`` or ``kit-2025`` for the layout of that study.
         figures, kinds
-            A folder in which each figure is written as files, too; and the kinds of these files:
-            ``png``, ``svg``, ``html``.
+            A folder for the figures as files, and their kinds: ``png``, ``svg``, ``html``.
         target
             A target quality: the report also shows the time and energy to reach it.
         pue, grid, price, price_per_gpu_hour
@@ -399,13 +373,15 @@ class Results:
 
         page, chosen = Path(path), layout(template)
         file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
-        footprint = footprint_of(pue, grid, price, price_per_gpu_hour)
-        findings = self._findings(footprint, chosen.reference, finite("target", target))
+        findings = self._findings(
+            footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
+            reference=chosen.reference,
+            target=finite("target", target),
+        )
         for_page, for_files = tee(make_charts(findings, chosen.study))
         write_report(findings, check_claims(findings), page, template, charts=for_page)
-        if figures is None:
-            return Report(page)
-        return Report(page, tuple(write_figures(for_files, Path(figures), file_kinds)))
+        files = [] if figures is None else write_figures(for_files, Path(figures), file_kinds)
+        return Report(page, tuple(files))
 
     def export(self, table: str, path: str | PathLike[str], *, raw: bool = False) -> int:
         """Write a table to a CSV, Parquet or JSON-lines file; return its number of rows.
@@ -413,8 +389,7 @@ class Results:
         Parameters
         ----------
         table
-            ``runs``, ``epochs``, ``telemetry``, ``statistics``, ``metrics``, ``settings`` or
-            ``fits``.
+            A name of ``EXPORTS``, such as ``runs``.
         path
             The file. Its ending selects the kind.
         raw
@@ -423,12 +398,10 @@ class Results:
         output = Path(path)
         if table not in EXPORTS:
             raise BadInput(f"table: given {quote(table)}; allowed: {', '.join(EXPORTS)}")
-        if output.suffix.lower() not in KINDS:
-            raise BadInput(
-                f"{output}: unknown ending {output.suffix!r}; allowed: {', '.join(KINDS)}"
-            )
+        if (end := output.suffix).lower() not in KINDS:
+            raise BadInput(f"{output}: unknown ending {end!r}; allowed: {', '.join(KINDS)}")
         if table in TABLES:
-            rows = self._arrow(table)
+            rows = pa.concat_tables([store.arrow(table) for store in self._stores])
         else:
             frame = self.fit().to_frame() if table == "fits" else getattr(self, table)
             rows = pa.Table.from_pandas(frame, preserve_index=False)
@@ -459,45 +432,23 @@ class Results:
     def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         return read_stores(self.paths)
 
-    def _arrow(self, table: str) -> pa.Table:
-        return pa.concat_tables([store.arrow(table) for store in self._stores])
-
     def _workload(self, name: str | None) -> str:
-        if name is not None:
-            return name
-        if not self.workloads:
+        if name is None and not self.workloads:
             raise Refused("no run is done")
-        if len(self.workloads) > 1:
+        if name is None and len(self.workloads) > 1:
             raise BadInput(f"workload is required; allowed: {join_names(self.workloads)}")
-        return self.workloads[0]
+        return self.workloads[0] if name is None else name
 
-    def _findings(
-        self, footprint: Footprint | None, reference: int | None, target: float | None
-    ) -> "Findings":
-        from wattlaw.analysis.findings import analyse
-        from wattlaw.report.accounting_window import read_accounting_windows
-        from wattlaw.store.statistics import read_telemetry
+    def _findings(self, **options: Any) -> "Findings":
+        from wattlaw.report.stores import read_findings
 
-        statistics, joint = read_telemetry(self.paths, self.runs)
-        return analyse(
-            self.runs, self.epochs, statistics=statistics, joint=joint,
-            accounting_windows=read_accounting_windows(self.paths), footprint=footprint,
-            reference=reference, target=target,
-        )  # fmt: skip
+        return read_findings(self.paths, *self._tables, **options)
 
 
 def open(*stores: str | PathLike[str]) -> Results:
     """Open one or several stores.
 
-    Parameters
-    ----------
-    stores
-        Their folders.
-
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        A folder is not a store.
+    ``BadInput`` names a folder that is not a store.
 
     Examples
     --------

@@ -108,7 +108,6 @@ class HostMeter(Meter):
         return (busy_s, resident) if alive else None
 
     def _find_processes(self) -> None:
-        """Find the processes of the tree; known ones stay."""
         pids = [pid for pid in processes.descendants(self._target.root_pid) if pid != os.getpid()]
         is_new = not self._tree.keys() >= set(pids)
         for pid in set(pids) - self._tree.keys():

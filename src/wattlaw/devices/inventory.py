@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from wattlaw import registry
 from wattlaw.devices import limiter as limiters
@@ -12,53 +12,42 @@ from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.meter import Device, Target
 from wattlaw.errors import WattlawError, one_line
 
-
-@dataclass(frozen=True)
-class MeterAvailability:
-    """One registered meter: its devices, or why there are none."""
-
-    name: str
-    devices: tuple[Device, ...] = ()
-    reason: str | None = None
-    problems: tuple[str, ...] = ()
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class LimiterAvailability:
-    """One registered limiter: the states of its devices, or why there are none."""
+@dataclass
+class Availability(Generic[T]):
+    """A registered meter or limiter: what it reports of its devices, or why there are none."""
 
     name: str
-    devices: tuple[LimitState, ...] = ()
+    devices: list[T] = field(default_factory=list)
     reason: str | None = None
+    problems: list[str] = field(default_factory=list)
 
 
-def list_meters() -> list[MeterAvailability]:
+def list_meters() -> list[Availability[Device]]:
     """Open every registered meter for a moment."""
     available = []
     for name, meter, reason in _open_all(meters.GROUP, Target(os.getpid())):
-        if meter is None:
-            available.append(MeterAvailability(name, reason=reason))
-            continue
-        devices, problems = tuple(meter.devices()), tuple(meter.problems())
-        available.append(MeterAvailability(name, devices, None, problems))
-        meter.close()
+        available.append(found := Availability[Device](name, reason=reason))
+        if meter is not None:
+            found.devices, found.problems = meter.devices(), meter.problems()
+            meter.close()
     return available
 
 
-def list_limiters() -> list[LimiterAvailability]:
+def list_limiters() -> list[Availability[LimitState]]:
     """Open every registered limiter for a moment; this changes nothing."""
     available = []
-    for name, limiter, failure in _open_all(limiters.GROUP):
-        states: list[LimitState] = []
-        reason = failure
+    for name, limiter, reason in _open_all(limiters.GROUP):
+        available.append(found := Availability[LimitState](name, reason=reason))
+        for device in limiter.devices() if limiter is not None else ():
+            try:
+                found.devices.append(limiter.read(device))
+            except WattlawError as error:
+                found.reason = str(error)
         if limiter is not None:
-            for device in limiter.devices():
-                try:
-                    states.append(limiter.read(device))
-                except WattlawError as error:
-                    reason = str(error)
             limiter.close()
-        available.append(LimiterAvailability(name, tuple(states), reason))
     return available
 
 

@@ -28,8 +28,6 @@ _MAX_BYTES = 64
 
 @dataclass
 class _Zone:
-    """One counter: a package or the memory of one."""
-
     id: str
     kind: Literal["cpu", "dram"]
     name: str
@@ -102,10 +100,11 @@ class RaplMeter(Meter):
 
     def devices(self) -> list[Device]:
         """Return packages and memories."""
-        return [
-            Device(zone.id, zone.kind, zone.name, {"wraps_at_j": _joules(zone.range_uj)})
-            for zone in self._zones
-        ] + self._unreadable
+        devices = []
+        for zone in self._zones:
+            range_j = None if zone.range_uj is None else zone.range_uj * 1e-6
+            devices.append(Device(zone.id, zone.kind, zone.name, {"wraps_at_j": range_j}))
+        return devices + self._unreadable
 
     def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
         """Return one reading of each counter that answers."""
@@ -150,7 +149,6 @@ def _zone(path: Path) -> _Zone | None:
 
 
 def _read(path: Path) -> str:
-    """Return the text of a short file of the kernel."""
     with path.open("rb") as file:
         return file.read(_MAX_BYTES).decode("ascii").strip()
 
@@ -164,7 +162,3 @@ def _read_counter(path: Path) -> int:
     if not text.isdigit() or int(text) >= 2**63:
         raise ValueError(f"{text[:20]!a} is not a number of microjoules")
     return int(text)
-
-
-def _joules(microjoules: int | None) -> float | None:
-    return None if microjoules is None else microjoules * 1e-6

@@ -8,6 +8,8 @@ from wattlaw.instrumentation.progress import ProgressReader
 from wattlaw.instrumentation.steps import StepsFolder
 from wattlaw.instrumentation.summary import MeasuredPart, StepSummary, summarise
 
+#: The phase of the window that is a process from its start to its end.
+RUN = "run"
 _NOT_TOGETHER = (
     "several processes trained at the same time, but none has joined a process group: each trains "
     "a model of its own, and more of them are no speedup; wrap the model in "

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from wattlaw.files import open_regular
 
 Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 _NAME = re.compile(r"steps\..+\.jsonl")
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
 _MAX_NUMBER, _MAX_LOST_STEPS, _MAX_OPTIMIZERS = 2**62, 10**7, 10_000
@@ -55,6 +56,8 @@ class ProcessSteps:
         Of optimizers that step side by side, it is the one with the most steps.
     samples_per_step
         Samples that the data loader gave for each step of this process, NaN if unknown.
+    evaluated
+        Whether an evaluation lies between the step before and this one.
     is_ended
         Whether the process has ended normally.
     problems
@@ -82,6 +85,7 @@ class ProcessSteps:
     peak_memory_bytes: int | None = None
     is_ended: bool = False
     problems: tuple[str, ...] = ()
+    evaluated: Mask = field(default_factory=lambda: np.empty(0, bool))
 
     @property
     def steps(self) -> int:
@@ -117,6 +121,7 @@ class StepsFolder:
 class _Optimizer:
     ends_us: list[Floats] = field(default_factory=list)
     samples: list[Floats] = field(default_factory=list)
+    evaluated: list[Mask] = field(default_factory=list)
     steps: int = 0
     device_us: list[Floats] = field(default_factory=list)
     device_steps: int = 0  # with a duration; -1 after a gap
@@ -203,6 +208,9 @@ class _File:
             self._problem(f"the times of {lost} steps are lost")
         own.ends_us += [np.full(lost, np.nan), ends_us]
         own.samples += [np.full(lost, np.nan), counted]
+        evaluations = [_integer(number) for number in record.get("evaluations", [])]
+        numbers = np.arange(own.steps, own.steps + lost + len(ends_us))
+        own.evaluated.append(np.isin(numbers, evaluations))
         own.steps += lost + len(ends_us)
 
     def _take_device(self, record: dict[str, Any]) -> None:
@@ -229,12 +237,13 @@ class _File:
         facts = dict(self._facts)
         if self._base_ns is None or not {"host", "pid"} <= facts.keys():
             return None
-        ends_us, samples = _main_steps(self._optimizers)
+        ends_us, samples, evaluated = _main_steps(self._optimizers)
         batches, at_step = facts.pop("batches", 0), facts.pop("batches_at_step", 0)
         per_step = round(batches / at_step) if at_step >= _ENOUGH_STEPS else 0
         return ProcessSteps(
             step_end_s=self._base_ns / 1e9 + ends_us / 1e6,
             samples_per_step=samples,
+            evaluated=evaluated,
             gradient_accumulation=per_step if per_step > 1 else None,
             is_ended=self._is_ended,
             problems=tuple(self._problems),
@@ -242,26 +251,28 @@ class _File:
         )
 
 
-def _main_steps(optimizers: dict[int, _Optimizer]) -> tuple[Floats, Floats]:
-    """Return ends and samples of the steps of a process.
+def _main_steps(optimizers: dict[int, _Optimizer]) -> tuple[Floats, Floats, Mask]:
+    """Return end, samples and evaluations of the steps of a process.
 
     Of optimizers that step side by side, as of a GAN, the one with the most steps counts, the first
     of equals. Optimizers that follow each other add up.
     """
-    chosen: list[tuple[Floats, Floats]] = []
+    chosen: list[tuple[Floats, _Optimizer]] = []
     until_us = -np.inf  # the last step of those that step side by side
     for own in sorted(optimizers.values(), key=lambda own: own.ends()[0] if own.steps else np.inf):
-        ends_us, samples = own.ends(), np.concatenate([np.empty(0), *own.samples])
+        ends_us = own.ends()
         if not own.steps or np.isnan(ends_us).all():
             continue
         if np.nanmin(ends_us) > until_us:
-            chosen.append((ends_us, samples))
+            chosen.append((ends_us, own))
         elif len(ends_us) > len(chosen[-1][0]):
-            chosen[-1] = (ends_us, samples)
+            chosen[-1] = (ends_us, own)
         until_us = max(until_us, float(np.nanmax(ends_us)))
-    empty = np.empty(0)
-    parts = [empty, *(ends for ends, _ in chosen)], [empty, *(samples for _, samples in chosen)]
-    return np.concatenate(parts[0]), np.concatenate(parts[1])
+    return (
+        np.concatenate([np.empty(0), *(ends_us for ends_us, _ in chosen)]),
+        np.concatenate([np.empty(0), *(part for _, own in chosen for part in own.samples)]),
+        np.concatenate([np.empty(0, bool), *(part for _, own in chosen for part in own.evaluated)]),
+    )
 
 
 def _integer(value: Any) -> int:

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from wattlaw.instrumentation.steps import Floats, ProcessSteps
+from wattlaw.instrumentation.steps import Floats, Mask, ProcessSteps
 from wattlaw.store.record import Parallelism
 
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
@@ -14,6 +14,8 @@ WARMUP_STEPS = 20
 _WARMUP_SHARE = 0.1
 #: A step that takes this many medians, and this much longer, contains a pause.
 _PAUSE_FACTOR, _PAUSE_S = 5.0, 0.25
+#: A step with an evaluation contains a pause if it takes this many medians of the others.
+_EVALUATION_FACTOR = 1.05
 #: Relative change from the first to the last third of the steps that is reported as drift, if it
 #: is also this many standard errors.
 _DRIFT, _DRIFT_ERRORS = 0.05, 3.0
@@ -211,13 +213,13 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
         gradient_bytes=first.gradient_bytes,
         peak_memory_bytes=max(peaks, default=None),
         workers_work_together=together,
-        **measured_windows(first.step_end_s, samples, part, notes),
+        **_measured(first.step_end_s, samples, first.evaluated, part, notes),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def measured_windows(
-    step_end_s: Floats, samples: Floats, part: MeasuredPart, notes: list[str]
+def _measured(
+    step_end_s: Floats, samples: Floats, evaluated: Mask, part: MeasuredPart, notes: list[str]
 ) -> dict[str, Any]:
     """Return the fields of ``StepSummary`` about the measured part; add notes about it."""
     warmup, end = part.bounds(step_end_s)
@@ -233,8 +235,7 @@ def measured_windows(
         return {"windows": tuple(windows)}
     if part.steps is not None and end - warmup < part.steps:
         notes.append(f"the training ended after {end - warmup} of {part.steps} measured steps")
-    median_s = float(np.median(known_s))
-    is_pause = steady_s > max(_PAUSE_FACTOR * median_s, median_s + _PAUSE_S)
+    is_pause = _pauses(steady_s, evaluated[warmup:end])
     pause_s = float(steady_s[is_pause].sum())
     if is_pause.any():
         notes.append(
@@ -263,7 +264,17 @@ def measured_windows(
     }
 
 
-def _runs(mask: np.ndarray[Any, np.dtype[np.bool_]], first: int) -> list[tuple[int, int]]:
+def _pauses(steps_s: Floats, evaluated: Mask) -> Mask:
+    """Say which steps contain a pause; where most have an evaluation, it is a part of a step."""
+    is_usual = np.isfinite(steps_s)
+    if len(evaluated) == len(steps_s) and evaluated[is_usual].mean() < 0.5:
+        is_usual &= ~evaluated
+    median_s = float(np.median(steps_s[is_usual]))
+    is_long: Mask = steps_s > max(_PAUSE_FACTOR * median_s, median_s + _PAUSE_S)
+    return is_long | ~is_usual & (steps_s > _EVALUATION_FACTOR * median_s)
+
+
+def _runs(mask: Mask, first: int) -> list[tuple[int, int]]:
     """Return begin and end of each run of True; the first element has the number ``first``."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
     return [(int(a) + first, int(b) + first) for a, b in zip(edges[::2], edges[1::2], strict=True)]

@@ -282,13 +282,12 @@ class Campaign:
     ) -> bool:
         """Start a run; return False if the resources are busy."""
         attempts = old.attempts if old else 0
-        record = self._new(run, attempts).model_copy(update={"notes": _history(old)})
-        if old is not None:  # the run continues from the checkpoints of these attempts
-            kept = tuple(item for item in old.interruptions if item.has_progress)
-            record = record.model_copy(update={"interruptions": kept})
+        # The run continues from the checkpoints of these attempts.
+        kept = tuple(item for item in old.interruptions if item.has_progress) if old else ()
+        changes: dict[str, object] = {"notes": _history(old), "interruptions": kept}
         if self._launcher.queue is None:
-            running = {"status": "running", "started_at": now(), "attempts": attempts + 1}
-            record = record.model_copy(update=running)
+            changes |= {"status": "running", "started_at": now(), "attempts": attempts + 1}
+        record = self._new(run, attempts).model_copy(update=changes)
         try:
             folder.write(record, durable=self._launcher.is_durable)
             if self._launcher.queue is None:
@@ -378,7 +377,6 @@ def _result(run: _ActiveRun, ended: Ended) -> RunRecord:
 
 
 def _history(old: RunRecord | None) -> tuple[str, ...]:
-    """Return a note for each earlier attempt."""
     if old is None or not old.attempts or old.status == "skipped":
         return ()
     if old.status == "planned":  # it was requeued with its notes

@@ -18,7 +18,7 @@ from pydantic import JsonValue
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.instrumentation.environment import instrumented_environment
-from wattlaw.instrumentation.observer import StepObserver
+from wattlaw.instrumentation.observer import RUN, StepObserver
 from wattlaw.instrumentation.progress import ProgressReader, progress_pattern
 from wattlaw.instrumentation.summary import MeasuredPart, StepSummary
 from wattlaw.isolation import user_environment
@@ -34,7 +34,7 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 
-WORKLOAD, KIND, PHASE = "command", "measure", "command"
+WORKLOAD, KIND = "command", "measure"
 #: Exit codes of a shell: for a command that was ended by a signal, and one that cannot be executed.
 _SIGNALLED, _CANNOT_RUN = 128, 126
 _FORWARDED = (
@@ -173,7 +173,7 @@ def measure(
         duration_s = time.perf_counter() - start_s
     finally:
         notes = _release(lease)
-    recording.window(epoch=0, phase=PHASE, warmup=False, start_ns=start_ns, duration_s=duration_s)
+    recording.window(epoch=0, phase=RUN, warmup=False, start_ns=start_ns, duration_s=duration_s)
     steps = observer.summary()
     recording.facts = recording.facts.model_validate(steps.facts())
     for window in observer.window_columns(steps):

@@ -1,6 +1,5 @@
 """The end of an attempt: conversion of its live files to tables, or the reason of its failure."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
@@ -147,7 +146,6 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     notes = [*record.notes]
     windows, attempts = merged_windows(record, folder, notes)
     samples = pa.concat_tables([folder.samples(attempt, notes) for attempt in attempts])
-    columns = [windows[name] for name in windows.schema.names]
     reports = tuple(chain(*(_sampler_reports(folder, number, notes) for number in attempts)))
     live = folder.live(record.attempts)
     limits = tuple(chain(*_read(sorted(live.glob("limits.*.json")), _LIMITS, "its limits", notes)))
@@ -161,10 +159,12 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     except Exception as error:  # as in _energy
         notes.append(f"cannot check whether the devices kept their limits: {one_line(error)}")
     energy = _energy(windows, samples, reports, notes)
-    columns += [energy[name] for name in energy.schema.names]
+    run_id = record.run_id
     folder.write_tables(
-        pa.table([pa.repeat(record.run_id, len(windows)), *columns], schema=EPOCHS),
-        pa.table([pa.repeat(record.run_id, len(samples)), *samples.columns], schema=TELEMETRY),
+        pa.table(
+            [pa.repeat(run_id, len(windows)), *windows.columns, *energy.columns], schema=EPOCHS
+        ),
+        pa.table([pa.repeat(run_id, len(samples)), *samples.columns], schema=TELEMETRY),
     )
     return record.model_copy(
         update={
@@ -211,7 +211,6 @@ def _read(paths: Iterable[Path], kind: TypeAdapter[T], what: str, notes: list[st
 
 
 def _first_problem(error: Exception) -> str:
-    """Return the first problem of a file."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
@@ -261,8 +260,7 @@ def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[
 
 def write_limits(live: Path, host: str, applied: Iterable[LimitReport]) -> None:
     """Write ``limits.HOST.json`` with the limits that were set on a host."""
-    reports = [report.model_dump() for report in applied]
-    write_text(live / f"limits.{host}.json", json.dumps(reports))
+    write_text(live / f"limits.{host}.json", _LIMITS.dump_json(tuple(applied)).decode())
 
 
 def _not_enforced(

@@ -88,23 +88,26 @@ class Attempt(Protocol):
         """End the attempt and every process that it started, and wait for their end."""
 
 
-class Allocation(Protocol):
-    """The resources of one run."""
+class Allocation:
+    """The resources of one run; this base class has none."""
 
     def release(self) -> None:
         """Release the resources; repeated calls do nothing."""
 
 
 class Launcher(Protocol):
-    """Registered under the entry point ``wattlaw.launchers``."""
+    """Registered under the entry point ``wattlaw.launchers``.
+
+    The defaults are those of a launcher whose attempts end with the process that started them.
+    """
 
     #: Whether writes wait for the disk (fsync), so that results survive a power failure.
     #: Measurements do; simulated results can be computed again.
-    is_durable: bool
+    is_durable: bool = True
     #: The scheduler's queue if attempts outlive the campaign and number themselves; None if they
     #: end with the campaign. A campaign that is interrupted leaves attempts in a queue running,
     #: and a later campaign reattaches to them.
-    queue: Queue | None
+    queue: Queue | None = None
 
     @classmethod
     def resolve(cls, launch: Launch) -> Launch:
@@ -118,6 +121,7 @@ class Launcher(Protocol):
         wattlaw.errors.BadInput
             Settings of this launcher are missing or contradict each other.
         """
+        return launch
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:
@@ -150,29 +154,16 @@ class Launcher(Protocol):
 
     def detached_run_ids(self) -> Collection[str]:
         """Return the ids of active runs of this store that this launcher does not watch."""
+        return ()
 
-    def reattach(self, record: RunRecord, folder: RunFolder) -> Attempt | None:
+    def reattach(self, record: RunRecord, folder: RunFolder) -> Attempt | None:  # noqa: ARG002
         """Return the attempt that an earlier campaign has started, None if there is none."""
+        return None
 
     def status_message(self) -> str | None:
         """Return a short message about the launcher's own state, such as its queue, or None."""
+        return None
 
     def close(self) -> None:
         """Release the launcher's own resources; its attempts have ended or are detached."""
-
-
-class AttachedLauncher:
-    """Base of launchers whose attempts end with the process that started them."""
-
-    queue = None
-
-    def detached_run_ids(self) -> Collection[str]:
-        """Return nothing: no attempt outlives its launcher."""
-        return ()
-
-    def reattach(self, record: RunRecord, folder: RunFolder) -> None:
-        """Return None: no attempt outlives its launcher."""
-
-    def status_message(self) -> str | None:
-        """Return None: the launcher has no state of its own."""
-        return None
+        return

@@ -21,7 +21,7 @@ from wattlaw.errors import NotAvailable
 from wattlaw.files import naming, open_regular
 from wattlaw.isolation import isolated_environment, isolated_python
 from wattlaw.launch.finish import failure_reason, write_limits
-from wattlaw.launch.launcher import AttachedLauncher, Ended
+from wattlaw.launch.launcher import Allocation, Ended, Launcher
 from wattlaw.launch.node_setup import (
     Rendezvous,
     log_head,
@@ -45,7 +45,7 @@ for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0
 _PROBE_TIMEOUT_S = 120
 
 
-class SlotLease(dict[str, BinaryIO]):
+class SlotLease(dict[str, BinaryIO], Allocation):
     """Locked slots with their files, by name, until they are released or this process ends."""
 
     def release(self) -> None:
@@ -98,7 +98,7 @@ class Slots:
         return None
 
 
-class LocalLauncher(AttachedLauncher):
+class LocalLauncher(Launcher):
     """Gives each worker its own GPU or, on a machine without GPUs, a share of the cores.
 
     Without GPUs a machine has as many workers as cores, and every worker gets
@@ -117,18 +117,11 @@ class LocalLauncher(AttachedLauncher):
         limited on all of them.
     """
 
-    is_durable = True
-
     def __init__(self, launch: Launch, gpus: list[str], boards: list[str]) -> None:
         self._launch = launch
         self._gpus, self._boards = gpus, boards
         self._slots = Slots.of_this_user()
         self._printed: set[str] = set()
-
-    @classmethod
-    def resolve(cls, launch: Launch) -> Launch:
-        """Return the launch unchanged: each run records its own hardware."""
-        return launch
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - every store works
@@ -184,18 +177,13 @@ class LocalLauncher(AttachedLauncher):
                 allocation.error = error
                 return allocation
             if allocation.lease is None:
-                self._print_once(f"waiting: {lock_conflict(boards)}")
+                line = f"wattlaw: waiting: {lock_conflict(boards)}"
+                if line not in self._printed:
+                    print(line, file=sys.stderr)
+                self._printed.add(line)
                 allocation.release()
                 return None
         return allocation
-
-    def _print_once(self, line: str) -> None:
-        if line not in self._printed:
-            self._printed.add(line)
-            print(f"wattlaw: {line}", file=sys.stderr)
-
-    def close(self) -> None:
-        """Do nothing: only attempts have resources."""
 
     def start(
         self, record: RunRecord, folder: RunFolder, allocation: "LocalAllocation"
@@ -209,10 +197,10 @@ class LocalLauncher(AttachedLauncher):
         if allocation.lease is not None:
             applied = allocation.lease.apply(requested_limits(record.spec.setting))
             write_limits(folder.live(record.attempts), socket.gethostname(), applied)
-        rendezvous = allocation.rendezvous = Rendezvous(folder.live(record.attempts).resolve())
+        rendezvous = allocation.rendezvous = Rendezvous()
         environment = isolated_environment() | rendezvous.environment
         environment |= worker_environment(self.threads)
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         if self._gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(allocation.workers)
         line = isolated_python("-m", "wattlaw.training.agent")
@@ -234,7 +222,7 @@ class LocalLauncher(AttachedLauncher):
 
 
 @dataclass
-class LocalAllocation:
+class LocalAllocation(Allocation):
     """The resources of one run."""
 
     run: SlotLease
@@ -305,16 +293,10 @@ def _gpus() -> list[str]:
 
     A child process imports torch, so that this one stays small.
     """
+    line = isolated_python("-c", _PROBE)
     try:
-        probe = subprocess.run(
-            isolated_python("-c", _PROBE),
-            env=isolated_environment(),
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_PROBE_TIMEOUT_S,
-            check=True,
-        )
+        probe = processes.run_captured(line, _PROBE_TIMEOUT_S, isolated_environment())
+        probe.check_returncode()
     except (subprocess.SubprocessError, OSError) as error:
         lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         raise NotAvailable(f"torch cannot be used here: {lines[-1]}") from None

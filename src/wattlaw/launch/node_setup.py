@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from wattlaw.errors import NotAvailable, WattlawError
 from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
@@ -52,10 +51,7 @@ def lease_boards(
 ) -> LimitLease:
     """Lock boards for limiting.
 
-    Raises
-    ------
-    NotAvailable
-        The limits can never be set here, or another process has locked a board.
+    Raises ``NotAvailable`` if the limits can never be set here, or another process has a board.
     """
     reason = unsupported_limits_reason(
         limits, boards, prior_clocks_are_default=prior_clocks_are_default
@@ -90,34 +86,26 @@ def restore_stale_limits() -> None:
 class Rendezvous:
     """Rendezvous files for torchrun and its ranks.
 
-    Files are used because torch's TCP store listens on every interface of the machine. On Linux
-    they are in memory, because torch waits for ever if the disk of its file store is full. They
-    exist until ``close``, or until this process ends.
-
-    Parameters
-    ----------
-    folder
-        A folder of this run only, on a file system that locks files; not used on Linux.
+    Files are used because torch's TCP store listens on every interface of the machine. They are
+    in memory, because torch waits for ever if the disk of its file store is full. They exist until
+    ``close``, or until this process ends.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self._handles: list[int] = []
         #: Options of torchrun.
         self.arguments = ["--local-addr", "127.0.0.1", "--rdzv-backend", "c10d"]
         self.arguments += ["--rdzv-conf", "store_type=file"]
-        self.arguments += ["--rdzv-endpoint", self._file(folder / "agents")]
+        self.arguments += ["--rdzv-endpoint", self._file("agents")]
         #: Environment variables for torchrun and its ranks.
         self.environment = {
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-            RENDEZVOUS_FILE: self._file(folder / "ranks"),
+            RENDEZVOUS_FILE: self._file("ranks"),
         }
 
-    def _file(self, path: Path) -> str:
-        if sys.platform != "linux":
-            return str(path)
-        handle = os.memfd_create(path.name)
-        self._handles.append(handle)
-        return f"/proc/{os.getpid()}/fd/{handle}"
+    def _file(self, name: str) -> str:
+        self._handles.append(os.memfd_create(name))
+        return f"/proc/{os.getpid()}/fd/{self._handles[-1]}"
 
     def close(self) -> None:
         """Remove the files in memory; repeated calls do nothing."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from wattlaw import registry
 from wattlaw.errors import BadInput
 from wattlaw.launch.launcher import GROUP, Launcher
+from wattlaw.processes import run_captured
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.model import RunSpec, Study
@@ -30,36 +31,22 @@ def plan_study(
 ) -> Planned:
     """Read a study file, check everything that can be checked without running, and expand it.
 
-    Parameters
-    ----------
-    path
-        The study file.
-    launch_kind
-        Replaces ``launch.kind`` of the file.
-    simulation
-        Replaces those values of ``launch.simulation`` that it names.
-
-    Raises
-    ------
-    BadInput
-        The study is invalid; the message names the file, the key and what is allowed.
+    ``launch_kind`` replaces ``launch.kind`` of the file, ``simulation`` those values of
+    ``launch.simulation`` that it names. Raises ``BadInput`` if the study is invalid; the message
+    names the file, the key and what is allowed.
     """
     study = read_study(path)
-    if launch_kind is not None:
-        launch = study.launch.model_copy(update={"kind": launch_kind})
-        study = study.model_copy(update={"launch": launch})
-    if study.launch.kind not in registry.names(GROUP):
+    launch = study.launch.model_copy(update={"kind": launch_kind or study.launch.kind})
+    if launch.kind not in registry.names(GROUP):
         allowed = ", ".join(registry.names(GROUP))
         where = "--launch" if launch_kind else f"{path}: launch.kind"
-        raise BadInput(f"{where}: unknown launcher {study.launch.kind!r}; allowed: {allowed}")
-    launch = study.launch
+        raise BadInput(f"{where}: unknown launcher {launch.kind!r}; allowed: {allowed}")
     if simulation and launch.kind != "simulated":
         option = next(iter(simulation)).replace("_", "-")
         raise BadInput(f"run: --{option} requires the launcher simulated, not {launch.kind}")
-    if simulation:
-        changed = launch.simulation.model_copy(update=simulation)
-        launch = launch.model_copy(update={"simulation": changed})
-    launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
+    changed = launch.simulation.model_copy(update=dict(simulation or {}))
+    launch = launch.model_copy(update={"simulation": changed})
+    launcher: type[Launcher] = registry.load(GROUP, launch.kind)
     try:
         resolved = launcher.resolve(launch)
         study = catalogue.checked(study.model_copy(update={"launch": resolved}))
@@ -92,12 +79,10 @@ def git_commit(directory: Path) -> str | None:
     line = ["git", "-c", "core.fsmonitor=false", "-C", str(directory)]
     line += ["describe", "--always", "--abbrev=40", "--dirty", "--exclude", "*"]
     try:
-        described = subprocess.run(
-            line, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True
-        )
+        described = run_captured(line, timeout_s=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return described.stdout.strip() or None
+    return described.stdout.strip() or None  # empty outside a repository
 
 
 _HOUR_S = 3600.0

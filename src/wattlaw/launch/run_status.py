@@ -103,10 +103,7 @@ class Cancelled:
 def cancel(store: Store) -> Cancelled:
     """Cancel every active run of a store, and stop its campaigns.
 
-    Raises
-    ------
-    wattlaw.errors.BadInput
-        The record of a run is damaged; jobs and the other runs are cancelled first.
+    Raises ``BadInput`` if the record of a run is damaged, after all others are cancelled.
     """
     store.cancel()  # first, so that no campaign submits a cancelled run again
     end_s = time.monotonic() + _TIMEOUT_S

@@ -119,12 +119,12 @@ def number(name: str, value: Any, kind: type[int] | type[float]) -> float:
         raise ValueError(f"{name}: {value!r:.80}; allowed: a number") from None
 
 
-def lazy_number(name: str, value: Any) -> Any:
-    """Return a number, or a tensor with one element, which stays on its device."""
-    if value is None or not hasattr(value, "detach"):
-        return None if value is None else number(name, value, float)
+def lazy_loss(value: Any) -> Any:
+    """Return the loss of a step as a number, or as a tensor that stays on its device."""
+    if not hasattr(value, "detach"):
+        return None if value is None else number("step: loss", value, float)
     if value.numel() != 1:
-        raise ValueError(f"{name}: {value.numel()} elements; allowed: a number")
+        raise ValueError(f"step: loss: {value.numel()} elements; allowed: a number")
     return value.detach().float().reshape(())
 
 

@@ -126,20 +126,23 @@ class PhaseSummary:
 
 def phase_summaries(folder: RunFolder) -> list[PhaseSummary]:
     """Return the phases of a run in the order of their first windows."""
-    import pyarrow.parquet as pq
-
-    rows = pq.read_table(folder.epochs_path).to_pylist()
-    names = list(dict.fromkeys(row["phase"] for row in rows))
-    return [_phase(name, [row for row in rows if row["phase"] == name]) for name in names]
+    phases: dict[str, list[dict[str, Any]]] = {}
+    for row in _windows(folder):
+        phases.setdefault(row["phase"], []).append(row)
+    return [_phase(name, rows) for name, rows in phases.items()]
 
 
 def measured_steps(folder: RunFolder) -> PhaseSummary | None:
     """Return the windows of steps after the warm-up; None if there are none."""
+    rows = [row for row in _windows(folder) if row["phase"] == "steps" and not row["warmup"]]
+    return _phase("steps", rows) if rows else None
+
+
+def _windows(folder: RunFolder) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    rows = pq.read_table(folder.epochs_path).to_pylist()
-    rows = [row for row in rows if row["phase"] == "steps" and not row["warmup"]]
-    return _phase("steps", rows) if rows else None
+    rows: list[dict[str, Any]] = pq.read_table(folder.epochs_path).to_pylist()
+    return rows
 
 
 def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 from wattlaw.launch.recording import NestedRecording, Recording
-from wattlaw.launch.step_windows import StepPlan, Steps, lazy_number, now, number
+from wattlaw.launch.step_windows import StepPlan, Steps, lazy_loss, now, number
 from wattlaw.launch.summary import TrackResult, summary_line, track_result
 from wattlaw.store.record import RunRecord
 from wattlaw.terminal import escape_invisible
@@ -26,8 +26,6 @@ _SHORTEST_S = 1e-3
 
 @dataclass
 class _OpenWindow:
-    """A window that has not ended."""
-
     name: str
     epoch: int | None
     warmup: bool
@@ -199,7 +197,7 @@ class Track:
             A value is not a number.
         """
         samples = None if samples is None else int(number("step: samples", samples, int))
-        loss = lazy_number("step: loss", loss)
+        loss = lazy_loss(loss)
         window = (self._open or [self._block])[-1] if self._plan is None else self._part
         if self._recording is None or window is None:
             return

@@ -60,17 +60,15 @@ class LimitLease:
     def _apply(
         self, limits: Limits, limiters: dict[str, Limiter], *, kept: bool
     ) -> tuple[LimitReport, ...]:
-        token, user = secrets.token_hex(8), user_name(os.geteuid())
+        token = secrets.token_hex(8)
+        owner = {"token": token, "owner_pid": os.getpid(), "user": user_name(os.geteuid())}
         states = {device: _read(device, limiters) for device in self.devices}
         try:
             if not kept:  # before any file is written, so that no file is without a watchdog
                 self._watchdog = _Watchdog(self.folder, token, self.devices, self._locks)
             for device, state in states.items():
-                saved = state_to_save(
-                    state, limits, token=token, owner_pid=os.getpid(), user=user, kept=kept
-                )
-                self._saved[device] = saved
-                self.folder.write(saved)
+                self._saved[device] = state_to_save(state, limits, kept=kept, **owner)
+                self.folder.write(self._saved[device])
             reports = [self._limit(states[device], limits, limiters) for device in self.devices]
         except BaseException:
             self._restore(limiters)
@@ -149,7 +147,7 @@ class LimitLease:
         finally:
             self._saved.clear()  # the watchdog restores the rest
             if self._watchdog is not None:
-                self._watchdog.leave()
+                self._watchdog.end(RESTORE)
                 self._watchdog = None
             while self._locks:
                 os.close(self._locks.pop())
@@ -171,7 +169,7 @@ class LimitLease:
         if reasons:
             raise NotAvailable("; ".join(reasons) + "; try 'wattlaw limits restore'")
         if self._watchdog is not None:
-            self._watchdog.dismiss()
+            self._watchdog.end(DONE)
             self._watchdog = None
 
     def __enter__(self) -> Self:
@@ -221,19 +219,13 @@ class _Watchdog(WatchdogProcess):
         line += [str(folder.path.resolve()), token, str(os.getpid()), *devices]
         super().__init__(line, env=isolated_environment(), pass_fds=tuple(locks))
 
-    def dismiss(self) -> None:
-        """Report that everything is restored, and wait until the watchdog releases the locks."""
-        with contextlib.suppress(OSError):
-            self._to.write(DONE)
-            self._to.flush()
-        self._from.read()
-        self.leave()
-
-    def leave(self) -> None:
-        """Let the watchdog restore what is still limited."""
+    def end(self, message: bytes) -> None:
+        """Send ``DONE`` and wait until the watchdog has released the locks, or ``RESTORE``."""
         with contextlib.suppress(OSError, ValueError):
-            self._to.write(RESTORE)
+            self._to.write(message)
             self._to.flush()
+        if message == DONE:
+            self._from.read()
         self.close()
 
 

@@ -53,19 +53,14 @@ def check_range(state: LimitState, limits: Limits) -> None:
             )
 
 
-def state_to_save(
-    state: LimitState, limits: Limits, *, token: str, owner_pid: int, user: str, **owner: Any
-) -> SavedState:
-    """Return what to save of a device before it is limited, and by whom it is limited."""
+def state_to_save(state: LimitState, limits: Limits, **owner: Any) -> SavedState:
+    """Return what to save of a device before it is limited; ``owner`` says who limits it."""
     return SavedState(
         device=state.device,
         host=socket.gethostname(),
         power_limit_w=state.power_limit_w if limits.power_limit_w is not None else None,
         set_w=limits.power_limit_w,
         unlock_clock=limits.clock_limit_mhz is not None,
-        token=token,
-        owner_pid=owner_pid,
-        user=user,
         made_at=datetime.now(UTC),
         boot_id=boot_id(),
         **owner,

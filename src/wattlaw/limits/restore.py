@@ -9,7 +9,7 @@ from typing import Literal
 from wattlaw import registry
 from wattlaw.devices.limiter import GROUP, Limiter
 from wattlaw.devices.nvidia.limiter import UNLOCK_OPTIONS, set_power_options, sudo_allows
-from wattlaw.errors import BadInput, NotAvailable, NotPermitted, WattlawError, one_line
+from wattlaw.errors import NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.files import remove_abandoned
 from wattlaw.limits.saved_state import SavedState
 from wattlaw.limits.state_folder import FolderContents, StateFolder
@@ -117,25 +117,14 @@ class StaleLimit:
     reason: str | None = None
 
 
-def restore_stale_or_raise(folder: StateFolder, *, include_kept: bool = False) -> list[StaleLimit]:
-    """Restore as :func:`restore_stale` does, and raise an error for damaged files.
-
-    Raises ``BadInput`` if a saved state of this user or of root is damaged, after all others have
-    been handled, and ``NotAvailable`` if other users can replace files in the folder.
-    """
-    stale, contents = restore_stale(folder, include_kept=include_kept)
-    if contents.damaged:
-        raise BadInput("; ".join(contents.damaged))
-    return stale
-
-
 def restore_stale(
     folder: StateFolder, *, include_kept: bool = False
 ) -> tuple[list[StaleLimit], FolderContents]:
     """Restore the limits that ended processes have left; return them and the folder's contents.
 
     With ``include_kept`` this includes limits that were set by ``wattlaw limits set``. Root then
-    restores limits of other users too, if sudo allows those users to set limits.
+    restores limits of other users too, if sudo allows those users to set limits. Raises
+    ``NotAvailable`` if other users can replace files in the folder.
     """
     contents = folder.survey()
     remove_abandoned(folder.path)  # temporary files of killed writers
@@ -194,18 +183,13 @@ def _untrusted_reason(
     user = saved.user
     if not (include_kept and os.geteuid() == 0):
         return f"was limited by {user}: {user}, or root, must run 'wattlaw limits restore'"
-    if not _owner_may_restore(saved, limiters):
-        return f"{user} may not set limits by sudo, so the file of {user} is not used"
-    return None
-
-
-def _owner_may_restore(saved: SavedState, limiters: dict[str, Limiter]) -> bool:
-    """Return whether the user who wrote a state may make the changes that would restore it."""
-    if not limiters_for(saved.device, limiters):
-        return False
     changes = [] if saved.power_limit_w is None else [set_power_options(saved.power_limit_w)]
     changes += [UNLOCK_OPTIONS] if saved.unlock_clock else []
-    return all(sudo_allows(saved.user, saved.device, *options) for options in changes)
+    if not limiters_for(saved.device, limiters) or not all(
+        sudo_allows(user, saved.device, *options) for options in changes
+    ):
+        return f"{user} may not set limits by sudo, so the file of {user} is not used"
+    return None
 
 
 def _skip_outcome(saved: SavedState, *, include_kept: bool) -> Outcome | None:

@@ -382,13 +382,11 @@ def _lstat(path: Path) -> os.stat_result | None:
 
 
 def _owner(path: Path) -> int | None:
-    """Return the user id of a file's owner, None if there is no file."""
     status = _lstat(path)
     return None if status is None else status.st_uid
 
 
 def _is_folder_of(path: Path, uid: str) -> bool:
-    """Return whether a path is a real folder, not a link, that belongs to a user."""
     status = _lstat(path)
     return status is not None and stat.S_ISDIR(status.st_mode) and str(status.st_uid) == uid
 

@@ -47,16 +47,21 @@ class WatchdogProcess:
                 pipe.close()
 
 
+def detach() -> None:
+    """Leave the parent's session and process tree, and ignore the signals that end those."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    if os.fork():
+        os._exit(0)  # the parent waits for this process; the remaining one has no parent
+    os.setsid()
+
+
 def main() -> None:
     """Watch the owner, and restore the limits if it does not."""
     folder, token, owner_pid, *devices = sys.argv[1:]
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
     owner = _open_process(int(owner_pid))
     is_orphan = os.getppid() != int(owner_pid)  # then nothing is limited yet
-    if os.fork():
-        os._exit(0)  # the owner waits for this process; the remaining one has no parent
-    os.setsid()
+    detach()
     # A driver without persistence mode forgets limits when its last user closes it. Keep it open.
     with open_limiters() as limiters:
         if missing := [device for device in devices if not limiters_for(device, limiters)]:
@@ -93,15 +98,12 @@ def _restore(folder: StateFolder, token: str, devices: Sequence[str]) -> None:
     After that 'wattlaw limits restore' can restore them; it needs the locks.
     """
     wait_s, left = _FIRST_WAIT_S, devices
-    while left := _try_restore(folder, token, left):
-        if wait_s > _LAST_WAIT_S:
-            return
+    while (left := _try_restore(folder, token, left)) and wait_s <= _LAST_WAIT_S:
         time.sleep(wait_s)
         wait_s *= 2
 
 
 def _try_restore(folder: StateFolder, token: str, devices: Sequence[str]) -> list[str]:
-    """Restore devices; return those that could not be restored."""
     left = []
     with open_limiters() as limiters:
         for device in devices:

@@ -19,14 +19,6 @@ _MAX_INTEGER = 2**53  # a table that holds floats cannot hold every larger integ
 OPTIONS = "options."
 
 
-@dataclass(frozen=True)
-class Field:
-    """One thing that a table can say about a run."""
-
-    parse: Callable[[Any], Any]  # raises ValueError
-    allowed: str
-
-
 def _number(value: Any) -> float:
     if isinstance(value, str):
         if not value.isascii() or "_" in value:  # float() would take them
@@ -53,34 +45,6 @@ def _number_or_nan(value: Any) -> float:
     return number if math.isnan(number) else finite_number(number)
 
 
-def _between(
-    low: float, high: float = math.inf, *, above_low: bool = False
-) -> Callable[[Any], float]:
-    def parse(value: Any) -> float:
-        number = finite_number(value)
-        if not low <= number <= high or (above_low and number == low):
-            raise ValueError
-        return number
-
-    return parse
-
-
-def _integer(low: int, high: int) -> Callable[[Any], int]:
-    in_range = _between(low, high)
-
-    def parse(value: Any) -> int:
-        number = in_range(value)
-        if not number.is_integer():
-            raise ValueError
-        return int(number)
-
-    return parse
-
-
-def _percent(value: Any) -> float:
-    return _between(0, 100)(value) / 100
-
-
 def _text(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError
@@ -94,12 +58,38 @@ def _text(value: Any) -> str:
 
 
 def _option(value: Any) -> str | int | float | bool:
-    if isinstance(value, bool):
-        return value
     if isinstance(value, int):
-        _between(-_MAX_INTEGER, _MAX_INTEGER)(value)
+        if abs(value) > _MAX_INTEGER:
+            raise ValueError
         return value
     return finite_number(value) if isinstance(value, float | Decimal) else _text(value)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One thing that a table can say about a run."""
+
+    parse: Callable[[Any], Any]  # raises ValueError
+    allowed: str
+
+
+def _in_range(
+    low: float,
+    high: float,
+    allowed: str,
+    kind: type[int] | type[float] = float,
+    *,
+    above_low: bool = False,
+) -> Field:
+    """Return a field of finite numbers from ``low``, or above it, to ``high``."""
+
+    def parse(value: Any) -> float:
+        number = finite_number(value)
+        if not low <= number <= high or (above_low and number == low) or kind(number) != number:
+            raise ValueError
+        return kind(number)
+
+    return Field(parse, allowed)
 
 
 def _choice(*names: str) -> Field:
@@ -113,11 +103,11 @@ def _choice(*names: str) -> Field:
 
 
 _TEXT = Field(_text, f"a text of 1 to {MAX_TEXT} characters")
-_COUNT = Field(_integer(1, MAX_COUNT), f"a whole number from 1 to {MAX_COUNT:,}")
-_AMOUNT = Field(_integer(1, _MAX_INTEGER), "a whole number >= 1")
-_POSITIVE = Field(_between(0, above_low=True), "a number > 0")
-_SHARE = Field(_between(0, 1), "a share from 0 to 1")
-_PERCENT = Field(_percent, "a number from 0 to 100")
+_COUNT = _in_range(1, MAX_COUNT, f"a whole number from 1 to {MAX_COUNT:,}", int)
+_AMOUNT = _in_range(1, _MAX_INTEGER, "a whole number >= 1", int)
+_POSITIVE = _in_range(0, math.inf, "a number > 0", above_low=True)
+_SHARE = _in_range(0, 1, "a share from 0 to 1")
+_PERCENT = _in_range(0, 100, "a number from 0 to 100")
 
 FIELDS: Mapping[str, Field] = {
     "gpus": _COUNT,
@@ -129,10 +119,10 @@ FIELDS: Mapping[str, Field] = {
     "power_limit_w": _POSITIVE,
     "clock_limit_mhz": _POSITIVE,
     "precision": _choice("fp32", "tf32", "bf16", "fp16"),
-    "dataset_fraction": Field(_between(0, 1, above_low=True), "a number > 0 and <= 1"),
+    "dataset_fraction": _in_range(0, 1, "a number > 0 and <= 1", above_low=True),
     "nodes": _COUNT,
-    "repeat": Field(_integer(0, MAX_COUNT), f"a whole number from 0 to {MAX_COUNT:,}"),
-    "epochs": Field(_integer(1, _MAX_EPOCHS), f"a whole number from 1 to {_MAX_EPOCHS:,}"),
+    "repeat": _in_range(0, MAX_COUNT, f"a whole number from 0 to {MAX_COUNT:,}", int),
+    "epochs": _in_range(1, _MAX_EPOCHS, f"a whole number from 1 to {_MAX_EPOCHS:,}", int),
     "samples": _AMOUNT,
     "steps": _AMOUNT,
     "gpu_energy_j": _POSITIVE,

@@ -41,11 +41,7 @@ HOST = "imported"
 _NAME_OPTION = "workload"
 _NOT_CHECKED = "measured elsewhere, not checked here"
 _ENERGIES = ("gpu_energy_j", "cpu_energy_j", "dram_energy_j")
-_SETTING = (
-    "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "precision",
-    "dataset_fraction",
-)  # fmt: skip
-_SPEC_FIELDS = (*_SETTING, "workload", "hardware", "nodes", "repeat", "epochs")
+_SPEC_FIELDS = (*Setting.model_fields, "workload", "hardware", "nodes", "repeat", "epochs")
 #: The values of a run where a table does not say them.
 _ASSUMED = {"precision": "fp32", "dataset_fraction": "1", "nodes": "1"}
 
@@ -161,7 +157,8 @@ def _spec(values: Mapping[str, Any], fields: FieldMap, study: str) -> RunSpec:
         raise InvalidCell(f"global_batch {batch} cannot be divided by {gpus} gpus")
     if batch is not None and local not in (None, batch // gpus):
         raise InvalidCell(f"global_batch {batch} is not {gpus} gpus x local_batch {local}")
-    batches = {"global_batch": batch, "local_batch": batch // gpus} if batch else {}
+    setting = {key: values[key] for key in Setting.model_fields if key in values}
+    setting |= {"global_batch": batch, "local_batch": batch // gpus} if batch else {}
     name = values.get("workload", study)
     options = {key.removeprefix(OPTIONS): v for key, v in values.items() if key.startswith(OPTIONS)}
     if slug(name) != name:
@@ -171,7 +168,7 @@ def _spec(values: Mapping[str, Any], fields: FieldMap, study: str) -> RunSpec:
     try:
         return RunSpec(
             workload=WorkloadSpec(name=slug(name) or KIND, options=options),
-            setting=Setting(**{key: values[key] for key in _SETTING if key in values} | batches),
+            setting=Setting(**setting),
             repeat=values.get("repeat", 0),
             measure=Measure(epochs=values.get("epochs", 1), warmup_epochs=0),
             launch_kind=KIND,
@@ -197,7 +194,8 @@ def _windows(
         **_energy(values, time_s, spec.setting.gpus),
     }
     for name in ("sm_util", "mem_util"):
-        train[f"{name}_mean"] = values.get(name, values.get(f"{name}_percent"))
+        percent = values.get(f"{name}_percent")
+        train[f"{name}_mean"] = values.get(name) if percent is None else percent / 100
     evaluate = {"duration_s": values.get("eval_time_s")}
     evaluate |= {name: values.get(name) for name in ("metric", "loss")}
     if all(value is None for value in evaluate.values()):
@@ -258,7 +256,14 @@ def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportResult:
     changed = _changed(store, existing, known)
     changed_settings = {run.setting for run in changed}
     added: list[ImportedRun] = []
-    rejected = [RejectedRow(run.line, _change_reason(store, run)) for run in changed]
+    rejected = [
+        RejectedRow(
+            run.line,
+            f"run {run.record.run_id} is in the store with other values; to replace it, remove "
+            f"{store.folder(run.record.run_id).path} and import again",
+        )
+        for run in changed
+    ]
     for run in runs:
         if run.record.run_id in known:
             continue
@@ -292,7 +297,6 @@ def _changed(
 
 
 def _by_run(table: pa.Table) -> dict[str, pa.Table]:
-    """Return the rows of each run, which are contiguous."""
     ids = table["run_id"].to_numpy()
     first = np.flatnonzero(ids[1:] != ids[:-1]) + 1
     bounds = [0, *first.tolist(), len(ids)] if len(ids) else [0]
@@ -304,14 +308,6 @@ def _are_equal(stored: pa.Table | None, imported: pa.Table) -> bool:
         return False
     # The comparison of text makes NaN, the loss of a diverged run, equal to itself.
     return stored.equals(imported) or str(stored.to_pylist()) == str(imported.to_pylist())
-
-
-def _change_reason(store: Store, run: ImportedRun) -> str:
-    folder = store.folder(run.record.run_id)
-    return (
-        f"run {folder.run_id} is in the store with other values; to replace it, remove "
-        f"{folder.path} and import again"
-    )
 
 
 def _add(store: Store, runs: Sequence[ImportedRun]) -> None:

@@ -8,7 +8,6 @@ import csv
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from wattlaw.files import naming, read_bytes
@@ -56,12 +55,7 @@ class LiveWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -82,14 +76,13 @@ def write_window(stream: LiveWriter | None, host: str, **window: Any) -> None:
 
 
 def read_live(
-    path: Path, schema: "pa.Schema", host: str | None = None, damage: list[str] | None = None
+    path: Path, schema: "pa.Schema", host: str, damage: list[str] | None = None
 ) -> "pa.Table":
-    """Return every complete row of a live file.
+    """Return every complete row of the live file of a host.
 
-    Columns of the schema that the file lacks are null. A file with other columns has no rows. A
-    file belongs to one ``host``; None reads it from the file. ``damage`` gets a sentence for each
-    kind of line that cannot be read and is left out. Raises ``OSError``, which names the file, if
-    it cannot be read.
+    Columns of the schema that the file lacks are null. A file with other columns has no rows.
+    ``damage`` gets a sentence for each kind of line that cannot be read and is left out. Raises
+    ``OSError``, which names the file, if it cannot be read.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -123,15 +116,12 @@ def read_live(
     except pa.ArrowException:
         lines = content.count(b"\n", len(header) + 1, end)
         table = pa.Table.from_pylist(_readable_rows(bytes(body), names, types), schema=schema)
-    missing = {n: pa.nulls(len(table), schema.field(n).type) for n in schema.names}
-    if host is not None:
-        missing["host"] = pa.array([host] * len(table), pa.string())
-        table = table.drop_columns(["host"]) if "host" in table.column_names else table
-    columns = [table[n] if n in table.column_names else missing[n] for n in schema.names]
+    columns = {n: pa.nulls(len(table), schema.field(n).type) for n in schema.names}
+    columns |= {name: table[name] for name in table.column_names}
+    columns["host"] = pa.repeat(host, len(table))
     table = pa.table(columns, schema=schema)
     lines = len(table) if lines is None else lines
-    checked = table if host is not None else table.drop_columns(["host"])
-    for _, is_bad in find_faults(checked, ("start_ns", "duration_s")):
+    for _, is_bad in find_faults(table, ("start_ns", "duration_s")):
         is_bad_row = is_bad if is_bad_row is None else pc.or_(is_bad_row, is_bad)
     table = table if is_bad_row is None else table.filter(pc.invert(is_bad_row))
     if len(table) < lines and damage is not None:
@@ -140,7 +130,6 @@ def read_live(
 
 
 def _readable_rows(body: bytes, names: list[str], types: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a damaged file that can be read."""
     rows = []
     for line in body.split(b"\n"):
         try:

@@ -114,7 +114,6 @@ def _text(cell: str) -> str:
 
 @contextlib.contextmanager
 def _long_cells() -> Iterator[None]:
-    """Raise the csv module's limit on the length of a cell."""
     before = csv.field_size_limit(_MAX_CHARACTERS)
     try:
         yield

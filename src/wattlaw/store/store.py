@@ -12,7 +12,6 @@ from wattlaw.errors import BadInput, NotAvailable, NotPermitted, WattlawError, o
 from wattlaw.files import abandoned, is_old, read_text, remove_abandoned, write_text
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.study.model import WorkloadSpec
 from wattlaw.text import quote
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ SCHEMA_VERSION = 2
 #: Of a store that was written before stores had a version.
 _UNVERSIONED = 0
 _KEY = "schema_version"
+_REPAIR = f'restore the file; this wattlaw writes {{"{_KEY}": {SCHEMA_VERSION}}}'
 #: Prefix of the folder in which an import prepares its runs.
 IMPORTING = ".importing."
 #: Fields of a record that are not columns of the table of runs, or have another name there.
@@ -245,16 +245,16 @@ def _version_of(store: Path) -> int | None:
     except PermissionError:
         raise NotPermitted(f"{path}: no permission to read it") from None
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}; {_repair()}") from None
+        raise BadInput(f"{path}: cannot be read: {error.strerror}; {_REPAIR}") from None
     except UnicodeDecodeError:
         text = ""
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
-        raise BadInput(f"{path}: not a JSON file in UTF-8; {_repair()}") from None
+        raise BadInput(f"{path}: not a JSON file in UTF-8; {_REPAIR}") from None
     version = content.get(_KEY) if isinstance(content, dict) else None
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise BadInput(f"{path}: {_KEY} is {quote(version)}; allowed: an integer >= 1; {_repair()}")
+        raise BadInput(f"{path}: {_KEY} is {quote(version)}; allowed: an integer >= 1; {_REPAIR}")
     return version
 
 
@@ -267,16 +267,10 @@ def _has_runs(store: Path) -> bool:
         raise NotPermitted(f"{store / 'runs'}: no permission to read it") from None
 
 
-def _repair() -> str:
-    return f'restore the file; this wattlaw writes {{"{_KEY}": {SCHEMA_VERSION}}}'
-
-
-def _options(workload: WorkloadSpec) -> dict[str, Any]:
-    return workload.options if workload.command is None else {"command": workload.command}
-
-
 def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
     spec, facts, measure = record.spec, record.facts, record.spec.measure
+    command = spec.workload.command
+    options = spec.workload.options if command is None else {"command": command}
     return {
         **record.model_dump(exclude=_NESTED),
         **facts.model_dump(exclude={"hosts", "metric"}),
@@ -289,7 +283,7 @@ def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
         "warmup_steps": measure.warmup_steps if measure.is_by_steps else None,
         "dataset_samples": spec.workload.dataset_samples or facts.dataset_samples,
         "workload": spec.workload.name,
-        "options": json.dumps(_options(spec.workload), sort_keys=True),
+        "options": json.dumps(options, sort_keys=True),
         "metric_name": facts.metric,
         "train": spec.train.model_dump_json(),
         "nodes": spec.nodes,

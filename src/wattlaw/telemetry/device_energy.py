@@ -131,7 +131,6 @@ class Counter:
         return EnergyEstimate(energy, coverage, fault, gap_share)
 
     def _readings_around(self, begin: int, end: int) -> tuple[int, int]:
-        """Return the indices of the readings around an interval."""
         first = int(np.searchsorted(self._t_ns, begin, side="right")) - 1
         return first, int(np.searchsorted(self._t_ns, end, side="left"))
 

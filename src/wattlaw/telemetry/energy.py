@@ -218,8 +218,6 @@ class _Device:
 
 
 class _Host:
-    """The devices of one host."""
-
     def __init__(
         self, samples: pa.Table, host: str, facts: Mapping[tuple[str, str], Facts]
     ) -> None:
@@ -315,7 +313,6 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _mean_power(known: list[DeviceEnergy], window_ns: int) -> float:
-    """Return the mean power over the covered time, averaged over devices, in watts."""
     watts = []
     for energy in known:
         share = energy.coverage if energy.coverage < MIN_COVERAGE else 1.0

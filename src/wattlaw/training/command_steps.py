@@ -13,7 +13,7 @@ from typing import Self
 from wattlaw import machine
 from wattlaw.files import write_text
 from wattlaw.instrumentation.environment import STEPS_FOLDER
-from wattlaw.instrumentation.observer import StepObserver
+from wattlaw.instrumentation.observer import RUN, StepObserver
 from wattlaw.instrumentation.progress import ProgressReader, progress_pattern
 from wattlaw.instrumentation.summary import MeasuredPart
 from wattlaw.store.live import open_windows, windows_path, write_window
@@ -116,7 +116,7 @@ class CommandSteps:
             wanted = "steps" if self._spec.measure.is_by_steps else "train"
             is_measured = any(w["phase"] == wanted and not w["warmup"] for w in windows)
             if not is_measured:
-                whole = {"epoch": 0, "phase": "run", "warmup": False}
+                whole = {"epoch": 0, "phase": RUN, "warmup": False}
                 windows.insert(0, whole | {"start_ns": start_ns, "duration_s": duration_s})
             with open_windows(self._live, host) as stream:
                 for window in windows:

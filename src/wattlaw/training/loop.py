@@ -307,7 +307,8 @@ class Training:
                 self._optimizer.zero_grad(set_to_none=True)
             # DDP averages gradients over ranks. This weight gives the average over all samples
             # of the step, also if ranks have different numbers of samples.
-            self._precision.backward(loss * (batch.size * ranks.world / batch.global_size))
+            weight = batch.size * ranks.world / batch.global_size
+            self._precision.backward(loss if weight == 1 else loss * weight)
         return loss.detach().double()
 
     def _average_statistics(self) -> None:

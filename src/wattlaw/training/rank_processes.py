@@ -20,6 +20,14 @@ _POLL_S = 0.02
 _SIGNAL_DELAY_S = 0.2
 #: As torchrun: how long a rank may take to end after SIGTERM.
 _GRACE_S = 30.0
+#: Open MPI 4 and 5 start as many ranks as requested and bind none to a core, as without mpirun. By
+#: default, they refuse more ranks than the tasks of a job of Slurm, of which there is one per node.
+_MPIRUN = {
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":OVERSUBSCRIBE",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+}
 
 
 class EndedBySignal(Exception):
@@ -85,7 +93,7 @@ def run_launcher(line: Sequence[str], is_over: Callable[[], bool]) -> int:
     """
     ranks_own = {"RANK", "LOCAL_RANK", "ROLE_RANK", *_environment(1, Node())}
     environment = {name: value for name, value in os.environ.items() if name not in ranks_own}
-    return _run(line, [environment], is_over).get(0, 0)
+    return _run(line, [_MPIRUN | environment], is_over).get(0, 0)
 
 
 def _run(

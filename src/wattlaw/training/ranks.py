@@ -42,13 +42,15 @@ class Ranks:
     def barrier(self) -> None:
         """Wait for this rank's device and for all other ranks."""
         self.synchronize()
-        dist.barrier()
-        self.synchronize()
+        if self.world > 1:
+            dist.barrier()
+            self.synchronize()
 
     def all_gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in order of rank, on every rank."""
         gathered: list[T] = [value] * self.world
-        dist.all_gather_object(gathered, value)
+        if self.world > 1:
+            dist.all_gather_object(gathered, value)
         return gathered
 
     def average(self, tensor: torch.Tensor) -> None:

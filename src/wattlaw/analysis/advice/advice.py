@@ -114,26 +114,23 @@ def advise(
             f"{WHY_NO_EPOCH[job.unit]}"
         )
     quality = quality_by_batch(job.rows).rows
-    measured = [
-        _judged(candidate, quality, footprint)
-        for candidate in measured_options(job, needed.for_setting)
-    ]
+    measured, predicted = (
+        [_judged(option, quality, footprint) for option in options]
+        for options in (
+            measured_options(job, needed.for_setting),
+            predicted_options(job, needed.for_setting, max_gpus),
+        )
+    )
     if not measured:
         raise Refused(f"no setting of {workload!r} has a time and the epochs to train")
-    predicted = [
-        _judged(candidate, quality, footprint)
-        for candidate in predicted_options(job, needed.for_setting, max_gpus)
-    ]
-    near = [
-        candidate for candidate in predicted if not candidate.extrapolates or max_gpus is not None
-    ]
+    near = [option for option in predicted if not option.extrapolates or max_gpus is not None]
     offered = [*measured, *near]
     decision = decide(offered, constraints, job.worker)
     if deadline_s is not None and not decision.is_sure:
         offered = [*measured, *predicted]
         decision = decide(offered, constraints, job.worker)
-    shown = [candidate for candidate in offered if candidate.gpus <= (max_gpus or candidate.gpus)]
-    sound = [candidate for candidate in shown if not candidate.falls]
+    shown = [option for option in offered if option.gpus <= (max_gpus or option.gpus)]
+    sound = [option for option in shown if not option.falls]
     doubling = (
         None if decision.option is None
         else next_doubling(decision.option, [*measured, *predicted])
@@ -164,16 +161,14 @@ def _judged(option: Option, quality: Sequence[BatchQuality], footprint: Footprin
     batch = option.setting["global_batch"]
     if batch is None:
         return option
-    findings = [
-        candidate
-        for candidate in quality
-        if all(
-            candidate.group.get(name) == option.setting[name] for name in ("hardware", "precision")
-        )
-    ]
-    texts = [parts for candidate in findings if (parts := candidate.warning(batch))]
-    falls = any(candidate.verdict == FALLS and candidate.warning(batch) for candidate in findings)
-    return replace(option, quality_warnings=tuple(dict.fromkeys(texts)), falls=falls)
+    verdict_of_text = {
+        text: row.verdict
+        for row in quality
+        if all(row.group.get(name) == option.setting[name] for name in ("hardware", "precision"))
+        and (text := row.warning(batch))
+    }
+    falls = FALLS in verdict_of_text.values()
+    return replace(option, quality_warnings=tuple(verdict_of_text), falls=falls)
 
 
 def _counted(
@@ -188,12 +183,9 @@ def _counted(
         parts[0] += f" and evaluation ({option.eval_time_s:.3g} s each time, not counted)"
     elif job.rows["eval_time_s"].notna().any():
         parts[0] += " and evaluation (not counted)"
-    parts.append(
-        (footprint or Footprint()).counted(job.energy_is)
-        if job.energy_is
-        else "energy was not measured"
-    )
-    return "; ".join(parts)
+    factors = footprint or Footprint()
+    energy = factors.counted(job.energy_is) if job.energy_is else "energy was not measured"
+    return "; ".join([*parts, energy])
 
 
 @dataclass(frozen=True)
@@ -262,8 +254,7 @@ def _to_target(job: ComparableRuns, epochs: pd.DataFrame, target: float) -> Epoc
     """Return the epochs that the runs of a global batch took to the target."""
     settings = time_to_target(job.rows, epochs, target)
     settings = settings[settings["global_batch"].notna()]
-    by_batch: dict[tuple[Any, Any], Quantity] = {}
-    failed: dict[Any, str] = {}
+    by_batch, failed = {}, {}
     for row in settings.drop_duplicates(_LEARNS).to_dict("records"):
         count = Quantity.of(row["epochs"], row["epochs_low"], row["epochs_high"])
         if count is not None:

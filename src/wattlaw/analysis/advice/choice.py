@@ -44,7 +44,7 @@ class Decision:
 
 
 def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> Decision:
-    """Return the option to recommend.
+    """Return the option to recommend; ``worker`` is the noun for a GPU.
 
     The objective: with a deadline or a maximum slow-down, the least energy that meets all
     constraints; with an energy budget alone, the shortest time; without constraints, the least
@@ -54,34 +54,21 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
     meet deadline and budget; options measured once, which have no bounds; predicted options whose
     upper bounds meet them; measured, then predicted options of which only the mean does. A
     slow-down is a ratio of means. Options with a quality loss are used only if there is no other.
-
-    Parameters
-    ----------
-    options
-        Measured and predicted ones.
-    constraints
-        The constraints to meet.
-    worker
-        The noun for a GPU: ``GPU`` or ``worker``.
     """
-    allowed = [
-        candidate
-        for candidate in options
-        if candidate.gpus <= (constraints.max_gpus or candidate.gpus)
-    ]
+    allowed = [option for option in options if option.gpus <= (constraints.max_gpus or option.gpus)]
     if not allowed:
-        least = min(options, key=lambda candidate: (candidate.gpus, candidate.train_time_s.mean))
+        least = min(options, key=lambda option: (option.gpus, option.train_time_s.mean))
         return Decision(
             None, f"Every setting needs more than {constraints.max_gpus} {worker}s.", least
         )
-    by_energy = any(candidate.energy_j for candidate in allowed if candidate.measured)
+    by_energy = any(option.energy_j for option in allowed if option.measured)
     if constraints.energy_budget_j is not None and not by_energy:
         return Decision(
             None, "No energy was measured, so the energy budget cannot be checked.",
-            min(allowed, key=lambda candidate: candidate.gpu_hours.mean),
+            min(allowed, key=lambda option: option.gpu_hours.mean),
         )  # fmt: skip
-    usable = [candidate for candidate in allowed if candidate.energy_j or not by_energy]
-    sound = [candidate for candidate in usable if not candidate.falls]
+    usable = [option for option in allowed if option.energy_j or not by_energy]
+    sound = [option for option in usable if not option.falls]
     for candidates in (sound, usable):
         decision = _best(candidates, constraints, by_energy=by_energy, worker=worker)
         if decision is not None and candidates is usable and sound:
@@ -95,7 +82,7 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
         if decision is not None:
             return decision
     base = _fastest(sound or usable)
-    nearest = min(usable, key=lambda candidate: _excess(candidate, constraints, base))
+    nearest = min(usable, key=lambda option: _excess(option, constraints, base))
     return Decision(
         None, f"No setting {' and '.join(_constraint_phrases(constraints, worker))}.", nearest
     )
@@ -108,27 +95,22 @@ def _best(
         return None
     base = _fastest(options)
     groups: dict[int, list[Option]] = {}
-    for candidate in options:
-        if (group := _group(candidate, constraints, base)) is not None:
-            groups.setdefault(group, []).append(candidate)
+    for option in options:
+        if (group := _group(option, constraints, base)) is not None:
+            groups.setdefault(group, []).append(option)
     if not groups:
         return None
     group = min(groups)
     cost, goal = _objective(constraints, by_energy=by_energy, worker=worker)
-    decision = min(
-        groups[group],
-        key=lambda candidate: (cost(candidate), candidate.train_time_s.mean, candidate.gpus),
-    )
-    warnings = []
-    if group in _MEAN_ONLY:
-        text = "Only the mean meets the constraints; the upper bound of its 95 % interval does not."
-        warnings.append(Caution("only-the-mean-meets", text))
+    best = min(groups[group], key=lambda one: (cost(one), one.train_time_s.mean, one.gpus))
+    text = "Only the mean meets the constraints; the upper bound of its 95 % interval does not."
+    warnings = (Caution("only-the-mean-meets", text),) if group in _MEAN_ONLY else ()
     reason = f"It has the {goal} of {plural(len(groups[group]), f'{_GROUPS[group]} setting')}"
     if phrases := _constraint_phrases(constraints, worker):
         reason += f", each of which {' and '.join(phrases)}"
     if constraints.deadline_s is not None or constraints.energy_budget_j is not None:
         reason += ", with its upper 95 % bound" if group in _SURE else ", by the mean"
-    return Decision(decision, f"{reason}.", None, tuple(warnings), is_sure=group <= 1)
+    return Decision(best, f"{reason}.", None, warnings, is_sure=group <= 1)
 
 
 _SURE, _MEAN_ONLY = (0, 2), (3, 4)
@@ -160,8 +142,8 @@ def _within(option: Option, base: Option, slowdown: float) -> bool:
 
 def _fastest(options: Sequence[Option]) -> Option:
     """Return the fastest measured option; predicted ones only where none is measured."""
-    measured = [candidate for candidate in options if candidate.measured]
-    return min(measured or options, key=lambda candidate: candidate.train_time_s.mean)
+    measured = [option for option in options if option.measured]
+    return min(measured or options, key=lambda option: option.train_time_s.mean)
 
 
 def _objective(
@@ -172,9 +154,9 @@ def _objective(
     if constraints.deadline_s is not None or constraints.max_slowdown is not None:
         return spent, f"least {name}" if by_energy else f"fewest {name}"
     if constraints.energy_budget_j is not None:
-        return lambda candidate: candidate.train_time_s.mean, "shortest time"
+        return lambda option: option.train_time_s.mean, "shortest time"
     phrases = "energy-delay product" if by_energy else f"product of {name} and time"
-    return lambda candidate: spent(candidate) * candidate.train_time_s.mean, f"least {phrases}"
+    return lambda option: spent(option) * option.train_time_s.mean, f"least {phrases}"
 
 
 def _spent(option: Option, *, by_energy: bool) -> float:
@@ -217,11 +199,11 @@ def pareto(options: Sequence[Option]) -> list[Option]:
     If no energy is known, GPU-hours replace it; if only some options have energy, the others are
     excluded.
     """
-    spent = partial(_spent, by_energy=any(candidate.energy_j for candidate in options))
+    spent = partial(_spent, by_energy=any(option.energy_j for option in options))
     front: list[Option] = []
     least = float("inf")
-    for candidate in sorted(options, key=lambda option: (option.train_time_s.mean, spent(option))):
-        if spent(candidate) < least:
-            front.append(candidate)
-            least = spent(candidate)
+    for option in sorted(options, key=lambda option: (option.train_time_s.mean, spent(option))):
+        if spent(option) < least:
+            front.append(option)
+            least = spent(option)
     return front

@@ -1,5 +1,6 @@
 """Select runs that can be compared: one job and unit, one kind of energy, measured or simulated."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 import pandas as pd
@@ -137,7 +138,6 @@ def _one_variant(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
             "runs": variants.value_counts(),
         }
     ).sort_values(["share", "runs"], ascending=False, kind="stable")
-    kept_values: pd.DataFrame = rows[variants == ranked.index[0]]
     first = rows.groupby(variants)[list(_JOB)].first()
     differing = {
         name: first[name].map(differing_options(first[name]))
@@ -156,16 +156,16 @@ def _one_variant(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
         f"advice is for: {labels[0]}. Left out: {others}."
     )
     warnings.append(Caution(VARIANTS, text))
-    return kept_values
+    kept: pd.DataFrame = rows[variants == ranked.index[0]]
+    return kept
 
 
 def _one_energy(rows: pd.DataFrame, warnings: list[Caution]) -> tuple[pd.DataFrame, str | None]:
     labels = rows[rows[ENERGY].notna() & rows["energy_is"].notna()]
     if labels.empty:
         return rows.assign(**{ENERGY: float("nan")}), None
-    kinds = {
-        str(text): _settings(rows_of_kind) for text, rows_of_kind in labels.groupby("energy_is")
-    }
+    names = [name for name in SETTINGS if name in labels]
+    kinds = Counter(map(str, labels.drop_duplicates([*names, "energy_is"])["energy_is"]))
     fullest = sorted(kinds, key=lambda text: (-kinds[text], -text.count("+"), text))
     chosen = fullest[0]
     if len(fullest) > 1:
@@ -179,10 +179,6 @@ def _one_energy(rows: pd.DataFrame, warnings: list[Caution]) -> tuple[pd.DataFra
         if marker in chosen:
             warnings.append(Caution(f"energy-{marker}", text))
     return rows.assign(**{ENERGY: kept_values}), chosen
-
-
-def _settings(rows: pd.DataFrame) -> int:
-    return len(rows[[name for name in SETTINGS if name in rows]].drop_duplicates())
 
 
 _ENERGY_WARNINGS = {

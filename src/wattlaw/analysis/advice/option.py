@@ -182,9 +182,6 @@ _FACTS = (
 )  # fmt: skip
 
 
-_LEFT = ("gpus", "nodes")
-
-
 @dataclass(frozen=True)
 class Doubling(Result):
     """An option with twice the GPUs of another, and the change over the amount to train."""
@@ -226,22 +223,20 @@ def next_doubling(option: Option, options: Sequence[Option]) -> Doubling | None:
     A constant global batch is preferred to a constant local one, because the training is then the
     same; a measured option is preferred to a predicted one.
     """
-    doublings = []
-    for rule, other in (("global_batch", "local_batch"), ("local_batch", "global_batch")):
-        doublings += [
-            Doubling(option, candidate, rule)
-            for candidate in options
-            if candidate.gpus == 2 * option.gpus
-            and option.setting[rule] is not None
-            and candidate.matches(option, other, *_LEFT)
-        ]
+    batch = option.setting["global_batch"]
     # Without known batches, all other settings have to be the same.
-    doublings += [
-        Doubling(option, candidate, "unknown_batch")
-        for candidate in options
-        if candidate.gpus == 2 * option.gpus
-        and option.setting["global_batch"] is None
-        and candidate.matches(option, *_LEFT)
+    rules = {
+        "global_batch": ("local_batch",) if batch is not None else None,
+        "local_batch": ("global_batch",) if option.setting["local_batch"] is not None else None,
+        "unknown_batch": () if batch is None else None,
+    }
+    doublings = [
+        Doubling(option, other, rule)
+        for rule, may_differ in rules.items()
+        for other in options
+        if may_differ is not None
+        and other.gpus == 2 * option.gpus
+        and other.matches(option, *may_differ, "gpus", "nodes")
     ]
     return min(doublings, key=_order, default=None)
 

@@ -19,7 +19,7 @@ from scipy import special
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import Noise, Observations
 from wattlaw.analysis.result import Result
-from wattlaw.analysis.statistics import LEVEL, Floats, Interval
+from wattlaw.analysis.statistics import LEVEL, Floats, Interval, LeastSquares
 from wattlaw.errors import Refused
 
 MIN_COUNTS = 5
@@ -34,8 +34,8 @@ class Breakpoint(Result):
     """A bend that the data show.
 
     ``at`` is the worker count where the laws meet; ``at_range`` the lowest and highest inner count
-    that an F test at 5 % does not distinguish from it. ``beta_before`` and ``beta_after`` have 95 %
-    intervals, given the breakpoint is at ``at``, with Student's t over counts less four constants.
+    that an F test at 5 % does not distinguish from it. The intervals of ``beta_before`` and
+    ``beta_after`` take ``at`` as known, with Student's t over counts less four constants.
     ``p_value`` is of the power law without a breakpoint, and no less than 1 / 10,000.
     """
 
@@ -111,7 +111,8 @@ def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
         return None, p_value
     best = int(gains.argmax())
     design = np.column_stack([line, hinges[:, best] * root[:, 0]])
-    return _breakpoint(data, design, gains, total, p_value), p_value
+    fit = LeastSquares(design, data.means * root[:, 0])
+    return _breakpoint(data, fit, np.maximum(total * (1 - gains), 0), p_value), p_value
 
 
 def _p_value(gain: float, units: Floats, df: int) -> float:
@@ -140,31 +141,25 @@ def _drawn_gains(triangle: bytes, shape: tuple[int, int], df: int) -> Floats:
 
 
 def _breakpoint(
-    data: Observations, design: Floats, gains: Floats, total: float, p_value: float
+    data: Observations, fit: LeastSquares, squares: Floats, p_value: float
 ) -> Breakpoint:
-    best = int(gains.argmax())
-    root = np.sqrt(data.repeats)
-    weights = np.linalg.lstsq(design, data.means * root, rcond=None)[0]
-    inverse = np.linalg.pinv(design)
-    gram = inverse @ inverse.T
-    df = len(data.x) - _CONSTANTS
-    residual_squares = np.maximum(total * (1 - gains), 0)
-    spread = Noise(float(residual_squares[best]) / df, df)
-    before, after = np.array([0.0, -1.0, 0.0]), np.array([0.0, -1.0, -1.0])
-    intervals = [
-        spread.interval(
-            float(contrast @ weights), float(np.sqrt(spread.scale * (contrast @ gram @ contrast)))
-        )
-        for contrast in (before, after)
-    ]
-    limit = residual_squares[best] + spread.scale * special.fdtri(1, df, LEVEL)
-    possible = data.x[1:-1][residual_squares <= limit]
+    """Return the breakpoint at the inner count whose fit leaves the least of ``squares``."""
+    best, df = int(squares.argmin()), len(data.x) - _CONSTANTS
+    spread = Noise(float(squares[best]) / df, df)
+    betas, intervals = [], []
+    for contrast in np.array([[0.0, -1.0, 0.0], [0.0, -1.0, -1.0]]):
+        betas.append(float(contrast @ fit.params))
+        error = float(np.sqrt(spread.scale * (contrast @ fit.gram @ contrast)))
+        intervals.append(spread.interval(betas[-1], error))
+    limit = squares[best] + spread.scale * special.fdtri(1, df, LEVEL)
+    inner = data.x[1:-1]
+    possible = inner[squares <= limit]
     return Breakpoint(
-        at=float(data.x[1:-1][best]),
+        at=float(inner[best]),
         at_range=(float(possible[0]), float(possible[-1])),
-        beta_before=float(before @ weights),
+        beta_before=betas[0],
         beta_before_ci=intervals[0],
-        beta_after=float(after @ weights),
+        beta_after=betas[1],
         beta_after_ci=intervals[1],
         p_value=p_value,
         x_min=float(data.x[0]),

@@ -35,55 +35,6 @@ from wattlaw.analysis.statistics import ROUNDING, Floats, Interval
 from wattlaw.errors import Refused
 
 
-@dataclass(frozen=True)
-class Law:
-    """A family of curves: its terms, and its parameters as functions of the terms' weights.
-
-    ``in_logs``: ln t, not t, is the weighted sum of the terms.
-    """
-
-    name: str
-    terms: Callable[[Floats], Floats]  # shape (m,) to (m, constants)
-    names: tuple[str, ...]
-    parameters: Callable[[Floats], tuple[Floats, Floats]]  # values, and derivatives by weights
-    in_logs: bool = False
-    least_x: float = 0.0
-    shares: tuple[str, ...] = ()  # parameters that cannot be above 1
-
-    @property
-    def constants(self) -> int:
-        """Return the number of fitted constants of the curve, without the noise."""
-        return len(self.names)
-
-    def log_mean(self, weights: Floats, x: Floats) -> tuple[Floats, Floats]:
-        """Return ln t at ``x``, and its derivatives by the weights."""
-        terms = self.terms(x)
-        if self.in_logs:
-            return terms @ weights, terms
-        values = terms @ weights
-        return np.log(values), terms / values[:, None]
-
-
-def _power_terms(x: Floats) -> Floats:
-    return np.column_stack([np.ones_like(x), -np.log(x)])
-
-
-def _parabola_terms(x: Floats) -> Floats:
-    return np.column_stack([np.ones_like(x), -np.log(x), np.log(x) ** 2])
-
-
-def _amdahl_terms(x: Floats) -> Floats:
-    return np.column_stack([1 / x, np.ones_like(x)])
-
-
-def _usl_terms(x: Floats) -> Floats:
-    return np.column_stack([1 / x, np.ones_like(x), x - 1])
-
-
-def _communication_terms(x: Floats) -> Floats:
-    return np.column_stack([1 / x, np.ones_like(x), np.log(x)])
-
-
 def _in_logs(weights: Floats) -> tuple[Floats, Floats]:
     slopes = np.eye(len(weights))
     slopes[0, 0] = alpha = float(np.exp(weights[0]))
@@ -101,19 +52,53 @@ def _usl(weights: Floats) -> tuple[Floats, Floats]:
     return np.array([t1, b / t1, c / t1]), slopes
 
 
-POWER = Law("power", _power_terms, ("alpha", "beta"), _in_logs, in_logs=True)
+@dataclass(frozen=True)
+class Law:
+    """A family of curves: its terms, and its parameters as functions of the terms' weights.
+
+    ``in_logs``: ln t, not t, is the weighted sum of the terms.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    terms: Callable[[Floats], list[Floats]]  # of shape (m,) each
+    parameters: Callable[[Floats], tuple[Floats, Floats]] = _identity  # values, and derivatives
+    in_logs: bool = False
+    least_x: float = 0.0
+    shares: tuple[str, ...] = ()  # parameters that cannot be above 1
+
+    @property
+    def constants(self) -> int:
+        """Return the number of fitted constants of the curve, without the noise."""
+        return len(self.names)
+
+    def design(self, x: Floats) -> Floats:
+        """Return the terms at ``x``, shape (m, constants)."""
+        return np.column_stack(self.terms(x))
+
+    def log_mean(self, weights: Floats, x: Floats) -> tuple[Floats, Floats]:
+        """Return ln t at ``x``, and its derivatives by the weights."""
+        design = self.design(x)
+        values = design @ weights
+        return (values, design) if self.in_logs else (np.log(values), design / values[:, None])
+
+
+POWER = Law("power", ("alpha", "beta"), lambda x: [x**0, -np.log(x)], _in_logs, in_logs=True)
 LAWS = (
     POWER,
-    Law("log-normal", _parabola_terms, ("alpha", "beta", "gamma"), _in_logs, in_logs=True),
-    Law("amdahl", _amdahl_terms, ("a", "b"), _identity),
-    Law("usl", _usl_terms, ("t1", "sigma", "kappa"), _usl, least_x=1, shares=("sigma",)),
-    Law("communication", _communication_terms, ("a", "b", "c"), _identity, least_x=1),
+    Law(
+        "log-normal", ("alpha", "beta", "gamma"),
+        lambda x: [x**0, -np.log(x), np.log(x) ** 2], _in_logs, in_logs=True,
+    ),
+    Law("amdahl", ("a", "b"), lambda x: [1 / x, x**0]),
+    Law(
+        "usl", ("t1", "sigma", "kappa"),
+        lambda x: [1 / x, x**0, x - 1], _usl, least_x=1, shares=("sigma",),
+    ),
+    Law("communication", ("a", "b", "c"), lambda x: [1 / x, x**0, np.log(x)], least_x=1),
 )  # fmt: skip
 
-#: Parameters that have the unit of y.
-IN_UNITS_OF_Y = ("alpha", "a", "b", "c", "t1")
-
-
+_IN_UNITS_OF_Y = ("alpha", "a", "b", "c", "t1")
 _STEPS = 60
 _HALVINGS = 30
 
@@ -122,12 +107,10 @@ _HALVINGS = 30
 class Curve(Result):
     """A fitted law.
 
-    ``params_ci`` are 95 % intervals by the delta method: the curve is taken as linear in its
-    constants near the estimate, Student's t, cut where a parameter cannot be (so an estimate of
-    zero has an upper bound only). The scatter is that of ``observations.noise``.
-
-    ``k`` counts the constants and the noise. ``sigma`` is the standard deviation of a run's ln y
-    around the law. ``aicc`` takes runs as the observations; None where ``n <= k + 1``.
+    ``params_ci`` are 95 % intervals by the delta method with Student's t and the scatter of
+    ``observations.noise``, cut where a parameter cannot be: an estimate of zero has an upper bound
+    only. ``k`` counts the constants and the noise. ``sigma`` is the standard deviation of a run's
+    ln y around the law. ``aicc`` takes runs as the observations; None where ``n <= k + 1``.
     """
 
     properties = ("intervals_by",)
@@ -155,14 +138,7 @@ class Curve(Result):
             return self._law.log_mean(self._weights, x)[0] + self._scale
 
     def predict(self, x: Sequence[float] | Floats) -> pd.DataFrame:
-        """Return the curve at ``x`` with 95 % intervals by the delta method.
-
-        Returns
-        -------
-        DataFrame
-            Columns ``x, mean, low, high`` (confidence band), ``prediction_low, prediction_high``
-            (for one new run), in the units of y.
-        """
+        """Return ``observations.Noise.frame`` at ``x``, by the delta method."""
         at = np.asarray(x, dtype=float)
         with np.errstate(all="ignore"):
             log_mean, slopes = self._law.log_mean(self._weights, at)
@@ -197,15 +173,9 @@ def fit_curve(law: Law, data: Observations) -> Curve:
         between = obs.sum_of_squares(data, data.means - scale - log_mean)
         if not (np.isfinite(gram).all() and math.isfinite(between)):
             raise Refused("its numbers overflow on these values")
-        return _curve(law, data, weights, scale, gram, between)
-
-
-def _curve(
-    law: Law, data: Observations, weights: Floats, scale: float, gram: Floats, between: float
-) -> Curve:
-    noise = obs.noise(data, between, law.constants)
-    params, bounds = _parameters(law, weights, scale, gram, noise)
-    runs = obs.noise_of_runs(data, between, law.constants)
+        noise = obs.noise(data, between, law.constants)
+        params, bounds = _parameters(law, weights, scale, gram, noise)
+        runs = obs.noise_of_runs(data, between, law.constants)
     return Curve(
         law=law.name,
         params=params,
@@ -236,7 +206,7 @@ def _parameters(
         low, high = noise.interval(float(value), float(error))
         if not law.in_logs:
             low, high = max(low, 0.0), min(high, 1.0 if name in law.shares else math.inf)
-        unit = float(np.exp(scale)) if name in IN_UNITS_OF_Y else 1.0
+        unit = float(np.exp(scale)) if name in _IN_UNITS_OF_Y else 1.0
         params[name], bounds[name] = float(value) * unit, (low * unit, high * unit)
     if law.in_logs:  # ln alpha is what is normal, not alpha
         low, high = noise.interval(float(weights[0]) + scale, float(errors[0] / values[0]))
@@ -265,7 +235,7 @@ def _weights(law: Law, data: Observations) -> tuple[Floats, float]:
     """Return the weights that fit best, and ln of the units they are in."""
     scale = float(data.means.mean())
     logs, root = data.means - scale, np.sqrt(data.repeats)
-    terms = law.terms(data.x)
+    terms = law.design(data.x)
     if law.in_logs:
         solution = np.linalg.lstsq(terms * root[:, None], logs * root, rcond=None)[0]
         return np.asarray(solution, dtype=float), scale

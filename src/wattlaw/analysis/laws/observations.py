@@ -116,21 +116,11 @@ class Noise:
         return estimate - half, estimate + half
 
     def frame(self, x: Floats, log_mean: Floats, leverage: Floats) -> pd.DataFrame:
-        """Return the law with its confidence band and prediction interval.
+        """Return ``x, mean, low, high, prediction_low, prediction_high`` in the units of y.
 
-        Parameters
-        ----------
-        x, log_mean
-            Shape (m,): where, and the law's ln y there.
-        leverage
-            Variance of ``log_mean`` over ``scale``.
-
-        Returns
-        -------
-        DataFrame
-            Columns ``x, mean, low, high, prediction_low, prediction_high`` in the units of y. The
-            band is for the law, the prediction for one new run. Degrees of freedom of two mean
-            squares together are Satterthwaite's (1946, Biometrics Bulletin 2, 110-114).
+        ``log_mean`` is the law's ln y at ``x``, and ``leverage`` its variance over ``scale``. The
+        band is for the law, the prediction for one new run. Degrees of freedom of two mean squares
+        together are Satterthwaite's (1946, Biometrics Bulletin 2, 110-114).
         """
         with np.errstate(all="ignore"):  # without freedom bounds are infinite, not an error
             half = self.t(self.df) * np.sqrt(self.scale * leverage)

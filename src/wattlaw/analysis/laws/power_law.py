@@ -20,8 +20,6 @@ from wattlaw.analysis.result import Result, plain
 from wattlaw.analysis.statistics import ERROR, ROUNDING, Floats, Interval, LeastSquares
 
 CONSTANTS = 2
-
-
 _DESCRIPTIONS = {
     "normality_p": "they are not normal",
     "curvature_p": "they curve with ln N",
@@ -83,8 +81,7 @@ def diagnose(x: Floats, residuals: Floats) -> Diagnostics:
 
 def _curvature(design: Floats, residuals: Floats) -> float:
     """Return the p value of the added term: what of it the law does not have, on the residuals."""
-    added = design[:, 1] ** 2
-    added = added - design @ np.linalg.lstsq(design, added, rcond=None)[0]
+    added = LeastSquares(design, design[:, 1] ** 2).residuals
     gain = float(added @ residuals) ** 2 / float(added @ added)
     df = len(residuals) - 3
     left = max(float(residuals @ residuals) - gain, 0.0)
@@ -173,14 +170,7 @@ class PowerLaw(Result):
         return Trusted("ols", self.beta_se, self.beta_ci, self.alpha_ci, why)
 
     def predict(self, x: Sequence[float] | Floats) -> pd.DataFrame:
-        """Return the law at ``x`` with 95 % intervals, made of the scatter that is ``trusted``.
-
-        Returns
-        -------
-        DataFrame
-            Columns ``x, mean, low, high`` (confidence band of the law), ``prediction_low,
-            prediction_high`` (for one new run), in the units of y.
-        """
+        """Return ``observations.Noise.frame`` at ``x``, of the scatter that is ``trusted``."""
         at = np.asarray(x, dtype=float)
         design = power_law_design(at)
         leverage = np.einsum("ij,jk,ik->i", design, self._gram, design)
@@ -228,10 +218,9 @@ def _law(data: Observations, fit: LeastSquares) -> PowerLaw:
     repeats_se = repeats_ci = alpha_ci_repeats = None
     if data.within_df > 0:
         means = obs.noise_of_means(data, between, CONSTANTS)
-        errors = np.sqrt(means.scale * np.diag(fit.gram))
-        repeats_se = float(errors[1])
+        alpha_se, repeats_se = np.sqrt(means.scale * np.diag(fit.gram)).tolist()
         repeats_ci = means.interval(-slope, repeats_se)
-        alpha_ci_repeats = _exponential(means.interval(log_alpha, float(errors[0])))
+        alpha_ci_repeats = _exponential(means.interval(log_alpha, alpha_se))
     return PowerLaw(
         n=data.n,
         alpha=float(np.exp(log_alpha)),

@@ -89,28 +89,27 @@ def selection(data: Observations) -> Selection:
         except Refused as refusal:
             refused[law.name] = str(refusal)
     criteria = {name: curve.aicc for name, curve in fitted.items()}
-    unit = "runs"
+    unit, n = "runs", data.n
     if (lowest := _lowest(criteria)) and _has_lack_of_fit(fitted[lowest], data):
-        unit = "counts"
-        criteria = {name: _over_counts(curve, data) for name, curve in fitted.items()}
+        unit, n = "counts", len(data.x)
+        criteria = {
+            name: aicc(curve.between * n / data.n, n, curve.k) for name, curve in fitted.items()
+        }
     errors, not_predicted = _holdout_errors(fitted, data)
     best, reason = _select_law(fitted, criteria, errors)
     weights = _weights(criteria)
     rows = []
     for law in LAWS:
-        name = law.name
-        reasons = [refused.get(name)] if name in refused else [
-            _undefined(fitted[name], criteria[name], len(data.x) if unit == "counts" else data.n,
-                       unit),
-            not_predicted.get(name),
-        ]  # fmt: skip
-        rows.append(
-            (name, law.constants + 1, criteria.get(name), weights.get(name), errors.get(name),
-             "; ".join(filter(None, reasons)) or None)
-        )  # fmt: skip
+        name, k = law.name, law.constants + 1
+        undefined = None
+        if name in fitted and criteria[name] is None:
+            needs = f"{k} constants with the noise need {k + 2}"
+            undefined = f"AICc is undefined: {n} {unit}, {needs}"
+        reasons = (refused.get(name), undefined, not_predicted.get(name))
+        reason_text = "; ".join(filter(None, reasons)) or None
+        rows.append((name, k, criteria.get(name), weights.get(name), errors.get(name), reason_text))
     columns = ["law", "k", "aicc", "weight", "holdout_error", "reason"]
-    table = pd.DataFrame(rows, columns=columns)
-    table[columns[2:5]] = table[columns[2:5]].astype(float)
+    table = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[2:5], float))
     return Selection(fitted[best], tuple(fitted.values()), table, unit, reason)
 
 
@@ -119,24 +118,24 @@ def _has_lack_of_fit(curve: Curve, data: Observations) -> bool:
     return p_value is not None and p_value < LACK_OF_FIT_LEVEL
 
 
-def _over_counts(curve: Curve, data: Observations) -> float | None:
-    return aicc(curve.between * len(data.x) / data.n, len(data.x), curve.k)
+def _known(criteria: dict[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in criteria.items() if value is not None}
 
 
 def _lowest(criteria: dict[str, float | None]) -> str | None:
-    known = {name: value for name, value in criteria.items() if value is not None}
-    return min(known, key=known.__getitem__) if known else None
+    known = _known(criteria)
+    return min(known, key=known.__getitem__, default=None)
 
 
 def _select_law(
     fitted: dict[str, Curve], criteria: dict[str, float | None], errors: dict[str, float]
 ) -> tuple[str, str]:
     """Return the name of the law to take, and why."""
-    lowest = _lowest(criteria)
+    known, lowest = _known(criteria), _lowest(criteria)
     if lowest is not None:
-        limit = (criteria[lowest] or 0.0) + AICC_TOLERANCE
-        near = [name for name, value in criteria.items() if value is not None and value <= limit]
-        best = min(near, key=lambda name: (fitted[name].k, criteria[name]))
+        limit = known[lowest] + AICC_TOLERANCE
+        near = [name for name, value in known.items() if value <= limit]
+        best = min(near, key=lambda name: (fitted[name].k, known[name]))
         if len(near) == 1:
             return best, "lowest AICc by more than 2"
         others = ", ".join(name for name in near if name != best)
@@ -173,15 +172,7 @@ def _holdout_errors(
 
 
 def _weights(criteria: dict[str, float | None]) -> dict[str, float]:
-    known = {name: value for name, value in criteria.items() if value is not None}
-    if not known:
-        return {}
-    least = min(known.values())
+    known = _known(criteria)
+    least = min(known.values(), default=0.0)
     evidence = {name: math.exp((least - value) / 2) for name, value in known.items()}
     return {name: value / sum(evidence.values()) for name, value in evidence.items()}
-
-
-def _undefined(curve: Curve, criterion: float | None, n: int, unit: str) -> str | None:
-    if criterion is not None:
-        return None
-    return f"AICc is undefined: {n} {unit}, {curve.k} constants with the noise need {curve.k + 2}"

@@ -13,6 +13,7 @@ from wattlaw.cli.common.options import ClockOption, PowerOption, PriorClocksOpti
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
 from wattlaw.formatting import plural
+from wattlaw.instrumentation.observer import RUN
 from wattlaw.instrumentation.summary import MeasuredPart, StepSummary
 from wattlaw.launch import command as measured
 from wattlaw.launch.summary import PhaseSummary, measured_steps, phase_summaries
@@ -101,7 +102,7 @@ def measure(
     if done.record is None or done.folder is None or done.steps is None:
         return done.exit_code
     summaries = {phase.phase: phase for phase in phase_summaries(done.folder)}
-    of_command, of_steps = summaries[measured.PHASE], measured_steps(done.folder)
+    of_command, of_steps = summaries[RUN], measured_steps(done.folder)
     step_lines = _step_lines(done.steps, of_steps)
     _show(_lines(done.record, done.folder, of_command, step_lines))
     if json_to is not None:

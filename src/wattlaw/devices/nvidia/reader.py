@@ -332,7 +332,6 @@ class GpuReader:
         return None if valid(reasons, _MAX_REASONS) is None else reasons
 
     def _watts(self, call: Callable[[Any], int]) -> float | None:
-        """Return what a call gives in milliwatts, in watts."""
         return scaled(valid(query_optional(call, self._handle)), 1e-3)
 
     def _clock(self, which: int) -> float | None:

@@ -176,13 +176,6 @@ _LAYOUTS = {
 _SAMPLE_BYTES = 16
 
 
-class Mean(NamedTuple):
-    """The mean of each column over one sample period."""
-
-    t_ns: int
-    values: dict[str, float]
-
-
 class PeriodMeans:
     """Resamples several buffers to one period: the mean of each column in each period.
 
@@ -211,15 +204,12 @@ class PeriodMeans:
             )
             begin = end
 
-    def take(self, *, flush: bool = False) -> list[Mean]:
-        """Return the means of complete periods, with ``flush`` of all."""
-        if not self._open:
-            return []
-        newest = max(self._open)
-        numbers = sorted(number for number in self._open if flush or number < newest)
-        return [self._mean(number, self._open.pop(number)) for number in numbers]
-
-    def _mean(self, number: int, columns: dict[str, tuple[int, int, float]]) -> Mean:
-        count, times_us, _ = columns.get("power_w") or next(iter(columns.values()))
-        t_ns = number * self._period_us * 1000 + round(1000 * times_us / count)
-        return Mean(t_ns, {name: sums[2] / sums[0] for name, sums in columns.items()})
+    def take(self, *, flush: bool = False) -> list[tuple[int, dict[str, float]]]:
+        """Return the times (ns) and means of complete periods, with ``flush`` of all."""
+        newest, means = max(self._open, default=0), []
+        for number in sorted(number for number in self._open if flush or number < newest):
+            columns = self._open.pop(number)
+            count, times_us, _ = columns.get("power_w") or next(iter(columns.values()))
+            t_ns = number * self._period_us * 1000 + round(1000 * times_us / count)
+            means.append((t_ns, {name: sums[2] / sums[0] for name, sums in columns.items()}))
+        return means

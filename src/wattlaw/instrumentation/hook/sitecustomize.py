@@ -1,8 +1,8 @@
 """Python imports this file at its start, because its folder is the first of PYTHONPATH.
 
-If WATTLAW_STEPS names a folder, it loads ``_wattlaw_steps`` once the script imports torch. Then the
-user's own sitecustomize, the next one on the path, runs as without this one. Nothing of wattlaw is
-imported: the interpreter may be another one, of Python 3.9 or later.
+If WATTLAW_STEPS names a folder, it loads the package ``_wattlaw`` once the script imports torch.
+Then the user's own sitecustomize, the next one on the path, runs as without this one. Nothing of
+wattlaw is imported: the interpreter may be another one, of Python 3.9 or later.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-#: Modules of a script, and the function of ``_wattlaw_steps`` that gets each after its import.
+_PACKAGE = "_wattlaw"
+#: Modules of a script, and the function of ``_wattlaw`` that gets each after its import.
 _OBSERVED = {
-    "torch.optim.optimizer": "count_steps",
-    "torch.utils.data.dataloader": "count_samples",
-    "torch.amp.autocast_mode": "see_autocast",
-    "torch.nn.parallel.distributed": "see_ddp",
-    "torch.nn.parallel.data_parallel": "see_data_parallel",
-    "torch.distributed.fsdp.fully_sharded_data_parallel": "see_fsdp",
-    "torch.distributed.fsdp._fully_shard._fsdp_state": "see_fully_shard",
-    "torch.distributed.pipelining.stage": "see_pipeline",
-    "deepspeed.runtime.engine": "see_deepspeed",
+    "torch.optim.optimizer": "steps.count_steps",
+    "torch.utils.data.dataloader": "loaders.count_samples",
+    "torch.amp.autocast_mode": "model.see_autocast",
+    "torch.nn.parallel.distributed": "model.see_ddp",
+    "torch.nn.parallel.data_parallel": "model.see_data_parallel",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "model.see_fsdp",
+    "torch.distributed.fsdp._fully_shard._fsdp_state": "model.see_fully_shard",
+    "torch.distributed.pipelining.stage": "model.see_pipeline",
+    "deepspeed.runtime.engine": "model.see_deepspeed",
 }
 
 
@@ -50,7 +51,9 @@ def _call_after(loader: Any, function: str) -> None:
             del loader.exec_module
         execute(module)
         try:
-            getattr(_steps(), function)(module)
+            part, _, name = function.rpartition(".")
+            recorder = _load("steps").recorder
+            getattr(_load(part), name)(module, recorder)
         except Exception as error:  # the script must not notice
             _record_failure(function, error)
 
@@ -61,20 +64,22 @@ def _call_after(loader: Any, function: str) -> None:
         _record_failure(function, error)
 
 
-def _steps() -> Any:
-    name = "_wattlaw_steps"
-    if name not in sys.modules:
+def _load(part: str) -> Any:
+    """Import a module of the package, whose folder is not on the path."""
+    from importlib import import_module
+
+    if _PACKAGE not in sys.modules:
         from importlib.util import module_from_spec, spec_from_file_location
 
-        spec: Any = spec_from_file_location(name, os.path.join(_HERE, name + ".py"))
-        module = sys.modules[name] = module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
+        spec: Any = spec_from_file_location(_PACKAGE, os.path.join(_HERE, _PACKAGE, "__init__.py"))
+        package = sys.modules[_PACKAGE] = module_from_spec(spec)
+        spec.loader.exec_module(package)
+    return import_module(f"{_PACKAGE}.{part}")
 
 
 def _record_failure(function: str, error: Exception) -> None:
     try:
-        _steps()._recorder.fail(function, error)
+        _load("steps").recorder.fail(function, error)
     except Exception:  # such as in a Python that is too old
         pass
 

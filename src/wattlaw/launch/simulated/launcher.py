@@ -12,7 +12,8 @@ from typing import Self
 
 from wattlaw import processes
 from wattlaw.errors import NotAvailable, one_line
-from wattlaw.launch.launcher import AttachedLauncher, Ended
+from wattlaw.launch import launcher
+from wattlaw.launch.launcher import Ended, Launcher
 from wattlaw.launch.node_setup import requested_limits
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.limits.requests import check_range
@@ -28,7 +29,7 @@ _IN_FLIGHT = 6
 _HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class SimulatedLauncher(AttachedLauncher):
+class SimulatedLauncher(Launcher):
     """Simulates runs in as many processes as there are cores.
 
     Runs take no slots of this machine, because nothing is measured.
@@ -116,7 +117,7 @@ class SimulatedLauncher(AttachedLauncher):
         return self._pool.submit(_simulate, *task)
 
 
-class Allocation:
+class Allocation(launcher.Allocation):
     """The permission to simulate a run, in the launcher's set of them."""
 
     def __init__(self, allocated: "set[Allocation]") -> None:

@@ -40,13 +40,8 @@ def simulation_job(
 
     Without a local batch, one sample per GPU is assumed. A calibration replaces the default
     parameters and the workload's factor, ``profile`` the stored profile, and ``samples`` the size
-    of the full data set.
-
-    Raises
-    ------
-    BadInput
-        The run is a command, its options are invalid, no profile is stored for them, or the number
-        of samples is unknown.
+    of the full data set. Raises ``BadInput`` if the run is a command, its options are invalid, no
+    profile is stored for them, or the number of samples is unknown.
     """
     workload = spec.workload
     if workload.command is not None:

@@ -133,7 +133,8 @@ def _draw(machine: Machine, record: RunRecord, what: int, *more: int) -> np.rand
 def _notes(machine: Machine, spec: RunSpec, sampling: Sampling) -> Iterator[str]:
     # The same text for all runs, so that a report can count them; numbers are in ``samplers``.
     yield f"simulated, {machine.calibration_label}: nothing was measured"
-    if sampling.is_thinned or len(machine.reported_boards(spec)) < spec.setting.gpus:
+    is_thinned = sampling.kept < sampling.readings
+    if is_thinned or len(machine.reported_boards(spec)) < spec.setting.gpus:
         yield (
             f"simulated telemetry is thinned to at most {MAX_SAMPLES:,} samples of a run's first, "
             "last and two more boards"
@@ -146,7 +147,6 @@ _software = cache(this_machine.software)
 def _sampler(
     machine: Machine, sampling: Sampling, host: str, device_ids: Sequence[str]
 ) -> SamplerReport:
-    """Return the report of a sampler that took no time."""
     name, missed = f"{machine.cluster.gpu.name}, simulated", sampling.readings - sampling.kept
     meter = MeterReport(
         period_s=1 / sampling.sample_hz, reads=sampling.kept, missed=missed, late_s=0.0

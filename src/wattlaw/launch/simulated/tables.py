@@ -57,11 +57,6 @@ def numbers(values: npt.NDArray[Any], valid: Flags | None = None) -> pa.Array:
     return pa.Array.from_buffers(arrow_kind, len(plain), [bits, pa.py_buffer(plain)])
 
 
-def flags(values: Flags) -> pa.Array:
-    """Return a boolean column."""
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
-
-
 def texts(values: Sequence[str], indices: npt.NDArray[Any], valid: Flags | None = None) -> pa.Array:
     """Return a column of text: ``values[indices]``, null where it is not ``valid``."""
     encoded = [value.encode() for value in values]
@@ -82,10 +77,14 @@ def table(columns: Mapping[str, Any], count: int, schema: pa.Schema) -> pa.Table
         elif isinstance(values, str):
             values = texts([values], np.zeros(count, dtype=np.int64))
         elif not isinstance(values, pa.Array):
-            values = np.broadcast_to(values, count)
-            values = flags(values) if values.dtype == bool else numbers(values)
+            column = np.broadcast_to(values, count)
+            values = numbers(column) if column.dtype != bool else _flags(column)
         arrays.append(values)
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _flags(values: Flags) -> pa.Array:
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
 
 
 def _bits(values: Flags) -> pa.Buffer:
@@ -104,11 +103,6 @@ class Cycle:
     start_share: float
     start_w: float
 
-    @cached_property
-    def step_s(self) -> float:
-        """Return the time of a step."""
-        return float(self.duration_s.sum())
-
     def averaged(self, values: Floats, moments: Floats, over_s: float) -> Floats:
         """Return the mean of ``values`` over ``over_s`` seconds after each of ``moments``."""
         ends_s = np.concatenate([[0.0], np.cumsum(self.duration_s)])
@@ -124,7 +118,7 @@ class Cycle:
 
     def util_cv(self, values: Floats) -> float | None:
         """Return the coefficient of variation of a utilisation in a window; None if it is 0."""
-        moments = (np.arange(_MOMENTS) + 0.5) / _MOMENTS * self.step_s
+        moments = (np.arange(_MOMENTS) + 0.5) / _MOMENTS * self.duration_s.sum()
         readings = self.averaged(values, moments, UTIL_AVERAGE_S)
         training = 1 - self.start_share
         mean = float(readings.mean()) * training
@@ -137,7 +131,7 @@ def cycle_of(prediction: Prediction) -> Cycle:
 
     The power at the begin is such that the window has the predicted energy.
     """
-    pieces = np.array([(p.duration_s, p.power_w, p.sm_util, p.mem_util) for p in prediction.phases])
+    pieces = _pieces(prediction)
     duration_s, power_w, sm_util, mem_util = pieces[pieces[:, 0] > 0].T
     train, job = prediction.train, prediction.job
     share = min(1.0, prediction.startup_s / train.duration_s)
@@ -145,6 +139,11 @@ def cycle_of(prediction: Prediction) -> Cycle:
     start_w = (train.gpu_power_w - mean_w * (1 - share)) / share if share > 0 else 0.0
     start_w = min(max(start_w, job.cluster.gpu.idle_w), job.power_limit_w or job.cluster.gpu.max_w)
     return Cycle(duration_s, power_w, sm_util, mem_util, share, start_w)
+
+
+def _pieces(prediction: Prediction) -> Floats:
+    """Return duration, power and utilisations of the pieces of a step, shape (pieces, 4)."""
+    return np.array([(p.duration_s, p.power_w, p.sm_util, p.mem_util) for p in prediction.phases])
 
 
 @dataclass(frozen=True)
@@ -184,16 +183,14 @@ class Windows:
 def windows_of(prediction: Prediction, measure: Measure, draw: np.random.Generator) -> Windows:
     """Return the windows of a run; the same generator gives the same windows."""
     kinds, repeats = [prediction.train], measure.epoch_count
-    is_training = [True, False]
     if measure.is_by_steps:
         steps = measure.steps or ceil((measure.seconds or 0.0) / prediction.split.step_s)
         counts = [count for count in (measure.warmup_steps, steps) if count]
         kinds, repeats = [_block(prediction, count) for count in counts], 1
-        is_training = [True, True]
     elif measure.evaluate and prediction.evaluation is not None:
         kinds.append(prediction.evaluation)
-    parameters = prediction.job.parameters
-    run_factor = _factors(draw, np.array(parameters.run_spread))
+    is_training = [kind is not prediction.evaluation for kind in kinds]
+    run_factor = _factors(draw, np.array(prediction.job.parameters.run_spread))
     sigmas = [prediction.step_cv / sqrt(max(1, kind.steps)) for kind in kinds]
     stretch = run_factor * _factors(draw, np.tile(sigmas, repeats))
     duration_s = stretch * np.tile([kind.duration_s for kind in kinds], repeats)
@@ -202,7 +199,7 @@ def windows_of(prediction: Prediction, measure: Measure, draw: np.random.Generat
         measure,
         tuple(kinds),
         epoch=np.repeat(np.arange(repeats), len(kinds)),
-        is_training=np.tile(is_training[: len(kinds)], repeats),
+        is_training=np.tile(is_training, repeats),
         start_s=np.cumsum(duration_s) - duration_s,
         duration_s=duration_s,
         stretch=stretch,
@@ -212,8 +209,7 @@ def windows_of(prediction: Prediction, measure: Measure, draw: np.random.Generat
 
 def _block(prediction: Prediction, steps: int) -> Window:
     """Return the prediction for a block of steps, which all have the full batch."""
-    train, job = prediction.train, prediction.job
-    pieces = np.array([(p.duration_s, p.power_w, p.sm_util, p.mem_util) for p in prediction.phases])
+    train, job, pieces = prediction.train, prediction.job, _pieces(prediction)
     power_w, sm_util, mem_util = pieces[:, 0] @ pieces[:, 1:] / pieces[:, 0].sum()
     duration_s = steps * prediction.split.step_s
     return replace(
@@ -252,8 +248,7 @@ def _factors(draw: np.random.Generator, sigma: Floats) -> Floats:
     """Return log-normal factors of mean 1 and relative standard deviations ``sigma``."""
     log_variance = np.log1p(sigma**2)
     normal = draw.standard_normal(np.shape(sigma))
-    factors: Floats = np.exp(normal * np.sqrt(log_variance) - log_variance / 2)
-    return factors
+    return np.exp(normal * np.sqrt(log_variance) - log_variance / 2)
 
 
 def epochs_table(windows: Windows, run_id: str, host: str, simulation: Simulation) -> pa.Table:
@@ -353,17 +348,11 @@ class Sampling:
         readings = max(0, ceil((windows.end_s - first_s) * sample_hz))
         return cls(sample_hz, first_s, readings, min(readings, MAX_SAMPLES // boards))
 
-    @property
-    def is_thinned(self) -> bool:
-        """Say whether readings are dropped."""
-        return self.kept < self.readings
-
     def drawn_s(self, draw: np.random.Generator) -> Floats:
         """Return the times of the kept readings of a board, shape (kept,)."""
         edges = np.linspace(0, self.readings, self.kept + 1).astype(np.int64)
         chosen = edges[:-1] + (draw.random(self.kept) * np.diff(edges)).astype(np.int64)
-        moments: Floats = self.first_s + chosen / self.sample_hz
-        return moments
+        return np.add(self.first_s, chosen / self.sample_hz)
 
 
 def telemetry_table(
@@ -385,19 +374,15 @@ def telemetry_table(
     cycle = windows.cycle
     into_s = t_s - windows.start_s[window]
     starting = into_s < cycle.start_share * windows.duration_s[window]
-    moments = draw.random(len(t_s)) * cycle.step_s
+    moments = draw.random(len(t_s)) * cycle.duration_s.sum()
     evaluation = prediction.evaluation or prediction.train
 
     def by_phase(values: Floats, over_s: float, start: float, evaluating: float) -> Floats:
         stepping = cycle.averaged(values, moments, over_s)
-        readings: Floats = np.where(training, np.where(starting, start, stepping), evaluating)
-        return readings
+        return np.where(training, np.where(starting, start, stepping), evaluating)
 
     power_w = by_phase(cycle.power_w, POWER_AVERAGE_S, cycle.start_w, evaluation.gpu_power_w)
     limit_w = prediction.job.power_limit_w or prediction.job.cluster.gpu.max_w
-    count = len(t_s)
-    sm_util = by_phase(cycle.sm_util, UTIL_AVERAGE_S, 0.0, evaluation.sm_util)
-    mem_util = by_phase(cycle.mem_util, UTIL_AVERAGE_S, 0.0, evaluation.mem_util)
     columns = {
         "run_id": run_id,
         "host": host,
@@ -407,8 +392,8 @@ def telemetry_table(
         "power_w": np.minimum(power_w * windows.power[window], limit_w),
         "power_source": "simulated",
         "power_limit_w": float(limit_w),
-        "sm_util": sm_util,
-        "mem_util": mem_util,
-        "sm_clock_mhz": numbers(np.full(count, prediction.clock_mhz), training),
+        "sm_util": by_phase(cycle.sm_util, UTIL_AVERAGE_S, 0.0, evaluation.sm_util),
+        "mem_util": by_phase(cycle.mem_util, UTIL_AVERAGE_S, 0.0, evaluation.mem_util),
+        "sm_clock_mhz": numbers(np.full(len(t_s), prediction.clock_mhz), training),
     }
-    return table(columns, count, TELEMETRY)
+    return table(columns, len(t_s), TELEMETRY)

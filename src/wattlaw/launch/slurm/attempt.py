@@ -251,7 +251,6 @@ class SlurmAttempt:
         return self._failed(record, reason, interrupted=True)
 
     def _last_log_line(self) -> str:
-        """Return the last line of the run's log."""
         try:
             lines = read_end(self._folder.log_path).split("\n")
         except OSError:

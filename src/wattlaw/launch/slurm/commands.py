@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from wattlaw.errors import NotAvailable, WattlawError
 from wattlaw.isolation import user_environment
 from wattlaw.launch.launcher import ResourcesBusy
+from wattlaw.processes import run_captured
 from wattlaw.text import collapse_whitespace
 
 _TIMEOUT_S = 90
@@ -182,15 +183,7 @@ def _run(line: list[str]) -> str:
         if not name.startswith("SLURM_") or name.startswith("SLURM_CONF")
     }
     try:
-        done = subprocess.run(
-            line,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-            env=inherited | {"SLURM_TIME_FORMAT": "%s"},
-        )
+        done = run_captured(line, _TIMEOUT_S, inherited | {"SLURM_TIME_FORMAT": "%s"})
     except FileNotFoundError:
         raise NotAvailable(f"{line[0]}: command not found; Slurm is needed here") from None
     except subprocess.TimeoutExpired:

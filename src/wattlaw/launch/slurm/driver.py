@@ -93,8 +93,6 @@ def _claim(folder: RunFolder, job_id: str) -> bool:
 
 
 class _Driver:
-    """One attempt of a job."""
-
     def __init__(self, folder: RunFolder, submission: Submission, signals: _Signals) -> None:
         self._folder, self._submission, self._signals = folder, submission, signals
         self._slurm = submission.launch.slurm
@@ -334,7 +332,6 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _free_ports() -> tuple[int, int]:
-    """Return two ports of this node that are free now."""
     with socket.socket() as first, socket.socket() as second:
         for each in (first, second):
             each.bind(("", 0))

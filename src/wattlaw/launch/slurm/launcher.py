@@ -14,7 +14,7 @@ from typing import BinaryIO, Self
 
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.files import locked, open_regular
-from wattlaw.launch.launcher import ResourcesBusy
+from wattlaw.launch.launcher import Allocation, Launcher, ResourcesBusy
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.attempt import QueuePoller, SlurmAttempt
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
@@ -41,7 +41,7 @@ from wattlaw.study.plan import PlannedRun
 
 
 class SlurmQueue:
-    """Implements ``launch.queue.Queue`` with ``squeue`` and ``scancel``."""
+    """The queue of Slurm, by ``squeue`` and ``scancel``."""
 
     def jobs(self, store: Store) -> dict[str, Job]:
         """Return the jobs of a store that have not ended."""
@@ -69,7 +69,7 @@ class SlurmQueue:
 _MOST_REFUSALS = 3
 
 
-class SlurmLauncher:
+class SlurmLauncher(Launcher):
     """Submits the runs of one store as jobs, and polls Slurm for all of them together.
 
     Parameters
@@ -80,7 +80,6 @@ class SlurmLauncher:
         The store's folder, which all nodes share.
     """
 
-    is_durable = True
     queue = SlurmQueue()
 
     def __init__(self, launch: Launch, store: Path) -> None:
@@ -138,7 +137,7 @@ class SlurmLauncher:
             return f"progress is read on one node, not {spec.nodes}"
         return None
 
-    def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - each takes one job's room
+    def allocate(self, spec: RunSpec) -> Allocation | None:  # noqa: ARG002 - each takes one job's room
         """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
 
         One campaign at a time submits jobs for a store, so that the limit is kept. Raises
@@ -157,7 +156,7 @@ class SlurmLauncher:
         in_queue = len(self._poller.active()) + self._submitted
         return Allocation() if in_queue < self._launch.slurm.max_queued else None
 
-    def start(self, record: RunRecord, folder: RunFolder, allocation: "Allocation") -> SlurmAttempt:
+    def start(self, record: RunRecord, folder: RunFolder, allocation: Allocation) -> SlurmAttempt:
         """Submit a run's job; raise ``BadInput`` if the site refuses it.
 
         Raises ``ResourcesBusy`` if Slurm does not respond or accepts no more jobs of this user now.
@@ -249,13 +248,6 @@ class SlurmLauncher:
                 return False
             self._turn = file
         return self._turn is not None
-
-
-class Allocation:
-    """The permission to submit one job; the launcher counts submitted jobs."""
-
-    def release(self) -> None:
-        """Do nothing."""
 
 
 #: The most job ids in one command line.

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,10 +116,9 @@ def _rendezvous(
         arguments += ["--master-addr", options.address, "--master-port", str(options.port)]
         yield arguments, Endpoint(options.address, options.clock_port, number, options.nodes)
         return
-    with tempfile.TemporaryDirectory(prefix="wattlaw-") as folder:
-        rendezvous = Rendezvous(Path(folder))
-        os.environ |= rendezvous.environment
-        yield rendezvous.arguments, None
+    rendezvous = Rendezvous()  # until this process ends
+    os.environ |= rendezvous.environment
+    yield rendezvous.arguments, None
 
 
 @contextlib.contextmanager

@@ -23,15 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     os.umask(0o022)  # jobs can read the reports, and only root can write
-    paths = SitePaths(options.config, options.state, options.reports)
-    commands: dict[str, Callable[[SitePaths, argparse.Namespace], int]] = {
-        "prolog": _prolog,
-        "epilog": _epilog,
-        "restore": _restore,
-        "show": _show,
-        "watch": _watch,
-    }
-    return commands[options.command](paths, options)
+    run: Callable[[SitePaths, argparse.Namespace], int] = options.run
+    return run(SitePaths(options.config, options.state, options.reports), options)
 
 
 def _prolog(paths: SitePaths, _: argparse.Namespace) -> int:
@@ -100,15 +93,18 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument("--state", type=Path, default=defaults.state, help="previous limits")
     shared.add_argument("--reports", type=Path, default=defaults.reports, help="reports to jobs")
     parser = argparse.ArgumentParser("python -I -m wattlaw.limits.site", description=main.__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("prolog", parents=[shared], help="limit the GPUs of a job that requests it")
-    commands.add_parser("epilog", parents=[shared], help="restore the limits from before a job")
-    commands.add_parser("show", parents=[shared], help="show which GPU is limited for which job")
-    restore = commands.add_parser(
-        "restore", parents=[shared], help="restore the limits of ended jobs"
-    )
+    commands = parser.add_subparsers(required=True)
+    for run, text in (
+        (_prolog, "limit the GPUs of a job that requests it"),
+        (_epilog, "restore the limits from before a job"),
+        (_show, "show which GPU is limited for which job"),
+        (_restore, "restore the limits of ended jobs"),
+        (_watch, "started by the prolog"),
+    ):
+        name = run.__name__.removeprefix("_")
+        commands.add_parser(name, parents=[shared], help=text).set_defaults(run=run)
+    restore, watch = commands.choices["restore"], commands.choices["watch"]
     restore.add_argument("--all", action="store_true", help="also those of running jobs")
-    watch = commands.add_parser("watch", parents=[shared], help="started by the prolog")
     for name in ("job_id", "node", "token"):
         watch.add_argument(name)
     watch.add_argument("grace_s", type=float)

@@ -46,43 +46,23 @@ def prolog(paths: SitePaths, job: NodeJob, comment: str) -> None:
         log(f"job {job.job_id}: {error}")
     if not requests_limit(comment):
         return
-    limits = Limits()
+    report = SiteReport(job_id=job.job_id, node=job.node)
     try:
         limits = parse_limit_comment(comment)
-        _apply_limits(paths, job, limits)
+        report = report.model_copy(update=vars(limits))
+        _apply_limits(paths, job, limits, report)
     except (WattlawError, OSError) as error:
         reason = one_line(error)
         log(f"job {job.job_id} of {job.user}: its limit is refused: {reason}")
-        _report(paths, job, limits, refused=reason)
-
-
-def _report(
-    paths: SitePaths,
-    job: NodeJob,
-    limits: Limits,
-    reports: Sequence[LimitReport] = (),
-    refused: str | None = None,
-) -> None:
-    report = SiteReport(
-        job_id=job.job_id,
-        node=job.node,
-        power_limit_w=limits.power_limit_w,
-        clock_limit_mhz=limits.clock_limit_mhz,
-        refused=refused,
-        limits=tuple(reports),
-    )
-    write_report(paths, report)
+        write_report(paths, report.model_copy(update={"refused": reason}))
 
 
 def _restore_stale_limits(paths: SitePaths, job: NodeJob) -> None:
     """Restore the limits of earlier starts of this job and of jobs that have left this node."""
     folder = SiteStateFolder(paths)
-    earlier, stale = [], []
-    for saved in folder.of_this_host():
-        if belongs_to(saved, job):
-            earlier.append(saved)
-        elif _is_stale(saved, job):
-            stale.append(saved)
+    states = folder.of_this_host()
+    earlier = [saved for saved in states if belongs_to(saved, job)]
+    stale = [saved for saved in states if saved not in earlier and _is_stale(saved, job)]
     _restore_all(folder, earlier, is_stale=False)
     _restore_all(folder, stale, is_stale=True)
 
@@ -118,8 +98,8 @@ def _restore_all(folder: SiteStateFolder, states: Sequence[SavedState], *, is_st
         raise NotAvailable("; ".join(reasons))
 
 
-def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits) -> None:
-    """Limit all of a job's GPUs, or none."""
+def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: SiteReport) -> None:
+    """Limit all of a job's GPUs and write the report, or limit none."""
     try:
         site = SiteFile.read(paths.config)
     except BadInput as error:  # jobs may not see the content of the file
@@ -145,8 +125,8 @@ def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits) -> None:
         token = secrets.token_hex(8)
         watchdog = Watchdog(paths, job, token, devices, site.grace_s)  # first, as in the guard
         try:
-            reports = [_limit(folder, job, token, s, limits, limiter) for s in states]
-            _report(paths, job, limits, reports)
+            reports = tuple(_limit(folder, job, token, s, limits, limiter) for s in states)
+            write_report(paths, report.model_copy(update={"limits": reports}))
         except BaseException:
             _undo(folder, devices, token, limiters)
             raise
@@ -205,13 +185,9 @@ def restore(paths: SitePaths, *, also_running: bool) -> None:
     is over.
     """
     folder = SiteStateFolder(paths)
-    stale, unknown = [], []
-    for saved in folder.of_this_host():
-        over = also_running or _is_over(saved)
-        if over is None:
-            unknown.append(saved)
-        elif over:
-            stale.append(saved)
+    over = [(saved, also_running or _is_over(saved)) for saved in folder.of_this_host()]
+    stale = [saved for saved, is_stale in over if is_stale]
+    unknown = [saved for saved, is_stale in over if is_stale is None]
     reasons = []
     try:
         _restore_all(folder, stale, is_stale=True)

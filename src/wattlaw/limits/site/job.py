@@ -140,16 +140,10 @@ def squeue(*options: str) -> str | None:
     program = shutil.which("squeue")
     if program is None:
         return None
+    from wattlaw.processes import run_captured
+
     try:
-        done = subprocess.run(
-            [program, "--noheader", *options],
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_SQUEUE_TIMEOUT_S,
-            check=False,
-        )
+        done = run_captured([program, "--noheader", *options], _SQUEUE_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout if done.returncode == 0 else None
@@ -217,7 +211,6 @@ def log(message: str, *, is_error: bool = True) -> None:
 
 
 def _own_processes() -> list[tuple[int, list[str]]]:
-    """Return the pid and the command line of every process of this user."""
     import psutil
 
     uid = os.getuid()
@@ -229,7 +222,6 @@ def _own_processes() -> list[tuple[int, list[str]]]:
 
 
 def _slurmd_node_name(arguments: list[str]) -> str | None:
-    """Return the node name on the command line of a slurmd."""
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if argument == "-N":
             return following

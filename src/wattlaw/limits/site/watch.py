@@ -8,7 +8,6 @@ last user closes it. It keeps no lock while it waits: the epilog needs the lock.
 import contextlib
 import os
 import select
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from wattlaw.devices.limiter import Limiter
 from wattlaw.errors import WattlawError, one_line
 from wattlaw.limits.site.job import NodeJob, SitePaths, is_over, log, working_pids
 from wattlaw.limits.site.node_state import SiteStateFolder, open_nvidia_limiter, remove_report
-from wattlaw.limits.watchdog import READY, WatchdogProcess
+from wattlaw.limits.watchdog import READY, WatchdogProcess, detach
 
 #: While no step runs, it looks for steps and for the epilog this often in a grace period.
 _POLLS_PER_GRACE = 20
@@ -40,11 +39,7 @@ class Watchdog(WatchdogProcess):
 
 def run(paths: SitePaths, job: NodeJob, token: str, devices: Sequence[str], grace_s: float) -> None:
     """Leave the prolog's session, report that, and watch until the limits are restored."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
-    if os.fork():
-        os._exit(0)  # the prolog waits for this process
-    os.setsid()  # slurmd kills the process group of a prolog after its end
+    detach()  # slurmd kills the process group of a prolog after its end
     os.chdir("/")
     with open_nvidia_limiter() as limiters:
         if not limiters:
@@ -112,18 +107,17 @@ def _restore(
     limiters: dict[str, Limiter],
 ) -> None:
     """Restore the limits, trying for two minutes; after that, a later prolog can."""
-    folder, left, reasons = SiteStateFolder(paths), list(devices), [""]
+    folder, left = SiteStateFolder(paths), dict.fromkeys(devices, "")
     for attempt in range(_TRIES):
         time.sleep(_FIRST_WAIT_S * 2**attempt if attempt else 0.0)
-        reasons = []
         for device in list(left):
             try:
                 folder.restore(device, limiters, token)
-                left.remove(device)
+                del left[device]
             except (WattlawError, OSError) as error:
-                reasons.append(one_line(error))
-        if not reasons:
+                left[device] = one_line(error)
+        if not left:
             remove_report(paths, job.job_id, job.node)
             log(f"restored the limits of job {job.job_id}: no epilog came", is_error=False)
             return
-    log(f"job {job.job_id}: limits not restored, no epilog came: {'; '.join(reasons)}")
+    log(f"job {job.job_id}: limits not restored, no epilog came: {'; '.join(left.values())}")

@@ -1,6 +1,6 @@
-"""Measured energy of runs over the time of a site's accounting.
+"""What the analysis of a report reads from stores: statistics of samples, and scheduler energies.
 
-It is computed from the telemetry before the analysis, which reads no files.
+The analysis itself reads no files.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,15 +12,31 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.store.parquet import read_validated
 from wattlaw.store.record import RunRecord
 from wattlaw.store.schema import EPOCHS, TELEMETRY, WINDOW_ENERGY
+from wattlaw.store.statistics import read_telemetry
 from wattlaw.store.store import Store
 from wattlaw.telemetry.energy import energy_of_windows
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WINDOW_FIELDS = [EPOCHS.field(name) for name in ("run_id", "host", "start_ns", "duration_s")]
 _SCHEMA = pa.schema([*_WINDOW_FIELDS, *WINDOW_ENERGY])
+
+
+def read_findings(
+    paths: Sequence[Path], runs: pd.DataFrame, epochs: pd.DataFrame, **options: Any
+) -> Findings:
+    """Return the findings of the tables ``runs`` and ``epochs`` of stores, with their telemetry.
+
+    ``options`` are those of ``wattlaw.analysis.findings.analyse``.
+    """
+    statistics, joint = read_telemetry(paths, runs)
+    return analyse(
+        runs, epochs, statistics=statistics, joint=joint,
+        accounting_windows=read_accounting_windows(paths), **options,
+    )  # fmt: skip
 
 
 def read_accounting_windows(paths: Sequence[Path]) -> pd.DataFrame:

@@ -1,0 +1,99 @@
+"""Samples that data loaders give for each step, and evaluations between steps."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import deque
+from typing import Any
+
+
+class LoadedSamples:
+    """Counts samples from the first one on; a loader's are counted at the step that follows.
+
+    ``samples``, ``batches`` and ``evaluations`` are totals; ``unknown`` is the number of steps
+    whose samples are not known.
+    """
+
+    def __init__(self) -> None:
+        self.samples = self.unknown = self.batches = self.evaluations = 0
+        # Samples and batches since the last step, by iterator; samples are None if unknown.
+        self._fetched: dict[int, tuple[int | None, int]] = {}
+        self._last_iterator = 0
+
+    def step(self) -> None:
+        """Count what the loader that was read last has given since the step before."""
+        if self._fetched:
+            samples, batches = self._fetched.get(self._last_iterator, (0, 0))
+            self.unknown += samples is None
+            self.samples += samples or 0
+            self.batches += batches
+            self._fetched.clear()
+
+    def index_drawn(self, iterator: Any, index: Any, steps: int) -> None:
+        """Note the size of a batch that a loader will give; ``steps`` have been taken so far."""
+        noted = iterator.__dict__.get("_wattlaw")
+        if noted is None or noted[0] is not iterator._sampler_iter:
+            noted = iterator._wattlaw = (iterator._sampler_iter, deque(), steps)
+        noted[1].append(len(index) if isinstance(index, (list, tuple)) else None)
+
+    def batch_fetched(self, iterator: Any, data: Any, *, is_evaluation: bool) -> None:
+        """Add a batch, which is an evaluation's if it is read without gradients."""
+        noted = iterator.__dict__.get("_wattlaw")
+        size = noted[1].popleft() if noted is not None and noted[1] else None
+        if is_evaluation:
+            self.evaluations += 1
+            return
+        if size and iterator._dataset_kind:  # of an iterable data set the last batch may be smaller
+            size = min(size, _leading_size(data) or size)
+        before, batches = self._fetched.get(id(iterator), (0, 0))
+        total = None if size is None or before is None else before + size
+        self._fetched[id(iterator)] = (total, batches + 1)
+        self._last_iterator = id(iterator)
+
+    def loader_exhausted(self, iterator: Any, steps: int) -> None:
+        """Forget a loader that has ended without a step since its first batch: an evaluation's."""
+        noted = iterator.__dict__.get("_wattlaw")
+        if noted is not None and noted[2] == steps:
+            self.evaluations += self._fetched.pop(id(iterator), None) is not None
+
+
+def _leading_size(data: Any) -> int | None:
+    """Return the first dimension that the tensors of a batch share."""
+    if hasattr(data, "values"):
+        parts = [*data.values()]
+    else:
+        parts = [*data] if isinstance(data, (list, tuple)) else [data]
+    sizes = {int(part.shape[0]) for part in parts if getattr(part, "shape", None)}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def count_samples(module: Any, recorder: Any) -> None:
+    """Count the samples that loaders give (``torch.utils.data.dataloader``)."""
+    iterators = module._BaseDataLoaderIter
+    next_index, next_batch = iterators._next_index, iterators.__next__
+    has_gradients = sys.modules["torch"].is_grad_enabled
+
+    @functools.wraps(next_index)
+    def _next_index(self: Any) -> Any:
+        index = next_index(self)
+        try:
+            recorder.loaded.index_drawn(self, index, recorder.steps)
+        except Exception as error:
+            recorder.fail("samples", error)
+        return index
+
+    @functools.wraps(next_batch)
+    def __next__(self: Any) -> Any:  # noqa: N807 - the name of what it replaces
+        try:
+            data = next_batch(self)
+        except StopIteration:
+            recorder.loaded.loader_exhausted(self, recorder.steps)
+            raise
+        try:
+            recorder.loaded.batch_fetched(self, data, is_evaluation=not has_gradients())
+        except Exception as error:
+            recorder.fail("samples", error)
+        return data
+
+    iterators._next_index, iterators.__next__ = _next_index, __next__

@@ -1,0 +1,115 @@
+"""What the classes and parameters in use show of the model, its precision and its parallelism."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
+#: What the classes in use have shown; it survives a fork.
+_seen: set[str] = set()
+_autocast: dict[str, str] = {}
+
+
+def process_group() -> dict[str, Any]:
+    """Return rank, backend and world size of the process group; they are unknown without one."""
+    distributed = sys.modules["torch"].distributed
+    if distributed.is_available() and distributed.is_initialized():
+        rank, backend = distributed.get_rank(), distributed.get_backend()
+        return {"rank": rank, "backend": backend, "world_size": distributed.get_world_size()}
+    horovod = sys.modules.get("horovod.torch")
+    if horovod is not None and horovod.is_initialized():
+        _seen.add("ddp")
+        return {"rank": horovod.rank(), "backend": "horovod", "world_size": horovod.size()}
+    return {"world_size": None}
+
+
+def parameters_of(optimizers: Any, world_size: int) -> dict[str, Any]:
+    """Return what the parameters of the optimizers show of the model and of the parallelism."""
+    parameters: dict[int, Any] = {}
+    for own in optimizers:
+        optimizer = own.reference()
+        for group in optimizer.param_groups if optimizer is not None else ():
+            parameters.update((id(p), p) for p in group["params"] if p.requires_grad)
+    count_by_dtype: dict[str, int] = {}
+    count = gradient_bytes = 0
+    devices, tensors = set(), [*parameters.values()]
+    distributed = [p for p in tensors if type(p).__name__ == "DTensor"]
+    for parameter in tensors:
+        count += parameter.numel()
+        gradient_bytes += parameter.numel() * parameter.element_size()
+        dtype = str(parameter.dtype).rpartition(".")[2]
+        count_by_dtype[dtype] = count_by_dtype.get(dtype, 0) + parameter.numel()
+        devices.add(str(parameter.device))
+    if any(sum(not q.is_replicate() for q in p.placements) > 1 for p in distributed) or (
+        distributed and "fsdp" not in _seen
+    ):
+        _seen.add("tensor")
+    is_sharded = bool(_seen & {"fsdp", "deepspeed"})
+    dtype = max(count_by_dtype, key=lambda name: count_by_dtype[name], default="")
+    device = sorted(devices)[0].partition(":")[0] if devices else None
+    precision = _PRECISIONS.get(_autocast.get("dtype", ""))
+    if precision is None and not is_sharded:  # these cast the parameters themselves
+        precision = _PRECISIONS.get(dtype)
+        matmul = sys.modules["torch"].backends.cuda.matmul
+        if precision == "fp32" and device == "cuda" and matmul.allow_tf32:
+            precision = "tf32"
+    order = ("pipeline", "tensor", "deepspeed", "fsdp", "ddp")
+    parallelism = next((kind for kind in order if kind in _seen), None)
+    if parallelism is None and world_size == 1 and len(devices) < 2 and "other" not in _seen:
+        parallelism = "none"
+    is_known = not is_sharded or len(distributed) == len(tensors)
+    return {
+        "parameters": count if is_known else None,
+        "gradient_bytes": gradient_bytes if is_known else None,
+        "precision": precision,
+        "device": device,
+        "parallelism": parallelism,
+    }
+
+
+def _observe(owner: Any, name: str, recorder: Any, see: Callable[[Any], bool]) -> None:
+    """Show a method's objects to ``see`` until it returns True; then the method is as before."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            if see(self) and owner.__dict__.get(name) is method:
+                setattr(owner, name, original)
+        except Exception as error:
+            recorder.fail(f"{owner.__name__}.{name}", error)
+        return original(self, *arguments, **named)
+
+    setattr(owner, name, method)
+
+
+def _sees(kind: str, name: str) -> Callable[[Any, Any], None]:
+    """Return a function that notes the first object of a module's class ``name``."""
+
+    def see(_: Any) -> bool:
+        _seen.add(kind)
+        return True
+
+    return lambda module, recorder: _observe(getattr(module, name), "__init__", recorder, see)
+
+
+def see_autocast(module: Any, recorder: Any) -> None:
+    """Note the data type of the first enabled autocast (``torch.amp.autocast_mode``)."""
+
+    def see(autocast: Any) -> bool:
+        if autocast._enabled:
+            _autocast["dtype"] = str(autocast.fast_dtype).rpartition(".")[2]
+        return bool(autocast._enabled)
+
+    _observe(module.autocast, "__enter__", recorder, see)
+
+
+see_ddp = _sees("ddp", "DistributedDataParallel")
+see_data_parallel = _sees("other", "DataParallel")
+see_fsdp = _sees("fsdp", "FullyShardedDataParallel")
+see_fully_shard = _sees("fsdp", "FSDPState")
+see_pipeline = _sees("pipeline", "_PipelineStageBase")
+see_deepspeed = _sees("deepspeed", "DeepSpeedEngine")
