@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from wattlaw.errors import BadInput
-from wattlaw.instrumentation.steps import Floats, ProcessSteps
+from wattlaw.instrumentation.step_times import Floats
+from wattlaw.instrumentation.steps import ProcessSteps
 from wattlaw.text import quote
 
 GROUPS = ("epoch", "step", "samples", "loss", "metric")

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from wattlaw.files import open_regular
+from wattlaw.instrumentation.step_times import Floats, Mask
 
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 _NAME = re.compile(r"steps\..+\.jsonl")
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
 _MAX_NUMBER, _MAX_LOST_STEPS, _MAX_OPTIMIZERS = 2**62, 10**7, 10_000
@@ -57,7 +55,7 @@ class ProcessSteps:
     samples_per_step
         Samples that the data loader gave for each step of this process, NaN if unknown.
     evaluated
-        Whether an evaluation lies between the step before and this one.
+        Whether an evaluation lies between the step before and this one; None if unknown.
     is_ended
         Whether the process has ended normally.
     problems
@@ -85,7 +83,7 @@ class ProcessSteps:
     peak_memory_bytes: int | None = None
     is_ended: bool = False
     problems: tuple[str, ...] = ()
-    evaluated: Mask = field(default_factory=lambda: np.empty(0, bool))
+    evaluated: Mask | None = None
 
     @property
     def steps(self) -> int:

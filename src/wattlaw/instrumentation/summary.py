@@ -6,20 +6,19 @@ from typing import Any, get_args
 
 import numpy as np
 
-from wattlaw.instrumentation.steps import Floats, Mask, ProcessSteps
+from wattlaw.instrumentation.step_times import (
+    Floats,
+    Mask,
+    contains_pause,
+    drift,
+    step_time_columns,
+)
+from wattlaw.instrumentation.steps import ProcessSteps
 from wattlaw.store.record import Parallelism
 
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
 WARMUP_STEPS = 20
 _WARMUP_SHARE = 0.1
-#: A step that takes this many medians, and this much longer, contains a pause.
-_PAUSE_FACTOR, _PAUSE_S = 5.0, 0.25
-#: A step with an evaluation contains a pause if it takes this many medians of the others.
-_EVALUATION_FACTOR = 1.05
-#: Relative change from the first to the last third of the steps that is reported as drift, if it
-#: is also this many standard errors.
-_DRIFT, _DRIFT_ERRORS = 0.05, 3.0
-_LEAST_STEPS_FOR_DRIFT = 30
 #: Kinds of parallelism in which several ranks compute the same samples.
 _SHARED_SAMPLES = ("tensor", "pipeline")
 
@@ -93,9 +92,9 @@ class StepWindow:
     steps: int
     samples: int | None
     warmup: bool
-    step_time_mean_s: float
-    step_time_p50_s: float
-    step_time_p95_s: float
+    step_time_mean_s: float | None
+    step_time_p50_s: float | None
+    step_time_p95_s: float | None
     step_time_cv: float | None
 
     def columns(self) -> dict[str, Any]:
@@ -118,7 +117,7 @@ class StepSummary:
         All steps, with warm-up.
     steps_measured, samples_measured
         Of the measured windows; samples of all ranks together.
-    step_time_mean_s, step_time_p50_s, step_time_p95_s
+    step_time_mean_s, step_time_p50_s, step_time_p95_s, step_time_cv
         Of the measured steps.
     world_size
         Processes that train together.
@@ -149,6 +148,7 @@ class StepSummary:
     step_time_mean_s: float | None = None
     step_time_p50_s: float | None = None
     step_time_p95_s: float | None = None
+    step_time_cv: float | None = None
     world_size: int | None = None
     samples_seen: int | None = None
     parallelism: str | None = None
@@ -213,15 +213,16 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
         gradient_bytes=first.gradient_bytes,
         peak_memory_bytes=max(peaks, default=None),
         workers_work_together=together,
-        **_measured(first.step_end_s, samples, first.evaluated, part, notes),
+        **_measured(first, samples, part, notes),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
 def _measured(
-    step_end_s: Floats, samples: Floats, evaluated: Mask, part: MeasuredPart, notes: list[str]
+    process: ProcessSteps, samples: Floats, part: MeasuredPart, notes: list[str]
 ) -> dict[str, Any]:
     """Return the fields of ``StepSummary`` about the measured part; add notes about it."""
+    step_end_s, evaluated = process.step_end_s, process.evaluated
     warmup, end = part.bounds(step_end_s)
     durations_s = np.diff(step_end_s)  # durations_s[i] is of step i + 1
     steady_s = durations_s[warmup - 1 : end - 1]
@@ -235,7 +236,7 @@ def _measured(
         return {"windows": tuple(windows)}
     if part.steps is not None and end - warmup < part.steps:
         notes.append(f"the training ended after {end - warmup} of {part.steps} measured steps")
-    is_pause = _pauses(steady_s, evaluated[warmup:end])
+    is_pause = contains_pause(steady_s, None if evaluated is None else evaluated[warmup:end])
     pause_s = float(steady_s[is_pause].sum())
     if is_pause.any():
         notes.append(
@@ -243,9 +244,9 @@ def _measured(
             "all, such as an evaluation or a checkpoint; they are left out"
         )
     is_steady = np.isfinite(steady_s) & ~is_pause
-    drift = _drift(steady_s[is_steady])
-    if drift is not None:
-        notes.append(f"the step time changes by {drift:+.0%} within the measured steps")
+    change = drift(steady_s[is_steady])
+    if change is not None:
+        notes.append(f"the step time changes by {change:+.0%} within the measured steps")
     measured = [
         _window(step_end_s, samples, begin, stop, warmup=False)
         for begin, stop in _runs(is_steady, warmup)
@@ -255,23 +256,11 @@ def _measured(
         "windows": (*windows, *measured),
         "steps_measured": int(is_steady.sum()),
         "samples_measured": None if None in counts else sum(n or 0 for n in counts),
-        "step_time_mean_s": float(steady_s[is_steady].mean()),
-        "step_time_p50_s": float(np.median(steady_s[is_steady])),
-        "step_time_p95_s": float(np.percentile(steady_s[is_steady], 95)),
+        **step_time_columns(steady_s[is_steady]),
         "pauses": int(is_pause.sum()),
         "pause_s": pause_s,
-        "drift": drift,
+        "drift": change,
     }
-
-
-def _pauses(steps_s: Floats, evaluated: Mask) -> Mask:
-    """Say which steps contain a pause; where most have an evaluation, it is a part of a step."""
-    is_usual = np.isfinite(steps_s)
-    if len(evaluated) == len(steps_s) and evaluated[is_usual].mean() < 0.5:
-        is_usual &= ~evaluated
-    median_s = float(np.median(steps_s[is_usual]))
-    is_long: Mask = steps_s > max(_PAUSE_FACTOR * median_s, median_s + _PAUSE_S)
-    return is_long | ~is_usual & (steps_s > _EVALUATION_FACTOR * median_s)
 
 
 def _runs(mask: Mask, first: int) -> list[tuple[int, int]]:
@@ -284,9 +273,6 @@ def _window(
     step_end_s: Floats, samples: Floats, begin: int, end: int, *, warmup: bool
 ) -> StepWindow:
     """Return the window of the steps from ``begin`` to before ``end``."""
-    durations_s = np.diff(step_end_s[begin - 1 : end])
-    mean_s = float(durations_s.mean())
-    spread = len(durations_s) > 1 and mean_s > 0
     return StepWindow(
         start_ns=int(step_end_s[begin - 1] * 1e9),
         duration_s=float(step_end_s[end - 1] - step_end_s[begin - 1]),
@@ -294,24 +280,8 @@ def _window(
         steps=end - begin,
         samples=_total(samples[begin:end]),
         warmup=warmup,
-        step_time_mean_s=mean_s,
-        step_time_p50_s=float(np.median(durations_s)),
-        step_time_p95_s=float(np.percentile(durations_s, 95)),
-        step_time_cv=float(durations_s.std(ddof=1) / mean_s) if spread else None,
+        **step_time_columns(np.diff(step_end_s[begin - 1 : end])),
     )
-
-
-def _drift(durations_s: Floats) -> float | None:
-    """Return the relative change from the first to the last third, if it is clear."""
-    third = len(durations_s) // 3
-    if len(durations_s) < _LEAST_STEPS_FOR_DRIFT:
-        return None
-    first, last = durations_s[:third], durations_s[-third:]
-    change_s = float(np.median(last) - np.median(first))
-    # The standard error of a median is 1.253 times that of a mean, for normal errors.
-    error_s = 1.253 * float(np.hypot(first.std(ddof=1), last.std(ddof=1))) / third**0.5
-    relative = change_s / float(np.median(first)) if np.median(first) > 0 else 0.0
-    return relative if abs(relative) > _DRIFT and abs(change_s) > _DRIFT_ERRORS * error_s else None
 
 
 def _samples_of_ranks(ranks: Sequence[ProcessSteps], steps: int) -> Floats:
