@@ -1,5 +1,7 @@
 """The training steps of one command, while it runs and afterwards: what its caller needs."""
 
+import os
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from wattlaw.instrumentation.summary import MeasuredPart, StepSummary, summarise
 
 #: The phase of the window that is a process from its start to its end.
 RUN = "run"
+_STDOUT = 1
 _NOT_TOGETHER = (
     "several processes trained at the same time, but none has joined a process group: each trains "
     "a model of its own, and more of them are no speedup; wrap the model in "
@@ -46,6 +49,13 @@ class StepObserver:
 
     def __post_init__(self) -> None:
         self._recorded = StepsFolder(self.folder)
+
+    def take_output(self, piece: bytes) -> None:
+        """Search output of the command for progress, and write it to this process's output."""
+        if self.progress is not None:
+            self.progress.feed(piece, time.time())
+        while piece:
+            piece = piece[os.write(_STDOUT, piece) :]
 
     def is_complete(self) -> bool:
         """Say whether every rank has the steps of the limit, so that the command can be ended."""
