@@ -8,7 +8,12 @@ from typing import Any
 
 from wattlaw.instrumentation.progress import ProgressReader
 from wattlaw.instrumentation.steps import StepsFolder
-from wattlaw.instrumentation.summary import MeasuredPart, StepSummary, summarise
+from wattlaw.instrumentation.summary import (
+    TRAINING_FACTS,
+    MeasuredPart,
+    StepSummary,
+    summarise,
+)
 
 #: The phase of the window that is a process from its start to its end.
 RUN = "run"
@@ -23,10 +28,7 @@ _NOT_RECORDED = (
     "or a progress pattern for the output"
 )
 #: What the output cannot show.
-_OF_PROCESSES = (
-    "instrumented", "world_size", "parallelism", "precision", "backend", "gradient_accumulation",
-    "parameters", "gradient_bytes", "peak_memory_bytes", "workers_work_together",
-)  # fmt: skip
+_OF_PROCESSES = (*TRAINING_FACTS, "instrumented", "world_size", "workers_work_together")
 
 
 @dataclass

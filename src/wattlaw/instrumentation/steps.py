@@ -25,30 +25,49 @@ _NUMBERS = (
 _ENOUGH_STEPS = 10
 
 
-@dataclass(frozen=True)
-class ProcessSteps:
-    """One training process. A value that it has not shown is None.
+@dataclass(frozen=True, kw_only=True)
+class TrainingFacts:
+    """What a process shows of the training. A value that it has not shown is None.
 
     Parameters
     ----------
-    host, pid, rank, local_rank
-        The process; ranks are of its process group or, without one, of the launcher.
-    world_size, backend
+    backend
         Of the process group that it has joined; None if it never did.
-    env_world_size, local_world_size
-        Number of processes as the launcher's environment variables say, in all and on this host.
     parallelism
         ``none``, ``ddp``, ``fsdp``, ``deepspeed``, ``tensor`` or ``pipeline``.
     precision
         Of the computation: ``fp32``, ``tf32``, ``bf16``, ``fp16`` or ``fp64``.
-    device
-        Type of the parameters' device, such as ``cuda``.
     parameters, gradient_bytes
         Of the trained parameters.
     gradient_accumulation
         Batches per step, if they are several.
     peak_memory_bytes
         Largest memory that torch has allocated on the GPU.
+    """
+
+    backend: str | None = None
+    parallelism: str | None = None
+    precision: str | None = None
+    parameters: int | None = None
+    gradient_bytes: int | None = None
+    gradient_accumulation: int | None = None
+    peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class ProcessSteps(TrainingFacts):
+    """One training process. A value that it has not shown is None.
+
+    Parameters
+    ----------
+    host, pid, rank, local_rank
+        The process; ranks are of its process group or, without one, of the launcher.
+    world_size
+        Of the process group that it has joined; None if it never did.
+    env_world_size, local_world_size
+        Number of processes as the launcher's environment variables say, in all and on this host.
+    device
+        Type of the parameters' device, such as ``cuda``.
     step_end_s
         The end of each step in seconds since 1970, NaN if lost. On CUDA, when the GPU ended it.
         Of optimizers that step side by side, it is the one with the most steps.
@@ -71,16 +90,9 @@ class ProcessSteps:
     world_size: int | None = None
     env_world_size: int | None = None
     local_world_size: int | None = None
-    backend: str | None = None
-    parallelism: str | None = None
-    precision: str | None = None
     device: str | None = None
     torch: str | None = None
     python: str | None = None
-    parameters: int | None = None
-    gradient_bytes: int | None = None
-    gradient_accumulation: int | None = None
-    peak_memory_bytes: int | None = None
     is_ended: bool = False
     problems: tuple[str, ...] = ()
     evaluated: Mask | None = None

@@ -1,7 +1,7 @@
 """From the steps of processes to the steps of a job: its steady state, as windows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 import numpy as np
@@ -13,7 +13,7 @@ from wattlaw.instrumentation.step_times import (
     drift,
     step_time_columns,
 )
-from wattlaw.instrumentation.steps import ProcessSteps
+from wattlaw.instrumentation.steps import ProcessSteps, TrainingFacts
 from wattlaw.store.record import Parallelism
 
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
@@ -21,6 +21,7 @@ WARMUP_STEPS = 20
 _WARMUP_SHARE = 0.1
 #: Kinds of parallelism in which several ranks compute the same samples.
 _SHARED_SAMPLES = ("tensor", "pipeline")
+TRAINING_FACTS = tuple(field.name for field in fields(TrainingFacts))
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,11 @@ class StepWindow:
 
 
 @dataclass(frozen=True)
-class StepSummary:
+class StepSummary(TrainingFacts):
     """The steps of a job: those of one rank, never the sum over ranks.
 
     A value that is not known is None. The measured steps are those after the warm-up, without
-    pauses.
+    pauses. The peak memory is the largest of the ranks.
 
     Parameters
     ----------
@@ -123,10 +124,6 @@ class StepSummary:
         Processes that train together.
     samples_seen
         Samples of all steps and all ranks.
-    parallelism, precision, backend, gradient_accumulation, parameters, gradient_bytes
-        As in ``ProcessSteps``.
-    peak_memory_bytes
-        Largest of the ranks.
     pauses, pause_s
         Steps that took far longer than the others, such as with an evaluation or a checkpoint, and
         their time.
@@ -151,13 +148,6 @@ class StepSummary:
     step_time_cv: float | None = None
     world_size: int | None = None
     samples_seen: int | None = None
-    parallelism: str | None = None
-    precision: str | None = None
-    backend: str | None = None
-    gradient_accumulation: int | None = None
-    parameters: int | None = None
-    gradient_bytes: int | None = None
-    peak_memory_bytes: int | None = None
     pauses: int | None = None
     pause_s: float | None = None
     drift: float | None = None
@@ -200,18 +190,13 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
         samples = _samples_of_ranks(members, first.steps)
     common = min(process.steps for process in members)  # a killed rank may lack the last ones
     peaks = [p.peak_memory_bytes for p in ranks if p.peak_memory_bytes is not None]
+    facts = {name: getattr(first, name) for name in TRAINING_FACTS}
     return StepSummary(
         instrumented=True,
         steps=first.steps,
         world_size=first.world_size or 1,
         samples_seen=_total(samples[:common]),
-        parallelism=first.parallelism,
-        precision=first.precision,
-        backend=first.backend,
-        gradient_accumulation=first.gradient_accumulation,
-        parameters=first.parameters,
-        gradient_bytes=first.gradient_bytes,
-        peak_memory_bytes=max(peaks, default=None),
+        **facts | {"peak_memory_bytes": max(peaks, default=None)},
         workers_work_together=together,
         **_measured(first, samples, part, notes),
         notes=tuple(dict.fromkeys(notes)),
