@@ -16,9 +16,9 @@ from wattlaw.instrumentation.step_times import Floats, Mask
 _NAME = re.compile(r"steps\..+\.jsonl")
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
 _MAX_NUMBER, _MAX_LOST_STEPS, _MAX_OPTIMIZERS = 2**62, 10**7, 10_000
-_TEXTS = ("host", "backend", "parallelism", "precision", "device", "torch", "python")
+_TEXTS = ("host", "backend", "parallelism", "precision")
 _NUMBERS = (
-    "pid", "rank", "local_rank", "world_size", "env_world_size", "local_world_size",
+    "pid", "rank", "world_size", "env_world_size", "local_world_size",
     "parameters", "gradient_bytes", "peak_memory_bytes",
 )  # fmt: skip
 #: Steps from which the mean number of batches per step shows gradient accumulation.
@@ -60,14 +60,12 @@ class ProcessSteps(TrainingFacts):
 
     Parameters
     ----------
-    host, pid, rank, local_rank
-        The process; ranks are of its process group or, without one, of the launcher.
+    host, pid, rank
+        The process; its rank is of its process group or, without one, of the launcher.
     world_size
         Of the process group that it has joined; None if it never did.
     env_world_size, local_world_size
         Number of processes as the launcher's environment variables say, in all and on this host.
-    device
-        Type of the parameters' device, such as ``cuda``.
     step_end_s
         The end of each step in seconds since 1970, NaN if lost. On CUDA, when the GPU ended it.
         Of optimizers that step side by side, it is the one with the most steps.
@@ -86,13 +84,9 @@ class ProcessSteps(TrainingFacts):
     step_end_s: Floats
     samples_per_step: Floats
     rank: int | None = None
-    local_rank: int | None = None
     world_size: int | None = None
     env_world_size: int | None = None
     local_world_size: int | None = None
-    device: str | None = None
-    torch: str | None = None
-    python: str | None = None
     is_ended: bool = False
     problems: tuple[str, ...] = ()
     evaluated: Mask | None = None

@@ -7,12 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 from pydantic import JsonValue
 
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
@@ -28,7 +28,7 @@ from wattlaw.launch.node_setup import lease_boards, restore_stale_limits
 from wattlaw.launch.recording import Recording
 from wattlaw.limits.guard import LimitLease
 from wattlaw.limits.requests import Limits
-from wattlaw.processes import process_tree
+from wattlaw.processes import process_tree, terminate
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -223,27 +223,21 @@ def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepO
 
 def _watch(process: "subprocess.Popen[bytes]", observer: StepObserver) -> bool:
     """Watch a command to its end; say whether it was ended because it has its steps."""
-    tree: list[psutil.Process] = []
-    end_s = 0.0
+    ending: threading.Thread | None = None
     with selectors.DefaultSelector() as output:
         if process.stdout is not None:
             output.register(process.stdout, selectors.EVENT_READ)
         while process.poll() is None:
             _pass_on(output, observer, _POLL_S)
-            if tree and time.monotonic() > end_s:
-                process.kill()
-            elif not tree and observer.is_complete():
-                tree, end_s = process_tree(process.pid), time.monotonic() + _GRACE_S
-                for member in tree:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        member.terminate()
+            if ending is None and observer.is_complete():
+                tree = process_tree(process.pid)
+                ending = threading.Thread(target=terminate, args=(tree, _GRACE_S))
+                ending.start()  # its output is read while it ends
         while _pass_on(output, observer, 0.0):
             pass
-    _, alive = psutil.wait_procs(tree, max(0.0, end_s - time.monotonic()))
-    for member in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
-    return bool(tree)
+    if ending is not None:
+        ending.join()
+    return ending is not None
 
 
 def _pass_on(output: selectors.BaseSelector, observer: StepObserver, wait_s: float) -> bool:
