@@ -90,7 +90,7 @@ class StepObserver:
 
     def window_columns(self, summary: StepSummary) -> list[dict[str, Any]]:
         """Return the columns of each window, as ``telemetry.windows.write_window`` takes them."""
-        windows = [window.columns() for window in summary.windows]
+        windows = [dict(window) for window in summary.windows]
         if self.progress is not None:
             windows += self.progress.epoch_windows()
             if windows:

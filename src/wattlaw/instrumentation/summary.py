@@ -75,32 +75,9 @@ class MeasuredPart:
     def _has_all(self, process: ProcessSteps) -> bool:
         warmup, end = self.bounds(process.step_end_s)
         if self.steps is not None:
-            return process.steps >= end and end - warmup >= self.steps
+            return end - warmup >= self.steps
         last_s, begin_s = process.step_end_s[end - 1], process.step_end_s[warmup - 1]
         return bool(self.seconds is not None and last_s - begin_s >= self.seconds)
-
-
-@dataclass(frozen=True)
-class StepWindow:
-    """Steps without a pause, from the end of the step before the first one to the end of the last.
-
-    ``columns`` are those of ``telemetry.windows.Window``; the epoch is unknown.
-    """
-
-    start_ns: int
-    duration_s: float
-    from_step: int
-    steps: int
-    samples: int | None
-    warmup: bool
-    step_time_mean_s: float | None
-    step_time_p50_s: float | None
-    step_time_p95_s: float | None
-    step_time_cv: float | None
-
-    def columns(self) -> dict[str, Any]:
-        """Return the columns of the window."""
-        return {"epoch": None, "phase": "steps", **vars(self)}
 
 
 @dataclass(frozen=True)
@@ -130,7 +107,8 @@ class StepSummary(TrainingFacts):
     drift
         Relative change of the step time within the measured part, where it is clear; else None.
     windows
-        The warm-up and the measured windows.
+        Columns of the warm-up and the measured windows. A window has no pause; it begins with the
+        end of the step before its first one.
     workers_work_together
         False if several processes trained at the same time and none has joined a process group;
         None where there is only one.
@@ -151,7 +129,7 @@ class StepSummary(TrainingFacts):
     pauses: int | None = None
     pause_s: float | None = None
     drift: float | None = None
-    windows: tuple[StepWindow, ...] = ()
+    windows: tuple[dict[str, Any], ...] = ()
     workers_work_together: bool | None = None
     notes: tuple[str, ...] = ()
 
@@ -236,7 +214,7 @@ def _measured(
         _window(step_end_s, samples, begin, stop, warmup=False)
         for begin, stop in _runs(is_steady, warmup)
     ]
-    counts = [window.samples for window in measured]
+    counts = [window["samples"] for window in measured]
     return {
         "windows": (*windows, *measured),
         "steps_measured": int(is_steady.sum()),
@@ -256,17 +234,19 @@ def _runs(mask: Mask, first: int) -> list[tuple[int, int]]:
 
 def _window(
     step_end_s: Floats, samples: Floats, begin: int, end: int, *, warmup: bool
-) -> StepWindow:
-    """Return the window of the steps from ``begin`` to before ``end``."""
-    return StepWindow(
-        start_ns=int(step_end_s[begin - 1] * 1e9),
-        duration_s=float(step_end_s[end - 1] - step_end_s[begin - 1]),
-        from_step=begin,
-        steps=end - begin,
-        samples=_total(samples[begin:end]),
-        warmup=warmup,
+) -> dict[str, Any]:
+    """Return the columns of the window of the steps from ``begin`` to before ``end``."""
+    return {
+        "epoch": None,
+        "phase": "steps",
+        "warmup": warmup,
+        "start_ns": int(step_end_s[begin - 1] * 1e9),
+        "duration_s": float(step_end_s[end - 1] - step_end_s[begin - 1]),
+        "from_step": begin,
+        "steps": end - begin,
+        "samples": _total(samples[begin:end]),
         **step_time_columns(np.diff(step_end_s[begin - 1 : end])),
-    )
+    }
 
 
 def _samples_of_ranks(ranks: Sequence[ProcessSteps], steps: int) -> Floats:
