@@ -95,9 +95,9 @@ def measure(
         prior_clocks_are_default=prior_clocks == "default",
         sample_hz=sample_hz,
         assume_cpu_w=assume_cpu_w,
-        request=measured.StepsRequest(
-            MeasuredPart(warmup_steps, steps, seconds), instrument == "auto", progress
-        ),
+        part=MeasuredPart(warmup_steps, steps, seconds),
+        instrument=instrument == "auto",
+        pattern=progress,
     )
     if done.record is None or done.folder is None or done.steps is None:
         return done.exit_code
