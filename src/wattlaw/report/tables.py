@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattlaw import formatting as fmt
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAX_ROWS = 60
 #: A longer table is folded until the reader opens it.
@@ -46,6 +49,17 @@ class Table:
     is_open: bool = True
 
     kind = "table"
+
+    @property
+    def plain_rows(self) -> list[list[str]]:
+        """The rows with ordinary spaces."""
+        return [[cell.replace("\u00a0", " ") for cell in row] for row in self.rows]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the table as text."""
+        import pandas as pd
+
+        return pd.DataFrame(self.plain_rows, columns=list(self.headings))
 
 
 def build(
