@@ -68,8 +68,10 @@ def table_of(table: "tables.Table") -> Table:
     """Return a table of the report, with its title."""
     numbers = {name for name, kind in zip(table.headings, table.classes, strict=True)
                if kind == "n"}  # fmt: skip
+    names = table.headings[:1] if table.classes[0] == "short" else ()
     return make_table(
-        table.headings, table.plain_rows, right=numbers, is_plain=True, title=table.title,
+        table.headings, table.plain_rows, right=numbers, no_wrap=names, is_plain=True,
+        title=table.title or None,
         caption=table.note or None,
     )  # fmt: skip
 

@@ -211,24 +211,18 @@ def _setting_columns(names: Sequence[str]) -> list[tables.Column]:
 
 
 def _amounts(heading: str, rows: Sequence[_Row], name: str, units: fmt.Units) -> tables.Column:
-    """Return a column in the unit of its median.
+    """Return a column; the interval of training is shown only if the number of epochs has one."""
 
-    The interval of training is shown only if the number of epochs has one.
-    """
-    quantities = [getattr(row.option, name) for row in rows]
-    size, unit = fmt.choose_unit([q.mean for q in quantities if q is not None], units)
+    def amount(row: _Row) -> Quantity | None:
+        quantity: Quantity | None = getattr(row.option, name)
+        if quantity is None or not name.startswith("train_"):
+            return quantity
+        if row.option.unit in ("sample", "step"):
+            return None
+        epochs = row.option.amount
+        return Quantity(quantity.mean) if epochs.low in (None, epochs.high) else quantity
 
-    def cell(row: _Row) -> str:
-        quantity = getattr(row.option, name)
-        amount = row.option.amount
-        of_training = quantity is not None and name.startswith("train_")
-        if of_training and row.option.unit in ("sample", "step"):
-            return fmt.MISSING
-        if of_training and amount.low in (None, amount.high):
-            quantity = Quantity(quantity.mean)
-        return fmt.estimate_text(quantity, size=size)
-
-    return tables.Column(f"{heading} ({unit})", cell)
+    return tables.in_unit(heading, rows, amount, units)
 
 
 def _batch(row: _Row) -> str:
