@@ -10,10 +10,7 @@ from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console, table_of
 from wattlaw.cli.common.options import option
 
-app = typer.Typer()
 
-
-@app.command()
 def advise(
     stores: opts.StoreArguments,
     workload: Annotated[

@@ -6,8 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from wattlaw import formatting as fmt
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import law_refusals
@@ -36,10 +34,7 @@ from wattlaw.terminal import print_note
 from wattlaw.text import collapse_whitespace, join_names
 from wattlaw.workloads import catalogue
 
-app = typer.Typer()
 
-
-@app.command()
 def calibrate(
     stores: StoreArguments,
     hardware: Annotated[

@@ -18,12 +18,9 @@ from wattlaw.formatting import group_label, plural
 from wattlaw.terminal import print_note
 from wattlaw.text import collapse_whitespace, shorten
 
-app = typer.Typer()
-
 _WIDE_COLUMNS = 150
 
 
-@app.command()
 def fit(
     source: Annotated[
         list[Path],

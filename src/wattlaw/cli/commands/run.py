@@ -15,8 +15,6 @@ from wattlaw.formatting import number, plural
 from wattlaw.launch.planning import GpuHours
 from wattlaw.report import tables
 
-app = typer.Typer()
-
 #: The columns of the table of runs, with their headings.
 _HEADINGS = {
     "run_id": "run", "workload": "workload", "gpus": "gpus", "global_batch": "global batch",
@@ -34,7 +32,6 @@ _OPTIONAL = (
 )  # fmt: skip
 
 
-@app.command()
 def run(
     study: StudyArgument,
     store: Annotated[Path, typer.Option(help="Results folder.")] = Path("wattlaw-store"),
