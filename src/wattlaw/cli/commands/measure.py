@@ -22,11 +22,9 @@ from wattlaw.store.record import VERDICTS, RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.text import collapse_whitespace, quote, shorten
 
-app = typer.Typer()
 _MAX_CHARACTERS = 200  # of the command in the summary
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
 def measure(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="Command to run.")],
     store: Annotated[Path, option("DIR", "Results folder.", "-o", "--store")] = Path(
