@@ -90,11 +90,7 @@ class LimitLease:
         return report_applied_limits(state, limits, name, limiters[name])
 
     def _try_each(
-        self,
-        limiters: Limiters,
-        device: str,
-        part: str,
-        change: Callable[[Limiter], None],
+        self, limiters: Limiters, device: str, part: str, change: Callable[[Limiter], None]
     ) -> str:
         """Change a part of a device by the first limiter that is permitted to; return its name."""
         reasons = []

@@ -200,11 +200,7 @@ def _skip_outcome(saved: SavedState, *, include_kept: bool) -> Outcome | None:
 
 
 def recover(
-    folder: StateFolder,
-    saved: SavedState,
-    limiters: Limiters,
-    *,
-    on_request: bool = False,
+    folder: StateFolder, saved: SavedState, limiters: Limiters, *, on_request: bool = False
 ) -> None:
     """Restore what an ended process has left limited and remove its file; the device is locked.
 
