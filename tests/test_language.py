@@ -28,8 +28,8 @@ from wattlaw.workloads.data_loading import Loader, LoaderOptions, splitmix64
 from wattlaw.workloads.language import BERT_BASE, Options
 from wattlaw.workloads.language.bert import Bert
 from wattlaw.workloads.language.corpus import Text, training_text
-from wattlaw.workloads.language.make_data import make_data
 from wattlaw.workloads.language.masking import MaskedBlocks, Vocabulary, predicted
+from wattlaw.workloads.language.synthetic import make_data
 from wattlaw.workloads.language.tokenizer import tokenised, train
 from wattlaw.workloads.workload import Shard
 

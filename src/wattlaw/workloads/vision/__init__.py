@@ -121,7 +121,7 @@ class ResNet50Options(Options):
 _classifier = partial(
     Entry,
     metric="top1",
-    make_data="wattlaw.workloads.vision.make_data:make_data",
+    make_data="wattlaw.workloads.vision.synthetic:make_data",
     modules=("torch", "torchvision", "PIL", "tfrecord"),
     extra="vision",
 )
