@@ -2,7 +2,8 @@
 
 Run with ``make bench``, or with ``--store`` for ``advise`` on another store than the quickstart's.
 An empty Python process runs beside them in each round, so that medians of one machine compare. One
-round before them writes the compiled modules and fills the file cache.
+round before them writes the compiled modules and fills the file cache. Other processes of a busy
+machine lengthen the wall time, and the processor time hardly.
 """
 
 import argparse
@@ -34,8 +35,11 @@ def main() -> None:
         ADVISE: [*wattlaw, "advise", str(store)],
     }
     rounds = [{name: seconds(line) for name, line in commands.items()} for _ in range(ROUNDS + 1)]
-    times = {name: [took_s[name] for took_s in rounds[1:]] for name in commands}
-    medians = {name: statistics.median(times_s) for name, times_s in times.items()}
+    times = {name: [took[name] for took in rounds[1:]] for name in commands}
+    medians, processor = (
+        {name: statistics.median(took[i] for took in times[name]) for name in commands}
+        for i in (0, 1)
+    )
     judged = medians | {IMPORT: medians[IMPORT] - medians[EMPTY]}
     write_results(
         "startup",
@@ -45,7 +49,8 @@ def main() -> None:
             "rounds": ROUNDS,
             "store_runs": len(list((store / "runs").iterdir())),
             "median_s": medians,
-            "shortest_s": {name: min(times_s) for name, times_s in times.items()},
+            "shortest_s": {name: min(times[name])[0] for name in commands},
+            "median_processor_s": processor,
             "import_beyond_python_s": judged[IMPORT],
             "target_s": TARGETS_S,
             "met": {name: judged[name] < target_s for name, target_s in TARGETS_S.items()},
@@ -53,12 +58,14 @@ def main() -> None:
     )
 
 
-def seconds(line: list[str]) -> float:
-    """Return the time of a process; Python may write its compiled modules."""
+def seconds(line: list[str]) -> tuple[float, float]:
+    """Return the wall and processor time of a process; Python may write its compiled modules."""
     environment = {name: os.environ[name] for name in os.environ if name != _NO_BYTECODE}
-    begun_s = time.perf_counter()
+    before, begun_s = os.times(), time.perf_counter()
     subprocess.run(line, check=True, capture_output=True, env=environment)
-    return time.perf_counter() - begun_s
+    took_s, after = time.perf_counter() - begun_s, os.times()
+    used_s = after.children_user + after.children_system
+    return took_s, used_s - before.children_user - before.children_system
 
 
 _NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"

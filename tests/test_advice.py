@@ -1,7 +1,6 @@
 """Advice: what it chooses under which constraints, and that it says how far the data carry it."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,8 +12,6 @@ from public_data import ORIGINS, public_csv
 from wattlaw.analysis.advice.advice import Advice, advise
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.api import results
-from wattlaw.cli.commands.advise import advise as advise_command
 from wattlaw.errors import BadInput, Refused
 
 DIMENET = {"dimenet": MIT["dimenet"]}
@@ -387,53 +384,3 @@ def test_a_command_without_batch_gets_advice_too():
 def test_a_constraint_that_nothing_can_keep_is_bad_input(made, asked):
     with pytest.raises(BadInput):
         advice(made, **asked)
-
-
-@pytest.fixture
-def store(made, monkeypatch):
-    """Let the command read the study instead of files; return a path to give to it."""
-    monkeypatch.setattr(results.Store, "existing", lambda path: path)
-    monkeypatch.setattr(results, "read_stores", lambda paths: (made.runs, made.epochs))
-    return Path("store")
-
-
-def test_the_command_prints_json_that_is_the_advice(made, store, capsys):
-    code = advise_command([store], "dimenet", deadline="30min", epochs=3, grid="400", as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert code == 0
-    assert told == advice(
-        made, deadline_s=1800, epochs_to_train=3,
-        footprint=Footprint(grid_g_per_kwh=400, currency="currency units"),
-    ).to_dict()  # fmt: skip
-    assert set(told) == {"workload", "recommended", "reason", "nearest", "pareto", "next_doubling",
-                         "counted", "simulated", "warnings", "unit"}  # fmt: skip
-    assert set(told["pareto"][0]) == set(told["recommended"])
-
-
-def test_the_command_prints_text_before_the_tables(store, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    assert advise_command([store], "dimenet", max_slowdown="5%", price="0.2", grid="de") == 0
-    text = capsys.readouterr().out
-    first = text.splitlines()[0]
-    assert first.startswith("Run dimenet on 128 GPUs, 200 W, free clock, batch 128 each")
-    for words in ("kWh", "GPU-hours", "currency units", "kg CO2e", "Germany", "128 *",
-                  "Twice as many GPUs (256, same local batch, by the law)", "Counted:",
-                  "Warning: The next doubling"):  # fmt: skip
-        assert words in text, words
-
-
-def test_the_command_names_an_answer_that_is_none(store, capsys):
-    assert advise_command([store], "dimenet", deadline="1s", max_gpus=2) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "Nothing to recommend for dimenet: No setting meets the deadline of 1 s" in text
-    assert "Nearest: 2 GPUs" in text
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [({"deadline": "6"}, "deadline: "), ({"max_slowdown": "5"}, "max_slowdown: "),
-     ({"energy_budget": "50"}, "energy_budget: "), ({"grid": "atlantis"}, "grid: ")],
-)  # fmt: skip
-def test_the_command_names_an_option_that_it_cannot_read(store, asked, words):
-    with pytest.raises(BadInput, match=words):
-        advise_command([store], "dimenet", **asked)

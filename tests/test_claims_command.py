@@ -10,7 +10,7 @@ import pytest
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.claims import CLAIMS
 from wattlaw.cli.commands.claims import claims
-from wattlaw.cli.commands.import_ import import_table
+from wattlaw.cli.commands.import_table import import_table
 
 DOCS = Path("docs/claims.md")
 MAP = (

@@ -222,16 +222,16 @@ def test_the_error_for_invalid_utf8_names_the_file(store, tmp_path, capsys):
     assert str(path) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verdict", VERDICTS)
-def test_every_verdict_that_a_run_writes_can_be_read(store, verdict, tmp_path):
-    row = {"run_id": ID, "host": "a", "epoch": 0, "phase": "train", "duration_s": 1.0,
-           "start_ns": 1, "energy_source": "integral", "energy_verdict": verdict,
-           "gpu_energy_j": 5.0, "measured": True}  # fmt: skip
-    pq.write_table(pa.Table.from_pylist([row], EPOCHS), store.folder(ID).epochs_path)
-    metrics = tmp_path / "x.jsonl"
-    assert main(["export", str(store.path), "metrics", "-o", str(metrics)]) == 0
-    (run,) = map(json.loads, metrics.read_text().splitlines())
-    assert run["energy_verdict"] == verdict
+def test_every_verdict_that_a_run_writes_can_be_read(store, tmp_path):
+    metrics, rows = tmp_path / "x.jsonl", []
+    for epoch, verdict in enumerate(VERDICTS):  # from best to worst: the run has the worst
+        rows.append({"run_id": ID, "host": "a", "epoch": epoch, "phase": "train", "duration_s": 1.0,
+                     "start_ns": 1, "energy_source": "integral", "energy_verdict": verdict,
+                     "gpu_energy_j": 5.0})  # fmt: skip
+        pq.write_table(pa.Table.from_pylist(rows, EPOCHS), store.folder(ID).epochs_path)
+        assert main(["export", str(store.path), "metrics", "-o", str(metrics)]) == 0
+        (run,) = map(json.loads, metrics.read_text().splitlines())
+        assert run["energy_verdict"] == verdict
     assert main(["report", str(store.path), "-o", str(tmp_path / "report.html")]) == 0
 
 

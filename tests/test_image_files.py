@@ -16,7 +16,7 @@ from wattlaw.errors import BadInput
 from wattlaw.workloads.data_loading import Loader, LoaderOptions, sample_seeds
 from wattlaw.workloads.vision import ResNet50Options
 from wattlaw.workloads.vision.classifier import ResNet50
-from wattlaw.workloads.vision.make_data import make_data
+from wattlaw.workloads.vision.synthetic import make_data
 from wattlaw.workloads.workload import Dataset, Shard
 
 SIZE = 42

@@ -17,7 +17,7 @@ from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import scaling_series
 from wattlaw.cli.commands.export import export
 from wattlaw.cli.commands.fit import fit
-from wattlaw.cli.commands.import_ import import_table
+from wattlaw.cli.commands.import_table import import_table
 from wattlaw.cli.commands.status import status
 from wattlaw.errors import BadInput
 from wattlaw.store.fields import FIELDS, parse_map

@@ -27,9 +27,9 @@ from wattlaw.workloads.catalogue import GROUP
 from wattlaw.workloads.data_loading import Loader, LoaderOptions, splitmix64
 from wattlaw.workloads.language import BERT_BASE, Options
 from wattlaw.workloads.language.bert import Bert
-from wattlaw.workloads.language.corpus import Text, training_text
-from wattlaw.workloads.language.make_data import make_data
+from wattlaw.workloads.language.corpus import Text, find_text
 from wattlaw.workloads.language.masking import MaskedBlocks, Vocabulary, predicted
+from wattlaw.workloads.language.synthetic import make_data
 from wattlaw.workloads.language.tokenizer import tokenised, train
 from wattlaw.workloads.workload import Shard
 
@@ -428,13 +428,13 @@ def test_truncation_and_padding_of_a_tokenizer_file_are_ignored(made, tmp_path):
 
 
 def test_a_trained_tokenizer_is_the_same_each_time_and_in_every_process(made):
-    text = training_text(made / "text", "text")
+    text = find_text(made / "text", "text", "train")
     found = [train(text.lines(), text.lines(), 600).to_str() for _ in range(5)]
     script = (
         "import sys; from pathlib import Path;"
-        "from wattlaw.workloads.language.corpus import training_text;"
+        "from wattlaw.workloads.language.corpus import find_text;"
         "from wattlaw.workloads.language.tokenizer import train;"
-        "text = training_text(Path(sys.argv[1]), 'text');"
+        "text = find_text(Path(sys.argv[1]), 'text', 'train');"
         "sys.stdout.write(train(text.lines(), text.lines(), 600).to_str())"
     )
     command = [sys.executable, "-c", script, str(made / "text")]

@@ -14,9 +14,8 @@ from pydantic import ValidationError
 from wattlaw.errors import BadInput
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.molecules import DIMENET, SCHNET, DimeNetOptions, SchNetOptions, qm9
-from wattlaw.workloads.molecules.make_data import make_data
 from wattlaw.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
-from wattlaw.workloads.molecules.synthetic import synthetic_molecules
+from wattlaw.workloads.molecules.synthetic import make_data, synthetic_molecules
 from wattlaw.workloads.workload import Shard
 
 SCHNET_SIZES = {

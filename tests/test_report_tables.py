@@ -180,7 +180,7 @@ def test_batches_have_verdicts_and_a_target_has_its_table():
 def test_advice_has_intervals_and_says_whether_it_was_measured():
     table = advice.recommended(mit_findings())
     assert len(table.rows) == 3
-    assert set(column(table, "known by")) == {"measured"}
+    assert set(column(table, "known by")) == {"2 runs"}
     (heading,) = (one for one in table.headings if one.startswith("epoch time ("))
     assert all("(" in cell for cell in column(table, heading))
     assert advice.front(mit_findings()).omitted == 0 or advice.front(mit_findings()).command
@@ -215,7 +215,10 @@ def test_energies_are_counted_by_source_and_verdict():
 def test_each_series_has_its_law_breakpoint_and_alternatives():
     findings = mit_findings()
     assert len(scaling.exponents(findings).rows) == len(findings.fits.laws)
-    assert set(column(scaling.exponents(findings), "interval from")) <= {"runs", "counts"}
+    marked = sum(
+        cell.endswith("*") for cell in column(scaling.exponents(findings), "95 % interval")
+    )
+    assert marked == sum(law.trusted.interval == "repeats" for _, law in findings.fits.laws)
     assert scaling.alternatives(findings) is not None
     assert scaling.without_law(analyse(*study(counts=(1, 2)))) is not None
     assert environment.models(findings) is not None

@@ -43,8 +43,8 @@ def test_topics_come_in_the_order_of_their_importance():
 
 def test_a_recommendation_has_its_interval_and_a_common_reason_appears_once():
     text = text_of(mit_findings(), "What to run")
-    assert "resnet50: 128 GPUs, 200 W, free clock, batch 256 each (32768 in all): " in text
-    assert re.search(r"\d s \(\d+\.?\d* to \d+\.?\d*\) and 0\.\d+ kWh", text)
+    assert "Run resnet50 on 128 GPUs, 200 W, free clock, batch 256 each (32768 in all)" in text
+    assert re.search(r"\d min \(\d+\.?\d* to \d+\.?\d*\), \d+\.?\d* kWh", text)
     assert text.count("least energy-delay product") == 1
 
 
@@ -185,8 +185,8 @@ def test_a_recommendation_that_was_measured_once_is_marked():
     once = runs["repeat"] == 0
     findings = analyse(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])])
     text = text_of(findings, "What to run")
-    assert "per epoch (measured once)." in text
-    assert "This setting has the least" in text
+    assert "(no intervals; measured)." in text
+    assert "The recommended setting has the least" in text
 
 
 def test_a_topic_has_a_limited_number_of_sentences():

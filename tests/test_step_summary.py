@@ -37,12 +37,13 @@ def test_windows_leave_out_warm_up_and_pauses():
     durations_s[15] = 3.0  # an evaluation in step 16
     summary = summarise([training(durations_s)], MeasuredPart(warmup_steps=5))
     warm, first, second = summary.windows
-    assert (warm.warmup, warm.from_step, warm.steps) == (True, 1, 4)
-    assert (first.warmup, first.from_step, first.steps, first.samples) == (False, 5, 11, 88)
-    assert (second.from_step, second.steps) == (17, 14)
-    assert first.duration_s == pytest.approx(1.1)
-    assert first.start_ns == pytest.approx((T0_S + 0.4) * 1e9, abs=1000)
-    assert second.start_ns / 1e9 == pytest.approx(T0_S + 1.5 + 3.0, abs=1e-5)
+    assert (warm["warmup"], warm["from_step"], warm["steps"]) == (True, 1, 4)
+    assert (first["from_step"], first["steps"], first["samples"]) == (5, 11, 88)
+    assert not first["warmup"]
+    assert (second["from_step"], second["steps"]) == (17, 14)
+    assert first["duration_s"] == pytest.approx(1.1)
+    assert first["start_ns"] == pytest.approx((T0_S + 0.4) * 1e9, abs=1000)
+    assert second["start_ns"] / 1e9 == pytest.approx(T0_S + 1.5 + 3.0, abs=1e-5)
     assert (summary.steps, summary.steps_measured, summary.pauses) == (31, 25, 1)
     assert summary.pause_s == pytest.approx(3.0)
     assert summary.step_time_mean_s == pytest.approx(0.1)
@@ -54,7 +55,7 @@ def test_a_step_with_an_evaluation_is_a_pause_if_it_is_longer_than_the_others(tm
     record = {"type": "steps", "optimizer": 0, "first": 0, "us": us, "samples": 8}
     (process,) = read(tmp_path, PROCESS, record | {"evaluations": [6, 12, 18, 24]})
     summary = summarise([process], MeasuredPart(warmup_steps=1))
-    assert [window.from_step for window in summary.windows] == [1, 7, 19]
+    assert [window["from_step"] for window in summary.windows] == [1, 7, 19]
     assert (summary.pauses, summary.steps_measured) == (2, 22)
     assert summary.pause_s == pytest.approx(0.26)
     every = training(process.step_end_s[1:] - process.step_end_s[:-1], evaluated=np.ones(25, bool))
@@ -81,7 +82,7 @@ def test_a_limit_of_seconds_counts_from_the_end_of_the_warm_up():
 def test_too_few_steps_are_all_warm_up():
     summary = summarise([training([0.1] * 10)], MeasuredPart(steps=100))
     assert (summary.steps, summary.steps_measured, summary.step_time_mean_s) == (11, None, None)
-    assert all(window.warmup for window in summary.windows)
+    assert all(window["warmup"] for window in summary.windows)
     assert summary.notes
 
 
@@ -241,7 +242,7 @@ def test_steps_that_count_anew_have_no_known_step_in_between():
     assert np.isnan(reader.process().step_end_s).sum() == 1
     assert reader.total_steps() is None
     windows = summarise([reader.process()], MeasuredPart(warmup_steps=1)).windows
-    assert [(window.steps, window.duration_s) for window in windows] == [(4, 4.0), (4, 4.0)]
+    assert [(window["steps"], window["duration_s"]) for window in windows] == [(4, 4.0), (4, 4.0)]
 
 
 def test_lines_of_epochs_are_windows():

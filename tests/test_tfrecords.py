@@ -20,7 +20,7 @@ from wattlaw.errors import BadInput
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.vision import tfrecords
 from wattlaw.workloads.vision.images import ImageData
-from wattlaw.workloads.vision.make_data import make_data
+from wattlaw.workloads.vision.synthetic import make_data
 from wattlaw.workloads.vision.tfrecords import Records, Shards, bounds
 from wattlaw.workloads.workload import Shard
 

@@ -19,7 +19,7 @@ from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.weather import Options, era5
 from wattlaw.workloads.weather.era5 import ChannelStatistics, Era5
 from wattlaw.workloads.weather.fourcastnet import FourCastNet
-from wattlaw.workloads.weather.make_data import make_data
+from wattlaw.workloads.weather.synthetic import make_data
 from wattlaw.workloads.workload import Shard
 
 NO_SEEDS = np.zeros(0, np.uint64)

@@ -30,6 +30,25 @@ repeats: 2
 measure: {epochs: 2, warmup_epochs: 1, assume_cpu_w: 15}
 launch: {kind: local, gpus_per_node: 2}
 """
+STEPS_STUDY = """\
+name: steps
+workloads:
+  - name: count
+    command: [python, count.py]
+    launch_with: none
+    progress: {pattern: 'step (?P<step>\\d+)'}
+sweeps:
+  - {gpus: [1, 2], local_batch: [16]}
+measure: {steps: 20, warmup_steps: 5, assume_cpu_w: 15}
+launch: {kind: local, gpus_per_node: 2}
+"""
+COUNT = """\
+import itertools, os, time
+
+for step in itertools.count(1):
+    print("step", step, "rank", os.environ.get("RANK"), flush=True)
+    time.sleep(0.05)
+"""
 SCRIPT = """\
 import sys, time
 import wattlaw
@@ -65,7 +84,14 @@ COMMANDS: tuple[tuple[str, int, str], ...] = (
     ("wattlaw run commands.yaml --store commands", 0, "4 done"),
     ("wattlaw status commands", 0, "4 done"),
     ("wattlaw export commands epochs -o epochs.csv", 0, ""),
+    ("wattlaw run steps.yaml --store steps", 0, "2 done"),
+    ("wattlaw advise steps", 0, ""),
     ("wattlaw measure -o measured -- python work.py 10", 0, ""),
+    (
+        r"wattlaw measure --steps 20 --progress step.(?P<step>\d+) -- python count.py",
+        0,
+        "measured steps",
+    ),
     ("python work.py 10", 0, ""),
     ("wattlaw status tracked", 0, "2 done"),  # one of them under measure
     ("python api.py", 0, "12"),
@@ -82,7 +108,9 @@ def main() -> int:
         folder.mkdir()
         (folder / "table.csv").write_text(TABLE)
         (folder / "commands.yaml").write_text(STUDY)
+        (folder / "steps.yaml").write_text(STEPS_STUDY)
         (folder / "work.py").write_text(SCRIPT)
+        (folder / "count.py").write_text(COUNT)
         (folder / "api.py").write_text(API)
         programs = Path(scratch) / "venv" / "bin"
         venv.create(programs.parent, with_pip=True)

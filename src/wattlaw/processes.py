@@ -6,9 +6,6 @@ import gc
 import os
 import signal
 import subprocess
-import sys
-import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,23 +16,13 @@ _LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Let the system kill this process (SIGKILL) when its parent ends.
+    """Let the kernel kill this process (SIGKILL) when its parent ends (prctl(2)).
 
-    On Linux the kernel does it (``prctl(PR_SET_PDEATHSIG)``, see prctl(2)); elsewhere a thread
-    checks once a second. A parent that ended before the call is noticed too.
+    A parent that ended before the call is noticed too.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    else:
-        threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _watch_parent(parent_pid: int) -> None:
-    while os.getppid() == parent_pid:
-        time.sleep(1.0)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -74,9 +61,7 @@ def run_captured(
 
 def cores() -> int:
     """Return the number of processor cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def descendants(root_pid: int) -> list[int]:

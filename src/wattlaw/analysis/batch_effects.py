@@ -7,6 +7,7 @@ hold for all batches together. How many epochs a target takes is ``analysis.crit
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -138,19 +139,13 @@ def quality_by_batch(
         A direction is neither ``higher`` nor ``lower``.
     """
     directions = dict(better or {})
-    for workload, direction_name in directions.items():
-        if direction_name not in ("higher", "lower"):
-            raise BadInput(
-                f"better of {workload}: given {direction_name!r}; allowed: higher, lower"
-            )
-    known = table[table["global_batch"].notna()]
+    for workload, way in directions.items():
+        if way not in ("higher", "lower"):
+            raise BadInput(f"better of {workload}: given {way!r}; allowed: higher, lower")
     rows = []
-    for group, runs in groups(known, _BY):
-        workload = str(group["workload"])
-        better_direction = (
-            directions[workload] if workload in directions else direction(group["metric_name"])
-        )
-        rows.append(_group_quality(group, runs, metric, better_direction, margin))
+    for group, runs in groups(table[table["global_batch"].notna()], _BY):
+        way_of_group = directions.get(str(group["workload"]), direction(group["metric_name"]))
+        rows.append(_group_quality(group, runs, metric, way_of_group, margin))
     return QualityFindings(tuple(rows))
 
 
@@ -202,10 +197,8 @@ def _means(values: pd.Series, diverged: pd.Series) -> pd.DataFrame:
 def _divergence_text(means: pd.DataFrame) -> str:
     """Return a text on how many repeats diverged at which batches; empty if none did."""
     batches = means[means["diverged"] > 0]
-    texts = [
-        f"{row['diverged']} of {row['n'] + row['diverged']} repeats at {row['global_batch']}"
-        for row in batches.to_dict("records")
-    ]
+    counts = zip(batches["diverged"], batches["n"], batches["global_batch"], strict=True)
+    texts = [f"{lost} of {n + lost} repeats at {batch}" for lost, n, batch in counts]
     return f"{', '.join(texts)} diverged" if texts else ""
 
 
@@ -213,33 +206,21 @@ def _compare_batches(
     values: pd.Series, means: pd.DataFrame, better: str, margin: float
 ) -> pd.DataFrame:
     sign = 1.0 if better == "higher" else -1.0
-    samples = [
-        sign * values_of_batch.to_numpy(float)
-        for _, values_of_batch in values.groupby(level="global_batch")
-    ]
-    outcome = compare_with_best(samples)
-    top = outcome.mean.max()
-    distance_to_best = (
-        np.array([np.delete(outcome.mean, i).max() for i in range(len(samples))]) - outcome.mean
-    )
-    holds = -outcome.low <= margin * abs(top)
+    by_batch = (sign * values.astype(float)).groupby(level="global_batch")
+    outcome = compare_with_best([np.asarray(of_batch, dtype=float) for _, of_batch in by_batch])
+    best_others = [np.delete(outcome.mean, i).max() for i in range(len(outcome.mean))]
+    distance_to_best = np.array(best_others) - outcome.mean
+    holds = -outcome.low <= margin * abs(outcome.mean.max())
     compared = means["n"] > 0
     holds &= (means.loc[compared, "diverged"] == 0).to_numpy()
-    new_columns = {
-        "worse_by": distance_to_best,
-        "worse_by_low": -outcome.high,
-        "worse_by_high": -outcome.low,
-        "p_value": outcome.p_value,
-        "verdict": np.where(holds, "holds", np.where(outcome.high < 0, "worse", CANNOT_TELL)),
-    }
-    at = means.index[compared]
-    means = means.assign(verdict=DIVERGED)
-    return means.assign(
-        **{
-            name: means[name].where(~compared, pd.Series(of, at))
-            for name, of in new_columns.items()
-        }
-    ).astype(dict.fromkeys(_NUMBERS, float))
+    means = means.assign(verdict=DIVERGED).astype(dict.fromkeys(_NUMBERS, float))
+    means.loc[compared, list(_NUMBERS)] = np.column_stack(
+        [distance_to_best, -outcome.high, -outcome.low, outcome.p_value]
+    )
+    means.loc[compared, "verdict"] = np.where(
+        holds, "holds", np.where(outcome.high < 0, "worse", CANNOT_TELL)
+    )
+    return means
 
 
 def _with_verdict(group: Group, means: pd.DataFrame, better: str, margin: float) -> BatchQuality:
@@ -250,9 +231,7 @@ def _with_verdict(group: Group, means: pd.DataFrame, better: str, margin: float)
     worse = [i for i in range(last + 1, len(batches)) if verdicts[i] == "worse"]
     falls = bool(worse)
     diverged = _divergence_text(means)
-    last_holding = best - 1
-    while last_holding + 1 < len(batches) and verdicts[last_holding + 1] == "holds":
-        last_holding += 1
+    holding = list(takewhile(lambda i: verdicts[i] == "holds", range(best, len(batches))))
     name = group["metric_name"] or "quality"
     if falls:
         row = means.iloc[worse[0]]
@@ -280,16 +259,13 @@ def _with_verdict(group: Group, means: pd.DataFrame, better: str, margin: float)
     epochs = group["epochs_trained"]
     text += f", after {epochs:g} epoch{'s'[: epochs > 1]} of training" if epochs is not None else ""
     return BatchQuality(
-        group,
-        better,
-        verdict,
-        text,
+        group, better, verdict, text,
         best_batch=batches[best],
         falls_beyond=batches[last] if falls else None,
         falls_from=batches[last + 1] if falls else None,
-        holds_to=batches[last_holding] if last_holding >= best else None,
+        holds_to=batches[holding[-1]] if holding else None,
         means=means,
-    )
+    )  # fmt: skip
 
 
 def _matches(group: Group, settings: Mapping[str, Any]) -> bool:

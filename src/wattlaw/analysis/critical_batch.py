@@ -47,8 +47,7 @@ class CriticalBatch(Result):
     the upper one if S does not rise measurably, the lower one if it rises in proportion to B.
     ``b_crit`` is None if the best fit has no finite one. ``sigma`` is the standard deviation of ln
     S. ``lack_of_fit_p`` (None without repeats, or with censored runs) tests the law against the
-    batches' means; below 0.05, the intervals are widened to account for the deviations of the
-    means.
+    batches' means; below 0.05, the intervals account for the deviations of the means.
     """
 
     s_min: float  # epochs
@@ -88,9 +87,8 @@ def critical_batch(
         (``to_target.learning_repeats``); otherwise the intervals are too narrow.
     epochs_trained
         How many epochs each run had; a run that did not reach the target then counts as one that
-        needs more (a censored value, as in a Tobit model), which assumes that it would reach the
-        target eventually. Without this parameter such runs are excluded, and S is too low at
-        batches that often fail.
+        needs more (a censored value, as in a Tobit model). Without this parameter such runs are
+        excluded, and S is too low at batches that often fail.
 
     Raises
     ------
@@ -189,10 +187,14 @@ def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _For
         start[fixed[0]] = fixed[1]
     free = [i for i in range(len(start)) if fixed is None or i != fixed[0]]
 
-    def residuals(p: Floats) -> Floats:
+    def with_fixed(p: Floats) -> Floats:
         all_parameters = start.copy()
         all_parameters[free] = p
-        return np.asarray(data.y - all_parameters[0] - mean(b, all_parameters[1:]))
+        return all_parameters
+
+    def residuals(p: Floats) -> Floats:
+        first, *others = with_fixed(p)
+        return np.asarray(data.y - first - mean(b, np.array(others)))
 
     def loss(p: Floats) -> float:
         z = residuals(p[:-1]) * math.exp(-p[-1])
@@ -213,9 +215,8 @@ def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _For
         within = [*zip(low, high, strict=True), (math.log(_LEAST_SIGMA), math.log(10.0))]
         fitted = optimize.minimize(loss, [*best, log_sigma], method="L-BFGS-B", bounds=within)
         best, log_sigma = fitted.x[:-1], float(fitted.x[-1])
-    all_parameters = start.copy()
-    all_parameters[free] = best
-    return _FormFit(name, all_parameters, math.exp(log_sigma), -loss(np.array([*best, log_sigma])))
+    log_likelihood = -loss(np.array([*best, log_sigma]))
+    return _FormFit(name, with_fixed(best), math.exp(log_sigma), log_likelihood)
 
 
 def _search_bounds(data: _Runs) -> tuple[float, float]:
@@ -263,10 +264,11 @@ def _profile_bound(
 
 
 def _table(fits: dict[str, _FormFit], n: int) -> pd.DataFrame:
-    rows = []
-    for name, fit in fits.items():
-        k = len(fit.parameters) + 1
-        rows.append((name, k, fit.log_likelihood, aicc(fit.log_likelihood, n, k)))
+    sizes = {name: len(fit.parameters) + 1 for name, fit in fits.items()}
+    rows = [
+        (name, sizes[name], fit.log_likelihood, aicc(fit.log_likelihood, n, sizes[name]))
+        for name, fit in fits.items()
+    ]
     forms = pd.DataFrame(rows, columns=["form", "k", "log_likelihood", "aicc"])
     forms["aicc"] = forms["aicc"].astype(float)
     weight = np.exp(-(forms["aicc"] - forms["aicc"].min()) / 2)

@@ -60,9 +60,8 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
     Raises
     ------
     Refused
-        Energies count different things, caps or clocks differ (they change the power of a GPU), a
-        rate is unknown throughout or does not vary by itself, or there are fewer settings than
-        terms + 3.
+        As ``with_energy``, a rate is unknown or does not vary by itself, or there are fewer
+        settings than terms + 3.
     """
     import statsmodels.formula.api as smf
 
@@ -87,16 +86,9 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
     if settings < terms + 3:
         raise Refused(f"{settings} settings for {terms} terms; at least {terms + 3} are needed")
     fit = model.fit(cov_type="cluster", cov_kwds={"groups": clusters}, use_t=True)
-    ends = fit.conf_int(alpha=ERROR)
-    terms_table = pd.DataFrame(
-        {
-            "estimate": fit.params,
-            "se": fit.bse,
-            "low": ends[0],
-            "high": ends[1],
-            "p_value": fit.pvalues,
-        }
-    )
+    columns = {"estimate": fit.params, "se": fit.bse, "low": 0.0, "high": 0.0}
+    terms_table = pd.DataFrame(columns | {"p_value": fit.pvalues})
+    terms_table[["low", "high"]] = fit.conf_int(alpha=ERROR)
     return FactorModel(
         terms=terms_table.rename_axis("term").reset_index(),
         energy_is=str(rows["energy_is"].iloc[0]),
@@ -116,11 +108,10 @@ def factor_drift(table: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``series, rule, energy_is, counts, gpus_min, gpus_max, factor_first_w, factor_last_w``
-        (geometric means at the least and the greatest count), ``slope, slope_low, slope_high,
-        p_value, verdict, why``. Verdict: ``rises`` or ``falls`` when the interval is on one side of
-        0; ``no drift seen`` when it holds 0 and lies within 2 % per doubling of N; ``cannot tell``
-        otherwise, and with fewer than three counts.
+        A row per series. ``factor_first_w`` and ``factor_last_w`` are geometric means at the least
+        and the greatest count. The verdict is ``rises`` or ``falls`` when the interval of the slope
+        is on one side of 0; ``no drift seen`` when it has 0 and lies within 2 % per doubling of N;
+        ``cannot tell`` otherwise, and with fewer than three counts.
     """
     series = scaling_series(table)
     known = series[(series[FACTOR] > 0) & series["energy_is"].notna()]
@@ -139,16 +130,11 @@ _COLUMNS = [
 
 def _drift(means: pd.Series) -> dict[str, object]:
     counts = means.index.to_numpy(float)
-    first, last = np.exp(means.iloc[[0, -1]].to_numpy(float)) / HOUR_S
+    first, last = (np.exp(means.iloc[[0, -1]].to_numpy(float)) / HOUR_S).tolist()
     row: dict[str, object] = {
-        "counts": len(means),
-        "gpus_min": int(counts[0]),
-        "gpus_max": int(counts[-1]),
-        "factor_first_w": float(first),
-        "factor_last_w": float(last),
-        "verdict": CANNOT_TELL,
-        "why": None,
-    }
+        "counts": len(means), "gpus_min": int(counts[0]), "gpus_max": int(counts[-1]),
+        "factor_first_w": first, "factor_last_w": last, "verdict": CANNOT_TELL, "why": None,
+    }  # fmt: skip
     if len(means) < MIN_COUNTS:
         return row | {"why": f"{len(means)} GPU counts; at least {MIN_COUNTS} are needed"}
     fit = LeastSquares(power_law_design(counts), means.to_numpy(float))

@@ -81,17 +81,13 @@ class EnergyLaw(Result):
 def energy_law(table: pd.DataFrame) -> EnergyLaw:
     """Fit energy against GPU-hours in three forms.
 
-    Parameters
-    ----------
-    table
-        Rows of ``run_metrics`` of one workload, hardware, ``energy_is``, cap and clock; those
-        without an energy are left out.
+    ``table`` has rows of ``run_metrics``; those without an energy are left out.
 
     Raises
     ------
     Refused
-        No energy, energies that count different things, several workloads, hardware, caps or
-        clocks, fewer than four settings, or GPU-hours that hardly differ.
+        As ``with_energy`` for ``GROUP_COLUMNS``, fewer than four settings, or GPU-hours that hardly
+        differ.
     """
     rows = with_energy(table, GROUP_COLUMNS)
     points = rows.groupby(list(SETTINGS), dropna=False)[[HOURS, ENERGY]].mean()
@@ -119,16 +115,9 @@ def energy_law(table: pd.DataFrame) -> EnergyLaw:
 
 
 def energy_laws(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a law for each workload, hardware, cap, clock and energy that is counted alike.
+    """Return a law for each group of ``GROUP_COLUMNS``, as a row of the values of ``EnergyLaw``.
 
-    Returns
-    -------
-    DataFrame
-        ``workload, hardware, energy_is, power_limit_w, clock_limit_mhz, n, runs, hours_min,
-        hours_max, factor_w, factor_w_low, factor_w_high, best, intercept_j, intercept_j_low,
-        intercept_j_high, exponent, exponent_low, exponent_high, r2_origin, r2_intercept,
-        r2_log_log, note, reason``: as in ``EnergyLaw``.
-        A group without a law has a ``reason`` and nothing else.
+    A group without a law has a ``reason`` and nothing else.
     """
     rows = []
     for group, rows_of_group in groups(table, GROUP_COLUMNS):

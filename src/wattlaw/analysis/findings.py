@@ -22,7 +22,7 @@ from wattlaw.analysis.caps.limits import LIMITS, without_limits
 from wattlaw.analysis.energy_factor import FactorModel, factor_drift, factor_model
 from wattlaw.analysis.energy_laws import energy_laws
 from wattlaw.analysis.footprint import Footprint
-from wattlaw.analysis.groups import differing_options, groups
+from wattlaw.analysis.groups import groups
 from wattlaw.analysis.laws.fits import SeriesFits
 from wattlaw.analysis.metrics import (
     HOUR_S,
@@ -138,13 +138,9 @@ def analyse(
     statistics, joint
         Of ``store.statistics``, where there is telemetry of GPUs.
     accounting_windows
-        Of ``report.stores``, to compare with the energies of a scheduler's accounting.
-    footprint
-        What a kWh and a GPU-hour cost and emit.
-    reference
-        GPU count that speedup and energy are relative to; by default each series' smallest.
-    target
-        Quality that the runs are to reach, in the unit of their metric.
+        Of ``report.stores``, to compare with a scheduler's accounting.
+    footprint, reference, target
+        Of ``footprint``, ``speedup.speedups`` and ``to_target.analyse_targets``.
     """
     table = with_sampled_utilisation(run_metrics(runs, epochs), statistics)
     series = scaling_series(table)
@@ -196,15 +192,12 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
         if not rows["run_id"].isin(alone["run_id"]).any():
             text = f"{plural(len(rows), 'run')} in no law or speedup: {reason}."
             yield Caution("in-no-law", text)
-    for workload, rows in table.groupby("workload"):
-        if rows["unit"].nunique() > 1:
-            units = "; ".join(
-                f"{name}: {count}" for name, count in rows["unit"].value_counts().items()
-            )
-            text = f"Runs of {workload} have different units and are not compared ({units})."
+    for workload, units in table["unit"].groupby(table["workload"]):
+        if units.nunique() > 1:
+            counts = "; ".join(f"{name}: {count}" for name, count in units.value_counts().items())
+            text = f"Runs of {workload} have different units and are not compared ({counts})."
             yield Caution("units-differ", text)
-    if (table["basis"] == "run").any():
-        count = int((table["basis"] == "run").sum())
+    if count := int((table["basis"] == "run").sum()):
         text = f"Start-up is included in {plural(count, 'run')}: whole processes were measured."
         yield Caution("startup-included", text)
 
@@ -234,13 +227,11 @@ def _comparisons(
     compared, refused = [], []
     for kind in LIMITS:
         for group, rows in groups(series, ["family", "rule"]):
-            if rows[kind].nunique(dropna=False) < 2:
-                continue
-            label = str(group["family"])
-            try:
-                compared.append((label, compare_limits(rows, kind)))
-            except Refused as refusal:
-                refused.append((f"{label}: {kind}", str(refusal)))
+            if rows[kind].nunique(dropna=False) > 1:
+                try:
+                    compared.append((group["family"], compare_limits(rows, kind)))
+                except Refused as refusal:
+                    refused.append((f"{group['family']}: {kind}", str(refusal)))
     return tuple(compared), tuple(refused)
 
 
@@ -257,21 +248,19 @@ def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
     Columns ``workload, hardware, energy_is, runs, gpu_hours, energy_j`` and, with a footprint,
     ``co2_kg, cost, counted``.
     """
+    by, costs = ["workload", "hardware", "energy_is"], ["co2_kg", "cost", "counted"]
     rows = []
-    for group, rows_of_group in groups(table, ["workload", "hardware", "energy_is"]):
+    for group, rows_of_group in groups(table, by):
         energies = rows_of_group["train_energy_j"]
         energy_j = float(energies.sum()) if energies.notna().all() else None
         hours = float((rows_of_group["gpus"] * rows_of_group["train_time_s"]).sum() / HOUR_S)
         row = {**group, "runs": len(rows_of_group), "gpu_hours": hours, "energy_j": energy_j}
         if footprint is not None:
             cost = footprint.of(energy_j, hours, group["energy_is"])
-            row |= {"co2_kg": cost.co2_kg, "cost": cost.cost, "counted": cost.counted}
+            row |= {name: getattr(cost, name) for name in costs}
         rows.append(row)
-    columns = ["workload", "hardware", "energy_is", "runs", "gpu_hours", "energy_j"]
-    return pd.DataFrame(rows, columns=[*columns, *([] if footprint is None else _COSTS)])
-
-
-_COSTS = ["co2_kg", "cost", "counted"]
+    columns = [*by, "runs", "gpu_hours", "energy_j", *(costs if footprint else [])]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def facts(runs: pd.DataFrame) -> dict[str, str]:
@@ -313,13 +302,12 @@ def _software(texts: pd.Series) -> str:
 
 
 def _options(done: pd.DataFrame) -> str:
-    texts_of_workloads = []
-    for workload, rows in done.groupby("workload"):
-        differ = differing_options(rows["options"]) if rows["options"].nunique() > 1 else {}
-        texts = sorted(differ) if differ else sorted(rows["options"].dropna().unique())
-        shown = [formatted for text in texts if (formatted := setting_label("options", text))]
-        texts_of_workloads += [f"{workload}: {'; '.join(shown)}"] if shown else []
-    return " | ".join(texts_of_workloads)
+    texts = []
+    for workload, options in done["options"].groupby(done["workload"]):
+        labels = (setting_label("options", text) for text in sorted(options.dropna().unique()))
+        if shown := "; ".join(filter(None, labels)):
+            texts.append(f"{workload}: {shown}")
+    return " | ".join(texts)
 
 
 def _listed(values: pd.Series) -> str:

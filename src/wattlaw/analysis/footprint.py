@@ -21,8 +21,8 @@ _HOST = ("cpu", "dram")
 class Cost(Result):
     """The carbon and cost of an energy. A value is None if a number that it needs is missing.
 
-    ``cost`` is the sum of ``electricity_cost`` and ``gpu_hour_cost`` as far as prices were given,
-    and None if a part that has a price is unknown. ``counted`` says what is in the numbers.
+    ``cost`` is the sum of the two costs as far as prices were given, and None if a part that has a
+    price is unknown. ``counted`` says what is in the numbers.
     """
 
     energy_kwh: float | None  # of the machines, as measured
@@ -83,37 +83,30 @@ class Footprint:
 
         With E the energy in kWh (1 kWh = 3.6e6 J): facility energy = PUE E; CO2e in kg = PUE E I /
         1000 with I in g per kWh; electricity = PUE E price. All are linear in E, so the bounds of
-        an energy's interval give those of the results.
-
-        Parameters
-        ----------
-        energy_j, gpu_hours
-            Missing (None or NaN) where not known; what depends on it is None then.
-        energy_is
-            What the energy counts, as in ``run_metrics``: ``gpu+cpu, counter``.
+        an energy's interval give those of the results. Where ``energy_j`` or ``gpu_hours`` is
+        missing (None or NaN), what depends on it is None. ``energy_is`` says what the energy
+        counts, as in ``run_metrics``: ``gpu+cpu, counter``.
 
         Raises
         ------
         BadInput
             ``energy_j`` or ``gpu_hours`` is negative or infinite.
         """
-        energy = _known("energy_j", energy_j)
-        hours = _known("gpu_hours", gpu_hours)
+        energy, hours = _known("energy_j", energy_j), _known("gpu_hours", gpu_hours)
         energy_kwh = None if energy is None else energy / J_PER_KWH
         facility_kwh = _product(energy_kwh, 1.0 if self.pue is None else self.pue)
         grams = _product(facility_kwh, self.grid_g_per_kwh)
-        parts = {
-            "electricity": (self.price_per_kwh, _product(facility_kwh, self.price_per_kwh)),
-            "gpu_hour": (self.price_per_gpu_hour, _product(hours, self.price_per_gpu_hour)),
-        }
-        priced = [cost for price, cost in parts.values() if price is not None]
+        electricity = _product(facility_kwh, self.price_per_kwh)
+        gpu_hour = _product(hours, self.price_per_gpu_hour)
+        priced = [electricity] if self.price_per_kwh is not None else []
+        priced += [gpu_hour] if self.price_per_gpu_hour is not None else []
         known = [cost for cost in priced if cost is not None]
         return Cost(
             energy_kwh=energy_kwh,
             facility_energy_kwh=facility_kwh,
             co2_kg=None if grams is None else grams / 1000,
-            electricity_cost=parts["electricity"][1],
-            gpu_hour_cost=parts["gpu_hour"][1],
+            electricity_cost=electricity,
+            gpu_hour_cost=gpu_hour,
             cost=sum(known) if priced and len(known) == len(priced) else None,
             currency=self.currency,
             counted=self.counted(energy_is),
@@ -150,12 +143,9 @@ def _scope(energy_is: str | None) -> str:
     counted_parts = energy_is.split(",")[0].split("+")
     if not set(counted_parts) & {"gpu", *_HOST}:
         return f"energy of {energy_is}"
-    left_out = [
-        *(part.upper() for part in _HOST if part not in counted_parts),
-        "network",
-        "storage",
-    ]
-    return f"energy of {energy_is}; a lower bound: without {', '.join(left_out)}"
+    left_out = [part.upper() for part in _HOST if part not in counted_parts]
+    without = ", ".join([*left_out, "network", "storage"])
+    return f"energy of {energy_is}; a lower bound: without {without}"
 
 
 def _known(name: str, value: float | None) -> float | None:

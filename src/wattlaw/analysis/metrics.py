@@ -54,15 +54,14 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
         flops_per_sample, parallelism, workers_cooperate, dataset_samples``. Per run, N the GPUs:
 
         ``unit, time_s, energy_j``
-            ``epoch``, ``sample``, ``step`` or ``run``: the first that is known for all runs of the
-            workload, and the training time T and energy E of one. Where none is, the unit of most
-            runs; a run of which it is not known keeps a unit of its own.
+            The first of ``UNITS`` that is known for all runs of the workload, or else for most; a
+            run of which it is not known keeps its own. Training time T and energy E of one.
         ``basis, run_length``
             Whether ``epochs``, blocks of ``steps`` or a whole ``run`` was measured. A whole run
             includes start-up, so it has a length, such as ``3 epochs``: others do not compare.
         ``epoch_time_s, time_per_sample_s, step_time_s``
-            Mean over measured windows, of the slowest host. An epoch of which steps were measured
-            is a sample's time times the data set's samples. A command with ``{epochs}`` in its
+            Mean over measured windows, of the slowest host. Of measured steps, an epoch is a
+            sample's time times the data set's samples; a command with ``{epochs}`` in its
             arguments is divided by its epochs.
         ``epochs_timed, train_time_s, train_energy_j``
             Over how many epochs, and the sums over all measured windows.
@@ -83,9 +82,8 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
         ``samples_per_gpu_hour, steps_per_gpu_hour, energy_per_gpu_hour_j``
             Samples, steps and E per GPU-hour.
         ``sm_util_mean, sm_util_cv, mem_util_mean, mem_util_cv``
-            Mean and coefficient of variation over a run's samples, pooled from windows: the mean
-            square of a window is m^2 (1 + cv^2), weighted with its duration. No variation where
-            that of a window is unknown.
+            Mean and coefficient of variation over a run's samples, pooled from windows with their
+            durations as weights: the mean square of a window is m^2 (1 + cv^2).
         ``sm_clock_mean_mhz, power_throttle_share, cpu_cores``
             Means weighted with the windows' durations.
         ``eval_time_s, eval_energy_j``
@@ -95,7 +93,7 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
             warm-up, missing where steps were measured.
     """
     done = runs[runs["status"] == "done"]
-    names = [name for name in SETTINGS if name not in (*_KEPT, *_DERIVED)]
+    names = [name for name in SETTINGS if name not in _DERIVED]
     settings_of = done[[*_KEPT, *names]].assign(train=_train(done["train"]), lasts=_lengths(done))
     training = training_windows(epochs)
     measured = measured_windows(training)
@@ -105,8 +103,8 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     evaluated = _phase(evaluations[~evaluations["interrupted"].astype(bool)])[
         ["block_time_s", "block_energy_j"]
     ].set_axis(["eval_time_s", "eval_energy_j"], axis=1)
-    final = evaluations.sort_values("epoch", kind="stable").groupby("run_id").tail(1)
-    last = final.set_index("run_id")[["metric", "loss"]]
+    in_order = evaluations.sort_values("epoch", kind="stable").set_index("run_id")
+    last = in_order.loc[~in_order.index.duplicated(keep="last"), ["metric", "loss"]]
     table = settings_of[settings_of["run_id"].isin(timed.index)].reset_index(drop=True)
     by_run = training.groupby("run_id")
     trained = pd.DataFrame(
@@ -148,12 +146,9 @@ def with_sampled_utilisation(table: pd.DataFrame, statistics: pd.DataFrame | Non
     if statistics is None or statistics.empty:
         return table
     of_run = statistics[statistics["part"] == "run"].set_index("run_id")
-    return table.assign(
-        **{
-            name: table["run_id"].map(of_run[name]).fillna(table[name])
-            for name in ("sm_util_mean", "sm_util_cv", "mem_util_mean", "mem_util_cv")
-        }
-    )
+    names = ("sm_util_mean", "sm_util_cv", "mem_util_mean", "mem_util_cv")
+    sampled = {name: table["run_id"].map(of_run[name]).fillna(table[name]) for name in names}
+    return table.assign(**sampled)
 
 
 def _phase(windows: pd.DataFrame) -> pd.DataFrame:
@@ -164,16 +159,16 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
     epoch = windows.groupby(["run_id", "epoch"])
     of_epoch = of_host.groupby(level=["run_id", "epoch"]).max()
     of_epoch["samples"] = epoch["samples"].sum(min_count=1)
-    by_run = of_epoch.groupby(level="run_id")
+    by_run = of_epoch.astype(float).groupby(level="run_id")
+    means, train_time_s = by_run.mean(), by_run["duration_s"].sum()
     table = pd.DataFrame(
         {
-            "block_time_s": by_run["duration_s"].mean(),
+            "block_time_s": means["duration_s"],
             "blocks": by_run.size(),
-            "train_time_s": by_run["duration_s"].sum(),
-            "samples": by_run["samples"].mean().astype(float),
-            "steps": by_run["steps"].mean().astype(float),
-            "samples_per_s": by_run["samples"].sum(min_count=1).astype(float)
-            / by_run["duration_s"].sum(),
+            "train_time_s": train_time_s,
+            "samples": means["samples"],
+            "steps": means["steps"],
+            "samples_per_s": by_run["samples"].sum(min_count=1) / train_time_s,
         }
     )
     # The part of an epoch next to an evaluation may be too short for a measurement.
@@ -243,9 +238,9 @@ def _best(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.Series:
     """Return the best metric of each run whose metric has a known direction."""
     better = runs.set_index("run_id")["metric_name"].map(direction, na_action="ignore")
     by_run = evaluations.groupby("run_id")["metric"]
-    better_way = by_run.max().index.to_series().map(better)
-    best = by_run.max().where(better_way == "higher", by_run.min().where(better_way == "lower"))
-    return best.rename("best_metric")
+    high, low = by_run.max(), by_run.min()
+    way = high.index.to_series().map(better)
+    return high.where(way == "higher", low.where(way == "lower")).rename("best_metric")
 
 
 #: Columns of what was measured: an epoch, a block of steps, or a process.
@@ -373,13 +368,12 @@ def energy_is(row: Mapping[Any, Any]) -> str | None:
 
 def _train(texts: pd.Series) -> pd.Series:
     """Return the loop's settings without those that change neither time nor energy."""
-    parsed = {}
-    for text in texts.dropna().unique():
+
+    def relevant(text: str) -> str:
         settings = json.loads(text)
-        parsed[text] = json.dumps(
-            {name: value for name, value in settings.items() if name not in _NO_MATTER}
-        )
-    return texts.map(parsed, na_action="ignore")
+        return json.dumps({name: settings[name] for name in settings if name not in _NO_MATTER})
+
+    return texts.map({text: relevant(text) for text in texts.dropna().unique()}, na_action="ignore")
 
 
 _HIGHER = ("accuracy", "top1", "top5", "acc", "f1", "bleu", "auc", "r2", "iou", "map", "progress")

@@ -39,16 +39,11 @@ class Result:
             return rows.copy()
         records = [row.to_dict() for row in rows]
         nested = {name for row in records for name, value in row.items() if isinstance(value, dict)}
-        return pd.json_normalize(
-            [
-                {
-                    name: value
-                    for name, value in row.items()
-                    if not (value is None and name in nested)
-                }
-                for row in records
-            ]
-        )
+        for row in records:
+            for name in nested:
+                if row.get(name, ...) is None:
+                    del row[name]
+        return pd.json_normalize(records)
 
 
 @dataclass(frozen=True)

@@ -64,18 +64,11 @@ def scheduler_energy(
     Returns
     -------
     DataFrame
-        ``run_id``, the columns of ``metrics.SETTINGS``, ``site_energy_j``, ``site_energy_source``
-        and
-
-        ``ours_j, ours_is``
-            The metered energy of all hosts, and a text on what it counts; missing where a part of
-            it is not known.
-        ``same_time, covered``
-            Whether ours is of the accounting's own time, as far as there is telemetry (``covered``:
-            its share of that time, the mean of the nodes); else it is of the windows in that time,
-            warm-up and evaluation included.
-        ``ratio``
-            ``ours_j / site_energy_j``.
+        ``COLUMNS``. ``ours_j`` is the metered energy of all hosts, missing where a part of it is
+        not known; ``ours_is`` says what it counts. ``same_time``: ours is of the accounting's own
+        time, as far as there is telemetry (``covered``: its share of that time, the mean of the
+        nodes); else it is of the windows in that time, warm-up and evaluation included. ``ratio``
+        is ``ours_j / site_energy_j``.
     """
     known = runs[runs["site_energy_j"].notna() & runs["run_id"].isin(table["run_id"])]
     if known.empty:
@@ -142,18 +135,14 @@ def _ns(moments: pd.Series) -> pd.Series:
 def _energy(windows: pd.DataFrame) -> pd.DataFrame:
     """Return ``ours_j`` and ``ours_is`` of each run: the energy of all its windows together."""
     unknown = windows["energy_verdict"].isin(["partial", "implausible", "unavailable"])
-    time_s = windows["duration_s"].groupby(windows["run_id"]).transform("sum")
-    lost_s = windows["duration_s"].where(unknown, 0.0).groupby(windows["run_id"]).transform("sum")
+    times_s = windows.assign(lost_s=windows["duration_s"].where(unknown, 0.0)).groupby("run_id")
+    time_s, lost_s = (times_s[name].transform("sum") for name in ("duration_s", "lost_s"))
     usable = windows[~(unknown & (lost_s <= _MAX_UNKNOWN_SHARE * time_s))]
     by_run = energies(usable.assign(epoch=0))
     kinds = [energy_is(row) for row in by_run.to_dict("records")]
     is_complete = by_run["block_energy_j"].notna()
-    return pd.DataFrame(
-        {
-            "ours_j": by_run["block_energy_j"],
-            "ours_is": pd.Series(kinds, index=by_run.index, dtype=object).where(is_complete, None),
-        }
-    )
+    ours_is = pd.Series(kinds, by_run.index, dtype=object).where(is_complete, None)
+    return pd.DataFrame({"ours_j": by_run["block_energy_j"], "ours_is": ours_is})
 
 
 def _covered(accounting_windows: pd.DataFrame, compared: pd.DataFrame) -> pd.Series:

@@ -39,12 +39,12 @@ _ADDED = ("rule", "batch", "fraction_per_gpu", "placement", "series", "family")
 def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of ``run_metrics``, once per series to which a run belongs.
 
-    Adds ``rule`` (global_batch, local_batch, or unknown_batch where a table has neither) and
+    Adds ``rule`` (global_batch, local_batch, or unknown_batch where a row has neither) and
     ``batch``; ``fraction_per_gpu`` (missing where the data set does not grow with the GPUs);
     ``placement``, the nodes if they do not follow from the GPUs: ``2 nodes`` or ``fewest nodes``;
     ``series``, a label that names the settings in which the series of a table differ; and
-    ``family``, the same without cap and clock. A series has at least two GPU counts. ``options``
-    and ``train`` that are missing are taken as none. Rows with a ``law_refusal`` are left out.
+    ``family``, the same without cap and clock. A series has at least two GPU counts. Missing
+    ``options`` and ``train`` are taken as none. Rows with one of ``law_refusals`` are left out.
     """
     table = table[law_refusals(table).isna()]
     table = table.assign(**{name: table[name].astype(object).fillna("{}") for name in JSON_COLUMNS})
@@ -122,9 +122,8 @@ def fit_table(table: pd.DataFrame, y: str = "time_s") -> SeriesFits:
     """
     left = table[["workload"]].assign(reason=law_refusals(table)).dropna(subset="reason")
     refused = [
-        SeriesFit.refused({"workload": group["workload"]}, f"{plural(len(rows), 'run')}: {reason}")
+        SeriesFit.refused(group, f"{plural(len(rows), 'run')}: {group.pop('reason')}")
         for group, rows in groups(left, ["workload", "reason"])
-        for reason in [group["reason"]]
     ]
     return SeriesFits((*fit_series(scaling_series(table), y).rows, *refused))
 
@@ -178,16 +177,14 @@ def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
     Labels that would be equal, such as those of fractions that differ in the seventh digit, are
     numbered.
     """
-    shown = series.assign(
-        **{name: series[name].map(differing_options(series[name])) for name in JSON_COLUMNS}
-    )
+    cut_down = {name: series[name].map(differing_options(series[name])) for name in JSON_COLUMNS}
     columns = ["rule", "batch", "fraction_per_gpu", *names]
     fixed = series["dataset_fraction"].where(series["fraction_per_gpu"].isna())
     label_parts = series.assign(dataset_fraction=fixed)
     codes = group_numbers(label_parts, columns)
     labels: dict[Any, str] = {}
     label_counts: Counter[str] = Counter()
-    for code, row in zip(codes, shown[columns].to_dict("records"), strict=True):
+    for code, row in zip(codes, series.assign(**cut_down)[columns].to_dict("records"), strict=True):
         if code not in labels:
             label = _label(row, names)
             label_counts[label] += 1

@@ -47,7 +47,9 @@ def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def _of_series(label: str, series: pd.DataFrame, wanted: int | None) -> Iterator[dict[str, object]]:
+def _of_series(
+    label: str, series: pd.DataFrame, wanted: int | None
+) -> Iterator[tuple[object, ...]]:
     counts = sorted(int(count) for count in series["gpus"].unique())
     reference = wanted if wanted in counts else counts[0]
     time_ratios = ratios(_logs(series, "time_s"), reference)
@@ -62,41 +64,25 @@ def _of_series(label: str, series: pd.DataFrame, wanted: int | None) -> Iterator
         energy, energy_low, energy_high = energies.get(gpus, (np.nan,) * 3)
         work = gpus / reference if grows else 1.0  # of an epoch, relative to the reference's
         share = work * reference / gpus
-        yield dict(
-            zip(
-                _COLUMNS,
-                (
-                    label, unit, gpus, reference, time, low, high, time * share, low * share,
-                    high * share, energy, energy_low, energy_high, energy / (time * work),
-                    kinds[0] if len(kinds) == 1 else None,
-                ),
-                strict=True,
-            )
+        yield (
+            label, unit, gpus, reference, time, low, high, time * share, low * share,
+            high * share, energy, energy_low, energy_high, energy / (time * work),
+            kinds[0] if len(kinds) == 1 else None,
         )  # fmt: skip
 
 
 def ratios(logs: Mapping[int, Floats], reference: int) -> dict[int, Ratio]:
     """Return exp of the difference of means to the reference, with its 95 % interval.
 
-    Parameters
-    ----------
-    logs
-        Logarithms of the repeats, by GPU count. The variance is pooled over all counts, with as
-        many degrees of freedom as there are repeats beyond the first of each; no interval without
-        repeats, or where they are all the same (``analysis.statistics.pool``).
-    reference
-        The count to compare with; where it has no values there is nothing to return.
+    ``logs`` are logarithms of the repeats, by GPU count; ``analysis.statistics.pool`` says when
+    there is no interval. Where the reference has no values there is nothing to return.
     """
     samples = {gpus: values[np.isfinite(values)] for gpus, values in logs.items()}
     samples = {gpus: values for gpus, values in samples.items() if len(values)}
     if reference not in samples:
         return {}
     pooled = pool(samples)
-    result = {}
-    for gpus in samples:
-        change, low, high = np.exp(pooled.interval(gpus, reference))
-        result[gpus] = (float(change), float(low), float(high))
-    return result
+    return {gpus: tuple(np.exp(pooled.interval(gpus, reference)).tolist()) for gpus in samples}
 
 
 def _logs(series: pd.DataFrame, column: str) -> dict[int, Floats]:

@@ -31,8 +31,8 @@ def epochs_to_target(
     Parameters
     ----------
     epochs
-        Windows of a store; ``metric`` of those of phase ``evaluate`` is judged. All epochs count,
-        warm-up too: they train as well.
+        Windows of a store, of which those of phase ``evaluate`` have a ``metric``. Warm-up epochs
+        count: they train as well.
     target
         In the metric's unit; reached is at least (better ``higher``) or at most (``lower``) this.
     better
@@ -42,7 +42,7 @@ def epochs_to_target(
     -------
     DataFrame
         ``run_id, epochs_to_target`` (missing when never reached), ``reached, epochs_evaluated``
-        (epochs up to the last evaluation: what a run that never reached it had), ``best``.
+        (up to the last evaluation), ``best``.
 
     Raises
     ------
@@ -50,9 +50,8 @@ def epochs_to_target(
         A direction is neither ``higher`` nor ``lower``.
     """
     evaluated = epochs[(epochs["phase"] == "evaluate") & epochs["metric"].notna()]
-    directions_by_row = evaluated["run_id"].map(better) if isinstance(better, Mapping) else better
-    evaluated = evaluated.assign(better=directions_by_row)
-    evaluated = evaluated[evaluated["better"].notna()]
+    by_row = evaluated["run_id"].map(better) if isinstance(better, Mapping) else better
+    evaluated = evaluated.assign(better=by_row).dropna(subset="better")
     for result in evaluated["better"].unique():
         if result not in ("higher", "lower"):
             raise BadInput(f"better: given {result!r}; allowed: higher, lower")
@@ -96,11 +95,9 @@ def time_to_target(
         The columns of ``SETTINGS``, and
 
         ``epochs_trained, runs, runs_reached``
-            Repeats with this global batch that learn alike, on any GPUs, and those that got there;
-            of runs of different lengths, the longest.
+            Of ``learning_repeats`` with this global batch, on any GPUs, and those that got there.
         ``epochs, epochs_low, epochs_high``
-            Geometric mean over these repeats, whole epochs each; missing as soon as one of them
-            did not reach it.
+            Geometric mean over these repeats; missing if one of them did not reach the target.
         ``statistical_efficiency``
             Least ``epochs`` among the batches of the group / ``epochs``.
         ``time_to_target_s, time_to_target_s_low, ..., energy_to_target_j, ...``
@@ -109,12 +106,10 @@ def time_to_target(
         ``energy_is``
             What the energy counts; no energy where the repeats' energies count different things.
         ``why``
-            Why there is no time, or None. Runs without a known global batch have none, nor
-            numbers of repeats, as nothing says which of them learn alike.
+            Why there is no time, or None. Without a known global batch there is none.
 
         Intervals at 95 %: normal logs, variances of the two factors added, degrees of freedom by
-        Welch and Satterthwaite; missing without repeats of both. A setting that was only timed has
-        its epochs from runs elsewhere that learn alike.
+        Welch and Satterthwaite; missing without repeats of both.
 
     Raises
     ------
@@ -130,9 +125,9 @@ def time_to_target(
             "no run with a metric that is known to be better high or low was evaluated: evaluate "
             "(measure.evaluate), or say which way is better"
         )
-    repeats_of = learning_repeats(runs)
     repeats_of_group = {
-        tuple(group.values()): rows for group, rows in groups(repeats_of, _LEARNING_AND_BATCH)
+        tuple(group.values()): rows
+        for group, rows in groups(learning_repeats(runs), _LEARNING_AND_BATCH)
     }
     settings = []
     for setting, rows in groups(table, SETTINGS):
@@ -147,17 +142,9 @@ def time_to_target(
 
 
 def _directions(table: pd.DataFrame, better: Mapping[str, str] | None) -> dict[str, str]:
-    directions = better or {}
-    names = table[["run_id", "workload", "metric_name"]].to_dict("records")
-    by_run = {
-        row["run_id"]: directions.get(row["workload"], _direction(row["metric_name"]))
-        for row in names
-    }
-    return {run_id: way for run_id, way in by_run.items() if way is not None}
-
-
-def _direction(name: object) -> str | None:
-    return direction(name) if isinstance(name, str) else None
+    of_name = table["metric_name"].map(direction, na_action="ignore")
+    by_row = table["workload"].map(dict(better or {})).fillna(of_name)
+    return {run: way for run, way in zip(table["run_id"], by_row, strict=True) if pd.notna(way)}
 
 
 def _reached(
@@ -166,17 +153,12 @@ def _reached(
     target: float | Mapping[str, float],
     better_by_run: Mapping[str, str],
 ) -> pd.DataFrame:
-    targets = (
-        dict(target)
-        if isinstance(target, Mapping)
-        else dict.fromkeys(table["workload"].unique(), target)
-    )
     parts = []
     for workload, runs in table.groupby("workload"):
-        if workload in targets:
+        wanted = target.get(str(workload)) if isinstance(target, Mapping) else target
+        if wanted is not None:
             windows = epochs[epochs["run_id"].isin(runs["run_id"])]
-            result = epochs_to_target(windows, targets[str(workload)], better_by_run)
-            parts.append(runs.merge(result, on="run_id"))
+            parts.append(runs.merge(epochs_to_target(windows, wanted, better_by_run), on="run_id"))
     return pd.concat(parts) if parts else table.iloc[:0]
 
 
@@ -186,23 +168,11 @@ def learning_repeats(runs: pd.DataFrame) -> pd.DataFrame:
     Of runs of one global batch that differ in how long they trained, and so in their learning
     rates, the longest count. Runs without a known global batch are left out.
 
-    Parameters
-    ----------
-    runs
-        Rows of ``run_metrics`` with the columns of ``epochs_to_target``.
-
-    Returns
-    -------
-    DataFrame
-        The columns of ``LEARNING``, ``global_batch, epochs_trained, study, repeat``, and
-
-        ``reached``
-            All of the repeat's runs reached the target.
-        ``log_epochs``
-            Mean of ln of their epochs to the target; missing where one did not reach it.
-        ``log_least``
-            The same with the epochs that were evaluated for those that did not reach it: ln of
-            what the repeat takes at least.
+    ``runs`` are rows of ``run_metrics`` with the columns of ``epochs_to_target``. The result has
+    the columns of ``LEARNING``, ``global_batch, epochs_trained, study, repeat``; ``reached``, by
+    all of the repeat's runs; ``log_epochs``, the mean of ln of their epochs to the target, missing
+    where one did not reach it; and ``log_least``, the same with the epochs that were evaluated for
+    those that did not reach it.
     """
     runs = runs[runs["global_batch"].notna()]
     longest = runs.groupby(_LEARNING_AND_BATCH, dropna=False)["epochs_trained"].transform("max")
@@ -219,9 +189,7 @@ def learning_repeats(runs: pd.DataFrame) -> pd.DataFrame:
 def _without_batch() -> dict[str, object]:
     return {
         **dict.fromkeys(("epochs_trained", "runs", "runs_reached"), math.nan),
-        **_with_bounds("epochs", None),
-        **_with_bounds("time_to_target_s", None),
-        **_with_bounds("energy_to_target_j", None),
+        **_products(None, None, None),
         "energy_is": None,
         "why": "the global batch is not known, so nothing says which runs learn alike",
     }
@@ -235,17 +203,14 @@ def _to_target(rows: pd.DataFrame, repeats_of_group: pd.DataFrame) -> dict[str, 
     is_known = len(kinds) == 1 and bool(rows["energy_per_epoch_j"].notna().all())
     time = _LogMean.of(np.log(rows["epoch_time_s"].to_numpy(float)))
     energy = _LogMean.of(np.log(rows["energy_per_epoch_j"].to_numpy(float))) if is_known else None
+    why = f"{reached} of {len(repeats_of_group)} repeats reached the target"
     return {
         "epochs_trained": int(repeats_of_group["epochs_trained"].iloc[0]),
         "runs": len(repeats_of_group),
         "runs_reached": reached,
-        **_with_bounds("epochs", count),
-        **_with_bounds("time_to_target_s", count and count.times(time)),
-        **_with_bounds("energy_to_target_j", count and energy and count.times(energy)),
+        **_products(count, time, energy),
         "energy_is": kinds[0] if is_known else None,
-        "why": None
-        if all_reached
-        else f"{reached} of {len(repeats_of_group)} repeats reached the target",
+        "why": None if all_reached else why,
     }
 
 
@@ -266,9 +231,9 @@ class _LogMean:
     def times(self, other: "_LogMean") -> "_LogMean":
         """Return the mean of a product, degrees of freedom by Welch and Satterthwaite."""
         variance = self.variance + other.variance
-        parts = (self.variance**2 / self.freedom + other.variance**2 / other.freedom) if (
-            self.freedom and other.freedom
-        ) else math.nan  # fmt: skip
+        parts = math.nan
+        if self.freedom and other.freedom:
+            parts = self.variance**2 / self.freedom + other.variance**2 / other.freedom
         freedom = variance**2 / parts if parts else self.freedom + other.freedom
         return _LogMean(self.mean + other.mean, variance, freedom)
 
@@ -278,9 +243,19 @@ class _LogMean:
         return math.exp(self.mean), math.exp(self.mean - half), math.exp(self.mean + half)
 
 
-def _with_bounds(name: str, result: _LogMean | None) -> dict[str, object]:
-    values = (math.nan,) * 3 if result is None else result.interval()
-    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
+def _products(
+    count: _LogMean | None, time: _LogMean | None, energy: _LogMean | None
+) -> dict[str, object]:
+    """Return the columns of the epochs, and of their products with time and energy."""
+    row: dict[str, object] = {}
+    for name, mean in {
+        "epochs": count,
+        "time_to_target_s": count and time and count.times(time),
+        "energy_to_target_j": count and energy and count.times(energy),
+    }.items():
+        values = (math.nan,) * 3 if mean is None else mean.interval()
+        row |= zip((name, f"{name}_low", f"{name}_high"), values, strict=True)
+    return row
 
 
 @dataclass(frozen=True)
@@ -301,17 +276,7 @@ class Targets:
 def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> Targets:
     """Return time and energy to ``target`` by setting, and epochs to it by global batch.
 
-    Parameters
-    ----------
-    table, epochs
-        Rows of ``run_metrics`` and the windows of the same runs.
-    target
-        In the unit of the runs' metric; its name determines the direction.
-
-    Raises
-    ------
-    Refused
-        No run's metric has a known direction.
+    Parameters and errors are those of ``time_to_target``.
     """
     settings = time_to_target(table, epochs, target)
     reached = epochs_to_target(epochs, target, _directions(table, None))

@@ -1,20 +1,14 @@
 """What to run: the recommended setting, its alternatives, and the text that explains them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from wattlaw.analysis.advice import advice as analysis
-from wattlaw.analysis.advice.option import Doubling, Option
-from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.api.display import as_html
-from wattlaw.formatting import duration_text, energy_text, estimate_text, limit_label, number
-
-_MAX_OPTIONS = 20  # options that a text table shows; the frame has all
-_SETTINGS = ("nodes", "cap", "clock", "batch", "precision", "hardware")
-_ALWAYS_SHOWN = ("gpus", "batch", "time", "known by")
+from wattlaw.report.tables import Table
+from wattlaw.report.topics import advice as text
 
 
 @dataclass(frozen=True)
@@ -47,114 +41,23 @@ class Advice(analysis.Advice):
             ]
         )
 
-    def to_text_frame(self) -> pd.DataFrame:
-        """Return the first options of the front as text; ``*`` marks the recommended option.
-
-        Settings that are the same in all options are left out.
-        """
-        options = list(self.pareto[:_MAX_OPTIONS])
-        if self.recommended is not None and self.recommended not in options:
-            options.append(self.recommended)
-        texts = {
-            name: [cell(option) for option in options] for name, cell in _columns(self).items()
-        }
-        shown = {
-            name: column
-            for name, column in texts.items()
-            if name in _ALWAYS_SHOWN
-            or len({*column}) > 1
-            or (name not in _SETTINGS and {*column} != {"-"})
-        }
-        headings = {"gpus": f"{self.worker}s"}
-        if self.unit != "epoch":  # else they are of the training
-            headings |= {name: f"{name} per {self.unit}" for name in ("time", "energy")}
-        return pd.DataFrame(shown).rename(columns=headings)
-
     @property
-    def title(self) -> str:
-        """The title of the table of options."""
-        spent = (
-            "energy" if any(option.energy_j for option in self.pareto) else f"{self.worker}-hours"
-        )
-        return f"Pareto front of time and {spent} (* recommended)"
+    def options(self) -> Table | None:
+        """The first options of the front as a table of text; None without any."""
+        return text.options(self)
 
     @property
     def summary(self) -> tuple[str, ...]:
         """The explanation, as lines of text."""
-        option = self.recommended
-        if option is None:
-            lines = [f"Nothing to recommend for {self.workload}: {self.reason}"]
-            if self.nearest is not None:
-                lines.append(f"Nearest: {self._label(self.nearest)}.")
-                lines.append(self._cost_line(self.nearest))
-        else:
-            lines = [
-                f"Run {self.workload} on {self._label(option)}.",
-                self._cost_line(option),
-                self.reason,
-                self._doubling_line(self.next_doubling),
-            ]
-        return (*lines, f"Counted: {self.counted}.")
+        return text.summary(self)
 
     def __str__(self) -> str:
         return "\n".join([*self.summary, *(f"Warning: {warning}" for warning in self.warnings)])
 
     def _repr_html_(self) -> str:
-        lines = [*self.summary, *(f"Warning: {warning}" for warning in self.warnings), self.title]
-        return as_html(self.to_text_frame(), lines)
-
-    @property
-    def _source(self) -> str:
-        return "simulated" if self.simulated else "measured"
-
-    def _label(self, option: Option) -> str:
-        names = (*LIMITS, "precision", "hardware", *(["nodes"] if self.several_nodes else []))
-        return option.label(self.worker, names)
-
-    def _cost_line(self, option: Option) -> str:
-        """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit."""
-        plural = option.amount.mean != 1
-        amounts = [duration_text(option.train_time_s)]
-        if option.train_energy_j is not None:
-            amounts.append(energy_text(option.train_energy_j))
-        amounts.append(estimate_text(option.gpu_hours, f"{self.worker}-hours"))
-        currency = (self.footprint.currency if self.footprint else None) or ""
-        for name, unit in (("cost", currency), ("co2_kg", "kg CO2e")):
-            quantity = getattr(option, name)
-            if quantity is not None:
-                amounts.append(estimate_text(quantity, unit))
-        interval = "95 % intervals in brackets" if option.train_time_s.interval else "no intervals"
-        source = self._source
-        if not option.measured:
-            source = f"not {source}: predicted by the law ({option.law})"
-        return (
-            f"{option.amount.mean:.4g} {option.unit}{'s' * plural} take{'s' * (not plural)} "
-            f"{', '.join(amounts)} ({interval}; {source})."
-        )
-
-    def _doubling_line(self, doubling: Doubling | None) -> str:
-        """Return what twice as many GPUs change."""
-        if doubling is None:
-            return (
-                f"The effect of twice as many {self.worker}s is not known: it was not measured, "
-                "and no law reaches that far."
-            )
-        option, base = doubling.option, doubling.of
-        saved_s = base.train_time_s.mean - option.train_time_s.mean
-        text = (
-            f"Twice as many {self.worker}s ({option.gpus}, same {doubling.rule.replace('_', ' ')}, "
-            f"{self._source if option.measured else 'by the law'}) take "
-            f"{doubling.time_ratio:.2f} times the time "
-            f"({duration_text(abs(saved_s))} {'less' if saved_s >= 0 else 'more'})"
-        )
-        if doubling.energy_ratio is not None and option.train_energy_j and base.train_energy_j:
-            extra_j = option.train_energy_j.mean - base.train_energy_j.mean
-            text += (
-                f" and {doubling.energy_ratio:.2f} times the energy "
-                f"({energy_text(abs(extra_j))} {'more' if extra_j >= 0 else 'less'})"
-            )
-        hours = option.gpu_hours.mean - base.gpu_hours.mean
-        return f"{text}, {hours:+,.3g} {self.worker}-hours."
+        table = self.options
+        frame = pd.DataFrame() if table is None else table.to_frame()
+        return as_html(frame, [*str(self).splitlines(), *([] if table is None else [table.title])])
 
 
 def _flatten(option: dict[str, Any]) -> dict[str, Any]:
@@ -166,41 +69,3 @@ def _flatten(option: dict[str, Any]) -> dict[str, Any]:
         else:
             row[name] = value
     return row
-
-
-def _columns(advice: Advice) -> dict[str, Callable[[Option], str]]:
-    """Return the text of each column for an option; ``-`` for a missing value."""
-
-    def gpus(option: Option) -> str:
-        return f"{option.gpus} *" if option == advice.recommended else str(option.gpus)
-
-    def mean(name: str) -> Callable[[Option], str]:
-        def cell(option: Option) -> str:
-            quantity = getattr(option, name)
-            return "-" if quantity is None else number(quantity.mean)
-
-        return cell
-
-    def compact(text: str) -> str:
-        return text.replace(" to ", "–")
-
-    return {
-        "gpus": gpus,
-        "nodes": lambda option: str(option.setting["nodes"] or "-") if advice.several_nodes else "",
-        "cap": lambda option: limit_label("power_limit_w", option.setting["power_limit_w"]),
-        "clock": lambda option: limit_label("clock_limit_mhz", option.setting["clock_limit_mhz"]),
-        "batch": lambda option: str(option.setting["global_batch"] or "-"),
-        "precision": lambda option: str(option.setting["precision"] or "-"),
-        "hardware": lambda option: str(option.setting["hardware"] or "-"),
-        "time": lambda option: compact(duration_text(option.train_time_s)),
-        "energy": lambda option: (
-            compact(energy_text(option.train_energy_j)) if option.train_energy_j else "-"
-        ),
-        "cost": mean("cost"),
-        "kg CO2e": mean("co2_kg"),
-        "known by": lambda option: (
-            f"{option.repeats} run{'s' * (option.repeats > 1)}"
-            if option.measured
-            else f"law ({option.law})"
-        ),
-    }

@@ -9,11 +9,12 @@ import pandas as pd
 
 from wattlaw.analysis.aggregate import ENERGIES
 from wattlaw.analysis.laws import fits as analysis
-from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.analysis.metrics import unit_of
 from wattlaw.analysis.series import fit_table
 from wattlaw.api.display import as_html
 from wattlaw.formatting import group_label
+from wattlaw.report.tables import Table
+from wattlaw.report.topics import scaling as text
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,16 @@ class Fits(analysis.SeriesFits):
 
     left_out: int = 0
 
-    def to_text_frame(self) -> pd.DataFrame:
-        """Return the laws as text, with the intervals that a report should quote."""
-        return pd.DataFrame([_cells(row, row.law) for row in self.rows if row.law is not None])
+    @property
+    def table(self) -> Table | None:
+        """The laws as a table of text, with the intervals to quote; None without any."""
+        return text.laws(self)
 
     def _repr_html_(self) -> str:
         lines = [f"{group_label(group)}: {reason}" for group, reason in self.refusals]
-        return as_html(self.to_text_frame(), ["t = alpha * N^-beta", *lines])
+        table = self.table
+        frame = pd.DataFrame() if table is None else table.to_frame()
+        return as_html(frame, ["t = α N^−β", *lines])
 
 
 def fit(
@@ -99,29 +103,3 @@ def fit_metrics(table: pd.DataFrame, x: str, y: str, by: str | Sequence[str] | N
     rows = [replace(row, unit=units.get(row.group.get("unit", table["unit"].iloc[0])))
             for row in fits.rows]  # fmt: skip
     return Fits(tuple(rows), fits.left_out)
-
-
-def _cells(row: analysis.SeriesFit, law: PowerLaw) -> dict[str, str]:
-    quoted = law.trusted
-    low, high = quoted.beta_ci
-    return {
-        "series": group_label(row.group) or "all rows",
-        "per": row.unit or "-",
-        "alpha": f"{law.alpha:.4g}",
-        "beta": f"{law.beta:.3f}",
-        "SE": f"{quoted.beta_se:.3f}",
-        "95 % interval": f"{low:.3f} to {high:.3f}{'*' if quoted.interval == 'repeats' else ''}",
-        "R²": "-" if law.r2 is None else f"{law.r2:.4f}",
-        "p": "-" if law.p_value is None else f"{law.p_value:.2g}",
-        "n": str(law.n),
-        "N": f"{law.x_min:g}-{law.x_max:g}",
-        "selected": row.selection.best.law if row.selection else "-",
-        "breakpoint": _breakpoint(row),
-    }
-
-
-def _breakpoint(row: analysis.SeriesFit) -> str:
-    if row.breakpoint is None:
-        return "not testable" if row.breakpoint_p is None else "none"
-    point = row.breakpoint
-    return f"at {point.at:g}: {point.beta_before:.2f}, then {point.beta_after:.2f}"

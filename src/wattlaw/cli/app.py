@@ -29,7 +29,7 @@ COMMANDS = {
     "limits": "Show, set and restore power limits and clock locks.",
 }
 #: ``import`` is a keyword of Python.
-_MODULES = {"import": "import_"}
+_FUNCTIONS = {"import": "import_table"}
 
 
 class LazyGroup(TyperGroup):
@@ -39,9 +39,15 @@ class LazyGroup(TyperGroup):
         """Return a command, or None where there is none of this name."""
         if cmd_name not in self.commands:
             return None
-        module = import_module(f"wattlaw.cli.commands.{_MODULES.get(cmd_name, cmd_name)}")
+        name = _FUNCTIONS.get(cmd_name, cmd_name)
+        module = import_module(f"wattlaw.cli.commands.{name}")
         loader = typer.Typer(add_completion=False, rich_markup_mode=None)
-        loader.add_typer(module.app)
+        if hasattr(module, "app"):  # a command with commands of its own
+            loader.add_typer(module.app, name=cmd_name)
+        else:
+            # The options of a measured command are not those of ``measure``.
+            settings = {"allow_interspersed_args": cmd_name != "measure"}
+            loader.command(cmd_name, context_settings=settings)(getattr(module, name))
         return typer.main.get_group(loader).commands[cmd_name]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's

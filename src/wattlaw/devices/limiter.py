@@ -70,3 +70,7 @@ class Limiter(Protocol):
     def close(self) -> None:
         """Release the hardware, if that takes anything; limits stay as they are."""
         return
+
+
+#: Limiters by name, in the order in which to try them.
+Limiters = dict[str, Limiter]

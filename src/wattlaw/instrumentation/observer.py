@@ -1,15 +1,23 @@
 """The training steps of one command, while it runs and afterwards: what its caller needs."""
 
+import os
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from wattlaw.instrumentation.progress import ProgressReader
 from wattlaw.instrumentation.steps import StepsFolder
-from wattlaw.instrumentation.summary import MeasuredPart, StepSummary, summarise
+from wattlaw.instrumentation.summary import (
+    TRAINING_FACTS,
+    MeasuredPart,
+    StepSummary,
+    summarise,
+)
 
 #: The phase of the window that is a process from its start to its end.
 RUN = "run"
+_STDOUT = 1
 _NOT_TOGETHER = (
     "several processes trained at the same time, but none has joined a process group: each trains "
     "a model of its own, and more of them are no speedup; wrap the model in "
@@ -20,10 +28,7 @@ _NOT_RECORDED = (
     "or a progress pattern for the output"
 )
 #: What the output cannot show.
-_OF_PROCESSES = (
-    "instrumented", "world_size", "parallelism", "precision", "backend", "gradient_accumulation",
-    "parameters", "gradient_bytes", "peak_memory_bytes", "workers_work_together",
-)  # fmt: skip
+_OF_PROCESSES = (*TRAINING_FACTS, "instrumented", "world_size", "workers_work_together")
 
 
 @dataclass
@@ -46,6 +51,13 @@ class StepObserver:
 
     def __post_init__(self) -> None:
         self._recorded = StepsFolder(self.folder)
+
+    def take_output(self, piece: bytes) -> None:
+        """Search output of the command for progress, and write it to this process's output."""
+        if self.progress is not None:
+            self.progress.feed(piece, time.time())
+        while piece:
+            piece = piece[os.write(_STDOUT, piece) :]
 
     def is_complete(self) -> bool:
         """Say whether every rank has the steps of the limit, so that the command can be ended."""
@@ -78,7 +90,7 @@ class StepObserver:
 
     def window_columns(self, summary: StepSummary) -> list[dict[str, Any]]:
         """Return the columns of each window, as ``telemetry.windows.write_window`` takes them."""
-        windows = [window.columns() for window in summary.windows]
+        windows = [dict(window) for window in summary.windows]
         if self.progress is not None:
             windows += self.progress.epoch_windows()
             if windows:

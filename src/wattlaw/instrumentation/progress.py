@@ -10,14 +10,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from wattlaw.errors import BadInput
-from wattlaw.instrumentation.steps import Floats, ProcessSteps
-from wattlaw.text import quote
+from wattlaw.instrumentation.step_times import Floats
+from wattlaw.instrumentation.steps import ProcessSteps
+from wattlaw.study.model import LogProgress
 
-GROUPS = ("epoch", "step", "samples", "loss", "metric")
 _MOST_LINE_BYTES = 4096
-_MAX_PATTERN, _MAX_MARKS, _MAX_COUNT = 1000, 10**7, 2**53
+_MAX_MARKS, _MAX_COUNT = 10**7, 2**53
 #: Longest search in the lines of one piece of output; a longer one ends the search for progress.
 _MATCH_S = 0.5
 
@@ -39,27 +40,17 @@ class Mark:
 
 
 def progress_pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern of ``--progress``.
+    """Return the pattern of ``--progress``, which obeys the rules of a study's.
 
     Raises
     ------
     BadInput
-        It is no regular expression, or its named groups are others than ``GROUPS``, or neither
-        ``step`` nor ``epoch`` is among them.
+        It is no regular expression, or its named groups are not those of ``LogProgress``.
     """
-    if len(text) > _MAX_PATTERN:
-        raise BadInput(f"progress: a pattern of {len(text):,} characters; allowed: {_MAX_PATTERN}")
     try:
-        pattern = re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise BadInput(f"progress: {quote(text)} is no regular expression: {error}") from None
-    unknown = sorted(set(pattern.groupindex) - set(GROUPS))
-    if unknown:
-        allowed = ", ".join(GROUPS)
-        raise BadInput(f"progress: unknown group {quote(unknown[0])}; allowed: {allowed}")
-    if not {"step", "epoch"} & set(pattern.groupindex):
-        raise BadInput(r"progress: no group step or epoch; try: step (?P<step>\d+)")
-    return pattern
+        return re.compile(LogProgress(pattern=text).pattern)
+    except ValidationError as error:
+        raise BadInput(f"progress: {error.errors()[0]['msg']}") from None
 
 
 @dataclass

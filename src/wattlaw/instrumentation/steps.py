@@ -9,55 +9,70 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from wattlaw.files import open_regular
+from wattlaw.instrumentation.step_times import Floats, Mask
 
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 _NAME = re.compile(r"steps\..+\.jsonl")
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
 _MAX_NUMBER, _MAX_LOST_STEPS, _MAX_OPTIMIZERS = 2**62, 10**7, 10_000
-_TEXTS = ("host", "backend", "parallelism", "precision", "device", "torch", "python")
+_TEXTS = ("host", "backend", "parallelism", "precision")
 _NUMBERS = (
-    "pid", "rank", "local_rank", "world_size", "env_world_size", "local_world_size",
+    "pid", "rank", "world_size", "env_world_size", "local_world_size",
     "parameters", "gradient_bytes", "peak_memory_bytes",
 )  # fmt: skip
 #: Steps from which the mean number of batches per step shows gradient accumulation.
 _ENOUGH_STEPS = 10
 
 
-@dataclass(frozen=True)
-class ProcessSteps:
-    """One training process. A value that it has not shown is None.
+@dataclass(frozen=True, kw_only=True)
+class TrainingFacts:
+    """What a process shows of the training. A value that it has not shown is None.
 
     Parameters
     ----------
-    host, pid, rank, local_rank
-        The process; ranks are of its process group or, without one, of the launcher.
-    world_size, backend
+    backend
         Of the process group that it has joined; None if it never did.
-    env_world_size, local_world_size
-        Number of processes as the launcher's environment variables say, in all and on this host.
     parallelism
         ``none``, ``ddp``, ``fsdp``, ``deepspeed``, ``tensor`` or ``pipeline``.
     precision
         Of the computation: ``fp32``, ``tf32``, ``bf16``, ``fp16`` or ``fp64``.
-    device
-        Type of the parameters' device, such as ``cuda``.
     parameters, gradient_bytes
         Of the trained parameters.
     gradient_accumulation
         Batches per step, if they are several.
     peak_memory_bytes
         Largest memory that torch has allocated on the GPU.
+    """
+
+    backend: str | None = None
+    parallelism: str | None = None
+    precision: str | None = None
+    parameters: int | None = None
+    gradient_bytes: int | None = None
+    gradient_accumulation: int | None = None
+    peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class ProcessSteps(TrainingFacts):
+    """One training process. A value that it has not shown is None.
+
+    Parameters
+    ----------
+    host, pid, rank
+        The process; its rank is of its process group or, without one, of the launcher.
+    world_size
+        Of the process group that it has joined; None if it never did.
+    env_world_size, local_world_size
+        Number of processes as the launcher's environment variables say, in all and on this host.
     step_end_s
         The end of each step in seconds since 1970, NaN if lost. On CUDA, when the GPU ended it.
         Of optimizers that step side by side, it is the one with the most steps.
     samples_per_step
         Samples that the data loader gave for each step of this process, NaN if unknown.
     evaluated
-        Whether an evaluation lies between the step before and this one.
+        Whether an evaluation lies between the step before and this one; None if unknown.
     is_ended
         Whether the process has ended normally.
     problems
@@ -69,23 +84,12 @@ class ProcessSteps:
     step_end_s: Floats
     samples_per_step: Floats
     rank: int | None = None
-    local_rank: int | None = None
     world_size: int | None = None
     env_world_size: int | None = None
     local_world_size: int | None = None
-    backend: str | None = None
-    parallelism: str | None = None
-    precision: str | None = None
-    device: str | None = None
-    torch: str | None = None
-    python: str | None = None
-    parameters: int | None = None
-    gradient_bytes: int | None = None
-    gradient_accumulation: int | None = None
-    peak_memory_bytes: int | None = None
     is_ended: bool = False
     problems: tuple[str, ...] = ()
-    evaluated: Mask = field(default_factory=lambda: np.empty(0, bool))
+    evaluated: Mask | None = None
 
     @property
     def steps(self) -> int:

@@ -1,27 +1,27 @@
 """From the steps of processes to the steps of a job: its steady state, as windows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 import numpy as np
 
-from wattlaw.instrumentation.steps import Floats, Mask, ProcessSteps
+from wattlaw.instrumentation.step_times import (
+    Floats,
+    Mask,
+    contains_pause,
+    drift,
+    step_time_columns,
+)
+from wattlaw.instrumentation.steps import ProcessSteps, TrainingFacts
 from wattlaw.store.record import Parallelism
 
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
 WARMUP_STEPS = 20
 _WARMUP_SHARE = 0.1
-#: A step that takes this many medians, and this much longer, contains a pause.
-_PAUSE_FACTOR, _PAUSE_S = 5.0, 0.25
-#: A step with an evaluation contains a pause if it takes this many medians of the others.
-_EVALUATION_FACTOR = 1.05
-#: Relative change from the first to the last third of the steps that is reported as drift, if it
-#: is also this many standard errors.
-_DRIFT, _DRIFT_ERRORS = 0.05, 3.0
-_LEAST_STEPS_FOR_DRIFT = 30
 #: Kinds of parallelism in which several ranks compute the same samples.
 _SHARED_SAMPLES = ("tensor", "pipeline")
+TRAINING_FACTS = tuple(field.name for field in fields(TrainingFacts))
 
 
 @dataclass(frozen=True)
@@ -75,40 +75,17 @@ class MeasuredPart:
     def _has_all(self, process: ProcessSteps) -> bool:
         warmup, end = self.bounds(process.step_end_s)
         if self.steps is not None:
-            return process.steps >= end and end - warmup >= self.steps
+            return end - warmup >= self.steps
         last_s, begin_s = process.step_end_s[end - 1], process.step_end_s[warmup - 1]
         return bool(self.seconds is not None and last_s - begin_s >= self.seconds)
 
 
 @dataclass(frozen=True)
-class StepWindow:
-    """Steps without a pause, from the end of the step before the first one to the end of the last.
-
-    ``columns`` are those of ``telemetry.windows.Window``; the epoch is unknown.
-    """
-
-    start_ns: int
-    duration_s: float
-    from_step: int
-    steps: int
-    samples: int | None
-    warmup: bool
-    step_time_mean_s: float
-    step_time_p50_s: float
-    step_time_p95_s: float
-    step_time_cv: float | None
-
-    def columns(self) -> dict[str, Any]:
-        """Return the columns of the window."""
-        return {"epoch": None, "phase": "steps", **vars(self)}
-
-
-@dataclass(frozen=True)
-class StepSummary:
+class StepSummary(TrainingFacts):
     """The steps of a job: those of one rank, never the sum over ranks.
 
     A value that is not known is None. The measured steps are those after the warm-up, without
-    pauses.
+    pauses. The peak memory is the largest of the ranks.
 
     Parameters
     ----------
@@ -118,23 +95,20 @@ class StepSummary:
         All steps, with warm-up.
     steps_measured, samples_measured
         Of the measured windows; samples of all ranks together.
-    step_time_mean_s, step_time_p50_s, step_time_p95_s
+    step_time_mean_s, step_time_p50_s, step_time_p95_s, step_time_cv
         Of the measured steps.
     world_size
         Processes that train together.
     samples_seen
         Samples of all steps and all ranks.
-    parallelism, precision, backend, gradient_accumulation, parameters, gradient_bytes
-        As in ``ProcessSteps``.
-    peak_memory_bytes
-        Largest of the ranks.
     pauses, pause_s
         Steps that took far longer than the others, such as with an evaluation or a checkpoint, and
         their time.
     drift
         Relative change of the step time within the measured part, where it is clear; else None.
     windows
-        The warm-up and the measured windows.
+        Columns of the warm-up and the measured windows. A window has no pause; it begins with the
+        end of the step before its first one.
     workers_work_together
         False if several processes trained at the same time and none has joined a process group;
         None where there is only one.
@@ -149,19 +123,13 @@ class StepSummary:
     step_time_mean_s: float | None = None
     step_time_p50_s: float | None = None
     step_time_p95_s: float | None = None
+    step_time_cv: float | None = None
     world_size: int | None = None
     samples_seen: int | None = None
-    parallelism: str | None = None
-    precision: str | None = None
-    backend: str | None = None
-    gradient_accumulation: int | None = None
-    parameters: int | None = None
-    gradient_bytes: int | None = None
-    peak_memory_bytes: int | None = None
     pauses: int | None = None
     pause_s: float | None = None
     drift: float | None = None
-    windows: tuple[StepWindow, ...] = ()
+    windows: tuple[dict[str, Any], ...] = ()
     workers_work_together: bool | None = None
     notes: tuple[str, ...] = ()
 
@@ -200,28 +168,24 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
         samples = _samples_of_ranks(members, first.steps)
     common = min(process.steps for process in members)  # a killed rank may lack the last ones
     peaks = [p.peak_memory_bytes for p in ranks if p.peak_memory_bytes is not None]
+    facts = {name: getattr(first, name) for name in TRAINING_FACTS}
     return StepSummary(
         instrumented=True,
         steps=first.steps,
         world_size=first.world_size or 1,
         samples_seen=_total(samples[:common]),
-        parallelism=first.parallelism,
-        precision=first.precision,
-        backend=first.backend,
-        gradient_accumulation=first.gradient_accumulation,
-        parameters=first.parameters,
-        gradient_bytes=first.gradient_bytes,
-        peak_memory_bytes=max(peaks, default=None),
+        **facts | {"peak_memory_bytes": max(peaks, default=None)},
         workers_work_together=together,
-        **_measured(first.step_end_s, samples, first.evaluated, part, notes),
+        **_measured(first, samples, part, notes),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
 def _measured(
-    step_end_s: Floats, samples: Floats, evaluated: Mask, part: MeasuredPart, notes: list[str]
+    process: ProcessSteps, samples: Floats, part: MeasuredPart, notes: list[str]
 ) -> dict[str, Any]:
     """Return the fields of ``StepSummary`` about the measured part; add notes about it."""
+    step_end_s, evaluated = process.step_end_s, process.evaluated
     warmup, end = part.bounds(step_end_s)
     durations_s = np.diff(step_end_s)  # durations_s[i] is of step i + 1
     steady_s = durations_s[warmup - 1 : end - 1]
@@ -235,7 +199,7 @@ def _measured(
         return {"windows": tuple(windows)}
     if part.steps is not None and end - warmup < part.steps:
         notes.append(f"the training ended after {end - warmup} of {part.steps} measured steps")
-    is_pause = _pauses(steady_s, evaluated[warmup:end])
+    is_pause = contains_pause(steady_s, None if evaluated is None else evaluated[warmup:end])
     pause_s = float(steady_s[is_pause].sum())
     if is_pause.any():
         notes.append(
@@ -243,35 +207,23 @@ def _measured(
             "all, such as an evaluation or a checkpoint; they are left out"
         )
     is_steady = np.isfinite(steady_s) & ~is_pause
-    drift = _drift(steady_s[is_steady])
-    if drift is not None:
-        notes.append(f"the step time changes by {drift:+.0%} within the measured steps")
+    change = drift(steady_s[is_steady])
+    if change is not None:
+        notes.append(f"the step time changes by {change:+.0%} within the measured steps")
     measured = [
         _window(step_end_s, samples, begin, stop, warmup=False)
         for begin, stop in _runs(is_steady, warmup)
     ]
-    counts = [window.samples for window in measured]
+    counts = [window["samples"] for window in measured]
     return {
         "windows": (*windows, *measured),
         "steps_measured": int(is_steady.sum()),
         "samples_measured": None if None in counts else sum(n or 0 for n in counts),
-        "step_time_mean_s": float(steady_s[is_steady].mean()),
-        "step_time_p50_s": float(np.median(steady_s[is_steady])),
-        "step_time_p95_s": float(np.percentile(steady_s[is_steady], 95)),
+        **step_time_columns(steady_s[is_steady]),
         "pauses": int(is_pause.sum()),
         "pause_s": pause_s,
-        "drift": drift,
+        "drift": change,
     }
-
-
-def _pauses(steps_s: Floats, evaluated: Mask) -> Mask:
-    """Say which steps contain a pause; where most have an evaluation, it is a part of a step."""
-    is_usual = np.isfinite(steps_s)
-    if len(evaluated) == len(steps_s) and evaluated[is_usual].mean() < 0.5:
-        is_usual &= ~evaluated
-    median_s = float(np.median(steps_s[is_usual]))
-    is_long: Mask = steps_s > max(_PAUSE_FACTOR * median_s, median_s + _PAUSE_S)
-    return is_long | ~is_usual & (steps_s > _EVALUATION_FACTOR * median_s)
 
 
 def _runs(mask: Mask, first: int) -> list[tuple[int, int]]:
@@ -282,36 +234,19 @@ def _runs(mask: Mask, first: int) -> list[tuple[int, int]]:
 
 def _window(
     step_end_s: Floats, samples: Floats, begin: int, end: int, *, warmup: bool
-) -> StepWindow:
-    """Return the window of the steps from ``begin`` to before ``end``."""
-    durations_s = np.diff(step_end_s[begin - 1 : end])
-    mean_s = float(durations_s.mean())
-    spread = len(durations_s) > 1 and mean_s > 0
-    return StepWindow(
-        start_ns=int(step_end_s[begin - 1] * 1e9),
-        duration_s=float(step_end_s[end - 1] - step_end_s[begin - 1]),
-        from_step=begin,
-        steps=end - begin,
-        samples=_total(samples[begin:end]),
-        warmup=warmup,
-        step_time_mean_s=mean_s,
-        step_time_p50_s=float(np.median(durations_s)),
-        step_time_p95_s=float(np.percentile(durations_s, 95)),
-        step_time_cv=float(durations_s.std(ddof=1) / mean_s) if spread else None,
-    )
-
-
-def _drift(durations_s: Floats) -> float | None:
-    """Return the relative change from the first to the last third, if it is clear."""
-    third = len(durations_s) // 3
-    if len(durations_s) < _LEAST_STEPS_FOR_DRIFT:
-        return None
-    first, last = durations_s[:third], durations_s[-third:]
-    change_s = float(np.median(last) - np.median(first))
-    # The standard error of a median is 1.253 times that of a mean, for normal errors.
-    error_s = 1.253 * float(np.hypot(first.std(ddof=1), last.std(ddof=1))) / third**0.5
-    relative = change_s / float(np.median(first)) if np.median(first) > 0 else 0.0
-    return relative if abs(relative) > _DRIFT and abs(change_s) > _DRIFT_ERRORS * error_s else None
+) -> dict[str, Any]:
+    """Return the columns of the window of the steps from ``begin`` to before ``end``."""
+    return {
+        "epoch": None,
+        "phase": "steps",
+        "warmup": warmup,
+        "start_ns": int(step_end_s[begin - 1] * 1e9),
+        "duration_s": float(step_end_s[end - 1] - step_end_s[begin - 1]),
+        "from_step": begin,
+        "steps": end - begin,
+        "samples": _total(samples[begin:end]),
+        **step_time_columns(np.diff(step_end_s[begin - 1 : end])),
+    }
 
 
 def _samples_of_ranks(ranks: Sequence[ProcessSteps], steps: int) -> Floats:

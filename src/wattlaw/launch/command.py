@@ -7,12 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 from pydantic import JsonValue
 
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
@@ -28,7 +28,7 @@ from wattlaw.launch.node_setup import lease_boards, restore_stale_limits
 from wattlaw.launch.recording import Recording
 from wattlaw.limits.guard import LimitLease
 from wattlaw.limits.requests import Limits
-from wattlaw.processes import process_tree
+from wattlaw.processes import process_tree, terminate
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -41,11 +41,9 @@ _FORWARDED = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
     *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
 )
-
-
 #: How often steps and output are read, and how long a command may take to end after SIGTERM.
 _POLL_S, _GRACE_S = 0.1, 30.0
-_STDOUT, _PIECE_BYTES = 1, 64 * 1024
+_PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -61,42 +59,6 @@ class MeasuredCommand:
     steps: StepSummary | None
 
 
-@dataclass(frozen=True)
-class StepsRequest:
-    """Which steps of a command are measured, and how they are seen.
-
-    Parameters
-    ----------
-    part
-        The measured steps. With a limit the command is ended when every rank has them.
-    instrument
-        Whether PyTorch scripts record their steps.
-    progress
-        A pattern for lines of the command's output (``instrumentation.progress``), or None.
-    """
-
-    part: MeasuredPart = field(default_factory=MeasuredPart)
-    instrument: bool = True
-    progress: str | None = None
-
-    def reader(self) -> ProgressReader | None:
-        """Return the reader of the output; None without a pattern.
-
-        Raises
-        ------
-        BadInput
-            The pattern is invalid, or nothing would see the steps of a limit.
-        """
-        if self.progress is None:
-            if self.part.is_limited and not self.instrument:
-                raise BadInput("measure: a number of steps or seconds needs a progress pattern")
-            return None
-        pattern = progress_pattern(self.progress)
-        if self.part.is_limited and "step" not in pattern.groupindex:
-            raise BadInput("measure: the progress pattern needs a group step, to count steps")
-        return ProgressReader(pattern)
-
-
 def measure(
     command: Sequence[str],
     store: Path,
@@ -105,17 +67,21 @@ def measure(
     prior_clocks_are_default: bool = False,
     sample_hz: float = 10.0,
     assume_cpu_w: float | None = None,
-    request: StepsRequest | None = None,
+    part: MeasuredPart | None = None,
+    instrument: bool = True,
+    pattern: str | None = None,
 ) -> MeasuredCommand:
     """Run a command with a sampler, and store it as a run.
 
     The command has the input and output of this process, and gets its signals. It runs to its end,
-    or until it has the steps of a limited ``request``; then the exit code is 0.
+    or until every rank has the steps of a limited ``part``; then the exit code is 0. PyTorch
+    scripts record their steps if ``instrument`` is true; those of others are seen by a pattern for
+    lines of their output (``instrumentation.progress``).
 
     Raises
     ------
     BadInput
-        The command does not exist, or the request is invalid.
+        The command does not exist, the pattern is invalid, or nothing would see the steps.
     wattlaw.errors.NotAvailable
         The store cannot be written, or the limits cannot be set; the command was not started.
     """
@@ -123,13 +89,13 @@ def measure(
         raise BadInput("measure: a command is required")
     if shutil.which(command[0]) is None:
         raise BadInput(f"measure: no such command: {command[0]!a}")
-    request = request or StepsRequest()
-    progress = request.reader()
+    part = part or MeasuredPart()
+    progress = _reader(part, pattern, instrument=instrument)
     restore_stale_limits()
     boards, step = visible_gpu_ids(), JobStep.of_environment()
     nodes = 1 if step is None else step.nodes
     spec = RunSpec(
-        workload=WorkloadSpec(name=WORKLOAD, options=_options(command, request.part)),
+        workload=WorkloadSpec(name=WORKLOAD, options=_options(command, part)),
         setting=Setting(
             gpus=max(1, len(boards)) * nodes,
             power_limit_w=limits.power_limit_w,
@@ -159,14 +125,14 @@ def measure(
             if step is None or step.task == 0:
                 raise
             print(f"wattlaw: {error}", file=sys.stderr)
-            observer = StepObserver(Path(os.devnull), request.part, progress)
+            observer = StepObserver(Path(os.devnull), part, progress)
             return MeasuredCommand(
                 _exit_code(_run(command, environment, observer)), None, None, None
             )
         if applied:
             write_limits(recording.live, recording.host, applied)
-        observer = StepObserver(recording.live / "steps", request.part, progress)
-        if request.instrument:
+        observer = StepObserver(recording.live / "steps", part, progress)
+        if instrument:
             environment = instrumented_environment(environment, observer.folder)
         start_ns, start_s = time.time_ns(), time.perf_counter()
         code = _run(command, environment, observer)
@@ -182,6 +148,18 @@ def measure(
         recording.window(**window)
     record = recording.end(_reason(code), notes=(*notes, *steps.notes))
     return MeasuredCommand(_exit_code(code), record, recording.folder, steps)
+
+
+def _reader(part: MeasuredPart, pattern: str | None, *, instrument: bool) -> ProgressReader | None:
+    """Return the reader of the output; None without a pattern."""
+    if pattern is None:
+        if part.is_limited and not instrument:
+            raise BadInput("measure: a number of steps or seconds needs a progress pattern")
+        return None
+    compiled = progress_pattern(pattern)
+    if part.is_limited and "step" not in compiled.groupindex:
+        raise BadInput("measure: the progress pattern needs a group step, to count steps")
+    return ProgressReader(compiled)
 
 
 def _options(command: Sequence[str], part: MeasuredPart) -> dict[str, JsonValue]:
@@ -211,9 +189,8 @@ def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepO
 
     The code is 0 if the command was ended because it has its steps.
     """
-    output = None
-    if observer.progress is not None:
-        output = subprocess.PIPE
+    output = None if observer.progress is None else subprocess.PIPE
+    if output is not None:
         environment = {"PYTHONUNBUFFERED": "1", **environment}  # lines come when they are printed
     sys.stdout.flush()
     sys.stderr.flush()
@@ -246,27 +223,21 @@ def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepO
 
 def _watch(process: "subprocess.Popen[bytes]", observer: StepObserver) -> bool:
     """Watch a command to its end; say whether it was ended because it has its steps."""
-    tree: list[psutil.Process] = []
-    end_s = 0.0
+    ending: threading.Thread | None = None
     with selectors.DefaultSelector() as output:
         if process.stdout is not None:
             output.register(process.stdout, selectors.EVENT_READ)
         while process.poll() is None:
             _pass_on(output, observer, _POLL_S)
-            if tree and time.monotonic() > end_s:
-                process.kill()
-            elif not tree and observer.is_complete():
-                tree, end_s = process_tree(process.pid), time.monotonic() + _GRACE_S
-                for member in tree:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        member.terminate()
+            if ending is None and observer.is_complete():
+                tree = process_tree(process.pid)
+                ending = threading.Thread(target=terminate, args=(tree, _GRACE_S))
+                ending.start()  # its output is read while it ends
         while _pass_on(output, observer, 0.0):
             pass
-    _, alive = psutil.wait_procs(tree, max(0.0, end_s - time.monotonic()))
-    for member in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
-    return bool(tree)
+    if ending is not None:
+        ending.join()
+    return ending is not None
 
 
 def _pass_on(output: selectors.BaseSelector, observer: StepObserver, wait_s: float) -> bool:
@@ -276,20 +247,14 @@ def _pass_on(output: selectors.BaseSelector, observer: StepObserver, wait_s: flo
         return False
     for key, _ in output.select(wait_s):
         piece = os.read(key.fd, _PIECE_BYTES)
-        time_s = time.time()
         try:
-            rest = piece
-            while rest:
-                rest = rest[os.write(_STDOUT, rest) :]
+            observer.take_output(piece)
         except BrokenPipeError:
             piece = b""  # the reader has gone, and the command learns it when it writes
         if not piece:
             output.unregister(key.fileobj)
             key.fileobj.close()  # type: ignore[union-attr]
-            return False
-        if observer.progress is not None:
-            observer.progress.feed(piece, time_s)
-        return True
+        return bool(piece)
     return False
 
 
@@ -297,16 +262,9 @@ def _came_from_terminal(number: int) -> bool:
     """Say whether a key of the terminal sent a signal, which the command then gets directly."""
     if number not in (signal.SIGINT, signal.SIGQUIT):
         return False
-    try:
-        terminal = os.open("/dev/tty", os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)
+    with contextlib.suppress(OSError), Path("/dev/tty").open("rb", buffering=0) as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 def _text(word: str) -> str:

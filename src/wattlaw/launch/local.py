@@ -106,15 +106,9 @@ class LocalLauncher(Launcher):
     comparable. All launchers of a user on this machine share its slots, so that at most
     ``max_parallel`` runs of all studies are active.
 
-    Parameters
-    ----------
-    launch
-        The launch settings of the study.
-    gpus
-        The UUIDs of the GPUs that torch can use; all visible ones if torch is not installed.
-    boards
-        The UUIDs of the visible NVIDIA boards. If torch cannot use them, a run is metered and
-        limited on all of them.
+    ``gpus`` are the UUIDs of the GPUs that torch can use, all visible ones if torch is not
+    installed. If torch cannot use the visible NVIDIA ``boards``, a run is metered and limited on
+    all of them.
     """
 
     def __init__(self, launch: Launch, gpus: list[str], boards: list[str]) -> None:

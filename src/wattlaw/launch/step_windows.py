@@ -6,12 +6,10 @@ import time
 import warnings
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from wattlaw.instrumentation.step_times import Floats, steadiness_notes, step_time_columns
 from wattlaw.study.model import Measure
 from wattlaw.training.step_clock import StepClock
-from wattlaw.training.steps import StepGoal, steadiness_notes
+from wattlaw.training.steps import StepGoal
 
 
 class Steps:
@@ -42,7 +40,7 @@ class Steps:
         """Return the time from the start to the end of the last step, after the GPU's work."""
         return math.fsum(self.times_s())
 
-    def times_s(self) -> npt.NDArray[np.float64]:
+    def times_s(self) -> Floats:
         """Return the time of each step, after the GPU's work."""
         return self._clock.steps_s()
 
@@ -50,7 +48,7 @@ class Steps:
         """Return the columns of the window, after the GPU's work."""
         loss = float(self._loss / self._weight) if self._weight else None
         values = {"steps": self.count, "samples": self._samples, "loss": loss}
-        return values | self._clock.summary()
+        return values | step_time_columns(self.times_s())
 
 
 class StepPlan:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from wattlaw.devices.limiter import Limiter, LimitState
+from wattlaw.devices.limiter import Limiter, Limiters, LimitState
 from wattlaw.errors import NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.isolation import isolated_environment, isolated_python
 from wattlaw.limits.requests import Limits, check_range, report_applied_limits, state_to_save
@@ -57,9 +57,7 @@ class LimitLease:
                 check_range(_read(device, limiters), limits)
             return self._apply(limits, limiters, kept=kept)
 
-    def _apply(
-        self, limits: Limits, limiters: dict[str, Limiter], *, kept: bool
-    ) -> tuple[LimitReport, ...]:
+    def _apply(self, limits: Limits, limiters: Limiters, *, kept: bool) -> tuple[LimitReport, ...]:
         token = secrets.token_hex(8)
         owner = {"token": token, "owner_pid": os.getpid(), "user": user_name(os.geteuid())}
         states = {device: _read(device, limiters) for device in self.devices}
@@ -77,9 +75,7 @@ class LimitLease:
             self._saved.clear()  # this process restores nothing at its end
         return tuple(reports)
 
-    def _limit(
-        self, state: LimitState, limits: Limits, limiters: dict[str, Limiter]
-    ) -> LimitReport:
+    def _limit(self, state: LimitState, limits: Limits, limiters: Limiters) -> LimitReport:
         """Limit the power and the clock of a device, each by the first limiter that may."""
         device, watts, mhz = state.device, limits.power_limit_w, limits.clock_limit_mhz
         usable, name = limiters_for(device, limiters), ""
@@ -94,11 +90,7 @@ class LimitLease:
         return report_applied_limits(state, limits, name, limiters[name])
 
     def _try_each(
-        self,
-        limiters: dict[str, Limiter],
-        device: str,
-        part: str,
-        change: Callable[[Limiter], None],
+        self, limiters: Limiters, device: str, part: str, change: Callable[[Limiter], None]
     ) -> str:
         """Change a part of a device by the first limiter that is permitted to; return its name."""
         reasons = []
@@ -113,7 +105,7 @@ class LimitLease:
                 return name
         raise NotPermitted("; ".join(reasons) or f"{device}: nothing on this machine can limit it")
 
-    def _recover(self, device: str, saved: SavedState, limiters: dict[str, Limiter]) -> None:
+    def _recover(self, device: str, saved: SavedState, limiters: Limiters) -> None:
         if saved.is_foreign and not saved.is_in_use:
             return  # any user can write such a file, so the limit counts as the previous one
         if not saved.is_for_this_host:
@@ -152,7 +144,7 @@ class LimitLease:
             while self._locks:
                 os.close(self._locks.pop())
 
-    def _restore(self, limiters: dict[str, Limiter]) -> None:
+    def _restore(self, limiters: Limiters) -> None:
         reasons = []
         for device, saved in list(self._saved.items()):
             has_power = (device, "power") in self._touched
@@ -229,7 +221,7 @@ class _Watchdog(WatchdogProcess):
         self.close()
 
 
-def _read(device: str, limiters: dict[str, Limiter]) -> LimitState:
+def _read(device: str, limiters: Limiters) -> LimitState:
     for limiter in limiters_for(device, limiters).values():
         return limiter.read(device)
     raise NotAvailable(f"{device}: nothing on this machine can limit it")

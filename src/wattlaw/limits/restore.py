@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wattlaw import registry
-from wattlaw.devices.limiter import GROUP, Limiter
+from wattlaw.devices.limiter import GROUP, Limiter, Limiters
 from wattlaw.devices.nvidia.limiter import UNLOCK_OPTIONS, set_power_options, sudo_allows
 from wattlaw.errors import NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.files import remove_abandoned
@@ -27,12 +27,12 @@ _UNCHANGED_TOLERANCE_W = 0.001
 
 
 @contextlib.contextmanager
-def open_limiters() -> Iterator[dict[str, Limiter]]:
+def open_limiters() -> Iterator[Limiters]:
     """Open every limiter of this machine, by name in the order in which to try them.
 
     A limiter that cannot be opened, for whatever reason, does not stop the others.
     """
-    limiters: dict[str, Limiter] = {}
+    limiters: Limiters = {}
     try:
         for name in registry.names(GROUP):
             with contextlib.suppress(Exception):
@@ -44,7 +44,7 @@ def open_limiters() -> Iterator[dict[str, Limiter]]:
                 limiter.close()
 
 
-def limiters_for(device: str, limiters: dict[str, Limiter]) -> dict[str, Limiter]:
+def limiters_for(device: str, limiters: Limiters) -> Limiters:
     """Return the limiters that have a device."""
     usable = {}
     for name, limiter in limiters.items():
@@ -54,7 +54,7 @@ def limiters_for(device: str, limiters: dict[str, Limiter]) -> dict[str, Limiter
     return usable
 
 
-def restore(saved: SavedState, limiters: dict[str, Limiter]) -> None:
+def restore(saved: SavedState, limiters: Limiters) -> None:
     """Set a device to its saved state by the first limiter that can, and check the result.
 
     Raises ``NotAvailable`` if no limiter could restore the power limit, or unlock the clock. The
@@ -147,7 +147,7 @@ class _Changed(NotPermitted):
 
 
 def _try_restore(
-    folder: StateFolder, saved: SavedState, limiters: dict[str, Limiter], *, include_kept: bool
+    folder: StateFolder, saved: SavedState, limiters: Limiters, *, include_kept: bool
 ) -> StaleLimit:
     lock: int | None = None
     try:
@@ -176,9 +176,7 @@ def _try_restore(
     return StaleLimit(saved, "restored")
 
 
-def _untrusted_reason(
-    saved: SavedState, limiters: dict[str, Limiter], *, include_kept: bool
-) -> str | None:
+def _untrusted_reason(saved: SavedState, limiters: Limiters, *, include_kept: bool) -> str | None:
     """Return why another user's state is left alone, None if root may restore it."""
     user = saved.user
     if not (include_kept and os.geteuid() == 0):
@@ -202,11 +200,7 @@ def _skip_outcome(saved: SavedState, *, include_kept: bool) -> Outcome | None:
 
 
 def recover(
-    folder: StateFolder,
-    saved: SavedState,
-    limiters: dict[str, Limiter],
-    *,
-    on_request: bool = False,
+    folder: StateFolder, saved: SavedState, limiters: Limiters, *, on_request: bool = False
 ) -> None:
     """Restore what an ended process has left limited and remove its file; the device is locked.
 
@@ -229,7 +223,7 @@ def recover(
         raise NotAvailable(f"{saved.device}: somebody has set {now_w:g} W since; it stays")
 
 
-def _changed_by_others(saved: SavedState, limiters: dict[str, Limiter]) -> float | None:
+def _changed_by_others(saved: SavedState, limiters: Limiters) -> float | None:
     """Return the present limit if it is neither the previous one nor the one that was set."""
     for limiter in limiters_for(saved.device, limiters).values():
         with contextlib.suppress(Exception):  # then it is restored

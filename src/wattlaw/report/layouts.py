@@ -147,7 +147,6 @@ def _advice(content: Content) -> Blocks:
     if rationale := advice.rationale(findings):
         yield BulletList("Rationale and caveats", rationale)
     yield from content.figures("advice")
-    yield advice.doublings(findings)
     yield advice.front(findings)
 
 

@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattlaw import formatting as fmt
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MAX_ROWS = 60
 #: A longer table is folded until the reader opens it.
@@ -46,6 +49,17 @@ class Table:
     is_open: bool = True
 
     kind = "table"
+
+    @property
+    def plain_rows(self) -> list[list[str]]:
+        """The rows with ordinary spaces."""
+        return [[cell.replace("\u00a0", " ") for cell in row] for row in self.rows]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the table as text."""
+        import pandas as pd
+
+        return pd.DataFrame(self.plain_rows, columns=list(self.headings))
 
 
 def build(
@@ -113,6 +127,11 @@ def number(heading: str, cell: Cell, digits: int = 3) -> Column:
     return _formatted(heading, cell, partial(fmt.number, digits=digits))
 
 
+def limit(name: str) -> Column:
+    """Return a column of power caps or SM clocks, which are under ``name`` in the records."""
+    return text(fmt.LIMIT_NAMES[name], lambda row: fmt.limit_label(name, row[name]))
+
+
 def p_value(heading: str, cell: Cell) -> Column:
     """Return a column of p values."""
     return _formatted(heading, cell, fmt.p_value)
@@ -127,6 +146,20 @@ def scaled(heading: str, cell: Cell, size: float) -> Column:
     """Return a column of energies or times in a unit of this size."""
     return _formatted(
         heading, cell, lambda value: fmt.number(value / size) if fmt.known(value) else fmt.MISSING
+    )
+
+
+def in_unit(
+    heading: str,
+    records: Iterable[Any],
+    estimate_of: Callable[[Any], fmt.Estimate | None],
+    units: fmt.Units,
+) -> Column:
+    """Return a column of amounts with their intervals, in the unit of their median."""
+    amounts = [amount for record in records if (amount := estimate_of(record)) is not None]
+    size, unit = fmt.choose_unit([amount.mean for amount in amounts], units)
+    return Column(
+        f"{heading} ({unit})", lambda record: fmt.estimate_text(estimate_of(record), size=size)
     )
 
 

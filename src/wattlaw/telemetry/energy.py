@@ -44,9 +44,7 @@ _LATEST_NS = 2**62
 
 
 def energy_of_windows(
-    windows: pa.Table,
-    samples: pa.Table,
-    facts: Mapping[tuple[str, str], Facts] | None = None,
+    windows: pa.Table, samples: pa.Table, facts: Mapping[tuple[str, str], Facts] | None = None
 ) -> pa.Table:
     """Return the ``WINDOW_ENERGY`` columns, one row per window.
 

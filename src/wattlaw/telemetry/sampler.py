@@ -165,12 +165,7 @@ class Sampler:
     """Reads every registered meter and writes its samples, until it receives a signal."""
 
     def __init__(
-        self,
-        folder: Path,
-        host: str,
-        target: Target,
-        parent_pid: int,
-        ends_on: Set[signal.Signals],
+        self, folder: Path, host: str, target: Target, parent_pid: int, ends_on: Set[signal.Signals]
     ) -> None:
         self._folder, self._host, self._parent_pid = folder, host, parent_pid
         self._ends_on = ends_on

@@ -5,10 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
+from wattlaw.instrumentation.step_times import Floats, step_time_columns
 from wattlaw.training.ranks import Ranks
 from wattlaw.training.step_clock import StepClock
 
@@ -56,9 +55,9 @@ class Block:
             "samples": samples_of_host(ranks, gathered),
             "loss": totals["loss"] / totals["samples"] if totals["samples"] else None,
         }
-        return window | self._clock.summary(), totals
+        return window | step_time_columns(self.steps_s()), totals
 
-    def steps_s(self) -> npt.NDArray[np.float64]:
+    def steps_s(self) -> Floats:
         """Return the time of each step; only after the end."""
         return self._clock.steps_s()
 

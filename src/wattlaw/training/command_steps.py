@@ -24,7 +24,7 @@ from wattlaw.training.environment import FIRST_OUTPUT, host_name
 #: How often the recorded steps are read, and how long another host may take to show that all ranks
 #: have their steps.
 _POLL_S, _LATE_S = 0.25, 10.0
-_PIECE_BYTES, _MOST_PIECES, _STDOUT = 64 * 1024, 16, 1
+_PIECE_BYTES, _MOST_PIECES = 64 * 1024, 16
 _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-nccl-cu13")
 
 
@@ -136,10 +136,6 @@ class CommandSteps:
                 piece = os.read(self._output or 0, _PIECE_BYTES)
             except BlockingIOError:
                 return False
-            time_s, rest = time.time(), piece
             with contextlib.suppress(OSError):  # a full disk is reported elsewhere
-                while rest:
-                    rest = rest[os.write(_STDOUT, rest) :]
-            if self._observer.progress is not None:
-                self._observer.progress.feed(piece, time_s)
+                self._observer.take_output(piece)
         return self._output is not None

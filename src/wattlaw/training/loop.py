@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
+from wattlaw.instrumentation.step_times import steadiness_notes
 from wattlaw.store.live import LiveWriter, write_window
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
@@ -27,7 +28,7 @@ from wattlaw.training.environment import WARNS
 from wattlaw.training.precision import Precision
 from wattlaw.training.preemption import PreemptionNotice
 from wattlaw.training.ranks import Ranks, to_device
-from wattlaw.training.steps import StepGoal, steadiness_notes
+from wattlaw.training.steps import StepGoal
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.workload import Batch, Shard, Workload
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from wattlaw.instrumentation.step_times import Floats
+
 
 class StepClock:
     """The time of every step, measured without synchronising the device inside a window.
@@ -28,27 +30,9 @@ class StepClock:
         else:
             self._marks.append(time.perf_counter())
 
-    def steps_s(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    def steps_s(self) -> Floats:
         """Return the time of each step; the device must be synchronised before the call."""
         if not self._on_cuda:
             return np.diff(self._marks)
         pairs = zip(self._marks, self._marks[1:], strict=False)
         return np.array([first.elapsed_time(second) for first, second in pairs]) * 1e-3
-
-    def summary(self) -> dict[str, float | None]:
-        """Return mean, median, 95th percentile and coefficient of variation of the step times.
-
-        The device must be synchronised before the call. Without a step all are None.
-        """
-        steps_s = self.steps_s()
-        if not len(steps_s):
-            return dict.fromkeys(
-                ("step_time_mean_s", "step_time_p50_s", "step_time_p95_s", "step_time_cv")
-            )
-        mean = float(steps_s.mean())
-        return {
-            "step_time_mean_s": mean,
-            "step_time_p50_s": float(np.median(steps_s)),
-            "step_time_p95_s": float(np.percentile(steps_s, 95)),
-            "step_time_cv": float(steps_s.std(ddof=1) / mean) if len(steps_s) > 1 else None,
-        }

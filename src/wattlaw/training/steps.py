@@ -1,28 +1,13 @@
-"""When a run that is measured by optimizer steps ends, and how steady its steps were."""
+"""When a run that is measured by optimizer steps ends."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable, Iterator, Sequence
 
 from wattlaw.study.model import Measure
 from wattlaw.telemetry.device_energy import shortest_window_s
 
 #: The steps or seconds of a run are at most this many times those that the study requests.
 MOST_FACTOR = 10
-#: A step that takes this many times the median is a pause.
-_PAUSE = 5.0
-#: Pauses and drifts above these shares are reported.
-_PAUSED_SHARE, _DRIFT = 0.05, 0.05
-#: A drift is larger than this many of its standard errors.
-_ERRORS = 4.0
-#: Fewer steps show neither.
-_LEAST_STEPS = 30
-#: Standard deviation over median absolute deviation, and standard error of a median of n values
-#: over standard deviation / sqrt(n), both of normal values.
-_SIGMA_PER_MAD, _MEDIAN_ERROR = 1.4826, 1.2533
 
 
 class StepGoal:
@@ -96,49 +81,3 @@ class StepGoal:
                 f"{total_s:.3g} s were measured: measure.seconds {self._seconds:g} is less than "
                 f"the {needed} that a reliable energy needs"
             )
-
-
-def steadiness_notes(
-    steps_s: npt.NDArray[np.floating[Any]], left_out: Collection[int] = ()
-) -> list[str]:
-    """Return a note for pauses and one for a drift of the times of a window's steps.
-
-    Pauses, such as an evaluation or a checkpoint, are steps of ``_PAUSE`` times the median. A drift
-    is the change of the median from the first to the last third of the steps.
-
-    Parameters
-    ----------
-    steps_s
-        The time of each step, in seconds.
-    left_out
-        Numbers of steps that are no pauses: the first of an epoch waits for its samples.
-    """
-    kept = np.delete(steps_s, [number for number in left_out if number < len(steps_s)])
-    if len(kept) < _LEAST_STEPS:
-        return []
-    notes = []
-    median_s = float(np.median(kept))
-    pauses_s = kept[kept > _PAUSE * median_s]
-    lost_s = float((pauses_s - median_s).sum())
-    if len(pauses_s) and lost_s > _PAUSED_SHARE * float(steps_s.sum()):
-        notes.append(
-            f"not steady: {len(pauses_s)} of {len(kept):,} steps took more than {_PAUSE:g} times "
-            f"the median, {lost_s / float(steps_s.sum()):.0%} of the time"
-        )
-    third = len(kept) // 3
-    first, last = kept[:third], kept[-third:]
-    change = float(np.median(last) / np.median(first)) - 1
-    error = math.hypot(_median_error(first), _median_error(last)) / float(np.median(first))
-    if abs(change) > max(_DRIFT, _ERRORS * error):
-        direction = "slower" if change > 0 else "faster"
-        notes.append(
-            f"not steady: the last third of {len(kept):,} steps is {abs(change):.0%} {direction} "
-            "than the first (median)"
-        )
-    return notes
-
-
-def _median_error(values: npt.NDArray[np.floating[Any]]) -> float:
-    """Return the standard error of a median, from the median absolute deviation."""
-    deviation = float(np.median(np.abs(values - np.median(values))))
-    return _MEDIAN_ERROR * _SIGMA_PER_MAD * deviation / math.sqrt(len(values))

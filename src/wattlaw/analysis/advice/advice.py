@@ -67,13 +67,10 @@ def advise(
 
     Parameters
     ----------
-    table
-        Of ``metrics.run_metrics``.
-    epochs
-        The store's table of windows, for ``target``.
+    table, epochs
+        Of ``metrics.run_metrics``, and the windows of the same runs, for ``target``.
     workload
-        The name of the workload. Runs of other jobs with this name are excluded, with a warning
-        (``advice.comparable_runs.comparable_runs``).
+        The name of the workload. ``comparable_runs`` selects runs of one of its jobs.
     deadline_s, max_slowdown, energy_budget_j, max_gpus
         The constraints (``advice.choice.decide``). Time and energy are of training.
     epochs_to_train
@@ -82,19 +79,14 @@ def advise(
     footprint
         Factors of cost and carbon.
     target
-        Train until the metric reaches this value. The number of epochs then depends on the global
-        batch.
+        Train until the metric reaches this value; the epochs then depend on the global batch.
 
     Returns
     -------
     Advice
-        Measured settings come first. GPU counts that were not measured are predicted by a law,
-        and used only where no measured setting meets the constraints (``measured: false``).
-
-    Notes
-    -----
-    Bounds of measured options are 95 % t intervals of the mean over repeats; those of predicted
-    ones are 95 % prediction intervals of the law.
+        GPU counts that were not measured are predicted by a law, and used only where no measured
+        setting meets the constraints (``measured: false``). Bounds of measured options are 95 % t
+        intervals of the mean over repeats; those of predicted ones prediction intervals.
 
     Raises
     ------
@@ -161,14 +153,14 @@ def _judged(option: Option, quality: Sequence[BatchQuality], footprint: Footprin
     batch = option.setting["global_batch"]
     if batch is None:
         return option
-    verdict_of_text = {
-        text: row.verdict
+    texts = {
+        (row.verdict, text): text
         for row in quality
         if all(row.group.get(name) == option.setting[name] for name in ("hardware", "precision"))
         and (text := row.warning(batch))
     }
-    falls = FALLS in verdict_of_text.values()
-    return replace(option, quality_warnings=tuple(verdict_of_text), falls=falls)
+    falls = any(verdict == FALLS for verdict, _ in texts)
+    return replace(option, quality_warnings=tuple(dict.fromkeys(texts.values())), falls=falls)
 
 
 def _counted(
@@ -238,10 +230,8 @@ def needed_epochs(
     most = int(trained.mode().max())
     if trained.nunique() == 1:
         return _fixed(most, ())
-    text = (
-        f"The runs trained {int(trained.min())} to {int(trained.max())} epochs; totals are for "
-        f"{most} epochs. Set --epochs to change it."
-    )
+    trained_text = f"The runs trained {int(trained.min())} to {int(trained.max())} epochs"
+    text = f"{trained_text}; totals are for {most} epochs. Set --epochs to change it."
     return _fixed(most, (Caution("epochs-differ", text),))
 
 

@@ -159,14 +159,13 @@ class Option(Result):
             return None
 
         def bound(end: str) -> float:
-            energy_j = None if energy is None else getattr(energy, end)
-            gpu_hours = getattr(hours, end)
+            energy_j, gpu_hours = getattr(energy, end, None), getattr(hours, end)
             if gpu_hours is None or (energy is not None and energy_j is None):
                 return math.nan
             value = getattr(factors.of(energy_j, gpu_hours), name)
             return math.nan if value is None else float(value)
 
-        return Quantity.of(bound("mean"), bound("low"), bound("high"))
+        return Quantity.of(*map(bound, ("mean", "low", "high")))
 
 
 _OF_TRAINING = ("train_time_s", "train_energy_j", "gpu_hours", "cost", "co2_kg")

@@ -24,19 +24,12 @@ Epochs = Callable[[dict[str, Any]], Quantity | None]
 def measured_options(job: ComparableRuns, epochs: Epochs) -> list[Option]:
     """Return the settings of a job with their measured time and energy.
 
-    Parameters
-    ----------
-    job
-        The comparable runs.
-    epochs
-        The function that returns the number of units to train at a setting. A setting for which it
-        returns None is no option.
+    ``epochs`` returns the number of units to train at a setting; None makes it no option.
     """
     evaluation = job.rows["eval_time_s"].groupby(group_numbers(job.rows, SETTINGS)).mean()
     options = []
-    for row, eval_s in zip(
-        aggregate(job.rows).to_dict("records"), evaluation.to_numpy(float), strict=True
-    ):
+    rows = aggregate(job.rows).assign(eval_time_s=evaluation)
+    for row in rows.to_dict("records"):
         setting = row_setting(row)
         needed, time_s = epochs(setting), _measured(row, TIME)
         if needed is None or time_s is None:
@@ -46,7 +39,7 @@ def measured_options(job: ComparableRuns, epochs: Epochs) -> list[Option]:
             Option(
                 setting=setting, unit=job.unit, time_s=time_s, energy_j=energy, amount=needed,
                 measured=True, repeats=int(row["n"]), energy_is=job.energy_is if energy else None,
-                eval_time_s=plain_value(eval_s), metric=plain_value(row["metric"]),
+                eval_time_s=plain_value(row["eval_time_s"]), metric=plain_value(row["metric"]),
                 per={name: plain_value(row[name]) for name in PER},
             )
         )  # fmt: skip
@@ -119,12 +112,7 @@ def doublings(measured: list[int], max_gpus: int | None) -> list[int]:
     top = REACH * measured[-1]
     if max_gpus is not None:
         top = min(top, 2 * max(max_gpus, measured[-1]))
-    counts = set()
-    for count in measured:
-        doubled = count
-        while doubled <= top:
-            counts.add(doubled)
-            doubled *= 2
+    counts = {count << i for count in measured for i in range((top // count).bit_length())}
     return sorted(counts - {*measured})
 
 

@@ -17,6 +17,8 @@ from wattlaw.formatting import limit_label
 
 Against = Literal["fastest", "highest"]
 
+_COSTS = ("energy", "energy-delay product", "energy-delay² product")  # by power of the time
+
 
 class Rule:
     """A rule that selects the limit of least cost among those that it allows.
@@ -32,7 +34,9 @@ class Rule:
     @property
     def description(self) -> str:
         """Return the rule as text."""
-        return "least energy"
+        if self.slowdown is not None:
+            return f"least energy at no more than {100 * self.slowdown:g} % slow-down"
+        return f"least {_COSTS[self.power]}"
 
     def cost(self, time_s: pd.Series, energy_j: pd.Series) -> pd.Series:
         """Return ``E T^power`` of each row: J, J s or J s²."""
@@ -60,11 +64,6 @@ class LeastEnergyWithin(Rule):
         if not self.slowdown >= 0:
             raise BadInput(f"slow-down {self.slowdown:g}; allowed: 0 or more")
 
-    @property
-    def description(self) -> str:
-        """Return the rule as text."""
-        return f"least energy at no more than {100 * self.slowdown:g} % slow-down"
-
 
 @dataclass(frozen=True)
 class LeastEnergyDelay(Rule):
@@ -78,11 +77,6 @@ class LeastEnergyDelay(Rule):
     def __post_init__(self) -> None:
         if self.power not in (1, 2):
             raise BadInput(f"energy-delay power {self.power}; allowed: 1, 2")
-
-    @property
-    def description(self) -> str:
-        """Return the rule as text."""
-        return "least energy-delay product" if self.power == 1 else "least energy-delay² product"
 
 
 BEST, NO_REPEATS, UNKNOWN = "best", "no repeats", "cannot tell"
@@ -118,7 +112,9 @@ class Choice(Result):
 def best_limit(
     frame: pd.DataFrame, rule: Rule | None = None, kind: Limit = "power_limit_w"
 ) -> Choice:
-    """Return the best limit under ``rule``.
+    """Return the best limit under ``rule``, by the geometric means over repeats.
+
+    Of equal costs it is the faster, then the higher one.
 
     Parameters
     ----------
@@ -134,27 +130,21 @@ def best_limit(
     Returns
     -------
     Choice
-        The best limit by the geometric means over repeats: the one of least cost among those that
-        the rule allows; of equal costs the faster, then the higher one. The verdict says how
-        certain it is:
+        The verdict says how certain it is:
 
-        ``no repeats``
-            Every limit was run once, so the uncertainty is unknown.
-        ``repeats are all the same``
+        ``no repeats``, ``repeats are all the same``
             Costs, or times if the rule limits them, do not scatter; the uncertainty is unknown.
         ``best``
             No other limit may be better by more than 1 %, and the chosen one is surely allowed.
         ``cannot tell``
-            Another limit may be better (``candidates`` marks it as rival), or the slow-down of the
-            chosen one may exceed the allowed one.
+            Another limit may be better, or the slow-down of the chosen one may be too large.
 
     Notes
     -----
     Logarithms of times and costs are taken as normal, with the variance pooled over limits. A
-    rival is a limit that may be allowed and whose lower bound of cost relative to the chosen one
-    is below 1 - 1 %: one-sided t bounds at 5 % shared between all comparisons (Bonferroni), as in
-    multiple comparisons with the best (Hsu 1984, Annals of Statistics 12(3)). The 95 % intervals
-    of saving and slow-down are two-sided and for the chosen limit alone.
+    rival may be allowed, and its lower bound of cost relative to the chosen limit is below 1 - 1 %:
+    one-sided t bounds at 5 % shared between all comparisons (Bonferroni; Hsu 1984, Annals of
+    Statistics 12(3)). The 95 % intervals of saving and slow-down are for the chosen limit alone.
 
     Raises
     ------
@@ -177,10 +167,10 @@ def best_limit(
     )
     table["cost"] = rule.cost(table["time_s"], table["energy_j"])
     base = 0 if rule.against == "highest" else int(table["time_s"].argmin())
-    table["slowdown"] = table["time_s"] / table["time_s"].iloc[base] - 1
-    table["allowed"] = rule.slowdown is None or table["time_s"] <= table["time_s"].iloc[base] * (
-        1 + (rule.slowdown or 0)
-    )
+    fastest_s = table["time_s"].iloc[base]
+    table["slowdown"] = table["time_s"] / fastest_s - 1
+    most = np.inf if rule.slowdown is None else 1 + rule.slowdown
+    table["allowed"] = table["time_s"] <= fastest_s * most
     order = table[table["allowed"]].sort_values(["cost", "time_s"], kind="stable")
     chosen = int(order.index[0])
     costs = _logs(rule.cost(rows["time_s"], rows["energy_j"]) for rows in at)
@@ -218,28 +208,21 @@ def best_limits(
         several limits and no choice (see ``best_limit``) has the reason in ``why``, and no verdict.
     """
     names = [name for name in SETTINGS if name in table.columns and name != limit]
-    energies = table.rename(columns={limit: "limit"})
+    several = with_several_limits(table, names, limit).rename(columns={limit: "limit"})
+    needed = [name for name in ("limit", "time_s", "energy_j", "energy_is") if name in several]
     rows: list[dict[str, Any]] = []
-    needed = [name for name in ("limit", "time_s", "energy_j", "energy_is") if name in energies]
-    for group, rows_of_setting in groups(
-        energies.loc[with_several_limits(table, names, limit).index], names
-    ):
-        runs = rows_of_setting[needed]
+    for group, runs in groups(several[[*names, *needed]], names):
         try:
             choice = best_limit(runs, rule, limit)
         except Refused as error:
             rows.append({**group, "why": str(error)})
             continue
-        saving, slowdown = (ci or (np.nan, np.nan) for ci in (choice.saving_ci, choice.slowdown_ci))
-        text = runs.loc[runs["energy_j"].notna(), "energy_is"] if "energy_is" in runs else None
-        rows.append(
-            {
-                **group, "energy_is": None if text is None else text.iloc[0],
-                **{name: getattr(choice, name, None) for name in _COLUMNS},
-                "saving_low": saving[0], "saving_high": saving[1],
-                "slowdown_low": slowdown[0], "slowdown_high": slowdown[1],
-            }
-        )  # fmt: skip
+        row = group | {name: getattr(choice, name, None) for name in _COLUMNS}
+        if "energy_is" in runs:
+            row["energy_is"] = runs.loc[runs["energy_j"].notna(), "energy_is"].iloc[0]
+        for name, ends in (("saving", choice.saving_ci), ("slowdown", choice.slowdown_ci)):
+            row[f"{name}_low"], row[f"{name}_high"] = ends or (np.nan, np.nan)
+        rows.append(row)
     return pd.DataFrame(rows, columns=[*names, "energy_is", *_COLUMNS])
 
 
@@ -264,28 +247,21 @@ def _rivals(
     times: Pooled[int], *, has_scatter: bool,
 ) -> tuple[pd.DataFrame, bool]:  # fmt: skip
     """Add the costs relative to the chosen limit; say whether that one is surely allowed."""
-    shared = max(len(table) - 1, 1)
-    share = 1 - ERROR / shared
-    t = costs.t(share)
-    t_times = times.t(share)
-    low = []
-    allowed = []
+    share = 1 - ERROR / max(len(table) - 1, 1)
+    t, t_times = costs.t(share), times.t(share)
+    low, may_be_allowed, is_sure = [], table["allowed"].copy(), True
     for i in table.index:
         ratio, error = costs.difference(i, chosen)
         low.append(np.exp(ratio - t * error))
-        if rule.slowdown is None:
-            allowed.append((True, True))
-            continue
-        slower, slow_error = times.difference(i, base)
-        half, margin = t_times * slow_error, np.log1p(rule.slowdown)
-        allowed.append((slower - half <= margin, slower + half <= margin))
-    choice = table.assign(cost_ratio=table["cost"] / table["cost"].iloc[chosen], cost_ratio_low=low)
-    may_be_allowed = (
-        pd.Series([sample for sample, _ in allowed], index=table.index) | table["allowed"]
-    )
-    rival = may_be_allowed & (choice["cost_ratio_low"] < 1 - TOLERANCE)
+        if rule.slowdown is not None:
+            slower, slow_error = times.difference(i, base)
+            half, margin = t_times * slow_error, np.log1p(rule.slowdown)
+            may_be_allowed[i] |= slower - half <= margin
+            is_sure = is_sure and (i != chosen or slower + half <= margin)
+    ratios = table["cost"] / table["cost"].iloc[chosen]
+    rival = may_be_allowed & (np.array(low) < 1 - TOLERANCE) & has_scatter
     rival[chosen] = False
-    return choice.assign(rival=rival & has_scatter), allowed[chosen][1]
+    return table.assign(cost_ratio=ratios, cost_ratio_low=low, rival=rival), bool(is_sure)
 
 
 def _explanation(

@@ -33,9 +33,9 @@ _ROUNDING = 1e-8  # of residuals of exact data, relative to the spread of ln t
 class LimitComparison(Result):
     """The effect of the limits of a family on its law.
 
-    ``difference_p`` is of the F test that all exponents are equal, ``equivalence_p`` the greatest
-    of the limits' two one-sided tests against the reference (all must reject, so that no
-    correction for their number is needed); None if the data are exact, so that no test is possible.
+    ``difference_p`` is of the F test that all exponents are equal, None if the data are exact;
+    ``equivalence_p`` the greatest of the limits' two one-sided tests against the reference: all
+    must reject, so that no correction for their number is needed.
     """
 
     rows_field = "limits"
@@ -77,14 +77,13 @@ def compare_limits(
     Returns
     -------
     LimitComparison
-        ``limits`` has a row per limit, the reference (no limit, else the highest) first:
-        ``limit``; ``n, beta, beta_se, beta_ci_low, beta_ci_high, interval, alpha, alpha_ci_low,
-        alpha_ci_high, r2`` of the limit's own law, with the errors and 95 % intervals that
+        ``limits`` has a row per limit, the reference (no limit, else the highest) first: the
+        ``limit``; values of its own law, with the errors and 95 % intervals that
         ``PowerLaw.trusted`` names (``interval``: ols, repeats); ``beta_difference`` to the
         reference with its 90 % interval ``_low``, ``_high`` (which lies within the margin exactly
         where both one-sided tests reject at 5 %) and ``equivalence_p``; ``alpha_ratio`` with 95 %
-        interval ``_low``, ``_high``: the factor on t under parallel laws, the shift of ln alpha,
-        which where exponents differ is the mean factor over the measured counts.
+        interval: the factor on t under parallel laws, or, where exponents differ, the mean factor
+        over the measured counts.
 
     Notes
     -----
@@ -106,13 +105,10 @@ def compare_limits(
     """
     rows, left_out = _usable_rows(series_rows, limit, y, margin)
     limits = distinct_limits(rows[limit])
-    code = pd.Series(0, index=rows.index)
-    for i, value in enumerate(limits):
-        code[at_limit(rows, limit, value).index] = i
-    logs = pd.DataFrame(
-        {"code": code, "gpus": rows["gpus"], "x": np.log(rows["gpus"].astype(float)),
-         "y": np.log(rows[y].astype(float))}
-    )  # fmt: skip
+    places = {value: i for i, value in enumerate(limits)}
+    code = [places[None if pd.isna(value) else value] for value in rows[limit]]
+    x, log_y = (np.log(rows[name].astype(float)) for name in ("gpus", y))
+    logs = pd.DataFrame({"code": code, "gpus": rows["gpus"], "x": x, "y": log_y})
     basis, model, parallel = _fitted(logs, len(limits))
     differences = _differences(model, len(limits), margin)
     own_laws = [_own_law(at_limit(rows, limit, value), y) for value in limits]
@@ -143,8 +139,7 @@ def _usable_rows(
     for name in ("family", "rule"):
         if name in rows and rows[name].nunique() > 1:
             raise BadInput(f"compare_limits: rows of several values of {name}; give those of one")
-    rows = varying_only(rows, limit)
-    rows = rows[rows[y].notna()].reset_index(drop=True)
+    rows = varying_only(rows, limit).dropna(subset=y).reset_index(drop=True)
     if (rows[y] <= 0).any() or (rows["gpus"] <= 0).any():
         raise BadInput(f"compare_limits: {y} and gpus must be above 0")
     if "energy" in y and "energy_is" in rows and rows["energy_is"].nunique() > 1:
@@ -221,16 +216,10 @@ def _differences(model: LeastSquares, limits: int, margin: float) -> pd.DataFram
 
 def _shifts(parallel: LeastSquares, limits: int) -> pd.DataFrame:
     """Return the factor on t of each limit under laws of one exponent."""
-    factors = np.exp(parallel.params[: limits - 1])
-    low, high = np.exp([parallel.interval(i) for i in range(limits - 1)]).T
-    at_value = np.ones(1)
-    return pd.DataFrame(
-        {
-            "alpha_ratio": np.concatenate([at_value, factors]),
-            "alpha_ratio_low": np.concatenate([at_value, low]),
-            "alpha_ratio_high": np.concatenate([at_value, high]),
-        }
-    )
+    logs = [(0.0, 0.0, 0.0)]
+    logs += [(parallel.params[i], *parallel.interval(i)) for i in range(limits - 1)]
+    names = ["alpha_ratio", "alpha_ratio_low", "alpha_ratio_high"]
+    return pd.DataFrame(np.exp(logs), columns=names)
 
 
 def _difference_p(model: LeastSquares, limits: int, logs: pd.DataFrame) -> float | None:

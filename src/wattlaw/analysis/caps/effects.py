@@ -25,12 +25,8 @@ def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.Dat
 
     ``time_ratio = T(limit) / T(reference)`` of geometric means over repeats, ``speed_ratio`` its
     inverse, ``energy_ratio = E(limit) / E(reference)`` of the energy per epoch. The reference is
-    the same setting without the limit or, where none was run so, with the highest.
-
-    Intervals (``_low``, ``_high``) are at 95 %, from Student's t on differences of mean logarithms
-    with the variance pooled over the limits of the setting: repeats are taken as log-normal, and
-    as noisy under one limit as under another. They are missing where nothing was repeated, or all
-    repeats are the same.
+    the same setting without the limit or, where none was run so, with the highest. 95 % intervals
+    (``_low``, ``_high``) are those of ``speedup.ratios``, pooled over the limits of the setting.
 
     Parameters
     ----------
@@ -44,9 +40,8 @@ def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.Dat
     -------
     DataFrame
         One row per setting and limit, settings of a single limit left out: the settings, ``limit``
-        (missing: none), ``reference`` (likewise), the ratios, ``n``, ``n_reference``, and
-        ``energy_is``, what both energies count. Where they count different things there is no
-        ratio, and ``energy_is`` names all of them.
+        and ``reference`` (missing: none), the ratios, ``n``, ``n_reference``, and ``energy_is``.
+        Energies that count different things have no ratio, and ``energy_is`` names all of them.
 
     Raises
     ------
@@ -76,13 +71,10 @@ def _of_setting(group: Group, runs: pd.DataFrame, limit: Limit) -> Iterator[dict
     logs = [_logs(rows, ENERGY, limit) for rows in at] if ENERGY in runs else []
     for i, (value, rows) in enumerate(zip(limits, at, strict=True)):
         kinds = sorted({*energy_kinds[0], *energy_kinds[i]})
-        row: dict[str, Any] = {
-            "limit": value,
-            "reference": limits[0],
-            "n": len(rows),
-            "n_reference": len(at[0]),
+        row: dict[str, Any] = group | {
+            "limit": value, "reference": limits[0], "n": len(rows), "n_reference": len(at[0]),
             "energy_is": "; ".join(kinds) or None,
-        }
+        }  # fmt: skip
         if i in times:
             row |= _ratio_columns("time", times[i])
             ratio, low, high = times[i]
@@ -92,7 +84,7 @@ def _of_setting(group: Group, runs: pd.DataFrame, limit: Limit) -> Iterator[dict
             comparable = {j: logs[j] for j, frame in enumerate(energy_kinds) if frame == kinds}
             energies = ratios(comparable, 0)
             row |= _ratio_columns("energy", energies[i]) if i in energies else {}
-        yield {**group, **row}
+        yield row
 
 
 def _energy_kinds(rows: pd.DataFrame) -> list[str]:

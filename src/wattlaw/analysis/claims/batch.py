@@ -28,15 +28,14 @@ def _falls_beyond(
     subject = f"{workload}-{stage}" if stage else workload
     return ClaimDefinition(
         f"{subject}-quality-falls-beyond-{batch}",
-        f"The quality of {model} falls beyond a global batch of {batch}.",
-        KIT,
+        f"The quality of {model} falls beyond a global batch of {batch}.", KIT,
         f"the smallest batch beyond {batch} and all larger ones are worse than the best, and "
         f"{batch} (or the largest below) is not shown to differ from it; contradicted if that "
         "one is worse already, or the smallest beyond is within 1 % of the best",
         needs=f"{subject} trained to its end, with evaluation, at global batches up to and beyond "
         f"{batch}, repeated",
         cases=cases,
-    )
+    )  # fmt: skip
 
 
 def _case(row: BatchQuality, batch: int) -> Case:
@@ -85,4 +84,4 @@ CLAIMS = (
     _falls_beyond(8192, "ResNet50", "resnet50"),
     _falls_beyond(32, "a pre-trained FourCastNet", "fourcastnet", "pretrain"),
     _falls_beyond(64, "a fine-tuned FourCastNet", "fourcastnet", "finetune"),
-)
+)  # fmt: skip

@@ -1,7 +1,7 @@
 """Which runs a claim is tested on: a group is one workload in one form on one machine.
 
-``on_runs``, ``on_main_series``, ``on_limit_series`` and ``on_every_series`` return a function that
-tests the groups of findings.
+``on_groups``, ``on_main_series`` and ``on_every_series`` return a function that tests the groups of
+findings.
 """
 
 import math
@@ -29,9 +29,7 @@ _RUNS = [
     "sm_util_cv", "mem_util_mean", "mem_util_cv",
 ]  # fmt: skip
 _SERIES = [*_RUNS, "rule", "batch", "fraction_per_gpu", "series", "family"]
-_LOCAL = "local_batch"
 
-RowFilter = Callable[[pd.DataFrame], pd.DataFrame]
 Checks = Callable[[pd.DataFrame], Iterable[Check]]
 
 
@@ -66,17 +64,12 @@ class RunGroup:
             The group has no series of several GPU counts.
         """
         rows = without_limits(self.series[self.series["fraction_per_gpu"].isna()])
-        of_local_batch = rows[rows["rule"] == _LOCAL]
-        several = [
-            rows_of_series
-            for _, rows_of_series in (of_local_batch if len(of_local_batch) else rows).groupby(
-                "series"
-            )
-        ]
+        of_local_batch = rows[rows["rule"] == "local_batch"]
+        rows = of_local_batch if len(of_local_batch) else rows
+        several = [rows_of_series for _, rows_of_series in rows.groupby("series")]
         if not several:
             raise Refused("no series of several GPU counts: run the same setting on 3 or more")
-        best: pd.DataFrame = max(several, key=_coverage)
-        return best
+        return max(several, key=_coverage)
 
     def limit_series(self, limit: Limit) -> pd.DataFrame:
         """Return the main series and those that differ from it in one limit alone."""
@@ -102,10 +95,8 @@ def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
     for group, rows in groups(runs, _JOB):
         if names and not matches_name(group["workload"], *names):
             continue
-        varying_values = {
-            name: shortened.loc[rows.index[0], name] for name in varying if name != "workload"
-        }
-        label = group_label({"workload": group["workload"], **varying_values})
+        varying_values = shortened.loc[rows.index[0], varying].to_dict()
+        label = group_label({"workload": group["workload"]} | varying_values)
         series = findings.series.loc[findings.series["run_id"].isin(rows["run_id"]), _SERIES]
         result.append(RunGroup(group["workload"], str(group["hardware"]), label, rows, series))
     return result
@@ -120,11 +111,10 @@ def _coverage(series: pd.DataFrame) -> tuple[float, ...]:
 
 def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
     """Return how many runs at which GPU counts, and what their energy is."""
-    counts = sorted(int(count) for count in rows["gpus"].unique())
-    gpus = "GPU" if counts == [1] else "GPUs"
-    span = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-    simulated_prefix = " simulated" if (rows["launcher"] == "simulated").any() else ""
-    text = f"{len(rows)}{simulated_prefix} {'run' if len(rows) == 1 else 'runs'}, {span} {gpus}"
+    least, most = int(rows["gpus"].min()), int(rows["gpus"].max())
+    span = f"{least} GPU{'s' * (most > 1)}" if least == most else f"{least} to {most} GPUs"
+    simulated = "simulated " if (rows["launcher"] == "simulated").any() else ""
+    text = f"{len(rows)} {simulated}run{'s' * (len(rows) > 1)}, {span}"
     kinds = sorted(rows["energy_is"].dropna().unique()) if energy else []
     return f"{text}, energy of {'; '.join(kinds)}" if kinds else text
 
@@ -143,36 +133,22 @@ def _word(name: str) -> str:
     return f"(?<![a-z0-9]){parts}(v[0-9]+)?(?![a-z0-9])"
 
 
-def on_runs(
-    row_filter: RowFilter, checks: Checks, *, hardware: str = "", energy: bool = False
-) -> Cases:
-    """Test the runs of each group that ``row_filter`` keeps.
+def on_groups(
+    select: Callable[[RunGroup], pd.DataFrame], checks: Checks, *names: str, hardware: str = "",
+    energy: bool = False,
+) -> Cases:  # fmt: skip
+    """Test the rows that ``select`` returns of each group.
 
     Only hardware whose name contains ``hardware`` counts.
     """
     return lambda findings: [
-        make_case(
-            group.workload, group.label, partial(row_filter, group.runs), checks, energy=energy
-        )
-        for group in run_groups(findings)
+        make_case(group.workload, group.label, partial(select, group), checks, energy=energy)
+        for group in run_groups(findings, *names)
         if hardware in group.hardware.lower()
     ]
 
 
-def on_main_series(checks: Checks, *names: str, energy: bool = False) -> Cases:
-    """Test the main series of each group."""
-    return lambda findings: [
-        make_case(group.workload, group.label, group.main_series, checks, energy=energy)
-        for group in run_groups(findings, *names)
-    ]
-
-
-def on_limit_series(limit: Limit, checks: Checks) -> Cases:
-    """Test the main series of each group with those that differ from it in one limit alone."""
-    return lambda findings: [
-        make_case(group.workload, group.label, partial(group.limit_series, limit), checks)
-        for group in run_groups(findings)
-    ]
+on_main_series = partial(on_groups, RunGroup.main_series)
 
 
 def on_every_series(rule: str, checks: Checks, *names: str, grows: bool = False) -> Cases:
@@ -206,8 +182,7 @@ def make_case(
         selected = rows() if callable(rows) else rows
         if energy and selected["energy_is"].str.contains("estimated", na=False).any():
             raise Refused("the energies were estimated from an assumed power: that tests no claim")
-        return Case(
-            workload, label, tuple(checks(selected)), describe_runs(selected, energy=energy)
-        )
+        counted = describe_runs(selected, energy=energy)
+        return Case(workload, label, tuple(checks(selected)), counted)
     except Refused as refused:
         return Case(workload, label, refusal=str(refused))

@@ -78,7 +78,7 @@ def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float
         Nothing was repeated, repeats are all the same, or a cell was not measured.
     """
     known = require_measured(rows, y)
-    cells = _logs(known, y).groupby(known[by])
+    cells = np.log(known[y]).groupby(known[by])
     logs = pool({cell: values.to_numpy(float) for cell, values in cells})
     if missing := [cell for cell in weights if cell not in logs.means]:
         raise Refused(f"{_DESCRIPTIONS.get(y, y)} was not measured at {by} {missing[0]}")
@@ -91,23 +91,16 @@ def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float
     return Effect(*logs.contrast(weights), logs.freedom)
 
 
-def _logs(rows: pd.DataFrame, y: str) -> pd.Series:
-    return pd.Series(np.log(rows[y].to_numpy(float)), index=rows.index)
-
-
 def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> Effect:
     """Return the mean change of ln y under ``treated``, with all other settings the same.
 
     Each ``cell`` with runs of both kinds gives one difference of means. What these differ by, more
-    than their repeats, is an interaction, tested by F:
-
-    - found at ``POOLING_LEVEL``: the mean of the k differences, Student's t with k - 1;
-    - not found: ordinary least squares of ln y on ``treated`` and an effect of each cell, whose
-      residual has both;
-    - fewer than ``MIN_CELLS``: differences say too little, so the mean change of exactly these
-      cells, with the error of their repeats alone; the effect's ``about`` says so.
-
-    See Searle, Casella & McCulloch 1992, "Variance Components", chapter 4.
+    than their repeats, is an interaction, tested by F. If it is found at ``POOLING_LEVEL``, the
+    result is the mean of the k differences, Student's t with k - 1; otherwise ordinary least
+    squares of ln y on ``treated`` and an effect of each cell. Fewer than ``MIN_CELLS`` differences
+    say too little: then it is the mean change of exactly these cells, with the error of their
+    repeats alone; the effect's ``about`` says so. See Searle, Casella & McCulloch 1992, "Variance
+    Components", chapter 4.
 
     Raises
     ------
@@ -119,8 +112,9 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
     both = treated.groupby(cell).transform("nunique") == 2
     if not both.any():
         raise Refused("no two runs differ in this alone")
-    grouped = _logs(known[both], y).groupby([cell[both], treated[both]])
-    deviations = (_logs(known[both], y) - grouped.transform("mean")).to_numpy(float)
+    logs = np.log(known.loc[both, y])
+    grouped = logs.groupby([cell[both], treated[both]])
+    deviations = (logs - grouped.transform("mean")).to_numpy(float)
     means, sizes = grouped.mean().unstack(), grouped.size().unstack()
     each = (means[True] - means[False]).to_numpy(float)
     weights = 1 / (1 / sizes[True] + 1 / sizes[False]).to_numpy(float)
@@ -197,9 +191,8 @@ def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
 
     The law is that of ordinary least squares over the runs up to ``reach``. Where their repeats
     share no deviation from it (``PowerLaw.trusted``), the error is that of an indicator of the
-    largest count beside the law. Where they do, or three counts cannot tell, counts tell how
-    sure the law is, and the largest may deviate as they do: the variance of a prediction of one
-    count's mean, with Student's t over counts less two.
+    largest count beside the law. Where they do, or three counts cannot tell, it is that of a
+    prediction of one count's mean by the counts, with Student's t over counts less two.
 
     Raises
     ------

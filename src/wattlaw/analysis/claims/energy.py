@@ -38,15 +38,10 @@ RunGroup = cases.RunGroup
 
 
 def _utilisation(name: str, claim: str, criterion: str, checks: cases.Checks) -> ClaimDefinition:
-    return ClaimDefinition(
-        name,
-        claim,
-        MIT,
-        criterion,
-        needs="GPUs whose utilisation is sampled, on 3 or more GPU counts of one setting, with "
-        "repeats",
-        cases=cases.on_main_series(checks),
+    needs = (
+        "GPUs whose utilisation is sampled, on 3 or more GPU counts of one setting, with repeats"
     )
+    return ClaimDefinition(name, claim, MIT, criterion, needs, cases.on_main_series(checks))
 
 
 def _variation(column: str, part: str) -> ClaimDefinition:
@@ -63,9 +58,8 @@ def _variation(column: str, part: str) -> ClaimDefinition:
 
 
 def _energy_rises(rows: pd.DataFrame) -> list[Check]:
-    known = effects.require_measured(rows, ENERGY)
-    means = np.log(known.groupby("gpus")[ENERGY].mean())
-    last = f"{math.exp(means.iloc[-1] - means.iloc[0]):.2f} times that of {means.index[0]}"
+    means = effects.require_measured(rows, ENERGY).groupby("gpus")[ENERGY].mean()
+    last = f"{means.iloc[-1] / means.iloc[0]:.2f} times that of {means.index[0]}"
     label = f"energy at {means.index[-1]} GPUs {last}; per doubling"
     rises = cases.per_doubling("energy_per_doubling", label, ENERGY, math.log2(1 + LEAST_CHANGE))
     return list(rises(rows))
@@ -86,13 +80,13 @@ def _carbon(findings: Findings) -> Sequence[Case]:
         label = f"kg CO2e per hour of {CO2_GPUS} GPUs ({footprint.counted()})"
         yield Within("co2_kg_per_h", label, effect, low, high, effects.ratio)
 
-    def row_filter(rows: pd.DataFrame) -> pd.DataFrame:
-        selected = without_limits(rows[rows["gpus"] == CO2_GPUS])
+    def select(group: RunGroup) -> pd.DataFrame:
+        selected = without_limits(group.runs[group.runs["gpus"] == CO2_GPUS])
         if selected.empty:
             raise Refused(f"no runs on {CO2_GPUS} GPUs")
         return selected
 
-    return cases.on_runs(row_filter, checks, hardware="v100", energy=True)(findings)
+    return cases.on_groups(select, checks, hardware="v100", energy=True)(findings)
 
 
 def _linear(rows: pd.DataFrame) -> Iterator[Check]:
@@ -122,15 +116,13 @@ def _factor_depends(
         return [_pair(first, other, but) for first, other in groups if are_pair(first, other)]
 
     return ClaimDefinition(
-        f"factor-depends-on-{on}",
-        f"The energy of a GPU-hour depends on the {on}.",
-        KIT,
+        f"factor-depends-on-{on}", f"The energy of a GPU-hour depends on the {on}.", KIT,
         f"there are two {differ} differs by more than {FACTOR_MARGIN:.0%}; contradicted if all "
         "differ by less",
         needs=f"{needs}, repeated",
         cases=pairs,
         about="some",
-    )
+    )  # fmt: skip
 
 
 def _pair(first: RunGroup, other: RunGroup, but: tuple[str, ...] | None) -> Case:
@@ -167,14 +159,13 @@ def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
         yield Outside(rate, label, effect, -least, least, effects.growth, "{:+.1%}")
 
     return ClaimDefinition(
-        f"factor-moves-with-{rate}",
-        f"The energy of a GPU-hour moves with {rate} per GPU-hour.",
+        f"factor-moves-with-{rate}", f"The energy of a GPU-hour moves with {rate} per GPU-hour.",
         KIT,
         f"at the same {other_rate} per GPU-hour, model and hardware, it changes by more than "
         f"{LEAST_CHANGE:.0%} per doubling; contradicted if by less",
         needs="the energy of runs at several GPU counts and global batches per workload",
         cases=_on_all_runs(checks),
-    )
+    )  # fmt: skip
 
 
 def _on_all_runs(checks: cases.Checks) -> Cases:
@@ -185,7 +176,7 @@ def _on_all_runs(checks: cases.Checks) -> Cases:
         if not groups:
             return []
         rows = pd.concat([without_limits(group.runs) for group in groups], ignore_index=True)
-        rows = rows.assign(**dict.fromkeys(LIMITS, float("nan")))  # the highest counts as none
+        rows[list(LIMITS)] = float("nan")  # the highest counts as none
         names = ", ".join(sorted({group.workload for group in groups}))
         return [cases.make_case(names, "all runs without limits", rows, checks, energy=True)]
 
@@ -205,17 +196,13 @@ CLAIMS = (
     _variation("sm_util_cv", "SM"),
     _variation("mem_util_cv", "memory"),
     ClaimDefinition(
-        "energy-rises-with-gpus",
-        "The energy of an epoch rises with the number of GPUs.",
-        MIT,
+        "energy-rises-with-gpus", "The energy of an epoch rises with the number of GPUs.", MIT,
         f"the energy per epoch rises by at least {LEAST_CHANGE:.0%} per doubling",
         needs="the energy of runs on 3 or more GPU counts of one setting, with repeats",
         cases=cases.on_main_series(_energy_rises, energy=True),
     ),
     ClaimDefinition(
-        "128-v100-22-kg-co2-per-hour",
-        "128 V100 emit 22 kg CO2 per hour.",
-        MIT,
+        "128-v100-22-kg-co2-per-hour", "128 V100 emit 22 kg CO2 per hour.", MIT,
         f"runs on {CO2_GPUS} V100 without cap, times PUE and grid intensity as given, emit "
         f"{CO2_KG_PER_H:g} kg CO2e per hour within {CO2_TOLERANCE:.0%}",
         needs=f"the energy of repeated runs on {CO2_GPUS} V100, PUE and the grid's g CO2e per kWh",
@@ -223,13 +210,11 @@ CLAIMS = (
         remark="At a full 250 W per board, 22 kg per hour are 0.69 kg per kWh.",
     ),
     ClaimDefinition(
-        "energy-near-linear-in-gpu-hours",
-        "Energy is close to linear in GPU-hours.",
-        KIT,
+        "energy-near-linear-in-gpu-hours", "Energy is close to linear in GPU-hours.", KIT,
         "the exponent of energy against GPU-hours of runs without limits is 1 within "
         f"{EXPONENT_MARGIN:g}, with R^2 of at least {MIN_R2:g}",
         needs="the energy of 4 or more settings on 3 or more GPU counts",
-        cases=cases.on_runs(without_limits, _linear, energy=True),
+        cases=cases.on_groups(lambda group: without_limits(group.runs), _linear, energy=True),
     ),
     _factor_depends(
         "hardware",

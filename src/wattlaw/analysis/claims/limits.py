@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from functools import partial
 
 import pandas as pd
 
@@ -24,25 +23,19 @@ MAX_SLOWDOWN, CLEAR_SLOWDOWN, MIN_SAVING = 0.05, 0.10, 0.10
 MANY_GPUS = 128
 #: Of the slow-down's factor between the smallest count and 128 GPUs.
 MIN_SHRINKAGE = 0.05
+_P_VALUES = ("difference_p", "equivalence_p")
 
 
 def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> ClaimDefinition:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         compared = compare_limits(rows, limit, TIME, MARGIN)
-        values, betas = compared.limits["limit"], compared.limits["beta"]
+        labels = [limit_label(limit, value) for value in compared.limits["limit"]]
+        betas = dict(zip(labels, compared.limits["beta"].tolist(), strict=True))
+        p_values = {name: plain(getattr(compared, name)) for name in _P_VALUES}
         # Exact data have no test; what is not within the margin then differs.
         against = 0.0 if compared.difference_p is None else compared.difference_p
-        yield Tested(
-            compared.sentence.rstrip("."), compared.verdict == SAME, against,
-            {
-                "betas": {
-                    limit_label(limit, value): float(beta)
-                    for value, beta in zip(values, betas, strict=True)
-                },
-                "difference_p": compared.difference_p,
-                "equivalence_p": plain(compared.equivalence_p),
-            },
-        )  # fmt: skip
+        is_same = compared.verdict == SAME
+        yield Tested(compared.sentence.rstrip("."), is_same, against, {"betas": betas} | p_values)
         lowest = distinct_limits(rows[limit])[-1]
         yield Within(
             "alpha_ratio", f"time under {limit_label(limit, lowest)} over that without",
@@ -51,16 +44,14 @@ def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> 
         )  # fmt: skip
 
     return ClaimDefinition(
-        f"{plural}-move-alpha-not-beta",
-        f"{words} change alpha, not beta.",
-        MIT,
+        f"{plural}-move-alpha-not-beta", f"{words} change alpha, not beta.", MIT,
         f"the exponents under all {plural} are equal within {MARGIN:g} (two one-sided tests; "
         "contradicted by a significant difference), and the lowest makes an epoch at least "
         f"{MIN_TIME_INCREASE:.0%} longer",
         needs=f"two or more {plural} on the same 3 or more GPU counts, with repeats",
-        cases=cases.on_limit_series(limit, checks),
+        cases=cases.on_groups(lambda group: group.limit_series(limit), checks),
         remark=remark,
-    )
+    )  # fmt: skip
 
 
 def _under_cap(
@@ -77,17 +68,18 @@ def _under_cap(
         )  # fmt: skip
 
     needs = f"runs with a cap of {cap_w:g} W beside runs of the same settings without cap, repeated"
-    row_filter = partial(effects.limited_and_reference, limit="power_limit_w", value=cap_w)
+
+    def select(group: cases.RunGroup) -> pd.DataFrame:
+        return effects.limited_and_reference(group.runs, "power_limit_w", cap_w)
+
     return ClaimDefinition(
-        name,
-        claim,
-        MIT,
+        name, claim, MIT,
         f"an epoch takes {effect} under {cap_w:g} W than at the same setting without cap (or "
         "under the highest), over all GPU counts",
         needs=f"{needs}, and their energy" if y == ENERGY else needs,
-        cases=cases.on_runs(row_filter, checks, energy=y == ENERGY),
+        cases=cases.on_groups(select, checks, energy=y == ENERGY),
         remark="Published for V100 boards with a limit of 250 W.",
-    )
+    )  # fmt: skip
 
 
 def _slow_down(rows: pd.DataFrame) -> Iterator[Check]:
@@ -141,14 +133,12 @@ CLAIMS = (
         math.inf,
     ),
     ClaimDefinition(
-        "slow-down-shrinks-at-128",
-        "The slow-down by a power cap shrinks at 128 GPUs.",
-        MIT,
+        "slow-down-shrinks-at-128", "The slow-down by a power cap shrinks at 128 GPUs.", MIT,
         "the time under the lowest cap over that without is, at the smallest GPU count, at least "
         f"{MIN_SHRINKAGE:.0%} more than at {MANY_GPUS} GPUs",
         needs=f"runs without cap and under one that slows them, on {MANY_GPUS} GPUs and on fewer, "
         "repeated",
-        cases=cases.on_limit_series("power_limit_w", _slow_down),
+        cases=cases.on_groups(lambda group: group.limit_series("power_limit_w"), _slow_down),
         remark="A slow-down that shrinks is a larger beta under the cap.",
     ),
 )  # fmt: skip

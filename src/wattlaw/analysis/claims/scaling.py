@@ -16,7 +16,6 @@ from wattlaw.analysis.claims.verdicts import (
     Cases,
     Check,
     ClaimDefinition,
-    Effect,
     Outside,
     Tested,
     Within,
@@ -66,13 +65,10 @@ def _power_law(rows: pd.DataFrame) -> Iterator[Check]:
     else:
         label, holds = bend.sentence if bend else "no breakpoint found", bend is None
         contradicting_p = bend.p_value if bend else None
-    yield Tested(
-        f"{label}, R^2 {law.r2:.3f}, beta {law.beta:.2f}", holds, contradicting_p,
-        {
-            "r2": law.r2, "beta": law.beta, "lack_of_fit_p": law.lack_of_fit_p,
-            "breakpoint_p": contradicting_p,
-        },
-    )  # fmt: skip
+    numbers = {name: getattr(law, name) for name in ("r2", "beta", "lack_of_fit_p")}
+    numbers["breakpoint_p"] = contradicting_p
+    text = f"{label}, R^2 {law.r2:.3f}, beta {law.beta:.2f}"
+    yield Tested(text, holds, contradicting_p, numbers)
 
 
 def _pairs_of_models(findings: Findings) -> list[Case]:
@@ -137,17 +133,14 @@ def _speedup(least: float, most: float = math.inf, enough: float = FULL_RANGE) -
         is_inside = bottom >= low and top <= high
         needed = enough if is_inside else FULL_RANGE
         if bottom <= high and reach < needed:
-            raise Refused(_too_narrow(label, effect, reach, needed))
+            raise Refused(
+                f"{label} {math.exp(effect.estimate):.3g}; the counts span a factor of {reach:g}, "
+                "so the effect of more GPUs is unknown: measure counts that span a factor of "
+                f"{needed:g}"
+            )
         yield Within("speedup", label, effect, low, high, effects.ratio)
 
     return checks
-
-
-def _too_narrow(label: str, effect: Effect, reach: float, needed: float) -> str:
-    return (
-        f"{label} {math.exp(effect.estimate):.3g}; the counts span a factor of {reach:g}, so the "
-        f"effect of more GPUs is unknown: measure counts that span a factor of {needed:g}"
-    )
 
 
 def _near_linear(rows: pd.DataFrame) -> Iterator[Check]:
@@ -173,15 +166,13 @@ def _fourcastnet(rows: pd.DataFrame) -> Iterator[Check]:
 
 def _speedup_claim(workload: str, model: str, speedup: float) -> ClaimDefinition:
     return ClaimDefinition(
-        f"{workload}-speedup-{speedup:g}",
-        f"{model} gets {speedup:g} times as fast.",
-        MIT,
+        f"{workload}-speedup-{speedup:g}", f"{model} gets {speedup:g} times as fast.", MIT,
         f"the largest count is at least {speedup * (1 - TOLERANCE):g} times as fast as the "
         f"smallest (the published value less {TOLERANCE:.0%}); less contradicts if the counts "
         f"span at least the study's whole range, a factor of {FULL_RANGE:g}",
         needs=f"{workload} at constant local batch from 2 GPUs up to 424, with repeats",
         cases=cases.on_main_series(_speedup(speedup * (1 - TOLERANCE), enough=0), workload),
-    )
+    )  # fmt: skip
 
 
 def _growing_data_cases(rule: str, low: float, high: float) -> Cases:
@@ -192,9 +183,7 @@ def _growing_data_cases(rule: str, low: float, high: float) -> Cases:
 
 CLAIMS = (
     ClaimDefinition(
-        "power-law-describes",
-        "The time per epoch follows t = alpha N^-beta.",
-        MIT,
+        "power-law-describes", "The time per epoch follows t = alpha N^-beta.", MIT,
         f"the time at the largest count lies within {LAW_MARGIN:.0%} of the law fitted to the "
         f"smaller ones, and no breakpoint is found over at least {MIN_COUNTS} counts (one "
         "contradicts); R^2 is reported and decides nothing",
@@ -202,9 +191,7 @@ CLAIMS = (
         cases=cases.on_main_series(_power_law),
     ),
     ClaimDefinition(  # published: 0.42 to 0.87 without caps
-        "beta-differs-between-models",
-        "The scaling exponent beta differs between models.",
-        MIT,
+        "beta-differs-between-models", "The scaling exponent beta differs between models.", MIT,
         "there are two models on the same hardware whose exponents over the same GPU counts "
         f"differ by more than {SAME_BETA:g}; contradicted if all differ by less",
         needs="two workloads on the same hardware and the same 3 or more GPU counts",
@@ -212,9 +199,7 @@ CLAIMS = (
         about="some",
     ),
     ClaimDefinition(
-        "schnet-leaves-the-law-beyond-64",
-        "SchNet leaves its power law beyond 64 GPUs.",
-        MIT,
+        "schnet-leaves-the-law-beyond-64", "SchNet leaves its power law beyond 64 GPUs.", MIT,
         f"the largest count beyond {SCHNET_REACH} takes at least {LAW_MARGIN:.0%} longer than the "
         "law of the counts up to there, and these show no breakpoint of their own",
         needs=f"schnet on 3 or more GPU counts up to {SCHNET_REACH} and at least one beyond",
@@ -223,9 +208,7 @@ CLAIMS = (
     _speedup_claim("dimenet", "DimeNet", 60.0),
     _speedup_claim("bert", "BERT", 76.0),
     ClaimDefinition(
-        "cnn-speedup-5-to-6",
-        "The convolutional networks get 5 to 6 times as fast.",
-        MIT,
+        "cnn-speedup-5-to-6", "The convolutional networks get 5 to 6 times as fast.", MIT,
         f"the largest count is {CNN_LEAST:g} to {CNN_MOST:g} times as fast as the smallest (the "
         f"published values, {TOLERANCE:.0%} more or less), over counts that span a factor of "
         f"{FIGURE_RANGE:g}; less contradicts from a factor of {FULL_RANGE:g} on",
@@ -236,8 +219,7 @@ CLAIMS = (
     ),
     ClaimDefinition(
         "growing-data-constant-time",
-        "With a data set that grows with the GPUs, constant local batch keeps time constant.",
-        KIT,
+        "With a data set that grows with the GPUs, constant local batch keeps time constant.", KIT,
         f"the exponent of time is within {SAME_BETA:g} of 0: time changes by at most "
         f"{effects.growth(SAME_BETA):.1%} per doubling",
         needs="a data set that grows with 3 or more GPU counts at constant local batch",
@@ -255,17 +237,14 @@ CLAIMS = (
         ),
     ),
     ClaimDefinition(
-        "resnet50-near-linear",
-        "ResNet50's speedup is near-linear at constant global batch.",
-        KIT,
+        "resnet50-near-linear", "ResNet50's speedup is near-linear at constant global batch.", KIT,
         f"beta of every series of constant global batch is at least {NEAR_LINEAR:g}",
         needs="resnet50 at a constant global batch on 3 or more GPU counts, with repeats",
         cases=cases.on_every_series("global_batch", _near_linear, "resnet50"),
     ),
     ClaimDefinition(
         "fourcastnet-not-past-4x",
-        "FourCastNet scales near-linearly up to 4 times the GPUs and not past it.",
-        KIT,
+        "FourCastNet scales near-linearly up to 4 times the GPUs and not past it.", KIT,
         "at constant global batch, the exponent between the smallest count and "
         f"{FOURCASTNET_REACH} times it is at least {NEAR_LINEAR:g}, and the one from there to the "
         "largest count is less",
@@ -273,4 +252,4 @@ CLAIMS = (
         "times the smallest",
         cases=cases.on_every_series("global_batch", _fourcastnet, "fourcastnet"),
     ),
-)
+)  # fmt: skip

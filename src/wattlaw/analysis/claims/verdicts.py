@@ -101,17 +101,17 @@ class Within:
 
     def evidence(self) -> str:
         """Return the effect with its 90 % interval."""
-        low, high = self.effect.bounds(ERROR)
-        shown = [self.shape.format(self.show(value)) for value in (self.effect.estimate, low, high)]
+        estimate, low, high = (self.shape.format(value) for value in self._shown())
         about = f", {self.effect.about}" if self.effect.about else ""
-        return f"{self.label}: {shown[0]} (90 % interval {shown[1]} to {shown[2]}{about})"
+        return f"{self.label}: {estimate} (90 % interval {low} to {high}{about})"
 
     def numbers(self) -> Numbers:
         """Return the effect and its 90 % interval, as shown."""
-        low, high = self.effect.bounds(ERROR)
-        shown = (self.effect.estimate, low, high)
         names = (self.name, f"{self.name}_low", f"{self.name}_high")
-        return {name: plain(self.show(value)) for name, value in zip(names, shown, strict=True)}
+        return dict(zip(names, map(plain, self._shown()), strict=True))
+
+    def _shown(self) -> list[float]:
+        return [self.show(value) for value in (self.effect.estimate, *self.effect.bounds(ERROR))]
 
 
 @dataclass(frozen=True)
@@ -222,11 +222,8 @@ class ClaimDefinition:
         parts = tuple(_workload_verdict(case, *levels) for case in cases)
         tested = [part for part, case in zip(parts, cases, strict=True) if case.checks]
         verdict = _overall([part.verdict for part in tested], self.about)
-        text = [self._summary(parts, tested, verdict), self.remark]
-        return Claim(
-            self.name, self.claim, self.study, self.criterion, verdict,
-            " ".join(word for word in text if word), parts,
-        )  # fmt: skip
+        evidence = f"{self._summary(parts, tested, verdict)} {self.remark}".strip()
+        return Claim(self.name, self.claim, self.study, self.criterion, verdict, evidence, parts)
 
     def _summary(
         self, parts: Sequence[WorkloadVerdict], tested: Sequence[WorkloadVerdict], verdict: str
@@ -246,23 +243,19 @@ class ClaimDefinition:
 
 
 def _workload_verdict(case: Case, support: float, contradict: float) -> WorkloadVerdict:
-    if not case.checks:
-        return WorkloadVerdict(
-            case.workload, case.label, NOT_DECIDABLE, case.refusal or "nothing measured", {}
-        )
-    verdicts = [check.verdict(support, contradict) for check in case.checks]
+    verdict, text = NOT_DECIDABLE, case.refusal or "nothing measured"
+    if case.checks:
+        verdict = _overall([check.verdict(support, contradict) for check in case.checks], "every")
+        text = ", ".join(check.evidence() for check in case.checks)
+        text += f"; {case.counted}" if case.counted else ""
     numbers = {name: value for check in case.checks for name, value in check.numbers().items()}
-    text = ", ".join(check.evidence() for check in case.checks)
-    counted = f"; {case.counted}" if case.counted else ""
-    return WorkloadVerdict(
-        case.workload, case.label, _overall(verdicts, "every"), text + counted, numbers
-    )
+    return WorkloadVerdict(case.workload, case.label, verdict, text, numbers)
 
 
 def _overall(verdicts: Sequence[str], about: Literal["every", "some"]) -> str:
-    decisive, unanimous = (
-        (CONTRADICTED, SUPPORTED) if about == "every" else (SUPPORTED, CONTRADICTED)
-    )
+    decisive, unanimous = CONTRADICTED, SUPPORTED
+    if about == "some":
+        decisive, unanimous = unanimous, decisive
     if decisive in verdicts:
         return decisive
     return unanimous if verdicts and set(verdicts) == {unanimous} else NOT_DECIDABLE

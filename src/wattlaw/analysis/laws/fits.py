@@ -104,16 +104,17 @@ def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Series
             available = ", ".join(repr(str(column)) for column in frame.columns)
             raise BadInput(f"no column {name!r}; allowed: {available}")
     for name in (x, y):
-        if len(frame) and not pd.api.types.is_numeric_dtype(frame[name]):
-            first = _first_non_numeric(frame[name])
+        column = frame[name]
+        if len(frame) and not pd.api.types.is_numeric_dtype(column):
+            wrong = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
+            first = f": row {wrong.index[0]} is {str(wrong.iloc[0])!r}" if len(wrong) else ""
             raise BadInput(f"column {name!r} is not numeric{first}")
     return SeriesFits(tuple(_fit(group, rows[x], rows[y]) for group, rows in groups(frame, by)))
 
 
 def _fit(group: Group, x: pd.Series, y: pd.Series) -> SeriesFit:
     try:
-        data = observe(x.to_numpy(float, na_value=float("nan")),
-                       y.to_numpy(float, na_value=float("nan")))  # fmt: skip
+        data = observe(*(values.to_numpy(float, na_value=float("nan")) for values in (x, y)))
         law, selected = power_law(data), selection(data)
     except Refused as refusal:
         return SeriesFit.refused(group, str(refusal))
@@ -125,8 +126,3 @@ def _fit(group: Group, x: pd.Series, y: pd.Series) -> SeriesFit:
         None if bend else f"no breakpoint detected (p = {p_value:.2g}, above {SIGNIFICANT:g})"
     )
     return SeriesFit(group, law, None, selected, bend, p_value, no_breakpoint_reason)
-
-
-def _first_non_numeric(column: pd.Series) -> str:
-    wrong = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
-    return f": row {wrong.index[0]} is {str(wrong.iloc[0])!r}" if len(wrong) else ""

@@ -1,1 +1,1 @@
-"""The commands: one module each. A module defines ``app``, and ``cli.app`` imports it to run it."""
+"""The commands: one module each, with a function of its name, or ``app`` of several commands."""

@@ -4,21 +4,13 @@ import json
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from wattlaw.api import results
-from wattlaw.api.advice import Advice
 from wattlaw.cli.common import options as opts
-from wattlaw.cli.common.console import Console, make_table
+from wattlaw.cli.common.console import Console, table_of
 from wattlaw.cli.common.options import option
 
-app = typer.Typer()
 
-#: Columns of text, which are aligned to the left.
-_TEXT_COLUMNS = ("series", "selected", "breakpoint", "precision", "hardware", "known by")
-
-
-@app.command()
 def advise(
     stores: opts.StoreArguments,
     workload: Annotated[
@@ -58,22 +50,11 @@ def advise(
     console = Console()
     for line in advice.summary:
         console.print(line)
-    if advice.pareto:
-        console.print(_front(advice))
+    if (table := advice.options) is not None:
+        shown = table_of(table)
+        if len(advice.pareto) > len(table.rows):
+            shown.caption = f"{len(advice.pareto) - len(table.rows)} slower options are in the JSON"
+        console.print(shown)
     for warning in advice.warnings:
         console.print(f"Warning: {warning}")
     return 0
-
-
-def _front(advice: Advice) -> Table:
-    cells = advice.to_text_frame()
-    table = make_table(
-        cells,
-        cells.to_numpy(),
-        right={*cells} - {*_TEXT_COLUMNS},
-        is_plain=True,
-        title=advice.title,
-    )
-    if len(advice.pareto) > len(cells):
-        table.caption = f"{len(advice.pareto) - len(cells)} slower options are in the JSON"
-    return table

@@ -6,25 +6,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
+from wattlaw import formatting as fmt
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import law_refusals
-from wattlaw.cli.common.console import Console, make_table
+from wattlaw.cli.common.console import Console, table_of
 from wattlaw.cli.common.options import JsonOption, StoreArguments, option
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
-from wattlaw.formatting import plural
 from wattlaw.launch.simulated.calibration_data import (
     CalibrationData,
     WorkloadSource,
     calibration_data,
 )
+from wattlaw.report import tables
 from wattlaw.simulator import calibration as calibrations
 from wattlaw.simulator.calibration import Calibration, calibration_json
 from wattlaw.simulator.calibration_summary import (
     FitErrors,
-    FittedParameter,
     fit_errors,
     fitted_parameters,
     fitted_work_factors,
@@ -36,10 +34,7 @@ from wattlaw.terminal import print_note
 from wattlaw.text import collapse_whitespace, join_names
 from wattlaw.workloads import catalogue
 
-app = typer.Typer()
 
-
-@app.command()
 def calibrate(
     stores: StoreArguments,
     hardware: Annotated[
@@ -116,8 +111,8 @@ def _pair(option: str, text: str, what: str) -> tuple[str, str]:
 
 def _print_notes(data: CalibrationData, labels: Sequence[str], cluster: Cluster) -> None:
     """Print on standard error the runs that are skipped, and notes on the others."""
-    lines = [f"skipped {plural(count, 'run')}: {why}" for why, count in data.left_out.items()]
-    lines += [f"{plural(count, 'run')}: {note}" for note, count in data.notes.items()]
+    lines = [f"skipped {fmt.plural(count, 'run')}: {why}" for why, count in data.left_out.items()]
+    lines += [f"{fmt.plural(count, 'run')}: {note}" for note, count in data.notes.items()]
     if len(labels) > 1:
         listed = ", ".join(map(str, labels))
         lines.append(f"the runs have several hardware names, treated as the same: {listed}")
@@ -164,27 +159,25 @@ def _show(calibration: Calibration, cluster: Cluster, errors: FitErrors, output:
         f"{output}: calibration {calibration.digest} of {calibration.gpu}, from "
         f"{calibration.made_from} in {calibration.settings} settings.",
         "Residuals of the fitted settings (standard deviation, median):",
-        f"  time    {_percent(calibration.time_sigma)}, {_percent(errors.time)}",
-        f"  power   {_percent(calibration.power_sigma)}, {_percent(errors.power)}"
+        f"  time    {fmt.percent(calibration.time_sigma)}, {fmt.percent(errors.time)}",
+        f"  power   {fmt.percent(calibration.power_sigma)}, {fmt.percent(errors.power)}"
         if calibration.power_sigma is not None
         else "  power   not measured",
-        f"  energy  {_percent(errors.energy)} (median)",
+        f"  energy  {fmt.percent(errors.energy)} (median)",
     ]
     for line in lines:
         console.print(line)
-    intervals = ("default", "fitted", "95 % interval")
-    fitted = fitted_parameters(calibration, cluster.gpu)
-    cells = [(*_cells(row), "yes" if row.is_identified else "no") for row in fitted]
-    columns = ["parameter", *intervals, "determined by the runs"]
-    console.print(make_table(columns, cells, right=intervals, is_plain=True))
-    factors = [_cells(row) for row in fitted_work_factors(calibration)]
-    columns = ["work per sample / profile", *intervals]
-    console.print(make_table(columns, factors, right=intervals, is_plain=True))
-
-
-def _cells(row: FittedParameter) -> tuple[str, ...]:
-    return row.name, f"{row.default:.3g}", f"{row.value:.3g}", f"{row.low:.3g} to {row.high:.3g}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
+    for title, rows in (
+        ("Parameters", fitted_parameters(calibration, cluster.gpu)),
+        ("Work per sample, relative to the profile", fitted_work_factors(calibration)),
+    ):
+        columns = [
+            tables.text("parameter", lambda row: row.name),
+            tables.number("default", lambda row: row.default),
+            tables.number("fitted", lambda row: row.value),
+            tables.Column("95 % interval", lambda row: fmt.interval(row.low, row.high)),
+            tables.text("set by runs", lambda row: "yes" if row.is_identified else "no"),
+        ]
+        table = tables.build("fitted", title, columns, rows, max_rows=len(rows))
+        if table is not None:
+            console.print(table_of(table))

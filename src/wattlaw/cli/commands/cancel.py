@@ -2,18 +2,13 @@
 
 import sys
 
-import typer
-
 from wattlaw.cli.common.options import StoreArgument
 from wattlaw.errors import NotAvailable
 from wattlaw.launch import run_status
 from wattlaw.store.store import Store
 from wattlaw.terminal import print_note
 
-app = typer.Typer()
 
-
-@app.command()
 def cancel(store: StoreArgument) -> int:
     """Cancel the active runs of a store, including queued Slurm jobs."""
     cancelled = run_status.cancel(Store.existing(store))

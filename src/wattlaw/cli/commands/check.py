@@ -2,17 +2,12 @@
 
 import sys
 
-import typer
-
 from wattlaw.api import studies
 from wattlaw.cli.common.options import StudyArgument
 from wattlaw.formatting import plural
 from wattlaw.workloads import catalogue
 
-app = typer.Typer()
 
-
-@app.command()
 def check(study: StudyArgument) -> int:
     """Validate a study file, count its runs, and warn of scripts that do not exist."""
     loaded = studies.load_study(study)

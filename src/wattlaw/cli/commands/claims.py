@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -14,12 +13,9 @@ from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.reference.published import SOURCES
 
-app = typer.Typer()
-
 _VERDICT_STYLES = {SUPPORTED: "green", CONTRADICTED: "red", NOT_DECIDABLE: "dim"}
 
 
-@app.command()
 def claims(
     stores: opts.StoreArguments,
     pue: opts.PueOption = None,

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 
-import typer
-
 from wattlaw.cli.common.console import Console, make_table, range_or_dash, value_or_dash
 from wattlaw.cli.common.options import (
     JsonOption,
@@ -12,10 +10,7 @@ from wattlaw.cli.common.options import (
 from wattlaw.devices import inventory
 from wattlaw.devices.limiter import LimitState
 
-app = typer.Typer()
 
-
-@app.command()
 def devices(as_json: JsonOption = False) -> int:
     """List the devices that can be measured and limited."""
     meters, limiters = inventory.list_meters(), inventory.list_limiters()

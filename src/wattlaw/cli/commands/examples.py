@@ -9,12 +9,10 @@ from wattlaw.errors import BadInput
 from wattlaw.examples import EXAMPLES, example
 from wattlaw.files import replacing
 
-app = typer.Typer()
-_examples = typer.Typer(invoke_without_command=True)
-app.add_typer(_examples, name="examples")
+app = typer.Typer(invoke_without_command=True)
 
 
-@_examples.callback()
+@app.callback()
 def examples(context: typer.Context) -> int:
     """List the example studies.
 
@@ -28,7 +26,7 @@ def examples(context: typer.Context) -> int:
     return 0
 
 
-@_examples.command("copy")
+@app.command("copy")
 def examples_copy(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Example.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),

@@ -8,10 +8,7 @@ import typer
 from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 
-app = typer.Typer()
 
-
-@app.command()
 def export(
     store: opts.StoreArgument,
     table: Annotated[results.TableName, typer.Argument(metavar="TABLE", help="Table to write.")],

@@ -11,22 +11,16 @@ from wattlaw.api import fits as tables
 from wattlaw.api import results
 from wattlaw.api.fits import Fits
 from wattlaw.cli.common import options as opts
-from wattlaw.cli.common.console import Console, make_table
+from wattlaw.cli.common.console import Console, table_of
 from wattlaw.cli.common.options import option
 from wattlaw.errors import BadInput, Refused
 from wattlaw.formatting import group_label, plural
 from wattlaw.terminal import print_note
 from wattlaw.text import collapse_whitespace, shorten
 
-app = typer.Typer()
-
 _WIDE_COLUMNS = 150
 
-#: Columns of text, which are aligned to the left.
-_TEXT_COLUMNS = ("series", "per", "selected", "breakpoint", "precision", "hardware", "known by")
 
-
-@app.command()
 def fit(
     source: Annotated[
         list[Path],
@@ -65,8 +59,11 @@ def fit(
         print_note(collapse_whitespace(text))
     if as_json:
         print(json.dumps(fits.to_dict()["rows"], allow_nan=False))
-    elif fits.laws:
-        _show_fits(fits)
+    elif (table := fits.table) is not None:
+        console = Console()
+        if not console.is_terminal:  # a file or a pager is wide enough
+            console = Console(width=_WIDE_COLUMNS)
+        console.print(table_of(table))
     if fits.laws:
         return 0
     if fits.refusals:
@@ -85,17 +82,3 @@ def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None) -> Fits:
     if opened.is_simulated:
         print_note("all runs are simulated: nothing was measured")
     return opened.fit(x, y, by)
-
-
-def _show_fits(fits: Fits) -> None:
-    cells = fits.to_text_frame()
-    table = make_table(
-        cells, cells.to_numpy(), right={*cells} - {*_TEXT_COLUMNS}, is_plain=True,
-        title="t = alpha * N^-beta",
-    )  # fmt: skip
-    if any(law.trusted.interval == "repeats" for _, law in fits.laws):
-        table.caption = "* from the counts' means: repeats of a count share deviations"
-    console = Console()
-    if not console.is_terminal:  # a file or a pager is wide enough
-        console = Console(width=_WIDE_COLUMNS)
-    console.print(table)

@@ -28,13 +28,10 @@ from wattlaw.limits.site.scripts import write_site_files
 from wattlaw.limits.state_folder import StateFolder
 from wattlaw.terminal import print_note
 
-app = typer.Typer()
-
-limits_app = typer.Typer(help="Show, set and restore power limits and clock locks.")
-app.add_typer(limits_app, name="limits")
+app = typer.Typer(help="Show, set and restore power limits and clock locks.")
 
 
-@limits_app.command("show")
+@app.command("show")
 def limits_show(as_json: JsonOption = False) -> int:
     """Show the present and the prior limits of each device."""
     states = {s.device: s for limiter in inventory.list_limiters() for s in limiter.devices}
@@ -80,7 +77,7 @@ def limits_show(as_json: JsonOption = False) -> int:
     return 0
 
 
-@limits_app.command("set")
+@app.command("set")
 def limits_set(
     power_limit: PowerOption = None,
     clock_limit: ClockOption = None,
@@ -114,7 +111,7 @@ def limits_set(
     return 0
 
 
-@limits_app.command("restore")
+@app.command("restore")
 def limits_restore() -> int:
     """Restore the limits from before wattlaw changed them."""
     results, survey = restore_stale(StateFolder(), include_kept=True)
@@ -133,7 +130,7 @@ def limits_restore() -> int:
     return NotAvailable.exit_code if failed else 0
 
 
-@limits_app.command("site-files")
+@app.command("site-files")
 def limits_site_files(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to create.")],
     python: Annotated[

@@ -22,11 +22,9 @@ from wattlaw.store.record import VERDICTS, RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.text import collapse_whitespace, quote, shorten
 
-app = typer.Typer()
 _MAX_CHARACTERS = 200  # of the command in the summary
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
 def measure(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="Command to run.")],
     store: Annotated[Path, option("DIR", "Results folder.", "-o", "--store")] = Path(
@@ -95,9 +93,9 @@ def measure(
         prior_clocks_are_default=prior_clocks == "default",
         sample_hz=sample_hz,
         assume_cpu_w=assume_cpu_w,
-        request=measured.StepsRequest(
-            MeasuredPart(warmup_steps, steps, seconds), instrument == "auto", progress
-        ),
+        part=MeasuredPart(warmup_steps, steps, seconds),
+        instrument=instrument == "auto",
+        pattern=progress,
     )
     if done.record is None or done.folder is None or done.steps is None:
         return done.exit_code

@@ -9,10 +9,7 @@ from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.options import option
 
-app = typer.Typer()
 
-
-@app.command()
 def report(
     stores: opts.StoreArguments,
     output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")] = Path(

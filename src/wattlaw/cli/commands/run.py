@@ -2,21 +2,18 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from wattlaw.api import studies
 from wattlaw.api.studies import Preview, RunOutcome
-from wattlaw.cli.common.console import Console, make_table
+from wattlaw.cli.common.console import Console, table_of
 from wattlaw.cli.common.options import StudyArgument, option, positive
 from wattlaw.cli.common.progress import observer_for
-from wattlaw.formatting import plural
+from wattlaw.formatting import number, plural
 from wattlaw.launch.planning import GpuHours
-
-app = typer.Typer()
-
-_MAX_ROWS = 60
+from wattlaw.report import tables
 
 #: The columns of the table of runs, with their headings.
 _HEADINGS = {
@@ -27,7 +24,7 @@ _HEADINGS = {
     "status": "status",
 }  # fmt: skip
 
-_TEXT_COLUMNS = ("run", "workload", "status")
+_TEXT_COLUMNS = ("run_id", "workload", "precision", "status")
 
 #: Columns that are left out where all runs have the same value: a terminal is narrow.
 _OPTIONAL = (
@@ -35,7 +32,6 @@ _OPTIONAL = (
 )  # fmt: skip
 
 
-@app.command()
 def run(
     study: StudyArgument,
     store: Annotated[Path, typer.Option(help="Results folder.")] = Path("wattlaw-store"),
@@ -75,13 +71,17 @@ def run(
 def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
     runs = preview.to_frame()
     same = [name for name in _OPTIONAL if runs[name].nunique(dropna=False) == 1]
-    shown = runs[[name for name in _HEADINGS if name not in same]].rename(columns=_HEADINGS)
-    cells = [map(_cell, row) for row in shown.head(_MAX_ROWS).itertuples(index=False)]
-    right = {*shown} - {*_TEXT_COLUMNS}
+    columns = [
+        tables.text(heading, name) if name in _TEXT_COLUMNS else tables.number(heading, name, 9)
+        for name, heading in _HEADINGS.items()
+        if name not in same
+    ]
     title = f"{preview.study.name}: planned runs"
-    console.print(make_table(shown, cells, right=right, no_wrap=_TEXT_COLUMNS, title=title))
-    if len(runs) > _MAX_ROWS:
-        console.print(f"... and {len(runs) - _MAX_ROWS} more")
+    table = tables.build("runs", title, columns, runs.to_dict("records"))
+    if table is not None:
+        console.print(table_of(table))
+        if table.omitted:
+            console.print(f"... and {table.omitted} more")
     counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
     console.print(f"{len(runs)} runs: {counts}. Nothing was run.")
     if emulating := int(runs["emulated_gpus"].notna().sum()):
@@ -97,31 +97,20 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
         console.print(f"GPU-hours left: {line}", soft_wrap=True)
 
 
-def _cell(value: Any) -> str:
-    if value is None or value != value:  # noqa: PLR0124 - NaN
-        return "-"
-    return str(value) if isinstance(value, str | int) else f"{value:g}"
-
-
 def _hours(hours: GpuHours, assume_tflops: float) -> Iterator[str]:
     """Yield the GPU-hours of the runs that are not done, a line per source of the estimate."""
     if hours.measured_runs:
         yield (
-            f"{_short(hours.measured)} for {hours.measured_runs} runs, from repeats in this store"
+            f"{number(hours.measured)} for {hours.measured_runs} runs, from repeats in this store"
         )
     if hours.counted_runs:
         yield (
-            f"{_short(hours.counted)} for {hours.counted_runs} runs, estimated "
+            f"{number(hours.counted)} for {hours.counted_runs} runs, estimated "
             f"from the operations of training at {assume_tflops:g} TFLOP/s per GPU "
             "(--assume-tflops), without evaluation, input and gradient communication"
         )
     if hours.unknown_runs:
         yield f"unknown for {hours.unknown_runs} runs until each setting has a done run"
-
-
-def _short(hours: float) -> str:
-    """Return a number with three digits, or with all digits before the point."""
-    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
 
 
 def _print_outcome(outcome: RunOutcome, console: Console) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 
-import typer
 from rich.text import Text
 
 from wattlaw.cli.common.console import Console, make_table
@@ -12,12 +11,9 @@ from wattlaw.cli.common.options import (
 )
 from wattlaw.terminal import escaped_output
 
-app = typer.Typer()
-
 _VERDICT_STYLES = {"ok": "green", "poor": "red"}
 
 
-@app.command()
 def selftest(as_json: JsonOption = False) -> int:
     """Check the overhead and accuracy of measurements.
 

@@ -2,8 +2,6 @@
 
 import json
 
-import typer
-
 from wattlaw import formatting as fmt
 from wattlaw.api.progress import title
 from wattlaw.cli.common.console import Console, make_table
@@ -11,10 +9,7 @@ from wattlaw.cli.common.options import JsonOption, StoreArgument
 from wattlaw.launch import planning, run_status
 from wattlaw.store.store import Store
 
-app = typer.Typer()
 
-
-@app.command()
 def status(store: StoreArgument, as_json: JsonOption = False) -> int:
     """Count runs by status and show why runs are not done."""
     opened = Store.existing(store)

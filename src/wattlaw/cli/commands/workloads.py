@@ -13,12 +13,10 @@ from wattlaw.study.model import WorkloadSpec
 from wattlaw.text import json_with_rows
 from wattlaw.workloads import catalogue
 
-app = typer.Typer()
-workloads_app = typer.Typer(invoke_without_command=True)
-app.add_typer(workloads_app, name="workloads")
+app = typer.Typer(invoke_without_command=True)
 
 
-@workloads_app.callback()
+@app.callback()
 def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
     """List the workloads."""
     if context.invoked_subcommand is not None:
@@ -49,7 +47,7 @@ def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
     return 0
 
 
-@workloads_app.command("show")
+@app.command("show")
 def workloads_show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Workload.")],
 ) -> int:
@@ -63,7 +61,7 @@ def workloads_show(
     return 0
 
 
-@workloads_app.command("make-data")
+@app.command("make-data")
 def workloads_make_data(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Workload that reads files.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder.")],
@@ -78,7 +76,7 @@ def workloads_make_data(
     return 0
 
 
-@workloads_app.command("profile")
+@app.command("profile")
 def workloads_profile(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Workload.")],
     options: Annotated[str, option("JSON", "Options of the workload, a JSON object.")] = "{}",

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Container, Hashable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box, console
 from rich.segment import Segment
@@ -10,6 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from wattlaw.terminal import OutputStream, escape_invisible
+
+if TYPE_CHECKING:
+    from wattlaw.report import tables
 
 
 class Console(console.Console):
@@ -59,6 +62,18 @@ def make_table(
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def table_of(table: "tables.Table") -> Table:
+    """Return a table of the report, with its title."""
+    numbers = {name for name, kind in zip(table.headings, table.classes, strict=True)
+               if kind == "n"}  # fmt: skip
+    names = table.headings[:1] if table.classes[0] == "short" else ()
+    return make_table(
+        table.headings, table.plain_rows, right=numbers, no_wrap=names, is_plain=True,
+        title=table.title or None,
+        caption=table.note or None,
+    )  # fmt: skip
 
 
 def value_or_dash(value: float | None) -> str:

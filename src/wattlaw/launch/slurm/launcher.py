@@ -72,12 +72,7 @@ _MOST_REFUSALS = 3
 class SlurmLauncher(Launcher):
     """Submits the runs of one store as jobs, and polls Slurm for all of them together.
 
-    Parameters
-    ----------
-    launch
-        Settings of the study.
-    store
-        The store's folder, which all nodes share.
+    The folder of the store is one that all nodes share.
     """
 
     queue = SlurmQueue()

@@ -79,10 +79,10 @@ def _show(paths: SitePaths, _: argparse.Namespace) -> int:
 
 
 def _watch(paths: SitePaths, options: argparse.Namespace) -> int:
-    from wattlaw.limits.site import watch
+    from wattlaw.limits.site.watch import Watch
 
     job = NodeJob(options.job_id, options.node)
-    watch.run(paths, job, options.token, options.devices, options.grace_s)
+    Watch(paths, job, options.token, options.devices, options.grace_s).run()
     return 0
 
 

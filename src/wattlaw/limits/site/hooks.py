@@ -7,7 +7,7 @@ watchdog runs. The owner of a limit is the job, not a process.
 import secrets
 from collections.abc import Sequence
 
-from wattlaw.devices.limiter import Limiter, LimitState
+from wattlaw.devices.limiter import Limiter, Limiters, LimitState
 from wattlaw.devices.nvidia.driver import open_driver, parse_minors
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
 from wattlaw.limits.requests import Limits, check_range, report_applied_limits, state_to_save
@@ -29,7 +29,7 @@ from wattlaw.limits.site.node_state import (
     write_report,
 )
 from wattlaw.limits.site.site_file import SiteFile
-from wattlaw.limits.site.watch import Watchdog
+from wattlaw.limits.site.watch import Watch
 from wattlaw.store.record import LimitReport
 
 
@@ -123,7 +123,7 @@ def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: SiteRe
                     f"{state.device} is limited for job {saved.job_id}, and has not been restored"
                 )
         token = secrets.token_hex(8)
-        watchdog = Watchdog(paths, job, token, devices, site.grace_s)  # first, as in the guard
+        watchdog = Watch(paths, job, token, devices, site.grace_s).start()  # first, as in the guard
         try:
             reports = tuple(_limit(folder, job, token, s, limits, limiter) for s in states)
             write_report(paths, report.model_copy(update={"limits": reports}))
@@ -151,9 +151,7 @@ def _limit(
     return report_applied_limits(state, limits, "nvidia", limiter)
 
 
-def _undo(
-    folder: SiteStateFolder, devices: Sequence[str], token: str, limiters: dict[str, Limiter]
-) -> None:
+def _undo(folder: SiteStateFolder, devices: Sequence[str], token: str, limiters: Limiters) -> None:
     """Restore what was limited before an error; the epilog restores the rest."""
     for device in devices:
         try:

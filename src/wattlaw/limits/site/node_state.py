@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from pydantic import BaseModel, ConfigDict
 
-from wattlaw.devices.limiter import Limiter
+from wattlaw.devices.limiter import Limiters
 from wattlaw.devices.nvidia.limiter import NvidiaLimiter
 from wattlaw.errors import NotAvailable
 from wattlaw.files import write_text
@@ -101,7 +101,7 @@ class SiteStateFolder(StateFolder):
                 os.close(lock)
 
     def restore(
-        self, device: str, limiters: dict[str, Limiter], token: str, *, is_stale: bool = False
+        self, device: str, limiters: Limiters, token: str, *, is_stale: bool = False
     ) -> None:
         """Restore a device if its saved state has this token, and remove the saved state.
 
@@ -113,7 +113,7 @@ class SiteStateFolder(StateFolder):
             self.restore_locked(device, limiters, token, is_stale=is_stale)
 
     def restore_locked(
-        self, device: str, limiters: dict[str, Limiter], token: str, *, is_stale: bool = False
+        self, device: str, limiters: Limiters, token: str, *, is_stale: bool = False
     ) -> None:
         """Restore as ``restore`` does; the caller has locked the device."""
         saved = self.read(device)
@@ -133,9 +133,9 @@ def belongs_to(saved: SavedState, job: NodeJob) -> bool:
 
 
 @contextmanager
-def open_nvidia_limiter() -> Iterator[dict[str, Limiter]]:
+def open_nvidia_limiter() -> Iterator[Limiters]:
     """Open the NVIDIA limiter; give no limiter if the driver does not answer."""
-    limiters: dict[str, Limiter] = {}
+    limiters: Limiters = {}
     try:
         limiters["nvidia"] = NvidiaLimiter.open()
     except NotAvailable as error:

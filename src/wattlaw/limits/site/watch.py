@@ -11,9 +11,10 @@ import select
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from wattlaw.devices.limiter import Limiter
+from wattlaw.devices.limiter import Limiters
 from wattlaw.errors import WattlawError, one_line
 from wattlaw.limits.site.job import NodeJob, SitePaths, is_over, log, working_pids
 from wattlaw.limits.site.node_state import SiteStateFolder, open_nvidia_limiter, remove_report
@@ -26,62 +27,83 @@ _MAX_STEP_WAIT_S = 60.0
 _TRIES, _FIRST_WAIT_S = 8, 0.5
 
 
-class Watchdog(WatchdogProcess):
-    """A started watchdog as its prolog sees it. It begins to watch when it is closed."""
+@dataclass(frozen=True)
+class Watch:
+    """What a watchdog watches: devices that were limited for a job, with the states' token."""
 
-    def __init__(
-        self, paths: SitePaths, job: NodeJob, token: str, devices: Sequence[str], grace_s: float
-    ) -> None:
+    paths: SitePaths
+    job: NodeJob
+    token: str
+    devices: Sequence[str]
+    grace_s: float
+
+    def start(self) -> WatchdogProcess:
+        """Start the watchdog as a process of the prolog. It begins to watch when it is closed."""
+        paths, job = self.paths, self.job
         line = [sys.executable, "-I", "-m", "wattlaw.limits.site", "watch"]
         line += [f"--config={paths.config}", f"--state={paths.state}", f"--reports={paths.reports}"]
-        super().__init__([*line, job.job_id, job.node, token, str(grace_s), *devices])
+        line += [job.job_id, job.node, self.token, str(self.grace_s), *self.devices]
+        return WatchdogProcess(line)
 
+    def run(self) -> None:
+        """Leave the prolog's session, report that, and watch until the limits are restored."""
+        detach()  # slurmd kills the process group of a prolog after its end
+        os.chdir("/")
+        with open_nvidia_limiter() as limiters:
+            if not limiters:
+                sys.exit("the watchdog of the limits cannot reach the driver")
+            with Path(os.devnull).open("r+b") as devnull:
+                os.dup2(devnull.fileno(), sys.stderr.fileno())
+                with contextlib.suppress(OSError):
+                    os.write(sys.stdout.fileno(), READY)
+                os.dup2(devnull.fileno(), sys.stdout.fileno())
+            sys.stdin.buffer.read()  # until the prolog has ended, for whatever reason
+            folder = SiteStateFolder(self.paths)
+            if self._job_ended_without_epilog(folder):
+                self._restore(folder, limiters)
 
-def run(paths: SitePaths, job: NodeJob, token: str, devices: Sequence[str], grace_s: float) -> None:
-    """Leave the prolog's session, report that, and watch until the limits are restored."""
-    detach()  # slurmd kills the process group of a prolog after its end
-    os.chdir("/")
-    with open_nvidia_limiter() as limiters:
-        if not limiters:
-            sys.exit("the watchdog of the limits cannot reach the driver")
-        with Path(os.devnull).open("r+b") as devnull:
-            os.dup2(devnull.fileno(), sys.stderr.fileno())
-            with contextlib.suppress(OSError):
-                os.write(sys.stdout.fileno(), READY)
-            os.dup2(devnull.fileno(), sys.stdout.fileno())
-        sys.stdin.buffer.read()  # until the prolog has ended, for whatever reason
-        if _job_ended_without_epilog(paths, job, token, devices, grace_s):
-            _restore(paths, job, token, devices, limiters)
+    def _job_ended_without_epilog(self, folder: SiteStateFolder) -> bool:
+        """Wait until all limits are restored (False), or the job has ended without epilog (True).
 
-
-def _job_ended_without_epilog(
-    paths: SitePaths, job: NodeJob, token: str, devices: Sequence[str], grace_s: float
-) -> bool:
-    """Wait until all limits are restored (False), or the job has ended without epilog (True).
-
-    It queries Slurm only after the job has had no work for a grace period: its epilog may have to
-    wait for others, and slurmd may be about to restart.
-    """
-    folder, busy_s = SiteStateFolder(paths), time.monotonic()
-    while any(_is_ours(folder, device, token) for device in devices):
-        if pids := working_pids(job.job_id):
-            _wait_for_end(pids[0])
-            busy_s = time.monotonic()
-        elif time.monotonic() - busy_s < grace_s:
-            time.sleep(min(grace_s / _POLLS_PER_GRACE, _MAX_POLL_S))
-        elif is_over(job.job_id, job.node):
-            return True
-        else:
-            busy_s = time.monotonic()  # query again after another grace period
-    return False
-
-
-def _is_ours(folder: SiteStateFolder, device: str, token: str) -> bool:
-    try:
-        saved = folder.read(device)
-    except WattlawError:  # it is damaged; the epilog reports it
+        It queries Slurm only after the job has had no work for a grace period: its epilog may have
+        to wait for others, and slurmd may be about to restart.
+        """
+        busy_s = time.monotonic()
+        while any(self._is_ours(folder, device) for device in self.devices):
+            if pids := working_pids(self.job.job_id):
+                _wait_for_end(pids[0])
+                busy_s = time.monotonic()
+            elif time.monotonic() - busy_s < self.grace_s:
+                time.sleep(min(self.grace_s / _POLLS_PER_GRACE, _MAX_POLL_S))
+            elif is_over(self.job.job_id, self.job.node):
+                return True
+            else:
+                busy_s = time.monotonic()  # query again after another grace period
         return False
-    return saved is not None and saved.token == token
+
+    def _is_ours(self, folder: SiteStateFolder, device: str) -> bool:
+        try:
+            saved = folder.read(device)
+        except WattlawError:  # it is damaged; the epilog reports it
+            return False
+        return saved is not None and saved.token == self.token
+
+    def _restore(self, folder: SiteStateFolder, limiters: Limiters) -> None:
+        """Restore the limits, trying for two minutes; after that, a later prolog can."""
+        job, left = self.job, dict.fromkeys(self.devices, "")
+        for attempt in range(_TRIES):
+            time.sleep(_FIRST_WAIT_S * 2**attempt if attempt else 0.0)
+            for device in list(left):
+                try:
+                    folder.restore(device, limiters, self.token)
+                    del left[device]
+                except (WattlawError, OSError) as error:
+                    left[device] = one_line(error)
+            if not left:
+                remove_report(self.paths, job.job_id, job.node)
+                log(f"restored the limits of job {job.job_id}: no epilog came", is_error=False)
+                return
+        log(f"job {job.job_id}: limits not restored, no epilog came: {'; '.join(left.values())}")
 
 
 def _wait_for_end(pid: int) -> None:
@@ -97,27 +119,3 @@ def _wait_for_end(pid: int) -> None:
         select.select([handle], [], [], _MAX_STEP_WAIT_S)
     finally:
         os.close(handle)
-
-
-def _restore(
-    paths: SitePaths,
-    job: NodeJob,
-    token: str,
-    devices: Sequence[str],
-    limiters: dict[str, Limiter],
-) -> None:
-    """Restore the limits, trying for two minutes; after that, a later prolog can."""
-    folder, left = SiteStateFolder(paths), dict.fromkeys(devices, "")
-    for attempt in range(_TRIES):
-        time.sleep(_FIRST_WAIT_S * 2**attempt if attempt else 0.0)
-        for device in list(left):
-            try:
-                folder.restore(device, limiters, token)
-                del left[device]
-            except (WattlawError, OSError) as error:
-                left[device] = one_line(error)
-        if not left:
-            remove_report(paths, job.job_id, job.node)
-            log(f"restored the limits of job {job.job_id}: no epilog came", is_error=False)
-            return
-    log(f"job {job.job_id}: limits not restored, no epilog came: {'; '.join(left.values())}")

@@ -1,18 +1,22 @@
-"""What to run: the recommendation of each workload, the Pareto front, and the next doubling."""
+"""What to run, as text and tables: of one advice, and of all workloads of a report."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.advice import Advice
-from wattlaw.analysis.advice.comparable_runs import VARIANTS
 from wattlaw.analysis.advice.option import Doubling, Option, Quantity
-from wattlaw.analysis.caps.limits import LIMITS, Limit
-from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.report import tables
-from wattlaw.report.topics.measured import worker_noun
+
+if TYPE_CHECKING:
+    from wattlaw.analysis.findings import Findings
 
 _COMMAND = "wattlaw advise STORE --workload W --json"
+_SETTINGS = ("hardware", "precision", "nodes", *LIMITS)
+_MAX_OPTIONS = 20  # of one advice; its JSON has all
 
 
 class _Row(NamedTuple):
@@ -20,10 +24,45 @@ class _Row(NamedTuple):
     option: Option
 
 
-class _Doubled(NamedTuple):
-    advice: Advice
-    option: Option  # with twice the GPUs
-    doubling: Doubling
+def summary(advice: Advice) -> tuple[str, ...]:
+    """Return the recommendation, its cost, the reason, the next doubling, and what is counted."""
+    option = advice.recommended
+    if option is None:
+        lines = [f"Nothing to recommend for {advice.workload}: {advice.reason}"]
+        if advice.nearest is not None:
+            lines.append(f"Nearest: {_label(advice, advice.nearest)}.")
+            lines.append(_cost(advice, advice.nearest))
+    else:
+        lines = [
+            f"Run {advice.workload} on {_label(advice, option)}.",
+            _cost(advice, option),
+            advice.reason,
+            _doubling(advice, advice.next_doubling),
+        ]
+    return (*lines, f"Counted: {advice.counted}.")
+
+
+def options(advice: Advice) -> tables.Table | None:
+    """Return the first options of the Pareto front; ``*`` marks the recommended one."""
+    shown = list(advice.pareto[:_MAX_OPTIONS])
+    if advice.recommended is not None and advice.recommended not in shown:
+        shown.append(advice.recommended)
+    differing = [name for name in _SETTINGS if len({option.setting[name] for option in shown}) > 1]
+    kept = [name for name in differing if name != "nodes" or advice.several_nodes]
+    per = "" if advice.unit == "epoch" else f" per {advice.unit}"  # else they are of the training
+    columns = [
+        tables.Column(f"{advice.worker}s", lambda row: f"{row.option.gpus}"
+                      + " *" * (row.option == advice.recommended)),
+        *_setting_columns(kept),
+        tables.Column("batch", lambda row: row.option.setting["global_batch"]),
+        tables.Column(f"time{per}", lambda row: _short(fmt.duration_text, row.option.train_time_s)),
+        tables.Column(f"energy{per}",
+                      lambda row: _short(fmt.energy_text, row.option.train_energy_j)),
+        *_OUTCOME,
+    ]  # fmt: skip
+    spent = "energy" if any(option.energy_j for option in shown) else f"{advice.worker}-hours"
+    title = f"Pareto front of time and {spent} (* recommended)"
+    return tables.build("options", title, columns, [_Row(advice, option) for option in shown])
 
 
 def recommended(findings: Findings) -> tables.Table | None:
@@ -55,67 +94,26 @@ def front(findings: Findings) -> tables.Table | None:
     )
 
 
-def doublings(findings: Findings) -> tables.Table | None:
-    """Return the effect of twice the recommended GPUs on time and energy."""
-    pairs = [(advice, advice.next_doubling) for advice in findings.advice if advice.next_doubling]
-    rows = [_Doubled(advice, doubling.option, doubling) for advice, doubling in pairs]
-    options = [doubling.option for _, doubling in pairs]
-    columns = [
-        tables.text("workload", lambda row: row.advice.workload),
-        tables.number("from N", lambda row: row.doubling.of.gpus),
-        tables.number("to N", lambda row: row.option.gpus),
-        tables.Column("time", lambda row: fmt.percent(row.doubling.time_ratio)),
-        tables.Column("energy", lambda row: fmt.percent(row.doubling.energy_ratio)),
-        _amounts("training time", options, "train_time_s", fmt.TIME_UNITS),
-        _amounts("training energy", options, "train_energy_j", fmt.ENERGY_UNITS),
-        tables.text("known by", _known_by),
-    ]
-    return tables.build(
-        "doublings",
-        "Effect of the next doubling of GPUs (100 %: no change)",
-        columns,
-        rows,
-        command=_COMMAND,
-    )
-
-
 def rationale(findings: Findings) -> tuple[str, ...]:
     """Return why each setting is recommended, what was counted, and all warnings."""
     texts = [
         (advice.workload, fmt.sentence(text))
         for advice in findings.advice
-        for text in (advice.reason, f"Counted: {advice.counted}", *map(str, advice.warnings))
+        for text in (*summary(advice)[2 if advice.recommended else 0 :], *map(str, advice.warnings))
     ]
     texts += [(workload, f"no advice: {reason}") for workload, reason in findings.advice_refusals]
     return tuple(merge_equal(texts, len(findings.advice)))
 
 
 def advice_sentences(findings: Findings) -> Iterator[str]:
-    """Yield the recommendation of each workload, its reason, and the first warning."""
+    """Yield the recommendation of each workload with its cost, the reasons, and first warnings."""
     for advice in findings.advice:
-        option = advice.recommended
-        if option is None:
-            yield f"{advice.workload}: nothing is recommended. {advice.reason}"
-            continue
-        text = f"{advice.workload}: {option.label(advice.worker, findings.varying_settings)}: "
-        text += fmt.duration_text(option.time_s)
-        if option.energy_j is not None:
-            text += f" and {fmt.energy_text(option.energy_j)}"
-        text += f" per {advice.unit}" + (" (measured once)" if option.repeats == 1 else "")
-        variants = any(warning.code == VARIANTS for warning in advice.warnings)
-        yield f"{text}.{' Runs of other variants of this job were left out.' if variants else ''}"
-    workloads = len(findings.advice)
+        yield " ".join(summary(advice)[: 2 if advice.recommended else 1])
     chosen = [advice for advice in findings.advice if advice.recommended]
-    subject = "This setting has " if len(chosen) == 1 else "Each recommended setting has "
-    for text in merge_equal([(advice.workload, advice.reason) for advice in chosen], workloads):
-        of_all = text.startswith("It has ")
-        yield text.replace("It has ", subject if of_all else "the recommended setting has ", 1)
-    warnings = [
-        (advice.workload, warning.text)
-        for advice in findings.advice
-        for warning in [w for w in advice.warnings if w.code != VARIANTS][:1]
-    ]
-    yield from merge_equal(warnings, workloads)
+    for text in merge_equal([(advice.workload, advice.reason) for advice in chosen], len(chosen)):
+        yield text.replace("It has ", "The recommended setting has ", 1)
+    warnings = [(a.workload, str(warning)) for a in findings.advice for warning in a.warnings[:1]]
+    yield from merge_equal(warnings, len(findings.advice))
     for workload, reason in findings.advice_refusals:
         yield f"{workload}: no advice: {reason}."
 
@@ -131,59 +129,100 @@ def merge_equal(texts: Sequence[tuple[str, str]], count: int) -> list[str]:
     ]
 
 
+def _label(advice: Advice, option: Option) -> str:
+    nodes = ["nodes"] * advice.several_nodes
+    return option.label(advice.worker, (*LIMITS, "precision", "hardware", *nodes))
+
+
+def _cost(advice: Advice, option: Option) -> str:
+    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit."""
+    currency = (advice.footprint.currency if advice.footprint else None) or ""
+    units = {"gpu_hours": f"{advice.worker}-hours", "cost": currency, "co2_kg": "kg CO2e"}
+    amounts = [fmt.duration_text(option.train_time_s), fmt.energy_text(option.train_energy_j)]
+    amounts += [fmt.estimate_text(getattr(option, name), unit) for name, unit in units.items()]
+    interval = "95 % intervals in brackets" if option.train_time_s.interval else "no intervals"
+    source = "simulated" if advice.simulated else "measured"
+    if not option.measured:
+        source = f"not {source}: predicted by the law ({option.law})"
+    count = option.amount.mean
+    subject = f"{count:.4g} {option.unit}{' takes' if count == 1 else 's take'}"
+    listed = ", ".join(amount for amount in amounts if amount != fmt.MISSING)
+    return f"{subject} {listed} ({interval}; {source})."
+
+
+def _doubling(advice: Advice, doubling: Doubling | None) -> str:
+    """Return what twice as many GPUs change."""
+    if doubling is None:
+        return (
+            f"The effect of twice as many {advice.worker}s is not known: it was not measured, "
+            "and no law reaches that far."
+        )
+    option, base = doubling.option, doubling.of
+    source = "simulated" if advice.simulated else "measured"
+    saved_s = base.train_time_s.mean - option.train_time_s.mean
+    text = (
+        f"Twice as many {advice.worker}s ({option.gpus}, same {doubling.rule.replace('_', ' ')}, "
+        f"{source if option.measured else 'by the law'}) take "
+        f"{doubling.time_ratio:.2f} times the time "
+        f"({fmt.duration_text(abs(saved_s))} {'less' if saved_s >= 0 else 'more'})"
+    )
+    if doubling.energy_ratio is not None and option.train_energy_j and base.train_energy_j:
+        extra_j = option.train_energy_j.mean - base.train_energy_j.mean
+        text += (
+            f" and {doubling.energy_ratio:.2f} times the energy "
+            f"({fmt.energy_text(abs(extra_j))} {'more' if extra_j >= 0 else 'less'})"
+        )
+    hours = option.gpu_hours.mean - base.gpu_hours.mean
+    return f"{text}, {hours:+,.3g} {advice.worker}-hours."
+
+
 def _columns(findings: Findings, rows: Sequence[_Row]) -> list[tables.Column]:
-    differing = [name for name in ("hardware", "precision") if name in findings.varying_settings]
-    options = [row.option for row in rows]
-    noun = worker_noun(findings)
+    units = {row.advice.unit for row in rows}
+    of = units.pop() if len(units) == 1 else "unit"
+    noun = rows[0].advice.worker if rows else "worker"
     hours = tables.number(f"{noun}-hours", lambda row: row.option.gpu_hours.mean)
     # The page is narrow: cost and carbon replace the GPU-hours.
     has_footprint = any(row.advice.footprint for row in rows)
-    units = {row.advice.unit for row in rows}
-    of = units.pop() if len(units) == 1 else "unit"
-    unit = [tables.text("unit", lambda row: row.advice.unit)] if of == "unit" else []
     return [
         tables.text("workload", lambda row: row.advice.workload),
-        *unit,
-        *(_setting_column(name) for name in differing),
+        *([tables.text("unit", lambda row: row.advice.unit)] if of == "unit" else []),
         tables.number("N", lambda row: row.option.gpus),
-        *(
-            [tables.number("nodes", lambda row: row.option.setting["nodes"])]
-            if "nodes" in findings.varying_settings
-            else []
-        ),
-        *(_limit_column(kind) for kind in LIMITS if kind in findings.varying_settings),
+        *_setting_columns([name for name in _SETTINGS if name in findings.varying_settings]),
         tables.Column("batch", _batch),
-        _amounts(f"{of} time", options, "time_s", fmt.TIME_UNITS),
-        _amounts(f"{of} energy", options, "energy_j", fmt.ENERGY_UNITS),
+        _amounts(f"{of} time", rows, "time_s", fmt.TIME_UNITS),
+        _amounts(f"{of} energy", rows, "energy_j", fmt.ENERGY_UNITS),
         tables.Column("epochs", lambda row: fmt.estimate_text(row.option.epochs)),
-        _amounts("training time", options, "train_time_s", fmt.TIME_UNITS),
-        _amounts("training energy", options, "train_energy_j", fmt.ENERGY_UNITS),
+        _amounts("training time", rows, "train_time_s", fmt.TIME_UNITS),
+        _amounts("training energy", rows, "train_energy_j", fmt.ENERGY_UNITS),
         *([] if has_footprint else [hours]),
-        tables.Column("cost", lambda row: _footprint(row, "cost")),
-        tables.Column("kg CO2e", lambda row: _footprint(row, "co2_kg")),
-        tables.text("known by", _known_by),
+        *_OUTCOME,
     ]
 
 
-def _amounts(heading: str, options: Sequence[Option], name: str, units: fmt.Units) -> tables.Column:
-    """Return a column in the unit of its median.
+def _setting_columns(names: Sequence[str]) -> list[tables.Column]:
+    def column(name: str) -> tables.Column:
+        def cell(row: _Row) -> object:
+            value = row.option.setting[name]
+            return fmt.limit_label(name, value) if name in LIMITS else value or None
 
-    The interval of training is shown only if the number of epochs has one.
-    """
-    quantities = [getattr(option, name) for option in options]
-    size, unit = fmt.choose_unit([q.mean for q in quantities if q is not None], units)
+        return tables.text(fmt.LIMIT_NAMES.get(name, name), cell)
 
-    def cell(row: _Row | _Doubled) -> str:
-        quantity = getattr(row.option, name)
-        amount = row.option.amount
-        of_training = quantity is not None and name.startswith("train_")
-        if of_training and row.option.unit in ("sample", "step"):
-            return fmt.MISSING
-        if of_training and amount.low in (None, amount.high):
-            quantity = Quantity(quantity.mean)
-        return fmt.estimate_text(quantity, size=size)
+    return [column(name) for name in names]
 
-    return tables.Column(f"{heading} ({unit})", cell)
+
+def _amounts(heading: str, rows: Sequence[_Row], name: str, units: fmt.Units) -> tables.Column:
+    """Return a column; the interval of training is shown only if the number of epochs has one."""
+
+    def amount(row: _Row) -> Quantity | None:
+        quantity: Quantity | None = getattr(row.option, name)
+        if quantity is None or not name.startswith("train_"):
+            return quantity
+        if row.option.unit in ("sample", "step"):
+            return None
+        epochs = row.option.amount
+        return Quantity(quantity.mean) if epochs.low in (None, epochs.high) else quantity
+
+    return tables.in_unit(heading, rows, amount, units)
 
 
 def _batch(row: _Row) -> str:
@@ -191,27 +230,26 @@ def _batch(row: _Row) -> str:
     return " / ".join(fmt.number(setting[name], 9) for name in ("local_batch", "global_batch"))
 
 
-def _setting_column(name: str) -> tables.Column:
-    return tables.text(name, lambda row: row.option.setting[name] or None)
+def _short(text_of: Callable[[Quantity | None], str], quantity: Quantity | None) -> str:
+    return text_of(quantity).replace(" to ", "–")  # a terminal is narrow
 
 
-def _limit_column(kind: Limit) -> tables.Column:
-    return tables.text(
-        fmt.LIMIT_NAMES[kind], lambda row: fmt.limit_label(kind, row.option.setting[kind])
-    )
+def _money(row: _Row) -> str:
+    cost, footprint = row.option.cost, row.advice.footprint
+    if cost is None or footprint is None:
+        return fmt.MISSING
+    return f"{fmt.number(cost.mean)} {footprint.currency or ''}".rstrip()
 
 
-def _known_by(row: _Row | _Doubled) -> str:
+def _known_by(row: _Row) -> str:
     option = row.option
     if option.measured:
-        return "measured" if option.repeats != 1 else "measured once"
+        return fmt.plural(option.repeats, "run")
     return f"{option.law} law" + (", beyond its range" if option.extrapolates else "")
 
 
-def _footprint(row: _Row, name: str) -> str:
-    quantity: Any = getattr(row.option, name)
-    if quantity is None:
-        return fmt.MISSING
-    currency = row.advice.footprint.currency if row.advice.footprint else None
-    unit = f" {currency}" if name == "cost" and currency else ""
-    return f"{fmt.number(quantity.mean)}{unit}"
+_OUTCOME = (
+    tables.Column("cost", _money),
+    tables.number("kg CO2e", lambda row: row.option.co2_kg and row.option.co2_kg.mean),
+    tables.text("known by", _known_by),
+)

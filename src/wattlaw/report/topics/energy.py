@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from wattlaw import formatting as fmt
-from wattlaw.analysis.caps.limits import LIMITS, Limit
+from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import suspect_note, worker_noun
@@ -188,12 +188,8 @@ def _group_columns(findings: Findings) -> list[tables.Column]:
     return [
         tables.text("workload", "workload"),
         tables.text("hardware", "hardware"),
-        *(_limit_column(kind) for kind in LIMITS if laws[kind].notna().any()),
+        *(tables.limit(kind) for kind in LIMITS if laws[kind].notna().any()),
     ]
-
-
-def _limit_column(kind: Limit) -> tables.Column:
-    return tables.text(fmt.LIMIT_NAMES[kind], lambda row: fmt.limit_label(kind, row[kind]))
 
 
 def _term(name: str) -> str:

@@ -1,17 +1,21 @@
 """Measurements by setting: repeats as mean with interval."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
 from wattlaw.analysis.metrics import BASES
 from wattlaw.report import tables
 from wattlaw.report.units import joule_scale, unit_name
+
+if TYPE_CHECKING:
+    from wattlaw.analysis.findings import Findings
 
 _COMMAND = "wattlaw export STORE settings -o settings.csv"
 _THROTTLED = " Throttled by cap: share of time in which the power limit lowered the clocks."

@@ -1,50 +1,83 @@
 """Scaling: exponents, other laws, breakpoints, speedups, and series without a law."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.fits import SeriesFit
+from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits
 from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun
 
+if TYPE_CHECKING:
+    from wattlaw.analysis.findings import Findings
+
 _COMMAND = "wattlaw export STORE fits -o fits.csv"
-_INTERVAL_FROM = {"ols": "runs", "repeats": "counts"}
+_FROM_MEANS = (
+    "* from the means of the counts: repeats of a count share deviations from the law (lack of "
+    "fit); else from runs."
+)
+
+
+def laws(fits: SeriesFits) -> tables.Table | None:
+    """Return the power law, the selected law and the breakpoint of each series."""
+    columns = [
+        *_law_columns("per", "α"),
+        tables.text("selected", lambda fit: fit.selection.best.law if fit.selection else None),
+        tables.text("breakpoint", _breakpoint),
+    ]
+    rows = [fit for fit in fits.rows if fit.law]
+    note = _FROM_MEANS if any(_beta_interval(fit).endswith("*") for fit in rows) else ""
+    return tables.build("laws", "t = α N^−β", columns, rows, note=note, max_rows=len(rows))
 
 
 def exponents(findings: Findings) -> tables.Table | None:
     """Return the power law of each series."""
-    columns = [
-        tables.text("series", series_label),
-        tables.text("time per", lambda fit: fit.unit),
-        tables.number("α (s)", lambda fit: fit.law.alpha),
-        tables.number("β", lambda fit: fit.law.beta),
-        tables.number("SE", lambda fit: fit.law.beta_se, 2),
-        tables.Column("95 % interval", lambda fit: fmt.interval(*fit.law.trusted.beta_ci)),
-        tables.text("interval from", lambda fit: _INTERVAL_FROM[fit.law.trusted.interval]),
-        tables.number("R²", lambda fit: fit.law.r2, 4),
-        tables.p_value("p", lambda fit: fit.law.p_value),
-        tables.number("runs", lambda fit: fit.law.n),
-        tables.Column("N", lambda fit: gpu_range(fit.law)),
-        tables.text("residuals", _residual_warnings),
-    ]
+    columns = [*_law_columns("time per", "α (s)"), tables.text("residuals", _residual_warnings)]
     return tables.build(
         "exponents",
         "Power laws t = α N^−β, by series",
         columns,
         [fit for fit in findings.fits.rows if fit.law],
-        note="β = 1 is ideal scaling; β = 0 is no speedup. SE and p are from ordinary least "
-        "squares over runs. The interval is from the mean of each count if repeats share "
-        "deviations from the law (lack of fit), else from runs. A law is valid for its range of N "
-        "only; a high R² is no proof that it holds beyond.",
+        note="β = 1 is ideal scaling; β = 0 is no speedup. A law is valid for its range of N only; "
+        f"a high R² is no proof that it holds beyond. SE and interval: {_FROM_MEANS}",
         command=_COMMAND,
         rank=_limit_count,
     )
+
+
+def _law_columns(unit: str, alpha: str) -> list[tables.Column]:
+    return [
+        tables.text("series", series_label),
+        tables.text(unit, lambda fit: fit.unit),
+        tables.number(alpha, lambda fit: fit.law.alpha),
+        tables.number("β", lambda fit: fit.law.beta),
+        tables.number("SE", lambda fit: fit.law.trusted.beta_se, 2),
+        tables.Column("95 % interval", _beta_interval),
+        tables.number("R²", lambda fit: fit.law.r2, 4),
+        tables.p_value("p", lambda fit: fit.law.p_value),
+        tables.number("runs", lambda fit: fit.law.n),
+        tables.Column("N", lambda fit: gpu_range(fit.law)),
+    ]
+
+
+def _beta_interval(fit: SeriesFit) -> str:
+    if fit.law is None:
+        return fmt.MISSING
+    trusted = fit.law.trusted
+    return fmt.interval(*trusted.beta_ci) + "*" * (trusted.interval == "repeats")
+
+
+def _breakpoint(fit: SeriesFit) -> str:
+    point = fit.breakpoint
+    if point is None:
+        return "not testable" if fit.breakpoint_p is None else "none"
+    return f"at {point.at:g}: {point.beta_before:.2f}, then {point.beta_after:.2f}"
 
 
 def alternatives(findings: Findings) -> tables.Table | None:

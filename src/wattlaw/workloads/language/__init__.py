@@ -102,7 +102,7 @@ BERT_BASE = Entry(
     better="lower",
     options=Options,
     factory="wattlaw.workloads.language.bert:Bert",
-    make_data="wattlaw.workloads.language.make_data:make_data",
+    make_data="wattlaw.workloads.language.synthetic:make_data",
     work=work_at_full_size(
         _FLOPS_PER_SAMPLE,
         "hidden_size",

@@ -21,8 +21,10 @@ from wattlaw.workloads.language.masking import MaskedBlocks, Tokens
 
 Source = Literal["text", "parquet"]
 
-_TRAINING_NAMES = ("wiki.train.tokens", "wiki.train.raw", "train.txt")
-_VALIDATION_NAMES = ("wiki.valid.tokens", "wiki.valid.raw", "valid.txt", "validation.txt")
+_NAMES = {
+    "train": ("wiki.train.tokens", "wiki.train.raw", "train.txt"),
+    "validation": ("wiki.valid.tokens", "wiki.valid.raw", "valid.txt", "validation.txt"),
+}
 _SHARD = re.compile(r"-(\d+)-of-(\d+)\.parquet")
 _COLUMN = "text"
 _ROWS_AT_ONCE = 8192
@@ -54,21 +56,13 @@ class Text(NamedTuple):
         return [(str(path.resolve()), stat.st_size, stat.st_mtime_ns) for path, stat in status]
 
 
-def training_text(folder: Path, source: Source) -> Text:
-    """Return the training text of a folder; ``BadInput`` if it is missing or not unique."""
-    return _find(folder, source, _TRAINING_NAMES, "train")
-
-
-def validation_text(folder: Path, source: Source) -> Text:
-    """Return the validation text of a folder; ``BadInput`` if it is missing or not unique."""
-    return _find(folder, source, _VALIDATION_NAMES, "validation")
-
-
-def _find(folder: Path, source: Source, names: tuple[str, ...], split: str) -> Text:
+def find_text(folder: Path, source: Source, split: Literal["train", "validation"]) -> Text:
+    """Return the text of a split in a folder; ``BadInput`` if it is missing or not unique."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder; data must be the folder with the files")
     if source == "parquet":
         return Text(_shards(folder, split), source)
+    names = _NAMES[split]
     files = [folder / name for name in names if (folder / name).is_file()]
     if len(files) != 1:
         present = " and ".join(path.name for path in files) or "none"
@@ -210,8 +204,8 @@ class Corpus:
         if options.source == "synthetic" or options.data is None:
             raise ValueError("source synthetic has no files")
         self._options = options
-        self._training = training_text(Path(options.data), options.source)
-        self._validation = validation_text(Path(options.data), options.source)
+        self._training = find_text(Path(options.data), options.source, "train")
+        self._validation = find_text(Path(options.data), options.source, "validation")
         self._cache = Cache(Path(options.cache) if options.cache is not None else None)
 
     @cached_property

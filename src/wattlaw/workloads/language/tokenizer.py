@@ -4,6 +4,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 #: WikiText's mark of a rare word, and the token for it.
 _RARE, _UNKNOWN = "<unk>", "[UNK]"
 _MOST_LETTERS = 1000
-_CHARACTERS_AT_ONCE = 2**22
+_LINES_AT_ONCE = 8192  # a line of WikiText is a paragraph of about 500 characters
 
 
 def load(folder: Path, vocab_size: int) -> Tokenizer:
@@ -158,13 +159,5 @@ def _letters(lines: Iterable[str], most: int) -> list[str]:
 
 def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
     """Yield lines in chunks of a few million characters, enough for all cores."""
-    chunk: list[str] = []
-    size = 0
-    for line in lines:
-        chunk.append(line)
-        size += len(line)
-        if size >= _CHARACTERS_AT_ONCE:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+    left = iter(lines)
+    return iter(lambda: list(islice(left, _LINES_AT_ONCE)), [])

@@ -75,7 +75,7 @@ _regression = partial(
     Entry,
     metric="mae",
     better="lower",
-    make_data="wattlaw.workloads.molecules.make_data:make_data",
+    make_data="wattlaw.workloads.molecules.synthetic:make_data",
     modules=("torch", "torch_geometric"),
     extra="molecules",
 )

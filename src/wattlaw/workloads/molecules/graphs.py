@@ -30,7 +30,7 @@ HAS_TRIPLETS: bool = getattr(extensions, "WITH_TORCH_SPARSE", False)
 def neighbours(
     pos: torch.Tensor, batch: torch.Tensor, cutoff: float, most: int = 32
 ) -> torch.Tensor:
-    """Return the edges between atoms of the same molecule, sorted by target and then source.
+    """Return sources and targets of the edges in molecules, (2, edges), by target, then source.
 
     Parameters
     ----------
@@ -42,11 +42,6 @@ def neighbours(
         Atoms are neighbours if their distance is less than this.
     most
         The largest number of sources of an atom.
-
-    Returns
-    -------
-    torch.Tensor
-        Sources and targets, shape (2, edges).
     """
     if not HAS_RADIUS_GRAPH:
         return radius_graph(pos, cutoff, batch, most)
@@ -55,20 +50,10 @@ def neighbours(
 
 
 def paths(edges: torch.Tensor, atoms: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the pairs of edges k->j and j->i with different atoms i and k.
+    """Return the indices of the pairs of edges k->j and j->i with different atoms i and k.
 
-    Parameters
-    ----------
-    edges
-        Sources and targets, shape (2, edges).
-    atoms
-        The number of atoms.
-
-    Returns
-    -------
-    tuple of torch.Tensor
-        The indices of the edges k->j and of the edges j->i, each of shape (triplets,), ordered by
-        j->i and then by k.
+    ``edges`` are those of ``neighbours``. Both results have the shape (triplets,) and are ordered
+    by j->i and then by k.
     """
     if HAS_TRIPLETS:
         *_, kj, ji = dimenet.triplets(edges, num_nodes=atoms)

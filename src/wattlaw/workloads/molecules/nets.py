@@ -1,7 +1,9 @@
 """The nets: PyTorch Geometric's layers on graphs that were made with the batch.
 
-A forward pass copies no number from the device to the host, such as the number of edges or
-molecules, so that a GPU never waits for the host.
+Their inputs are the atomic number ``z``, the position ``pos`` in angstrom and the molecule
+``batch`` of each atom, the sources and targets ``edges`` (2, edges), for DimeNet the indices ``kj``
+and ``ji`` of the two edges of each triplet, and the number of molecules. A forward pass copies no
+number from the device to the host, such as that of edges, so that a GPU never waits for the host.
 """
 
 from typing import Any
@@ -65,17 +67,7 @@ class SchNet(pyg.SchNet):  # type: ignore[misc]
         *,
         molecules: int,
     ) -> torch.Tensor:
-        """Return a prediction for each molecule, shape (molecules, 1).
-
-        Parameters
-        ----------
-        z, pos, batch
-            Atomic number, position in angstrom and molecule of each atom.
-        edges
-            Sources and targets, shape (2, edges).
-        molecules
-            The number of molecules.
-        """
+        """Return a prediction for each molecule, shape (molecules, 1)."""
         source, target = edges
         length = (pos[source] - pos[target]).norm(dim=-1)
         expanded = self.distance_expansion(length)
@@ -120,15 +112,7 @@ class DimeNet(nn.Module):
         *,
         molecules: int,
     ) -> torch.Tensor:
-        """Return a prediction for each molecule, shape (molecules, 1).
-
-        Parameters
-        ----------
-        z, pos, batch, edges, molecules
-            As for ``SchNet``.
-        kj, ji
-            The indices of the two edges of each triplet.
-        """
+        """Return a prediction for each molecule, shape (molecules, 1)."""
         source, target = edges
         along = pos[source] - pos[target]
         length = along.pow(2).sum(-1).sqrt()
@@ -184,14 +168,8 @@ class SphericalBasis(nn.Module):
     def forward(self, dist: torch.Tensor, angle: torch.Tensor, kj: torch.Tensor) -> torch.Tensor:
         """Return the functions of each triplet, ordered by order: (triplets, orders x functions).
 
-        Parameters
-        ----------
-        dist
-            Length of each edge, shape (edges,).
-        angle
-            Angle of each triplet, shape (triplets,).
-        kj
-            Each triplet's first edge, shape (triplets,).
+        ``dist`` is the length of each edge; ``angle`` and ``kj`` are the angle and the first edge
+        of each triplet.
         """
         share = dist / self._cutoff
         envelope: torch.Tensor = self._envelope(share)

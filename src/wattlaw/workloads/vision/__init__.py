@@ -19,7 +19,6 @@ arXiv 2508.07706: SGD with momentum and weight decay, a rate proportional to the
 warm-up and plateau schedule).
 """
 
-from functools import partial
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -118,34 +117,27 @@ class ResNet50Options(Options):
     )
 
 
-_classifier = partial(
-    Entry,
-    metric="top1",
-    make_data="wattlaw.workloads.vision.make_data:make_data",
-    modules=("torch", "torchvision", "PIL", "tfrecord"),
-    extra="vision",
-)
-VGG16 = _classifier(
-    name="vgg16",
-    summary="VGG16 on ImageNet (TFRecords, image folder or synthetic images)",
-    parameters=138_357_544,
-    options=Vgg16Options,
-    factory="wattlaw.workloads.vision.classifier:Vgg16",
-    work=work_at_full_size(92_648_177_664, "image_size", "classes", "width"),
-)
+def _classifier(
+    name: str, model: str, parameters: int, options: type[Options], flops: int, *sizes: str
+) -> Entry:
+    return Entry(
+        name=name,
+        summary=f"{model} on ImageNet (TFRecords, image folder or synthetic images)",
+        parameters=parameters,
+        metric="top1",
+        options=options,
+        factory=f"wattlaw.workloads.vision.classifier:{options.__name__.removesuffix('Options')}",
+        make_data="wattlaw.workloads.vision.synthetic:make_data",
+        work=work_at_full_size(flops, "image_size", "classes", *sizes),
+        modules=("torch", "torchvision", "PIL", "tfrecord"),
+        extra="vision",
+    )
+
+
+VGG16 = _classifier("vgg16", "VGG16", 138_357_544, Vgg16Options, 92_648_177_664, "width")
 INCEPTIONV3 = _classifier(
-    name="inceptionv3",
-    summary="InceptionV3 on ImageNet (TFRecords, image folder or synthetic images)",
-    parameters=27_161_264,
-    options=InceptionV3Options,
-    factory="wattlaw.workloads.vision.classifier:InceptionV3",
-    work=work_at_full_size(34_275_032_448, "image_size", "classes", "aux"),
+    "inceptionv3", "InceptionV3", 27_161_264, InceptionV3Options, 34_275_032_448, "aux"
 )
 RESNET50 = _classifier(
-    name="resnet50",
-    summary="ResNet50 on ImageNet (TFRecords, image folder or synthetic images)",
-    parameters=25_557_032,
-    options=ResNet50Options,
-    factory="wattlaw.workloads.vision.classifier:ResNet50",
-    work=work_at_full_size(24_299_077_632, "image_size", "classes", "blocks"),
+    "resnet50", "ResNet50", 25_557_032, ResNet50Options, 24_299_077_632, "blocks"
 )

@@ -1,7 +1,7 @@
 """Errors and scores of forecasts; RMSE and correlation are weighted by latitude.
 
-Forecasts, truths and fields have the shape (samples, channels, height, width). Rows go from the
-north pole to the south, columns eastwards around the globe.
+Forecasts and truths have the shape (samples, channels, height, width), weights are those of
+``latitude_weights``. Rows go from the north pole to the south, columns eastwards around the globe.
 """
 
 import numpy as np
@@ -43,13 +43,6 @@ def weighted_rmse(
 
     Rasp et al. 2020 (arXiv 2002.00469), equation 1, for one forecast; also FourCastNet's
     (arXiv 2202.11214, appendix). The unit is that of the fields, whose standard deviation is 1.
-
-    Parameters
-    ----------
-    forecast, truth
-        Fields.
-    weights
-        From ``latitude_weights``.
     """
     return (weights * (forecast - truth).square()).mean((-2, -1)).sqrt()
 
@@ -60,16 +53,8 @@ def anomaly_correlation(
     """Return sum L f t / sqrt(sum L f^2 sum L t^2) of the anomalies f, t: (samples, channels).
 
     Pathak et al. 2022 (arXiv 2202.11214), appendix. The mean of the anomalies is not subtracted.
-    The result is from -1 to 1, or 0 if there is no anomaly.
-
-    Parameters
-    ----------
-    forecast, truth
-        Fields.
-    climatology
-        Mean state, which broadcasts to (channels, height, width).
-    weights
-        From ``latitude_weights``.
+    The result is from -1 to 1, or 0 if there is no anomaly. The climatology is the mean state, of a
+    shape that broadcasts to (channels, height, width).
     """
     forecast, truth = forecast - climatology, truth - climatology
     weighted = weights * truth

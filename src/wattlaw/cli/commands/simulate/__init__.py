@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from wattlaw.simulator.calibration import Calibration
 from wattlaw.terminal import print_note
 
-app = typer.Typer()
 #: The largest sweep; its table is already too long to read.
 _MAX_SETTINGS = 10_000
 #: The same as ``store.tables.KINDS``, whose import takes longer than a simulation.
@@ -41,7 +40,6 @@ def _positive_number(metavar: str, text: str) -> Any:
     return option(metavar, text, min=1e-9, max=1e9)
 
 
-@app.command()
 def simulate(
     workload: Annotated[
         str | None, typer.Option("--workload", "-w", help="Workload; see 'wattlaw workloads'.")

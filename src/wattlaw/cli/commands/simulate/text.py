@@ -1,14 +1,15 @@
 """The text output of ``simulate``: one setting, a table of several, or the known hardware."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.option import Quantity
-from wattlaw.cli.common.console import Console, make_table
+from wattlaw.cli.common.console import Console, table_of
+from wattlaw.report import tables
 from wattlaw.simulator import library
 from wattlaw.simulator.job import SimulatedJob
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from wattlaw.simulator.calibration import Calibration
 
 Row = Mapping[str, Any]
-Column = Callable[[Sequence[Row]], list[str]]
 
 _BAR_WIDTH, _LABEL_WIDTH = 30, 28
 _WIDE_COLUMNS = 170
@@ -129,97 +129,68 @@ def _ms(seconds: float) -> str:
 
 def _sweep(rows: Sequence[Row]) -> Table:
     """Return a row for each setting, without the columns that have no values."""
-    columns = {name: column(rows) for name, column in _COLUMNS.items()}
-    columns = {name: cells for name, cells in columns.items() if set(cells) - _NO_VALUE}
-    cells = zip(*columns.values(), strict=True)
-    right = {*columns} - {"bottleneck"}
-    return make_table(columns, cells, right=right, no_wrap=columns, is_plain=True)
+
+    def amount(heading: str, name: str, units: fmt.Units) -> tables.Column:
+        return tables.in_unit(heading, rows, lambda row: _quantity(row, name), units)
+
+    columns = [
+        tables.number("GPUs", "gpus", 9),
+        *(tables.limit(name) for name in _LIMITS if any(row[name] is not None for row in rows)),
+        tables.number("batch", "global_batch", 9),
+        amount("epoch", "epoch_time_s", fmt.TIME_UNITS),
+        tables.number("speedup", "speedup", 4),
+        tables.number("efficiency", "parallel_efficiency", 2),
+        tables.number("beta", "beta"),
+        tables.number("W per GPU", "power_per_gpu_w"),
+        amount("GPU energy", "gpu_energy_per_epoch_j", fmt.ENERGY_UNITS),
+        amount("total energy", "energy_per_epoch_j", fmt.ENERGY_UNITS),
+        amount("time to target", "time_to_target_s", fmt.TIME_UNITS),
+        amount("energy to target", "energy_to_target_j", fmt.ENERGY_UNITS),
+        tables.text("bottleneck", _bottleneck),
+    ]
+    table = tables.build("sweep", "", columns, rows, max_rows=len(rows))
+    assert table is not None  # noqa: S101 - there are rows
+    return table_of(table)
 
 
-def _quantity(row: Row, name: str) -> Quantity:
-    return Quantity(row[name], *(row.get(f"{name}_ci") or (None, None)))
-
-
-def _column(cell: Callable[[Row], str]) -> Column:
-    return lambda rows: [cell(row) for row in rows]
-
-
-def _in_unit(name: str, units: fmt.Units, unit_from: str = "") -> Column:
-    """Return a column of amounts in the unit that fits its median, or that of ``unit_from``."""
-
-    def cells(rows: Sequence[Row]) -> list[str]:
-        values = [row[unit_from or name] for row in rows if row[name] is not None]
-        size, unit = fmt.choose_unit(values, units)
-        return [
-            "-"
-            if row[name] is None
-            else fmt.estimate_text(_quantity(row, name), unit, size).replace(" to ", "-")
-            for row in rows
-        ]
-
-    return cells
-
-
-def _number(name: str, form: str) -> Column:
-    return _column(lambda row: "-" if row[name] is None else format(row[name], form))
-
-
-#: A column with only such cells is left out.
-_NO_VALUE = {"-", "uncapped", "free clock"}
-_COLUMNS: Mapping[str, Column] = {
-    "GPUs": _number("gpus", ","),
-    "cap": _column(lambda row: fmt.limit_label("power_limit_w", row["power_limit_w"])),
-    "clock": _column(lambda row: fmt.limit_label("clock_limit_mhz", row["clock_limit_mhz"])),
-    "batch": _number("global_batch", ","),
-    "epoch": _in_unit("epoch_time_s", fmt.TIME_UNITS),
-    "speedup": _number("speedup", ".4g"),
-    "efficiency": _number("parallel_efficiency", ".2g"),
-    "beta": _number("beta", ".3f"),
-    "W per GPU": _column(lambda row: fmt.number(row["power_per_gpu_w"])),
-    "GPU energy": _in_unit(
-        "gpu_energy_per_epoch_j", fmt.ENERGY_UNITS, unit_from="energy_per_epoch_j"
-    ),
-    "total energy": _in_unit("energy_per_epoch_j", fmt.ENERGY_UNITS),
-    "time to target": _in_unit("time_to_target_s", fmt.TIME_UNITS),
-    "energy to target": _in_unit("energy_to_target_j", fmt.ENERGY_UNITS),
-    "bottleneck": _column(_bottleneck),
-}
+def _quantity(row: Row, name: str) -> Quantity | None:
+    mean = row[name]
+    return None if mean is None else Quantity(mean, *(row.get(f"{name}_ci") or (None, None)))
 
 
 def show_hardware(hardware: str | None, *, as_json: bool) -> int:
     """List the known hardware, or the parameters of a cluster with their sources."""
-    cells: list[tuple[str, ...]]
+    rows: list[dict[str, Any]]
     if hardware is not None:
         cluster = library.read_cluster(hardware)
-        entries = library.describe(cluster)
-        rows = [entry._asdict() for entry in entries]
-        cells = [(e.key, f"{e.value:g} {e.unit}".strip(), e.source) for e in entries]
-        table = make_table(
-            ("parameter", "value", "source"), cells, right=("value",), is_plain=True,
-            title=cluster.name,
-        )  # fmt: skip
+        rows = [entry._asdict() for entry in library.describe(cluster)]
+        title, hint = cluster.name, ""
+        columns = [
+            tables.text("parameter", "key"),
+            tables.Column("value", lambda row: f"{row['value']:g} {row['unit']}"),
+            tables.text("source", "source"),
+        ]
     else:
         rows = [_hardware_row(name) for name in (*library.cluster_names(), *library.gpu_names())]
-        cells = [
-            (
-                row["name"],
-                row["description"],
-                f"{row['gpus_per_node']} x {row['nodes']} nodes",
-                f"{row['min_limit_w']:g}-{row['max_w']:g}",
-                f"{row['min_clock_mhz']:g}-{row['max_clock_mhz']:g}",
-                ", ".join(row["precisions"]),
-            )
-            for row in rows
+        title = ""
+        hint = "Parameters and sources: wattlaw simulate --list-hardware --hardware NAME"
+        columns = [
+            tables.text("name", "name"),
+            tables.text("description", "description"),
+            tables.text("GPUs", lambda row: f"{row['gpus_per_node']} x {row['nodes']} nodes"),
+            tables.text("cap W", lambda row: f"{row['min_limit_w']:g}-{row['max_w']:g}"),
+            tables.text("MHz", lambda row: f"{row['min_clock_mhz']:g}-{row['max_clock_mhz']:g}"),
+            tables.text("precisions", lambda row: ", ".join(row["precisions"])),
         ]
-        columns = ("name", "description", "GPUs per node", "cap W", "clock MHz", "precisions")
-        table = make_table(columns, cells, no_wrap=("name",), is_plain=True)
     if as_json:
         print(json.dumps(rows))
         return 0
     console = Console()
-    console.print(table)
-    if hardware is None:
-        console.print("Parameters and sources: wattlaw simulate --list-hardware --hardware NAME")
+    table = tables.build("hardware", title, columns, rows, max_rows=len(rows))
+    if table is not None:
+        console.print(table_of(table))
+    if hint:
+        console.print(hint)
     return 0
 
 

@@ -29,7 +29,6 @@ _MAX_PENDING = 10_000  # events of a GPU
 #: Environment variables of launchers, by what they say.
 _LAUNCHERS = {
     "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"),
-    "local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"),
     "env_world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"),
     "local_world_size": (
         "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
@@ -96,6 +95,7 @@ class _Recorder:
 
     def __init__(self) -> None:
         self.folder = os.environ.get("WATTLAW_STEPS", "")
+        self.host = os.environ.get("WATTLAW_HOST") or socket.gethostname()
         self.reset()
 
     def reset(self) -> None:
@@ -207,8 +207,7 @@ class _Recorder:
             self.lock.release()
 
     def open(self) -> None:
-        host = os.environ.get("WATTLAW_HOST") or socket.gethostname()
-        name = f"steps.{host.replace('/', '_')}.{os.getpid()}"
+        name = f"steps.{self.host.replace('/', '_')}.{os.getpid()}"
         for number in range(100):  # a process id may come again
             path = os.path.join(self.folder, f"{name}{f'.{number}' * bool(number)}.jsonl")
             how = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -229,7 +228,7 @@ class _Recorder:
         return {
             "type": "process",
             "pid": os.getpid(),
-            "host": os.environ.get("WATTLAW_HOST") or socket.gethostname(),
+            "host": self.host,
             "argv": [word[:200] for word in sys.argv[:20]],
             "python": sys.version.split()[0],
             "torch": str(sys.modules["torch"].__version__),

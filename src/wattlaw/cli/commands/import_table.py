@@ -15,13 +15,10 @@ from wattlaw.store.store import Store
 from wattlaw.terminal import print_note
 from wattlaw.text import quote
 
-app = typer.Typer()
-
 #: At most this number of invalid rows is printed; the others are counted.
 _MAX_ROWS = 1000
 
 
-@app.command("import")
 def import_table(
     table: Annotated[
         Path, typer.Argument(metavar="TABLE", help="A .csv, .parquet or .jsonl file.")
