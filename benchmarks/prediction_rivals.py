@@ -107,7 +107,7 @@ def extra_p(train: Sequence[Observation], targets: Sequence[TrainingSetting]) ->
 
 
 def pollux(train: Sequence[Observation], targets: Sequence[TrainingSetting]) -> Forecast:
-    """t = (T_grad^g + T_sync^g)^(1/g), Pollux's iteration time (Qiao et al., OSDI'21, 3.2).
+    """T = (T_grad^g + T_sync^g)^(1/g), Pollux's iteration time (Qiao et al., OSDI'21, 3.2).
 
     T_grad = a + b m; T_sync is 0 for one GPU, and linear in K - 2 on one node and on several. What
     no run shows is as Pollux assumes it: between nodes as on one.

@@ -98,7 +98,7 @@ UNKNOWN_PLACEMENT = {"node_size": Prior(LN(8.0), 0.5)}
 #: batches, more epochs).
 UNKNOWN_BATCH = {
     "growth": Prior(LN(0.15), 1.3),
-    "growth_exponent": Prior(LN(0.85), 0.3),
+    "growth_exponent": Prior(LN(0.75), 0.35),
     "batch_noise": Prior(LN(0.04), 0.8),
 }
 #: With limits or power: the clock's effect on time, and the power of a GPU.

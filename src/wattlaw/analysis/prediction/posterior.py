@@ -108,7 +108,7 @@ def fit(
     known[f"precision_{len(reference.precisions)}"] = PRECISION  # of any other precision
     count = draws.shape[0]
     normals: dict[str, Floats] = {
-        name: draws[:, names.index(name)] if name in names else dice.standard_normal(count)
+        name: draws[:, names.index(name)] if name in names else dice.standard_normal((count,))
         for name in known
     }
     table = np.column_stack([normals[name] for name in known])
@@ -191,7 +191,7 @@ def _log_likelihood(
     steps = step(values, data.layout, power=data.log_power is not None)
     noise, shared = scales(values, data.layout, steps)
     residual = data.log_time - np.log(steps.step_s)
-    total = _grouped_t(residual, noise, shared, data.sessions)
+    total = grouped_t(residual, noise, shared, data.sessions)
     if data.log_power is not None and steps.power_w is not None:
         measured = ~np.isnan(data.log_power)
         residual = (data.log_power - np.log(steps.power_w))[:, measured]
@@ -201,7 +201,7 @@ def _log_likelihood(
     return np.where(np.isfinite(total), total, -1e300)
 
 
-def _grouped_t(residual: Floats, noise: Floats, shared: Floats, sessions: Floats) -> Floats:
+def grouped_t(residual: Floats, noise: Floats, shared: Floats, sessions: Floats) -> Floats:
     """Return the log density, up to a constant, of multivariate t residuals.
 
     Within a session the scale matrix is diag(noise^2) + shared shared^T, inverted by the
