@@ -18,6 +18,7 @@ ORIGINS = ("generated", "public")
 SOURCES = {
     "power_caps.csv": "Zeus NSDI'23 traces",
     "epochs_to_target.csv": "Zeus NSDI'23 traces",
+    "pollux_t4.csv": "Pollux OSDI'21 artifact",
     "scaling_series.csv": "MLPerf Training, Pollux, llm-foundry, DLPerf and JUBench",
     "node_power_1x8gpu.csv": "MLPerf Training v4.0 power logs",
 }
@@ -109,6 +110,37 @@ def _scaling_series() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["family", "series", "unit", "gpus", "value"])
 
 
+def _pollux() -> pd.DataFrame:
+    """Return two workloads on nodes of 4 GPUs, by GPUs, placement and local batch.
+
+    An all-reduce is far slower between nodes than in one, more so on exactly two, and the backward
+    pass hides a part of it.
+    """
+    jobs = [  # workload, batches, s per sample, s of a step, s in and between nodes
+        ("bert", (4, 8, 12), 0.058, 0.22, 0.1, 1.3),
+        ("imagenet", (20, 81, 200), 0.0043, 0.07, 0.005, 0.35),
+    ]
+    places = [(1,), (2,), (3,), (4,), (1, 1), (2, 2), (1, 3), (4, 4), (4, 4, 4)]
+    places += [(4,) * nodes for nodes in (4, 8, 16)]
+    dice, rows = np.random.default_rng(0), []
+    for (name, batches, sample_s, step_s, inside_s, between_s), place in product(jobs, places):
+        gpus, nodes = sum(place), len(place)
+        sync_s = inside_s * (max(place) > 1)
+        if nodes > 1:
+            pair = 1.6 if nodes == 2 else 1.0
+            sync_s += between_s * pair * (gpus - 1) / gpus * (gpus / nodes) ** 0.2
+        sync_s *= np.exp(dice.normal(0, 0.05))
+        for batch in batches:
+            compute_s = step_s + sample_s * batch
+            time_s = compute_s / 3 + ((compute_s / 1.5) ** 3 + sync_s**3) ** (1 / 3)
+            digits = "".join(map(str, place)) if nodes <= 4 else ""
+            time_s *= float(np.exp(dice.normal(0, 0.01)))
+            rows.append((name, nodes, gpus, digits, batch, time_s, max(0.0, time_s - compute_s)))
+    columns = ("workload", "nodes", "gpus", "gpus_per_node", "local_batch", "step_time_s",
+               "sync_time_s")  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
+
+
 def _node_power() -> pd.DataFrame:
     """Return two trainings: some seconds of start, then even power every 2 s with silences."""
     dice, rows = np.random.default_rng(0), []
@@ -125,6 +157,7 @@ def _node_power() -> pd.DataFrame:
 _GENERATED: dict[str, Callable[[], pd.DataFrame]] = {
     "power_caps.csv": _power_caps,
     "epochs_to_target.csv": _epochs_to_target,
+    "pollux_t4.csv": _pollux,
     "scaling_series.csv": _scaling_series,
     "node_power_1x8gpu.csv": _node_power,
 }

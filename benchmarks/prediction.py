@@ -1,0 +1,306 @@
+"""The contest of predictions: wattlaw's model and seven others on public data and known truth.
+
+Run with ``make bench-prediction``. Public data are read from the folder that
+``WATTLAW_PUBLIC_DATA`` names (docs/public-data.md). The priors of every case are learned from
+data of other origins; the package ships with the priors that are learned from all. ``--learn`` also
+writes those to src/wattlaw/analysis/prediction/learned.json.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from common import write_results
+from prediction_data import Job, by_origin, caps, is_packed, pollux, series
+from prediction_rivals import IN_N, RIVALS
+from prediction_truth import draw
+from wattlaw.analysis.prediction import Observation, TrainingSetting, fit, parameters, predict
+from wattlaw.analysis.prediction.learning import learn
+from wattlaw.analysis.prediction.parameters import Priors
+
+Floats = npt.NDArray[np.float64]
+LEARNED = Path(parameters.__file__).with_name("learned.json")
+LARGE = (16, 32, 64)
+#: Jobs of each origin from which priors are learned.
+JOBS_OF_ORIGIN = 6
+SLOWDOWN, NEAR_BEST = 1.10, 1.02
+OURS = "wattlaw"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Observations to learn from, and those to predict."""
+
+    contest: str
+    family: str
+    origin: str
+    train: list[Observation]
+    test: list[Observation]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How one prediction did: relative error, whether its interval has the truth, high/low."""
+
+    error: float
+    covered: bool
+    width: float | None
+    log_score: float | None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--learn", action="store_true", help="write the shipped priors")
+    parser.add_argument("--truths", type=int, default=1000, help="simulated jobs")
+    arguments = parser.parse_args()
+    priors = learned()
+    if arguments.learn:
+        ship(priors[""])
+    results = {
+        "what": "predictions of step time, power and energy of settings that were not measured",
+        "contests": contests(priors),
+        "caps": caps_contest(priors),
+        "simulated_truth": simulated(priors[""], arguments.truths),
+        "speed": speed(priors[""]),
+    }
+    write_results("prediction", f"cpu{os.cpu_count()}", results)
+
+
+def learned() -> dict[str, Priors]:
+    """Return the priors without each origin, and under "" those of all."""
+    jobs = [job for job in series() if job.family != "pollux_T4_const_lbs"] + caps()
+    for job in pollux():
+        seen = job.where(lambda setting: is_packed(setting) or setting.nodes == 2)
+        jobs.append(replace(job, observations=tuple(seen)))
+    families = by_origin(jobs, most=JOBS_OF_ORIGIN)
+    left_out = [(), *[(origin,) for origin in families]]
+    # The origin of both workloads: for the series that are a part of the same data.
+    left_out.append(tuple(origin for origin in families if origin.startswith("pollux")))
+    names = ["", *families, "pollux"]
+    return dict(zip(names, learn(families, left_out), strict=True))
+
+
+def ship(priors: Priors) -> None:
+    values = {name: [round(x, 3) for x in pair] for name, pair in sorted(priors.values.items())}
+    content = {
+        "source": priors.source,
+        "command": "python benchmarks/prediction.py --learn",
+        "priors": values,
+    }
+    LEARNED.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def cases() -> Iterable[Case]:
+    """Yield the cases of all contests but that of caps."""
+    seen = {
+        "T4: 1, 2, 4, 8 to 16-64 GPUs": lambda s: is_packed(s) and s.gpus in (1, 2, 4, 8),
+        "T4: 1, 2, 4 to 16-64 GPUs": lambda s: is_packed(s) and s.gpus in (1, 2, 4),
+        "T4: 1, 2, 4 and 2 on two nodes to 16-64 GPUs": lambda s: (
+            (is_packed(s) and s.gpus in (1, 2, 4)) or s.gpus_per_node == (1, 1)
+        ),
+    }
+    for job in pollux():
+        test = job.where(lambda s: is_packed(s) and s.gpus in LARGE)
+        for contest, condition in seen.items():
+            yield Case(contest, job.name, job.origin, job.where(condition), test)
+    for job in series():
+        counts = sorted({item.setting.gpus for item in job.observations})
+        if not job.is_exact or job.family == "pollux_T4_const_lbs" or len(counts) < 3:
+            continue
+        batch = job.observations[0].setting.local_batch
+        file = "scaling_series" if batch is None else "scaling_series_weak"
+        half = (len(counts) + 1) // 2
+        yield _series_case(f"{file}: all but the largest", job, counts[-2], counts[-1])
+        yield _series_case(f"{file}: smaller half", job, counts[half - 1], counts[half])
+
+
+def _series_case(contest: str, job: Job, last_seen: int, first_wanted: int) -> Case:
+    train = job.where(lambda setting: setting.gpus <= last_seen)
+    test = job.where(lambda setting: setting.gpus >= first_wanted)
+    return Case(contest, job.family, job.origin, train, test)
+
+
+def contests(priors: dict[str, Priors]) -> dict[str, object]:
+    """Return the scores of all contestants by contest, and by family for wattlaw and the best."""
+    scores: dict[str, dict[str, dict[str, list[Score]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
+    for case in cases():
+        found = {OURS: ours(case, priors[case.origin])}
+        found |= {name: rival_scores(name, case) for name in RIVALS}
+        for name, rows in found.items():
+            scores[case.contest][name][case.family] += rows
+    return {
+        contest: {
+            name: {"all": summary([row for rows in families.values() for row in rows])}
+            | {family: summary(rows) for family, rows in families.items()}
+            for name, families in contestants.items()
+        }
+        for contest, contestants in scores.items()
+    }
+
+
+def summary(scores: list[Score]) -> dict[str, float | int | None]:
+    """Return the figures of a list of scores. No interval counts as a miss of the truth."""
+    errors = [score.error for score in scores]
+    widths = [score.width for score in scores if score.width is not None]
+    logs = [score.log_score for score in scores if score.log_score is not None]
+    return {
+        "cases": len(scores),
+        "median_error": round(float(np.median(errors)), 4),
+        "p90_error": round(float(np.quantile(errors, 0.9)), 4),
+        "coverage": round(float(np.mean([score.covered for score in scores])), 4),
+        "median_high_over_low": round(float(np.median(widths)), 3) if widths else None,
+        "mean_log_score": round(float(np.mean(np.maximum(logs, -20))), 3) if logs else None,
+        "without_interval": len(scores) - len(widths),
+    }
+
+
+def ours(case: Case, priors: Priors) -> list[Score]:
+    posterior = fit(case.train, priors=priors)
+    draws = posterior.runs([item.setting for item in case.test])[1]
+    return [
+        score(column, item.step_time_s) for column, item in zip(draws.T, case.test, strict=True)
+    ]
+
+
+def score(draws: Floats, true: float) -> Score:
+    low, middle, high = np.quantile(draws, [0.05, 0.5, 0.95])
+    density = stats.gaussian_kde(np.log(draws))(np.log(true))[0]
+    return Score(
+        abs(middle / true - 1), bool(low <= true <= high), float(high / low),
+        float(np.log(max(density, 1e-12))),
+    )  # fmt: skip
+
+
+def rival_scores(name: str, case: Case) -> list[Score]:
+    found = []
+    batches = {item.setting.local_batch for item in case.test} if name in IN_N else {None}
+    for batch in sorted(batches, key=lambda value: value or 0):
+        train, test = (
+            [item for item in part if name not in IN_N or item.setting.local_batch == batch]
+            for part in (case.train, case.test)
+        )
+        times = np.array([item.step_time_s for item in test])
+        forecast = RIVALS[name](train, [item.setting for item in test])
+        errors = np.abs(np.exp(forecast.center) / times - 1)
+        interval, logs = forecast.interval(), forecast.log_score(times)
+        for index, error in enumerate(errors):
+            if interval is None or logs is None:
+                found.append(Score(float(error), False, None, None))
+                continue
+            low, high = interval[0][index], interval[1][index]
+            covered = bool(low <= times[index] <= high)
+            found.append(Score(float(error), covered, float(high / low), float(logs[index])))
+    return found
+
+
+def caps_contest(priors: dict[str, Priors]) -> dict[str, object]:
+    """Return how well three caps predict the others and the best cap, cell by cell.
+
+    ``near_best``: the chosen cap's measured slowdown is at most 10 %, and its energy is at most
+    2 % above the least of such caps. ``energy_near_best`` is without the condition on the slowdown.
+    """
+    scores: dict[str, list[Score]] = defaultdict(list)
+    chosen: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
+    for job in caps():
+        rows = job.observations
+        if len(rows) < 4:
+            continue
+        seen = {0, len(rows) // 2, len(rows) - 1}
+        posterior = fit([rows[index] for index in sorted(seen)], priors=priors[job.origin])
+        _, times, powers = posterior.runs([item.setting for item in rows])
+        assert powers is not None
+        measured_s = np.array([item.step_time_s for item in rows])
+        measured_w = np.array([item.power_per_gpu_w or np.nan for item in rows])
+        for index in set(range(len(rows))) - seen:
+            scores["time"].append(score(times[:, index], measured_s[index]))
+            scores["power"].append(score(powers[:, index], measured_w[index]))
+            energy = times[:, index] * powers[:, index]
+            scores["energy"].append(score(energy, measured_s[index] * measured_w[index]))
+        time_s, energy_j = np.median(times, 0), np.median(times * powers, 0)
+        index = _best(time_s, energy_j)
+        measured_j = measured_s * measured_w
+        least = measured_j[_best(measured_s, measured_j)]
+        is_near = bool(measured_j[index] <= NEAR_BEST * least)
+        is_fast = bool(measured_s[index] <= SLOWDOWN * measured_s.min())
+        for group in ("all", job.origin):
+            chosen[group].append((is_near and is_fast, is_near))
+    return {
+        **{name: summary(rows) for name, rows in scores.items()},
+        "choice": {
+            group: {
+                "cells": len(found),
+                "near_best": round(float(np.mean([both for both, _ in found])), 4),
+                "energy_near_best": round(float(np.mean([near for _, near in found])), 4),
+            }
+            for group, found in chosen.items()
+        },
+    }
+
+
+def _best(time_s: Floats, energy_j: Floats) -> int:
+    allowed = np.flatnonzero(time_s <= SLOWDOWN * time_s.min())
+    return int(allowed[np.argmin(energy_j[allowed])])
+
+
+def simulated(priors: Priors, count: int) -> dict[str, object]:
+    """Return the coverage of random jobs with known truth, and its 99 % binomial interval."""
+    covered: dict[str, list[bool]] = defaultdict(list)
+    for number in range(count):
+        truth = draw(np.random.default_rng([19, number]))
+        posterior = fit(truth.observations, seed=number, priors=priors)
+        _, times, powers = posterior.runs([truth.target])
+        assert powers is not None
+        true = {"time": truth.step_time_s, "power": truth.power_per_gpu_w}
+        true["energy"] = true["time"] * true["power"]
+        draws = {"time": times[:, 0], "power": powers[:, 0], "energy": (times * powers)[:, 0]}
+        groups = ["all"]
+        groups += ["across nodes"] if truth.is_across_nodes else []
+        groups += ["at a cap"] if truth.target.power_limit_w else []
+        for name, values in draws.items():
+            found = score(values, true[name]).covered
+            for group in groups:
+                covered[f"{name}, {group}"].append(found)
+    result: dict[str, object] = {"jobs": count}
+    for name, found in covered.items():
+        low, high = stats.binomtest(sum(found), len(found)).proportion_ci(0.99)
+        result[name] = {
+            "n": len(found), "coverage": round(float(np.mean(found)), 4),
+            "interval": [round(low, 4), round(high, 4)], "contains_0.9": bool(low <= 0.9 <= high),
+        }  # fmt: skip
+    return result
+
+
+def speed(priors: Priors, jobs: int = 500) -> dict[str, object]:
+    """Return the time of predictions of 500 jobs of 10 settings, in one process."""
+    dice = np.random.default_rng(0)
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    for _ in range(jobs):
+        seen = [
+            Observation(
+                TrainingSetting.packed(gpus, 4, local_batch=batch),
+                (0.1 + 0.01 * batch) * (1 + 0.1 * np.log2(gpus)) * np.exp(dice.normal(0, 0.01)),
+            )
+            for gpus in (1, 2, 4, 8, 16) for batch in (16.0, 32.0)
+        ]  # fmt: skip
+        predict(seen, [TrainingSetting.packed(64, 4, local_batch=32.0)], priors=priors)
+    return {
+        "jobs": jobs, "settings": 10,
+        "wall_s": round(time.perf_counter() - wall_s, 1),
+        "cpu_s": round(time.process_time() - cpu_s, 1),
+        "load_before": os.getloadavg()[0],
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""Time of an optimizer step and power of a GPU as functions of parameters and settings.
+
+    step = max(overhead + k c (1 + sigma m(N)) + exposed communication, input)
+
+- ``c``, the time of a micro-batch, is the smooth maximum of a floor (kernels and their launch, for
+  small batches) and a part proportional to the batch, which a lower clock slows unless memory
+  limits it.
+- ``k`` is the number of micro-batches; ``m(N)`` the expected maximum of N standard normal numbers
+  (Blom 1958): each step waits for the slowest rank.
+- Communication adds an all-reduce inside the largest node and one between nodes. Each has a
+  bandwidth term, 2 (n - 1) / n (ring through n GPUs: Patarasuk and Yuan 2009, doi
+  10.1016/j.jpdc.2008.09.002), and a latency term for the faster of ring and tree,
+  min(h - 1, 2 log2 h) for h GPUs of the node or h nodes. The bandwidth term between nodes grows
+  with the GPUs that share a node's adapter and with the nodes that share the network, and differs
+  on exactly two nodes.
+- The exposed part is (b^g + comm^g)^(1/g) - b for an overlappable time b (Qiao et al., Pollux,
+  OSDI'21, equation 11 with b instead of the whole compute time).
+- Power: P(f) = static + dynamic phi(f) while computing, with phi(f) = f^q above a knee, where the
+  voltage rises with the clock f, and proportional to f below. Power of waiting and of communication
+  are shares of it. A power limit lowers the clock until the mean power of computing is within it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.analysis.prediction.layout import Layout
+
+Floats = npt.NDArray[np.float64]
+Parameters = dict[str, Floats]
+
+#: Rounds of the search for the clock under a power limit: its busy share depends on the clock.
+_ROUNDS = 3
+#: Standard normal quantiles: the phases of a step by their power.
+_PHASES = (-1.15, -0.32, 0.32, 1.15)
+#: The least dynamic power under a limit, relative to that without.
+_LEAST = 1e-3
+
+
+@dataclass(frozen=True)
+class Step:
+    """The parts of a step, for each draw (row) and setting (column); seconds and watts."""
+
+    compute_s: Floats
+    waiting_s: Floats
+    communication_s: Floats
+    input_s: Floats
+    #: d ln(step) / d ln(communication): how much of a network's deviation reaches the step.
+    communication_weight: Floats
+    power_w: Floats | None
+
+    @property
+    def step_s(self) -> Floats:
+        """Return the time of the step."""
+        total: Floats = self.compute_s + self.waiting_s + self.communication_s + self.input_s
+        return total
+
+
+def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
+    """Return the steps of all settings for all draws.
+
+    Parameters
+    ----------
+    values
+        Each parameter as a column, one row for each draw.
+    layout
+        The settings.
+    power
+        Whether to compute power.
+    """
+    reference = layout.reference
+    unit_s = reference.compute_s * values["compute"]
+    speed = _precision(values, layout)
+    busy = layout.micro / speed
+    floor, sharp = values["floor"], values["sharpness"]
+    slowed, active_w = _at_limits(values, layout, busy)
+    micro = _smooth_max(slowed, floor, sharp)
+    part_s = unit_s * micro * _growth(values, layout)
+    overhead_s = unit_s * values["overhead"]
+    exposed_s, derivative = np.zeros((1, 1)), np.zeros((1, 1))
+    if layout.has_inside or layout.has_between:
+        network_s = np.maximum(unit_s * _network(values, layout), 1e-300)
+        hidden_s, norm = values["overlappable"] * part_s, values["overlap"]
+        both_s = _smooth_max(hidden_s, network_s, norm)
+        exposed_s = both_s - hidden_s
+        derivative = network_s * (network_s / both_s) ** (norm - 1)
+    compute_s = overhead_s + layout.parts * part_s
+    waiting_s = layout.parts * part_s * values["straggler"] * layout.slowest
+    busy_s = compute_s + waiting_s + exposed_s
+    stored_s = unit_s * values["storage"] * layout.micro * layout.parts * layout.gpus
+    input_s = np.maximum(0.0, stored_s - busy_s)
+    total_s = busy_s + input_s
+    watts = None
+    if power:
+        active = layout.parts * part_s / total_s * slowed / micro
+        talking = (waiting_s + exposed_s) / total_s
+        idle_w, talk_w = values["wait_power"], values["communication_power"]
+        others = talk_w * talking + idle_w * (1 - active - talking)
+        static, clocked = values["static"], 1 - values["static"]
+        share = static + active_w * active + clocked * others
+        watts = reference.power_w * values["power"] * share
+    return Step(compute_s, waiting_s, exposed_s, input_s, derivative / total_s, watts)
+
+
+def _smooth_max(one: Floats, other: Floats, sharpness: Floats) -> Floats:
+    """Return (one^s + other^s)^(1/s)."""
+    high, low = np.maximum(one, other), np.minimum(one, other)
+    ratio = np.log(np.maximum(low, 1e-300) / high)
+    result: Floats = high * np.exp(np.log1p(np.exp(sharpness * ratio)) / sharpness)
+    return result
+
+
+def _precision(values: Parameters, layout: Layout) -> Floats:
+    """Return the speed of each setting's precision relative to the first observed one."""
+    speed: Floats = np.ones((1, 1))
+    for index in layout.other_precisions:
+        speed = np.where(layout.precision == index, values[f"precision_{index}"], speed)
+    return speed
+
+
+def _growth(values: Parameters, layout: Layout) -> Floats:
+    """Return the work per GPU and unit of work where the local batch is not known."""
+    if layout.has_every_batch:
+        return np.ones((1, 1))
+    exponent = values["growth_exponent"]
+    ratio = np.log(layout.gpus / layout.reference.gpus)
+    return np.where(layout.has_batch, 1.0, 1 + values["growth"] * np.exp(exponent * ratio))
+
+
+def _network(values: Parameters, layout: Layout) -> Floats:
+    """Return the time of the all-reduce, relative to the compute time of the reference."""
+    most, nodes, sharing = layout.most_on_node, layout.nodes, layout.sharing
+    if not layout.is_placed_everywhere:
+        # Full nodes of a size that is one of the unknowns.
+        size = np.maximum(values["node_size"], 1.0)
+        most = np.where(layout.is_placed, most, np.minimum(layout.gpus, size))
+        nodes = np.where(layout.is_placed, nodes, layout.gpus / most)
+        sharing = np.where(layout.is_placed, sharing, most)
+    total: Floats = np.zeros((1, layout.gpus.size))
+    if layout.has_inside:
+        total = total + values["inside_volume"] * _ring(most)
+        total = total + values["inside_latency"] * _hops(most)
+    if layout.has_between:
+        # Three nodes are the fewest that share a network; two are a case of their own.
+        exponent = values["sharing"] * np.log(sharing)
+        exponent = exponent + values["contention"] * np.log(np.maximum(nodes, 3.0) / 3.0)
+        exponent = exponent + np.log(values["two_nodes"]) * (layout.nodes == 2)
+        ring = _ring(layout.gpus) * (nodes > 1)
+        total = total + values["between_volume"] * np.exp(exponent) * ring
+        total = total + values["between_latency"] * _hops(nodes)
+    return total
+
+
+def _ring(count: Floats) -> Floats:
+    return 2 * (count - 1) / count
+
+
+def _hops(count: Floats) -> Floats:
+    hops: Floats = np.minimum(count - 1, 2 * np.log2(count))
+    return hops
+
+
+def _at_limits(values: Parameters, layout: Layout, busy: Floats) -> tuple[Floats, Floats]:
+    """Return the time of kernels under the limits, and their dynamic power.
+
+    A step has phases of different power, and a limit slows those that need more than it. It holds
+    for the mean of kernels and gaps between them, which alternate within microseconds.
+
+    Parameters
+    ----------
+    values, layout
+        Parameters and settings.
+    busy
+        The time of kernels without limits.
+    """
+    has_limit = bool(np.isfinite(layout.power_limit_w).any())
+    has_lock = bool(np.isfinite(layout.clock_limit_mhz).any())
+    clocked = 1 - values.get("static", np.zeros((1, 1)))
+    if not has_limit and not has_lock:
+        return busy, clocked
+    top: Floats = np.ones((1, 1))
+    if has_lock:
+        top_mhz = layout.reference.clock_mhz * values["top_clock"]
+        top = np.minimum(1.0, layout.clock_limit_mhz / top_mhz)
+    exponent, knee = values["clock_exponent"], values["knee"]
+    demands = [np.exp(values["phase_spread"] * normal) for normal in _PHASES]
+    mean_demand = sum(demands) / len(demands)
+    limit = np.minimum(layout.power_limit_w / (layout.reference.power_w * values["power"]), 1e6)
+    wait = values["static"] + values["wait_power"] * clocked
+    slowed = busy / top
+    for _ in range(_ROUNDS if has_limit else 1):
+        share = slowed / _smooth_max(slowed, values["floor"], values["sharpness"])
+        allowed = ((limit - (1 - share) * wait) / share - values["static"]) / clocked
+        allowed = np.maximum(allowed, _LEAST) * mean_demand
+        time, energy = np.zeros((1, 1)), np.zeros((1, 1))
+        for demand in demands:
+            clock = np.minimum(top, _clock(allowed / demand, exponent, knee))
+            slowdown = values["memory_bound"] + (1 - values["memory_bound"]) / clock
+            time = time + slowdown
+            energy = energy + slowdown * demand * _switching(clock, exponent, knee)
+        slowed = busy * time / len(demands)
+    return slowed, clocked * energy / time / mean_demand
+
+
+def _switching(clock: Floats, exponent: Floats, knee: Floats) -> Floats:
+    """Return dynamic power at a clock over that at the highest clock."""
+    lower = clock * knee ** (exponent - 1)
+    return np.where(clock > knee, np.exp(exponent * np.log(clock)), lower)
+
+
+def _clock(share: Floats, exponent: Floats, knee: Floats) -> Floats:
+    """Return the clock of a dynamic power: the inverse of ``_switching``."""
+    lower = share * knee ** (1 - exponent)
+    return np.where(lower > knee, np.exp(np.log(share) / exponent), lower)

@@ -1,0 +1,157 @@
+"""The parameters of the model of a step: their meaning, prior and transformation.
+
+A parameter is normal in its own scale (logs of what is positive, log-odds of shares), so that one
+table of means and standard deviations is the whole prior. Times are relative to ``compute``, and
+powers to ``power``, so that the same priors suit every job. The defaults are weak: they state what
+is physically plausible. ``learned.json`` replaces some of them by values learned from public data.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Prior:
+    """The mean and standard deviation of a parameter in its own scale.
+
+    ``scale`` is ``log``, ``logit`` (0 to 1), ``above_1`` (1 + exp) or ``plain``.
+    """
+
+    mean: float
+    sd: float
+    scale: str = "log"
+
+
+class Transformation:
+    """The transformations of several parameters at once: one column each."""
+
+    def __init__(self, priors: Sequence[Prior]) -> None:
+        self.mean = np.array([prior.mean for prior in priors])
+        self.sd = np.array([prior.sd for prior in priors])
+        scales = np.array([prior.scale for prior in priors])
+        self.plain, self.logit = scales == "plain", scales == "logit"
+        self.above = np.where(scales == "above_1", 1.0, 0.0)
+
+    def values(self, normals: Floats) -> Floats:
+        """Return the parameters for standard normal numbers, shape (draws, parameters)."""
+        raw = self.mean + self.sd * normals
+        values: Floats = np.exp(raw)
+        values[:, self.logit] /= 1 + values[:, self.logit]
+        values[:, self.plain] = raw[:, self.plain]
+        return values + self.above
+
+
+LN = np.log
+#: Always relevant: computing, overhead, noise.
+COMPUTE = {
+    # The time of the reference micro-batch, relative to the fastest observed step per micro-batch.
+    "compute": Prior(-0.2, 0.8),
+    # The time that kernels need however small the batch is, relative to `compute`.
+    "floor": Prior(LN(0.15), 1.2),
+    # Sharpness of the change from the floor to proportional time: 1 is affine, larger is max().
+    "sharpness": Prior(LN(0.3), 1.0, "above_1"),
+    # Fixed time of an optimizer step (update, logging), relative to `compute`.
+    "overhead": Prior(LN(0.03), 1.2),
+    # Differences between ranks: the slowest takes 1 + sigma m(N).
+    "straggler": Prior(LN(0.01), 0.8),
+    # Time that the storage shared by all ranks needs for a sample over that of a GPU.
+    "storage": Prior(LN(0.0007), 1.7),
+    # Noise of a run, and of a session, in logs.
+    "noise": Prior(LN(0.008), 0.9),
+    "session": Prior(LN(0.006), 0.5),
+}
+#: Relevant with more than one GPU.
+COMMUNICATION = {
+    # Overlap of communication with the backward pass (Pollux's norm).
+    "overlap": Prior(LN(2.0), 0.8, "above_1"),
+    # The share of the compute time with which communication can overlap.
+    "overlappable": Prior(0.8, 0.8, "logit"),
+}
+#: Within a node: bandwidth and latency of an all-reduce, relative to `compute`.
+INSIDE = {
+    "inside_volume": Prior(LN(0.05), 1.5),
+    "inside_latency": Prior(LN(0.002), 1.2),
+}
+#: Between nodes.
+BETWEEN = {
+    "between_volume": Prior(LN(0.3), 1.1),
+    "between_latency": Prior(LN(0.01), 1.2),
+    # Exponents: of the GPUs that share a node's adapter, of the nodes that share the network.
+    "sharing": Prior(0.15, 0.2, "plain"),
+    "contention": Prior(0.08, 0.1, "plain"),
+    # On exactly two nodes, relative to more: all traffic is between one pair of hosts.
+    "two_nodes": Prior(0.25, 0.25),
+    # Differences between allocations of nodes, in logs of the communication.
+    "allocation": Prior(LN(0.1), 0.6),
+}
+#: GPUs of a node, where the placement is not known: 2 to 32, usually 8.
+UNKNOWN_PLACEMENT = {"node_size": Prior(LN(8.0), 0.5)}
+#: Where the local batch is not known: more work per GPU and sample as GPUs are added (smaller local
+#: batches, more epochs).
+UNKNOWN_BATCH = {
+    "growth": Prior(LN(0.15), 1.3),
+    "growth_exponent": Prior(LN(0.75), 0.35),
+    "batch_noise": Prior(LN(0.04), 0.8),
+}
+#: With limits or power: the clock's effect on time, and the power of a GPU.
+CLOCK = {
+    "memory_bound": Prior(-1.5, 1.0, "logit"),
+    "top_clock": Prior(0.03, 0.05),
+}
+POWER = {
+    # Power of computing at the highest clock, relative to the highest observed power.
+    "power": Prior(0.02, 0.3),
+    # Power that does not depend on the clock; power of waiting, of communication (of the rest).
+    "static": Prior(-1.1, 0.5, "logit"),
+    "wait_power": Prior(-1.8, 0.8, "logit"),
+    "communication_power": Prior(-1.0, 1.0, "logit"),
+    # Exponent of the clock in dynamic power above the knee; below it the exponent is 1.
+    "clock_exponent": Prior(LN(1.7), 0.35, "above_1"),
+    "knee": Prior(0.7, 0.7, "logit"),
+    # Standard deviation, in logs, of dynamic power between the phases of a step.
+    "phase_spread": Prior(LN(0.35), 0.9),
+    "power_noise": Prior(LN(0.006), 0.8),
+}
+#: Speed of a precision relative to the first observed one.
+PRECISION = Prior(0.0, 0.6)
+
+GROUPS: dict[str, dict[str, Prior]] = {
+    "compute": COMPUTE, "communication": COMMUNICATION, "network inside a node": INSIDE,
+    "network between nodes": BETWEEN, "unknown placement": UNKNOWN_PLACEMENT,
+    "unknown batch": UNKNOWN_BATCH, "clock": CLOCK, "power": POWER,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Priors:
+    """Means and standard deviations that replace the defaults, and where they come from."""
+
+    values: Mapping[str, tuple[float, float]]
+    source: str = "weak defaults"
+
+    def apply(self, name: str, prior: Prior) -> Prior:
+        """Return the prior of a parameter."""
+        if name not in self.values:
+            return prior
+        return Prior(*self.values[name], prior.scale)
+
+
+WEAK = Priors({})
+
+
+@cache
+def shipped() -> Priors:
+    """Return the priors that ship with the package, learned from public data."""
+    text = resources.files(__package__).joinpath("learned.json").read_text("utf-8")
+    content = json.loads(text)
+    return Priors(
+        {name: tuple(pair) for name, pair in content["priors"].items()}, content["source"]
+    )

@@ -1,0 +1,218 @@
+"""The posterior of a job's parameters, given all its observations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.analysis.prediction.layout import Layout, Reference
+from wattlaw.analysis.prediction.model import Parameters, Step, step
+from wattlaw.analysis.prediction.parameters import (
+    GROUPS,
+    PRECISION,
+    Prior,
+    Priors,
+    Transformation,
+    shipped,
+)
+from wattlaw.analysis.prediction.sampler import sample
+from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
+from wattlaw.errors import BadInput
+
+Floats = npt.NDArray[np.float64]
+
+#: Degrees of freedom of the noise of runs and sessions: some deviate by many times the usual.
+FREEDOM = 4.0
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Equally weighted draws of the parameters, and what they rest on.
+
+    Parameters without observations that bear on them (``prior_only`` names their groups) are draws
+    from the prior.
+    """
+
+    observations: tuple[Observation, ...]
+    reference: Reference
+    values: Parameters
+    normals: dict[str, Floats]
+    prior_only: tuple[str, ...]
+    seed: int
+
+    @property
+    def has_power(self) -> bool:
+        """Return whether any observation has power."""
+        return any(item.power_per_gpu_w for item in self.observations)
+
+    def steps(self, settings: Sequence[TrainingSetting]) -> Step:
+        """Return the noise-free steps of settings, for all draws."""
+        return step(self.values, Layout.of(settings, self.reference), power=self.has_power)
+
+    def runs(self, settings: Sequence[TrainingSetting]) -> tuple[Step, Floats, Floats | None]:
+        """Return the steps, and the step times and powers of future runs in sessions of their own.
+
+        Equal posteriors and settings give equal draws.
+        """
+        layout = Layout.of(settings, self.reference)
+        steps = step(self.values, layout, power=self.has_power)
+        dice = np.random.default_rng([self.seed, 1])
+        shape = (next(iter(self.values.values())).shape[0], len(settings))
+        tail = np.sqrt(dice.chisquare(FREEDOM, shape) / FREEDOM)
+        noise, shared = scales(self.values, layout, steps)
+        deviation = (
+            noise * dice.standard_normal(shape) + shared * dice.standard_normal(shape)
+        ) / tail
+        times = steps.step_s * np.exp(deviation)
+        if steps.power_w is None:
+            return steps, times, None
+        deviation = self.values["power_noise"] * dice.standard_t(FREEDOM, shape)
+        return steps, times, steps.power_w * np.exp(deviation)
+
+
+def fit(
+    observations: Sequence[Observation], *, seed: int = 0, priors: Priors | None = None
+) -> Posterior:
+    """Return the posterior of a job.
+
+    Parameters
+    ----------
+    observations
+        All runs of one workload on one kind of hardware.
+    seed
+        The seed of all draws.
+    priors
+        Other priors than those that ship with the package.
+
+    Raises
+    ------
+    BadInput
+        There is no observation.
+    """
+    if not observations:
+        raise BadInput("observations: given none; allowed: at least one measured setting")
+    priors = shipped() if priors is None else priors
+    reference = Reference.of(observations)
+    layout = Layout.of([item.setting for item in observations], reference)
+    known = {name: priors.apply(name, prior) for name, prior in _all(reference).items()}
+    active = _active(layout, observations)
+    names = [name for group in active for name in GROUPS[group]]
+    names += [name for name in known if name.startswith("precision_")]
+    transformation = Transformation([known[name] for name in names])
+    data = _Data.of(observations, layout)
+    target = partial(_log_likelihood, data, names, transformation)
+    draws = sample(target, len(names), seed)
+    dice = np.random.default_rng([seed, 2])
+    known[f"precision_{len(reference.precisions)}"] = PRECISION  # of any other precision
+    count = draws.shape[0]
+    normals: dict[str, Floats] = {
+        name: draws[:, names.index(name)] if name in names else dice.standard_normal((count,))
+        for name in known
+    }
+    table = np.column_stack([normals[name] for name in known])
+    columns = Transformation(list(known.values())).values(table)
+    values = {name: columns[:, index : index + 1] for index, name in enumerate(known)}
+    return Posterior(
+        tuple(observations), reference, values, normals,
+        tuple(name for name in GROUPS if name not in active), seed,
+    )  # fmt: skip
+
+
+def scales(values: Parameters, layout: Layout, steps: Step) -> tuple[Floats, Floats]:
+    """Return the standard deviations, in logs, of a run's noise and of what its session shares."""
+    noise: Floats = values["noise"]
+    if not layout.has_every_batch:
+        noise = np.where(layout.has_batch, noise, np.hypot(noise, values["batch_noise"]))
+    shared: Floats = values["session"]
+    if layout.has_between:
+        spread = values["allocation"] * ((layout.nodes > 1) | ~layout.is_placed)
+        shared = np.hypot(shared, spread * steps.communication_weight)
+    return noise, shared
+
+
+def _all(reference: Reference) -> dict[str, Prior]:
+    known = {name: prior for group in GROUPS.values() for name, prior in group.items()}
+    return known | {
+        f"precision_{index}": PRECISION for index in range(1, len(reference.precisions))
+    }
+
+
+def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:
+    """Return the groups of parameters that the observations bear on."""
+    has_limit = bool(
+        np.isfinite(layout.power_limit_w).any() or np.isfinite(layout.clock_limit_mhz).any()
+    )
+    conditions = {
+        "compute": True,
+        "communication": bool((layout.gpus > 1).any()),
+        "network inside a node": layout.has_inside,
+        "network between nodes": layout.has_between,
+        "unknown placement": not layout.is_placed_everywhere,
+        "unknown batch": not layout.has_every_batch,
+        "clock": has_limit,
+        "power": has_limit or any(item.power_per_gpu_w for item in observations),
+    }
+    return [name for name in GROUPS if conditions[name]]
+
+
+@dataclass(frozen=True)
+class _Data:
+    """The observations of a job as arrays."""
+
+    layout: Layout
+    log_time: Floats
+    log_power: Floats | None  # nan where not measured
+    sessions: Floats  # one row for each observation, one column for each session
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation], layout: Layout) -> "_Data":
+        keys = [
+            item.session or (item.setting.gpus_per_node or item.setting.gpus)
+            for item in observations
+        ]
+        distinct = list(dict.fromkeys(keys))
+        sessions = np.array([[key == other for other in distinct] for key in keys], dtype=float)
+        powers = np.array([item.power_per_gpu_w or np.nan for item in observations])
+        return cls(
+            layout,
+            np.log([item.step_time_s for item in observations]),
+            None if np.isnan(powers).all() else np.log(powers),
+            sessions,
+        )
+
+
+def _log_likelihood(
+    data: _Data, names: list[str], transformation: Transformation, normals: Floats
+) -> Floats:
+    columns = transformation.values(normals)
+    values = {name: columns[:, index : index + 1] for index, name in enumerate(names)}
+    steps = step(values, data.layout, power=data.log_power is not None)
+    noise, shared = scales(values, data.layout, steps)
+    residual = data.log_time - np.log(steps.step_s)
+    total = grouped_t(residual, noise, shared, data.sessions)
+    if data.log_power is not None and steps.power_w is not None:
+        measured = ~np.isnan(data.log_power)
+        residual = (data.log_power - np.log(steps.power_w))[:, measured]
+        scale = values["power_noise"]
+        tail = np.log1p((residual / scale) ** 2 / FREEDOM)
+        total = total - (np.log(scale) + (FREEDOM + 1) / 2 * tail).sum(1)
+    return np.where(np.isfinite(total), total, -1e300)
+
+
+def grouped_t(residual: Floats, noise: Floats, shared: Floats, sessions: Floats) -> Floats:
+    """Return the log density, up to a constant, of multivariate t residuals.
+
+    Within a session the scale matrix is diag(noise^2) + shared shared^T, inverted by the
+    Sherman-Morrison formula.
+    """
+    shape = residual.shape
+    noise, shared = np.broadcast_to(noise, shape), np.broadcast_to(shared, shape)
+    scaled, load = residual / noise, shared / noise
+    squares, cross, loads = scaled**2 @ sessions, (scaled * load) @ sessions, load**2 @ sessions
+    distance = squares - cross**2 / (1 + loads)
+    sizes = sessions.sum(0)
+    tails = (FREEDOM + sizes) / 2 * np.log1p(distance / FREEDOM) + 0.5 * np.log1p(loads)
+    result: Floats = -tails.sum(1) - np.log(noise).sum(1)
+    return result

@@ -1,0 +1,212 @@
+"""Predictions of settings from a job's posterior."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.analysis.prediction.model import Step
+from wattlaw.analysis.prediction.next_measurement import next_measurement
+from wattlaw.analysis.prediction.parameters import Priors
+from wattlaw.analysis.prediction.posterior import Posterior, fit
+from wattlaw.analysis.prediction.results import Basis, Components, NextMeasurement, Prediction, pair
+from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
+from wattlaw.errors import BadInput
+
+Floats = npt.NDArray[np.float64]
+
+
+def predict(
+    observations: Sequence[Observation],
+    settings: Sequence[TrainingSetting],
+    *,
+    seed: int = 0,
+    baseline: TrainingSetting | None = None,
+    samples_per_epoch: float | None = None,
+    epochs: float | None = None,
+    workload: str | None = None,
+    hardware: str | None = None,
+    priors: Priors | None = None,
+    candidates: Sequence[TrainingSetting] | None = None,
+) -> list[Prediction]:
+    """Return predictions of settings, measured or not.
+
+    Parameters
+    ----------
+    observations
+        All runs of one workload on one kind of hardware. They share what they share: batches,
+        limits and node counts of one call inform each other.
+    settings
+        The settings to predict.
+    seed
+        The seed of all random numbers; equal inputs and seeds give equal predictions.
+    baseline
+        The setting that ``p_faster`` compares with.
+    samples_per_epoch, epochs
+        For the time of an epoch and of a training.
+    workload, hardware
+        Names for the results.
+    priors
+        Other priors than those that ship with the package.
+    candidates
+        Settings among which ``next_measurement`` chooses; by default a few that are close to the
+        measured ones.
+
+    Raises
+    ------
+    BadInput
+        There is no observation, or samples or epochs are not above 0.
+
+    Examples
+    --------
+    >>> seen = [
+    ...     Observation(TrainingSetting.packed(gpus, 4, local_batch=32), step_time_s)
+    ...     for gpus, step_time_s in ((1, 0.20), (2, 0.21), (4, 0.22), (8, 0.31))
+    ... ]
+    >>> [found] = predict(seen, [TrainingSetting.packed(32, 4, local_batch=32)])
+    >>> low, high = found.step_time_s_ci
+    >>> 0.2 < low < found.step_time_s < high
+    True
+    """
+    for name, value in (("samples_per_epoch", samples_per_epoch), ("epochs", epochs)):
+        if value is not None and not 0 < value < float("inf"):
+            raise BadInput(f"{name}: given {value!r}; allowed: a number > 0")
+    if not settings:
+        return []
+    posterior = fit(observations, seed=seed, priors=priors)
+    compared = [*settings, *([baseline] if baseline else [])]
+    steps, times, powers = posterior.runs(compared)
+    reference = times[:, -1] / compared[-1].samples if baseline else None
+    needed = next_measurement(posterior, settings, candidates)
+    return [
+        _prediction(
+            posterior, setting, _column(steps, index), times[:, index],
+            None if powers is None else powers[:, index],
+            _p_faster(times[:, index] / setting.samples, reference),
+            samples_per_epoch, epochs, needed[index], workload, hardware,
+        )
+        for index, setting in enumerate(settings)
+    ]  # fmt: skip
+
+
+def _p_faster(times: Floats, reference: Floats | None) -> float | None:
+    return None if reference is None else float((times < reference).mean())
+
+
+def _column(steps: Step, index: int) -> Callable[[str], Floats]:
+    """Return a function that returns the draws of a part of one setting's step."""
+    shape = steps.step_s.shape
+    return lambda name: np.broadcast_to(getattr(steps, name), shape)[:, index]
+
+
+def _prediction(
+    posterior: Posterior,
+    setting: TrainingSetting,
+    part: Callable[[str], Floats],
+    times: Floats,
+    powers: Floats | None,
+    p_faster: float | None,
+    samples_per_epoch: float | None,
+    epochs: float | None,
+    needed: NextMeasurement | None,
+    workload: str | None,
+    hardware: str | None,
+) -> Prediction:
+    names = ("compute_s", "communication_s", "input_s", "waiting_s")
+    components = Components(*(float(np.median(part(name))) for name in names))
+    epoch = None if samples_per_epoch is None else samples_per_epoch / setting.samples
+    training = None if epoch is None or epochs is None else epoch * epochs
+    energy = None if powers is None else times * powers * setting.gpus / setting.samples
+    extrapolates = _extrapolates(posterior, setting)
+    return Prediction(
+        workload=workload,
+        hardware=hardware,
+        gpus=setting.gpus,
+        nodes=setting.nodes,
+        gpus_per_node=setting.gpus_per_node,
+        local_batch=setting.local_batch,
+        global_batch=setting.global_batch,
+        gradient_accumulation=setting.gradient_accumulation,
+        precision=setting.precision,
+        power_limit_w=setting.power_limit_w,
+        clock_limit_mhz=setting.clock_limit_mhz,
+        **pair("step_time_s", times),
+        **pair("time_per_sample_s", times, 1 / setting.samples),
+        **pair("epoch_time_s", None if epoch is None else times, epoch or 1.0),
+        **pair("train_time_s", None if training is None else times, training or 1.0),
+        **pair("power_per_gpu_w", powers),
+        **pair("energy_per_sample_j", energy),
+        components=components,
+        bottleneck=components.bottleneck,
+        p_faster=p_faster,
+        rests_on=_basis(posterior, setting),
+        next_measurement=needed,
+        extrapolates=extrapolates,
+        warnings=_warnings(posterior, setting),
+        seed=posterior.seed,
+        step_time_draws_s=times,
+        power_draws_w=powers,
+    )
+
+
+def _basis(posterior: Posterior, setting: TrainingSetting) -> Basis:
+    seen = [item.setting for item in posterior.observations]
+    unknown = set(posterior.prior_only) & _relevant(setting)
+    return Basis(
+        observations=len(seen),
+        gpus=tuple(sorted({item.gpus for item in seen})),
+        nodes=tuple(sorted({item.nodes for item in seen if item.nodes})),
+        local_batches=tuple(sorted({item.local_batch for item in seen if item.local_batch})),
+        prior_only=tuple(name for name in posterior.prior_only if name in unknown),
+    )
+
+
+def _relevant(setting: TrainingSetting) -> set[str]:
+    """Return the groups of parameters that a setting's time depends on and data may not inform."""
+    is_placed, many = setting.gpus_per_node is not None, setting.gpus > 1
+    found = {"communication"} if many else set()
+    if many and (not is_placed or max(setting.gpus_per_node or ()) > 1):
+        found.add("network inside a node")
+    if many and (not is_placed or (setting.nodes or 1) > 1):
+        found.add("network between nodes")
+    if setting.power_limit_w or setting.clock_limit_mhz:
+        found |= {"clock", "power"}
+    return found
+
+
+def _extrapolates(posterior: Posterior, setting: TrainingSetting) -> tuple[str, ...]:
+    """Return the names of quantities outside of the measured range."""
+    seen = [item.setting for item in posterior.observations]
+    found = []
+    for name in ("gpus", "nodes", "local_batch", "power_limit_w", "clock_limit_mhz"):
+        values = [getattr(item, name) for item in seen if getattr(item, name) is not None]
+        value = getattr(setting, name)
+        if value is not None and not (values and min(values) <= value <= max(values)):
+            found.append(name)
+    found += [
+        name
+        for name in ("precision", "gradient_accumulation")
+        if getattr(setting, name) not in {getattr(item, name) for item in seen}
+    ]
+    return tuple(found)
+
+
+def _warnings(posterior: Posterior, setting: TrainingSetting) -> tuple[str, ...]:
+    found = []
+    unknown = set(posterior.prior_only) & _relevant(setting)
+    if "network between nodes" in unknown:
+        found.append(
+            "no run used several nodes: the time of the network between nodes is assumed from "
+            "other clusters; measure 2 GPUs on two nodes"
+        )
+    if "network inside a node" in unknown:
+        found.append("no run used several GPUs of a node: their communication is assumed")
+    if "clock" in unknown:
+        found.append("no run had a power or clock limit: the effect of limits is assumed")
+    if setting.gpus_per_node is None and setting.gpus > 1:
+        found.append("the placement is not known: the size of a node is one of the unknowns")
+    if setting.local_batch is None:
+        found.append("the local batch is not known: times are of a constant work per GPU")
+    if setting.precision not in {item.setting.precision for item in posterior.observations}:
+        found.append(f"no run used precision {setting.precision}: its speed is assumed")
+    return tuple(found)

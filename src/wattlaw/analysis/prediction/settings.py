@@ -1,0 +1,136 @@
+"""What can be measured or predicted: a training setting, and the observation of one."""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from wattlaw.analysis.result import Result
+from wattlaw.errors import BadInput
+
+
+@dataclass(frozen=True)
+class TrainingSetting(Result):
+    """One way to run a training job.
+
+    Parameters
+    ----------
+    gpus
+        The number of GPUs, at least 1.
+    nodes
+        The number of nodes; None if it is not known. With ``nodes`` alone, the GPUs are placed as
+        evenly as possible.
+    gpus_per_node
+        The GPUs on each node, such as ``(4, 4)`` or ``(1, 3)``; None if not known. ``packed``
+        returns a setting with the fewest nodes.
+    local_batch
+        Samples that each GPU processes in an optimizer step; None if it is not known, in which case
+        times are those of a constant amount of work per GPU.
+    gradient_accumulation
+        The number of parts in which a GPU processes its local batch.
+    precision
+        The precision of the arithmetic, such as ``"bf16"``; None if not known.
+    power_limit_w, clock_limit_mhz
+        The limit of each GPU; None for no limit.
+
+    Raises
+    ------
+    BadInput
+        A number is out of its range, or nodes and GPUs per node contradict each other.
+    """
+
+    gpus: int
+    nodes: int | None = None
+    gpus_per_node: tuple[int, ...] | None = None
+    local_batch: float | None = None
+    gradient_accumulation: int = 1
+    precision: str | None = None
+    power_limit_w: float | None = None
+    clock_limit_mhz: float | None = None
+    properties = ("global_batch",)
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "nodes", "gradient_accumulation"):
+            value = getattr(self, name)
+            if value is not None and (value != int(value) or value < 1):
+                raise BadInput(f"{name}: given {value!r}; allowed: a whole number >= 1")
+        for name in ("local_batch", "power_limit_w", "clock_limit_mhz"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise BadInput(f"{name}: given {value!r}; allowed: a number > 0")
+        if self.gpus_per_node is None and self.nodes is not None:
+            self._set("gpus_per_node", self._even(self.nodes))
+        if self.gpus_per_node is None:
+            return
+        placement = tuple(sorted((int(count) for count in self.gpus_per_node), reverse=True))
+        if sum(placement) != self.gpus or min(placement, default=0) < 1:
+            raise BadInput(
+                f"gpus_per_node: given {self.gpus_per_node} for {self.gpus} GPUs; "
+                "allowed: counts >= 1 that add up to the GPUs"
+            )
+        if self.nodes is not None and self.nodes != len(placement):
+            raise BadInput(
+                f"nodes: given {self.nodes} and gpus_per_node {self.gpus_per_node}; "
+                "allowed: one count for each node"
+            )
+        self._set("gpus_per_node", placement)
+        self._set("nodes", len(placement))
+
+    @classmethod
+    def packed(cls, gpus: int, node_gpus: int, **values: Any) -> "TrainingSetting":
+        """Return a setting on the fewest nodes of ``node_gpus`` GPUs each."""
+        full, rest = divmod(gpus, node_gpus)
+        return cls(gpus, gpus_per_node=(node_gpus,) * full + (rest,) * (rest > 0), **values)
+
+    @property
+    def global_batch(self) -> float | None:
+        """Return the samples of an optimizer step of all GPUs."""
+        return None if self.local_batch is None else self.local_batch * self.gpus
+
+    @property
+    def samples(self) -> float:
+        """Return the samples of an optimizer step; with an unknown batch, one for each GPU."""
+        return self.gpus * (self.local_batch or 1.0)
+
+    def _even(self, nodes: int) -> tuple[int, ...]:
+        if nodes > self.gpus:
+            raise BadInput(f"nodes: given {nodes} for {self.gpus} GPUs; allowed: 1 to {self.gpus}")
+        most = ceil(self.gpus / nodes)
+        full = self.gpus - (most - 1) * nodes
+        return (most,) * full + (most - 1,) * (nodes - full)
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class Observation(Result):
+    """A measured setting.
+
+    Parameters
+    ----------
+    setting
+        What was run.
+    step_time_s
+        Mean time of an optimizer step.
+    power_per_gpu_w
+        Mean power of a GPU over the same time, if it was measured.
+    session
+        A name that runs of one job submission or day share. Without it, runs with the same
+        placement count as one session.
+
+    Raises
+    ------
+    BadInput
+        A time or power is not a number above 0.
+    """
+
+    setting: TrainingSetting
+    step_time_s: float
+    power_per_gpu_w: float | None = None
+    session: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("step_time_s", "power_per_gpu_w"):
+            value = getattr(self, name)
+            if (name == "step_time_s" or value is not None) and not 0 < value < float("inf"):
+                raise BadInput(f"{name}: given {value!r}; allowed: a number > 0")
