@@ -18,6 +18,7 @@ from wattlaw.analysis.series import NOT_DATA_PARALLEL
 from wattlaw.errors import BadInput, Refused
 
 _LIMITS = ("power_limit_w", "clock_limit_mhz")
+IMPORTED = "imported"
 #: Settings that a baseline may name.
 BASELINE = ("gpus", "nodes", "local_batch", "global_batch", *_LIMITS)
 #: Without GPU counts, predictions go up to this multiple of the largest measured one.
@@ -66,7 +67,9 @@ class Job:
             name: max(by_batch, key=lambda batch: len(by_batch[batch]), default=None)
             for name, by_batch in shared.items()
         }
-        counts = {name: max(map(len, by_batch.values()), default=0) for name, by_batch in shared.items()}
+        counts = {
+            name: max(map(len, by_batch.values()), default=0) for name, by_batch in shared.items()
+        }
         kept = "global_batch" if counts["global_batch"] > counts["local_batch"] else "local_batch"
         return values | {kept: most[kept]}
 
@@ -244,6 +247,8 @@ def jobs_of(table: pd.DataFrame, workload: str) -> list[Job]:
         text = f"{without} runs without a known batch are excluded."
         warnings.append(Caution("batch-unknown", text))
         rows = rows[rows["local_batch"].notna()]
+    if (rows["launcher"] == IMPORTED).all() and (rows["nodes"] == 1).all():
+        rows = rows.assign(nodes=None)  # a table without nodes is imported with 1
     jobs = []
     for hardware, of in rows.groupby("hardware", dropna=False):
         samples = of["samples_per_epoch"].dropna()

@@ -11,10 +11,7 @@ from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.lists import parse_counts, parse_limits
 from wattlaw.cli.common.options import option
 
-app = typer.Typer()
 
-
-@app.command()
 def predict(
     stores: opts.StoreArguments,
     workload: Annotated[
