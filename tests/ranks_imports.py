@@ -1,5 +1,10 @@
 """Imported once by the server from which the processes of ``ranks`` are forked."""
 
+import os
+
+# One small model is compiled: no processes that compile, and no test of the vector instructions.
+os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+
 import torch
 import torch._dynamo
 

@@ -169,7 +169,7 @@ def test_mpirun_starts_the_ranks(tmp_path, monkeypatch):
 
 
 def test_a_launcher_that_is_missing_is_named_before_a_run_starts(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("PATH", str(tmp_path))
     workloads = [command("mpi", "plain.py", launch_with="mpirun")]
     path = write(tmp_path / "study.yaml", workloads, [{"gpus": [1], "local_batch": [10]}])
     assert main(["run", str(path), "--store", str(tmp_path / "store")]) == 3

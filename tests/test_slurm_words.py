@@ -1,7 +1,6 @@
 """The arguments of Slurm's commands and the parsing of their output, without a Slurm."""
 
 import os
-import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -27,7 +26,6 @@ from wattlaw.launch.slurm.submission import (
     job_name,
     run_id_of,
     sbatch_arguments,
-    shell_line,
     store_tag,
     write_script,
 )
@@ -94,7 +92,6 @@ def test_each_user_option_is_exactly_one_argument(tmp_path):
     assert "--exclusive" in words
     assert "--nice=-5" in words
     assert not [word for word in words if "overcommit" in word]
-    assert shlex.split(shell_line(words)) == ["sbatch", *words]
 
 
 def test_a_percent_sign_in_a_path_is_escaped(tmp_path):

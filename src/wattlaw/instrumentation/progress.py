@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from wattlaw.errors import BadInput
 from wattlaw.instrumentation.step_times import Floats
 from wattlaw.instrumentation.steps import ProcessSteps
-from wattlaw.study.model import LogProgress
+from wattlaw.study.command import LogProgress
 
 _MOST_LINE_BYTES = 4096
 _MAX_MARKS, _MAX_COUNT = 10**7, 2**53

@@ -67,7 +67,7 @@ def measure(
     prior_clocks_are_default: bool = False,
     sample_hz: float = 10.0,
     assume_cpu_w: float | None = None,
-    part: MeasuredPart | None = None,
+    part: MeasuredPart,
     instrument: bool = True,
     pattern: str | None = None,
 ) -> MeasuredCommand:
@@ -89,7 +89,6 @@ def measure(
         raise BadInput("measure: a command is required")
     if shutil.which(command[0]) is None:
         raise BadInput(f"measure: no such command: {command[0]!a}")
-    part = part or MeasuredPart()
     progress = _reader(part, pattern, instrument=instrument)
     restore_stale_limits()
     boards, step = visible_gpu_ids(), JobStep.of_environment()

@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,18 +35,13 @@ class JobStep:
             os.environ.get(name, "0")
             for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
         )
+        names = ("STEP_NUM_NODES", "STEP_NUM_TASKS", "PROCID", "LOCALID")
         numbers = [
-            first_number([f"SLURM_{name}"])
-            for name in ("STEP_NUM_NODES", "STEP_NUM_TASKS", "PROCID", "LOCALID")
+            number for name in names if (number := first_number([f"SLURM_{name}"])) is not None
         ]
-        nodes, tasks, task, local_task = (-1 if value is None else value for value in numbers)
-        if (
-            min(nodes, tasks, task, local_task) < 0
-            or tasks < 2
-            or not re.fullmatch("[0-9-]+", step)
-        ):
+        if len(numbers) < len(names) or numbers[1] < 2 or not re.fullmatch("[0-9-]+", step):
             return None
-        return cls(step, nodes, tasks, task, local_task)
+        return cls(step, *numbers)
 
     def announce(self, store: Store, what: str, folder: RunFolder) -> None:
         """Name the run that the first task has begun; ``what`` is the kind of recording."""
@@ -83,10 +78,8 @@ class JobStep:
 
 def missing_hosts(live: Path, nodes: int) -> str | None:
     """Wait for the other hosts of a run; return how many have recorded nothing, as a message."""
-    _wait(lambda: len([*live.glob("windows.*.csv")]) >= nodes, _BEGIN_S)
-    begun = len([*live.glob("windows.*.csv")])
-    _wait(lambda: len([*live.glob("facts.*.json")]) >= begun, _END_S)
-    ended = len([*live.glob("facts.*.json")])
+    begun = _wait_for(live, "windows.*.csv", nodes, _BEGIN_S)
+    ended = _wait_for(live, "facts.*.json", begun, _END_S)
     if ended >= nodes:
         return None
     return (
@@ -95,10 +88,12 @@ def missing_hosts(live: Path, nodes: int) -> str | None:
     )
 
 
-def _wait(condition: Callable[[], bool], most_s: float) -> None:
+def _wait_for(folder: Path, pattern: str, files: int, most_s: float) -> int:
+    """Wait until a folder has a number of files; return how many it has in the end."""
     end_s = time.monotonic() + most_s
-    while not condition() and time.monotonic() < end_s:
+    while (count := len([*folder.glob(pattern)])) < files and time.monotonic() < end_s:
         time.sleep(_POLL_S)
+    return count
 
 
 def first_number(variables: Iterable[str]) -> int | None:

@@ -71,8 +71,11 @@ def main() -> None:
         with contextlib.suppress(OSError):
             os.write(sys.stdout.fileno(), READY)
         is_done = not is_orphan and _wait_for_owner(owner)
-    if not is_done:
-        _restore(StateFolder(Path(folder)), token, devices)
+    wait_s, left, states = _FIRST_WAIT_S, [] if is_done else devices, StateFolder(Path(folder))
+    # For two minutes: after that 'wattlaw limits restore' can restore them, and needs the locks.
+    while left and (left := _try_restore(states, token, left)) and wait_s <= _LAST_WAIT_S:
+        time.sleep(wait_s)
+        wait_s *= 2
 
 
 def _open_process(pid: int) -> int | None:
@@ -92,18 +95,8 @@ def _wait_for_owner(owner: int | None) -> bool:
     return pipe in ready and os.read(pipe, len(RESTORE)) == DONE
 
 
-def _restore(folder: StateFolder, token: str, devices: Sequence[str]) -> None:
-    """Restore the limits that this owner has saved, trying for two minutes.
-
-    After that 'wattlaw limits restore' can restore them; it needs the locks.
-    """
-    wait_s, left = _FIRST_WAIT_S, devices
-    while (left := _try_restore(folder, token, left)) and wait_s <= _LAST_WAIT_S:
-        time.sleep(wait_s)
-        wait_s *= 2
-
-
 def _try_restore(folder: StateFolder, token: str, devices: Sequence[str]) -> list[str]:
+    """Restore the limits that this owner has saved; return the devices where that failed."""
     left = []
     with open_limiters() as limiters:
         for device in devices:

@@ -143,10 +143,6 @@ class Store:
                 records |= {folder.run_id: record} if record is not None else {}
         return records
 
-    def readable_records(self) -> list[RunRecord]:
-        """Return the records of all runs, without those that cannot be read."""
-        return [record for record in self.records_by_id().values() if record is not None]
-
     def arrow(self, table: str) -> "pa.Table":
         """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs)."""
         import pyarrow as pa

@@ -248,7 +248,11 @@ class _Host:
             if not known:
                 continue
             row[f"{kind}_energy_j"] = _sum(energy.energy_j for energy in known)
-            sources += [_source(device, e) for device, e in pairs if e.energy_j is not None]
+            sources += [
+                e.source if device.power_source == "measured" else str(device.power_source)
+                for device, e in pairs
+                if e.energy_j is not None
+            ]
             if kind == "gpu":
                 row["gpu_energy_counter_j"] = _sum(energy.counter_j for energy in energies)
                 row["gpu_energy_integral_j"] = _sum(energy.integral_j for energy in energies)
@@ -316,10 +320,6 @@ def _mean_power(known: list[DeviceEnergy], window_ns: int) -> float:
         share = energy.coverage if energy.coverage < MIN_COVERAGE else 1.0
         watts.append((energy.energy_j or 0.0) / (share * window_ns * 1e-9))
     return float(np.mean(watts))
-
-
-def _source(device: _Device, energy: DeviceEnergy) -> str:
-    return energy.source if device.power_source == "measured" else str(device.power_source)
 
 
 def _verdict(verdicts: list[Verdict], *, known: bool) -> Verdict:

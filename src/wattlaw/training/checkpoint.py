@@ -5,7 +5,7 @@ import pickle
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -57,66 +57,6 @@ class Progress:
     def loss(self) -> float | None:
         """Return the mean loss of the epoch's samples so far."""
         return self.loss_sum / self.samples if self.samples else None
-
-
-class Loaded(NamedTuple):
-    """The progress of a checkpoint and the random states of its ranks; none at an epoch's begin."""
-
-    progress: Progress
-    random: list[RandomState]
-
-
-def save(
-    path: Path, parts: dict[str, Stateful], progress: Progress, random: list[RandomState]
-) -> None:
-    """Replace a checkpoint; the old one stays until the new one is complete.
-
-    ``random`` has the state of each rank; it is empty at the begin of an epoch, which sets seeds.
-    """
-    state: dict[str, Any] = {name: part.state_dict() for name, part in parts.items()}
-    state |= {"progress": dict(vars(progress)), "random": random}
-    _write(path, state)
-
-
-def load(path: Path, parts: dict[str, Stateful], *, epochs: int, steps: int, world: int) -> Loaded:
-    """Load the state of the parts from a checkpoint, if the file exists.
-
-    Raises ``BadInput`` if the file is not a checkpoint of a run with this number of epochs, steps
-    and ranks.
-    """
-    if not path.exists():
-        return Loaded(Progress(), [])
-    try:
-        # Each part moves its state to its device. Adam's step counts stay on the CPU: on a GPU
-        # every step would wait for each of them.
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
-        progress = Progress(**state["progress"])
-        if not (0 <= progress.epoch <= epochs and 0 <= progress.step <= steps):
-            raise ValueError(f"it was saved at step {progress.step} of epoch {progress.epoch}")
-        random = list(state["random"])
-        if len(random) != (world if progress.step else 0):
-            raise ValueError(f"it has the random state of {len(random)} ranks")
-        return Loaded(progress, random)
-    except (*_DAMAGE, pickle.UnpicklingError) as error:
-        raise BadInput(
-            f"{path}: not a checkpoint of this run: {collapse_whitespace(str(error))[:200]}; "
-            "remove it to start from the beginning"
-        ) from None
-
-
-def random_state(device: torch.device) -> RandomState:
-    """Return the states of a rank's random generators."""
-    state = {"cpu": torch.get_rng_state()}
-    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
-
-
-def set_random_state(state: RandomState, device: torch.device) -> None:
-    """Restore the states of a rank's random generators."""
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def save_model(path: Path, model: nn.Module) -> None:
@@ -172,39 +112,69 @@ class Checkpointer:
         self._loaded: Progress | None = None
 
     def load(self, *, epochs: int, steps: int) -> Progress:
-        """Load the checkpoint and return its progress.
+        """Load the checkpoint, if the file exists, and return its progress.
 
-        Raises ``BadInput`` if the checkpoint does not belong to this run.
+        Raises ``BadInput`` if the file is not a checkpoint of a run with this number of epochs,
+        steps and ranks.
         """
         ranks, end_s = self._ranks, time.monotonic() + _LATE_S
         while True:
-            progress, random = load(
-                self._path, self._parts, epochs=epochs, steps=steps, world=ranks.world
-            )
+            self._loaded = progress = self._load(epochs, steps)
             gathered = ranks.all_gather((progress, time.monotonic() > end_s))
-            self._loaded = progress
             first, is_late = gathered[0]
             if all(other == first for other, _ in gathered):
-                self._random = random[ranks.rank] if random else {}
                 return progress
             if is_late:
                 raise BadInput(f"{self._path}: differs between hosts after {_LATE_S:g} s")
             time.sleep(_RETRY_S)
 
+    def _load(self, epochs: int, steps: int) -> Progress:
+        path, ranks = self._path, self._ranks
+        if not path.exists():
+            return Progress()
+        try:
+            # Each part moves its state to its device. Adam's step counts stay on the CPU: on a GPU
+            # every step would wait for each of them.
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            for name, part in self._parts.items():
+                part.load_state_dict(state[name])
+            progress = Progress(**state["progress"])
+            if not (0 <= progress.epoch <= epochs and 0 <= progress.step <= steps):
+                raise ValueError(f"it was saved at step {progress.step} of epoch {progress.epoch}")
+            random = list(state["random"])
+            if len(random) != (ranks.world if progress.step else 0):
+                raise ValueError(f"it has the random state of {len(random)} ranks")
+        except (*_DAMAGE, pickle.UnpicklingError) as error:
+            raise BadInput(
+                f"{path}: not a checkpoint of this run: {collapse_whitespace(str(error))[:200]}; "
+                "remove it to start from the beginning"
+            ) from None
+        self._random = random[ranks.rank] if random else {}
+        return progress
+
     def set_random_state(self) -> None:
         """Restore the random state of this rank from the loaded checkpoint."""
-        set_random_state(self._random, self._ranks.device)
+        torch.set_rng_state(self._random["cpu"])
+        if "cuda" in self._random and self._ranks.device.type == "cuda":
+            torch.cuda.set_rng_state(self._random["cuda"], self._ranks.device)
 
     def save(self, progress: Progress) -> None:
-        """Replace the checkpoint."""
+        """Replace the checkpoint; the old one stays until the new one is complete.
+
+        It has the random state of each rank, but none at the begin of an epoch, which sets seeds.
+        """
         ranks, random = self._ranks, list[RandomState]()
         if progress.step:
-            random = ranks.all_gather(random_state(ranks.device))
+            own = {"cpu": torch.get_rng_state()}
+            if ranks.device.type == "cuda":
+                own["cuda"] = torch.cuda.get_rng_state(ranks.device)
+            random = ranks.all_gather(own)
         if self._windows is not None:
             self._windows.sync()
         ranks.barrier()  # until every host has synced its windows
         if ranks.rank == 0:
-            save(self._path, self._parts, progress, random)
+            state: dict[str, Any] = {name: part.state_dict() for name, part in self._parts.items()}
+            _write(self._path, state | {"progress": dict(vars(progress)), "random": random})
             if progress != self._loaded:
                 self._write_status("checkpointed", progress)
 

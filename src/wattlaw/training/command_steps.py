@@ -7,7 +7,6 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from wattlaw import machine
@@ -69,12 +68,7 @@ class CommandSteps:
             os.environ[FIRST_OUTPUT] = str(path)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._output is not None and self._folder is not None:
             os.close(self._output)
             shutil.rmtree(self._folder, ignore_errors=True)

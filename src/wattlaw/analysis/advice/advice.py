@@ -228,11 +228,9 @@ def needed_epochs(
         text = "The number of epochs that the runs trained is unknown: totals are for 1 epoch."
         return _fixed(1, (Caution("epochs-unknown", text),))
     most = int(trained.mode().max())
-    if trained.nunique() == 1:
-        return _fixed(most, ())
     trained_text = f"The runs trained {int(trained.min())} to {int(trained.max())} epochs"
     text = f"{trained_text}; totals are for {most} epochs. Set --epochs to change it."
-    return _fixed(most, (Caution("epochs-differ", text),))
+    return _fixed(most, () if trained.nunique() == 1 else (Caution("epochs-differ", text),))
 
 
 def _fixed(count: int, warnings: tuple[Caution, ...], unit: str = "epoch") -> EpochsNeeded:

@@ -161,6 +161,8 @@ def _rival_limits(
         rule = LeastEnergyWithin(constraints.max_slowdown)
     for limit in LIMITS:
         rows = job.rows
+        if rows[limit].nunique(dropna=False) < 2:
+            continue
         for name in SETTING:
             value = option.setting[name]
             if name != limit:

@@ -164,24 +164,27 @@ def _usable_rows(
 
 def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, LeastSquares, LeastSquares]:
     """Return the kind of observations, the model, and the model of parallel laws."""
-    model = LeastSquares(_design(logs, limits), logs["y"].to_numpy())
+
+    def models(rows: pd.DataFrame, *, blocks: bool = False) -> tuple[LeastSquares, LeastSquares]:
+        y = rows["y"].to_numpy(float)
+        free, parallel = (_design(rows, limits, blocks=blocks, slopes=s) for s in (True, False))
+        return LeastSquares(free, y), LeastSquares(parallel, y)
+
+    model, parallel = models(logs)
     cells = logs.groupby(["code", "gpus"])["y"]
     pure_error = float(((logs["y"] - cells.transform("mean")) ** 2).sum())
     own_laws, repeats = len(cells) - 2 * limits, len(logs) - len(cells)
-    if own_laws > 0 and repeats > 0:
-        lack = max(model.squares - pure_error, 0.0)
-        is_identical = pure_error <= len(logs) * ROUNDING**2  # no information about the noise
-        if is_identical or f_test_p(lack, own_laws, pure_error, repeats) < POOLING_LEVEL:
-            means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
-            for blocks in (True, False):
-                design = _design(means, limits, blocks=blocks)
-                model = LeastSquares(design, means["y"].to_numpy())
-                if 0 < model.freedom == len(means) - design.shape[1]:
-                    break
-            parallel = _design(means, limits, blocks=blocks, slopes=False)
-            kinds = MEANS if blocks else MEANS.split(",", maxsplit=1)[0]
-            return kinds, model, LeastSquares(parallel, means["y"].to_numpy())
-    return RUNS, model, LeastSquares(_design(logs, limits, slopes=False), logs["y"].to_numpy())
+    if own_laws < 1 or repeats < 1:
+        return RUNS, model, parallel
+    lack = max(model.squares - pure_error, 0.0)
+    is_identical = pure_error <= len(logs) * ROUNDING**2  # no information about the noise
+    if not is_identical and f_test_p(lack, own_laws, pure_error, repeats) >= POOLING_LEVEL:
+        return RUNS, model, parallel
+    means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
+    model, parallel = models(means, blocks=True)
+    if 0 < model.freedom == len(means) - model.design.shape[1]:
+        return MEANS, model, parallel
+    return MEANS.split(",", maxsplit=1)[0], *models(means)
 
 
 def _design(

@@ -3,12 +3,13 @@
 import dataclasses
 import json
 
-from wattlaw.cli.common.console import Console, make_table, range_or_dash, value_or_dash
+from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import (
     JsonOption,
 )
 from wattlaw.devices import inventory
 from wattlaw.devices.limiter import LimitState
+from wattlaw.formatting import interval, number
 
 
 def devices(as_json: JsonOption = False) -> int:
@@ -47,7 +48,7 @@ def devices(as_json: JsonOption = False) -> int:
 
 def _ranges(state: LimitState) -> str:
     return (
-        f"{state.name}: {value_or_dash(state.power_limit_w)} W of "
-        f"{range_or_dash(state.min_w, state.max_w)} W; clocks "
-        f"{range_or_dash(state.min_mhz, state.max_mhz)} MHz"
+        f"{state.name}: {number(state.power_limit_w, 9)} W of "
+        f"{interval(state.min_w, state.max_w, 9)} W; clocks "
+        f"{interval(state.min_mhz, state.max_mhz, 9)} MHz"
     )

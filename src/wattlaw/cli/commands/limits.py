@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from wattlaw.cli.common.console import Console, make_table, range_or_dash, value_or_dash
+from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import (
     ClockOption,
     JsonOption,
@@ -20,6 +20,7 @@ from wattlaw.devices import inventory
 from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.formatting import interval, number
 from wattlaw.launch.node_setup import lease_boards
 from wattlaw.limits.requests import Limits
 from wattlaw.limits.restore import restore_stale
@@ -66,8 +67,8 @@ def limits_show(as_json: JsonOption = False) -> int:
     cells = [
         (
             str(row["device"]),
-            *(value_or_dash(row[name]) for name in ("power_limit_w", "enforced_w", "default_w")),
-            range_or_dash(row["min_w"], row["max_w"]),
+            *(number(row[name], 9) for name in ("power_limit_w", "enforced_w", "default_w")),
+            interval(row["min_w"], row["max_w"], 9),
             _use(saved.get(device), users.get(device)),
         )
         for device, row in zip(devices, rows, strict=True)
@@ -95,8 +96,8 @@ def limits_set(
         for report in lease.apply(limits, kept=True):
             parts = []
             if report.power_limit_w is not None:
-                enforced = value_or_dash(report.power_limit_enforced_w)
-                before = value_or_dash(report.power_limit_before_w)
+                enforced = number(report.power_limit_enforced_w, 9)
+                before = number(report.power_limit_before_w, 9)
                 parts.append(f"{enforced} W (before: {before} W)")
             if report.clock_limit_mhz is not None:
                 parts.append(f"clock locked at {report.clock_limit_mhz:g} MHz")
@@ -147,7 +148,7 @@ def _use(saved: SavedState | None, user: str | None) -> str:
     """Return who uses or limited a device, for a table."""
     if saved is None:
         return f"in use by {user}" if user else "-"
-    owner = f"{saved.user}, pid {saved.owner_pid}; before: {value_or_dash(saved.power_limit_w)} W"
+    owner = f"{saved.user}, pid {saved.owner_pid}; before: {number(saved.power_limit_w, 9)} W"
     if saved.kept:
         return f"set by {owner}"
     return f"in use by {owner}" if user else f"left by {owner}; run 'wattlaw limits restore'"

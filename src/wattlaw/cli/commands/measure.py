@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Table
 
+from wattlaw import formatting as fmt
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import ClockOption, PowerOption, PriorClocksOption, option, positive
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
-from wattlaw.formatting import plural
 from wattlaw.instrumentation.observer import RUN
 from wattlaw.instrumentation.summary import MeasuredPart, StepSummary
 from wattlaw.launch import command as measured
@@ -127,70 +127,56 @@ def _show(lines: list[tuple[str, str]]) -> None:
 def _lines(
     record: RunRecord, folder: RunFolder, phase: PhaseSummary, step_lines: list[tuple[str, str]]
 ) -> list[tuple[str, str]]:
+    """Return the rows of the table, without those that have no value."""
+    energies, memory_bytes = phase.energy_j, phase.mem_used_max_bytes
+    source = f"{phase.energy_source}, {phase.energy_verdict}; {' and '.join(energies)} only"
     lines = [
         ("command", _command(record)),
         ("time", f"{phase.duration_s:.3f} s"),
-    ]
-    for part, joules in phase.energy_j.items():
-        lines.append(
+        *(
             (f"energy, {part}", f"{joules:,.1f} J, mean {joules / phase.duration_s:,.1f} W")
-        )
-    if phase.energy_j:
-        counted = " and ".join(phase.energy_j)
-        lines.append(
-            ("energy source", f"{phase.energy_source}, {phase.energy_verdict}; {counted} only")
-        )
-    else:
-        lines.append(("energy", "not available"))
-    lines += [("", reason) for reason in phase.reasons]
-    for name, value, unit in (
-        ("SM utilisation", phase.sm_util, "%"),
-        ("GPU memory utilisation", phase.mem_util, "%"),
-        ("busy CPU cores", phase.cpu_cores, ""),
-    ):
-        if value is not None:
-            lines.append((name, f"{value:.1%}" if unit else f"{value:.2f}"))
-    if phase.mem_used_max_bytes is not None:
-        lines.append(("maximum resident memory", f"{phase.mem_used_max_bytes / 2**20:,.0f} MiB"))
-    lines += step_lines
+            for part, joules in energies.items()
+        ),
+        ("energy source", source) if energies else ("energy", "not available"),
+        *(("", reason) for reason in phase.reasons),
+        ("SM utilisation", fmt.percent(phase.sm_util)),
+        ("GPU memory utilisation", fmt.percent(phase.mem_util)),
+        ("busy CPU cores", fmt.number(phase.cpu_cores)),
+        (
+            "maximum resident memory",
+            "" if memory_bytes is None else f"{memory_bytes / 2**20:,.0f} MiB",
+        ),
+        *step_lines,
+    ]
     for limit in record.limits:
-        enforced = limit.power_limit_enforced_w
-        if limit.power_limit_w is not None and enforced is not None:
-            lines.append(
-                (
-                    "power limit",
-                    f"{limit.device}: {enforced:g} W (requested: {limit.power_limit_w:g} W)",
-                )
-            )
+        wanted_w, enforced_w = limit.power_limit_w, limit.power_limit_enforced_w
+        if wanted_w is not None and enforced_w is not None:
+            limits = f"{limit.device}: {enforced_w:g} W (requested: {wanted_w:g} W)"
+            lines.append(("power limit", limits))
     for report in record.samplers:
         lines += [("not available", f"{name}: {why}") for name, why in report.unavailable.items()]
         share = report.cpu_s / report.duration_s if report.duration_s else 0.0
         lines.append(("sampler", f"{share:.2%} of a core"))
     lines += [("note", note) for note in record.notes]
-    if record.reason:
-        lines.append(("command ended", record.reason))
-    return [*lines, ("run", str(folder.path))]
+    lines += [("command ended", record.reason or ""), ("run", str(folder.path))]
+    return [(name, value) for name, value in lines if value not in ("", fmt.MISSING)]
 
 
 def _step_lines(steps: StepSummary, phase: PhaseSummary | None) -> list[tuple[str, str]]:
     if steps.steps is None and steps.steps_measured is None:
         return []
-    lines = []
-    if steps.steps is not None:
-        lines.append(("steps", f"{steps.steps:,}"))
+    lines = [("steps", fmt.number(steps.steps))]
     if steps.steps_measured and steps.step_time_mean_s and steps.step_time_p50_s:
         mean_s, median_s = steps.step_time_mean_s, steps.step_time_p50_s
-        count = plural(steps.steps_measured, "measured step")
+        count = fmt.plural(steps.steps_measured, "measured step")
         lines.append(("step time", f"{mean_s:.4g} s (median {median_s:.4g} s) of {count}"))
     for part, joules in _energy_per_step_j(phase).items():
         lines.append((f"energy per step, {part}", f"{joules:,.4g} J"))
     if steps.samples_measured and steps.steps_measured and steps.step_time_mean_s:
         measured_s = steps.step_time_mean_s * steps.steps_measured
         lines.append(("samples per second", f"{steps.samples_measured / measured_s:,.4g}"))
-    for name, value in (("world size", steps.world_size), ("parallelism", steps.parallelism)):
-        if value is not None:
-            lines.append((name, str(value)))
-    return lines
+    lines.append(("world size", fmt.number(steps.world_size)))
+    return [*lines, ("parallelism", steps.parallelism or "")]
 
 
 def _energy_per_step_j(phase: PhaseSummary | None) -> dict[str, float]:

@@ -74,13 +74,3 @@ def table_of(table: "tables.Table") -> Table:
         title=table.title or None,
         caption=table.note or None,
     )  # fmt: skip
-
-
-def value_or_dash(value: float | None) -> str:
-    """Return a number, or a dash where it is missing."""
-    return "-" if value is None else f"{value:g}"
-
-
-def range_or_dash(low: float | None, high: float | None) -> str:
-    """Return ``100-400``, or a dash where a bound is missing."""
-    return "-" if low is None or high is None else f"{low:g}-{high:g}"

@@ -55,8 +55,11 @@ class QueuePoller:
             return
         self._polls_accounts = bool(self._unexplained) and not self._polls_accounts
         if self._polls_accounts:  # accounting may be down on its own: alternate with the queue
+            job_ids = sorted(self._unexplained)
             with contextlib.suppress(Unreachable):
-                self._read_accounts()
+                self.accounts |= {account.id: account for account in commands.accounts(job_ids)}
+                self.explained |= set(job_ids)
+                self._unexplained.clear()
             self._next_s = time.monotonic() + self._poll_s
             return
         try:
@@ -68,12 +71,6 @@ class QueuePoller:
         longest_s = max(_LONGEST_INTERVAL_S, self._poll_s)
         self._interval_s = min(self._poll_s * 2 ** min(self._failures, 20), longest_s)
         self._next_s = time.monotonic() + self._interval_s
-
-    def _read_accounts(self) -> None:
-        job_ids = sorted(self._unexplained)
-        self.accounts |= {account.id: account for account in commands.accounts(job_ids)}
-        self.explained |= set(job_ids)
-        self._unexplained.clear()
 
     def _update_jobs(self, jobs: Iterable[Job]) -> None:
         self._jobs = {}

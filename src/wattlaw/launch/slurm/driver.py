@@ -193,7 +193,10 @@ class _Driver:
         address, suffix = socket.gethostname(), self._slurm.host_suffix
         if suffix:
             address = address.partition(".")[0] + suffix
-        port, clock_port = _free_ports()
+        with socket.socket() as first, socket.socket() as second:
+            for free in (first, second):
+                free.bind(("", 0))
+            port, clock_port = (free.getsockname()[1] for free in (first, second))
         line += isolated_python("-m", "wattlaw.launch.slurm.node", str(self._folder.path.resolve()))
         line += [str(record.attempts), "--workers", str(workers), "--nodes", str(spec.nodes)]
         return [
@@ -279,15 +282,13 @@ class _Driver:
         except Exception as error:  # the run fails, not the driver
             self._end(record, "failed", f"could not be finished: {one_line(error)}")
             return
-        site = (record.site or self._site()).model_copy(update={"topology": self._topology(live)})
+        files = {name: _read_json(begun_path(live, name)) for name in self._nodes}
+        topology = {n: str(file["topology"]) for n, file in files.items() if file.get("topology")}
+        site = (record.site or self._site()).model_copy(update={"topology": topology})
         after = after.model_copy(update={"site": site, "finished_at": now()})
         self._write(after)
         if after.status == "done":
             self._folder.remove_live_files()
-
-    def _topology(self, live: Path) -> dict[str, str]:
-        files = {name: _read_json(begun_path(live, name)) for name in self._nodes}
-        return {name: str(file["topology"]) for name, file in files.items() if file.get("topology")}
 
     def _end(self, record: RunRecord, status: str, reason: str) -> None:
         changes = {"status": status, "reason": reason, "finished_at": now()}
@@ -329,13 +330,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as first, socket.socket() as second:
-        for each in (first, second):
-            each.bind(("", 0))
-        return first.getsockname()[1], second.getsockname()[1]
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ another login node, recognises the jobs by their names and by the files in the r
 """
 
 import contextlib
+import shlex
 import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -27,7 +28,6 @@ from wattlaw.launch.slurm.submission import (
     read_submission,
     run_id_of,
     sbatch_arguments,
-    shell_line,
     store_tag,
     workers_per_node,
     write_script,
@@ -62,7 +62,8 @@ class SlurmQueue:
     def submission_command(self, launch: Launch, run: PlannedRun, store: Store) -> str:
         """Return the ``sbatch`` line of a run."""
         name = job_name(existing_tag(store.path) or "new", run.run_id)
-        return shell_line(sbatch_arguments(run.spec, store.folder(run.run_id), launch, name))
+        arguments = sbatch_arguments(run.spec, store.folder(run.run_id), launch, name)
+        return shlex.join(["sbatch", *arguments])
 
 
 #: After this many refused jobs in a row no more jobs are submitted.
@@ -259,7 +260,7 @@ def record_energies(store: Store) -> int:
     if shutil.which("sacct") is None:
         return 0
     missing = {}
-    for record in store.readable_records():
+    for record in filter(None, store.records_by_id().values()):
         site = record.site
         if record.status == "done" and site and site.job_id and site.energy_j is None:
             missing[site.job_id] = record, site

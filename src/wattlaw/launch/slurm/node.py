@@ -75,7 +75,9 @@ def main() -> int:
                 (live / f"terminated.{node}").touch()
 
         signal.signal(signal.SIGTERM, notify)
-    write_text(begun_path(live, node), json.dumps({"topology": _switches()}))
+    switches = os.environ.get("SLURM_TOPOLOGY_ADDR", "")  # above this node, from the root
+    is_known = "switch" in os.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
+    write_text(begun_path(live, node), json.dumps({"topology": switches if is_known else None}))
     _set_environment(submission.launch, options.workers)
     try:
         with (
@@ -144,13 +146,6 @@ def _limited(setting: Setting, launch: Launch, live: Path, node: str) -> Iterato
     with lease_boards(limits, visible_gpu_ids(), prior_clocks_are_default=is_default) as lease:
         write_limits(live, node, lease.apply(limits))
         yield
-
-
-def _switches() -> str | None:
-    """Return the switches above this node, from the root, if Slurm knows them."""
-    address = os.environ.get("SLURM_TOPOLOGY_ADDR", "")
-    pattern = os.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
-    return address if "switch" in pattern else None
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import secrets
-import shlex
 import sys
 import time
 from datetime import datetime
@@ -187,11 +186,6 @@ def write_script(folder: RunFolder, launch: Launch) -> None:
         for place, line in enumerate(launch.slurm.setup)
     )
     write_text(folder.path / "job.sh", _SCRIPT.format(setup=setup))
-
-
-def shell_line(arguments: list[str]) -> str:
-    """Return the command with shell quotes, for display."""
-    return shlex.join(["sbatch", *arguments])
 
 
 def has_progress(folder: RunFolder, attempt: int) -> bool:

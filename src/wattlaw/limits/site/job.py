@@ -149,15 +149,6 @@ def squeue(*options: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def state_on_node(job_id: str, node: str) -> str | None:
-    """Return a job's state if it is on a node, else empty; None if Slurm does not answer."""
-    output = squeue(f"--nodelist={node}", "--format=%A %T")
-    if output is None:
-        return None
-    states = dict(line.split()[:2] for line in output.splitlines() if len(line.split()) > 1)
-    return states.get(job_id, "").replace("PENDING", "")  # it waits for a node
-
-
 def job_steps(job_id: str) -> dict[int, str]:
     """Return the steps of a job that have a slurmstepd on this node, by its pid.
 
@@ -169,11 +160,6 @@ def job_steps(job_id: str) -> dict[int, str]:
         if line.startswith(begin):
             steps[pid] = line.removeprefix(begin).partition("]")[0]
     return steps
-
-
-def working_pids(job_id: str) -> list[int]:
-    """Return the pids of a job's steps with work, without its empty container."""
-    return [pid for pid, step in job_steps(job_id).items() if step != "extern"]
 
 
 def is_slurmd_running(node: str) -> bool:
@@ -196,10 +182,12 @@ def is_over(job_id: str, node: str) -> bool | None:
         return False
     if not steps and not has_slurmd:
         return True
-    state = state_on_node(job_id, node)
-    if state is None:
+    output = squeue(f"--nodelist={node}", "--format=%A %T")
+    if output is None:
         return None
-    return not state or (state == "COMPLETING" and not has_slurmd)
+    states = dict(line.split()[:2] for line in output.splitlines() if len(line.split()) > 1)
+    state = states.get(job_id, "PENDING")
+    return state == "PENDING" or (state == "COMPLETING" and not has_slurmd)
 
 
 def log(message: str, *, is_error: bool = True) -> None:

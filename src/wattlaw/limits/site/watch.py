@@ -16,7 +16,7 @@ from pathlib import Path
 
 from wattlaw.devices.limiter import Limiters
 from wattlaw.errors import WattlawError, one_line
-from wattlaw.limits.site.job import NodeJob, SitePaths, is_over, log, working_pids
+from wattlaw.limits.site.job import NodeJob, SitePaths, is_over, job_steps, log
 from wattlaw.limits.site.node_state import SiteStateFolder, open_nvidia_limiter, remove_report
 from wattlaw.limits.watchdog import READY, WatchdogProcess, detach
 
@@ -70,7 +70,8 @@ class Watch:
         """
         busy_s = time.monotonic()
         while any(self._is_ours(folder, device) for device in self.devices):
-            if pids := working_pids(self.job.job_id):
+            steps = job_steps(self.job.job_id)  # the container of a job, extern, has no work
+            if pids := [pid for pid, step in steps.items() if step != "extern"]:
                 _wait_for_end(pids[0])
                 busy_s = time.monotonic()
             elif time.monotonic() - busy_s < self.grace_s:

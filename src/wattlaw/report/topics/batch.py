@@ -1,6 +1,6 @@
 """Batch effects: quality against global batch, and the cost of reaching a target quality."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from wattlaw import formatting as fmt
@@ -125,29 +125,21 @@ def critical_batches(findings: Findings) -> tables.Table | None:
 def quality_sentences(findings: Findings) -> Iterator[str]:
     """Yield where quality falls with the global batch, and the critical batches."""
     rows = [row for row in findings.quality.rows if len(row.means)]
-    for row in rows:
-        if row.verdict == FALLS:
-            yield f"{_label(findings, row)}: {fmt.full_stop(row.sentence)}"
-    no_fall = [row for row in rows if row.verdict == NO_FALL]
-    if len(no_fall) == 1:
-        yield f"{_label(findings, no_fall[0])}: {fmt.full_stop(no_fall[0].sentence)}"
-    elif no_fall:
-        yield f"No fall of quality is seen in {_share_of_groups(len(no_fall), rows)}."
+    for verdict in (FALLS, NO_FALL):
+        for row in rows:
+            if row.verdict == verdict:
+                yield f"{_label(findings, row)}: {fmt.full_stop(row.sentence)}"
     undecided = sum(row.verdict == CANNOT_TELL for row in rows)
     if undecided:
         yield (
             "The data cannot tell whether quality falls with the global batch for "
-            f"{_share_of_groups(undecided, rows)}; the table has the reasons."
+            f"{undecided} of {fmt.plural(len(rows), 'group')} of runs; the table has the reasons."
         )
     if findings.targets is not None:
         name = _CRITICAL
         for group, law in findings.targets.critical:
             yield f"{group['workload']}: {fmt.full_stop(law.sentence.replace('B_crit', name, 1))}"
             name = "B_crit"
-
-
-def _share_of_groups(count: int, rows: Sequence[BatchQuality]) -> str:
-    return "the only group of runs" if len(rows) == 1 else f"{count} of {len(rows)} groups of runs"
 
 
 def _label(findings: Findings, row: BatchQuality) -> str:

@@ -13,8 +13,6 @@ from wattlaw.report.units import unit_name
 
 #: Energy is proportional to GPU-hours if the exponent is 1 within this margin.
 _MARGIN = 0.05
-#: The summary quotes at most this number of laws.
-_MAX_QUOTED_LAWS = 3
 _LEVEL = re.compile(r"C\((\w+)\)\[T\.(.*)\]", re.DOTALL)
 _TERMS = {
     "Intercept": "constant",
@@ -146,8 +144,11 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
         text += " Simulated means from a model of a device: not a measurement."
     yield text
     noun = worker_noun(findings)
-    laws = _laws(findings)
-    for row in laws.iloc[:_MAX_QUOTED_LAWS].to_dict("records"):
+    drifts = findings.factor_drift["verdict"].value_counts()
+    if len(drifts):
+        counts = ", ".join(f"{verdict} in {count}" for verdict, count in drifts.items())
+        yield f"Watts per {noun} with more {noun}s: {counts} of {drifts.sum()} series."
+    for row in _laws(findings).to_dict("records"):
         factor, power = (tables.with_interval(row, key) for key in ("factor_w", "exponent"))
         hours = fmt.interval(row["hours_min"], row["hours_max"])
         yield (
@@ -155,20 +156,6 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
             f"{power} ({hours} {noun}-hours per {row['unit']}, R² "
             f"{fmt.number(row['r2_log_log'], 4)})."
         )
-    rest = laws.iloc[_MAX_QUOTED_LAWS:]
-    if len(rest) == 1:
-        row = rest.iloc[0].to_dict()
-        yield f"{_group(row)}: {fmt.number(row['factor_w'])} W per {noun}."
-    elif len(rest):
-        watts = rest["factor_w"]
-        yield (
-            f"{len(rest)} more (of other workloads, hardware, caps or clocks): between "
-            f"{fmt.number(watts.min())} W and {fmt.number(watts.max())} W per {noun}."
-        )
-    drifts = findings.factor_drift["verdict"].value_counts()
-    if len(drifts):
-        counts = ", ".join(f"{verdict} in {count}" for verdict, count in drifts.items())
-        yield f"Watts per {noun} with more {noun}s: {counts} of {drifts.sum()} series."
 
 
 def _laws(findings: Findings) -> Any:

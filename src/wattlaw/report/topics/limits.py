@@ -223,13 +223,8 @@ def _best_limit_sentences(findings: Findings) -> Iterator[str]:
     rows = findings.best_limits
     rows = rows[(rows["rule"] == rule) & rows["verdict"].notna()]
     for kind, rows_of_kind in rows.groupby("limit_kind"):
-        limits = Counter(
-            float(limit) if fmt.known(limit) else None for limit in rows_of_kind["limit"]
-        )
-        counts = ", ".join(
-            f"{'none' if limit is None else f'{limit:g} {fmt.LIMIT_UNITS[str(kind)]}'} in {count}"
-            for limit, count in limits.most_common()
-        )
+        labels = Counter(fmt.limit_label(str(kind), limit) for limit in rows_of_kind["limit"])
+        counts = ", ".join(f"{label} in {count}" for label, count in labels.most_common())
         significant = int((rows_of_kind["verdict"] == "best").sum())
         yield (
             f"Best {fmt.LIMIT_NAMES[str(kind)]} of each setting ({rule}): {counts} of "

@@ -187,14 +187,11 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
 
 
 def breakpoint_sentences(findings: Findings) -> Iterator[str]:
-    """Yield which series leave their power law, and where."""
+    """Yield which series leave their power law, and where; those to quote come first."""
     quoted = main_fits(findings)
-    for fit in quoted:
+    for fit in [*quoted, *(fit for fit in findings.fits.rows if fit not in quoted)]:
         if fit.breakpoint is not None:
             yield f"{fmt.group_label(fit.group)}: {fit.breakpoint.sentence}."
-    others = sum(fit.breakpoint is not None for fit in findings.fits.rows if fit not in quoted)
-    if others:
-        yield f"{others} other series have breakpoints: see the table of breakpoints."
 
 
 def _law(fit: SeriesFit, noun: str) -> str:
