@@ -24,7 +24,7 @@ from prediction_data import Job, by_origin, caps, is_packed, pollux, series
 from prediction_rivals import IN_N, RIVALS
 from prediction_truth import draw
 from wattlaw.analysis.prediction import Observation, TrainingSetting, fit, parameters, predict
-from wattlaw.analysis.prediction.learning import learn
+from wattlaw.analysis.prediction.learning import job_draws, learn
 from wattlaw.analysis.prediction.parameters import Priors
 
 Floats = npt.NDArray[np.float64]
@@ -81,12 +81,12 @@ def learned() -> dict[str, Priors]:
     for job in pollux():
         seen = job.where(lambda setting: is_packed(setting) or setting.nodes == 2)
         jobs.append(replace(job, observations=tuple(seen)))
-    families = by_origin(jobs, most=JOBS_OF_ORIGIN)
-    left_out = [(), *[(origin,) for origin in families]]
-    # The origin of both workloads: for the series that are a part of the same data.
-    left_out.append(tuple(origin for origin in families if origin.startswith("pollux")))
-    names = ["", *families, "pollux"]
-    return dict(zip(names, learn(families, left_out), strict=True))
+    families = {
+        origin: [job_draws(observations) for observations in each]
+        for origin, each in by_origin(jobs, most=JOBS_OF_ORIGIN).items()
+    }
+    without = {"": ()} | {origin: (origin,) for origin in families}
+    return {name: learn(families, origins) for name, origins in without.items()}
 
 
 def ship(priors: Priors) -> None:

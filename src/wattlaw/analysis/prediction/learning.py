@@ -1,92 +1,93 @@
-"""Learns the priors of one job from other jobs: empirical Bayes with a weak prior of its own.
+"""Learns priors from other jobs: empirical Bayes with a weak prior of its own.
 
 The mean and variance of a parameter over jobs have a normal-inverse-gamma prior that is worth
 ``_STRENGTH`` jobs at the weak defaults (Gelman et al., Bayesian Data Analysis, 3rd ed., section
-3.3), so that a single job moves a prior half of the way. Expectation-maximization alternates
-posteriors of all jobs under the present prior with the prior's update (Dempster, Laird and Rubin
-1977).
+3.3), so that a single job moves a prior half of the way. Expectation-maximization (Dempster, Laird
+and Rubin 1977) alternates the jobs' posteriors under the present prior with the prior's update.
+Each job is fitted once, under the weak defaults; its draws are then weighted by the ratio of
+priors.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from wattlaw.analysis.prediction.parameters import GROUPS, WEAK, Priors
+from wattlaw.analysis.prediction.parameters import GROUPS, WEAK, Floats, Prior, Priors
 from wattlaw.analysis.prediction.posterior import fit
 from wattlaw.analysis.prediction.settings import Observation
 
 _STRENGTH = 1.0
-#: Mean and variance of each parameter that a job's observations bear on.
-Moments = dict[str, tuple[float, float]]
-#: Parameters relative to a job's own reference, whose prior is not a property of jobs.
+_ROUNDS = 4
+#: The share of effective draws below which the weights are flattened.
+_LEAST_EFFECTIVE = 0.1
+#: Parameters relative to a job's own reference: not a property that jobs share.
 _OWN = ("compute",)
+_DEFAULTS = {name: prior for group in GROUPS.values() for name, prior in group.items()}
 
 
-def learn(
-    families: Mapping[str, Sequence[Sequence[Observation]]],
-    left_out: Sequence[Collection[str]] = ((),),
-    *,
-    rounds: int = 2,
-    seed: int = 0,
-) -> list[Priors]:
-    """Return priors learned from jobs, once for each selection of families.
+@dataclass(frozen=True)
+class JobDraws:
+    """Draws of the parameters that a job's observations bear on, under the weak defaults."""
 
-    Parameters
-    ----------
-    families
-        The observations of each job, by family. A family of n jobs has the weight of sqrt(n).
-    left_out
-        For each result, the families that it must not use.
-    rounds
-        Rounds of expectation-maximization; all results share the first.
-    seed
-        The seed of the posteriors.
+    names: tuple[str, ...]
+    draws: Floats  # in the parameters' own scales, shape (draws, names)
+
+    def moments(self, priors: Priors) -> tuple[Floats, Floats]:
+        """Return means and variances under other priors."""
+        defaults = [_DEFAULTS[name] for name in self.names]
+        news = [priors.apply(name, prior) for name, prior in zip(self.names, defaults, strict=True)]
+        logs = _log_density(self.draws, news) - _log_density(self.draws, defaults)
+        weights = np.exp(logs - logs.max())
+        while weights.sum() ** 2 / (weights**2).sum() < _LEAST_EFFECTIVE * weights.size:
+            weights = np.sqrt(weights)
+        weights /= weights.sum()
+        means = weights @ self.draws
+        return means, weights @ (self.draws - means) ** 2
+
+
+def job_draws(observations: Sequence[Observation], seed: int = 0) -> JobDraws:
+    """Return the draws of a job."""
+    posterior = fit(observations, seed=seed, priors=WEAK)
+    names = tuple(
+        name
+        for group, members in GROUPS.items()
+        for name in members
+        if group not in posterior.prior_only and name not in _OWN
+    )
+    columns = [
+        _DEFAULTS[name].mean + _DEFAULTS[name].sd * posterior.normals[name] for name in names
+    ]
+    return JobDraws(names, np.column_stack(columns))
+
+
+def learn(families: Mapping[str, Sequence[JobDraws]], without: Collection[str] = ()) -> Priors:
+    """Return priors learned from the jobs of all families but some.
+
+    A family of n jobs has the weight of sqrt(n) jobs.
     """
-    first = {
-        name: [_moments(observations, WEAK, seed) for observations in jobs]
-        for name, jobs in families.items()
-    }
-    return [_learn(families, first, without, rounds, seed) for without in left_out]
-
-
-def _learn(
-    families: Mapping[str, Sequence[Sequence[Observation]]],
-    first: Mapping[str, Sequence[Moments]],
-    without: Collection[str],
-    rounds: int,
-    seed: int,
-) -> Priors:
     used = {name: jobs for name, jobs in families.items() if name not in without}
     priors = WEAK
-    for turn in range(rounds):
+    for _ in range(_ROUNDS):
         rows: dict[str, list[tuple[float, float, float]]] = {}
-        for name, jobs in used.items():
-            found = first[name] if turn == 0 else [_moments(job, priors, seed) for job in jobs]
-            for moments in found:
-                for parameter, moment in moments.items():
-                    rows.setdefault(parameter, []).append((len(jobs) ** -0.5, *moment))
-        values = {parameter: _update(parameter, found) for parameter, found in rows.items()}
+        for jobs in used.values():
+            for job in jobs:
+                for name, mean, variance in zip(job.names, *job.moments(priors), strict=True):
+                    rows.setdefault(name, []).append((len(jobs) ** -0.5, mean, variance))
+        values = {name: _update(name, found) for name, found in rows.items()}
         priors = Priors(values, f"learned from {', '.join(sorted(used))}")
     return priors
 
 
-def _moments(observations: Sequence[Observation], priors: Priors, seed: int) -> Moments:
-    """Return mean and variance of each parameter that the job's observations bear on."""
-    posterior = fit(observations, seed=seed, priors=priors)
-    found = {}
-    for group, members in GROUPS.items():
-        if group in posterior.prior_only:
-            continue
-        for name, default in members.items():
-            prior = priors.apply(name, default)
-            draws = prior.mean + prior.sd * posterior.normals[name]
-            if name not in _OWN:
-                found[name] = (float(draws.mean()), float(draws.var()))
-    return found
+def _log_density(draws: Floats, priors: Sequence[Prior]) -> Floats:
+    mean = np.array([prior.mean for prior in priors])
+    sd = np.array([prior.sd for prior in priors])
+    total: Floats = -(0.5 * ((draws - mean) / sd) ** 2 + np.log(sd)).sum(1)
+    return total
 
 
 def _update(name: str, rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    default = next(members[name] for members in GROUPS.values() if name in members)
+    default = _DEFAULTS[name]
     weights, means, variances = np.array(rows).T
     count = weights.sum()
     mean = (_STRENGTH * default.mean + (weights * means).sum()) / (_STRENGTH + count)

@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 Parameters = dict[str, Floats]
 
 #: Rounds of the search for the clock under a power limit: its busy share depends on the clock.
-_ROUNDS = 3
+_ROUNDS = 2
 #: Standard normal quantiles: the phases of a step by their power.
 _PHASES = (-1.15, -0.32, 0.32, 1.15)
 #: The least dynamic power under a limit, relative to that without.
@@ -147,9 +147,18 @@ def _network(values: Parameters, layout: Layout) -> Floats:
         exponent = exponent + values["contention"] * np.log(np.maximum(nodes, 3.0) / 3.0)
         exponent = exponent + np.log(values["two_nodes"]) * (layout.nodes == 2)
         ring = _ring(layout.gpus) * (nodes > 1)
-        total = total + values["between_volume"] * np.exp(exponent) * ring
+        total = total + _between(values, layout) * np.exp(exponent) * ring
         total = total + values["between_latency"] * _hops(nodes)
     return total
+
+
+def _between(values: Parameters, layout: Layout) -> Floats:
+    """Return the volume of the network between nodes, which has a prior of its own if unplaced."""
+    if layout.is_placed_everywhere:
+        return values["between_volume"]
+    if not layout.is_placed.any():
+        return values["unplaced_volume"]
+    return np.where(layout.is_placed, values["between_volume"], values["unplaced_volume"])
 
 
 def _ring(count: Floats) -> Floats:

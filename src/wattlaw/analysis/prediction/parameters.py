@@ -87,13 +87,19 @@ BETWEEN = {
     # Exponents: of the GPUs that share a node's adapter, of the nodes that share the network.
     "sharing": Prior(0.15, 0.2, "plain"),
     "contention": Prior(0.08, 0.1, "plain"),
-    # On exactly two nodes, relative to more: all traffic is between one pair of hosts.
-    "two_nodes": Prior(0.25, 0.25),
+    # On exactly two nodes, relative to more: all traffic is between one pair of hosts. A factor of
+    # 1 to 2, about uniform in logs.
+    "two_nodes": Prior(0.32, 0.22),
     # Differences between allocations of nodes, in logs of the communication.
-    "allocation": Prior(LN(0.1), 0.6),
+    "allocation": Prior(LN(0.08), 0.6),
 }
-#: GPUs of a node, where the placement is not known: 2 to 32, usually 8.
-UNKNOWN_PLACEMENT = {"node_size": Prior(LN(8.0), 0.5)}
+#: Where the placement is not known, as in published tables, mostly of large clusters.
+UNKNOWN_PLACEMENT = {
+    # GPUs of a node: 2 to 32, usually 8.
+    "node_size": Prior(LN(8.0), 0.5),
+    # As `between_volume`.
+    "unplaced_volume": Prior(LN(0.15), 1.2),
+}
 #: Where the local batch is not known: more work per GPU and sample as GPUs are added (smaller local
 #: batches, more epochs).
 UNKNOWN_BATCH = {
