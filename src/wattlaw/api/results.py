@@ -1,9 +1,8 @@
 """The results of one or several stores: tables, laws, advice, claims, figures and the report."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
 from itertools import tee
 from os import PathLike
 from pathlib import Path
@@ -13,17 +12,15 @@ import pandas as pd
 import pyarrow as pa
 
 from wattlaw.analysis.advice import advice as analysis
-from wattlaw.analysis.aggregate import aggregate
-from wattlaw.analysis.metrics import run_metrics
 from wattlaw.api.advice import Advice
 from wattlaw.api.display import Report, as_html
 from wattlaw.api.fits import Fits, fit_metrics
 from wattlaw.api.quantities import duration_s, energy_j, finite, footprint_of, share
+from wattlaw.api.store_tables import StoreTables
 from wattlaw.errors import BadInput, Refused
-from wattlaw.store.parquet import read_all
 from wattlaw.store.schema import TABLES
 from wattlaw.store.store import Store
-from wattlaw.store.tables import KINDS, read_stores, write_table
+from wattlaw.store.tables import KINDS, write_table
 from wattlaw.text import join_names, quote
 
 if TYPE_CHECKING:
@@ -33,81 +30,17 @@ if TYPE_CHECKING:
     from wattlaw.api.claims import Claims
     from wattlaw.api.predictions import Predictions
 
+
 TableName = Literal["runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits"]
 EXPORTS = get_args(TableName)
 
 
 @dataclass(frozen=True)
-class Results:
-    """The runs of one or several stores.
+class Results(StoreTables):
+    """The runs of one or several stores: tables, laws, advice, predictions and figures.
 
     Tables are read when they are first used, and kept. Open the stores again to see newer runs.
     """
-
-    paths: tuple[Path, ...]
-
-    @property
-    def runs(self) -> pd.DataFrame:
-        """A row per run of any status: its setting, where it ran, status and reason."""
-        return self._tables[0]
-
-    @property
-    def epochs(self) -> pd.DataFrame:
-        """A row per window (training or evaluation of an epoch) of each host of the done runs."""
-        return self._tables[1]
-
-    @cached_property
-    def metrics(self) -> pd.DataFrame:
-        """A row per done run: time, energy, power and utilisation of training, and quality.
-
-        ``unit`` says what ``time_s`` and ``energy_j`` are of: an epoch, a sample, a step or a run.
-        """
-        return run_metrics(*self._tables)
-
-    @cached_property
-    def settings(self) -> pd.DataFrame:
-        """A row per setting: means of the repeats with standard deviations and 95 % intervals."""
-        return aggregate(self.metrics)
-
-    @cached_property
-    def statistics(self) -> pd.DataFrame:
-        """A row per GPU and per run: utilisation, power, clock and temperature of all samples."""
-        from wattlaw.store.statistics import statistics
-
-        return pd.concat([statistics(store) for store in self._stores], ignore_index=True)
-
-    def telemetry(self, run_id: str | Iterable[str] | None = None) -> pd.DataFrame:
-        """Return the samples of done runs: a row per device and moment.
-
-        Parameters
-        ----------
-        run_id
-            A run, or several; by default all.
-
-        Raises
-        ------
-        wattlaw.errors.BadInput
-            A run is not done or does not exist.
-        """
-        paths = {path.parent.name: path for store in self._stores
-                 for path in store.finished("telemetry")}  # fmt: skip
-        if run_id is not None:
-            wanted = {run_id} if isinstance(run_id, str) else set(run_id)
-            if missing := wanted - {*paths}:
-                raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
-            paths = {name: path for name, path in paths.items() if name in wanted}
-        frame: pd.DataFrame = read_all([*paths.values()], TABLES["telemetry"]).to_pandas()
-        return frame
-
-    @property
-    def workloads(self) -> tuple[str, ...]:
-        """The names of the workloads that have done runs."""
-        return tuple(sorted(map(str, self.metrics["workload"].dropna().unique())))
-
-    @property
-    def is_simulated(self) -> bool:
-        """Whether every done run is simulated, so that nothing was measured."""
-        return len(self.metrics) > 0 and bool((self.metrics["launcher"] == "simulated").all())
 
     def fit(
         self, x: str = "gpus", y: str = "time_s", by: str | Sequence[str] | None = None
@@ -256,15 +189,16 @@ class Results:
         >>> row.source
         'predicted'
         """
-        from wattlaw.analysis.prediction.job import jobs_of
-        from wattlaw.api.predictions import baseline_values, predict_jobs
+        from wattlaw.analysis.prediction.job import predict_workload
+        from wattlaw.api.predictions import Predictions, baseline_setting
 
-        return predict_jobs(
-            jobs_of(self.metrics, self._workload(workload)), baseline_values(baseline),
+        predictions = predict_workload(
+            self.metrics, self._workload(workload), baseline=baseline_setting(baseline),
             epochs=epochs, seed=seed, gpus=gpus, nodes=nodes, gpus_per_node=gpus_per_node,
             local_batch=local_batch, global_batch=global_batch, power_limit_w=power_limit_w,
             clock_limit_mhz=clock_limit_mhz,
         )  # fmt: skip
+        return Predictions(**vars(predictions))
 
     def claims(self, *, pue: float | None = None, grid: str | float | None = None) -> "Claims":
         """Test the published findings of the two studies on these runs.
@@ -423,14 +357,6 @@ class Results:
 
     def _repr_html_(self) -> str:
         return as_html(self.to_frame(), [f"Stores: {', '.join(map(str, self.paths))}"])
-
-    @cached_property
-    def _stores(self) -> tuple[Store, ...]:
-        return tuple(Store.existing(path) for path in self.paths)
-
-    @cached_property
-    def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        return read_stores(self.paths)
 
     def _workload(self, name: str | None) -> str:
         if name is None and not self.workloads:

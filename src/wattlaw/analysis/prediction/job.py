@@ -13,7 +13,7 @@ from wattlaw.analysis.advice.comparable_runs import comparable_runs
 from wattlaw.analysis.prediction.predict import predict
 from wattlaw.analysis.prediction.results import Components, Prediction
 from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
-from wattlaw.analysis.result import Caution
+from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import NOT_DATA_PARALLEL
 from wattlaw.errors import BadInput, Refused
 
@@ -221,6 +221,54 @@ class Job:
         if most is None:
             return TrainingSetting(gpus, **values)
         return TrainingSetting.packed(gpus, most, **values)
+
+
+@dataclass(frozen=True)
+class Predictions(Result):
+    """Predictions, one for each setting and kind of hardware.
+
+    ``baselines`` has the setting that ``p_faster`` compares with, for each kind of hardware.
+    """
+
+    rows_field = "rows"
+
+    rows: tuple[Prediction, ...]
+    baselines: tuple[tuple[str | None, TrainingSetting], ...]
+    warnings: tuple[Caution, ...]
+
+
+def predict_workload(
+    table: pd.DataFrame,
+    workload: str,
+    *,
+    baseline: Mapping[str, Any] | None = None,
+    epochs: float | None = None,
+    seed: int = 0,
+    **values: Any,
+) -> Predictions:
+    """Return the predictions of a workload, for each kind of hardware.
+
+    Parameters
+    ----------
+    table
+        Of ``metrics.run_metrics``.
+    baseline
+        The setting that ``p_faster`` compares with (``Job.baseline``).
+    values
+        Of ``Job.settings``.
+    """
+    rows: list[Prediction] = []
+    baselines = []
+    warnings: dict[Caution, None] = {}
+    for job in jobs_of(table, workload):
+        settings, compared = job.settings(**values), job.baseline(baseline)
+        if not settings:
+            raise BadInput("global_batch: no GPU count divides it; set --gpus or --local-batch")
+        baselines.append((job.hardware, compared))
+        rows += job.predict(settings, baseline=compared, epochs=epochs, seed=seed)
+        warnings |= dict.fromkeys(job.warnings)
+    warnings |= dict.fromkeys(warning for row in rows for warning in row.warnings)
+    return Predictions(tuple(rows), tuple(baselines), tuple(warnings))
 
 
 def jobs_of(table: pd.DataFrame, workload: str) -> list[Job]:

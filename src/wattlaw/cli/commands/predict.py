@@ -7,7 +7,7 @@ import typer
 
 from wattlaw.api import results
 from wattlaw.cli.common import options as opts
-from wattlaw.cli.common.console import Console, make_table
+from wattlaw.cli.common.console import Console, table_of
 from wattlaw.cli.common.lists import parse_counts, parse_limits
 from wattlaw.cli.common.options import option
 
@@ -63,15 +63,10 @@ def predict(
         print(json.dumps(predictions.to_dict()["rows"], allow_nan=False))
         return 0
     console = Console()
-    cells = predictions.to_text_frame()
-    console.print(
-        make_table(
-            cells, cells.to_numpy(), right={*cells} - {"hardware", "bottleneck"}, is_plain=True,
-            title=predictions.title,
-        )
-    )  # fmt: skip
+    if predictions.table is not None:
+        console.print(table_of(predictions.table))
     for note in predictions.notes:
-        console.print(note[:1].upper() + note[1:])
+        console.print(note)
     for warning in predictions.warnings:
         console.print(f"Warning: {warning}")
     return 0

@@ -1,0 +1,98 @@
+"""The tables of one or several stores."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from wattlaw.analysis.aggregate import aggregate
+from wattlaw.analysis.metrics import run_metrics
+from wattlaw.errors import BadInput
+from wattlaw.store.parquet import read_all
+from wattlaw.store.schema import TABLES
+from wattlaw.store.store import Store
+from wattlaw.store.tables import read_stores
+from wattlaw.text import quote
+
+
+@dataclass(frozen=True)
+class StoreTables:
+    """The tables of one or several stores.
+
+    Tables are read when they are first used, and kept. Open the stores again to see newer runs.
+    """
+
+    paths: tuple[Path, ...]
+
+    @property
+    def runs(self) -> pd.DataFrame:
+        """A row per run of any status: its setting, where it ran, status and reason."""
+        return self._tables[0]
+
+    @property
+    def epochs(self) -> pd.DataFrame:
+        """A row per window (training or evaluation of an epoch) of each host of the done runs."""
+        return self._tables[1]
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """A row per done run: time, energy, power and utilisation of training, and quality.
+
+        ``unit`` says what ``time_s`` and ``energy_j`` are of: an epoch, a sample, a step or a run.
+        """
+        return run_metrics(*self._tables)
+
+    @cached_property
+    def settings(self) -> pd.DataFrame:
+        """A row per setting: means of the repeats with standard deviations and 95 % intervals."""
+        return aggregate(self.metrics)
+
+    @cached_property
+    def statistics(self) -> pd.DataFrame:
+        """A row per GPU and per run: utilisation, power, clock and temperature of all samples."""
+        from wattlaw.store.statistics import statistics
+
+        return pd.concat([statistics(store) for store in self._stores], ignore_index=True)
+
+    def telemetry(self, run_id: str | Iterable[str] | None = None) -> pd.DataFrame:
+        """Return the samples of done runs: a row per device and moment.
+
+        Parameters
+        ----------
+        run_id
+            A run, or several; by default all.
+
+        Raises
+        ------
+        wattlaw.errors.BadInput
+            A run is not done or does not exist.
+        """
+        paths = {path.parent.name: path for store in self._stores
+                 for path in store.finished("telemetry")}  # fmt: skip
+        if run_id is not None:
+            wanted = {run_id} if isinstance(run_id, str) else set(run_id)
+            if missing := wanted - {*paths}:
+                raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
+            paths = {name: path for name, path in paths.items() if name in wanted}
+        frame: pd.DataFrame = read_all([*paths.values()], TABLES["telemetry"]).to_pandas()
+        return frame
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        """The names of the workloads that have done runs."""
+        return tuple(sorted(map(str, self.metrics["workload"].dropna().unique())))
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether every done run is simulated, so that nothing was measured."""
+        return len(self.metrics) > 0 and bool((self.metrics["launcher"] == "simulated").all())
+
+    @cached_property
+    def _stores(self) -> tuple[Store, ...]:
+        return tuple(Store.existing(path) for path in self.paths)
+
+    @cached_property
+    def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        return read_stores(self.paths)

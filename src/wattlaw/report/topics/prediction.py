@@ -1,0 +1,98 @@
+"""Predictions of settings as text: a table, and what it rests on."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from wattlaw import formatting as fmt
+from wattlaw.analysis.advice.option import Quantity
+from wattlaw.report import tables
+
+if TYPE_CHECKING:
+    from wattlaw.analysis.prediction.job import Predictions
+    from wattlaw.analysis.prediction.results import Prediction
+    from wattlaw.analysis.prediction.settings import TrainingSetting
+
+#: The times of a prediction; the first that all rows have is shown.
+_TIMES = {
+    "train_time_s": "training", "epoch_time_s": "epoch", "time_per_sample_s": "sample",
+    "step_time_s": "step",
+}  # fmt: skip
+#: Settings that have a column only where rows differ.
+_SETTINGS = {
+    "hardware": tables.text("hardware", attrgetter("hardware")),
+    "nodes": tables.number("nodes", attrgetter("nodes")),
+    "local_batch": tables.number("batch each", attrgetter("local_batch")),
+    "precision": tables.text("precision", attrgetter("precision")),
+    **{
+        name: tables.Column(
+            heading, lambda row, name=name: fmt.limit_label(name, getattr(row, name))
+        )
+        for name, heading in (("power_limit_w", "cap"), ("clock_limit_mhz", "clock"))
+    },
+}
+
+
+def table(predictions: Predictions) -> tables.Table | None:
+    """Return the predictions with their 90 % intervals."""
+    rows = predictions.rows
+    time = next(
+        (name for name in _TIMES if all(getattr(row, name) is not None for row in rows)),
+        "step_time_s",
+    )
+    differing = [name for name in _SETTINGS if len({getattr(row, name) for row in rows}) > 1]
+    columns = [
+        tables.number("GPUs", attrgetter("gpus")),
+        *(_SETTINGS[name] for name in differing),
+        tables.Column("time", lambda row: fmt.duration_text(_quantity(row, time))),
+        tables.Column("W per GPU",
+                      lambda row: fmt.estimate_text(_quantity(row, "power_per_gpu_w"))),
+        tables.Column("energy per sample",
+                      lambda row: fmt.energy_text(_quantity(row, "energy_per_sample_j"))),
+        tables.Column("P(faster)", lambda row: fmt.percent(row.p_faster, 2)),
+        tables.text("bottleneck", attrgetter("bottleneck")),
+    ]  # fmt: skip
+    title = f"Predicted time of one {_TIMES[time]}, with 90 % intervals"
+    return tables.build("predictions", title, columns, rows)
+
+
+def notes(predictions: Predictions) -> tuple[str, ...]:
+    """Return what the predictions rest on, and the measurement that would narrow them most."""
+    texts = []
+    for hardware, baseline in predictions.baselines:
+        rows = [row for row in predictions.rows if row.hardware == hardware]
+        basis, needed = rows[0].rests_on, rows[-1].next_measurement
+        where = f"{hardware}: " if len(predictions.baselines) > 1 else ""
+        on = f"on {_listed(basis.gpus)} GPUs"
+        if basis.nodes:
+            on += f" and {_listed(basis.nodes)} {'node' if basis.nodes == (1,) else 'nodes'}"
+        texts.append(f"{where}Rests on {fmt.plural(basis.observations, 'run')} {on}.")
+        texts.append(f"{where}P(faster) is relative to {_label(baseline)}.")
+        if needed is not None:
+            texts.append(
+                f"{where}A measurement of {_label(needed.setting)} is expected to narrow the "
+                f"intervals by {fmt.percent(1 - needed.interval_ratio, 2)}."
+            )
+    return tuple(texts)
+
+
+def _quantity(row: Prediction, name: str) -> Quantity | None:
+    value, bounds = getattr(row, name), getattr(row, f"{name}_ci")
+    return None if value is None else Quantity(value, *bounds)
+
+
+def _listed(values: tuple[int, ...]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _label(setting: TrainingSetting) -> str:
+    parts = [fmt.plural(setting.gpus, "GPU")]
+    if setting.nodes is not None:
+        parts[0] += f" on {fmt.plural(setting.nodes, 'node')}"
+    if setting.local_batch is not None:
+        parts.append(f"batch {fmt.number(setting.local_batch)} each")
+    for name in fmt.LIMIT_UNITS:
+        value = getattr(setting, name)
+        parts += [] if value is None else [fmt.limit_label(name, value)]
+    return ", ".join(parts)
