@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.advice.comparable_runs import comparable_runs
@@ -260,7 +261,7 @@ def predict_workload(
     rows: list[Prediction] = []
     baselines = []
     warnings: dict[Caution, None] = {}
-    for job in jobs_of(table, workload):
+    for job in jobs_of(table, workload, values.get("gpus_per_node")):
         settings, compared = job.settings(**values), job.baseline(baseline)
         if not settings:
             raise BadInput("global_batch: no GPU count divides it; set --gpus or --local-batch")
@@ -271,7 +272,7 @@ def predict_workload(
     return Predictions(tuple(rows), tuple(baselines), tuple(warnings))
 
 
-def jobs_of(table: pd.DataFrame, workload: str) -> list[Job]:
+def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None) -> list[Job]:
     """Return the jobs of a workload, one for each kind of hardware.
 
     Parameters
@@ -296,7 +297,9 @@ def jobs_of(table: pd.DataFrame, workload: str) -> list[Job]:
         warnings.append(Caution("batch-unknown", text))
         rows = rows[rows["local_batch"].notna()]
     if (rows["launcher"] == IMPORTED).all() and (rows["nodes"] == 1).all():
-        rows = rows.assign(nodes=None)  # a table without nodes is imported with 1
+        # A table without nodes is imported with 1.
+        nodes = None if gpus_per_node is None else np.ceil(rows["gpus"] / gpus_per_node)
+        rows = rows.assign(nodes=nodes)
     jobs = []
     for hardware, of in rows.groupby("hardware", dropna=False):
         samples = of["samples_per_epoch"].dropna()

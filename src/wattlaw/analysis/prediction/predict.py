@@ -11,6 +11,7 @@ from wattlaw.analysis.prediction.parameters import Priors
 from wattlaw.analysis.prediction.posterior import Posterior, fit
 from wattlaw.analysis.prediction.results import Basis, Components, NextMeasurement, Prediction, pair
 from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
+from wattlaw.analysis.result import Caution
 from wattlaw.errors import BadInput
 
 Floats = npt.NDArray[np.float64]
@@ -191,22 +192,28 @@ def _extrapolates(posterior: Posterior, setting: TrainingSetting) -> tuple[str, 
     return tuple(found)
 
 
-def _warnings(posterior: Posterior, setting: TrainingSetting) -> tuple[str, ...]:
-    found = []
+def _warnings(posterior: Posterior, setting: TrainingSetting) -> tuple[Caution, ...]:
     unknown = set(posterior.prior_only) & _relevant(setting)
-    if "network between nodes" in unknown:
-        found.append(
-            "no run used several nodes: the time of the network between nodes is assumed from "
-            "other clusters; measure 2 GPUs on two nodes"
-        )
-    if "network inside a node" in unknown:
-        found.append("no run used several GPUs of a node: their communication is assumed")
-    if "clock" in unknown:
-        found.append("no run had a power or clock limit: the effect of limits is assumed")
-    if setting.gpus_per_node is None and setting.gpus > 1:
-        found.append("the placement is not known: the size of a node is one of the unknowns")
-    if setting.local_batch is None:
-        found.append("the local batch is not known: times are of a constant work per GPU")
-    if setting.precision not in {item.setting.precision for item in posterior.observations}:
-        found.append(f"no run used precision {setting.precision}: its speed is assumed")
-    return tuple(found)
+    precisions = {item.setting.precision for item in posterior.observations}
+    conditions = (
+        ("between-nodes-assumed", "network between nodes" in unknown),
+        ("inside-node-assumed", "network inside a node" in unknown),
+        ("limits-assumed", "clock" in unknown),
+        ("placement-unknown", setting.gpus_per_node is None and setting.gpus > 1),
+        ("batch-unknown", setting.local_batch is None),
+        ("precision-assumed", setting.precision not in precisions),
+    )
+    return tuple(Caution(code, _TEXTS[code]) for code, applies in conditions if applies)
+
+
+_TEXTS = {
+    "between-nodes-assumed": "No run used several nodes. The time of the network between nodes is "
+    "assumed from other clusters; measure 2 GPUs on two nodes.",
+    "inside-node-assumed": "No run used several GPUs of a node. Their communication is assumed.",
+    "limits-assumed": "No run had a power or clock limit. The effect of limits is assumed.",
+    "placement-unknown": "The runs do not say on how many nodes they were. The number of GPUs of a "
+    "node is one of the unknowns; set --gpus-per-node if it is known.",
+    "batch-unknown": "The local batch is not known. Each GPU is assumed to do the same work in all "
+    "runs.",
+    "precision-assumed": "No run used this precision. Its speed is assumed.",
+}

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattlaw.analysis.prediction.settings import TrainingSetting
-from wattlaw.analysis.result import Result
+from wattlaw.analysis.result import Caution, Result
 
 Floats = npt.NDArray[np.float64]
 
@@ -95,7 +95,7 @@ class Prediction(Result):
     rests_on: Basis
     next_measurement: NextMeasurement | None
     extrapolates: tuple[str, ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[Caution, ...]
     seed: int
     source: str = "predicted"
     ci_level: float = LEVEL
