@@ -100,7 +100,7 @@ def test_without_gpus_the_doublings_are_predicted_and_shown(placed, capsys):
     text = capsys.readouterr().out
     counts = [line.split()[0] for line in text.splitlines() if line[:8].strip().isdigit()]
     assert counts == ["1", "2", "4", "8", "16", "32"]
-    assert "Rests on 4 runs" in text
+    assert "Rests on 4 measurements" in text
 
 
 def test_two_gpus_on_two_nodes_are_slower_than_on_one(placed):

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ _LIMITS = ("power_limit_w", "clock_limit_mhz")
 IMPORTED = "imported"
 #: Settings that a baseline may name.
 BASELINE = ("gpus", "nodes", "local_batch", "global_batch", *_LIMITS)
+#: With more runs, the repeats of a setting count as one observation: inference takes time.
+_MOST = 100
 #: Without GPU counts, predictions go up to this multiple of the largest measured one.
 _REACH = 4
 
@@ -312,8 +315,8 @@ def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None
             Job(
                 workload=workload,
                 hardware=None if pd.isna(hardware) else str(hardware),
-                observations=tuple(
-                    _observation(row, comparable.unit) for row in of.to_dict("records")
+                observations=_merged(
+                    [_observation(row, comparable.unit) for row in of.to_dict("records")]
                 ),
                 unit=comparable.unit,
                 samples_per_unit=known,
@@ -346,6 +349,24 @@ def _observation(row: Mapping[Any, Any], unit: str) -> Observation:
     else:
         step_time_s = (per_sample_s or row["time_s"]) * setting.samples
     return Observation(setting, float(step_time_s), value("power_per_gpu_w"))
+
+
+def _merged(observations: list[Observation]) -> tuple[Observation, ...]:
+    """Return the observations; of very many, one with the geometric means for each setting."""
+    if len(observations) <= _MOST:
+        return tuple(observations)
+    by_setting: dict[TrainingSetting, list[Observation]] = {}
+    for item in observations:
+        by_setting.setdefault(item.setting, []).append(item)
+    return tuple(
+        Observation(
+            setting,
+            geometric_mean([item.step_time_s for item in items]),
+            None if any(item.power_per_gpu_w is None for item in items)
+            else geometric_mean([item.power_per_gpu_w or 0.0 for item in items]),
+        )
+        for setting, items in by_setting.items()
+    )  # fmt: skip
 
 
 def _most(values: Any) -> Any:

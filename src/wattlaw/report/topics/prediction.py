@@ -19,6 +19,7 @@ _TIMES = {
     "train_time_s": "training", "epoch_time_s": "epoch", "time_per_sample_s": "sample",
     "step_time_s": "step",
 }  # fmt: skip
+_MOST_LISTED = 6
 #: Settings that have a column only where rows differ.
 _SETTINGS = {
     "hardware": tables.text("hardware", attrgetter("hardware")),
@@ -67,7 +68,7 @@ def notes(predictions: Predictions) -> tuple[str, ...]:
         on = f"on {_listed(basis.gpus)} GPUs"
         if basis.nodes:
             on += f" and {_listed(basis.nodes)} {'node' if basis.nodes == (1,) else 'nodes'}"
-        texts.append(f"{where}Rests on {fmt.plural(basis.observations, 'run')} {on}.")
+        texts.append(f"{where}Rests on {fmt.plural(basis.observations, 'measurement')} {on}.")
         texts.append(f"{where}P(faster) is relative to {_label(baseline)}.")
         if needed is not None:
             texts.append(
@@ -83,6 +84,8 @@ def _quantity(row: Prediction, name: str) -> Quantity | None:
 
 
 def _listed(values: tuple[int, ...]) -> str:
+    if len(values) > _MOST_LISTED:
+        return f"{values[0]} to {values[-1]}"
     return ", ".join(map(str, values))
 
 
