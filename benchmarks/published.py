@@ -56,9 +56,8 @@ class Study:
         for spec in self.specs:
             fields = spec.setting.model_dump() | {"workload": spec.workload.name}
             if all(fields[key] == value for key, value in selected.items()):
-                setting = spec.setting
-                job = self.machine.job(spec, setting.power_limit_w, setting.clock_limit_mhz)
-                times_s[setting.gpus] = predict(change(job)).train.duration_s
+                job = self.machine.job(spec)
+                times_s[spec.setting.gpus] = predict(change(job)).train.duration_s
         return pd.Series(times_s).sort_index()
 
 
@@ -172,7 +171,7 @@ def window(study: Study, workload: str, gpus: int, cap: float | None) -> Window:
         if s.workload.name == workload and s.setting.gpus == gpus
         and s.setting.power_limit_w == cap and s.setting.clock_limit_mhz is None
     )  # fmt: skip
-    return predict(study.machine.job(spec, cap, None)).train
+    return predict(study.machine.job(spec)).train
 
 
 def betas() -> list[Published]:

@@ -337,9 +337,9 @@ def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys
     shown = capsys.readouterr()
     lines = {words[1]: " ".join(words) for one in shown.out.splitlines() if (words := one.split())
              and words[0] == "s"}  # fmt: skip
-    assert lines["straight"].endswith("2-424 power none")
+    assert lines["straight"].endswith("2 to 424 power none")
     assert "at 64: 0." in lines["schnet"]
-    assert lines["few"].endswith("1-4 power not testable")
+    assert lines["few"].endswith("1 to 4 power not testable")
     assert "no law for s two: 2 distinct" in shown.err
     assert main([*line, "--json"]) == 0
     rows = {row["group"]["s"]: row for row in json.loads(capsys.readouterr().out)}

@@ -4,6 +4,7 @@ import ast
 import os
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -28,7 +29,9 @@ def block(language: str) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the README's study, smaller, and a script that trains endlessly."""
     path = tmp_path_factory.mktemp("reader")
-    script = (ROOT / "tests" / "scripts" / "ddp.py").read_text(encoding="utf-8")
+    scripts = ROOT / "tests" / "scripts"
+    script = (scripts / "ddp.py").read_text(encoding="utf-8")
+    shutil.copy(scripts / "own_timer.py", path)
     (path / "train.py").write_text(script.replace("range(args.epochs)", "range(10**6)"))
     study = yaml.safe_load(block("yaml"))
     study["workloads"][0]["dataset_samples"] = 200
