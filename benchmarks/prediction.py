@@ -16,13 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
+from scipy.interpolate import PchipInterpolator
 
 from common import write_results
 from prediction_data import Job, by_origin, caps, is_packed, pollux, series
+from prediction_learning import job_draws, learn
 from prediction_rivals import IN_N, RIVALS
 from prediction_truth import draw
 from wattlaw.analysis.prediction import Observation, TrainingSetting, fit, predict
-from wattlaw.analysis.prediction.learning import job_draws, learn
 from wattlaw.analysis.prediction.parameters import Priors
 
 Floats = npt.NDArray[np.float64]
@@ -206,45 +207,67 @@ def caps_contest(priors: dict[str, Priors]) -> dict[str, object]:
     ``near_best``: the chosen cap's measured slowdown is at most 10 %, and its energy is at most
     2 % above the least of such caps. ``energy_near_best`` is without the condition on the slowdown.
     """
-    scores: dict[str, list[Score]] = defaultdict(list)
-    chosen: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
+    errors: dict[str, dict[str, list[Score]]] = defaultdict(lambda: defaultdict(list))
+    chosen: dict[str, dict[str, list[tuple[bool, bool]]]] = defaultdict(lambda: defaultdict(list))
     for job in caps():
         rows = job.observations
         if len(rows) < 4:
             continue
-        seen = {0, len(rows) // 2, len(rows) - 1}
-        posterior = fit([rows[index] for index in sorted(seen)], priors=priors[job.origin])
-        _, times, powers = posterior.runs([item.setting for item in rows])
-        assert powers is not None
+        seen = [0, len(rows) // 2, len(rows) - 1]
+        others = [index for index in range(len(rows)) if index not in seen]
         measured_s = np.array([item.step_time_s for item in rows])
         measured_w = np.array([item.power_per_gpu_w or np.nan for item in rows])
-        for index in set(range(len(rows))) - seen:
-            scores["time"].append(score(times[:, index], measured_s[index]))
-            scores["power"].append(score(powers[:, index], measured_w[index]))
-            energy = times[:, index] * powers[:, index]
-            scores["energy"].append(score(energy, measured_s[index] * measured_w[index]))
-        time_s, energy_j = np.median(times, 0), np.median(times * powers, 0)
-        for index in seen:  # a measured cap needs no prediction
-            time_s[index] = measured_s[index]
-            energy_j[index] = measured_s[index] * measured_w[index]
-        index = _best(time_s, energy_j)
-        measured_j = measured_s * measured_w
-        least = measured_j[_best(measured_s, measured_j)]
-        is_near = bool(measured_j[index] <= NEAR_BEST * least)
-        is_fast = bool(measured_s[index] <= SLOWDOWN * measured_s.min())
-        for group in ("all", job.origin):
-            chosen[group].append((is_near and is_fast, is_near))
+        posterior = fit([rows[index] for index in seen], priors=priors[job.origin])
+        _, times, powers = posterior.runs([item.setting for item in rows])
+        assert powers is not None
+        logs = np.log([item.setting.power_limit_w or np.nan for item in rows])
+        curves = (
+            np.exp(PchipInterpolator(logs[seen], np.log(values[seen]))(logs))[None]
+            for values in (measured_s, measured_w)
+        )
+        for name, (time_s, power_w) in {
+            OURS: (times, powers),
+            "monotone interpolation": tuple(curves),
+        }.items():
+            for what, draws, true in (
+                ("time", time_s, measured_s),
+                ("power", power_w, measured_w),
+                ("energy", time_s * power_w, measured_s * measured_w),
+            ):
+                errors[name][what] += [
+                    score(draws[:, index], true[index])
+                    if name == OURS
+                    else Score(abs(draws[0, index] / true[index] - 1), False, None, None)
+                    for index in others
+                ]
+            near = _choice(np.median(time_s, 0), np.median(time_s * power_w, 0), seen, measured_s,
+                           measured_s * measured_w)  # fmt: skip
+            for group in ("all", job.origin):
+                chosen[name][group].append(near)
     return {
-        **{name: summary(rows) for name, rows in scores.items()},
-        "choice": {
-            group: {
-                "cells": len(found),
-                "near_best": round(float(np.mean([both for both, _ in found])), 4),
-                "energy_near_best": round(float(np.mean([near for _, near in found])), 4),
+        name: {what: summary(scores) for what, scores in found.items()}
+        | {
+            "choice": {
+                group: {
+                    "cells": len(cells),
+                    "near_best": round(float(np.mean([both for both, _ in cells])), 4),
+                    "energy_near_best": round(float(np.mean([near for _, near in cells])), 4),
+                }
+                for group, cells in chosen[name].items()
             }
-            for group, found in chosen.items()
-        },
+        }
+        for name, found in errors.items()
     }
+
+
+def _choice(
+    time_s: Floats, energy_j: Floats, seen: list[int], true_s: Floats, true_j: Floats
+) -> tuple[bool, bool]:
+    """Return whether the cap that predictions choose is near the best; measured caps count so."""
+    time_s[seen], energy_j[seen] = true_s[seen], true_j[seen]
+    index = _best(time_s, energy_j)
+    is_near = bool(true_j[index] <= NEAR_BEST * true_j[_best(true_s, true_j)])
+    return is_near and bool(true_s[index] <= SLOWDOWN * true_s.min()), is_near
 
 
 def _best(time_s: Floats, energy_j: Floats) -> int:

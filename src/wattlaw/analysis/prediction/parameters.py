@@ -116,8 +116,8 @@ POWER = {
     "power": Prior(0.02, 0.3),
     # Power that does not depend on the clock; power of waiting, of communication (of the rest).
     "static": Prior(-1.1, 0.5, "logit"),
-    "wait_power": Prior(-1.8, 0.8, "logit"),
-    "communication_power": Prior(-1.0, 1.0, "logit"),
+    "wait_power": Prior(-2.3, 0.9, "logit"),
+    "communication_power": Prior(-1.3, 1.0, "logit"),
     # Exponent of the clock in dynamic power above the knee; below it the exponent is 1.
     "clock_exponent": Prior(LN(1.7), 0.35, "above_1"),
     "knee": Prior(0.7, 0.7, "logit"),
