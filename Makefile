@@ -11,7 +11,7 @@ PEERS := .venv-peers
 SLURM_PACKAGES := slurm-wlm munge
 
 .PHONY: setup quickstart test test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput bench-steps \
-  bench-scripts bench-analysis bench-simulator bench-gpu clean
+  bench-scripts bench-analysis bench-prediction bench-simulator bench-gpu clean
 
 # Here torchvision is kept apart where it does not fit torch: see docs/install.md.
 TORCHVISION := $(VENV)/wattlaw-torchvision
@@ -116,6 +116,10 @@ bench-analysis: setup
 	$(BIN)/python benchmarks/fits.py
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/telemetry.py
+
+# The contest of predictions; it needs the public data (docs/public-data.md).
+bench-prediction: setup
+	$(BIN)/python benchmarks/prediction.py
 
 # Predicted and published exponents, and the time of a simulated study.
 bench-simulator: setup

@@ -311,5 +311,6 @@ def test_sixteen_nodes_are_predicted_from_two(origin):
         errors.extend(np.abs(middle / true - 1))
         covered.extend((low <= true) & (true <= high))
     assert len(errors) == {"generated": 18, "public": 39}[origin]
-    assert np.median(errors) <= 0.15
+    assert np.median(errors) <= {"generated": 0.2, "public": 0.12}[origin]
+    assert np.quantile(errors, 0.9) <= 0.3
     assert np.mean(covered) >= 0.85

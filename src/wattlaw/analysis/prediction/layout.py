@@ -1,7 +1,7 @@
 """The settings of a job as arrays, relative to a reference that observations define."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -120,6 +120,15 @@ class Layout:
             power_limit_w=array(item.power_limit_w or infinite for item in settings),
             clock_limit_mhz=array(item.clock_limit_mhz or infinite for item in settings),
         )
+
+    def only(self, chosen: npt.NDArray[np.bool_]) -> "Layout":
+        """Return the chosen settings."""
+        arrays = {
+            item.name: getattr(self, item.name)[chosen]
+            for item in fields(self)
+            if item.name != "reference"
+        }
+        return replace(self, **arrays)
 
 
 def _micro(setting: TrainingSetting) -> float:

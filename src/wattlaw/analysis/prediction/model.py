@@ -13,6 +13,7 @@
   min(h - 1, 2 log2 h) for h GPUs of the node or h nodes. The bandwidth term between nodes grows
   with the GPUs that share a node's adapter and with the nodes that share the network, and differs
   on exactly two nodes.
+- Input takes the time of a rank's own cores, or of the storage that all ranks share, if longer.
 - The exposed part is (b^g + comm^g)^(1/g) - b for an overlappable time b (Qiao et al., Pollux,
   OSDI'21, equation 11 with b instead of the whole compute time).
 - Power: P(f) = static + dynamic phi(f) while computing, with phi(f) = f^q above a knee, where the
@@ -88,8 +89,8 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
     compute_s = overhead_s + layout.parts * part_s
     waiting_s = layout.parts * part_s * values["straggler"] * layout.slowest
     busy_s = compute_s + waiting_s + exposed_s
-    stored_s = unit_s * values["storage"] * layout.micro * layout.parts * layout.gpus
-    input_s = np.maximum(0.0, stored_s - busy_s)
+    sample_s = np.maximum(values["loading"], values["storage"] * layout.gpus)
+    input_s = np.maximum(0.0, unit_s * sample_s * layout.micro * layout.parts - busy_s)
     total_s = busy_s + input_s
     watts = None
     if power:

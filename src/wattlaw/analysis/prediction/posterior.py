@@ -7,15 +7,16 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from wattlaw.analysis.prediction.discrepancy import POWER_ERROR, TIME_ERROR, discrepancy
 from wattlaw.analysis.prediction.layout import Layout, Reference
 from wattlaw.analysis.prediction.model import Parameters, Step, step
 from wattlaw.analysis.prediction.parameters import (
     GROUPS,
+    LEARNED,
     PRECISION,
     Prior,
     Priors,
     Transformation,
-    shipped,
 )
 from wattlaw.analysis.prediction.sampler import sample
 from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
@@ -43,6 +44,11 @@ class Posterior:
     seed: int
 
     @property
+    def draws(self) -> int:
+        """Return the number of draws."""
+        return len(next(iter(self.values.values())))
+
+    @property
     def has_power(self) -> bool:
         """Return whether any observation has power."""
         return any(item.power_per_gpu_w for item in self.observations)
@@ -59,21 +65,33 @@ class Posterior:
         layout = Layout.of(settings, self.reference)
         steps = step(self.values, layout, power=self.has_power)
         dice = np.random.default_rng([self.seed, 1])
-        shape = (next(iter(self.values.values())).shape[0], len(settings))
+        shape = (self.draws, len(settings))
         tail = np.sqrt(dice.chisquare(FREEDOM, shape) / FREEDOM)
         noise, shared = scales(self.values, layout, steps)
-        deviation = (
-            noise * dice.standard_normal(shape) + shared * dice.standard_normal(shape)
-        ) / tail
-        times = steps.step_s * np.exp(deviation)
-        if steps.power_w is None:
+        seen = Layout.of([item.setting for item in self.observations], self.reference)
+        fitted = step(self.values, seen, power=self.has_power)
+        own, common = scales(self.values, seen, fitted)
+        missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
+        # What a session shares is not a property of its settings.
+        missed = missed * own**2 / (own**2 + common**2)
+        local = discrepancy(seen, layout, TIME_ERROR, float(np.median(own)))
+        deviation = np.hypot(noise, local.spread) * dice.standard_normal(shape)
+        deviation = (deviation + shared * dice.standard_normal(shape)) / tail
+        times = steps.step_s * np.exp(missed @ local.weights + deviation)
+        if steps.power_w is None or fitted.power_w is None:
             return steps, times, None
-        deviation = self.values["power_noise"] * dice.standard_t(FREEDOM, shape)
+        measured = np.array([item.power_per_gpu_w or np.nan for item in self.observations])
+        has_power = ~np.isnan(measured)
+        noise = self.values["power_noise"]
+        local = discrepancy(seen.only(has_power), layout, POWER_ERROR, float(np.median(noise)))
+        missed = np.log(measured[has_power]) - np.log(fitted.power_w[:, has_power])
+        noise = np.hypot(noise, local.spread)
+        deviation = missed @ local.weights + noise * dice.standard_t(FREEDOM, shape)
         return steps, times, steps.power_w * np.exp(deviation)
 
 
 def fit(
-    observations: Sequence[Observation], *, seed: int = 0, priors: Priors | None = None
+    observations: Sequence[Observation], *, seed: int = 0, priors: Priors = LEARNED
 ) -> Posterior:
     """Return the posterior of a job.
 
@@ -93,7 +111,6 @@ def fit(
     """
     if not observations:
         raise BadInput("observations: given none; allowed: at least one measured setting")
-    priors = shipped() if priors is None else priors
     reference = Reference.of(observations)
     layout = Layout.of([item.setting for item in observations], reference)
     known = {name: priors.apply(name, prior) for name, prior in _all(reference).items()}
@@ -191,11 +208,11 @@ def _log_likelihood(
     steps = step(values, data.layout, power=data.log_power is not None)
     noise, shared = scales(values, data.layout, steps)
     residual = data.log_time - np.log(steps.step_s)
-    total = grouped_t(residual, noise, shared, data.sessions)
+    total = grouped_t(residual, np.hypot(noise, TIME_ERROR), shared, data.sessions)
     if data.log_power is not None and steps.power_w is not None:
         measured = ~np.isnan(data.log_power)
         residual = (data.log_power - np.log(steps.power_w))[:, measured]
-        scale = values["power_noise"]
+        scale = np.hypot(values["power_noise"], POWER_ERROR)
         tail = np.log1p((residual / scale) ** 2 / FREEDOM)
         total = total - (np.log(scale) + (FREEDOM + 1) / 2 * tail).sum(1)
     return np.where(np.isfinite(total), total, -1e300)

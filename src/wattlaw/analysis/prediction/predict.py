@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from wattlaw.analysis.prediction.model import Step
 from wattlaw.analysis.prediction.next_measurement import next_measurement
-from wattlaw.analysis.prediction.parameters import Priors
+from wattlaw.analysis.prediction.parameters import LEARNED, Priors
 from wattlaw.analysis.prediction.posterior import Posterior, fit
 from wattlaw.analysis.prediction.results import Basis, Components, NextMeasurement, Prediction, pair
 from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
@@ -27,7 +27,7 @@ def predict(
     epochs: float | None = None,
     workload: str | None = None,
     hardware: str | None = None,
-    priors: Priors | None = None,
+    priors: Priors = LEARNED,
     candidates: Sequence[TrainingSetting] | None = None,
 ) -> list[Prediction]:
     """Return predictions of settings, measured or not.

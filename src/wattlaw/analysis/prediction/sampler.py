@@ -1,7 +1,7 @@
 """Draws from a posterior by sequential Monte Carlo with tempering.
 
 Particles start as draws from a standard normal prior. The likelihood enters in stages: each raises
-its exponent until half of the effective particles are left (Jasra et al. 2011, doi
+its exponent until 40 % of the effective particles are left (Jasra et al. 2011, doi
 10.1111/j.1467-9469.2010.00723.x), resamples some of them, and makes all particles of the next stage
 from the chains that start there (waste-free SMC: Dau and Chopin 2022, doi 10.1111/rssb.12475). A
 move of a chain is a Metropolis-Hastings step that is reversible for a normal distribution fitted to
@@ -19,13 +19,13 @@ Floats = npt.NDArray[np.float64]
 LogLikelihood = Callable[[Floats], Floats]
 
 #: The share of effective particles that each stage keeps.
-_KEPT = 0.5
+_KEPT = 0.4
 #: Chains of a stage, and the particles of each.
-CHAINS, LENGTH = 200, 16
+CHAINS, LENGTH = 200, 12
 #: The last stage is longer, so that its draws are good; every so-manieth particle is kept.
-_LAST = 2
+_LAST = 4
 #: Particles of the prior, relative to those of a stage.
-_FIRST = 2
+_FIRST = 4
 #: Correlations of proposals with the present particle, by turns.
 _CORRELATIONS = (0.3, 0.8, 0.95)
 _MOST_STAGES = 60

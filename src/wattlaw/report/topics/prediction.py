@@ -26,12 +26,12 @@ _SETTINGS = {
     "nodes": tables.number("nodes", attrgetter("nodes")),
     "local_batch": tables.number("batch each", attrgetter("local_batch")),
     "precision": tables.text("precision", attrgetter("precision")),
-    **{
-        name: tables.Column(
-            heading, lambda row, name=name: fmt.limit_label(name, getattr(row, name))
-        )
-        for name, heading in (("power_limit_w", "cap"), ("clock_limit_mhz", "clock"))
-    },
+    "power_limit_w": tables.text(
+        "cap", lambda row: fmt.limit_label("power_limit_w", row.power_limit_w)
+    ),
+    "clock_limit_mhz": tables.text(
+        "clock", lambda row: fmt.limit_label("clock_limit_mhz", row.clock_limit_mhz)
+    ),
 }
 
 

@@ -2,10 +2,9 @@
 
 The mean and variance of a parameter over jobs have a normal-inverse-gamma prior that is worth
 ``_STRENGTH`` jobs at the weak defaults (Gelman et al., Bayesian Data Analysis, 3rd ed., section
-3.3), so that a single job moves a prior half of the way. Expectation-maximization (Dempster, Laird
-and Rubin 1977) alternates the jobs' posteriors under the present prior with the prior's update.
-Each job is fitted once, under the weak defaults; its draws are then weighted by the ratio of
-priors.
+3.3). Expectation-maximization (Dempster, Laird and Rubin 1977) alternates the jobs' posteriors
+under the present prior with the prior's update. Each job is fitted once, under the weak defaults;
+its draws are then weighted by the ratio of priors.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,11 +18,13 @@ from wattlaw.analysis.prediction.settings import Observation
 
 _STRENGTH = 1.0
 _ROUNDS = 4
+_LEAST_FAMILIES = 3
 #: The share of effective draws below which the weights are flattened.
 _LEAST_EFFECTIVE = 0.1
-#: Parameters relative to a job's own reference: not a property that jobs share.
-_OWN = ("compute",)
-_DEFAULTS = {name: prior for group in GROUPS.values() for name, prior in group.items()}
+#: What public series bear on. The other priors stay weak: series of one batch narrow them by what
+#: the jobs lack, which costs coverage elsewhere.
+_LEARNED = ("unknown placement", "unknown batch")
+_DEFAULTS = {name: prior for group in _LEARNED for name, prior in GROUPS[group].items()}
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,7 @@ def job_draws(observations: Sequence[Observation], seed: int = 0) -> JobDraws:
     """Return the draws of a job."""
     posterior = fit(observations, seed=seed, priors=WEAK)
     names = tuple(
-        name
-        for group, members in GROUPS.items()
-        for name in members
-        if group not in posterior.prior_only and name not in _OWN
+        name for group in _LEARNED if group not in posterior.prior_only for name in GROUPS[group]
     )
     columns = [
         _DEFAULTS[name].mean + _DEFAULTS[name].sd * posterior.normals[name] for name in names
@@ -64,9 +62,15 @@ def job_draws(observations: Sequence[Observation], seed: int = 0) -> JobDraws:
 def learn(families: Mapping[str, Sequence[JobDraws]], without: Collection[str] = ()) -> Priors:
     """Return priors learned from the jobs of all families but some.
 
-    A family of n jobs has the weight of sqrt(n) jobs.
+    A family of n jobs has the weight of sqrt(n) jobs. What fewer than three families bear on keeps
+    its weak default: one cluster does not show how clusters differ.
     """
     used = {name: jobs for name, jobs in families.items() if name not in without}
+    sources: dict[str, set[str]] = {}
+    for family, jobs in used.items():
+        for name in (name for job in jobs for name in job.names):
+            sources.setdefault(name, set()).add(family)
+    known = {name for name, found in sources.items() if len(found) >= _LEAST_FAMILIES}
     priors = WEAK
     for _ in range(_ROUNDS):
         rows: dict[str, list[tuple[float, float, float]]] = {}
@@ -74,7 +78,7 @@ def learn(families: Mapping[str, Sequence[JobDraws]], without: Collection[str] =
             for job in jobs:
                 for name, mean, variance in zip(job.names, *job.moments(priors), strict=True):
                     rows.setdefault(name, []).append((len(jobs) ** -0.5, mean, variance))
-        values = {name: _update(name, found) for name, found in rows.items()}
+        values = {name: _update(name, found) for name, found in rows.items() if name in known}
         priors = Priors(values, f"learned from {', '.join(sorted(used))}")
     return priors
 
@@ -93,4 +97,6 @@ def _update(name: str, rows: Sequence[tuple[float, float, float]]) -> tuple[floa
     mean = (_STRENGTH * default.mean + (weights * means).sum()) / (_STRENGTH + count)
     squares = (weights * (variances + (means - mean) ** 2)).sum()
     squares += _STRENGTH * (default.sd**2 + (default.mean - mean) ** 2)
-    return float(mean), float(np.sqrt(squares / (_STRENGTH + count)))
+    # The predictive variance of another job: the mean is uncertain too.
+    total = _STRENGTH + count
+    return float(mean), float(np.sqrt(squares / total * (1 + 1 / total)))

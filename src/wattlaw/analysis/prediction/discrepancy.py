@@ -1,0 +1,70 @@
+"""What the model misses near measured settings: a Gaussian process of the residuals.
+
+No model of a step is exact, and its error changes little between similar settings (Kennedy and
+O'Hagan 2001, doi 10.1111/1467-9868.00294). The error is correlated between settings by their
+distance: predictions near measured settings follow them, and those far away have all of its spread.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.analysis.prediction.layout import Layout
+
+Floats = npt.NDArray[np.float64]
+
+#: Standard deviations, in logs, of the model's error of times and of powers.
+TIME_ERROR, POWER_ERROR = 0.02, 0.03
+#: Distances, in logs, at which the correlation is exp(-1/2).
+_GPUS, _BATCH, _LIMIT = 0.7, 0.7, 0.3
+
+
+@dataclass(frozen=True)
+class Discrepancy:
+    """The weights of residuals, shape (observations, targets), and the error that remains."""
+
+    weights: Floats
+    spread: Floats  # of targets, in logs
+
+
+def discrepancy(seen: Layout, wanted: Layout, error: float, noise: float) -> Discrepancy:
+    """Return how the residuals of seen settings correct those that are wanted.
+
+    Parameters
+    ----------
+    seen, wanted
+        The settings.
+    error, noise
+        Standard deviations, in logs, of the model's error and of the noise of a run.
+    """
+    limits = [layout.power_limit_w for layout in (seen, wanted)]
+    finite = np.concatenate([limit[np.isfinite(limit)] for limit in limits])
+    highest_w = finite.max() if finite.size else 1.0
+    here, there = (_features(layout, float(highest_w)) for layout in (seen, wanted))
+    own = _correlation(here, here) + (noise / error) ** 2 * np.eye(here.shape[0])
+    cross = _correlation(here, there)
+    weights = np.linalg.solve(own, cross)
+    left: Floats = np.maximum(0.0, 1.0 - (weights * cross).sum(0))
+    return Discrepancy(np.asarray(weights), error * np.sqrt(left))
+
+
+def _features(layout: Layout, highest_w: float) -> Floats:
+    clock = np.minimum(layout.clock_limit_mhz / layout.reference.clock_mhz, 1.0)
+    return np.column_stack(
+        [
+            np.log(layout.gpus) / _GPUS,
+            np.log(layout.nodes) / _GPUS,
+            np.log(layout.micro) / _BATCH,
+            np.log(layout.parts) / _BATCH,
+            np.log(np.minimum(layout.power_limit_w, highest_w)) / _LIMIT,
+            np.log(clock) / _LIMIT,
+            layout.precision * 10.0,
+        ]
+    )
+
+
+def _correlation(one: Floats, other: Floats) -> Floats:
+    squares = ((one[:, None] - other[None]) ** 2).sum(2)
+    result: Floats = np.exp(-squares / 2)
+    return result
