@@ -29,9 +29,9 @@ def list_meters() -> list[Availability[Device]]:
     """Open every registered meter for a moment."""
     available = []
     for name, meter, reason in _open_all(meters.GROUP, Target(os.getpid())):
-        available.append(found := Availability[Device](name, reason=reason))
+        available.append(entry := Availability[Device](name, reason=reason))
         if meter is not None:
-            found.devices, found.problems = meter.devices(), meter.problems()
+            entry.devices, entry.problems = meter.devices(), meter.problems()
             meter.close()
     return available
 
@@ -40,12 +40,12 @@ def list_limiters() -> list[Availability[LimitState]]:
     """Open every registered limiter for a moment; this changes nothing."""
     available = []
     for name, limiter, reason in _open_all(limiters.GROUP):
-        available.append(found := Availability[LimitState](name, reason=reason))
+        available.append(entry := Availability[LimitState](name, reason=reason))
         for device in limiter.devices() if limiter is not None else ():
             try:
-                found.devices.append(limiter.read(device))
+                entry.devices.append(limiter.read(device))
             except WattlawError as error:
-                found.reason = str(error)
+                entry.reason = str(error)
         if limiter is not None:
             limiter.close()
     return available

@@ -240,8 +240,8 @@ def _node(rendezvous: Sequence[str]) -> Node:
     parser.add_argument("--nnodes", type=int, default=1)
     parser.add_argument("--master-addr", default="127.0.0.1")
     parser.add_argument("--master-port", type=int)
-    found, _ = parser.parse_known_args([*rendezvous])
-    return Node(found.node_rank, found.nnodes, found.master_addr, found.master_port)
+    options, _ = parser.parse_known_args([*rendezvous])
+    return Node(options.node_rank, options.nnodes, options.master_addr, options.master_port)
 
 
 def command_arguments(record: RunRecord) -> list[str]:

@@ -31,13 +31,13 @@ def next_measurement(
     measured = (measured - measured.mean(0)) / measured.std(0)
     correlation = targets.T @ measured / targets.shape[0]
     ratios = np.sqrt(np.maximum(0.0, 1 - correlation**2))
-    found: list[NextMeasurement | None] = []
+    measurements: list[NextMeasurement | None] = []
     for setting, row in zip(settings, ratios, strict=True):
         order = [index for index in np.argsort(row, kind="stable") if options[index] != setting]
         best = int(order[0]) if order else -1
         is_useful = best >= 0 and row[best] < 0.95
-        found.append(NextMeasurement(options[best], float(row[best])) if is_useful else None)
-    return found
+        measurements.append(NextMeasurement(options[best], float(row[best])) if is_useful else None)
+    return measurements
 
 
 def _candidates(posterior: Posterior, settings: Sequence[TrainingSetting]) -> list[TrainingSetting]:
@@ -46,13 +46,13 @@ def _candidates(posterior: Posterior, settings: Sequence[TrainingSetting]) -> li
     largest = max(seen, key=lambda item: item.gpus)
     most = max(item.gpus for item in settings)
     node = max((max(item.gpus_per_node or (1,)) for item in (*seen, *settings)), default=1)
-    found: dict[TrainingSetting, None] = {}
+    candidates: dict[TrainingSetting, None] = {}
 
     def add(base: TrainingSetting, gpus: int, nodes: int | None = None) -> None:
         placement = None if base.gpus_per_node is None else (1,) * gpus
         if placement and nodes is None:
             placement = TrainingSetting.packed(gpus, node).gpus_per_node
-        found[replace(base, gpus=gpus, nodes=None, gpus_per_node=placement)] = None
+        candidates[replace(base, gpus=gpus, nodes=None, gpus_per_node=placement)] = None
 
     if most > 1:
         add(largest, 2)
@@ -66,5 +66,5 @@ def _candidates(posterior: Posterior, settings: Sequence[TrainingSetting]) -> li
             power_limit_w=target.power_limit_w, clock_limit_mhz=target.clock_limit_mhz,
             gradient_accumulation=target.gradient_accumulation,
         )  # fmt: skip
-        found[changed] = None
-    return [item for item in found if item not in seen]
+        candidates[changed] = None
+    return [item for item in candidates if item not in seen]

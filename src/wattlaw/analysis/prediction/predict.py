@@ -64,9 +64,9 @@ def predict(
     ...     Observation(TrainingSetting.packed(gpus, 4, local_batch=32), step_time_s)
     ...     for gpus, step_time_s in ((1, 0.20), (2, 0.21), (4, 0.22), (8, 0.31))
     ... ]
-    >>> [found] = predict(seen, [TrainingSetting.packed(32, 4, local_batch=32)])
-    >>> low, high = found.step_time_s_ci
-    >>> 0.2 < low < found.step_time_s < high
+    >>> [row] = predict(seen, [TrainingSetting.packed(32, 4, local_batch=32)])
+    >>> low, high = row.step_time_s_ci
+    >>> 0.2 < low < row.step_time_s < high
     True
     """
     for name, value in (("samples_per_epoch", samples_per_epoch), ("epochs", epochs)):
@@ -165,31 +165,31 @@ def _basis(posterior: Posterior, setting: TrainingSetting) -> Basis:
 def _relevant(setting: TrainingSetting) -> set[str]:
     """Return the groups of parameters that a setting's time depends on and data may not inform."""
     is_placed, many = setting.gpus_per_node is not None, setting.gpus > 1
-    found = {"communication"} if many else set()
+    groups = {"communication"} if many else set()
     if many and (not is_placed or max(setting.gpus_per_node or ()) > 1):
-        found.add("network inside a node")
+        groups.add("network inside a node")
     if many and (not is_placed or (setting.nodes or 1) > 1):
-        found.add("network between nodes")
+        groups.add("network between nodes")
     if setting.power_limit_w or setting.clock_limit_mhz:
-        found |= {"clock", "power"}
-    return found
+        groups |= {"clock", "power"}
+    return groups
 
 
 def _extrapolates(posterior: Posterior, setting: TrainingSetting) -> tuple[str, ...]:
     """Return the names of quantities outside of the measured range."""
     seen = [item.setting for item in posterior.observations]
-    found = []
+    outside = []
     for name in ("gpus", "nodes", "local_batch", "power_limit_w", "clock_limit_mhz"):
         values = [getattr(item, name) for item in seen if getattr(item, name) is not None]
         value = getattr(setting, name)
         if value is not None and not (values and min(values) <= value <= max(values)):
-            found.append(name)
-    found += [
+            outside.append(name)
+    outside += [
         name
         for name in ("precision", "gradient_accumulation")
         if getattr(setting, name) not in {getattr(item, name) for item in seen}
     ]
-    return tuple(found)
+    return tuple(outside)
 
 
 def _warnings(posterior: Posterior, setting: TrainingSetting) -> tuple[Caution, ...]:

@@ -114,5 +114,5 @@ def interval(draws: Floats | None, scale: float = 1.0) -> tuple[float, tuple[flo
 
 def pair(name: str, draws: Floats | None, scale: float = 1.0) -> dict[str, Any]:
     """Return ``name`` and ``name_ci`` as keyword arguments of ``Prediction``."""
-    found = interval(draws, scale)
-    return {name: found and found[0], f"{name}_ci": found and found[1]}
+    bounds = interval(draws, scale)
+    return {name: bounds and bounds[0], f"{name}_ci": bounds and bounds[1]}

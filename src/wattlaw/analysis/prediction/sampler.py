@@ -108,13 +108,13 @@ class _Chains:
 
     def run(self, length: int, thinning: int) -> tuple[Floats, Floats]:
         """Return the particles of ``length`` positions of every chain, and their likelihood."""
-        found, values = [], []
+        positions, values = [], []
         for turn in range(length * thinning):
             self._move(_CORRELATIONS[turn % len(_CORRELATIONS)])
             if turn % thinning == thinning - 1:
-                found.append(self.at)
+                positions.append(self.at)
                 values.append(self.likelihood)
-        return np.concatenate(found), np.concatenate(values)
+        return np.concatenate(positions), np.concatenate(values)
 
     def _target(self, at: Floats, likelihood: Floats) -> Floats:
         """Return the log of the tempered posterior over the fitted normal density."""
