@@ -4,12 +4,15 @@ import csv
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import wattlaw
 from conftest import wattlaw as command
 from made_stores import write_store
 from made_studies import MIT, mit
+from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.prediction.job import jobs_of
 from wattlaw.cli.commands.predict import predict as predict_command
 from wattlaw.errors import BadInput, Refused
 
@@ -166,3 +169,14 @@ def test_the_command_names_an_option_that_it_cannot_read(placed, option):
     assert done.returncode == 2
     assert option[0] in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_emulated_runs_inform_the_model_as_the_few_gpus_that_they_are():
+    made = mit(models={"dimenet": MIT["dimenet"]}, noise=0.005)
+    table = run_metrics(made.runs, made.epochs)
+    table = table[table["power_limit_w"].isna() & table["clock_limit_mhz"].isna()]
+    emulated = table.head(2).assign(emulated_gpus=512, local_batch=4.0, gpus=2)
+    (job,) = jobs_of(pd.concat([table, emulated], ignore_index=True), "dimenet")
+    assert len(job.observations) == len(table) + 2
+    batches = {item.setting.local_batch: item.setting.gpus for item in job.observations}
+    assert batches[4.0] == 2
