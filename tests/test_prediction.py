@@ -13,6 +13,7 @@ from scipy import stats
 
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.prediction import Observation, TrainingSetting, fit, predict, sampler
+from wattlaw.analysis.prediction.discrepancy import discrepancy
 from wattlaw.analysis.prediction.layout import Layout, Reference
 from wattlaw.analysis.prediction.model import step
 from wattlaw.analysis.prediction.parameters import GROUPS, WEAK, Transformation
@@ -182,6 +183,21 @@ class TestInference:
             at_zero += density.logpdf(np.zeros(column.sum()))
         found = grouped_t(np.stack([residual[0], np.zeros(5)]), noise, shared, sessions)
         assert found[0] - found[1] == pytest.approx(expected - at_zero)
+
+
+class TestDiscrepancy:
+    SEEN = Layout.of([packed(1), packed(4), packed(4, power_limit_w=150.0)], REFERENCE)
+
+    def test_without_noise_a_measured_setting_has_its_own_residual_and_no_error(self):
+        found = discrepancy(self.SEEN, self.SEEN, error=0.02, noise=1e-6)
+        assert found.weights == pytest.approx(np.eye(3), abs=1e-4)
+        assert found.spread == pytest.approx(0, abs=1e-4)
+
+    def test_a_distant_setting_has_no_residual_and_all_of_the_error(self):
+        wanted = Layout.of([packed(256, 4096.0)], REFERENCE)
+        found = discrepancy(self.SEEN, wanted, error=0.02, noise=0.01)
+        assert found.weights == pytest.approx(0, abs=1e-3)
+        assert found.spread == pytest.approx(0.02, rel=1e-3)
 
 
 class TestPredictions:

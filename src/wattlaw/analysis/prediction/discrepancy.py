@@ -15,9 +15,11 @@ from wattlaw.analysis.prediction.layout import Layout
 Floats = npt.NDArray[np.float64]
 
 #: Standard deviations, in logs, of the model's error of times and of powers.
-TIME_ERROR, POWER_ERROR = 0.02, 0.03
+TIME_ERROR, POWER_ERROR = 0.02, 0.035
 #: Distances, in logs, at which the correlation is exp(-1/2).
 _GPUS, _BATCH, _LIMIT = 0.7, 0.7, 0.3
+#: No limit counts as this times the highest limit or power.
+_FREE = 1.2
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,9 @@ def discrepancy(seen: Layout, wanted: Layout, error: float, noise: float) -> Dis
     error, noise
         Standard deviations, in logs, of the model's error and of the noise of a run.
     """
-    limits = [layout.power_limit_w for layout in (seen, wanted)]
-    finite = np.concatenate([limit[np.isfinite(limit)] for limit in limits])
-    highest_w = finite.max() if finite.size else 1.0
-    here, there = (_features(layout, float(highest_w)) for layout in (seen, wanted))
+    limits_w = np.concatenate([seen.power_limit_w, wanted.power_limit_w])
+    highest_w = max([seen.reference.power_w, *limits_w[np.isfinite(limits_w)]])
+    here, there = (_features(layout, _FREE * float(highest_w)) for layout in (seen, wanted))
     own = _correlation(here, here) + (noise / error) ** 2 * np.eye(here.shape[0])
     cross = _correlation(here, there)
     weights = np.linalg.solve(own, cross)
@@ -49,7 +50,7 @@ def discrepancy(seen: Layout, wanted: Layout, error: float, noise: float) -> Dis
     return Discrepancy(np.asarray(weights), error * np.sqrt(left))
 
 
-def _features(layout: Layout, highest_w: float) -> Floats:
+def _features(layout: Layout, free_w: float) -> Floats:
     clock = np.minimum(layout.clock_limit_mhz / layout.reference.clock_mhz, 1.0)
     return np.column_stack(
         [
@@ -57,7 +58,7 @@ def _features(layout: Layout, highest_w: float) -> Floats:
             np.log(layout.nodes) / _GPUS,
             np.log(layout.micro) / _BATCH,
             np.log(layout.parts) / _BATCH,
-            np.log(np.minimum(layout.power_limit_w, highest_w)) / _LIMIT,
+            np.log(np.minimum(layout.power_limit_w, free_w)) / _LIMIT,
             np.log(clock) / _LIMIT,
             layout.precision * 10.0,
         ]
