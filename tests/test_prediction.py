@@ -256,7 +256,7 @@ class TestPredictions:
     def test_data_of_one_node_say_so_and_a_second_node_narrows_the_interval(self):
         [alone] = predict(ONE_NODE, [packed(32)])
         assert "network between nodes" in alone.rests_on.prior_only
-        assert any("nodes" in text for text in alone.warnings)
+        assert "between-nodes-assumed" in {warning.code for warning in alone.warnings}
         assert (alone.next_measurement.setting.nodes or 0) > 1
         assert alone.next_measurement.interval_ratio < 0.95
         [both] = predict([*ONE_NODE, *runs((12, 0.4))], [packed(32)])
