@@ -330,3 +330,54 @@ def test_sixteen_nodes_are_predicted_from_two(origin):
     assert np.median(errors) <= {"generated": 0.2, "public": 0.12}[origin]
     assert np.quantile(errors, 0.9) <= 0.3
     assert np.mean(covered) >= 0.85
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_three_power_limits_predict_the_others(origin):
+    table = pd.read_csv(public_csv("power_caps.csv", origin))
+    cell = ["gpu", "dataset", "network", "batch_size", "optimizer"]
+    cells = [rows for _, rows in table.groupby(cell) if len(rows) >= 4][::4]
+    errors, covered = [], []
+    for rows in cells:
+        data = [
+            Observation(
+                TrainingSetting(1, 1, power_limit_w=float(row.power_limit)),
+                row.time_per_epoch, row.average_power,
+            )
+            for row in rows.sort_values("power_limit").itertuples()
+        ]  # fmt: skip
+        seen = [data[0], data[len(data) // 2], data[-1]]
+        others = [item for item in data if item not in seen]
+        _, times, powers = fit(seen, priors=WEAK).runs([item.setting for item in others])
+        for draws, name in ((times, "step_time_s"), (powers, "power_per_gpu_w")):
+            true = np.array([getattr(item, name) for item in others])
+            low, middle, high = np.quantile(draws, (0.05, 0.5, 0.95), axis=0)
+            errors.append(np.abs(middle / true - 1))
+            covered.append((low <= true) & (true <= high))
+    times, powers = np.concatenate(errors[::2]), np.concatenate(errors[1::2])
+    assert np.median(times) <= 0.03
+    assert np.median(powers) <= 0.03
+    assert np.mean(np.concatenate(covered)) >= 0.8
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_the_largest_count_of_a_series_is_predicted_from_the_others(origin):
+    table = pd.read_csv(public_csv("scaling_series.csv", origin))
+    errors, covered = [], []
+    for _, rows in table.groupby(["family", "series", "unit"]):
+        counts = sorted(set(rows["gpus"]))
+        if len(counts) < 3 or rows["value"].min() < 0.005:
+            continue
+        data = [
+            Observation(TrainingSetting(int(row.gpus)), row.value * row.gpus)
+            for row in rows.itertuples()
+        ]
+        seen = [item for item in data if item.setting.gpus < counts[-1]]
+        target = next(item for item in data if item not in seen)
+        draws = fit(seen, priors=WEAK).runs([target.setting])[1]
+        low, middle, high = np.quantile(draws, (0.05, 0.5, 0.95))
+        errors.append(abs(middle / target.step_time_s - 1))
+        covered.append(low <= target.step_time_s <= high)
+    assert len(errors) >= 5
+    assert np.median(errors) <= 0.1
+    assert np.mean(covered) >= 0.8
