@@ -239,3 +239,12 @@ def test_in_a_study_its_measure_decides(tmp_path, measure, expected):
     assert done.returncode == 0, done.stderr
     found = [row for row in windows(tmp_path / "store") if row["phase"] != "evaluate"]
     assert pick(found, "phase", "steps", "warmup") == expected
+
+
+def test_the_requested_steps_are_enough_though_an_energy_needs_more(tmp_path):
+    with wattlaw.track("x", tmp_path, steps=5, warmup_steps=2, quiet=True) as run:
+        for _ in range(9):
+            run.step()
+    assert run.record.status == "done"
+    assert not [note for note in run.record.notes if note.startswith("ended")]
+    assert "measure.steps" in run.record.notes[-1]

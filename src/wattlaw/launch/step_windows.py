@@ -91,8 +91,8 @@ class StepPlan:
         self._notes += steadiness_notes(steps.times_s())
 
     def problem(self) -> str | None:
-        """Return what is missing of the measured steps."""
-        if self.is_complete:
+        """Return what is missing of the requested steps or seconds."""
+        if self.is_complete or self._has_requested:
             return None
         if not self.steps:
             return "no step was marked; call step() after each optimizer step"
@@ -101,6 +101,12 @@ class StepPlan:
             wanted = f"{self._measure.seconds:g} s"
         warmup = min(self.steps, self._measure.warmup_steps)
         return f"ended after {warmup} warm-up and {self._measured} measured steps, before {wanted}"
+
+    @property
+    def _has_requested(self) -> bool:
+        if self._measure.seconds is not None:
+            return self._measured_s >= self._measure.seconds
+        return self._measured >= (self._measure.steps or 0) > 0
 
     def notes(self) -> tuple[str, ...]:
         """Return what is wrong with the measured steps, and what differs from the request."""

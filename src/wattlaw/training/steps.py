@@ -68,8 +68,8 @@ class StepGoal:
         if requested is not None and total_s < self._needed_s:
             enough = math.ceil(self._needed_s / total_s * steps / requested) * requested
             yield (
-                f"too few steps: {steps:,} ({MOST_FACTOR} x measure.steps) took {total_s:.3g} s, "
-                f"and a reliable energy needs {needed}; set measure.steps to {enough:,} or more"
+                f"too few steps: {steps:,} took {total_s:.3g} s, and a reliable energy needs "
+                f"{needed}; set measure.steps to {enough:,} or more"
             )
         elif requested is not None and steps > requested:
             yield (
