@@ -62,6 +62,18 @@ def test_a_step_with_an_evaluation_is_a_pause_if_it_is_longer_than_the_others(tm
     assert summarise([every], MeasuredPart(warmup_steps=1)).pauses == 0
 
 
+def test_a_batch_that_was_fetched_ahead_of_an_epoch_counts_in_the_epoch():
+    """A loader fetches a batch ahead: an epoch's first step fetches three, its last step one."""
+    samples = np.array([8.0, *([12, 8, 8, 8, 8, 4] * 6)])
+    durations_s = [1.0, 0.1, 0.1, 0.1, 0.1, 0.1] * 6  # an evaluation before each epoch
+    summary = summarise([training(durations_s, samples=samples)], MeasuredPart(warmup_steps=1))
+    assert summary.pauses == 6
+    assert [window["samples"] for window in summary.windows] == [40] * 6
+    assert [window["steps"] for window in summary.windows] == [5] * 6
+    assert summary.samples_measured == 30 * 8
+    assert summary.samples_seen == 8 + 36 * 8
+
+
 def test_a_limit_of_steps_is_reached_when_every_rank_has_them():
     part = MeasuredPart(warmup_steps=5, steps=10)
     enough = training([0.1] * 14, rank=0, env_world_size=2)

@@ -202,6 +202,10 @@ def _measured(
     is_pause = contains_pause(steady_s, None if evaluated is None else evaluated[warmup:end])
     pause_s = float(steady_s[is_pause].sum())
     if is_pause.any():
+        # Trainers fetch batches ahead, and a pause often begins an epoch: a batch that was fetched
+        # in a step with a pause may belong to the next one. So each step gets the mean.
+        samples = samples.copy()
+        samples[warmup:end] = samples[warmup:end].mean()
         notes.append(
             f"{int(is_pause.sum())} of {len(steady_s)} steps contain a pause, {pause_s:.1f} s in "
             "all, such as an evaluation or a checkpoint; they are left out"
@@ -263,7 +267,7 @@ def _samples_of_ranks(ranks: Sequence[ProcessSteps], steps: int) -> Floats:
 def _total(samples: Floats) -> int | None:
     """Return the sum; None if a value is unknown or no loader gave any."""
     total = float(samples.sum())
-    return int(total) if np.isfinite(total) and total > 0 else None
+    return round(total) if np.isfinite(total) and total > 0 else None
 
 
 def _overlaps(one: ProcessSteps, other: ProcessSteps) -> bool:
