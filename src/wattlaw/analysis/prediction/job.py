@@ -20,7 +20,7 @@ from wattlaw.analysis.series import NOT_DATA_PARALLEL
 from wattlaw.errors import BadInput, Refused
 
 _LIMITS = ("power_limit_w", "clock_limit_mhz")
-IMPORTED = "imported"
+_IMPORTED = "imported"
 #: Settings that a baseline may name.
 BASELINE = ("gpus", "nodes", "local_batch", "global_batch", *_LIMITS)
 #: With more runs, the repeats of a setting count as one observation: inference takes time.
@@ -62,20 +62,17 @@ class Job:
         settings = [item.setting for item in self.observations]
         names = ("precision", "gradient_accumulation", *_LIMITS)
         values = {name: _most(getattr(item, name) for item in settings) for name in names}
-        shared: dict[str, dict[float, set[int]]] = {"local_batch": {}, "global_batch": {}}
-        for name, by_batch in shared.items():
+        best: dict[str, tuple[int, float | None]] = {}
+        for name in ("local_batch", "global_batch"):
+            gpus_of: dict[float, set[int]] = {}
             for item in settings:
                 if (batch := getattr(item, name)) is not None:
-                    by_batch.setdefault(batch, set()).add(item.gpus)
-        most = {
-            name: max(by_batch, key=lambda batch: len(by_batch[batch]), default=None)
-            for name, by_batch in shared.items()
-        }
-        counts = {
-            name: max(map(len, by_batch.values()), default=0) for name, by_batch in shared.items()
-        }
-        kept = "global_batch" if counts["global_batch"] > counts["local_batch"] else "local_batch"
-        return values | {kept: most[kept]}
+                    gpus_of.setdefault(batch, set()).add(item.gpus)
+            most = max(gpus_of, key=lambda batch: len(gpus_of[batch]), default=None)
+            best[name] = (0 if most is None else len(gpus_of[most]), most)
+        is_global = best["global_batch"][0] > best["local_batch"][0]
+        kept = "global_batch" if is_global else "local_batch"
+        return values | {kept: best[kept][1]}
 
     @property
     def fastest(self) -> TrainingSetting:
@@ -157,7 +154,7 @@ class Job:
         if values.get("gpus") is None:
             raise BadInput("baseline: gpus is missing; allowed: such as gpus=4,global_batch=256")
         lists = {name: [value] for name, value in values.items() if value is not None}
-        [setting] = self.settings(**{name: lists[name] for name in lists})  # type: ignore[arg-type]
+        [setting] = self.settings(**lists)  # type: ignore[arg-type]
         return setting
 
     def predict(
@@ -283,6 +280,9 @@ def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None
     table
         Of ``metrics.run_metrics``. Runs that emulate the local batch of other GPUs count as what
         they are: few GPUs at a small batch.
+    gpus_per_node
+        GPUs of a node, for imported runs without a number of nodes. Without it, their placement is
+        not known.
 
     Raises
     ------
@@ -299,7 +299,7 @@ def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None
         text = f"{without} runs without a known batch are excluded."
         warnings.append(Caution("batch-unknown", text))
         rows = rows[rows["local_batch"].notna()]
-    if (rows["launcher"] == IMPORTED).all() and (rows["nodes"] == 1).all():
+    if (rows["launcher"] == _IMPORTED).all() and (rows["nodes"] == 1).all():
         # A table without nodes is imported with 1.
         nodes = None if gpus_per_node is None else np.ceil(rows["gpus"] / gpus_per_node)
         rows = rows.assign(nodes=nodes)

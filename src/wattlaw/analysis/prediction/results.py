@@ -77,10 +77,10 @@ class Prediction(Result):
     precision: str | None
     power_limit_w: float | None
     clock_limit_mhz: float | None
-    step_time_s: float
-    step_time_s_ci: tuple[float, float]
-    time_per_sample_s: float
-    time_per_sample_s_ci: tuple[float, float]
+    step_time_s: float | None
+    step_time_s_ci: tuple[float, float] | None
+    time_per_sample_s: float | None
+    time_per_sample_s_ci: tuple[float, float] | None
     epoch_time_s: float | None
     epoch_time_s_ci: tuple[float, float] | None
     train_time_s: float | None
