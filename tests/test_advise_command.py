@@ -36,7 +36,7 @@ def test_the_command_prints_text_before_the_tables(store, capsys, monkeypatch):
     first = text.splitlines()[0]
     assert first.startswith("Run dimenet on 128 GPUs, 200 W, free clock, batch 128 each")
     for words in ("kWh", "GPU-hours", "currency units", "kg CO2e", "Germany", "128 *",
-                  "Twice as many GPUs (256, same local batch, by the law)", "Counted:",
+                  "Twice as many GPUs (256, same local batch, predicted)", "Counted:",
                   "Warning: The next doubling"):  # fmt: skip
         assert words in text, words
 

@@ -23,6 +23,7 @@ KEYS = {
     "epoch_time_s_ci", "power_per_gpu_w", "power_per_gpu_w_ci", "energy_per_sample_j",
     "energy_per_sample_j_ci", "train_time_s", "train_time_s_ci", "components", "bottleneck",
     "p_faster", "rests_on", "next_measurement", "extrapolates", "warnings", "ci_level", "seed",
+    "energy_is",
 }  # fmt: skip
 TIMES = ("step_time_s", "time_per_sample_s", "epoch_time_s", "train_time_s")
 

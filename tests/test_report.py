@@ -111,7 +111,7 @@ def test_contents_lead_to_every_section_in_the_order_of_the_page():
     linked = [one["href"][1:] for one in Page(text).of("a")]
     headings = [one["id"] for one in Page(text).of("h2") if one["id"] != "summary"]
     assert linked == headings
-    assert headings[:4] == ["advice", "scaling", "energy", "caps"]
+    assert headings[:4] == ["advice", "scaling", "prediction", "energy"]
     assert {"utilisation", "claims", "data", "methods", "environment", "cite"} <= set(headings)
     ids = [attributes["id"] for _, attributes in Page(text).tags if attributes.get("id")]
     assert len(ids) == len(set(ids))

@@ -37,7 +37,7 @@ def test_topics_come_in_the_order_of_their_importance():
     findings = mit_findings()
     topics = list(dict.fromkeys(one.topic for one in summarise(findings, check_claims(findings))))
     assert topics == [
-        "What to run", "Scaling", "Breakpoints", "Caps and clocks", "Energy",
+        "What to run", "Scaling", "Breakpoints", "Predictions", "Caps and clocks", "Energy",
         "Published claims",
     ]  # fmt: skip
 

@@ -31,6 +31,7 @@ from wattlaw.analysis.metrics import (
     training_windows,
     with_sampled_utilisation,
 )
+from wattlaw.analysis.prediction.overview import Overview, overviews
 from wattlaw.analysis.result import Caution
 from wattlaw.analysis.scheduler_energy import Sites, summarise_sites
 from wattlaw.analysis.series import (
@@ -96,6 +97,11 @@ class Findings:
             for rule in RULES
         ]
         return pd.concat(chosen, ignore_index=True)
+
+    @cached_property
+    def predictions(self) -> tuple[Overview, ...]:
+        """Return the predictions of each job that can be predicted."""
+        return overviews(self.runs)
 
     @property
     def advice(self) -> tuple[Advice, ...]:

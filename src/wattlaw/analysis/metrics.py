@@ -29,7 +29,7 @@ _TELLING = 0.01
 _PARTS = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
 _KEPT = (
     "run_id", "study", "repeat", "metric_name", "parameters", "flops_per_sample", "parallelism",
-    "workers_cooperate", "dataset_samples",
+    "workers_cooperate", "dataset_samples", "gradient_bytes",
 )  # fmt: skip
 _DERIVED = ("unit", "run_length")
 _VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")  # from best to worst
@@ -51,7 +51,8 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     -------
     DataFrame
         The columns of ``SETTINGS``, and ``run_id, study, repeat, metric_name, parameters,
-        flops_per_sample, parallelism, workers_cooperate, dataset_samples``. Per run, N the GPUs:
+        flops_per_sample, parallelism, workers_cooperate, dataset_samples, gradient_bytes``. Per
+        run, N the GPUs:
 
         ``unit, time_s, energy_j``
             The first of ``UNITS`` that is known for all runs of the workload, or else for most; a

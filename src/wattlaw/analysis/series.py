@@ -149,8 +149,21 @@ def fit_series(series: pd.DataFrame, y: str = "time_s") -> SeriesFits:
             by = ["workload", *batch, *others, *energy]
             for unit, rows_of_unit in rows.groupby("unit", sort=False):
                 fitted = fit_groups(rows_of_unit, "gpus", y, by).rows
-                fits += [replace(fit, unit=unit_of(y, str(unit))) for fit in fitted]
+                nodes = [_nodes(rows) for _, rows in groups(rows_of_unit, by)]
+                fits += [
+                    replace(fit, unit=unit_of(y, str(unit)), nodes=of_fit)
+                    for fit, of_fit in zip(fitted, nodes, strict=True)
+                ]
     return SeriesFits(tuple(fits))
+
+
+def _nodes(rows: pd.DataFrame) -> tuple[int, int] | None:
+    """Return the least and the most nodes of runs; None where runs do not name them."""
+    nodes = rows["nodes"]
+    imported_without = (rows["launcher"] == "imported").all() and (nodes == 1).all()
+    if nodes.isna().any() or imported_without:
+        return None
+    return int(nodes.min()), int(nodes.max())
 
 
 def varying_columns(series: pd.DataFrame) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.prediction import job
+from wattlaw.analysis.prediction.grid import BASELINE
 from wattlaw.api.display import as_html
 from wattlaw.errors import BadInput
 from wattlaw.report.tables import Table
@@ -67,10 +68,10 @@ def baseline_setting(value: str | Mapping[str, Any] | None) -> Mapping[str, Any]
             read = float(text_of_number)
         except ValueError:
             read = float("nan")
-        if name not in job.BASELINE or not 0 < read < float("inf") or name in values:
+        if name not in BASELINE or not 0 < read < float("inf") or name in values:
             raise BadInput(
                 f"baseline: given {quote(part)}; allowed: such as gpus=4,global_batch=256, with "
-                f"{', '.join(job.BASELINE)}"
+                f"{', '.join(BASELINE)}"
             )
         values[name] = int(read) if read.is_integer() else read
     return values

@@ -143,6 +143,7 @@ class Results(StoreTables):
         clock_limit_mhz: Sequence[float | None] = (),
         baseline: str | Mapping[str, Any] | None = None,
         epochs: int | None = None,
+        hardware: str | None = None,
         seed: int = 0,
     ) -> "Predictions":
         """Predict time, power and energy of settings, with 90 % intervals.
@@ -170,6 +171,9 @@ class Results(StoreTables):
             default the measured setting with the least time per sample.
         epochs
             Epochs of a training, for ``train_time_s``.
+        hardware
+            The hardware of the runs, as for ``simulate``: the name of a cluster or a board, or the
+            path of a hardware file. Its networks and clocks are the prior.
         seed
             Seed of the random numbers: equal runs and seeds give equal predictions.
 
@@ -191,11 +195,13 @@ class Results(StoreTables):
         """
         from wattlaw.analysis.prediction.job import predict_workload
         from wattlaw.api.predictions import Predictions, baseline_setting
+        from wattlaw.simulator.library import read_cluster
 
         predictions = predict_workload(
             self.metrics, self._workload(workload), baseline=baseline_setting(baseline),
-            epochs=epochs, seed=seed, gpus=gpus, nodes=nodes, gpus_per_node=gpus_per_node,
-            local_batch=local_batch, global_batch=global_batch, power_limit_w=power_limit_w,
+            epochs=epochs, cluster=None if hardware is None else read_cluster(hardware), seed=seed,
+            gpus=gpus, nodes=nodes, gpus_per_node=gpus_per_node, local_batch=local_batch,
+            global_batch=global_batch, power_limit_w=power_limit_w,
             clock_limit_mhz=clock_limit_mhz,
         )  # fmt: skip
         return Predictions(**vars(predictions))

@@ -25,6 +25,7 @@ from wattlaw.report.topics import (
     environment,
     limits,
     measured,
+    prediction,
     published,
     scaling,
     scheduler_energy,
@@ -96,8 +97,8 @@ class Layout:
 
 DEFAULT = Layout(
     (
-        "advice", "scaling", "energy", "caps", "utilisation", "batch", "claims", "data", "carbon",
-        "methods", "environment", "cite",
+        "advice", "scaling", "prediction", "energy", "caps", "utilisation", "batch", "claims",
+        "data", "carbon", "methods", "environment", "cite",
     )
 )  # fmt: skip
 #: By the name that ``--template`` accepts.
@@ -164,6 +165,11 @@ def _scaling(content: Content) -> Blocks:
     yield scaling.speedups(findings)
     yield scaling.without_law(findings)
     yield measured.settings(findings)
+
+
+def _prediction(content: Content) -> Blocks:
+    yield from content.figures("prediction")
+    yield prediction.check(content.findings)
 
 
 def _energy(content: Content) -> Blocks:
@@ -274,6 +280,7 @@ _SECTIONS_OF_RUNS = ("advice", "scaling", "energy", "batch")
 _SECTIONS: dict[str, tuple[str, Callable[[Content], Blocks]]] = {
     "advice": ("What to run", _advice),
     "scaling": ("Scaling", _scaling),
+    "prediction": ("Settings that were not measured", _prediction),
     "energy": ("Energy", _energy),
     "caps": ("Power caps and clocks", _caps),
     "utilisation": ("Utilisation", _utilisation),

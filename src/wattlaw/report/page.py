@@ -22,6 +22,7 @@ from wattlaw.report.topics.claims import claim_sentences
 from wattlaw.report.topics.data_quality import caveat_sentences
 from wattlaw.report.topics.energy import energy_sentences
 from wattlaw.report.topics.limits import limit_sentences
+from wattlaw.report.topics.prediction import sentences as prediction_sentences
 from wattlaw.report.topics.scaling import breakpoint_sentences, scaling_sentences
 
 #: The summary has at most this number of sentences per topic.
@@ -45,6 +46,7 @@ def summarise(findings: Findings, claims: Sequence[Claim] = ()) -> list[Sentence
         ("What to run", "advice", advice_sentences(findings)),
         ("Scaling", "scaling", scaling_sentences(findings)),
         ("Breakpoints", "scaling", breakpoint_sentences(findings)),
+        ("Predictions", "prediction", prediction_sentences(findings)),
         ("Caps and clocks", "caps", limit_sentences(findings)),
         ("Energy", "energy", energy_sentences(findings)),
         ("Batch size", "batch", quality_sentences(findings)),

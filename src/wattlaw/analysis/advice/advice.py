@@ -7,16 +7,17 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.advice.choice import Constraints, Decision, decide, pareto
-from wattlaw.analysis.advice.comparable_runs import (
+from wattlaw.analysis.advice.option import Doubling, Option, Quantity, next_doubling
+from wattlaw.analysis.advice.options import measured_options
+from wattlaw.analysis.advice.predicted_options import predicted_options
+from wattlaw.analysis.advice.warnings import collect_warnings
+from wattlaw.analysis.batch_effects import FALLS, BatchQuality, quality_by_batch
+from wattlaw.analysis.comparable_runs import (
     SIMULATED,
     WHY_NO_EPOCH,
     ComparableRuns,
     comparable_runs,
 )
-from wattlaw.analysis.advice.option import Doubling, Option, Quantity, next_doubling
-from wattlaw.analysis.advice.options import measured_options, predicted_options
-from wattlaw.analysis.advice.warnings import collect_warnings
-from wattlaw.analysis.batch_effects import FALLS, BatchQuality, quality_by_batch
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import varying_columns
@@ -84,9 +85,10 @@ def advise(
     Returns
     -------
     Advice
-        GPU counts that were not measured are predicted by a law, and used only where no measured
-        setting meets the constraints (``measured: false``). Bounds of measured options are 95 % t
-        intervals of the mean over repeats; those of predicted ones prediction intervals.
+        Settings that were not measured are predicted (``predicted_options``), and recommended only
+        where no measured one meets the constraints (``measured: false``). Bounds of measured
+        options are 95 % t intervals of the mean over repeats; those of predicted ones 95 %
+        intervals of a run.
 
     Raises
     ------
@@ -110,7 +112,7 @@ def advise(
         [_judged(option, quality, footprint) for option in options]
         for options in (
             measured_options(job, needed.for_setting),
-            predicted_options(job, needed.for_setting, max_gpus),
+            predicted_options(table, job, needed.for_setting, max_gpus),
         )
     )
     if not measured:

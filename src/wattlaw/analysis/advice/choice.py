@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from wattlaw.analysis.advice.option import Option
+from wattlaw.analysis.advice.option import Option, Quantity
 from wattlaw.analysis.result import Caution
 from wattlaw.errors import BadInput
 from wattlaw.formatting import duration_text, energy_text, plural
@@ -104,16 +104,27 @@ def _best(
     cost, goal = _objective(constraints, by_energy=by_energy, worker=worker)
     best = min(groups[group], key=lambda one: (cost(one), one.train_time_s.mean, one.gpus))
     text = "Only the mean meets the constraints; the upper bound of its 95 % interval does not."
-    warnings = (Caution("only-the-mean-meets", text),) if group in _MEAN_ONLY else ()
+    warnings = [Caution("only-the-mean-meets", text)] if group in _MEAN_ONLY else []
+    unmeasured = [option for option in groups.get(_SURELY_PREDICTED, []) if best.measured]
+    better = min(unmeasured, key=cost, default=best)
+    if cost(better) < (1 - _WORTH_MEASURING) * cost(best):
+        share = 100 * (1 - cost(better) / cost(best))
+        text = (
+            f"{better.label(worker)} was not measured and is predicted to have {share:.0f} % less "
+            f"{goal.partition(' ')[2]}: measure it."
+        )
+        warnings.append(Caution("better-predicted", text))
     reason = f"It has the {goal} of {plural(len(groups[group]), f'{_GROUPS[group]} setting')}"
     if phrases := _constraint_phrases(constraints, worker):
         reason += f", each of which {' and '.join(phrases)}"
     if constraints.deadline_s is not None or constraints.energy_budget_j is not None:
         reason += ", with its upper 95 % bound" if group in _SURE else ", by the mean"
-    return Decision(best, f"{reason}.", None, warnings, is_sure=group <= 1)
+    return Decision(best, f"{reason}.", None, tuple(warnings), is_sure=group <= 1)
 
 
-_SURE, _MEAN_ONLY = (0, 2), (3, 4)
+_SURE, _MEAN_ONLY, _SURELY_PREDICTED = (0, 2), (3, 4), 2
+#: A predicted setting that costs less by this share is worth a measurement.
+_WORTH_MEASURING = 0.05
 _GROUPS = ("measured", "measured", "predicted", "measured", "predicted")
 
 
@@ -197,13 +208,27 @@ def pareto(options: Sequence[Option]) -> list[Option]:
     """Return the options that no other beats in time and energy, the fastest first.
 
     If no energy is known, GPU-hours replace it; if only some options have energy, the others are
-    excluded.
+    excluded. An option that was not measured counts with its upper bounds, so that it is on the
+    front only where it is better in all likelihood.
     """
-    spent = partial(_spent, by_energy=any(option.energy_j for option in options))
+    by_energy = any(option.energy_j for option in options)
+    points = [(_upper(option.train_time_s, option), _upper_spent(option, by_energy), option)
+              for option in options]  # fmt: skip
     front: list[Option] = []
     least = float("inf")
-    for option in sorted(options, key=lambda option: (option.train_time_s.mean, spent(option))):
-        if spent(option) < least:
+    for _, spent, option in sorted(points, key=lambda point: point[:2]):
+        if spent < least:
             front.append(option)
-            least = spent(option)
-    return front
+            least = spent
+    return sorted(front, key=lambda option: option.train_time_s.mean)
+
+
+def _upper(quantity: Quantity | None, option: Option) -> float:
+    """Return the mean of a measured option, or the upper bound of a predicted one."""
+    if quantity is None:
+        return float("inf")
+    return quantity.mean if option.measured or quantity.high is None else quantity.high
+
+
+def _upper_spent(option: Option, by_energy: bool) -> float:
+    return _upper(option.train_energy_j if by_energy else option.gpu_hours, option)

@@ -67,9 +67,8 @@ class Option(Result):
     measured: bool
     repeats: int
     energy_is: str | None = None
-    law: str | None = None  # of the time, where it is predicted
-    law_range: tuple[int, int] | None = None  # GPU counts that the law was fitted to
-    rule: str | None = None  # the batch that is constant under this law
+    extrapolates: tuple[str, ...] = ()  # settings outside of the measured range
+    measured_gpus: tuple[int, int] | None = None  # least and most of the runs of a prediction
     eval_time_s: float | None = None  # of an evaluation; no total includes it
     metric: float | None = None
     quality_warnings: tuple[str, ...] = ()  # why its global batch may be too large
@@ -81,13 +80,6 @@ class Option(Result):
     def gpus(self) -> int:
         """Return the GPU count."""
         return int(self.setting["gpus"])
-
-    @property
-    def extrapolates(self) -> bool:
-        """Say whether the GPU count lies outside the range of the law."""
-        if self.law_range is None:
-            return False
-        return not self.law_range[0] <= self.gpus <= self.law_range[1]
 
     @property
     def train_time_s(self) -> Quantity:
@@ -176,7 +168,7 @@ PER = (
     "energy_per_step_j",
 )  # fmt: skip
 _FACTS = (
-    "measured", "repeats", "law", "law_range", "extrapolates", "energy_is", "eval_time_s",
+    "measured", "repeats", "extrapolates", "measured_gpus", "energy_is", "eval_time_s",
     "metric", "quality_warnings",
 )  # fmt: skip
 
@@ -219,8 +211,9 @@ class Doubling(Result):
 def next_doubling(option: Option, options: Sequence[Option]) -> Doubling | None:
     """Return the option with twice the GPUs and all else the same; None where there is none.
 
-    A constant global batch is preferred to a constant local one, because the training is then the
-    same; a measured option is preferred to a predicted one.
+    A measured option is preferred to a predicted one, and a prediction close to the runs to one
+    that is not. A constant global batch is preferred to a constant local one, because the training
+    is then the same.
     """
     batch = option.setting["global_batch"]
     # Without known batches, all other settings have to be the same.
@@ -240,7 +233,10 @@ def next_doubling(option: Option, options: Sequence[Option]) -> Doubling | None:
     return min(doublings, key=_order, default=None)
 
 
-def _order(doubling: Doubling) -> tuple[bool, bool, int]:
-    """Return the sort key: measured first, then the same global batch, then the fewest nodes."""
+def _order(doubling: Doubling) -> tuple[bool, int, bool, int]:
+    """Return the sort key: measured, close to the runs, the same global batch, fewest nodes."""
     option = doubling.option
-    return not option.measured, doubling.rule != "global_batch", int(option.setting["nodes"] or 0)
+    return (
+        not option.measured, len(option.extrapolates), doubling.rule != "global_batch",
+        int(option.setting["nodes"] or 0),
+    )  # fmt: skip

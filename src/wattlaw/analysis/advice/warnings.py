@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.advice.choice import Constraints, Decision
-from wattlaw.analysis.advice.comparable_runs import ENERGY, TIME, ComparableRuns
 from wattlaw.analysis.advice.option import SETTING, Doubling, Option
-from wattlaw.analysis.advice.options import REACH
+from wattlaw.analysis.advice.predicted_options import WIDEST
 from wattlaw.analysis.caps.choice import (
     UNKNOWN,
     LeastEnergyDelay,
@@ -14,8 +13,10 @@ from wattlaw.analysis.caps.choice import (
     best_limit,
 )
 from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.comparable_runs import ENERGY, TIME, ComparableRuns
 from wattlaw.analysis.result import Caution
 from wattlaw.errors import Refused
+from wattlaw.formatting import LIMIT_NAMES
 
 _MUCH = 0.05  # share of an epoch's time from which an evaluation gets a warning
 
@@ -34,11 +35,12 @@ def collect_warnings(
     if option is not None:
         cautions += _of_option(option, job)
     cautions += _of_data(measured, job, decision)
-    cautions += _of_laws(decision, measured, predicted, job, constraints)
+    cautions += _of_predictions(decision, measured, predicted, job, constraints)
     if doubling is not None and doubling.option.extrapolates:
         text = (
-            f"The next doubling ({doubling.option.gpus} {job.worker}s) lies outside the measured "
-            f"range of {_range(doubling.option, job)}."
+            f"The next doubling ({doubling.option.gpus} {job.worker}s) is outside of the measured "
+            f"{_listed(doubling.option)}: it is predicted from runs on "
+            f"{_range(doubling.option, job)}."
         )
         cautions.append(Caution("doubling-extrapolated", text))
     if doubling is not None and doubling.option.falls:
@@ -53,15 +55,14 @@ def _of_option(option: Option, job: ComparableRuns) -> Iterator[Caution]:
     if option.extrapolates:
         yield Caution(
             "extrapolated",
-            f"{option.gpus} {job.worker}s lie outside the measured range of "
-            f"{_range(option, job)}: the law ({option.law}) is not verified there, and its "
-            "interval is valid only if the law continues to apply.",
+            f"{option.gpus} {job.worker}s were not measured: time and energy are predicted from "
+            f"runs on {_range(option, job)}, outside of the measured {_listed(option)}.",
         )
     elif not option.measured:
         yield Caution(
             "predicted",
-            f"{option.gpus} {job.worker}s were not measured: time and energy are predicted "
-            f"by a law ({option.law}) fitted to {_range(option, job)}.",
+            "This setting was not measured: time and energy are predicted from runs on "
+            f"{_range(option, job)}.",
         )
     elif option.repeats == 1:
         yield Caution(
@@ -81,8 +82,17 @@ def _of_option(option: Option, job: ComparableRuns) -> Iterator[Caution]:
 
 
 def _range(option: Option, job: ComparableRuns) -> str:
-    least, most = option.law_range or (option.gpus, option.gpus)
+    least, most = option.measured_gpus or (option.gpus, option.gpus)
     return f"{least} to {most} {job.worker}s"
+
+
+def _listed(option: Option) -> str:
+    """Return the names of the settings outside of the measured range, in words."""
+    names = [_NAMES.get(name, name.replace("_", " ")) for name in option.extrapolates]
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+_NAMES = {"gpus": "GPU counts"} | LIMIT_NAMES
 
 
 def _of_data(
@@ -128,7 +138,7 @@ def _of_data(
         )
 
 
-def _of_laws(
+def _of_predictions(
     decision: Decision,
     measured: Sequence[Option],
     predicted: Sequence[Option],
@@ -136,17 +146,14 @@ def _of_laws(
     constraints: Constraints,
 ) -> Iterator[Caution]:
     most = max(candidate.gpus for candidate in measured)
-    wanted_gpus = constraints.max_gpus or 0
-    if not predicted and (wanted_gpus > most or decision.option is None):
-        yield Caution(
-            "no-law",
-            f"A law needs three {job.worker} counts, and no series has them: counts that were not "
-            "measured are not predicted.",
-        )
-    elif wanted_gpus >= 2 * REACH * most:
+    known = max([most, *(candidate.gpus for candidate in predicted)])
+    wanted_gpus = constraints.max_gpus or known
+    if decision.option is None or wanted_gpus >= 2 * known:
         yield Caution(
             "prediction-ends",
-            f"Predictions end at {REACH} times the largest measured count of {most} {job.worker}s.",
+            f"Predictions end at {known} {job.worker}s: beyond, the 95 % interval of a time is "
+            f"wider than a factor of {WIDEST:g}. wattlaw predict shows it and the measurement that "
+            "would narrow it most.",
         )
 
 

@@ -22,7 +22,9 @@ class SeriesFit(Result):
     ``refusal`` says why there is no law; ``no_breakpoint_reason`` says why there is no
     ``breakpoint``: none was found, or the data cannot tell. ``breakpoint_p`` is the
     test's p value, None if the data do not allow the test. ``unit`` is the work that y refers to:
-    an epoch, a sample, a step or a run; None if unknown.
+    an epoch, a sample, a step or a run; None if unknown. ``nodes`` has the least and the most nodes
+    of the runs, None if unknown: between nodes, communication takes another network, so a law of
+    runs on one node does not hold on several.
     """
 
     group: Group
@@ -33,6 +35,7 @@ class SeriesFit(Result):
     breakpoint_p: float | None
     no_breakpoint_reason: str | None
     unit: str | None = None
+    nodes: tuple[int, int] | None = None
 
     @classmethod
     def refused(cls, group: Group, reason: str) -> "SeriesFit":
@@ -44,6 +47,7 @@ class SeriesFit(Result):
         return {
             "group": plain(self.group),
             "unit": self.unit,
+            "nodes": plain(self.nodes),
             **(self.law.to_dict() if self.law else dict.fromkeys(_LAW_KEYS)),
             "selected": plain(self.selection),
             "breakpoint": plain(self.breakpoint),

@@ -41,13 +41,30 @@ def discrepancy(seen: Layout, wanted: Layout, error: float, noise: float) -> Dis
         Standard deviations, in logs, of the model's error and of the noise of a run.
     """
     limits_w = np.concatenate([seen.power_limit_w, wanted.power_limit_w])
-    highest_w = max([seen.reference.power_w, *limits_w[np.isfinite(limits_w)]])
+    highest_w = max([seen.reference.power_w, *_finite(limits_w)])
     here, there = (_features(layout, _FREE * float(highest_w)) for layout in (seen, wanted))
     own = _correlation(here, here) + (noise / error) ** 2 * np.eye(here.shape[0])
     cross = _correlation(here, there)
     weights = np.linalg.solve(own, cross)
     left: Floats = np.maximum(0.0, 1.0 - (weights * cross).sum(0))
     return Discrepancy(np.asarray(weights), error * np.sqrt(left))
+
+
+def independence(layout: Layout) -> Floats:
+    """Return the weight of each observation: 1 over the sum of its correlations with all.
+
+    The model's error is the same for repeats and nearly the same for similar settings. Many of them
+    are no more evidence about the parameters than few.
+    """
+    highest_w = max([layout.reference.power_w, *_finite(layout.power_limit_w)])
+    features = _features(layout, _FREE * float(highest_w))
+    weights: Floats = 1 / _correlation(features, features).sum(1)
+    return weights
+
+
+def _finite(values: Floats) -> Floats:
+    finite: Floats = values[np.isfinite(values)]
+    return finite
 
 
 def _features(layout: Layout, free_w: float) -> Floats:

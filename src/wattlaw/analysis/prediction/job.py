@@ -4,29 +4,32 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from wattlaw.analysis.advice.comparable_runs import comparable_runs
+from wattlaw.analysis.comparable_runs import ComparableRuns, comparable_runs
+from wattlaw.analysis.prediction import grid
+from wattlaw.analysis.prediction.hardware_priors import hardware_priors
+from wattlaw.analysis.prediction.host_power import HostPower
+from wattlaw.analysis.prediction.parameters import LEARNED
+from wattlaw.analysis.prediction.posterior import fit
 from wattlaw.analysis.prediction.predict import predict
 from wattlaw.analysis.prediction.results import Components, Prediction
 from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import NOT_DATA_PARALLEL
 from wattlaw.errors import BadInput, Refused
+from wattlaw.simulator.cluster import Cluster
 
-_LIMITS = ("power_limit_w", "clock_limit_mhz")
+Floats = npt.NDArray[np.float64]
+
 _IMPORTED = "imported"
-#: Settings that a baseline may name.
-BASELINE = ("gpus", "nodes", "local_batch", "global_batch", *_LIMITS)
 #: With more runs, the repeats of a setting count as one observation: inference takes time.
 _MOST = 100
-#: Without GPU counts, predictions go up to this multiple of the largest measured one.
-_REACH = 4
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,13 @@ class Job:
         The samples of an epoch or of a sample (1); None if they are unknown.
     node_gpus
         The most GPUs that a run had on one node; None if the runs do not name their nodes.
+    gradient_bytes
+        Bytes that the ranks exchange in one step; None if the runs do not say.
+    energy_is
+        What the energy counts, such as ``gpu+cpu, counter``; None without energy.
+    host
+        Power of what the energy counts beside GPUs; None if that is nothing, or if no GPUs are
+        counted. The power of an observation is then that of everything counted, per worker.
     """
 
     workload: str
@@ -51,28 +61,10 @@ class Job:
     unit: str
     samples_per_unit: float | None
     node_gpus: int | None
+    gradient_bytes: float | None
+    energy_is: str | None
+    host: HostPower | None
     warnings: tuple[Caution, ...]
-
-    @property
-    def usual(self) -> dict[str, Any]:
-        """Return the batch (``local_batch`` or ``global_batch``), limits and so on of most runs.
-
-        The batch is the global one if runs on several GPU counts share it.
-        """
-        settings = [item.setting for item in self.observations]
-        names = ("precision", "gradient_accumulation", *_LIMITS)
-        values = {name: _most(getattr(item, name) for item in settings) for name in names}
-        best: dict[str, tuple[int, float | None]] = {}
-        for name in ("local_batch", "global_batch"):
-            gpus_of: dict[float, set[int]] = {}
-            for item in settings:
-                if (batch := getattr(item, name)) is not None:
-                    gpus_of.setdefault(batch, set()).add(item.gpus)
-            most = max(gpus_of, key=lambda batch: len(gpus_of[batch]), default=None)
-            best[name] = (0 if most is None else len(gpus_of[most]), most)
-        is_global = best["global_batch"][0] > best["local_batch"][0]
-        kept = "global_batch" if is_global else "local_batch"
-        return values | {kept: best[kept][1]}
 
     @property
     def fastest(self) -> TrainingSetting:
@@ -83,79 +75,10 @@ class Job:
             times.setdefault(item.setting, []).append(time_s)
         return min(times, key=lambda setting: sum(times[setting]) / len(times[setting]))
 
-    def settings(
-        self,
-        gpus: Sequence[int] = (),
-        *,
-        nodes: Sequence[int] = (),
-        gpus_per_node: int | None = None,
-        local_batch: Sequence[float] = (),
-        global_batch: Sequence[float] = (),
-        power_limit_w: Sequence[float | None] = (),
-        clock_limit_mhz: Sequence[float | None] = (),
-    ) -> list[TrainingSetting]:
-        """Return all combinations of values.
-
-        What is not named has the value of most runs (``usual``); GPU counts are the measured ones
-        and their doublings up to four times the largest; nodes are the fewest.
-
-        Raises
-        ------
-        BadInput
-            Both batches are given, a global batch cannot be divided by the GPUs, or a value is out
-            of its range.
-        """
-        if local_batch and global_batch:
-            raise BadInput("given local_batch and global_batch; allowed: one of them")
-        usual = self.usual
-        rule = "global_batch" if global_batch else "local_batch"
-        batches: Sequence[float | None] = global_batch or local_batch
-        if not batches:
-            rule = "global_batch" if "global_batch" in usual else "local_batch"
-            batches = [usual[rule]]
-        values = {
-            "precision": usual["precision"],
-            "gradient_accumulation": usual["gradient_accumulation"],
-        }
-        power_limit_w = power_limit_w or [usual["power_limit_w"]]
-        clock_limit_mhz = clock_limit_mhz or [usual["clock_limit_mhz"]]
-        on_nodes: Sequence[int | None] = nodes or [None]
-        settings = []
-        for count, on, batch, watts, mhz in product(
-            gpus or self._counts(), on_nodes, batches, power_limit_w, clock_limit_mhz
-        ):
-            local = batch if rule == "local_batch" or batch is None else batch / count
-            if local is not None and local != int(local):
-                if not gpus:
-                    continue
-                raise BadInput(
-                    f"global_batch: given {batch:g} for {count} GPUs; allowed: a multiple of them"
-                )
-            settings.append(
-                self._placed(count, on, gpus_per_node, local_batch=local, power_limit_w=watts,
-                             clock_limit_mhz=mhz, **values)
-            )  # fmt: skip
-        return settings
-
-    def baseline(self, values: Mapping[str, Any] | None) -> TrainingSetting:
-        """Return the setting that predictions are compared with; without values, the fastest.
-
-        Raises
-        ------
-        BadInput
-            A name is not in ``BASELINE``, or the GPUs are missing.
-        """
-        if values is None:
-            return self.fastest
-        if unknown := set(values) - {*BASELINE}:
-            raise BadInput(
-                f"baseline: unknown setting {min(unknown)!r}; allowed: {', '.join(BASELINE)}"
-            )
-        if values.get("gpus") is None:
-            raise BadInput("baseline: gpus is missing; allowed: such as gpus=4,global_batch=256")
-        lists = {name: [value] for name, value in values.items() if value is not None}
-        [setting] = self.settings(**lists)  # type: ignore[arg-type]
-        return setting
+    @property
+    def settings(self) -> list[TrainingSetting]:
+        """Return the setting of each observation."""
+        return [item.setting for item in self.observations]
 
     def predict(
         self,
@@ -163,9 +86,12 @@ class Job:
         *,
         baseline: TrainingSetting | None = None,
         epochs: float | None = None,
+        cluster: Cluster | None = None,
         seed: int = 0,
     ) -> list[Prediction]:
         """Return the predictions of settings, in the units that the runs have.
+
+        Priors are those of the cluster, if one is given.
 
         Raises
         ------
@@ -174,13 +100,41 @@ class Job:
         """
         if epochs is not None and self.unit != "epoch":
             raise Refused(f"epochs: what was measured is a {self.unit}, not an epoch")
-        per_unit = None if self.unit == "step" else self.samples_per_unit or 1.0
+        priors = LEARNED
+        if cluster is not None:
+            priors = hardware_priors(cluster, self.gradient_bytes, self.observations)
         rows = predict(
             self.observations, settings, seed=seed, baseline=baseline or self.fastest,
-            samples_per_epoch=per_unit, epochs=epochs, workload=self.workload,
-            hardware=self.hardware,
+            samples_per_epoch=self._per_unit, epochs=epochs, workload=self.workload,
+            hardware=self.hardware, host=self.host, energy_is=self.energy_is, priors=priors,
         )  # fmt: skip
         return [self._in_units(row) for row in rows]
+
+    def amounts(
+        self, settings: Sequence[TrainingSetting], seed: int = 0
+    ) -> tuple[Floats, Floats | None]:
+        """Return draws of time and energy of a unit in a future run, shape (draws, settings)."""
+        posterior = fit(self.observations, seed=seed)
+        _, times, powers = posterior.runs(settings)
+        samples = np.array([item.samples for item in settings])
+        times = times if self._per_unit is None else times * (self._per_unit / samples)
+        if powers is None:
+            return times, None
+        watts = powers * np.array([item.gpus for item in settings])
+        if self.host is not None:
+            watts = watts + self.host.draws(settings, posterior.draws, seed)
+        return times, times * watts
+
+    def unit_time_s(self, observation: Observation) -> float:
+        """Return the time of a unit of an observation."""
+        if self._per_unit is None:
+            return observation.step_time_s
+        return observation.step_time_s * self._per_unit / observation.setting.samples
+
+    @property
+    def _per_unit(self) -> float | None:
+        """Return the samples of a unit; None if the unit is a step."""
+        return None if self.unit == "step" else self.samples_per_unit or 1.0
 
     def _in_units(self, row: Prediction) -> Prediction:
         """Remove values of samples, steps and epochs that are not known."""
@@ -197,31 +151,10 @@ class Job:
             factor = (row.epoch_time_s or math.nan) / (row.step_time_s or math.nan)
             parts = row.components.to_dict()
             changes["components"] = Components(**{name: parts[name] * factor for name in parts})
+        if not _counts_gpus(self.energy_is):
+            unknown.append("power_per_gpu_w")
         missing = {f"{name}{end}": None for name in unknown for end in ("", "_ci")}
         return replace(row, **changes | missing)
-
-    def _counts(self) -> list[int]:
-        measured = {item.setting.gpus for item in self.observations}
-        top, counts = _REACH * max(measured), set(measured)
-        for count in measured:
-            while (count := 2 * count) <= top:
-                counts.add(count)
-        return sorted(counts)
-
-    def _placed(
-        self, gpus: int, nodes: int | None, gpus_per_node: int | None, **values: Any
-    ) -> TrainingSetting:
-        most = gpus_per_node or self.node_gpus
-        if nodes is not None:
-            if gpus_per_node is not None and gpus > nodes * gpus_per_node:
-                raise BadInput(
-                    f"nodes: given {nodes} of {gpus_per_node} GPUs for {gpus} GPUs; allowed: at "
-                    f"least {math.ceil(gpus / gpus_per_node)}"
-                )
-            return TrainingSetting(gpus, nodes=nodes, **values)
-        if most is None:
-            return TrainingSetting(gpus, **values)
-        return TrainingSetting.packed(gpus, most, **values)
 
 
 @dataclass(frozen=True)
@@ -244,6 +177,7 @@ def predict_workload(
     *,
     baseline: Mapping[str, Any] | None = None,
     epochs: float | None = None,
+    cluster: Cluster | None = None,
     seed: int = 0,
     **values: Any,
 ) -> Predictions:
@@ -254,19 +188,27 @@ def predict_workload(
     table
         Of ``metrics.run_metrics``.
     baseline
-        The setting that ``p_faster`` compares with (``Job.baseline``).
+        The setting that ``p_faster`` compares with (``grid.baseline``); by default the fastest.
+    cluster
+        The hardware of the runs, for its priors and the GPUs of a node.
     values
-        Of ``Job.settings``.
+        Of ``grid.combinations``.
     """
     rows: list[Prediction] = []
     baselines = []
     warnings: dict[Caution, None] = {}
+    if cluster is not None and not values.get("gpus_per_node"):
+        values["gpus_per_node"] = cluster.node.gpus
     for job in jobs_of(table, workload, values.get("gpus_per_node")):
-        settings, compared = job.settings(**values), job.baseline(baseline)
+        measured = job.settings
+        settings = grid.combinations(measured, job.node_gpus, **values)
+        compared = job.fastest
+        if baseline is not None:
+            compared = grid.baseline(baseline, measured, job.node_gpus)
         if not settings:
             raise BadInput("global_batch: no GPU count divides it; set --gpus or --local-batch")
         baselines.append((job.hardware, compared))
-        rows += job.predict(settings, baseline=compared, epochs=epochs, seed=seed)
+        rows += job.predict(settings, baseline=compared, epochs=epochs, cluster=cluster, seed=seed)
         warnings |= dict.fromkeys(job.warnings)
     warnings |= dict.fromkeys(warning for row in rows for warning in row.warnings)
     return Predictions(tuple(rows), tuple(baselines), tuple(warnings))
@@ -290,10 +232,17 @@ def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None
         No run of the workload is done, its workers do not cooperate, or it is not data-parallel.
     """
     comparable = comparable_runs(table.assign(emulated_gpus=None), workload)
-    rows = comparable.rows
-    if other := sorted(set(rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
+    if other := sorted(set(comparable.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
         raise Refused(f"{workload}: {other[0]} parallelism; predictions are for data-parallel jobs")
-    warnings = list(comparable.warnings)
+    return [
+        job_of(replace(comparable, rows=rows), gpus_per_node)
+        for _, rows in comparable.rows.groupby("hardware", dropna=False)
+    ]
+
+
+def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
+    """Return the job of comparable runs on one kind of hardware; see ``jobs_of``."""
+    rows, warnings = comparable.rows, list(comparable.warnings)
     if rows["local_batch"].notna().any() and rows["local_batch"].isna().any():
         without = int(rows["local_batch"].isna().sum())
         text = f"{without} runs without a known batch are excluded."
@@ -303,28 +252,52 @@ def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None
         # A table without nodes is imported with 1.
         nodes = None if gpus_per_node is None else np.ceil(rows["gpus"] / gpus_per_node)
         rows = rows.assign(nodes=nodes)
-    jobs = []
-    for hardware, of in rows.groupby("hardware", dropna=False):
-        samples = of["samples_per_epoch"].dropna()
-        known = 1.0 if comparable.unit == "sample" else None
-        if comparable.unit == "epoch" and len(samples):
-            known = float(samples.mode().max())
-        placed = of[of["nodes"].notna()]
-        most = (placed["gpus"] / placed["nodes"]).max()
-        jobs.append(
-            Job(
-                workload=workload,
-                hardware=None if pd.isna(hardware) else str(hardware),
-                observations=_merged(
-                    [_observation(row, comparable.unit) for row in of.to_dict("records")]
-                ),
-                unit=comparable.unit,
-                samples_per_unit=known,
-                node_gpus=None if placed.empty else math.ceil(most),
-                warnings=tuple(warnings),
-            )
-        )
-    return jobs
+    samples = rows["samples_per_epoch"].dropna()
+    known = 1.0 if comparable.unit == "sample" else None
+    if comparable.unit == "epoch" and len(samples):
+        known = float(samples.mode().max())
+    placed = rows[rows["nodes"].notna()]
+    hardware = rows["hardware"].iloc[0]
+    gradients = rows["gradient_bytes"].dropna()
+    watts = rows["power_per_gpu_w"]
+    if not _counts_gpus(comparable.energy_is):
+        watts = rows["energy_j"] / (rows["time_s"] * rows["gpus"])
+    observations = [
+        _observation(row, comparable.unit) for row in rows.assign(watts=watts).to_dict("records")
+    ]
+    return Job(
+        workload=str(rows["workload"].iloc[0]),
+        hardware=None if pd.isna(hardware) else str(hardware),
+        observations=_merged(observations),
+        unit=comparable.unit,
+        samples_per_unit=known,
+        node_gpus=None if placed.empty else math.ceil((placed["gpus"] / placed["nodes"]).max()),
+        gradient_bytes=None if gradients.empty else float(gradients.iloc[0]),
+        energy_is=comparable.energy_is,
+        host=_host_power(rows, observations, comparable.energy_is),
+        warnings=tuple(warnings),
+    )
+
+
+def _counts_gpus(energy_is: str | None) -> bool:
+    """Say whether an energy counts GPUs; without energy there is no power either."""
+    return energy_is is None or "gpu" in _scope(energy_is)
+
+
+def _scope(energy_is: str) -> list[str]:
+    return energy_is.partition(",")[0].split("+")
+
+
+def _host_power(
+    rows: pd.DataFrame, observations: Sequence[Observation], energy_is: str | None
+) -> HostPower | None:
+    """Return the power of what an energy counts beside GPUs."""
+    if energy_is is None or "gpu" not in (scope := _scope(energy_is)) or len(scope) == 1:
+        return None
+    watts = ((rows["energy_j"] - rows["gpu_energy_j"]) / rows["time_s"]).to_numpy(float)
+    known = [index for index, value in enumerate(watts) if value > 0]
+    settings = [observations[index].setting for index in known]
+    return HostPower.fit(settings, watts[known].tolist()) if known else None
 
 
 def _observation(row: Mapping[Any, Any], unit: str) -> Observation:
@@ -348,7 +321,7 @@ def _observation(row: Mapping[Any, Any], unit: str) -> Observation:
         step_time_s = row["step_time_s"]
     else:
         step_time_s = (per_sample_s or row["time_s"]) * setting.samples
-    return Observation(setting, float(step_time_s), value("power_per_gpu_w"))
+    return Observation(setting, float(step_time_s), value("watts"))
 
 
 def _merged(observations: list[Observation]) -> tuple[Observation, ...]:
@@ -367,9 +340,3 @@ def _merged(observations: list[Observation]) -> tuple[Observation, ...]:
         )
         for setting, items in by_setting.items()
     )  # fmt: skip
-
-
-def _most(values: Any) -> Any:
-    """Return the most frequent value, the first of equally frequent ones."""
-    listed = list(values)
-    return max(dict.fromkeys(listed), key=listed.count)

@@ -90,6 +90,18 @@ class Layout:
         return bool(self.has_batch.all())
 
     @cached_property
+    def kinds(self) -> tuple["Layout", npt.NDArray[np.int64]]:
+        """Return a setting for each combination of batch, precision and limits, and which is whose.
+
+        What a limit does to kernels is the same on any number of GPUs.
+        """
+        columns = [self.micro, self.precision, self.power_limit_w, self.clock_limit_mhz]
+        _, first, which = np.unique(
+            np.column_stack(columns), axis=0, return_index=True, return_inverse=True
+        )
+        return self.only(first), which.ravel()
+
+    @cached_property
     def other_precisions(self) -> tuple[int, ...]:
         """Return the precisions that differ from the reference's first."""
         return tuple(int(index) for index in np.unique(self.precision) if index > 0)
@@ -121,7 +133,7 @@ class Layout:
             clock_limit_mhz=array(item.clock_limit_mhz or infinite for item in settings),
         )
 
-    def only(self, chosen: npt.NDArray[np.bool_]) -> "Layout":
+    def only(self, chosen: npt.NDArray[np.bool_ | np.int64]) -> "Layout":
         """Return the chosen settings."""
         arrays = {
             item.name: getattr(self, item.name)[chosen]

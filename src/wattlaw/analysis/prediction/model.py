@@ -13,6 +13,8 @@
   min(h - 1, 2 log2 h) for h GPUs of the node or h nodes. The bandwidth term between nodes grows
   with the GPUs that share a node's adapter and with the nodes that share the network, and differs
   on exactly two nodes.
+- A lower clock slows a share of the communication as much as the kernels: its own kernels run on
+  the same processors, and those that overlap with it take longer.
 - Input takes the time of a rank's own cores, or of the storage that all ranks share, if longer.
 - The exposed part is (b^g + comm^g)^(1/g) - b for an overlappable time b (Qiao et al., Pollux,
   OSDI'21, equation 11 with b instead of the whole compute time).
@@ -72,16 +74,20 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
     """
     reference = layout.reference
     unit_s = reference.compute_s * values["compute"]
-    speed = _precision(values, layout)
-    busy = layout.micro / speed
     floor, sharp = values["floor"], values["sharpness"]
-    slowed, active_w = _at_limits(values, layout, busy)
+    kinds, which = layout.kinds
+    busy = kinds.micro / _precision(values, kinds)
+    slowed, active_w = _at_limits(values, kinds, busy)
     micro = _smooth_max(slowed, floor, sharp)
+    busy, slowed, active_w, micro = (
+        np.broadcast_to(part, micro.shape)[:, which] for part in (busy, slowed, active_w, micro)
+    )
     part_s = unit_s * micro * _growth(values, layout)
     overhead_s = unit_s * values["overhead"]
     exposed_s, derivative = np.zeros((1, 1)), np.zeros((1, 1))
     if layout.has_inside or layout.has_between:
-        network_s = np.maximum(unit_s * _network(values, layout), 1e-300)
+        slower = 1 + values.get("clocked_communication", 0.0) * (slowed / busy - 1)
+        network_s = np.maximum(unit_s * _network(values, layout) * slower, 1e-300)
         hidden_s, norm = values["overlappable"] * part_s, values["overlap"]
         both_s = _smooth_max(hidden_s, network_s, norm)
         exposed_s = both_s - hidden_s

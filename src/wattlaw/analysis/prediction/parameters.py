@@ -110,6 +110,8 @@ UNKNOWN_BATCH = {
 CLOCK = {
     "memory_bound": Prior(-1.5, 1.0, "logit"),
     "top_clock": Prior(0.03, 0.05),
+    # The share of communication that a lower clock slows as much as kernels.
+    "clocked_communication": Prior(-1.0, 1.5, "logit"),
 }
 POWER = {
     # Power of computing at the highest clock, relative to the highest observed power.
@@ -117,7 +119,7 @@ POWER = {
     # Power that does not depend on the clock; power of waiting, of communication (of the rest).
     "static": Prior(-1.1, 0.5, "logit"),
     "wait_power": Prior(-2.3, 0.9, "logit"),
-    "communication_power": Prior(-1.3, 1.0, "logit"),
+    "communication_power": Prior(-0.7, 1.3, "logit"),
     # Exponent of the clock in dynamic power above the knee; below it the exponent is 1.
     "clock_exponent": Prior(LN(1.7), 0.35, "above_1"),
     "knee": Prior(0.7, 0.7, "logit"),
@@ -135,7 +137,7 @@ GROUPS: dict[str, dict[str, Prior]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Priors:
     """Means and standard deviations that replace the defaults, and where they come from."""
 

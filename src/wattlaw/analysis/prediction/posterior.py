@@ -2,12 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.analysis.prediction.discrepancy import POWER_ERROR, TIME_ERROR, discrepancy
+from wattlaw.analysis.prediction.discrepancy import (
+    POWER_ERROR,
+    TIME_ERROR,
+    discrepancy,
+    independence,
+)
 from wattlaw.analysis.prediction.layout import Layout, Reference
 from wattlaw.analysis.prediction.model import Parameters, Step, step
 from wattlaw.analysis.prediction.parameters import (
@@ -33,7 +38,7 @@ class Posterior:
     """Equally weighted draws of the parameters, and what they rest on.
 
     Parameters without observations that bear on them (``prior_only`` names their groups) are draws
-    from the prior.
+    from the prior, of which ``priors`` is the source.
     """
 
     observations: tuple[Observation, ...]
@@ -41,6 +46,7 @@ class Posterior:
     values: Parameters
     normals: dict[str, Floats]
     prior_only: tuple[str, ...]
+    priors: str
     seed: int
 
     @property
@@ -93,7 +99,7 @@ class Posterior:
 def fit(
     observations: Sequence[Observation], *, seed: int = 0, priors: Priors = LEARNED
 ) -> Posterior:
-    """Return the posterior of a job.
+    """Return the posterior of a job. It is kept: one job is asked several questions.
 
     Parameters
     ----------
@@ -111,6 +117,11 @@ def fit(
     """
     if not observations:
         raise BadInput("observations: given none; allowed: at least one measured setting")
+    return _fit(tuple(observations), seed, priors)
+
+
+@lru_cache(maxsize=16)
+def _fit(observations: tuple[Observation, ...], seed: int, priors: Priors) -> Posterior:
     reference = Reference.of(observations)
     layout = Layout.of([item.setting for item in observations], reference)
     known = {name: priors.apply(name, prior) for name, prior in _all(reference).items()}
@@ -132,8 +143,8 @@ def fit(
     columns = Transformation(list(known.values())).values(table)
     values = {name: columns[:, index : index + 1] for index, name in enumerate(known)}
     return Posterior(
-        tuple(observations), reference, values, normals,
-        tuple(name for name in GROUPS if name not in active), seed,
+        observations, reference, values, normals,
+        tuple(name for name in GROUPS if name not in active), priors.source, seed,
     )  # fmt: skip
 
 
@@ -181,6 +192,7 @@ class _Data:
     layout: Layout
     log_time: Floats
     log_power: Floats | None  # nan where not measured
+    power_weights: Floats  # of the measured powers
     sessions: Floats  # one row for each observation, one column for each session
 
     @classmethod
@@ -196,6 +208,7 @@ class _Data:
             layout,
             np.log([item.step_time_s for item in observations]),
             None if np.isnan(powers).all() else np.log(powers),
+            independence(layout.only(~np.isnan(powers))),
             sessions,
         )
 
@@ -214,7 +227,7 @@ def _log_likelihood(
         residual = (data.log_power - np.log(steps.power_w))[:, measured]
         scale = np.hypot(values["power_noise"], POWER_ERROR)
         tail = np.log1p((residual / scale) ** 2 / FREEDOM)
-        total = total - (np.log(scale) + (FREEDOM + 1) / 2 * tail).sum(1)
+        total = total - (np.log(scale) + (FREEDOM + 1) / 2 * tail) @ data.power_weights
     return np.where(np.isfinite(total), total, -1e300)
 
 

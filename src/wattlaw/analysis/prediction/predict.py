@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from wattlaw.analysis.prediction.host_power import HostPower
 from wattlaw.analysis.prediction.model import Step
 from wattlaw.analysis.prediction.next_measurement import next_measurement
 from wattlaw.analysis.prediction.parameters import LEARNED, Priors
@@ -27,6 +28,8 @@ def predict(
     epochs: float | None = None,
     workload: str | None = None,
     hardware: str | None = None,
+    host: HostPower | None = None,
+    energy_is: str | None = None,
     priors: Priors = LEARNED,
     candidates: Sequence[TrainingSetting] | None = None,
 ) -> list[Prediction]:
@@ -47,6 +50,8 @@ def predict(
         For the time of an epoch and of a training.
     workload, hardware
         Names for the results.
+    host, energy_is
+        Power that the energy counts beside the GPUs; what the energy counts, for the results.
     priors
         Other priors than those that ship with the package.
     candidates
@@ -79,12 +84,18 @@ def predict(
     steps, times, powers = posterior.runs(compared)
     reference = times[:, -1] / compared[-1].samples if baseline else None
     needed = next_measurement(posterior, settings, candidates)
+    watts = None
+    if powers is not None:
+        watts = powers[:, : len(settings)] * [item.gpus for item in settings]
+        if host is not None:
+            watts = watts + host.draws(settings, posterior.draws, seed)
     return [
         _prediction(
             posterior, setting, _column(steps, index), times[:, index],
             None if powers is None else powers[:, index],
+            None if watts is None else watts[:, index],
             _p_faster(times[:, index] / setting.samples, reference),
-            samples_per_epoch, epochs, needed[index], workload, hardware,
+            samples_per_epoch, epochs, needed[index], workload, hardware, energy_is,
         )
         for index, setting in enumerate(settings)
     ]  # fmt: skip
@@ -106,19 +117,20 @@ def _prediction(
     part: Callable[[str], Floats],
     times: Floats,
     powers: Floats | None,
+    watts: Floats | None,
     p_faster: float | None,
     samples_per_epoch: float | None,
     epochs: float | None,
     needed: NextMeasurement | None,
     workload: str | None,
     hardware: str | None,
+    energy_is: str | None,
 ) -> Prediction:
     names = ("compute_s", "communication_s", "input_s", "waiting_s")
     components = Components(*(float(np.median(part(name))) for name in names))
     epoch = None if samples_per_epoch is None else samples_per_epoch / setting.samples
     training = None if epoch is None or epochs is None else epoch * epochs
-    energy = None if powers is None else times * powers * setting.gpus / setting.samples
-    extrapolates = _extrapolates(posterior, setting)
+    energy = None if watts is None else times * watts / setting.samples
     return Prediction(
         workload=workload,
         hardware=hardware,
@@ -142,7 +154,8 @@ def _prediction(
         p_faster=p_faster,
         rests_on=_basis(posterior, setting),
         next_measurement=needed,
-        extrapolates=extrapolates,
+        extrapolates=extrapolated(posterior.observations, setting),
+        energy_is=energy_is if energy is not None else None,
         warnings=_warnings(posterior, setting),
         seed=posterior.seed,
         step_time_draws_s=times,
@@ -159,6 +172,7 @@ def _basis(posterior: Posterior, setting: TrainingSetting) -> Basis:
         nodes=tuple(sorted({item.nodes for item in seen if item.nodes})),
         local_batches=tuple(sorted({item.local_batch for item in seen if item.local_batch})),
         prior_only=tuple(name for name in posterior.prior_only if name in unknown),
+        priors=posterior.priors,
     )
 
 
@@ -175,9 +189,9 @@ def _relevant(setting: TrainingSetting) -> set[str]:
     return groups
 
 
-def _extrapolates(posterior: Posterior, setting: TrainingSetting) -> tuple[str, ...]:
+def extrapolated(observations: Sequence[Observation], setting: TrainingSetting) -> tuple[str, ...]:
     """Return the names of quantities outside of the measured range."""
-    seen = [item.setting for item in posterior.observations]
+    seen = [item.setting for item in observations]
     outside = []
     for name in ("gpus", "nodes", "local_batch", "power_limit_w", "clock_limit_mhz"):
         values = [getattr(item, name) for item in seen if getattr(item, name) is not None]

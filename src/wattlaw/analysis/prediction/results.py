@@ -37,13 +37,17 @@ class Components(Result):
 
 @dataclass(frozen=True)
 class Basis(Result):
-    """The measurements that a prediction rests on, and the parts that rest on priors alone."""
+    """The measurements that a prediction rests on, and the parts that rest on priors alone.
+
+    ``priors`` says where the priors come from.
+    """
 
     observations: int
     gpus: tuple[int, ...]
     nodes: tuple[int, ...]
     local_batches: tuple[float, ...]
     prior_only: tuple[str, ...]
+    priors: str
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ class Prediction(Result):
 
     Values that need what was not measured or not given (power; the samples of an epoch) are None.
     ``p_faster`` is the probability that the time per sample is less than that of the baseline.
-    ``extrapolates`` names the quantities that are outside of the measured range.
+    ``extrapolates`` names the quantities that are outside of the measured range. ``energy_is`` says
+    what the energy counts; ``power_per_gpu_w`` is that of GPUs alone.
     """
 
     workload: str | None
@@ -96,6 +101,7 @@ class Prediction(Result):
     next_measurement: NextMeasurement | None
     extrapolates: tuple[str, ...]
     warnings: tuple[Caution, ...]
+    energy_is: str | None
     seed: int
     source: str = "predicted"
     ci_level: float = LEVEL
@@ -108,8 +114,14 @@ def interval(draws: Floats | None, scale: float = 1.0) -> tuple[float, tuple[flo
     """Return the median and the central interval of draws times a factor; None without draws."""
     if draws is None:
         return None
-    low, middle, high = np.quantile(draws, [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2]) * scale
+    low, middle, high = quantiles(draws, LEVEL) * scale
     return float(middle), (float(low), float(high))
+
+
+def quantiles(draws: Floats, level: float) -> Floats:
+    """Return the lower bound, the median and the upper bound of draws, for each column."""
+    bounds: Floats = np.quantile(draws, [(1 - level) / 2, 0.5, (1 + level) / 2], axis=0)
+    return bounds
 
 
 def pair(name: str, draws: Floats | None, scale: float = 1.0) -> dict[str, Any]:

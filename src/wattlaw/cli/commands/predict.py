@@ -47,6 +47,10 @@ def predict(
     epochs: Annotated[
         int | None, option("E", "Epochs to train: shows the time of the training.", min=1)
     ] = None,
+    hardware: Annotated[
+        str | None,
+        option("NAME|FILE", "Hardware of the runs, as for simulate: its networks are the prior."),
+    ] = None,
     seed: Annotated[int, option("SEED", "Seed of the random numbers.", min=0)] = 0,
     as_json: opts.JsonOption = False,
 ) -> int:
@@ -57,7 +61,7 @@ def predict(
         global_batch=parse_counts("--global-batch", global_batch),
         power_limit_w=parse_limits("--power-limit", power_limit),
         clock_limit_mhz=parse_limits("--clock", clock),
-        baseline=baseline, epochs=epochs, seed=seed,
+        baseline=baseline, epochs=epochs, hardware=hardware, seed=seed,
     )  # fmt: skip
     if as_json:
         print(json.dumps(predictions.to_dict()["rows"], allow_nan=False))

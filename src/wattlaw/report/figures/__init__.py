@@ -10,7 +10,16 @@ import altair as alt
 from wattlaw.analysis.caps.limits import Limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import LIMIT_NAMES
-from wattlaw.report.figures import advice, batch, data, energy, limits, scaling, utilisation
+from wattlaw.report.figures import (
+    advice,
+    batch,
+    data,
+    energy,
+    limits,
+    prediction,
+    scaling,
+    utilisation,
+)
 
 _MIT, _KIT, _OURS = frozenset({"mit-2022"}), frozenset({"kit-2025"}), frozenset[str]()
 _BOTH = _MIT | _KIT
@@ -88,6 +97,15 @@ GALLERY: tuple[Figure, ...] = (
     Figure(
         "exponents", "Exponents and published ones", "scaling", _MIT, scaling.exponents,
         "Published values are those of Frey et al. 2022, on their hardware and range of N",
+    ),
+    Figure(
+        "predictions", "Predicted training time", "prediction", _OURS, prediction.curves,
+        "Medians and 90 % intervals of the model of a step; it knows nodes and batches, so it "
+        "predicts beyond the runs, where a law of N alone does not hold",
+    ),
+    Figure(
+        "step_parts", "What a step consists of", "prediction", _OURS, prediction.step_parts,
+        "The larger the share that is not compute, the less more GPUs help",
     ),
     Figure(
         "energy", "Training energy", "energy", _BOTH, energy.energy,

@@ -7,9 +7,9 @@ import altair as alt
 import pandas as pd
 
 from wattlaw.analysis.advice.advice import Advice
-from wattlaw.analysis.advice.comparable_runs import comparable_runs
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.comparable_runs import comparable_runs
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.formatting import JOULE_UNITS, choose_unit, plural, setting_label

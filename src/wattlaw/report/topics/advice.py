@@ -143,7 +143,7 @@ def _cost(advice: Advice, option: Option) -> str:
     interval = "95 % intervals in brackets" if option.train_time_s.interval else "no intervals"
     source = "simulated" if advice.simulated else "measured"
     if not option.measured:
-        source = f"not {source}: predicted by the law ({option.law})"
+        source = f"not {source}: predicted"
     count = option.amount.mean
     subject = f"{count:.4g} {option.unit}{' takes' if count == 1 else 's take'}"
     listed = ", ".join(amount for amount in amounts if amount != fmt.MISSING)
@@ -155,14 +155,14 @@ def _doubling(advice: Advice, doubling: Doubling | None) -> str:
     if doubling is None:
         return (
             f"The effect of twice as many {advice.worker}s is not known: it was not measured, "
-            "and no law reaches that far."
+            "and its prediction is too uncertain."
         )
     option, base = doubling.option, doubling.of
     source = "simulated" if advice.simulated else "measured"
     saved_s = base.train_time_s.mean - option.train_time_s.mean
     text = (
         f"Twice as many {advice.worker}s ({option.gpus}, same {doubling.rule.replace('_', ' ')}, "
-        f"{source if option.measured else 'by the law'}) take "
+        f"{source if option.measured else 'predicted'}) take "
         f"{doubling.time_ratio:.2f} times the time "
         f"({fmt.duration_text(abs(saved_s))} {'less' if saved_s >= 0 else 'more'})"
     )
@@ -245,7 +245,7 @@ def _known_by(row: _Row) -> str:
     option = row.option
     if option.measured:
         return fmt.plural(option.repeats, "run")
-    return f"{option.law} law" + (", beyond its range" if option.extrapolates else "")
+    return "prediction" + (", beyond the runs" if option.extrapolates else "")
 
 
 _OUTCOME = (

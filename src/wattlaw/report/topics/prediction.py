@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from operator import attrgetter
+from statistics import median
 from typing import TYPE_CHECKING
 
 from wattlaw import formatting as fmt
@@ -10,7 +12,9 @@ from wattlaw.analysis.advice.option import Quantity
 from wattlaw.report import tables
 
 if TYPE_CHECKING:
-    from wattlaw.analysis.prediction.job import Predictions
+    from wattlaw.analysis.findings import Findings
+    from wattlaw.analysis.prediction.job import Job, Predictions
+    from wattlaw.analysis.prediction.overview import Check
     from wattlaw.analysis.prediction.results import Prediction
     from wattlaw.analysis.prediction.settings import TrainingSetting
 
@@ -69,13 +73,55 @@ def notes(predictions: Predictions) -> tuple[str, ...]:
         if basis.nodes:
             on += f" and {_listed(basis.nodes)} {'node' if basis.nodes == (1,) else 'nodes'}"
         texts.append(f"{where}Rests on {fmt.plural(basis.observations, 'measurement')} {on}.")
-        texts.append(f"{where}P(faster) is relative to {_label(baseline)}.")
+        texts.append(f"{where}P(faster) is relative to {label(baseline)}.")
         if needed is not None:
             texts.append(
-                f"{where}A measurement of {_label(needed.setting)} is expected to narrow the "
+                f"{where}A measurement of {label(needed.setting)} is expected to narrow the "
                 f"intervals by {fmt.percent(1 - needed.interval_ratio, 2)}."
             )
     return tuple(texts)
+
+
+def check(findings: Findings) -> tables.Table | None:
+    """Return the check of each job: the most GPUs, predicted from the runs on fewer."""
+    rows = [(overview.job, check) for overview in findings.predictions for check in overview.checks]
+
+    def time_text(row: tuple[Job, Check], *bounds: float) -> str:
+        quantity = Quantity(bounds[0], *bounds[1:]) if len(bounds) > 1 else bounds[0]
+        return f"{fmt.duration_text(quantity)} per {row[0].unit}"
+
+    columns = [
+        tables.text("workload", lambda row: row[0].workload),
+        tables.text("setting", lambda row: label(row[1].setting)),
+        tables.Column("measured", lambda row: time_text(row, row[1].measured_s)),
+        tables.Column(
+            "predicted",
+            lambda row: time_text(row, row[1].predicted_s, row[1].low_s, row[1].high_s),
+        ),
+        tables.Column("error", lambda row: fmt.change(1 + row[1].error)),
+        tables.text("in the interval", lambda row: "yes" if row[1].is_inside else "no"),
+    ]
+    return tables.build(
+        "prediction_check",
+        "The most GPUs, predicted from the runs on fewer",
+        columns,
+        rows,
+        note="The model does not see the runs on the most GPUs and predicts them. Nine in ten "
+        "should be in the 90 % interval. Predictions beyond the runs are as uncertain at least.",
+    )
+
+
+def sentences(findings: Findings) -> Iterator[str]:
+    """Yield how well the most GPUs are predicted from the runs on fewer."""
+    checks = [check for overview in findings.predictions for check in overview.checks]
+    if checks:
+        error = median(abs(check.error) for check in checks)
+        inside = sum(check.is_inside for check in checks)
+        yield (
+            "From the runs on fewer GPUs, the model predicts the time on the most with a median "
+            f"error of {fmt.percent(error, 2)}; {inside} of {fmt.plural(len(checks), 'setting')} "
+            "are in the 90 % interval."
+        )
 
 
 def _quantity(row: Prediction, name: str) -> Quantity | None:
@@ -89,7 +135,8 @@ def _listed(values: tuple[int, ...]) -> str:
     return ", ".join(map(str, values))
 
 
-def _label(setting: TrainingSetting) -> str:
+def label(setting: TrainingSetting) -> str:
+    """Return ``8 GPUs on 2 nodes, batch 32 each, 200 W``."""
     parts = [fmt.plural(setting.gpus, "GPU")]
     if setting.nodes is not None:
         parts[0] += f" on {fmt.plural(setting.nodes, 'node')}"

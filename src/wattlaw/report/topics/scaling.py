@@ -22,30 +22,43 @@ _FROM_MEANS = (
     "* from the means of the counts: repeats of a count share deviations from the law (lack of "
     "fit); else from runs."
 )
+_ONE_NODE = (
+    "A law of runs on one node does not hold on several, where communication takes another "
+    "network; predict knows nodes."
+)
 
 
 def laws(fits: SeriesFits) -> tables.Table | None:
     """Return the power law, the selected law and the breakpoint of each series."""
     columns = [
         *_law_columns("per", "α"),
+        tables.text("nodes", _nodes),
         tables.text("selected", lambda fit: fit.selection.best.law if fit.selection else None),
         tables.text("breakpoint", _breakpoint),
     ]
     rows = [fit for fit in fits.rows if fit.law]
-    note = _FROM_MEANS if any(_beta_interval(fit).endswith("*") for fit in rows) else ""
-    return tables.build("laws", "t = α N^−β", columns, rows, note=note, max_rows=len(rows))
+    notes = [_FROM_MEANS] if any(_beta_interval(fit).endswith("*") for fit in rows) else []
+    notes += [_ONE_NODE] if any(fit.nodes == (1, 1) for fit in rows) else []
+    return tables.build(
+        "laws", "t = α N^−β", columns, rows, note=" ".join(notes), max_rows=len(rows)
+    )
 
 
 def exponents(findings: Findings) -> tables.Table | None:
     """Return the power law of each series."""
-    columns = [*_law_columns("time per", "α (s)"), tables.text("residuals", _residual_warnings)]
+    columns = [
+        *_law_columns("time per", "α (s)"),
+        tables.text("nodes", _nodes),
+        tables.text("residuals", _residual_warnings),
+    ]
     return tables.build(
         "exponents",
         "Power laws t = α N^−β, by series",
         columns,
         [fit for fit in findings.fits.rows if fit.law],
-        note="β = 1 is ideal scaling; β = 0 is no speedup. A law is valid for its range of N only; "
-        f"a high R² is no proof that it holds beyond. SE and interval: {_FROM_MEANS}",
+        note="β = 1 is ideal scaling; β = 0 is no speedup. A law is valid for its range of N and "
+        "its nodes only; a high R² is no proof that it holds beyond. SE and interval: "
+        f"{_FROM_MEANS}",
         command=_COMMAND,
         rank=_limit_count,
     )
@@ -64,6 +77,12 @@ def _law_columns(unit: str, alpha: str) -> list[tables.Column]:
         tables.number("runs", lambda fit: fit.law.n),
         tables.Column("N", lambda fit: gpu_range(fit.law)),
     ]
+
+
+def _nodes(fit: SeriesFit) -> str | None:
+    if fit.nodes is None:
+        return None
+    return "–".join(map(str, dict.fromkeys(fit.nodes)))
 
 
 def _beta_interval(fit: SeriesFit) -> str:
