@@ -24,10 +24,27 @@ _FREE = 1.2
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """The weights of residuals, shape (observations, targets), and the error that remains."""
+    """The weights of residuals, shape (observations, targets), and the error that remains.
+
+    ``covariance`` has shape (targets, targets).
+    """
 
     weights: Floats
-    spread: Floats  # of targets, in logs
+    covariance: Floats  # of targets, in logs
+
+    @property
+    def spread(self) -> Floats:
+        """Return the standard deviation of the remaining error of each target."""
+        spread: Floats = np.sqrt(np.maximum(0.0, np.diag(self.covariance)))
+        return spread
+
+    def draws(self, dice: np.random.Generator, count: int) -> Floats:
+        """Return draws of the remaining error, shape (``count``, targets)."""
+        size = self.covariance.shape[0]
+        values, vectors = np.linalg.eigh(self.covariance)
+        root = vectors * np.sqrt(np.maximum(0.0, values))
+        drawn: Floats = dice.standard_normal((count, size)) @ root.T
+        return drawn
 
 
 def discrepancy(seen: Layout, wanted: Layout, error: float, noise: float) -> Discrepancy:
@@ -46,8 +63,8 @@ def discrepancy(seen: Layout, wanted: Layout, error: float, noise: float) -> Dis
     own = _correlation(here, here) + (noise / error) ** 2 * np.eye(here.shape[0])
     cross = _correlation(here, there)
     weights = np.linalg.solve(own, cross)
-    left: Floats = np.maximum(0.0, 1.0 - (weights * cross).sum(0))
-    return Discrepancy(np.asarray(weights), error * np.sqrt(left))
+    left = _correlation(there, there) - cross.T @ weights
+    return Discrepancy(np.asarray(weights), np.asarray(error**2 * left))
 
 
 def independence(layout: Layout) -> Floats:

@@ -1,7 +1,7 @@
 """The posterior of a job's parameters, given all its observations."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from wattlaw.analysis.prediction.discrepancy import (
     POWER_ERROR,
     TIME_ERROR,
+    Discrepancy,
     discrepancy,
     independence,
 )
@@ -68,11 +69,46 @@ class Posterior:
 
         Equal posteriors and settings give equal draws.
         """
-        layout = Layout.of(settings, self.reference)
-        steps = step(self.values, layout, power=self.has_power)
+        near = self._near(settings)
         dice = np.random.default_rng([self.seed, 1])
         shape = (self.draws, len(settings))
         tail = np.sqrt(dice.chisquare(FREEDOM, shape) / FREEDOM)
+        deviation = np.hypot(near.noise, near.time_error.spread) * dice.standard_normal(shape)
+        deviation = (deviation + near.shared * dice.standard_normal(shape)) / tail
+        times = near.steps.step_s * np.exp(near.time_missed + deviation)
+        if near.power_error is None or near.steps.power_w is None:
+            return near.steps, times, None
+        noise = np.hypot(self.values["power_noise"], near.power_error.spread)
+        deviation = near.power_missed + noise * dice.standard_t(FREEDOM, shape)
+        return near.steps, times, near.steps.power_w * np.exp(deviation)
+
+    def means(
+        self, settings: Sequence[TrainingSetting]
+    ) -> tuple[Floats, Floats, Floats | None, Floats | None]:
+        """Return the mean step time and power of settings, and the noise of a run.
+
+        Returns
+        -------
+        tuple
+            Times and the standard deviation of their logarithm in a run; powers and theirs, None
+            without power. Shape (draws, settings) and (settings,).
+        """
+        near = self._near(settings)
+        dice = np.random.default_rng([self.seed, 4])
+        error = near.time_error.draws(dice, self.draws)
+        times = near.steps.step_s * np.exp(near.time_missed + error)
+        one = np.ones((1, len(settings)))
+        time_noise = np.median(np.hypot(near.noise, near.shared) * one, axis=0)
+        if near.power_error is None or near.steps.power_w is None:
+            return times, time_noise, None, None
+        error = near.power_error.draws(dice, self.draws)
+        powers = near.steps.power_w * np.exp(near.power_missed + error)
+        return times, time_noise, powers, np.median(self.values["power_noise"] * one, axis=0)
+
+    def _near(self, settings: Sequence[TrainingSetting]) -> "_Near":
+        """Return the steps of settings, and what the residuals of the observations say of them."""
+        layout = Layout.of(settings, self.reference)
+        steps = step(self.values, layout, power=self.has_power)
         noise, shared = scales(self.values, layout, steps)
         seen = Layout.of([item.setting for item in self.observations], self.reference)
         fitted = step(self.values, seen, power=self.has_power)
@@ -80,20 +116,29 @@ class Posterior:
         missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
         # What a session shares is not a property of its settings.
         missed = missed * own**2 / (own**2 + common**2)
-        local = discrepancy(seen, layout, TIME_ERROR, float(np.median(own)))
-        deviation = np.hypot(noise, local.spread) * dice.standard_normal(shape)
-        deviation = (deviation + shared * dice.standard_normal(shape)) / tail
-        times = steps.step_s * np.exp(missed @ local.weights + deviation)
-        if steps.power_w is None or fitted.power_w is None:
-            return steps, times, None
+        error = discrepancy(seen, layout, TIME_ERROR, float(np.median(own)))
+        near = _Near(steps, noise, shared, missed @ error.weights, error)
+        if fitted.power_w is None:
+            return near
         measured = np.array([item.power_per_gpu_w or np.nan for item in self.observations])
         has_power = ~np.isnan(measured)
-        noise = self.values["power_noise"]
-        local = discrepancy(seen.only(has_power), layout, POWER_ERROR, float(np.median(noise)))
+        own_w = float(np.median(self.values["power_noise"]))
+        error = discrepancy(seen.only(has_power), layout, POWER_ERROR, own_w)
         missed = np.log(measured[has_power]) - np.log(fitted.power_w[:, has_power])
-        noise = np.hypot(noise, local.spread)
-        deviation = missed @ local.weights + noise * dice.standard_t(FREEDOM, shape)
-        return steps, times, steps.power_w * np.exp(deviation)
+        return replace(near, power_missed=missed @ error.weights, power_error=error)
+
+
+@dataclass(frozen=True)
+class _Near:
+    """Noise-free steps of settings, noise of runs, and the corrections by close observations."""
+
+    steps: Step
+    noise: Floats
+    shared: Floats
+    time_missed: Floats
+    time_error: Discrepancy
+    power_missed: Floats | float = 0.0
+    power_error: Discrepancy | None = None
 
 
 def fit(

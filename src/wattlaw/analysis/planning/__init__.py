@@ -1,0 +1,10 @@
+"""Choose the next measurement for what it adds to a decision per GPU-hour, and say when to stop.
+
+Pure: settings and observations in, proposals out. ``plan`` is the entry point.
+"""
+
+from wattlaw.analysis.planning.candidates import Candidate
+from wattlaw.analysis.planning.plan import Plan, Proposal, plan
+from wattlaw.analysis.planning.question import Question
+
+__all__ = ["Candidate", "Plan", "Proposal", "Question", "plan"]

@@ -1,0 +1,141 @@
+"""The question of a decision: what to minimize under which constraints, and how surely."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.errors import BadInput
+
+Floats = npt.NDArray[np.float64]
+
+#: What can be minimized.
+GOALS = ("energy", "time", "gpu_hours", "edp", "cost", "carbon")
+_OF_ENERGY = ("energy", "edp", "carbon")
+#: A setting that misses a constraint by a share is as bad as one that costs more by this multiple.
+_PENALTY = 2.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a setting is chosen for.
+
+    Parameters
+    ----------
+    minimize
+        One of ``GOALS``.
+    deadline_s, energy_budget_j
+        Bounds on time and energy of a training.
+    max_slowdown
+        The share by which a training may take longer than on the fastest allowed setting.
+    max_gpus, max_global_batch
+        Settings beyond are not allowed.
+    samples
+        Samples of a training. Without it, totals are of one sample, and deadline and budget too.
+    samples_by_batch
+        Samples of a training by global batch, where the batch changes how many are needed. Other
+        batches are not allowed.
+    price_per_kwh, price_per_gpu_hour
+        For ``cost``.
+    tolerance
+        The regret that does not matter, as a share of the goal.
+    confidence
+        The probability with which the regret is below the tolerance when measuring ends.
+    """
+
+    minimize: str = "energy"
+    deadline_s: float | None = None
+    max_slowdown: float | None = None
+    energy_budget_j: float | None = None
+    max_gpus: int | None = None
+    max_global_batch: float | None = None
+    samples: float | None = None
+    samples_by_batch: Mapping[float, float] = field(default_factory=dict)
+    price_per_kwh: float = 0.0
+    price_per_gpu_hour: float = 0.0
+    tolerance: float = 0.02
+    confidence: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.minimize not in GOALS:
+            raise BadInput(f"minimize: given {self.minimize!r}; allowed: {', '.join(GOALS)}")
+        for name in ("tolerance", "confidence"):
+            if not 0 < getattr(self, name) < 1:
+                raise BadInput(f"{name}: given {getattr(self, name)!r}; allowed: above 0, below 1")
+        if self.minimize == "cost" and not self.price_per_kwh + self.price_per_gpu_hour > 0:
+            raise BadInput("minimize: given cost without a price; allowed: with one")
+
+    @property
+    def needs_energy(self) -> bool:
+        """Return whether the answer depends on energy."""
+        is_price = self.minimize == "cost" and self.price_per_kwh > 0
+        return self.minimize in _OF_ENERGY or is_price or self.energy_budget_j is not None
+
+    def allows(self, setting: TrainingSetting) -> bool:
+        """Return whether GPUs and batch of a setting are within the bounds."""
+        batch = setting.global_batch
+        if self.samples_by_batch and batch not in self.samples_by_batch:
+            return False
+        too_large = self.max_global_batch is not None and (batch or 0) > self.max_global_batch
+        return not too_large and setting.gpus <= (self.max_gpus or setting.gpus)
+
+    def regrets(
+        self, settings: Sequence[TrainingSetting], time_s: Floats, energy_j: Floats | None
+    ) -> Floats:
+        """Return the regret of choosing each setting, in each draw.
+
+        It is the goal over that of the best setting, minus 1; and twice the share by which a
+        constraint is missed.
+
+        Parameters
+        ----------
+        settings
+            Allowed settings.
+        time_s, energy_j
+            Of one sample, shape (draws, settings).
+        """
+        gpus = np.array([item.gpus for item in settings], dtype=float)
+        samples = np.array([self._samples(item) for item in settings])
+        times = time_s * samples
+        # GPU-hours replace an energy that is not known.
+        energies = times * gpus if energy_j is None else energy_j * samples
+        goal = self._goal(times, energies, gpus)
+        missed = np.zeros_like(times)
+        for values, bound in (
+            (times, self.deadline_s),
+            (energies if energy_j is not None else None, self.energy_budget_j),
+            (times, self._slowest(times)),
+        ):
+            if values is not None and bound is not None:
+                missed = np.maximum(missed, values / bound - 1)
+        meets = missed <= 0
+        best = np.where(meets, goal, np.inf).min(1)
+        # Where no setting meets the constraints, the one that misses them least is right.
+        nearest = goal[np.arange(len(goal)), missed.argmin(1)]
+        best = np.where(meets.any(1), best, nearest)[:, None]
+        unavoidable = missed.min(1)[:, None]
+        regret: Floats = np.maximum(0.0, goal / best - 1)
+        return np.where(meets, regret, regret + _PENALTY * (missed - unavoidable))
+
+    def _slowest(self, times: Floats) -> Floats | None:
+        if self.max_slowdown is None:
+            return None
+        bound: Floats = times.min(1)[:, None] * (1 + self.max_slowdown)
+        return bound
+
+    def _samples(self, setting: TrainingSetting) -> float:
+        return self.samples_by_batch.get(setting.global_batch or 0.0, self.samples or 1.0)
+
+    def _goal(self, times: Floats, energies: Floats, gpus: Floats) -> Floats:
+        hours = times * gpus / 3600
+        goals: dict[str, Callable[[], Floats]] = {
+            "energy": lambda: energies,
+            "carbon": lambda: energies,  # proportional to it
+            "time": lambda: times,
+            "gpu_hours": lambda: hours,
+            "edp": lambda: energies * times,
+            "cost": lambda: self.price_per_gpu_hour * hours + self.price_per_kwh * energies / 3.6e6,
+        }
+        return goals[self.minimize]()
