@@ -7,7 +7,7 @@ from functools import partial
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.result import Caution
 from wattlaw.errors import BadInput
-from wattlaw.formatting import duration_text, energy_text, plural
+from wattlaw.formatting import duration_text, energy_text, origin_of, plural
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ def _best(
     best = min(groups[group], key=lambda one: (cost(one), one.train_time_s.mean, one.gpus))
     text = "Only the mean meets the constraints; the upper bound of its 95 % interval does not."
     warnings = (Caution("only-the-mean-meets", text),) if group in _MEAN_ONLY else ()
-    reason = f"It has the {goal} of {plural(len(groups[group]), f'{_GROUPS[group]} setting')}"
+    kind = origin_of(best.setting["launcher"]) if best.measured else "predicted"
+    reason = f"It has the {goal} of {plural(len(groups[group]), f'{kind} setting')}"
     if phrases := _constraint_phrases(constraints, worker):
         reason += f", each of which {' and '.join(phrases)}"
     if constraints.deadline_s is not None or constraints.energy_budget_j is not None:
@@ -114,7 +115,6 @@ def _best(
 
 
 _SURE, _MEAN_ONLY = (0, 2), (3, 4)
-_GROUPS = ("measured", "measured", "predicted", "measured", "predicted")
 
 
 def _group(option: Option, constraints: Constraints, base: Option) -> int | None:

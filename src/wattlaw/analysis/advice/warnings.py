@@ -37,8 +37,8 @@ def collect_warnings(
     cautions += _of_laws(decision, measured, predicted, job, constraints)
     if doubling is not None and doubling.option.extrapolates:
         text = (
-            f"The next doubling ({doubling.option.gpus} {job.worker}s) lies outside the measured "
-            f"range of {_range(doubling.option, job)}."
+            f"The next doubling ({doubling.option.gpus} {job.worker}s) lies outside the range of "
+            f"the runs, {_range(doubling.option, job)}."
         )
         cautions.append(Caution("doubling-extrapolated", text))
     if doubling is not None and doubling.option.falls:
@@ -53,20 +53,20 @@ def _of_option(option: Option, job: ComparableRuns) -> Iterator[Caution]:
     if option.extrapolates:
         yield Caution(
             "extrapolated",
-            f"{option.gpus} {job.worker}s lie outside the measured range of "
+            f"{option.gpus} {job.worker}s lie outside the range of the runs, "
             f"{_range(option, job)}: the law ({option.law}) is not verified there, and its "
             "interval is valid only if the law continues to apply.",
         )
     elif not option.measured:
         yield Caution(
             "predicted",
-            f"{option.gpus} {job.worker}s were not measured: time and energy are predicted "
+            f"{option.gpus} {job.worker}s were not run: time and energy are predicted "
             f"by a law ({option.law}) fitted to {_range(option, job)}.",
         )
     elif option.repeats == 1:
         yield Caution(
             "measured-once",
-            "This setting was measured once, so it has no interval: its uncertainty is unknown.",
+            "This setting was run once, so it has no interval: its uncertainty is unknown.",
         )
     if option.falls:
         yield Caution("quality-falls", "Quality is lower at this global batch.")
@@ -97,14 +97,14 @@ def _of_data(
     elif without := sum(candidate.energy_j is None for candidate in measured):
         yield Caution(
             "energy-incomplete",
-            f"{without} of {len(measured)} measured settings have no comparable energy and "
+            f"{without} of {len(measured)} settings have no comparable energy and "
             "are not considered.",
         )
     once = sum(candidate.repeats == 1 for candidate in measured)
     if once and once < len(measured):
         yield Caution(
             "settings-measured-once",
-            f"{once} of {len(measured)} settings were measured once and have no interval.",
+            f"{once} of {len(measured)} settings were run once and have no interval.",
         )
     if job.rows["metric"].isna().all() and job.rows["global_batch"].nunique() > 1:
         yield Caution(
