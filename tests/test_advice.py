@@ -149,7 +149,7 @@ def test_a_deadline_beyond_what_was_measured_is_answered_by_the_law_with_a_warni
     assert (option.gpus, option.measured) == (128, False)
     assert option.time_s.mean == pytest.approx(truth.alpha_s * 128**-truth.beta, rel=0.06)
     assert option.time_s.low < option.time_s.mean < option.time_s.high
-    assert said(found, "128 GPUs lie outside the measured range of 2 to 32 GPUs")
+    assert said(found, "128 GPUs lie outside the range of the runs, 2 to 32 GPUs")
     told = found.to_dict()["recommended"]
     assert (told["measured"], told["extrapolates"], told["law_range"]) == (False, True, [2, 32])
 
@@ -194,7 +194,7 @@ def test_measured_once_means_no_interval_and_a_word():
     found = advice(made, deadline_s=3600)
     option = found.to_dict()["recommended"]
     assert option["epoch_time_s_ci"] is option["energy_j_ci"] is option["train_time_s_ci"] is None
-    assert said(found, "measured once")
+    assert said(found, "run once")
 
 
 def test_without_energy_advice_is_by_time_with_a_warning():
@@ -313,7 +313,7 @@ def test_the_next_doubling_keeps_the_global_batch_if_it_can(batches):
 def test_the_next_doubling_beyond_the_range_is_warned_of(made):
     found = advice(made)
     assert (found.next_doubling.option.gpus, found.next_doubling.option.measured) == (256, False)
-    assert said(found, "The next doubling (256 GPUs) lies outside the measured range")
+    assert said(found, "The next doubling (256 GPUs) lies outside the range of the runs")
 
 
 def test_energies_that_count_different_things_are_not_compared(made):
