@@ -168,7 +168,7 @@ def origin_of(launcher: Any) -> str:
 
 
 def origins_label(launchers: Iterable[Any]) -> str:
-    """Return ``simulated`` or ``replayed`` (or both) if no run is measured, else nothing."""
+    """Return ``simulated`` or ``replayed`` (or both) if no run is measured, else ""."""
     origins = sorted({origin_of(launcher) for launcher in launchers})
     return "" if MEASURED in origins else " and ".join(origins)
 

@@ -97,7 +97,7 @@ class Findings:
     @property
     def origins_label(self) -> str:
         """Return ``simulated`` or ``replayed`` if no run is measured, else nothing."""
-        return "" if self.runs.empty else origins_label(self.runs["launcher"])
+        return origins_label(self.runs["launcher"])
 
     @cached_property
     def best_limits(self) -> pd.DataFrame:

@@ -93,7 +93,7 @@ class StoreTables:
     @property
     def origins_label(self) -> str:
         """``simulated`` or ``replayed`` if there are done runs and none is measured, else empty."""
-        return "" if self.metrics.empty else origins_label(self.metrics["launcher"])
+        return origins_label(self.metrics["launcher"])
 
     @cached_property
     def _stores(self) -> tuple[Store, ...]:

@@ -57,12 +57,12 @@ class Replay:
         samples: int | None = row.values.get("dataset_samples", of_workload)
         steps = math.ceil(samples / batch) if samples and batch else None
         step_s, epoch_s = _times_s(table.time, row.time_s, batch, samples, steps)
-        window_s = step_s if measure.is_by_steps else epoch_s
+        unit, window_s = ("step", step_s) if measure.is_by_steps else ("epoch", epoch_s)
         where = f"{table.path}: {table.unit} {row.line}"
         if window_s is None:
             raise NotAvailable(
-                f"{where}: {table.time} gives the time of {_unit(spec)} only with dataset_samples; "
-                "add it to the table or to the workload"
+                f"{where}: the time of one {unit} does not follow from {table.time} alone; add "
+                "dataset_samples to the table or to the workload"
             )
         windows = [Window(window_s, samples, steps)] * measure.epoch_count
         if measure.is_by_steps:
@@ -186,10 +186,6 @@ def _workload(text: str) -> tuple[Mapping[str, str], int | None]:
 
 def _host(spec: RunSpec) -> str:
     return "replay0001" if spec.nodes == 1 else f"replay[0001-{spec.nodes:04d}]"
-
-
-def _unit(spec: RunSpec) -> str:
-    return "a step" if spec.measure.is_by_steps else "an epoch"
 
 
 def _label(spec: RunSpec) -> str:

@@ -51,19 +51,10 @@ _FIELDS: Mapping[str, Field] = {
 
 @dataclass(frozen=True)
 class Measurement:
-    """One row of a table.
+    """One row of a table: its line, its time, its other cells by column, its options by name.
 
-    Parameters
-    ----------
-    line
-        Its line (or row) in the file.
-    time_s
-        The value of the table's time column.
-    values
-        The other cells that are not empty, by column, with ``gpus`` and, where known,
-        ``global_batch`` and ``nodes``.
-    options
-        The workload's options as ``option_text``, by name.
+    ``values`` has ``gpus``, ``global_batch`` and ``nodes`` (None is unknown), and the other cells
+    that are not empty. Options are texts as of ``option_text``.
     """
 
     line: int
@@ -79,22 +70,18 @@ class Measurement:
         """
         if row.fault is not None:
             raise InvalidCell(row.fault)
-        cells = {
-            name: (OPTION if name.startswith(OPTIONS) else _FIELDS[name]).parse_cell(name, cell)
-            for name, cell in row.cells.items()
-            if cell is not None and not (isinstance(cell, str) and not cell.strip())
-        }
+        values, options = {}, {}
+        for name, cell in row.cells.items():
+            if cell is None or (isinstance(cell, str) and not cell.strip()):
+                continue
+            if name.startswith(OPTIONS):
+                options[name.removeprefix(OPTIONS)] = option_text(OPTION.parse_cell(name, cell))
+            else:
+                values[name] = _FIELDS[name].parse_cell(name, cell)
         for name in ("gpus", time):
-            if name not in cells:
+            if name not in values:
                 raise InvalidCell(f"{name} is missing")
-        values = {name: cell for name, cell in cells.items() if not name.startswith(OPTIONS)}
-        values["global_batch"] = global_batch_of(values)
-        values["nodes"] = _nodes(values)
-        options = {
-            name.removeprefix(OPTIONS): option_text(cell)
-            for name, cell in cells.items()
-            if name.startswith(OPTIONS)
-        }
+        values |= {"global_batch": global_batch_of(values), "nodes": _nodes(values)}
         return cls(row.line, values.pop(time), values, options)
 
     def fits(self, spec: RunSpec, options: Mapping[str, str]) -> bool:
@@ -116,12 +103,12 @@ class Measurement:
 
 
 def option_text(value: object) -> str:
-    """Return the value of an option such that 64, 64.0 and "64" are equal, as in a CSV file."""
+    """Return an option as text: 64, 64.0 and "64" are equal, and so are true and "True"."""
     text = value if isinstance(value, str) else json.dumps(value)
     try:
         return str(float(text))
     except ValueError:
-        return text
+        return text.lower()
 
 
 def _nodes(values: Mapping[str, Any]) -> int | None:
