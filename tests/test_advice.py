@@ -207,7 +207,7 @@ def test_measured_once_means_no_interval_and_a_word():
     found = advice(made, deadline_s=3600)
     option = found.to_dict()["recommended"]
     assert option["epoch_time_s_ci"] is option["energy_j_ci"] is option["train_time_s_ci"] is None
-    assert said(found, "measured once")
+    assert said(found, "run once")
 
 
 def test_without_energy_advice_is_by_time_with_a_warning():

@@ -27,6 +27,10 @@ JOULE_UNITS: Units = (("GJ", 1e9, 1e9), ("MJ", 1e6, 1e6), ("kJ", 1e3, 1e3), ("J"
 LIMIT_UNITS = {"power_limit_w": "W", "clock_limit_mhz": "MHz"}
 LIMIT_NAMES = {"power_limit_w": "power cap", "clock_limit_mhz": "SM clock"}
 _NO_LIMIT = {"power_limit_w": "uncapped", "clock_limit_mhz": "free clock"}
+MEASURED = "measured"
+#: What runs of a launcher that does not measure are called, from the most to the least real.
+_NOT_MEASURED = {"replay": "replayed", "simulated": "simulated"}
+ORIGINS = (MEASURED, *_NOT_MEASURED.values())
 _SETTING_UNITS = {**LIMIT_UNITS, "threads_per_worker": "threads"}
 #: Settings whose value is clear without their name.
 _SETTINGS_WITHOUT_NAME = (
@@ -156,6 +160,17 @@ def change(ratio: Any, digits: int = 2) -> str:
 def plural(count: int, noun: str) -> str:
     """Return ``1 run``, ``2 runs``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def origin_of(launcher: Any) -> str:
+    """Return what a launcher's runs are: ``measured``, ``replayed`` or ``simulated``."""
+    return _NOT_MEASURED.get(launcher, MEASURED)
+
+
+def origins_label(launchers: Iterable[Any]) -> str:
+    """Return ``simulated`` or ``replayed`` (or both) if no run is measured, else ""."""
+    origins = sorted({origin_of(launcher) for launcher in launchers})
+    return "" if MEASURED in origins else " and ".join(origins)
 
 
 #: The code of the warning ``uncooperative_text``.

@@ -1,4 +1,4 @@
-"""Select runs that can be compared: one job and unit, one kind of energy, measured or simulated."""
+"""Select runs that can be compared: one job and unit, one kind of energy, one origin of values."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -10,12 +10,19 @@ from wattlaw.analysis.metrics import SETTINGS, UNITS
 from wattlaw.analysis.result import Caution
 from wattlaw.analysis.series import NOT_DATA_PARALLEL, uncooperative
 from wattlaw.errors import Refused
-from wattlaw.formatting import UNCOOPERATIVE, group_label, plural, uncooperative_text
+from wattlaw.formatting import (
+    MEASURED,
+    ORIGINS,
+    UNCOOPERATIVE,
+    group_label,
+    origin_of,
+    plural,
+    uncooperative_text,
+)
 
 TIME, ENERGY = "time_s", "energy_j"
 #: Runs that differ in these columns are different jobs: they cannot be compared.
 _JOB = ("options", "train", "dataset_fraction", "run_length")
-SIMULATED = "simulated"
 VARIANTS = "variants-excluded"
 #: Why an epoch is not known, by unit, and what to do.
 WHY_NO_EPOCH = {
@@ -41,12 +48,12 @@ class ComparableRuns:
 def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     """Return the runs of a workload that advice may compare.
 
-    Simulated runs are excluded if there are measured ones. Runs that emulate other GPUs, and runs
-    on several GPUs whose workers do not cooperate, are excluded. The unit of most runs is kept. Of
-    several variants of the job (options, training loop, share of the data set, length of a run),
-    the one with the largest share of the data is kept, then the one with the most runs. Of energies
-    that count different devices, those of the most settings are kept; the other runs keep their
-    times only. ``warnings`` names what is excluded.
+    Replayed runs are excluded if there are measured ones, and simulated runs if there are others.
+    Runs that emulate other GPUs, and runs on several GPUs whose workers do not cooperate, are
+    excluded. The unit of most runs is kept. Of several variants of the job (options, training loop,
+    share of the data set, length of a run), the one with the largest share of the data is kept,
+    then the one with the most runs. Of energies that count different devices, those of the most
+    settings are kept; the other runs keep their times only. ``warnings`` names what is excluded.
 
     Raises
     ------
@@ -60,7 +67,7 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
         hint = f"there are runs of: {', '.join(workloads)}" if workloads else "no run is done"
         raise Refused(f"no done runs of workload {workload!r}; {hint}")
     warnings: list[Caution] = []
-    rows = _measured(rows, warnings)
+    rows = _one_origin(rows, warnings)
     rows = _as_stated(rows, warnings)
     rows, unit = _one_unit(rows, warnings)
     rows = _one_variant(rows, warnings)
@@ -70,16 +77,18 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     return ComparableRuns(rows, unit, energy_is, worker, tuple(warnings))
 
 
-def _measured(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
-    simulated = rows["launcher"] == SIMULATED
-    if simulated.all():
-        text = "All times and energies are simulated, not measured."
-        warnings.append(Caution("simulated", text))
-        return rows
-    if simulated.any():
-        text = f"{simulated.sum()} simulated runs are excluded; only measured runs count."
-        warnings.append(Caution("simulated-excluded", text))
-    return rows[~simulated]
+def _one_origin(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
+    """Keep the measured runs, else the replayed ones, else the simulated ones."""
+    origins = rows["launcher"].map(origin_of)
+    kept = min(origins, key=ORIGINS.index)
+    if kept != MEASURED:
+        text = f"All times and energies are {kept}, not measured."
+        warnings.append(Caution(kept, text))
+    for other, count in origins[origins != kept].value_counts().items():
+        text = f"{count} {other} runs are excluded; only {kept} runs count."
+        warnings.append(Caution(f"{other}-excluded", text))
+    kept_rows: pd.DataFrame = rows[origins == kept]
+    return kept_rows
 
 
 def _as_stated(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
@@ -184,6 +193,7 @@ def _one_energy(rows: pd.DataFrame, warnings: list[Caution]) -> tuple[pd.DataFra
 _ENERGY_WARNINGS = {
     "estimated": "Energies are estimated from CPU utilisation and an assumed power, not measured.",
     "simulated": "Energies are simulated by a device model, not measured.",
+    "replayed": "Energies are replayed from a table, not measured in these runs.",
     "suspect": "The energies are marked suspect; see energy_reason in the store's epochs.",
     "mixed": "Energies come from different sources: windows were measured in different ways.",
 }

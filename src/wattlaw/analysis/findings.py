@@ -44,7 +44,14 @@ from wattlaw.analysis.series import (
 from wattlaw.analysis.speedup import speedups
 from wattlaw.analysis.to_target import Targets, analyse_targets
 from wattlaw.errors import Refused
-from wattlaw.formatting import UNCOOPERATIVE, plural, setting_label, uncooperative_text
+from wattlaw.formatting import (
+    UNCOOPERATIVE,
+    origin_of,
+    origins_label,
+    plural,
+    setting_label,
+    uncooperative_text,
+)
 
 #: How the best cap and clock of each setting are chosen.
 RULES = (LeastEnergy(), LeastEnergyWithin(0.10), LeastEnergyDelay())
@@ -87,6 +94,11 @@ class Findings:
     def has_quality(self) -> bool:
         """Say whether any run was evaluated."""
         return bool(self.runs["metric"].notna().any())
+
+    @property
+    def origins_label(self) -> str:
+        """Return ``simulated`` or ``replayed`` if no run is measured, else nothing."""
+        return origins_label(self.runs["launcher"])
 
     @cached_property
     def best_limits(self) -> pd.DataFrame:
@@ -272,7 +284,8 @@ def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
 def facts(runs: pd.DataFrame) -> dict[str, str]:
     """Return workloads, hardware, settings and dates of the done runs; unknown ones are omitted."""
     done = runs[runs["status"] == "done"]
-    started, ended = done["started_at"].min(), done["finished_at"].max()
+    dated = done[done["launcher"].map(origin_of) != "replayed"]  # those are on a virtual clock
+    started, ended = dated["started_at"].min(), dated["finished_at"].max()
     facts_by_name = {
         "Studies": _listed(runs["study"]),
         "Workloads": _listed(done["workload"]),

@@ -10,6 +10,7 @@ import pandas as pd
 from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.errors import BadInput
+from wattlaw.formatting import origins_label
 from wattlaw.store.parquet import read_all
 from wattlaw.store.schema import TABLES
 from wattlaw.store.store import Store
@@ -87,7 +88,12 @@ class StoreTables:
     @property
     def is_simulated(self) -> bool:
         """Whether every done run is simulated, so that nothing was measured."""
-        return len(self.metrics) > 0 and bool((self.metrics["launcher"] == "simulated").all())
+        return self.origins_label == "simulated"
+
+    @property
+    def origins_label(self) -> str:
+        """``simulated`` or ``replayed`` if there are done runs and none is measured, else empty."""
+        return origins_label(self.metrics["launcher"])
 
     @cached_property
     def _stores(self) -> tuple[Store, ...]:

@@ -48,7 +48,7 @@ class Study:
 
     @property
     def launcher(self) -> str:
-        """How runs start: ``local``, ``slurm`` or ``simulated``."""
+        """How runs start: ``local``, ``slurm``, ``simulated`` or ``replay``."""
         return self.plan.study.launch.kind
 
     @property
@@ -205,6 +205,7 @@ def load_study(
     hardware: str | None = None,
     calibration: str | None = None,
     fail_share: float | None = None,
+    table: str | PathLike[str] | None = None,
 ) -> Study:
     """Read a study file, and check all that can be checked without running it.
 
@@ -213,9 +214,11 @@ def load_study(
     path
         The study file.
     launch
-        Replaces the launcher of the file: ``local``, ``slurm`` or ``simulated``.
+        Replaces the launcher of the file: ``local``, ``slurm``, ``simulated`` or ``replay``.
     hardware, calibration, fail_share
         Replace these settings of ``launch.simulation``, for the launcher ``simulated``.
+    table
+        Replaces ``launch.table``, for the launcher ``replay``.
 
     Raises
     ------
@@ -232,8 +235,8 @@ def load_study(
     if fail_share is not None and not 0 <= fail_share <= 1:
         raise BadInput(f"fail_share: given {fail_share:g}; allowed: 0 to 1")
     simulation = {name: value for name, value in changes.items() if value is not None}
-    path = Path(path)
-    return Study(path, planning.plan_study(path, launch, simulation))
+    path, table_path = Path(path), None if table is None else Path(table)
+    return Study(path, planning.plan_study(path, launch, simulation, table_path))
 
 
 def run(

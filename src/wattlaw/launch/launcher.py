@@ -10,7 +10,7 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import RunSpec
+from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import PlannedRun
 
 
@@ -122,6 +122,17 @@ class Launcher(Protocol):
             Settings of this launcher are missing or contradict each other.
         """
         return launch
+
+    @classmethod
+    def resolve_study(cls, study: Study) -> Study:
+        """Return the study with the launch settings that ``resolve`` returns.
+
+        Raises
+        ------
+        wattlaw.errors.BadInput
+            As ``resolve`` does, or the launcher has no run of one of the workloads.
+        """
+        return study.model_copy(update={"launch": cls.resolve(study.launch)})
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:

@@ -27,13 +27,17 @@ class Planned:
 
 
 def plan_study(
-    path: Path, launch_kind: str | None = None, simulation: Mapping[str, object] | None = None
+    path: Path,
+    launch_kind: str | None = None,
+    simulation: Mapping[str, object] | None = None,
+    table: Path | None = None,
 ) -> Planned:
     """Read a study file, check everything that can be checked without running, and expand it.
 
     ``launch_kind`` replaces ``launch.kind`` of the file, ``simulation`` those values of
-    ``launch.simulation`` that it names. Raises ``BadInput`` if the study is invalid; the message
-    names the file, the key and what is allowed.
+    ``launch.simulation`` that it names, and ``table`` ``launch.table``, which is relative to the
+    study file. Raises ``BadInput`` if the study is invalid; the message names the file, the key and
+    what is allowed.
     """
     study = read_study(path)
     launch = study.launch.model_copy(update={"kind": launch_kind or study.launch.kind})
@@ -45,11 +49,16 @@ def plan_study(
         option = next(iter(simulation)).replace("_", "-")
         raise BadInput(f"run: --{option} requires the launcher simulated, not {launch.kind}")
     changed = launch.simulation.model_copy(update=dict(simulation or {}))
-    launch = launch.model_copy(update={"simulation": changed})
+    if table is not None and launch.kind != "replay":
+        raise BadInput(f"run: --table requires the launcher replay, not {launch.kind}")
+    if table is None and launch.table is not None:
+        table = path.parent / launch.table
+    file = None if table is None else str(table)
+    launch = launch.model_copy(update={"simulation": changed, "table": file})
     launcher: type[Launcher] = registry.load(GROUP, launch.kind)
     try:
-        resolved = launcher.resolve(launch)
-        study = catalogue.checked(study.model_copy(update={"launch": resolved}))
+        resolved = launcher.resolve_study(study.model_copy(update={"launch": launch}))
+        study = catalogue.checked(resolved)
         return Planned(study, expand(study))
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None

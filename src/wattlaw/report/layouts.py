@@ -219,8 +219,9 @@ def _utilisation(content: Content) -> Blocks:
 def _batch(content: Content) -> Blocks:
     findings = content.findings
     if not findings.has_quality:
-        simulated = (findings.runs["launcher"] == "simulated").all()
-        reason = "Simulated runs have no accuracy" if simulated else "The runs were not evaluated"
+        reason = "The runs were not evaluated"
+        if findings.origins_label:
+            reason = f"{findings.origins_label.capitalize()} runs have no accuracy"
         yield Missing(f"{reason}, so their quality is not known.")
         return
     yield from content.figures("batch")

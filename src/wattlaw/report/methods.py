@@ -26,8 +26,8 @@ def citations(findings: Findings) -> tuple[str, ...]:
     details = [facts[name] for name in ("Studies", "Hardware", "Ran") if name in facts]
     commit = f"; code at {facts['Git commit']}" if "Git commit" in facts else ""
     subject = "These measurements"
-    if facts.get("Launcher") == "simulated":
-        subject = "These simulated runs (nothing was measured)"
+    if findings.origins_label:
+        subject = f"These {findings.origins_label} runs (nothing was measured)"
     return (
         f"{subject}: {'; '.join(details) or 'no run is done'}{commit}. State what the energies "
         "count.",

@@ -101,7 +101,7 @@ def write_report(
         .get_template("report.html.j2")
         .render(
             title=_title(findings),
-            simulated=findings.facts.get("Launcher") == "simulated",
+            origin=_origin(findings),
             lead=_subtitle_lines(findings, chosen),
             summary=_by_topic(summarise(findings, claims), shown),
             sections=shown,
@@ -118,7 +118,12 @@ def write_report(
 def _title(findings: Findings) -> str:
     studies = findings.facts.get("Studies", "")
     title = f"Time and energy of training: {studies}" if studies else "Time and energy of training"
-    return f"{title} (simulated)" if findings.facts.get("Launcher") == "simulated" else title
+    return f"{title}{_origin(findings)}"
+
+
+def _origin(findings: Findings) -> str:
+    """Return what follows a title if no run is measured: `` (simulated)``."""
+    return f" ({findings.origins_label})" if findings.origins_label else ""
 
 
 def _subtitle_lines(findings: Findings, layout: Layout) -> list[str]:

@@ -74,9 +74,8 @@ def chart_of(figure: Figure, findings: Findings) -> Chart | None:
     if chart is None:
         return None
     spec = _replace_invisible(chart.to_dict(validate=False))
-    if findings.facts.get("Launcher") == "simulated":
-        # A figure may be seen without its page.
-        spec["title"]["subtitle"].append("simulated: nothing was measured")
+    if findings.origins_label:  # a figure may be seen without its page
+        spec["title"]["subtitle"].append(f"{findings.origins_label}: nothing was measured")
     return Chart(figure, spec)
 
 

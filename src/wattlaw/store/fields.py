@@ -72,8 +72,15 @@ class Field:
     parse: Callable[[Any], Any]  # raises ValueError
     allowed: str
 
+    def parse_cell(self, name: str, value: Any) -> Any:
+        """Return the value of a cell of the field ``name``; raise ``InvalidCell`` if it is none."""
+        try:
+            return self.parse(value)
+        except ValueError:
+            raise InvalidCell(f"{name} is {quote(value)}; allowed: {self.allowed}") from None
 
-def _in_range(
+
+def in_range(
     low: float,
     high: float,
     allowed: str,
@@ -103,11 +110,11 @@ def _choice(*names: str) -> Field:
 
 
 _TEXT = Field(_text, f"a text of 1 to {MAX_TEXT} characters")
-_COUNT = _in_range(1, MAX_COUNT, f"a whole number from 1 to {MAX_COUNT:,}", int)
-_AMOUNT = _in_range(1, _MAX_INTEGER, "a whole number >= 1", int)
-_POSITIVE = _in_range(0, math.inf, "a number > 0", above_low=True)
-_SHARE = _in_range(0, 1, "a share from 0 to 1")
-_PERCENT = _in_range(0, 100, "a number from 0 to 100")
+_COUNT = in_range(1, MAX_COUNT, f"a whole number from 1 to {MAX_COUNT:,}", int)
+_AMOUNT = in_range(1, _MAX_INTEGER, "a whole number >= 1", int)
+_POSITIVE = in_range(0, math.inf, "a number > 0", above_low=True)
+_SHARE = in_range(0, 1, "a share from 0 to 1")
+_PERCENT = in_range(0, 100, "a number from 0 to 100")
 
 FIELDS: Mapping[str, Field] = {
     "gpus": _COUNT,
@@ -119,17 +126,17 @@ FIELDS: Mapping[str, Field] = {
     "power_limit_w": _POSITIVE,
     "clock_limit_mhz": _POSITIVE,
     "precision": _choice("fp32", "tf32", "bf16", "fp16"),
-    "dataset_fraction": _in_range(0, 1, "a number > 0 and <= 1", above_low=True),
+    "dataset_fraction": in_range(0, 1, "a number > 0 and <= 1", above_low=True),
     "nodes": _COUNT,
-    "repeat": _in_range(0, MAX_COUNT, f"a whole number from 0 to {MAX_COUNT:,}", int),
-    "epochs": _in_range(1, _MAX_EPOCHS, f"a whole number from 1 to {_MAX_EPOCHS:,}", int),
+    "repeat": in_range(0, MAX_COUNT, f"a whole number from 0 to {MAX_COUNT:,}", int),
+    "epochs": in_range(1, _MAX_EPOCHS, f"a whole number from 1 to {_MAX_EPOCHS:,}", int),
     "samples": _AMOUNT,
     "steps": _AMOUNT,
     "gpu_energy_j": _POSITIVE,
     "cpu_energy_j": _POSITIVE,
     "dram_energy_j": _POSITIVE,
     "power_w": _POSITIVE,
-    "energy_source": _choice("counter", "integral", "estimated", "simulated"),
+    "energy_source": _choice("counter", "integral", "estimated", "simulated", "replayed"),
     "energy_verdict": _choice("ok", "suspect"),
     "sm_util": _SHARE,
     "mem_util": _SHARE,
@@ -140,7 +147,7 @@ FIELDS: Mapping[str, Field] = {
     "loss": Field(_number_or_nan, "a number (NaN if it diverged)"),
     "eval_time_s": _POSITIVE,
 }
-_OPTION = Field(_option, f"a number or a text of 1 to {MAX_TEXT} characters")
+OPTION = Field(_option, f"a number or a text of 1 to {MAX_TEXT} characters")
 REQUIRED = ("gpus", "epoch_time_s")
 _EXCLUSIVE = (
     ("gpu_energy_j", "power_w"),
@@ -151,6 +158,21 @@ _EXCLUSIVE = (
 
 class InvalidCell(ValueError):
     """A cell or row that does not fit its field; the text says why."""
+
+
+def global_batch_of(values: Mapping[str, Any]) -> int | None:
+    """Return the global batch of a row with ``gpus``, from either batch; None without both.
+
+    Raises ``InvalidCell`` if the batches and the GPUs contradict each other.
+    """
+    gpus, batch, local = (values.get(name) for name in ("gpus", "global_batch", "local_batch"))
+    if batch is None and local is not None:
+        batch = gpus * local
+    if batch is not None and batch % gpus:
+        raise InvalidCell(f"global_batch {batch} cannot be divided by {gpus} gpus")
+    if batch is not None and local not in (None, batch // gpus):
+        raise InvalidCell(f"global_batch {batch} is not {gpus} gpus x local_batch {local}")
+    return batch
 
 
 @dataclass(frozen=True)
@@ -248,7 +270,7 @@ def _field(name: str) -> Field:
     if name.startswith(OPTIONS) and len(name) > len(OPTIONS):
         if len(name) > MAX_TEXT or not name.isprintable():
             raise BadInput(f"--map {quote(name)}: allowed: a name of up to {MAX_TEXT} characters")
-        return _OPTION
+        return OPTION
     if name not in FIELDS:
         known = join_names([*FIELDS, f"{OPTIONS}NAME"])
         raise BadInput(f"--map: no field {quote(name)}; allowed: {known}")
@@ -256,8 +278,4 @@ def _field(name: str) -> Field:
 
 
 def _parse(name: str, value: Any) -> Any:
-    field = _field(name)
-    try:
-        return field.parse(value)
-    except ValueError:
-        raise InvalidCell(f"{name} is {quote(value)}; allowed: {field.allowed}") from None
+    return _field(name).parse_cell(name, value)

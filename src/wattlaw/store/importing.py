@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from wattlaw.errors import BadInput
 from wattlaw.files import naming
-from wattlaw.store.fields import OPTIONS, FieldMap, InvalidCell
+from wattlaw.store.fields import OPTIONS, FieldMap, InvalidCell, global_batch_of
 from wattlaw.store.parquet import read_all
 from wattlaw.store.record import Facts, RunRecord
 from wattlaw.store.rows import Row
@@ -150,15 +150,9 @@ def _spec(values: Mapping[str, Any], fields: FieldMap, study: str) -> RunSpec:
     for name in ("gpus", "workload", "repeat"):
         if name in fields.columns and name not in values:
             raise InvalidCell(f"{name} is missing")
-    gpus, batch, local = (values.get(name) for name in ("gpus", "global_batch", "local_batch"))
-    if batch is None and local is not None:
-        batch = gpus * local
-    if batch is not None and batch % gpus:
-        raise InvalidCell(f"global_batch {batch} cannot be divided by {gpus} gpus")
-    if batch is not None and local not in (None, batch // gpus):
-        raise InvalidCell(f"global_batch {batch} is not {gpus} gpus x local_batch {local}")
+    batch = global_batch_of(values)
     setting = {key: values[key] for key in Setting.model_fields if key in values}
-    setting |= {"global_batch": batch, "local_batch": batch // gpus} if batch else {}
+    setting |= {"global_batch": batch, "local_batch": batch // values["gpus"]} if batch else {}
     name = values.get("workload", study)
     options = {key.removeprefix(OPTIONS): v for key, v in values.items() if key.startswith(OPTIONS)}
     if slug(name) != name:

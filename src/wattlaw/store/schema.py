@@ -100,7 +100,7 @@ WINDOW_ENERGY = _schema(
     gpu_energy_integral_j=_FLOAT,
     cpu_energy_j=_FLOAT,
     dram_energy_j=_FLOAT,
-    energy_source=_TEXT,  # counter | integral | estimated | simulated | none
+    energy_source=_TEXT,  # counter | integral | estimated | simulated | replayed | none
     energy_verdict=_TEXT,  # one of store.record.VERDICTS
     energy_reason=_TEXT,  # of a verdict that is not ok: which device, and why
     gpu_power_mean_w=_FLOAT,
@@ -127,7 +127,7 @@ REQUIRED = (
     "run_id", "host", "phase", "device", "kind", "t_ns", "energy_source", "energy_verdict",
 )  # fmt: skip
 _CHOICES = {
-    "energy_source": ("counter", "integral", "estimated", "simulated", "none"),
+    "energy_source": ("counter", "integral", "estimated", "simulated", "replayed", "none"),
     "energy_verdict": VERDICTS,
 }
 #: The end of a window stays within the nanoseconds that 64 bits hold.

@@ -213,3 +213,9 @@ class Launch(Model):
     timeout_s: float | None = field(None, "seconds (> 0), or null for no limit", gt=0)
     slurm: Slurm = field(Slurm(), "a mapping of settings of the launcher slurm")
     simulation: Simulation = field(Simulation(), "a mapping of settings of the launcher simulated")
+    table: str | None = field(
+        None,
+        "a .csv, .jsonl or .parquet file of measurements for the launcher replay, or null",
+        min_length=1,
+        max_length=1000,
+    )

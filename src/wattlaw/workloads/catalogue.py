@@ -46,7 +46,8 @@ def entry(name: str) -> Entry:
 def checked(study: Study) -> Study:
     """Return the study with validated options, without those at their defaults.
 
-    An option that is set to its default gives the same run id as one that is not set.
+    An option that is set to its default gives the same run id as one that is not set. The launcher
+    ``replay``, which trains nothing, accepts any workload.
 
     Raises ``BadInput`` for an unknown workload or option, or a value that is not allowed.
     """
@@ -54,12 +55,16 @@ def checked(study: Study) -> Study:
     for index, spec in enumerate(study.workloads):
         if spec.command is not None:
             is_here = shutil.which(spec.command[0]) is not None or "{" in spec.command[0]
-            if not is_here and study.launch.kind != "slurm":  # nodes may have other programs
+            # Nodes may have other programs; a replay starts none.
+            if not is_here and study.launch.kind not in ("slurm", "replay"):
                 raise BadInput(
                     f"workloads[{index}].command: given {spec.command[0]!r:.80}; "
                     "allowed: an installed program"
                 )
             specs.append(spec)
+            continue
+        if study.launch.kind == "replay" and not is_registered(spec):
+            specs.append(spec)  # its options are those of the table
             continue
         specs.append(without_defaults(spec, f"workloads[{index}]"))
     return study.model_copy(update={"workloads": tuple(specs)})
@@ -71,9 +76,14 @@ def without_defaults(spec: WorkloadSpec, place: str | None = None) -> WorkloadSp
     return WorkloadSpec(name=spec.name, options=options)
 
 
+def is_registered(spec: WorkloadSpec) -> bool:
+    """Say whether a workload is a registered one, not a command or a name of a table."""
+    return spec.command is None and spec.name in registry.names(GROUP)
+
+
 def work(spec: WorkloadSpec) -> Work | None:
     """Return the work of an epoch of a workload, where it is known before a run."""
-    if spec.command is not None:
+    if not is_registered(spec):
         return None
     count = entry(spec.name).work
     return count(validated(spec)) if count is not None else None

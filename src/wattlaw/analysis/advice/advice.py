@@ -13,7 +13,6 @@ from wattlaw.analysis.advice.predicted_options import predicted_options
 from wattlaw.analysis.advice.warnings import collect_warnings
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality, quality_by_batch
 from wattlaw.analysis.comparable_runs import (
-    SIMULATED,
     WHY_NO_EPOCH,
     ComparableRuns,
     comparable_runs,
@@ -23,7 +22,7 @@ from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import varying_columns
 from wattlaw.analysis.to_target import time_to_target
 from wattlaw.errors import BadInput, Refused
-from wattlaw.formatting import plural
+from wattlaw.formatting import MEASURED, origins_label, plural
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,7 @@ class Advice(Result):
     """
 
     rows_field = "pareto"
+    properties = ("simulated",)
 
     workload: str
     recommended: Option | None
@@ -47,8 +47,13 @@ class Advice(Result):
     unit: str  # what times and energies are of: epoch | sample | step | run
     worker: str = field(repr=False)  # what a "gpu" is called
     several_nodes: bool = field(repr=False)  # a GPU count was run on several numbers of nodes
-    simulated: bool  # all runs are simulated
+    origin: str  # of the runs' values: measured | replayed | simulated
     footprint: Footprint | None = field(repr=False)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether all runs are simulated."""
+        return self.origin == "simulated"
 
 
 def advise(
@@ -144,7 +149,7 @@ def advise(
         ),
         worker=job.worker,
         several_nodes="nodes" in varying_columns(job.rows),
-        simulated=bool((job.rows["launcher"] == SIMULATED).all()),
+        origin=origins_label(job.rows["launcher"]) or MEASURED,
         footprint=footprint,
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ from functools import partial
 from wattlaw.analysis.advice.option import Option, Quantity
 from wattlaw.analysis.result import Caution
 from wattlaw.errors import BadInput
-from wattlaw.formatting import duration_text, energy_text, plural
+from wattlaw.formatting import duration_text, energy_text, origin_of, plural
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,12 @@ def _best(
     if cost(better) < (1 - _WORTH_MEASURING) * cost(best):
         share = 100 * (1 - cost(better) / cost(best))
         text = (
-            f"{better.label(worker)} was not measured and is predicted to have {share:.0f} % less "
+            f"{better.label(worker)} was not run and is predicted to have {share:.0f} % less "
             f"{goal.partition(' ')[2]}: measure it."
         )
         warnings.append(Caution("better-predicted", text))
-    reason = f"It has the {goal} of {plural(len(groups[group]), f'{_GROUPS[group]} setting')}"
+    kind = origin_of(best.setting["launcher"]) if best.measured else "predicted"
+    reason = f"It has the {goal} of {plural(len(groups[group]), f'{kind} setting')}"
     if phrases := _constraint_phrases(constraints, worker):
         reason += f", each of which {' and '.join(phrases)}"
     if constraints.deadline_s is not None or constraints.energy_budget_j is not None:
@@ -125,7 +126,6 @@ def _best(
 _SURE, _MEAN_ONLY, _SURELY_PREDICTED = (0, 2), (3, 4), 2
 #: A predicted setting that costs less by this share is worth a measurement.
 _WORTH_MEASURING = 0.05
-_GROUPS = ("measured", "measured", "predicted", "measured", "predicted")
 
 
 def _group(option: Option, constraints: Constraints, base: Option) -> int | None:

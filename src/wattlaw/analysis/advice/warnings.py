@@ -38,8 +38,8 @@ def collect_warnings(
     cautions += _of_predictions(decision, measured, predicted, job, constraints)
     if doubling is not None and doubling.option.extrapolates:
         text = (
-            f"The next doubling ({doubling.option.gpus} {job.worker}s) is outside of the measured "
-            f"{_listed(doubling.option)}: it is predicted from runs on "
+            f"The next doubling ({doubling.option.gpus} {job.worker}s) is outside of the range of "
+            f"the runs ({_listed(doubling.option)}): it is predicted from "
             f"{_range(doubling.option, job)}."
         )
         cautions.append(Caution("doubling-extrapolated", text))
@@ -55,19 +55,19 @@ def _of_option(option: Option, job: ComparableRuns) -> Iterator[Caution]:
     if option.extrapolates:
         yield Caution(
             "extrapolated",
-            f"{option.gpus} {job.worker}s were not measured: time and energy are predicted from "
-            f"runs on {_range(option, job)}, outside of the measured {_listed(option)}.",
+            f"{option.gpus} {job.worker}s were not run: time and energy are predicted from runs on "
+            f"{_range(option, job)}. Outside of their range: {_listed(option)}.",
         )
     elif not option.measured:
         yield Caution(
             "predicted",
-            "This setting was not measured: time and energy are predicted from runs on "
+            "This setting was not run: time and energy are predicted from runs on "
             f"{_range(option, job)}.",
         )
     elif option.repeats == 1:
         yield Caution(
             "measured-once",
-            "This setting was measured once, so it has no interval: its uncertainty is unknown.",
+            "This setting was run once, so it has no interval: its uncertainty is unknown.",
         )
     if option.falls:
         yield Caution("quality-falls", "Quality is lower at this global batch.")
@@ -107,14 +107,14 @@ def _of_data(
     elif without := sum(candidate.energy_j is None for candidate in measured):
         yield Caution(
             "energy-incomplete",
-            f"{without} of {len(measured)} measured settings have no comparable energy and "
+            f"{without} of {len(measured)} settings have no comparable energy and "
             "are not considered.",
         )
     once = sum(candidate.repeats == 1 for candidate in measured)
     if once and once < len(measured):
         yield Caution(
             "settings-measured-once",
-            f"{once} of {len(measured)} settings were measured once and have no interval.",
+            f"{once} of {len(measured)} settings were run once and have no interval.",
         )
     if job.rows["metric"].isna().all() and job.rows["global_batch"].nunique() > 1:
         yield Caution(

@@ -20,7 +20,7 @@ from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, groups
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.series import FIXED, law_refusals
 from wattlaw.errors import Refused
-from wattlaw.formatting import group_label
+from wattlaw.formatting import MEASURED, group_label, origin_of
 
 _JOB = tuple(name for name in FIXED if name not in (*LIMITS, "dataset_fraction"))
 _RUNS = [
@@ -113,8 +113,8 @@ def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
     """Return how many runs at which GPU counts, and what their energy is."""
     least, most = int(rows["gpus"].min()), int(rows["gpus"].max())
     span = f"{least} GPU{'s' * (most > 1)}" if least == most else f"{least} to {most} GPUs"
-    simulated = "simulated " if (rows["launcher"] == "simulated").any() else ""
-    text = f"{len(rows)} {simulated}run{'s' * (len(rows) > 1)}, {span}"
+    origins = {origin_of(launcher) for launcher in rows["launcher"]} - {MEASURED}
+    text = f"{' '.join([str(len(rows)), *sorted(origins)])} run{'s' * (len(rows) > 1)}, {span}"
     kinds = sorted(rows["energy_is"].dropna().unique()) if energy else []
     return f"{text}, energy of {'; '.join(kinds)}" if kinds else text
 

@@ -13,8 +13,8 @@
   min(h - 1, 2 log2 h) for h GPUs of the node or h nodes. The bandwidth term between nodes grows
   with the GPUs that share a node's adapter and with the nodes that share the network, and differs
   on exactly two nodes.
-- A lower clock slows a share of the communication as much as the kernels: its own kernels run on
-  the same processors, and those that overlap with it take longer.
+- A lower clock slows a share of the communication as much as a micro-batch: its own kernels run on
+  the same processors, and those that overlap with it take longer. Its power falls likewise.
 - Input takes the time of a rank's own cores, or of the storage that all ranks share, if longer.
 - The exposed part is (b^g + comm^g)^(1/g) - b for an overlappable time b (Qiao et al., Pollux,
   OSDI'21, equation 11 with b instead of the whole compute time).
@@ -79,14 +79,15 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
     busy = kinds.micro / _precision(values, kinds)
     slowed, active_w = _at_limits(values, kinds, busy)
     micro = _smooth_max(slowed, floor, sharp)
-    busy, slowed, active_w, micro = (
-        np.broadcast_to(part, micro.shape)[:, which] for part in (busy, slowed, active_w, micro)
+    free = _smooth_max(busy, floor, sharp)
+    free, slowed, active_w, micro = (
+        np.broadcast_to(part, micro.shape)[:, which] for part in (free, slowed, active_w, micro)
     )
     part_s = unit_s * micro * _growth(values, layout)
     overhead_s = unit_s * values["overhead"]
     exposed_s, derivative = np.zeros((1, 1)), np.zeros((1, 1))
     if layout.has_inside or layout.has_between:
-        slower = 1 + values.get("clocked_communication", 0.0) * (slowed / busy - 1)
+        slower = 1 + _clocked(values) * (micro / free - 1)
         network_s = np.maximum(unit_s * _network(values, layout) * slower, 1e-300)
         hidden_s, norm = values["overlappable"] * part_s, values["overlap"]
         both_s = _smooth_max(hidden_s, network_s, norm)
@@ -103,11 +104,17 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
         active = layout.parts * part_s / total_s * slowed / micro
         talking = (waiting_s + exposed_s) / total_s
         idle_w, talk_w = values["wait_power"], values["communication_power"]
-        others = talk_w * talking + idle_w * (1 - active - talking)
         static, clocked = values["static"], 1 - values["static"]
+        talk_w = talk_w * (1 + _clocked(values) * (active_w / clocked - 1))
+        others = talk_w * talking + idle_w * (1 - active - talking)
         share = static + active_w * active + clocked * others
         watts = reference.power_w * values["power"] * share
     return Step(compute_s, waiting_s, exposed_s, input_s, derivative / total_s, watts)
+
+
+def _clocked(values: Parameters) -> Floats:
+    """Return the share of communication that a lower clock slows, 0 where no run had a limit."""
+    return values.get("clocked_communication", np.zeros((1, 1)))
 
 
 def _smooth_max(one: Floats, other: Floats, sharpness: Floats) -> Floats:

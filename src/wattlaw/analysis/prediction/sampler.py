@@ -109,6 +109,7 @@ class _Mixture:
 
     means: tuple[Floats, ...]
     roots: tuple[Floats, ...]  # lower triangular, of the covariances
+    inverses: tuple[Floats, ...]  # of the transposed roots
 
     @classmethod
     def around(cls, log_density: LogLikelihood, modes: Sequence[Floats]) -> "_Mixture":
@@ -118,8 +119,9 @@ class _Mixture:
             values, vectors = np.linalg.eigh(-_hessian(log_density, mode))
             spread = (vectors * (_WIDER**2 / np.maximum(values, 1.0))) @ vectors.T
             roots.append(np.linalg.cholesky(spread))
-        size = modes[0].size
-        return cls((np.zeros(size), *modes), (np.eye(size), *roots))
+        one = np.eye(modes[0].size)
+        inverses = [np.linalg.inv(root).T for root in roots]
+        return cls((one[0] * 0, *modes), (one, *roots), (one, *inverses))
 
     @property
     def shares(self) -> Floats:
@@ -138,9 +140,9 @@ class _Mixture:
     def log_density(self, rows: Floats) -> Floats:
         """Return the log density, up to a constant."""
         terms = [
-            np.log(share) - np.log(np.diag(root)).sum()
-            - 0.5 * (((rows - mean) @ np.linalg.inv(root).T) ** 2).sum(1)
-            for share, mean, root in zip(self.shares, self.means, self.roots, strict=True)
+            np.log(share) + np.log(np.diag(inverse)).sum()
+            - 0.5 * (((rows - mean) @ inverse) ** 2).sum(1)
+            for share, mean, inverse in zip(self.shares, self.means, self.inverses, strict=True)
         ]  # fmt: skip
         return np.asarray(np.logaddexp.reduce(terms, axis=0))
 

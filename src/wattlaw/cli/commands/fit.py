@@ -79,6 +79,6 @@ def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None) -> Fits:
             print_note(f"{source[0]}: left out {rows} without {x} or {y}")
         return fits
     opened = results.open(*source)
-    if opened.is_simulated:
-        print_note("all runs are simulated: nothing was measured")
+    if opened.origins_label:
+        print_note(f"all runs are {opened.origins_label}: nothing was measured")
     return opened.fit(x, y, by)

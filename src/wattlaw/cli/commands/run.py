@@ -11,7 +11,7 @@ from wattlaw.api.studies import Preview, RunOutcome
 from wattlaw.cli.common.console import Console, table_of
 from wattlaw.cli.common.options import StudyArgument, option, positive
 from wattlaw.cli.common.progress import observer_for
-from wattlaw.formatting import number, plural
+from wattlaw.formatting import MEASURED, number, origin_of, plural
 from wattlaw.launch.planning import GpuHours
 from wattlaw.report import tables
 
@@ -36,7 +36,8 @@ def run(
     study: StudyArgument,
     store: Annotated[Path, typer.Option(help="Results folder.")] = Path("wattlaw-store"),
     launch: Annotated[
-        str | None, option("KIND", "Launcher instead of the study's: local, slurm, simulated.")
+        str | None,
+        option("KIND", "Launcher instead of the study's: local, slurm, simulated, replay."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the runs and their status. Run nothing.")
@@ -53,11 +54,15 @@ def run(
         float | None,
         option("X", "Share of attempts that fail with --launch simulated.", min=0, max=1),
     ] = None,
+    table: Annotated[
+        Path | None, option("FILE", "Table of measurements for --launch replay.")
+    ] = None,
 ) -> int:
     """Run the missing runs of a study."""
     loaded = studies.load_study(
-        study, launch=launch, hardware=hardware, calibration=calibration, fail_share=fail_share
-    )
+        study, launch=launch, hardware=hardware, calibration=calibration, fail_share=fail_share,
+        table=table,
+    )  # fmt: skip
     console = Console()
     if dry_run:
         _show(loaded.preview(store, assume_tflops), assume_tflops, console)
@@ -89,8 +94,8 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
     measure = preview.study.plan.study.measure
     if measure.is_by_steps:
         console.print(f"Each run measures {measure}.")
-    if preview.study.launcher == "simulated":
-        console.print("Simulated runs use no GPU-hours. On real GPUs they would use:")
+    if (origin := origin_of(preview.study.launcher)) != MEASURED:
+        console.print(f"{origin.capitalize()} runs use no GPU-hours. On real GPUs they would use:")
     elif preview.job is not None:
         console.print(f"Each run is a job, such as:\n  {preview.job}", soft_wrap=True)
     for line in _hours(preview.gpu_hours, assume_tflops):

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from wattlaw.errors import BadInput
+from wattlaw.formatting import MEASURED, origin_of
 from wattlaw.launch.simulated.machine import simulation_job, workload_key, workload_spec
 from wattlaw.simulator.calibration import MeasuredSetting
 from wattlaw.simulator.cluster import Cluster
@@ -116,8 +117,8 @@ def _measured(
         kind = ", ".join(sorted(other_sources))
         notes.append(f"{name}: energy is {kind}, not measured: only times are used")
         power_w = None
-    if str(row["launcher"]) == "simulated":
-        notes.append(f"{name}: the runs are simulated and say nothing about real hardware")
+    if (origin := origin_of(row["launcher"])) != MEASURED:
+        notes.append(f"{name}: the runs are {origin}, and the hardware was not measured")
     return MeasuredSetting(job, workload_key(job.profile, labels), time_s, power_w)
 
 

@@ -118,7 +118,7 @@ class SimulatedLauncher(Launcher):
 
 
 class Allocation(launcher.Allocation):
-    """The permission to simulate a run, in the launcher's set of them."""
+    """The permission to execute a run, in the launcher's set of them."""
 
     def __init__(self, allocated: "set[Allocation]") -> None:
         self._allocated = allocated

@@ -141,7 +141,7 @@ def _cost(advice: Advice, option: Option) -> str:
     amounts = [fmt.duration_text(option.train_time_s), fmt.energy_text(option.train_energy_j)]
     amounts += [fmt.estimate_text(getattr(option, name), unit) for name, unit in units.items()]
     interval = "95 % intervals in brackets" if option.train_time_s.interval else "no intervals"
-    source = "simulated" if advice.simulated else "measured"
+    source = advice.origin
     if not option.measured:
         source = f"not {source}: predicted"
     count = option.amount.mean
@@ -158,11 +158,10 @@ def _doubling(advice: Advice, doubling: Doubling | None) -> str:
             "and its prediction is too uncertain."
         )
     option, base = doubling.option, doubling.of
-    source = "simulated" if advice.simulated else "measured"
     saved_s = base.train_time_s.mean - option.train_time_s.mean
     text = (
         f"Twice as many {advice.worker}s ({option.gpus}, same {doubling.rule.replace('_', ' ')}, "
-        f"{source if option.measured else 'predicted'}) take "
+        f"{advice.origin if option.measured else 'predicted'}) take "
         f"{doubling.time_ratio:.2f} times the time "
         f"({fmt.duration_text(abs(saved_s))} {'less' if saved_s >= 0 else 'more'})"
     )

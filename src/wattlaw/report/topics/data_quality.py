@@ -18,6 +18,8 @@ _VERDICTS = {
     "implausible": "is physically impossible, and is left out",
 }
 
+_ORIGINS = {"replayed": "a table", "simulated": "a model of a cluster"}
+
 
 def not_done(findings: Findings) -> tables.Table | None:
     """Return the runs that are failed, interrupted, skipped or not started, with reasons."""
@@ -178,9 +180,11 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
         settings = fmt.plural(len(findings.settings), "setting")
         was = "was" if once == 1 else "were"
         yield f"{once} of {settings} {was} run once: their uncertainty is not known."
-    simulated = runs["launcher"] == "simulated"
-    if simulated.any():
-        which = "All" if simulated.all() else "Some"
-        yield f"{which} runs are simulated: from a model of a cluster, not measured."
+    origins = runs["launcher"].map(fmt.origin_of)
+    for origin, source in _ORIGINS.items():
+        is_of = origins == origin
+        if is_of.any():
+            which = "All" if is_of.all() else "Some"
+            yield f"{which} runs are {origin}: from {source}, not measured."
     yield from (caution.text for caution in findings.cautions)
     yield from findings.notes[:2]

@@ -142,6 +142,8 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
         text += " Estimated means busy cores times assumed watts: not a measurement."
     if "simulated" in findings.energy:
         text += " Simulated means from a model of a device: not a measurement."
+    if "replayed" in findings.energy:
+        text += " Replayed means from a table: not a measurement of these runs."
     yield text
     noun = worker_noun(findings)
     drifts = findings.factor_drift["verdict"].value_counts()

@@ -1,0 +1,349 @@
+"""Replayed runs: the times and energies of a table, in a store like that of other runs."""
+
+import json
+from datetime import UTC, datetime
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import records
+from wattlaw.analysis.comparable_runs import comparable_runs
+from wattlaw.api import results
+from wattlaw.api.studies import load_study, run
+from wattlaw.cli.main import main
+from wattlaw.errors import BadInput
+from wattlaw.launch.replay.table import TIMES, read_replay_table
+from wattlaw.workloads import catalogue
+
+TABLE = """\
+workload,hardware,gpus,placement,local_batch,step_time_s,power_per_gpu_w,power_limit_w,startup_s
+bert,T4,1,1,8,0.5,60,,20
+bert,T4,1,1,8,0.7,64,,
+bert,T4,1,1,8,0.8,40,50,20
+bert,T4,4,4,8,0.6,55,,30
+bert,T4,4,2+2,8,0.9,50,,35
+"""
+SWEEPS = [
+    {"gpus": [1, 2], "local_batch": [8], "power_limit_w": [None, 50]},
+    {"gpus": [4], "local_batch": [8], "nodes": [1, 2]},
+]
+STUDY = {
+    "workloads": [{"name": "bert", "dataset_samples": 1000}],
+    "sweeps": SWEEPS,
+    "measure": {"steps": 100, "warmup_steps": 10},
+    "launch": {"kind": "replay", "table": "table.csv"},
+}
+
+
+@pytest.fixture
+def replayed(write_study, tmp_path):
+    """Return a function that runs a study on a table, and returns its store's results."""
+
+    def replay(table: str = TABLE, **changes: object) -> results.Results:
+        (tmp_path / "table.csv").write_text(table)
+        run(write_study(**STUDY | changes), tmp_path / "store")
+        return results.open(tmp_path / "store")
+
+    return replay
+
+
+def setting_of(frame, **values):
+    """Return the rows of a table of runs with these values."""
+    for name, value in values.items():
+        frame = frame[frame[name].isna() if value is None else frame[name] == value]
+    return frame
+
+
+def test_runs_have_the_times_and_powers_of_their_rows(replayed):
+    metrics = replayed(repeats=2).metrics
+    both = setting_of(metrics, gpus=1, power_limit_w=None).sort_values("repeat")
+    assert both["step_time_s"].tolist() == pytest.approx([0.5, 0.7])
+    assert both["time_per_sample_s"].tolist() == pytest.approx([0.5 / 8, 0.7 / 8])
+    assert both["power_per_gpu_w"].tolist() == pytest.approx([60, 64])
+    assert both["energy_per_sample_j"].tolist() == pytest.approx([60 * 0.5 / 8, 64 * 0.7 / 8])
+    assert both["epoch_time_s"].tolist() == pytest.approx([0.5 * 125, 0.7 * 125])
+    capped = setting_of(metrics, power_limit_w=50)
+    assert capped["step_time_s"].tolist() == pytest.approx([0.8, 0.8])  # one row for two repeats
+    by_nodes = metrics[metrics["gpus"] == 4].groupby("nodes")["step_time_s"].first()
+    assert by_nodes.to_dict() == pytest.approx({1: 0.6, 2: 0.9})
+    assert set(metrics["energy_is"]) == {"gpu, replayed"}
+    assert set(metrics["hardware"]) == {"T4"}
+
+
+def test_steps_are_two_windows_and_startup_belongs_to_the_run_alone(replayed):
+    opened = replayed()
+    (started,) = setting_of(opened.runs, gpus=4, nodes=2).to_dict("records")
+    windows = opened.epochs[opened.epochs["run_id"] == started["run_id"]]
+    assert windows["steps"].tolist() == [10, 100]
+    assert windows["samples"].tolist() == [320, 3200]
+    assert windows["warmup"].tolist() == [True, False]
+    assert windows["duration_s"].tolist() == pytest.approx([9, 90])
+    assert windows["start_ns"].diff().iloc[1] == pytest.approx(9e9)
+    assert started["started_at"] == datetime(2020, 1, 1, tzinfo=UTC)
+    assert started["finished_at"] - started["started_at"] == pd.Timedelta(seconds=35 + 99)
+    assert windows["start_ns"].iloc[0] == started["started_at"].value + 35e9
+
+
+def test_a_setting_that_is_not_in_the_table_is_skipped_with_its_name(replayed, tmp_path):
+    replayed()
+    skipped = [record for record in records(tmp_path / "store").values() if record.reason]
+    assert {record.status for record in skipped} == {"skipped"}
+    reasons = sorted(record.reason for record in skipped)
+    table = tmp_path / "table.csv"
+    setting = "gpus 2, global batch 16, local batch 8"
+    assert reasons == [
+        f"{table}: no row for bert, T4, {setting}, 50 W, nodes 1",
+        f"{table}: no row for bert, T4, {setting}, nodes 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        {"precision": ["bf16"]},
+        {"clock_limit_mhz": [900]},
+        {"dataset_fraction": [0.5]},
+        {"local_batch": None, "global_batch": [32], "emulate": {"gpus": [4]}},
+        {"local_batch": [16]},
+        {"nodes": [2], "gpus": [2]},
+    ],
+)
+def test_each_part_of_a_setting_must_be_in_the_table(replayed, sweep):
+    table = "gpus,nodes,global_batch,precision,time_per_sample_s\n1,1,8,fp32,0.01\n2,1,16,fp32,0.02"
+    known = replayed(table, sweeps=[{"gpus": [1], "local_batch": [8]}])
+    assert known.runs["status"].tolist() == ["done"]
+    sweeps = [{"gpus": [1], "local_batch": [8]} | sweep]
+    assert "skipped" in replayed(table, sweeps=sweeps).runs["status"].tolist()
+
+
+def test_an_unknown_value_fits_every_run(replayed):
+    table = "gpus,step_time_s\n1,0.25\n"
+    sweep = {"gpus": [1], "local_batch": [8, 16], "precision": ["fp32", "bf16"]}
+    metrics = replayed(table, sweeps=[sweep]).metrics
+    assert metrics["step_time_s"].tolist() == [0.25] * 4
+    assert metrics["energy_j"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "time_s"),
+    [("time_per_sample_s", 0.01, 10.0), ("step_time_s", 0.08, 10.0), ("epoch_time_s", 10.0, 10.0)],
+)
+def test_epochs_and_steps_follow_from_any_of_the_times(replayed, column, value, time_s):
+    table = f"gpus,local_batch,{column},energy_per_sample_j\n1,8,{value},3\n"
+    sweeps = [{"gpus": [1], "local_batch": [8]}]
+    of_epochs = {"measure": {"epochs": 3, "warmup_epochs": 1}, "sweeps": sweeps}
+    opened = replayed(table, **of_epochs)
+    assert opened.epochs["warmup"].tolist() == [True, False, False]
+    assert opened.epochs["duration_s"].tolist() == pytest.approx([time_s] * 3)
+    assert opened.epochs["samples"].tolist() == [1000] * 3
+    assert opened.metrics["energy_per_sample_j"].tolist() == pytest.approx([3])
+    metrics = replayed(table, sweeps=sweeps).metrics  # of steps, in the same store
+    assert metrics["step_time_s"].tolist() == pytest.approx([0.08] * 2)
+
+
+def test_steps_for_a_time_are_as_many_as_it_takes(replayed):
+    sweeps = [{"gpus": [1], "local_batch": [8]}]
+    measure = {"seconds": 4, "warmup_steps": 0}
+    windows = replayed("gpus,step_time_s\n1,0.3\n", sweeps=sweeps, measure=measure).epochs
+    assert windows["steps"].tolist() == [14]
+    assert windows["duration_s"].tolist() == pytest.approx([4.2])
+
+
+def test_without_the_samples_of_an_epoch_some_times_are_unknown(replayed):
+    unknown = {"workloads": [{"name": "bert"}], "sweeps": [{"gpus": [1], "local_batch": [8]}]}
+    epochs = {"measure": {"epochs": 2, "warmup_epochs": 1}}
+    opened = replayed("gpus,step_time_s\n1,0.1\n", **unknown, **epochs)
+    assert opened.runs["status"].tolist() == ["skipped"]
+    assert (
+        "line 2: the time of one epoch does not follow from step_time_s" in opened.runs["reason"][0]
+    )
+    opened = replayed("gpus,epoch_time_s\n1,7\n", **unknown, **epochs)
+    assert opened.metrics[["unit", "time_s"]].to_numpy().tolist() == [["epoch", 7.0]]
+    table = "gpus,step_time_s,dataset_samples\n1,0.1,80\n"
+    assert "done" in replayed(table, **unknown, **epochs).runs["status"].tolist()
+
+
+def test_repeats_beyond_the_rows_draw_from_them_always_in_the_same_way(replayed, tmp_path):
+    sweeps = {"sweeps": [{"gpus": [1], "local_batch": [8]}], "repeats": 12}
+    times = replayed(**sweeps).metrics.sort_values("repeat")["step_time_s"].tolist()
+    assert times[:2] == [0.5, 0.7]
+    assert set(times[2:]) == {0.5, 0.7}
+    (tmp_path / "store").rename(tmp_path / "first")
+    assert replayed(**sweeps).metrics.sort_values("repeat")["step_time_s"].tolist() == times
+
+
+def test_a_second_run_does_nothing(replayed, tmp_path, capsys):
+    replayed()
+    paths = sorted((tmp_path / "store").glob("runs/*/epochs.parquet"))
+    before = {path: path.stat().st_mtime_ns for path in paths}
+    assert len(before) == 4
+    assert main(["run", str(tmp_path / "study.yaml"), "--store", str(tmp_path / "store")]) == 0
+    assert "4 done, 0 failed, 2 skipped" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in paths} == before
+
+
+def test_the_table_of_the_command_line_replaces_that_of_the_study(write_study, tmp_path, capsys):
+    launch = {"kind": "local", "table": "nowhere.csv"}
+    study = write_study(**STUDY | {"launch": launch})
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"gpus": 1, "step_time_s": 0.5, "placement": 1}\n')
+    line = ["run", str(study), "--store", str(tmp_path / "store"), "--launch", "replay"]
+    assert main([*line, "--table", str(other)]) == 0
+    assert "1 done, 0 failed, 5 skipped" in capsys.readouterr().out
+    assert main(line) == 2
+    assert f"{tmp_path / 'nowhere.csv'}: no such file" in capsys.readouterr().err
+    assert main(["run", str(study), "--launch", "local", "--table", str(other)]) == 2
+    assert "--table requires the launcher replay" in capsys.readouterr().err
+
+
+def test_the_identity_names_the_launcher_and_not_the_table(write_study, tmp_path):
+    ids = []
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(TABLE)
+        study = write_study(**STUDY | {"launch": {"kind": "replay", "table": name}})
+        ids.append({planned.run_id for planned in load_study(study).plan.runs})
+    assert ids[0] == ids[1]
+    assert {planned.spec.launch_kind for planned in load_study(study).plan.runs} == {"replay"}
+
+
+def test_a_command_is_replayed_without_its_program(replayed):
+    workload = {"name": "bert", "command": ["nowhere", "{local_batch}"]}
+    assert replayed(workloads=[workload]).metrics["unit"].tolist() == ["sample"] * 4
+
+
+def test_options_of_workloads_select_rows(replayed):
+    table = "workload,gpus,options.lr,options.fused,step_time_s\nbert,1,0.1,True,1\nbert,1,1,,2\n"
+    for lr, fused, expected in ((0.1, True, [1.0]), (1, False, [1.0, 2.0])):
+        workload = {"name": "bert", "options": {"lr": lr, "fused": fused}}
+        opened = replayed(
+            table, workloads=[workload], sweeps=[{"gpus": [1], "local_batch": [8]}]
+        )  # fmt: skip
+        assert sorted(opened.metrics["step_time_s"]) == pytest.approx(expected)
+
+
+def test_options_of_a_registered_workload_have_their_defaults(replayed):
+    table = "workload,gpus,options.width,step_time_s\ndigits-cnn,1,{},0.5\n"
+    study = {"workloads": [{"name": "digits-cnn"}], "sweeps": [{"gpus": [1], "local_batch": [8]}]}
+    width = catalogue.entry("digits-cnn").options().width
+    opened = replayed(table.format(width), **study)
+    assert opened.runs["status"].tolist() == ["done"]
+    assert opened.metrics["unit"].tolist() == ["epoch"]
+
+
+def test_replayed_values_are_labelled_and_never_called_measured(replayed, tmp_path, capsys):
+    replayed(repeats=2, measure={"epochs": 2, "warmup_epochs": 1})
+    store = str(tmp_path / "store")
+    assert main(["advise", store]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "(95 % intervals in brackets; replayed)" in text
+    assert "replayed setting" in text
+    assert "measured setting" not in text
+    assert main(["advise", store, "--json"]) == 0
+    advice = json.loads(capsys.readouterr().out)
+    assert (advice["origin"], advice["simulated"]) == ("replayed", False)
+    assert {"replayed", "energy-replayed"} <= {row["code"] for row in advice["warnings"]}
+    main(["fit", store])
+    assert "all runs are replayed: nothing was measured" in capsys.readouterr().err
+    page = tmp_path / "report.html"
+    assert main(["report", store, "-o", str(page)]) == 0
+    html = page.read_text()
+    assert "(replayed)" in html
+    assert "All runs are replayed: from a table, not measured." in html
+    assert "replayed from table.csv: nothing was measured" in html
+    assert "2020-01-01" not in html
+
+
+def test_measured_runs_come_before_replayed_ones_and_these_before_simulated_ones(replayed):
+    opened = replayed(repeats=2)
+    for other, excluded in (("local", "replayed"), ("simulated", "simulated")):
+        rows = opened.metrics.copy()
+        rows.loc[rows["gpus"] == 4, "launcher"] = other
+        comparable = comparable_runs(rows, "bert")
+        assert len(comparable.rows) == 4
+        codes = [warning.code for warning in comparable.warnings]
+        assert f"{excluded}-excluded" in codes
+        assert ("replayed" in codes) == (other == "simulated")
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("gpus,step_time_s\n", "no rows"),
+        ("", "no rows"),
+        ("gpus\n1\n", "given none; allowed: exactly one of"),
+        ("gpus,step_time_s,epoch_time_s\n1,1,1\n", "step_time_s, epoch_time_s; allowed: exactly"),
+        ("step_time_s\n1\n", "no column gpus"),
+        ("gpus,step_time_s,step_time_s\n1,1,1\n", 'column "step_time_s" occurs twice'),
+        ("gpus,step_time_s,speed\n1,1,1\n", 'unknown column "speed"; allowed: workload'),
+        ("gpus,step_time_s,options.\n1,1,1\n", 'unknown column "options."'),
+        ("gpus,step_time_s\n1,1\nx,1\n", 'line 3: gpus is "x"; allowed: a whole number'),
+        ("gpus,step_time_s\n1,0\n", 'line 2: step_time_s is "0"; allowed: seconds from'),
+        ("gpus,step_time_s\n1,nan\n", 'line 2: step_time_s is "nan"'),
+        ("gpus,step_time_s\n1,\n", "line 2: step_time_s is missing"),
+        ("gpus,step_time_s\n,1\n", "line 2: gpus is missing"),
+        ("gpus,step_time_s\n1\n", "line 2: has 1 cells; the header has 2"),
+        ("gpus,step_time_s,power_per_gpu_w\n1,1,-5\n", 'line 2: power_per_gpu_w is "-5"'),
+        ("gpus,step_time_s,startup_s\n1,1,-5\n", 'line 2: startup_s is "-5"'),
+        ("gpus,step_time_s,power_per_gpu_w,energy_per_sample_j\n1,1,1,1\n", "allowed: one of them"),
+        ("gpus,step_time_s,placement\n4,1,2+1\n", "line 2: placement 2+1 has 3 GPUs; gpus is 4"),
+        ("gpus,step_time_s,placement\n4,1,2-2\n", 'line 2: placement is "2-2"; allowed: the GPUs'),
+        ("gpus,step_time_s,placement,nodes\n4,1,2+2,4\n", "placement 2+2 has 2 nodes; nodes is 4"),
+        ("gpus,step_time_s,global_batch\n4,1,6\n", "line 2: global_batch 6 cannot be divided by 4"),
+        ("gpus,step_time_s,global_batch,local_batch\n4,1,8,3\n", "8 is not 4 gpus x local_batch 3"),
+        ("gpus,step_time_s,workload\n1,1,gpt\n", "no rows of workload bert; the table has: gpt"),
+        (
+            "gpus,step_time_s,hardware\n1,1,T4\n1,1,V100\n",
+            "launch.hardware: given nothing; allowed",
+        ),
+    ],
+)
+def test_a_bad_table_is_a_one_line_error(write_study, tmp_path, capsys, table, expected):
+    (tmp_path / "table.csv").write_text(table)
+    assert main(["run", str(write_study(**STUDY)), "--store", str(tmp_path / "store")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'table.csv'}" in line
+    assert expected in line
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_replay_needs_a_table(write_study, capsys):
+    assert main(["run", str(write_study(launch={"kind": "replay"}))]) == 2
+    assert "launch.table (or --table) is required" in capsys.readouterr().err
+
+
+def test_a_run_that_no_store_can_hold_is_skipped(replayed):
+    opened = replayed("gpus,step_time_s\n1,1e9\n", sweeps=[{"gpus": [1], "local_batch": [8]}])
+    assert opened.runs["status"].tolist() == ["skipped"]
+    assert opened.runs["reason"][0].endswith("the run takes 1.1e+11 s; allowed: up to 1e9 s")
+
+
+CELLS = st.one_of(
+    st.integers(-2, 9).map(str),
+    st.floats().map(str),
+    st.sampled_from(["", " ", "4+4", "1+3", "0+4", "T4", "fp16", "true", "1e400", "=1", "\u0664"]),
+    st.text(max_size=5),
+)
+NAMES = st.sampled_from(
+    ["gpus", "nodes", "placement", "local_batch", "global_batch", "workload", "startup_s",
+     "power_per_gpu_w", "options.lr", "precision", *TIMES]
+)  # fmt: skip
+
+
+@given(st.lists(st.dictionaries(NAMES, CELLS), max_size=4))
+def test_any_table_is_read_with_valid_values_or_rejected_in_one_line(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("any") / "table.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    try:
+        table = read_replay_table(path)
+    except BadInput as error:
+        assert str(error).startswith(f"{path}: ")
+        assert "\n" not in str(error)
+        return
+    assert len(table.rows) == len(rows)
+    for row in table.rows:
+        gpus, nodes = row.values["gpus"], row.values["nodes"]
+        assert 1e-9 <= row.time_s <= 1e9
+        assert row.values["global_batch"] is None or row.values["global_batch"] % gpus == 0
+        assert "placement" not in row.values or len(row.values["placement"]) == nodes
