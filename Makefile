@@ -119,7 +119,7 @@ bench-analysis: setup
 
 # The contest of predictions; it needs the public data (docs/public-data.md).
 bench-prediction: setup
-	$(BIN)/python benchmarks/prediction.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/prediction.py
 
 # Predicted and published exponents, and the time of a simulated study.
 bench-simulator: setup

@@ -75,7 +75,7 @@ def chart_of(figure: Figure, findings: Findings) -> Chart | None:
         return None
     spec = _replace_invisible(chart.to_dict(validate=False))
     if findings.origins_label:  # a figure may be seen without its page
-        spec["title"]["subtitle"].append(f"{findings.origins_label}: nothing was measured")
+        spec["title"]["subtitle"].append(f"({findings.origins_label}: nothing was measured)")
     return Chart(figure, spec)
 
 
