@@ -104,7 +104,16 @@ def test_without_gpus_the_doublings_are_predicted_and_shown(placed, capsys):
     text = capsys.readouterr().out
     counts = [line.split()[0] for line in text.splitlines() if line[:8].strip().isdigit()]
     assert counts == ["1", "2", "4", "8", "16", "32"]
-    assert "Rests on 4 measurements" in text
+    assert "Rests on 4 observations" in text
+
+
+def test_a_hardware_file_gives_the_priors_and_the_gpus_of_a_node(placed, capsys):
+    predict_command([placed], gpus="16", hardware="dgx-a100-80", as_json=True)
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["gpus_per_node"] == [8, 8]
+    assert "DGX A100" in row["rests_on"]["priors"]
+    with pytest.raises(BadInput, match="no hardware is named"):
+        predict_command([placed], gpus="16", hardware="nothing")
 
 
 def test_two_gpus_on_two_nodes_are_slower_than_on_one(placed):

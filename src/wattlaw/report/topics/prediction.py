@@ -72,7 +72,7 @@ def notes(predictions: Predictions) -> tuple[str, ...]:
         on = f"on {_listed(basis.gpus)} GPUs"
         if basis.nodes:
             on += f" and {_listed(basis.nodes)} {'node' if basis.nodes == (1,) else 'nodes'}"
-        texts.append(f"{where}Rests on {fmt.plural(basis.observations, 'measurement')} {on}.")
+        texts.append(f"{where}Rests on {fmt.plural(basis.observations, 'observation')} {on}.")
         texts.append(f"{where}P(faster) is relative to {label(baseline)}.")
         if needed is not None:
             texts.append(
