@@ -36,6 +36,8 @@ SLOWDOWN, NEAR_BEST = 1.10, 1.02
 OURS = "wattlaw"
 #: Of simulated jobs; threads of the linear algebra would compete with them (OMP_NUM_THREADS=1).
 PROCESSES = os.cpu_count() or 1
+#: Random numbers of the sets of simulated jobs.
+SETS = (19, 987)
 #: Contests of few jobs pool the scores of several seeds.
 SEEDS = (0, 1, 2, 3, 4)
 
@@ -280,25 +282,35 @@ def _best(time_s: Floats, energy_j: Floats) -> int:
 
 
 def simulated(priors: Priors, count: int) -> dict[str, object]:
-    """Return the coverage of random jobs with known truth, and its 99 % binomial interval."""
-    covered: dict[str, list[bool]] = defaultdict(list)
+    """Return the coverage of random jobs with known truth, and its 99 % binomial interval.
+
+    ``both`` pools the two sets of jobs, which differ in their random numbers alone.
+    """
+    covered: dict[str, dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     with ProcessPoolExecutor(PROCESSES) as pool:
-        for found in pool.map(partial(_covered, priors), range(count), chunksize=10):
-            for name, is_inside in found.items():
-                covered[name].append(is_inside)
-    result: dict[str, object] = {"jobs": count}
-    for name, found in covered.items():
-        low, high = stats.binomtest(sum(found), len(found)).proportion_ci(0.99)
-        result[name] = {
-            "n": len(found), "coverage": round(float(np.mean(found)), 4),
-            "interval": [round(low, 4), round(high, 4)], "contains_0.9": bool(low <= 0.9 <= high),
-        }  # fmt: skip
-    return result
+        for entropy in SETS:
+            work = partial(_covered, priors, entropy)
+            for found in pool.map(work, range(count), chunksize=10):
+                for name, is_inside in found.items():
+                    for of in (f"set {entropy}", "both"):
+                        covered[of][name].append(is_inside)
+    return {"jobs": count} | {
+        of: {name: _coverage(found) for name, found in by_name.items()}
+        for of, by_name in covered.items()
+    }
 
 
-def _covered(priors: Priors, number: int) -> dict[str, bool]:
+def _coverage(found: list[bool]) -> dict[str, object]:
+    low, high = stats.binomtest(sum(found), len(found)).proportion_ci(0.99)
+    return {
+        "n": len(found), "coverage": round(float(np.mean(found)), 4),
+        "interval": [round(low, 4), round(high, 4)], "contains_0.9": bool(low <= 0.9 <= high),
+    }  # fmt: skip
+
+
+def _covered(priors: Priors, entropy: int, number: int) -> dict[str, bool]:
     """Return whether the intervals of a random job contain its truth."""
-    truth = draw(np.random.default_rng([19, number]))
+    truth = draw(np.random.default_rng([entropy, number]))
     posterior = fit(truth.observations, seed=number, priors=priors)
     _, times, powers = posterior.runs([truth.target])
     assert powers is not None
