@@ -65,10 +65,11 @@ def predicted_options(
     """
     if set(job.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}:
         return []
-    workload = str(job.rows["workload"].iloc[0])
-    informing = comparable_runs(table.assign(emulated_gpus=None), workload)
-    if (informing.unit, informing.energy_is) != (job.unit, job.energy_is):
-        informing = job
+    workload, informing = str(job.rows["workload"].iloc[0]), job
+    if table["emulated_gpus"].notna().any():
+        with_emulated = comparable_runs(table.assign(emulated_gpus=None), workload)
+        if (with_emulated.unit, with_emulated.energy_is) == (job.unit, job.energy_is):
+            informing = with_emulated
     options: list[Option] = []
     for _, rows in informing.rows.groupby(list(_SEPARATE), dropna=False):
         own = rows[rows["run_id"].isin(job.rows["run_id"])]

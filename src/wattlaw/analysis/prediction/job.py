@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import geometric_mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,6 @@ import pandas as pd
 
 from wattlaw.analysis.comparable_runs import ComparableRuns, comparable_runs
 from wattlaw.analysis.prediction import grid
-from wattlaw.analysis.prediction.hardware_priors import hardware_priors
 from wattlaw.analysis.prediction.host_power import HostPower
 from wattlaw.analysis.prediction.parameters import LEARNED
 from wattlaw.analysis.prediction.posterior import fit
@@ -23,7 +22,9 @@ from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import NOT_DATA_PARALLEL
 from wattlaw.errors import BadInput, Refused
-from wattlaw.simulator.cluster import Cluster
+
+if TYPE_CHECKING:
+    from wattlaw.simulator.cluster import Cluster
 
 Floats = npt.NDArray[np.float64]
 
@@ -86,7 +87,7 @@ class Job:
         *,
         baseline: TrainingSetting | None = None,
         epochs: float | None = None,
-        cluster: Cluster | None = None,
+        cluster: "Cluster | None" = None,
         seed: int = 0,
     ) -> list[Prediction]:
         """Return the predictions of settings, in the units that the runs have.
@@ -102,6 +103,8 @@ class Job:
             raise Refused(f"epochs: what was measured is a {self.unit}, not an epoch")
         priors = LEARNED
         if cluster is not None:
+            from wattlaw.analysis.prediction.hardware_priors import hardware_priors
+
             priors = hardware_priors(cluster, self.gradient_bytes, self.observations)
         rows = predict(
             self.observations, settings, seed=seed, baseline=baseline or self.fastest,
@@ -177,7 +180,7 @@ def predict_workload(
     *,
     baseline: Mapping[str, Any] | None = None,
     epochs: float | None = None,
-    cluster: Cluster | None = None,
+    cluster: "Cluster | None" = None,
     seed: int = 0,
     **values: Any,
 ) -> Predictions:
