@@ -15,7 +15,7 @@ from wattlaw.analysis.prediction.layout import Layout
 Floats = npt.NDArray[np.float64]
 
 #: Standard deviations, in logs, of the model's error of times and of powers.
-TIME_ERROR, POWER_ERROR = 0.02, 0.035
+TIME_ERROR, POWER_ERROR = 0.02, 0.025
 #: Distances, in logs, at which the correlation is exp(-1/2).
 _GPUS, _BATCH, _LIMIT = 0.7, 0.7, 0.3
 #: No limit counts as this times the highest limit or power.

@@ -52,6 +52,8 @@ class Step:
     #: d ln(step) / d ln(communication): how much of a network's deviation reaches the step.
     communication_weight: Floats
     power_w: Floats | None
+    #: Power while communicating or waiting, over the mean power.
+    waiting_power: Floats | None
 
     @property
     def step_s(self) -> Floats:
@@ -99,7 +101,7 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
     sample_s = np.maximum(values["loading"], values["storage"] * layout.gpus)
     input_s = np.maximum(0.0, unit_s * sample_s * layout.micro * layout.parts - busy_s)
     total_s = busy_s + input_s
-    watts = None
+    watts = waiting = None
     if power:
         active = layout.parts * part_s / total_s * slowed / micro
         talking = (waiting_s + exposed_s) / total_s
@@ -109,7 +111,8 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
         others = talk_w * talking + idle_w * (1 - active - talking)
         share = static + active_w * active + clocked * others
         watts = reference.power_w * values["power"] * share
-    return Step(compute_s, waiting_s, exposed_s, input_s, derivative / total_s, watts)
+        waiting = (static + clocked * talk_w) / share
+    return Step(compute_s, waiting_s, exposed_s, input_s, derivative / total_s, watts, waiting)
 
 
 def _clocked(values: Parameters) -> Floats:

@@ -74,13 +74,16 @@ class Posterior:
         shape = (self.draws, len(settings))
         tail = np.sqrt(dice.chisquare(FREEDOM, shape) / FREEDOM)
         deviation = np.hypot(near.noise, near.time_error.spread) * dice.standard_normal(shape)
-        deviation = (deviation + near.shared * dice.standard_normal(shape)) / tail
-        times = near.steps.step_s * np.exp(near.time_missed + deviation)
+        common = near.shared * dice.standard_normal(shape) / tail
+        times = near.steps.step_s * np.exp(near.time_missed + deviation / tail + common)
         if near.power_error is None or near.steps.power_w is None:
             return near.steps, times, None
         noise = np.hypot(self.values["power_noise"], near.power_error.spread)
-        deviation = near.power_missed + noise * dice.standard_t(FREEDOM, shape)
-        return near.steps, times, near.steps.power_w * np.exp(deviation)
+        missed = near.power_missed + noise * dice.standard_t(FREEDOM, shape)
+        # The time by which a session is slower is spent with waiting.
+        waiting = np.minimum(np.asarray(near.steps.waiting_power), 1.0)
+        share = waiting + (1 - waiting) * np.exp(-np.clip(common, -1.0, 3.0))
+        return near.steps, times, near.steps.power_w * np.exp(missed) * share
 
     def means(
         self, settings: Sequence[TrainingSetting]
