@@ -8,6 +8,7 @@ from wattlaw.errors import NotAvailable
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
+from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 
 
@@ -48,5 +49,5 @@ class BoardLauncher:
     queue = Folder()
 
     @classmethod
-    def resolve(cls, launch: Launch) -> Launch:
-        return launch
+    def resolve_study(cls, study: Study) -> Study:
+        return study
