@@ -29,8 +29,8 @@ from wattlaw.workloads import catalogue
 
 #: Runs with equal values in these columns are runs of the study's job.
 _JOB = ("options", "train", "dataset_fraction", "run_length", "hardware")
-#: Reasons of failures that larger micro-batches share.
-_MEMORY = ("out of memory", "ran out of memory")
+#: In the reasons of failures that larger micro-batches share.
+_MEMORY = "out of memory"
 #: A setting whose runs failed this often cannot run.
 _TRIES = 2
 UNKNOWN_QUALITY = (
@@ -157,8 +157,7 @@ def read_inputs(study: Study, runs: Sequence[PlannedRun], path: Path) -> Inputs:
     done = {settings[name] for name, record in records.items() if record.status == "done"}
     failed = [record for record in records.values()
               if record.status in ("failed", "skipped") and not record.interrupted]  # fmt: skip
-    memory = {settings[item.run_id] for item in failed
-              if any(text in (item.reason or "") for text in _MEMORY)} - done  # fmt: skip
+    memory = {settings[item.run_id] for item in failed if _MEMORY in (item.reason or "")} - done
     tries: Counter[TrainingSetting] = Counter()
     for record in failed:
         # A run that was skipped before its start cannot run at all.

@@ -46,8 +46,8 @@ def advise(
     opened = results.open(*stores)
     advice = opened.advise(
         workload, minimize=minimize, deadline=deadline, max_slowdown=max_slowdown,
-        energy_budget=energy_budget, max_gpus=max_gpus, epochs=epochs, target=target, pue=pue, grid=grid, price=price,
-        price_per_gpu_hour=price_per_gpu_hour,
+        energy_budget=energy_budget, max_gpus=max_gpus, epochs=epochs, target=target, pue=pue,
+        grid=grid, price=price, price_per_gpu_hour=price_per_gpu_hour,
     )  # fmt: skip
     if as_json:
         print(json.dumps(advice.to_dict() | {"decision": opened.decision}, allow_nan=False))
