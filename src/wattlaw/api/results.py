@@ -1,7 +1,7 @@
 """The results of one or several stores: tables, laws, advice, claims, figures and the report."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import tee
 from os import PathLike
@@ -120,7 +120,7 @@ class Results(StoreTables):
         >>> advice.simulated
         True
         """
-        return Advice.of(
+        advice = Advice.of(
             analysis.advise(
                 self.metrics,
                 self.epochs,
@@ -135,6 +135,7 @@ class Results(StoreTables):
                 footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
             )
         )
+        return replace(advice, decision=self.decision)
 
     def predict(
         self,

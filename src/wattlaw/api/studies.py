@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattlaw import registry
-from wattlaw.api.deciding import Decider, Decision, Measurement
-from wattlaw.api.decision_inputs import decide_of, question_of
 from wattlaw.api.display import as_html
 from wattlaw.api.progress import LineProgress
 from wattlaw.errors import BadInput
@@ -25,6 +23,7 @@ from wattlaw.workloads import catalogue
 if TYPE_CHECKING:
     import pandas as pd
 
+    from wattlaw.api.deciding import Decision, Measurement
     from wattlaw.api.results import Results
 
 
@@ -113,7 +112,7 @@ class Study:
 
     def next_measurements(
         self, store: str | PathLike[str], count: int = 10
-    ) -> tuple[Decision, list[Measurement]]:
+    ) -> "tuple[Decision, list[Measurement]]":
         """Return the state of the decision, and the runs that would help it most now.
 
         Parameters
@@ -128,6 +127,8 @@ class Study:
         wattlaw.errors.Refused
             The study has no ``decide``.
         """
+        from wattlaw.api.deciding import Decider, decide_of
+
         decide_of(self.plan.study)
         path = Path(store)
         records = Store(path).records_by_id({run.run_id for run in self.plan.runs})
@@ -275,6 +276,8 @@ def load_study(
     path, table_path = Path(path), None if table is None else Path(table)
     plan = planning.plan_study(path, launch, simulation, table_path)
     if plan.study.decide is not None:
+        from wattlaw.api.decision_inputs import question_of
+
         try:
             question_of(plan.study)
         except BadInput as error:
@@ -329,6 +332,8 @@ def run(
     with closing(launcher):
         chooser = None
         if plan.study.decide is not None:
+            from wattlaw.api.deciding import Decider
+
             at_once = plan.study.decide.at_once or (1 if launcher.queue is None else _JOBS_AT_ONCE)
             chooser = Decider(plan.study, plan.runs, path, at_once)
         campaign = Campaign(plan.study, plan.runs, results, launcher, progress, commit, chooser)

@@ -1,6 +1,6 @@
 """Advice: how many GPUs, which cap, clock and batch for a job, from what was measured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,6 +49,7 @@ class Advice(Result):
     several_nodes: bool = field(repr=False)  # a GPU count was run on several numbers of nodes
     origin: str  # of the runs' values: measured | replayed | simulated
     footprint: Footprint | None = field(repr=False)
+    decision: Mapping[str, Any] | None = None  # of the store's study with ``decide``
 
     @property
     def simulated(self) -> bool:

@@ -43,14 +43,13 @@ def advise(
     as_json: opts.JsonOption = False,
 ) -> int:
     """Recommend a GPU count, power limit, clock and batch size."""
-    opened = results.open(*stores)
-    advice = opened.advise(
+    advice = results.open(*stores).advise(
         workload, minimize=minimize, deadline=deadline, max_slowdown=max_slowdown,
         energy_budget=energy_budget, max_gpus=max_gpus, epochs=epochs, target=target, pue=pue,
         grid=grid, price=price, price_per_gpu_hour=price_per_gpu_hour,
     )  # fmt: skip
     if as_json:
-        print(json.dumps(advice.to_dict() | {"decision": opened.decision}, allow_nan=False))
+        print(json.dumps(advice.to_dict(), allow_nan=False))
         return 0
     console = Console()
     for line in advice.summary:
