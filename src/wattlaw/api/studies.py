@@ -127,7 +127,8 @@ class Study:
         wattlaw.errors.Refused
             The study has no ``decide``.
         """
-        from wattlaw.api.deciding import Decider, decide_of
+        from wattlaw.api.deciding import Decider
+        from wattlaw.api.decision_inputs import decide_of
 
         decide_of(self.plan.study)
         path = Path(store)
