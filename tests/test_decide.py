@@ -272,7 +272,8 @@ def test_epochs_to_a_target_are_measured_for_each_global_batch(write_study, tmp_
     outcome = run(study, tmp_path / "store")
     done = outcome.results.metrics
     assert set(done["global_batch"]) == {64, 128}
-    assert outcome.stopped_because is not None
+    assert outcome.stopped_because == "certain"
+    assert outcome.results.decision["setting"]["global_batch"] in (64, 128)
 
 
 BAD = {
@@ -347,3 +348,18 @@ def test_advise_minimizes_the_goal(write, tmp_path, capsys):
     for goal in ("cost", "carbon", "money"):
         assert main(["advise", str(tmp_path / "store"), "--minimize", goal]) == 2
         assert "minimize: given" in capsys.readouterr().err
+
+
+def test_several_runs_are_chosen_together(write, tmp_path):
+    lines: list[str] = []
+    question = QUESTION | {"at_once": 3, "budget": {"runs": 3}}
+    outcome = run(write(question), tmp_path / "store", progress=lines.append)
+    assert outcome.done == 3
+    kinds = [line.partition(":")[0] for line in lines]
+    assert kinds == ["decision", "done", "done", "done", "decision"]
+    settings = {
+        (record.spec.setting.gpus, record.spec.setting.local_batch)
+        for record in records(tmp_path / "store").values()
+        if record.status == "done"
+    }
+    assert len(settings) == 3  # none twice

@@ -217,8 +217,8 @@ def _seconds(
     windows = trained + evaluated.fillna(0)
     result: dict[str, tuple[float, float]] = {}
     for run_id, record in records.items():
-        if record.status not in ("done", "failed"):
-            continue
+        if record.status not in ("done", "failed") or record.interrupted:
+            continue  # an interrupted run is made again
         total = 0.0
         if record.started_at and record.finished_at:
             total = (record.finished_at - record.started_at).total_seconds()

@@ -90,7 +90,7 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
     counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
     console.print(f"{len(runs)} runs: {counts}. Nothing was run.")
     if preview.study.plan.study.decide is not None:
-        console.print("The runs are the candidates of a decision (decide): some will do.")
+        console.print("The runs are candidates of a decision (decide). Not all of them are needed.")
     if emulating := int(runs["emulated_gpus"].notna().sum()):
         console.print(f"{plural(emulating, 'run')} with the local batch of more GPUs (emulates).")
     measure = preview.study.plan.study.measure
