@@ -140,7 +140,7 @@ class Decider:
         if decide.budget.runs is not None:
             count = min(count, decide.budget.runs - len(inputs.hours) - len(active))
         found = plan(
-            inputs.question, [candidates[run.run_id] for run in possible],
+            inputs.question, list(dict.fromkeys(_of(inputs, possible))),
             [] if inputs.job is None else inputs.job.observations,
             failed=inputs.out_of_memory, hours_left=hours_left, at_once=max(count, 1),
             seed=decide.seed,
