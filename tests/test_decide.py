@@ -12,7 +12,7 @@ from conftest import records, study_of
 from launchers import Silent
 from wattlaw.api import results
 from wattlaw.api.deciding import Decider
-from wattlaw.api.decision_inputs import read_inputs, setting_of
+from wattlaw.api.decision_inputs import UNKNOWN_QUALITY, read_inputs, setting_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
@@ -91,6 +91,7 @@ def test_a_decision_needs_fewer_runs_than_the_grid(write, tmp_path, capsys):
     assert 0 < outcome.done < 6
     assert (outcome.failed, outcome.left, outcome.done + outcome.not_needed) == (0, 0, 16)
     assert outcome.stopped_because == "certain"
+    assert UNKNOWN_QUALITY in outcome.warnings
     assert set(FIELDS) <= set(decision)
     assert set(decision["setting"]) == set(SETTING)
     setting = decision["setting"]

@@ -198,7 +198,7 @@ class Decider:
             return None if inputs.job is None else []
         distinct = list(dict.fromkeys(item.setting for item in candidates))
         posterior = fit(inputs.job.observations, seed=decide_of(self._study).seed)
-        times = np.median(posterior.means(distinct)[0], axis=0)
+        times = np.median(posterior.steps(distinct).step_s, axis=0)
         by_setting = dict(zip(distinct, times.tolist(), strict=True))
         return [item.gpu_hours(by_setting[item.setting]) for item in candidates]
 

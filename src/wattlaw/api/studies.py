@@ -15,6 +15,7 @@ from wattlaw.launch import planning
 from wattlaw.launch.campaign import CANCELLED, Campaign, Observer
 from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.launch.planning import GpuHours, gpu_hours
+from wattlaw.store.decision import read_decision
 from wattlaw.store.store import Store
 from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
@@ -340,7 +341,11 @@ def run(
         campaign = Campaign(plan.study, plan.runs, results, launcher, progress, commit, chooser)
         outcome = campaign.run()
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
-    return RunOutcome(path, **asdict(outcome), has_jobs=has_jobs)
+    values = asdict(outcome) | {"has_jobs": has_jobs}
+    if chooser is not None:
+        decision = read_decision(path) or {}
+        values["warnings"] += tuple(decision.get("warnings", ()))
+    return RunOutcome(path, **values)
 
 
 def _launcher(study: Study) -> type[Launcher]:
