@@ -25,7 +25,8 @@ def test_the_command_prints_json_that_is_the_advice(store, capsys):
     assert code == 0
     assert told == results.open(store).advise(deadline=1800, epochs=3, grid=400).to_dict()
     assert set(told) == {"workload", "recommended", "reason", "nearest", "pareto", "next_doubling",
-                         "counted", "origin", "simulated", "warnings", "unit"}  # fmt: skip
+                         "counted", "origin", "simulated", "warnings", "unit",
+                         "decision"}  # fmt: skip
     assert set(told["pareto"][0]) == set(told["recommended"])
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from wattlaw.api.quantities import duration_s, energy_j, finite, share
 from wattlaw.errors import BadInput
+from wattlaw.quantities import duration_s, energy_j, finite, share
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,10 @@ class LineProgress:
             self._noted, self._next_note_s = subject, time.monotonic() + _REPEAT_NOTE_S
             self._write(message)
 
+    def decided(self, message: str) -> None:
+        """Write the state of the decision."""
+        self._write(message)
+
     def _write(self, line: str) -> None:
         self._write_line(collapse_whitespace(line))
 

@@ -1,7 +1,7 @@
 """The results of one or several stores: tables, laws, advice, claims, figures and the report."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import tee
 from os import PathLike
@@ -15,9 +15,10 @@ from wattlaw.analysis.advice import advice as analysis
 from wattlaw.api.advice import Advice
 from wattlaw.api.display import Report, as_html
 from wattlaw.api.fits import Fits, fit_metrics
-from wattlaw.api.quantities import duration_s, energy_j, finite, footprint_of, share
+from wattlaw.api.quantities import footprint_of
 from wattlaw.api.store_tables import StoreTables
 from wattlaw.errors import BadInput, Refused
+from wattlaw.quantities import duration_s, energy_j, finite, share
 from wattlaw.store.schema import TABLES
 from wattlaw.store.store import Store
 from wattlaw.store.tables import KINDS, write_table
@@ -68,6 +69,7 @@ class Results(StoreTables):
         self,
         workload: str | None = None,
         *,
+        minimize: str | None = None,
         deadline: str | float | timedelta | None = None,
         max_slowdown: str | float | None = None,
         energy_budget: str | float | None = None,
@@ -85,6 +87,9 @@ class Results(StoreTables):
         ----------
         workload
             The workload. It is not needed if the stores have a single one.
+        minimize
+            ``energy``, ``time``, ``gpu_hours``, ``edp``, ``cost`` or ``carbon``. By default the
+            constraints determine what is minimized (``docs/advice.md``).
         deadline, energy_budget
             Maximum time and energy of the training: seconds and joules, or texts such as ``6h``
             and ``50kWh``.
@@ -115,11 +120,12 @@ class Results(StoreTables):
         >>> advice.simulated
         True
         """
-        return Advice.of(
+        advice = Advice.of(
             analysis.advise(
                 self.metrics,
                 self.epochs,
                 self._workload(workload),
+                minimize=minimize,
                 deadline_s=duration_s("deadline", deadline),
                 max_slowdown=share("max_slowdown", max_slowdown),
                 energy_budget_j=energy_j("energy_budget", energy_budget),
@@ -129,6 +135,7 @@ class Results(StoreTables):
                 footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
             )
         )
+        return replace(advice, decision=self.decision)
 
     def predict(
         self,

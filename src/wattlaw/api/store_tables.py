@@ -4,13 +4,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.result import plain
 from wattlaw.errors import BadInput
 from wattlaw.formatting import origins_label
+from wattlaw.store.decision import read_decision
 from wattlaw.store.parquet import read_all
 from wattlaw.store.schema import TABLES
 from wattlaw.store.store import Store
@@ -79,6 +82,12 @@ class StoreTables:
             paths = {name: path for name, path in paths.items() if name in wanted}
         frame: pd.DataFrame = read_all([*paths.values()], TABLES["telemetry"]).to_pandas()
         return frame
+
+    @property
+    def decision(self) -> dict[str, Any] | None:
+        """The last decision of ``wattlaw run`` in the first store that has one, or None."""
+        decisions = (plain(read_decision(path)) for path in self.paths)
+        return next((item for item in decisions if item is not None), None)
 
     @property
     def workloads(self) -> tuple[str, ...]:

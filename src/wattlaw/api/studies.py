@@ -15,6 +15,7 @@ from wattlaw.launch import planning
 from wattlaw.launch.campaign import CANCELLED, Campaign, Observer
 from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.launch.planning import GpuHours, gpu_hours
+from wattlaw.store.decision import read_decision
 from wattlaw.store.store import Store
 from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
@@ -23,7 +24,12 @@ from wattlaw.workloads import catalogue
 if TYPE_CHECKING:
     import pandas as pd
 
+    from wattlaw.api.deciding import Decision, Measurement
     from wattlaw.api.results import Results
+
+
+#: Jobs of a decision that are in a queue at once.
+_JOBS_AT_ONCE = 4
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,34 @@ class Study:
             else None,
         )
 
+    def next_measurements(
+        self, store: str | PathLike[str], count: int = 10
+    ) -> "tuple[Decision, list[Measurement]]":
+        """Return the state of the decision, and the runs that would help it most now.
+
+        Parameters
+        ----------
+        store
+            The folder of results. It does not have to exist.
+        count
+            The most runs to return.
+
+        Raises
+        ------
+        wattlaw.errors.Refused
+            The study has no ``decide``.
+        """
+        from wattlaw.api.deciding import Decider
+        from wattlaw.api.decision_inputs import decide_of
+
+        decide_of(self.plan.study)
+        path = Path(store)
+        records = Store(path).records_by_id({run.run_id for run in self.plan.runs})
+        states = planning.statuses(Store(path), self.plan.runs, records)
+        ended = ("done", "running", "damaged")
+        pending = [run for run in self.plan.runs if states[run.run_id] not in ended]
+        return Decider(self.plan.study, self.plan.runs, path).next_measurements(pending, count)
+
     def _repr_html_(self) -> str:
         line = f"Study {self.name}: {len(self)} runs, launcher {self.launcher}"
         return as_html(self.to_frame(), [line])
@@ -166,6 +200,10 @@ class RunOutcome:
         Whether jobs of the study continue in a queue.
     warnings
         Sentences about runs that are done but do not show what the study compares.
+    not_needed
+        The number of planned runs that the decision of the study does without.
+    stopped_because
+        Why they are not needed; None in a study without ``decide``.
     """
 
     store: Path
@@ -176,6 +214,8 @@ class RunOutcome:
     interrupted_by: str | None = None
     has_jobs: bool = False
     warnings: tuple[str, ...] = ()
+    not_needed: int = 0
+    stopped_because: str | None = None
 
     @property
     def results(self) -> "Results":
@@ -236,7 +276,15 @@ def load_study(
         raise BadInput(f"fail_share: given {fail_share:g}; allowed: 0 to 1")
     simulation = {name: value for name, value in changes.items() if value is not None}
     path, table_path = Path(path), None if table is None else Path(table)
-    return Study(path, planning.plan_study(path, launch, simulation, table_path))
+    plan = planning.plan_study(path, launch, simulation, table_path)
+    if plan.study.decide is not None:
+        from wattlaw.api.decision_inputs import question_of
+
+        try:
+            question_of(plan.study)
+        except BadInput as error:
+            raise BadInput(f"{path}: {error}") from None
+    return Study(path, plan)
 
 
 def run(
@@ -284,10 +332,20 @@ def run(
         progress = LineProgress(progress or _silent, len(plan.runs))
     commit = planning.git_commit(Path.cwd())
     with closing(launcher):
-        campaign = Campaign(plan.study, plan.runs, results, launcher, progress, commit)
+        chooser = None
+        if plan.study.decide is not None:
+            from wattlaw.api.deciding import Decider
+
+            at_once = plan.study.decide.at_once or (1 if launcher.queue is None else _JOBS_AT_ONCE)
+            chooser = Decider(plan.study, plan.runs, path, at_once)
+        campaign = Campaign(plan.study, plan.runs, results, launcher, progress, commit, chooser)
         outcome = campaign.run()
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
-    return RunOutcome(path, **asdict(outcome), has_jobs=has_jobs)
+    values = asdict(outcome) | {"has_jobs": has_jobs}
+    if chooser is not None:
+        decision = read_decision(path) or {}
+        values["warnings"] += tuple(decision.get("warnings", ()))
+    return RunOutcome(path, **values)
 
 
 def _launcher(study: Study) -> type[Launcher]:

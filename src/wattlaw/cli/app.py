@@ -11,6 +11,7 @@ COMMANDS = {
     "run": "Run the missing runs of a study.",
     "check": "Validate a study file, count its runs, and warn of scripts that do not exist.",
     "status": "Count runs by status and show why runs are not done.",
+    "next": "Show the measurements that would help a decision most now.",
     "cancel": "Cancel the active runs of a store, including queued Slurm jobs.",
     "measure": "Measure the time, energy and utilisation of a command.",
     "workloads": "List the workloads.",
@@ -28,8 +29,8 @@ COMMANDS = {
     "selftest": "Check the overhead and accuracy of measurements.",
     "limits": "Show, set and restore power limits and clock locks.",
 }
-#: ``import`` is a keyword of Python.
-_FUNCTIONS = {"import": "import_table"}
+#: ``import`` is a keyword of Python, and ``next`` a function of it.
+_FUNCTIONS = {"import": "import_table", "next": "next_measurements"}
 
 
 class LazyGroup(TyperGroup):

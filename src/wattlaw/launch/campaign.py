@@ -16,6 +16,7 @@ from typing import Protocol
 
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted, one_line
 from wattlaw.formatting import uncooperative_text
+from wattlaw.launch.choosing import NOT_NEEDED, Chooser
 from wattlaw.launch.finish import finish
 from wattlaw.launch.launcher import Allocation, Attempt, Ended, Launcher, ResourcesBusy
 from wattlaw.store.record import RunRecord, Status, now
@@ -87,10 +88,16 @@ class Observer(Protocol):
     def note(self, message: str) -> None:
         """Handle a status message of the launcher."""
 
+    def decided(self, message: str) -> None:
+        """Handle the state of the decision after a run, in a study with ``decide``."""
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many runs of the plan have each status, and what interrupted the campaign."""
+    """How many runs of the plan have each status, and what interrupted the campaign.
+
+    ``not_needed`` are the planned runs that a decision does without, ``stopped_because`` says why.
+    """
 
     done: int
     failed: int
@@ -98,6 +105,8 @@ class Outcome:
     left: int
     interrupted_by: str | None = None
     warnings: tuple[str, ...] = ()
+    not_needed: int = 0
+    stopped_because: str | None = None
 
 
 @dataclass
@@ -120,6 +129,8 @@ class Campaign:
     _launcher: Launcher
     _observer: Observer
     _git_commit: str | None = None
+    #: What chooses the next runs; without it, they start in the plan's order.
+    _chooser: Chooser | None = None
     _ended: dict[str, Status] = field(default_factory=dict)
     _active: list[_ActiveRun] = field(default_factory=list)
     #: The workload of each run that ended and whose workers each trained a model of their own.
@@ -127,6 +138,11 @@ class Campaign:
     #: When each run had finished before this campaign began.
     _finished_before: dict[str, datetime | None] = field(default_factory=dict)
     _last_message: str | None = None
+    #: The runs that were chosen, how many runs had ended then, and why no others are needed.
+    _chosen: set[str] = field(default_factory=set)
+    _ended_at_choice: int = -1
+    _stopped_because: str | None = None
+    _not_needed: int = 0
 
     def run(self) -> Outcome:
         """Execute the plan to its end, or until SIGINT, SIGTERM, SIGHUP or ``wattlaw cancel``.
@@ -145,10 +161,13 @@ class Campaign:
                         self._active.pop().lock.release()
                 self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")
         count = Counter(self._ended.values())
-        left = len(self._plan) - len(self._ended)
+        left = len(self._plan) - len(self._ended) - self._not_needed
         alone = self._uncooperative
         warnings = (uncooperative_text(len(alone), set(alone)),) if alone else ()
-        return Outcome(count["done"], count["failed"], count["skipped"], left, stop.by, warnings)
+        return Outcome(
+            count["done"], count["failed"], count["skipped"], left, stop.by, warnings,
+            self._not_needed, self._stopped_because,
+        )  # fmt: skip
 
     def _write_plan(self) -> None:
         """Record every new run as planned, and report the runs that are already done."""
@@ -182,9 +201,15 @@ class Campaign:
 
     def _execute(self, stop: Stop) -> None:
         pending = [run for run in self._plan if run.run_id not in self._ended]
+        if self._chooser is not None:
+            pending = self._skip_unsupported(pending)
         while (pending or self._active) and stop.by is None:
             pending = self._reattach_detached(pending)
-            pending, is_busy = self._start_pending(pending, stop)
+            chosen, others = self._choose(pending)
+            if self._chooser is not None and not chosen and not self._active:
+                break
+            chosen, is_busy = self._start_pending(chosen, stop)
+            pending = chosen + others
             message = self._launcher.status_message()
             if message and message != self._last_message:
                 self._observer.note(message)
@@ -200,6 +225,50 @@ class Campaign:
                         self._finalize_run(run, ended)
                 time.sleep(_POLL_S)
             stop.poll()
+        if self._chooser is not None and stop.by is None:
+            self._choose(pending)
+            self._mark_not_needed(pending)
+
+    def _skip_unsupported(self, pending: list[PlannedRun]) -> list[PlannedRun]:
+        """Skip the runs that the launcher can never execute; return the others."""
+        reasons = {run.run_id: self._launcher.unsupported_reason(run.spec) for run in pending}
+        return [
+            run
+            for run in pending
+            if reasons[run.run_id] is None or not self._advance(run, reasons[run.run_id], None)
+        ]
+
+    def _choose(self, pending: list[PlannedRun]) -> tuple[list[PlannedRun], list[PlannedRun]]:
+        """Return the pending runs to start now, and the others.
+
+        The chooser is asked at the beginning, and whenever runs have ended.
+        """
+        if self._chooser is None:
+            return pending, []
+        if self._ended_at_choice != len(self._ended):
+            self._ended_at_choice = len(self._ended)
+            started = {run.record.run_id for run in self._active} | self._chosen
+            active = [
+                run for run in self._plan if run.run_id in started and run.run_id not in self._ended
+            ]
+            free = [run for run in pending if run.run_id not in self._chosen]
+            choice = self._chooser.choose(free, active)
+            self._chosen |= {run.run_id for run in choice.runs}
+            self._stopped_because = choice.stopped_because
+            self._observer.decided(choice.message)
+        chosen = [run for run in pending if run.run_id in self._chosen]
+        return chosen, [run for run in pending if run.run_id not in self._chosen]
+
+    def _mark_not_needed(self, pending: Sequence[PlannedRun]) -> None:
+        """Record why the remaining runs stay planned; a later campaign may start them."""
+        self._not_needed = len(pending)
+        for planned in pending:
+            folder = self._store.folder(planned.run_id)
+            changes = {"reason": f"{NOT_NEEDED}{self._stopped_because}"}
+            with RunLock(folder) as lock:
+                record = folder.read() if lock.acquire() else None
+                if record is not None and record.status == "planned":
+                    folder.write(record.model_copy(update=changes), durable=False)
 
     def _reattach_detached(self, pending: list[PlannedRun]) -> list[PlannedRun]:
         """Watch the runs that are active without a campaign; return the others."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from wattlaw import registry
 from wattlaw.errors import WattlawError, one_line
+from wattlaw.launch.choosing import NOT_NEEDED
 from wattlaw.launch.launcher import GROUP, Job, Launcher, Queue
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
@@ -39,6 +40,12 @@ class RunStatus:
         if self.state == "running" and site is not None:
             return f"job {site.job_id} is not in the queue; run 'wattlaw run' to update its status"
         return self.record.reason
+
+    @property
+    def is_not_needed(self) -> bool:
+        """Say whether the run stays planned because a decision does without it."""
+        is_planned = self.record is not None and self.state == "planned"
+        return is_planned and (self.reason or "").startswith(NOT_NEEDED)
 
 
 def load_queues() -> tuple[list[Queue], list[str]]:

@@ -27,6 +27,8 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _MAX_DIGITS = 400
+#: Where the mapping is of which the keys are numbers.
+_KEYED_BY_NUMBER = ("decide", "epochs_by_batch")
 _COUNT = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
@@ -101,6 +103,8 @@ def _read(
         data = _Loader("").construct_document(root)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadInput(_yaml_problem(path, error)) from None
+    if isinstance(data, dict):
+        _turn_numbers_into_text(data)
     unsupported = _unsupported_value(data)
     if unsupported is not None:
         location, allowed = unsupported
@@ -118,6 +122,15 @@ def _read(
         first = _problem(problems[0], data, model)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BadInput(f"{_place(path, root, _location(problems[0]))}: {first}{more}") from None
+
+
+def _turn_numbers_into_text(data: Mapping) -> None:
+    """Turn the keys of a mapping that has numbers as keys into text, as JSON needs them."""
+    section, name = _KEYED_BY_NUMBER
+    parent = data.get(section)
+    if isinstance(parent, dict) and isinstance(parent.get(name), dict):
+        items = parent[name].items()
+        parent[name] = {str(key) if type(key) is int else key: value for key, value in items}
 
 
 def _text(path: Path) -> str:

@@ -23,6 +23,7 @@ from wattlaw.study.base import (
     field,
 )
 from wattlaw.study.command import PLACEHOLDERS, LogProgress, substitute
+from wattlaw.study.decide import Decide
 from wattlaw.study.launching import Launch
 from wattlaw.study.sweep import Sweep
 from wattlaw.text import join_names, quote
@@ -239,6 +240,7 @@ class Study(Model):
     measure: Measure = field(Measure(), "a mapping of measure settings")
     train: Train = field(Train(), "a mapping of settings of the training loop")
     launch: Launch = field(Launch(), "a mapping of launch settings")
+    decide: Decide | None = field(None, "a mapping of settings of the decision, or null")
 
     @model_validator(mode="after")
     def _check_sweeps(self) -> Self:
@@ -273,6 +275,33 @@ class Study(Model):
                     f"no sweep includes {workload.name}; allowed: one or more for each workload",
                     *("workloads", index),
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_decide(self) -> Self:
+        decide, by_steps = self.decide, self.measure.is_by_steps
+        if decide is None:
+            return self
+        lengths = {sweep.epochs or self.measure.epochs for sweep in self.sweeps}
+        shares = {share for sweep in self.sweeps for share in sweep.dataset_fraction}
+        problems = (
+            (len(self.workloads) > 1, "decide",
+             f"given {len(self.workloads)} workloads; allowed: one workload in a study"),
+            (len(lengths) > 1, "decide",
+             "the sweeps differ in epochs; allowed: runs of one length"),
+            (len(shares) > 1 or isinstance(next(iter(shares)), str), "decide",
+             "the sweeps differ in dataset_fraction; allowed: one share of the data set"),
+            (by_steps and decide.target is not None, "target",
+             "given with measure.steps or measure.seconds; allowed: with measure.epochs"),
+            (not self.measure.evaluate and decide.target is not None, "target",
+             "given with measure.evaluate false; allowed: with evaluations"),
+            *((by_steps and not decide.has_length and getattr(decide, name) is not None, name,
+               "the length of a training is not known; allowed: with total_samples, epochs or "
+               "epochs_by_batch") for name in ("deadline", "energy_budget")),
+        )  # fmt: skip
+        for applies, key, text in problems:
+            if applies:
+                raise LocatedError(text, *dict.fromkeys(("decide", key)))
         return self
 
 

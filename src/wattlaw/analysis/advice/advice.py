@@ -1,6 +1,6 @@
 """Advice: how many GPUs, which cap, clock and batch for a job, from what was measured."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,6 +49,7 @@ class Advice(Result):
     several_nodes: bool = field(repr=False)  # a GPU count was run on several numbers of nodes
     origin: str  # of the runs' values: measured | replayed | simulated
     footprint: Footprint | None = field(repr=False)
+    decision: Mapping[str, Any] | None = None  # of the store's study with ``decide``
 
     @property
     def simulated(self) -> bool:
@@ -61,6 +62,7 @@ def advise(
     epochs: pd.DataFrame,
     workload: str,
     *,
+    minimize: str | None = None,
     deadline_s: float | None = None,
     max_slowdown: float | None = None,
     energy_budget_j: float | None = None,
@@ -77,6 +79,8 @@ def advise(
         Of ``metrics.run_metrics``, and the windows of the same runs, for ``target``.
     workload
         The name of the workload. ``comparable_runs`` selects runs of one of its jobs.
+    minimize
+        A goal of ``planning.question.GOALS``, in place of that of the constraints.
     deadline_s, max_slowdown, energy_budget_j, max_gpus
         The constraints (``advice.choice.decide``). Time and energy are of training.
     epochs_to_train
@@ -104,7 +108,8 @@ def advise(
     BadInput
         A constraint is out of range.
     """
-    constraints = Constraints(deadline_s, max_slowdown, energy_budget_j, max_gpus)
+    constraints = Constraints(deadline_s, max_slowdown, energy_budget_j, max_gpus, minimize)
+    constraints.check_factors(footprint)
     job = comparable_runs(table, workload)
     needed = needed_epochs(job, epochs, epochs_to_train, target)
     if job.unit in ("sample", "step") and (deadline_s is not None or energy_budget_j is not None):

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from wattlaw.analysis.advice.option import Option, Quantity
+from wattlaw.analysis.footprint import Footprint
+from wattlaw.analysis.planning.question import GOALS
 from wattlaw.analysis.result import Caution
 from wattlaw.errors import BadInput
 from wattlaw.formatting import duration_text, energy_text, origin_of, plural
@@ -18,8 +20,11 @@ class Constraints:
     max_slowdown: float | None = None  # share of the time of the fastest setting allowed
     energy_budget_j: float | None = None
     max_gpus: int | None = None
+    minimize: str | None = None  # one of GOALS
 
     def __post_init__(self) -> None:
+        if self.minimize is not None and self.minimize not in GOALS:
+            raise BadInput(f"minimize: given {self.minimize!r}; allowed: {', '.join(GOALS)}")
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value is not None and not least <= value < float("inf"):
@@ -27,6 +32,17 @@ class Constraints:
         for name in ("deadline_s", "energy_budget_j"):
             if getattr(self, name) == 0:
                 raise BadInput(f"{name}: given 0; allowed: above 0")
+
+    def check_factors(self, footprint: Footprint | None) -> None:
+        """Check that the prices and the intensity that the goal needs are given."""
+        factors = footprint or Footprint()
+        known = {
+            "cost": factors.price_per_kwh is not None or factors.price_per_gpu_hour is not None,
+            "carbon": factors.grid_g_per_kwh is not None,
+        }
+        if not known.get(self.minimize or "", True):
+            needed = "a price" if self.minimize == "cost" else "the carbon intensity (grid)"
+            raise BadInput(f"minimize: given {self.minimize} without {needed}; allowed: with it")
 
 
 _LEAST = {"deadline_s": 0, "max_slowdown": 0, "energy_budget_j": 0, "max_gpus": 1}
@@ -48,7 +64,8 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
 
     The objective: with a deadline or a maximum slow-down, the least energy that meets all
     constraints; with an energy budget alone, the shortest time; without constraints, the least
-    product of energy and time. If no energy is known, GPU-hours replace it.
+    product of energy and time. ``constraints.minimize`` replaces it. If no energy is known,
+    GPU-hours replace energy.
 
     The first of these groups that has an option is used: measured options whose 95 % upper bounds
     meet deadline and budget; options measured once, which have no bounds; predicted options whose
@@ -161,19 +178,33 @@ def _objective(
     constraints: Constraints, *, by_energy: bool, worker: str
 ) -> tuple[Callable[[Option], float], str]:
     spent = partial(_spent, by_energy=by_energy)
+    if constraints.minimize in _GOALS:
+        attribute, text = _GOALS[constraints.minimize]
+        return lambda option: _mean(getattr(option, attribute)), text
     name = "energy" if by_energy else f"{worker}-hours"
-    if constraints.deadline_s is not None or constraints.max_slowdown is not None:
+    has_time_limit = constraints.deadline_s is not None or constraints.max_slowdown is not None
+    if constraints.minimize == "energy" or (constraints.minimize is None and has_time_limit):
         return spent, f"least {name}" if by_energy else f"fewest {name}"
-    if constraints.energy_budget_j is not None:
+    if constraints.minimize is None and constraints.energy_budget_j is not None:
         return lambda option: option.train_time_s.mean, "shortest time"
     phrases = "energy-delay product" if by_energy else f"product of {name} and time"
     return lambda option: spent(option) * option.train_time_s.mean, f"least {phrases}"
 
 
+#: Goals that are a quantity of an option, with their names after "the".
+_GOALS = {
+    "time": ("train_time_s", "shortest time"), "gpu_hours": ("gpu_hours", "fewest GPU-hours"),
+    "cost": ("cost", "least cost"), "carbon": ("co2_kg", "least carbon"),
+}  # fmt: skip
+
+
+def _mean(quantity: Quantity | None) -> float:
+    return float("inf") if quantity is None else quantity.mean
+
+
 def _spent(option: Option, *, by_energy: bool) -> float:
     """Return the mean energy or, where no option has one, the GPU-hours."""
-    quantity = option.train_energy_j if by_energy else option.gpu_hours
-    return float("inf") if quantity is None else quantity.mean
+    return _mean(option.train_energy_j if by_energy else option.gpu_hours)
 
 
 def _excess(option: Option, constraints: Constraints, base: Option) -> float:

@@ -17,6 +17,10 @@ def advise(
         str | None,
         typer.Option("--workload", "-w", help="Workload. Required if the stores have several."),
     ] = None,
+    minimize: Annotated[
+        str | None,
+        option("GOAL", "energy, time, gpu_hours, edp, cost or carbon instead of the default."),
+    ] = None,
     deadline: Annotated[str | None, option("TIME", "Maximum training time: 90min, 6h, 2d.")] = None,
     max_slowdown: Annotated[
         str | None,
@@ -40,9 +44,9 @@ def advise(
 ) -> int:
     """Recommend a GPU count, power limit, clock and batch size."""
     advice = results.open(*stores).advise(
-        workload, deadline=deadline, max_slowdown=max_slowdown, energy_budget=energy_budget,
-        max_gpus=max_gpus, epochs=epochs, target=target, pue=pue, grid=grid, price=price,
-        price_per_gpu_hour=price_per_gpu_hour,
+        workload, minimize=minimize, deadline=deadline, max_slowdown=max_slowdown,
+        energy_budget=energy_budget, max_gpus=max_gpus, epochs=epochs, target=target, pue=pue,
+        grid=grid, price=price, price_per_gpu_hour=price_per_gpu_hour,
     )  # fmt: skip
     if as_json:
         print(json.dumps(advice.to_dict(), allow_nan=False))

@@ -89,6 +89,8 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
             console.print(f"... and {table.omitted} more")
     counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
     console.print(f"{len(runs)} runs: {counts}. Nothing was run.")
+    if preview.study.plan.study.decide is not None:
+        console.print("The runs are candidates of a decision (decide). Not all of them are needed.")
     if emulating := int(runs["emulated_gpus"].notna().sum()):
         console.print(f"{plural(emulating, 'run')} with the local batch of more GPUs (emulates).")
     measure = preview.study.plan.study.measure
@@ -123,6 +125,8 @@ def _print_outcome(outcome: RunOutcome, console: Console) -> None:
     text = f"{outcome.done} done, {outcome.failed} failed, {outcome.skipped} skipped"
     if outcome.left:
         text += f", {outcome.left} left"
+    if outcome.not_needed:
+        text += f", {outcome.not_needed} not needed: {outcome.stopped_because}"
     if outcome.has_jobs:
         text += (
             f" (stopped by {reason}; the jobs continue. The same command watches them again; "

@@ -1,6 +1,7 @@
 """``wattlaw status``."""
 
 import json
+from collections import Counter
 
 from wattlaw import formatting as fmt
 from wattlaw.api.progress import title
@@ -23,6 +24,7 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
     ]  # fmt: skip
     names = {record.spec.workload.name for record in alone}
     warning = fmt.uncooperative_text(len(alone), names) if alone else None
+    not_needed = [run.reason for run in runs if run.is_not_needed]
     unfinished = [run for run in runs if run.state not in ("done", "planned")]
     if as_json:
         rows = [
@@ -38,12 +40,15 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
             for run in unfinished
         ]
         summary = {"store": str(store), "runs": len(runs), "counts": counts, "not_done": rows}
+        summary["not_needed"] = len(not_needed)
         warnings = [{"code": fmt.UNCOOPERATIVE, "text": warning}] if warning else []
         print(json.dumps(summary | {"scheduler": scheduler_error, "warnings": warnings}))
         return 0
     console = Console()
     listed = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"
     console.print(f"{store}: {len(runs)} runs: {listed}")
+    for reason, count in Counter(not_needed).items():
+        console.print(f"{count} of the planned runs are {reason}", soft_wrap=True)
     if scheduler_error is not None:
         console.print(f"The state of the queue is unknown: {scheduler_error}", soft_wrap=True)
     if warning is not None:

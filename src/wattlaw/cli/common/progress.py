@@ -77,6 +77,10 @@ class LiveBar:
         """Show a message of the launcher."""
         self._progress.update(self._task, description=message)
 
+    def decided(self, message: str) -> None:
+        """Print the state of the decision."""
+        self._progress.console.print(collapse_whitespace(message))
+
     def _show_running(self) -> None:
         titles = list(self._running.values())
         more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""

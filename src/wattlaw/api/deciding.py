@@ -1,0 +1,242 @@
+"""Decisions: which run to measure next, when to stop, and the course in ``decision.json``."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wattlaw.analysis.planning import Candidate, Plan, Proposal, plan
+from wattlaw.analysis.planning.plan import BUDGET, NOTHING_LEFT
+from wattlaw.analysis.prediction.posterior import fit
+from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.result import Result
+from wattlaw.api.decision_inputs import Inputs, decide_of, read_inputs
+from wattlaw.formatting import limit_label, number, plural
+from wattlaw.launch.choosing import Choice
+from wattlaw.store.decision import write_decision
+from wattlaw.study.model import Study
+from wattlaw.study.plan import PlannedRun
+
+_TARGET = "no run reached the target"
+
+
+@dataclass(frozen=True)
+class Decision(Result):
+    """The state of a decision, as ``decision.json`` has it.
+
+    Parameters
+    ----------
+    setting
+        The leading setting, with the keys of ``predict``; None before the first run.
+    expected_regret, probability
+        The expected share by which it is worse than the best setting, and the probability that this
+        share is within ``tolerance``.
+    gpu_hours_spent, gpu_hours_grid
+        GPU-hours of the runs that ended, and those of all runs of the study: measured where they
+        are done, predicted for the others. None before the first run.
+    runs
+        The number of runs that ended.
+    stopped_because
+        Why no run is needed any more; None while runs are.
+    """
+
+    setting: TrainingSetting | None
+    expected_regret: float | None
+    probability: float | None
+    tolerance: float
+    gpu_hours_spent: float
+    gpu_hours_grid: float | None
+    runs: int
+    stopped_because: str | None
+    warnings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.setting is None or self.probability is None or self.expected_regret is None:
+            text = "decision: no setting is known yet"
+        else:
+            text = (
+                f"decision: {label(self.setting)}: within {100 * self.tolerance:g} % of the best "
+                f"with probability {self.probability:.2f}, expected regret "
+                f"{100 * self.expected_regret:.2g} %; {number(self.gpu_hours_spent)} GPU-hours"
+            )
+        if self.gpu_hours_grid is not None:
+            saved = max(0.0, self.gpu_hours_grid - self.gpu_hours_spent)
+            text += f" spent, {number(saved)} of {number(self.gpu_hours_grid)} saved"
+        return text if self.stopped_because is None else f"{text}; stops: {self.stopped_because}"
+
+
+@dataclass(frozen=True)
+class Measurement(Result):
+    """A run that could be made next; the regrets are None before the first run."""
+
+    setting: TrainingSetting
+    emulated_gpus: int | None
+    gpu_hours: float | None
+    regret_now: float | None
+    regret_after: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python: the keys of the setting and the others, in one dictionary."""
+        own = super().to_dict()
+        return {**own.pop("setting"), **own}
+
+
+@dataclass
+class Decider:
+    """Chooses the runs of a study with ``decide``; what it knows is in the store."""
+
+    _study: Study
+    _runs: Sequence[PlannedRun]
+    _store: Path
+    _at_once: int = 1
+    #: Expected GPU-hours of the runs that were proposed.
+    _expected: dict[str, float] = field(default_factory=dict)
+
+    def choose(self, pending: Sequence[PlannedRun], active: Sequence[PlannedRun]) -> Choice:
+        """Return the runs to start beside the active ones, and write ``decision.json``."""
+        inputs = read_inputs(self._study, self._runs, self._store)
+        found, runs = self._plan(inputs, pending, active, self._at_once - len(active))
+        reason = None if runs or active else found.stopped_because or NOTHING_LEFT
+        decision = self._decision(inputs, found, reason)
+        write_decision(self._store, decision.to_dict())
+        return Choice(runs, str(decision), reason)
+
+    def next_measurements(
+        self, pending: Sequence[PlannedRun], count: int
+    ) -> tuple[Decision, list[Measurement]]:
+        """Return the state of the decision, and the most useful next runs."""
+        inputs = read_inputs(self._study, self._runs, self._store)
+        found, runs = self._plan(inputs, pending, (), count)
+        proposals = {item.candidate: item for item in found.proposals}
+        rows = []
+        for run in runs:
+            candidate, emulated = inputs.candidates[run.run_id], run.setting.emulated_gpus
+            item = proposals.get(candidate, Proposal(candidate, None, None))
+            hours = item.gpu_hours or self._expected[run.run_id] or None
+            regrets = found.expected_regret, item.regret_after
+            rows.append(Measurement(candidate.setting, emulated, hours, *regrets))
+        reason = None if rows else found.stopped_because or NOTHING_LEFT
+        return self._decision(inputs, found, reason), rows
+
+    def _plan(
+        self,
+        inputs: Inputs,
+        pending: Sequence[PlannedRun],
+        active: Sequence[PlannedRun],
+        count: int,
+    ) -> tuple[Plan, list[PlannedRun]]:
+        """Return the plan, and the pending runs that it proposes."""
+        decide, candidates = decide_of(self._study), inputs.candidates
+        busy = {candidates[run.run_id].setting for run in active}
+        possible = [
+            run for run in pending if candidates[run.run_id].setting not in inputs.infeasible | busy
+        ]
+        spent = sum(inputs.hours.values()) + sum(
+            self._expected.get(run.run_id, 0.0) for run in active
+        )
+        hours_left = None if decide.budget.gpu_hours is None else decide.budget.gpu_hours - spent
+        if decide.budget.runs is not None:
+            count = min(count, decide.budget.runs - len(inputs.hours) - len(active))
+        found = plan(
+            inputs.question, list(dict.fromkeys(_of(inputs, possible))),
+            [] if inputs.job is None else inputs.job.observations,
+            failed=inputs.out_of_memory, hours_left=hours_left, at_once=max(count, 1),
+            seed=decide.seed,
+        )  # fmt: skip
+        if count < 1:
+            reason = found.stopped_because or (None if active else BUDGET)
+            return replace(found, proposals=(), stopped_because=reason), []
+        wanted = [item.candidate for item in found.proposals]
+        if inputs.untried:
+            wanted = self._for_target(inputs, possible, active)[:count] or wanted
+        elif decide.target is not None and found.setting is None and inputs.job is not None:
+            found = replace(found, stopped_because=_TARGET)
+        elif not wanted and found.setting in inputs.to_retry and found.stopped_because != BUDGET:
+            wanted = [item for item in _of(inputs, possible) if item.setting == found.setting][:1]
+        runs = self._affordable(inputs, possible, wanted, hours_left)
+        return (replace(found, stopped_because=BUDGET) if wanted and not runs else found), runs
+
+    def _for_target(
+        self, inputs: Inputs, possible: Sequence[PlannedRun], active: Sequence[PlannedRun]
+    ) -> list[Candidate]:
+        """Return the cheapest run of each global batch whose epochs to the target are unknown."""
+        busy = {inputs.candidates[run.run_id].setting.global_batch for run in active}
+        items = list(dict.fromkeys(_of(inputs, possible)))
+        hours = self._gpu_hours(inputs, items) or [float(item.setting.gpus) for item in items]
+        cheapest: dict[float | None, Candidate] = {}
+        for _, item in sorted(zip(hours, items, strict=True), key=lambda pair: pair[0]):
+            batch = item.setting.global_batch
+            if item.informs is None and batch in inputs.untried - busy:
+                cheapest.setdefault(batch, item)
+        return list(cheapest.values())
+
+    def _affordable(
+        self,
+        inputs: Inputs,
+        possible: Sequence[PlannedRun],
+        wanted: Sequence[Candidate],
+        hours_left: float | None,
+    ) -> list[PlannedRun]:
+        """Return the first run of each candidate, as long as all of them fit the budget."""
+        first: dict[Candidate, PlannedRun] = {}
+        for run in possible:
+            first.setdefault(inputs.candidates[run.run_id], run)
+        hours = self._gpu_hours(inputs, wanted) or [0.0] * len(wanted)
+        runs, used = [], 0.0
+        for item, expected in zip(wanted, hours, strict=True):
+            if hours_left is None or used + expected <= hours_left:
+                used += expected
+                runs.append(first[item])
+                self._expected[first[item].run_id] = expected
+        return runs
+
+    def _gpu_hours(self, inputs: Inputs, candidates: Sequence[Candidate]) -> list[float] | None:
+        """Return the predicted GPU-hours of candidates; None without a measured run."""
+        if inputs.job is None or not candidates:
+            return None if inputs.job is None else []
+        distinct = list(dict.fromkeys(item.setting for item in candidates))
+        posterior = fit(inputs.job.observations, seed=decide_of(self._study).seed)
+        times = np.median(posterior.steps(distinct).step_s, axis=0)
+        by_setting = dict(zip(distinct, times.tolist(), strict=True))
+        return [item.gpu_hours(by_setting[item.setting]) for item in candidates]
+
+    def _decision(self, inputs: Inputs, found: Plan, reason: str | None) -> Decision:
+        return Decision(
+            setting=found.setting,
+            expected_regret=found.expected_regret,
+            probability=found.probability,
+            tolerance=decide_of(self._study).tolerance,
+            gpu_hours_spent=sum(inputs.hours.values()),
+            gpu_hours_grid=self._grid_hours(inputs),
+            runs=len(inputs.hours),
+            stopped_because=reason,
+            warnings=(*inputs.warnings, *map(str, inputs.job.warnings if inputs.job else ())),
+        )
+
+    def _grid_hours(self, inputs: Inputs) -> float | None:
+        left = [
+            item
+            for run_id, item in inputs.candidates.items()
+            if run_id not in inputs.hours
+            and item.setting not in inputs.infeasible.union(inputs.out_of_memory)
+        ]
+        hours = self._gpu_hours(inputs, left)
+        return None if hours is None else sum(inputs.hours.values()) + sum(hours)
+
+
+def label(setting: TrainingSetting) -> str:
+    """Return a setting as text, such as ``4 GPUs on 2 nodes, batch 8 each (32 in all), 200 W``."""
+    parts = [plural(setting.gpus, "GPU")]
+    if setting.nodes is not None and setting.nodes > 1:
+        parts[0] += f" on {setting.nodes} nodes"
+    if setting.local_batch is not None:
+        parts.append(f"batch {setting.local_batch:g} each ({setting.global_batch:g} in all)")
+    limits = [(name, getattr(setting, name)) for name in ("power_limit_w", "clock_limit_mhz")]
+    parts += [limit_label(name, value) for name, value in limits if value is not None]
+    return ", ".join([*parts, *([setting.precision] if setting.precision else [])])
+
+
+def _of(inputs: Inputs, runs: Iterable[PlannedRun]) -> list[Candidate]:
+    return [inputs.candidates[run.run_id] for run in runs]

@@ -1,0 +1,294 @@
+"""What a decision rests on: its question, its candidates, and the results in a store."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from wattlaw.analysis.batch_effects import FALLS, NO_FALL, quality_by_batch
+from wattlaw.analysis.metrics import BASES, HOUR_S
+from wattlaw.analysis.planning import Candidate, Question
+from wattlaw.analysis.prediction.job import Job, jobs_of
+from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.to_target import time_to_target
+from wattlaw.api.quantities import footprint_of
+from wattlaw.api.store_tables import StoreTables
+from wattlaw.errors import BadInput, Refused
+from wattlaw.formatting import origin_of
+from wattlaw.store.record import RunRecord
+from wattlaw.store.store import Store
+from wattlaw.study.decide import Decide
+from wattlaw.study.model import Measure, Study
+from wattlaw.study.plan import PlannedRun
+from wattlaw.workloads import catalogue
+
+#: Runs with equal values in these columns are runs of the study's job.
+_JOB = ("options", "train", "dataset_fraction", "run_length", "hardware")
+#: In the reasons of failures that larger micro-batches share.
+_MEMORY = "out of memory"
+#: A setting whose runs failed this often cannot run.
+_TRIES = 2
+UNKNOWN_QUALITY = (
+    "no global batch has a known quality, so no batch is excluded; set decide.max_global_batch"
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The state of a decision.
+
+    Parameters
+    ----------
+    job
+        The measured runs; None without any.
+    candidates
+        Of each run of the study, by run id.
+    out_of_memory, infeasible
+        Settings that ran out of memory, and others that cannot run.
+    to_retry
+        Settings that failed once and were never done.
+    hours
+        GPU-hours of each run that ended.
+    untried
+        Global batches of which the epochs to the target are unknown.
+    """
+
+    question: Question
+    job: Job | None
+    candidates: Mapping[str, Candidate]
+    out_of_memory: tuple[TrainingSetting, ...]
+    infeasible: frozenset[TrainingSetting]
+    to_retry: frozenset[TrainingSetting]
+    hours: Mapping[str, float]
+    untried: frozenset[float | None]
+    warnings: tuple[str, ...]
+
+
+def decide_of(study: Study) -> Decide:
+    """Return the section ``decide`` of a study; raise ``Refused`` without one."""
+    if study.decide is None:
+        raise Refused(f"study {study.name}: no decide; allowed: a study file with decide")
+    return study.decide
+
+
+def question_of(study: Study) -> Question:
+    """Return the question of a study, without what its runs have to show.
+
+    Raises
+    ------
+    BadInput
+        A price or region is unknown, or the samples of an epoch are needed and unknown.
+    """
+    decide = decide_of(study)
+    is_in_epochs = decide.total_samples is None
+    needs_samples = decide.has_length and study.measure.is_by_steps == is_in_epochs
+    if needs_samples and _samples_per_epoch(study) is None:
+        raise BadInput(
+            "decide: the samples of an epoch are not known; set dataset_samples of the workload"
+        )
+    try:
+        factors = footprint_of(
+            decide.pue, decide.grid, decide.price_per_kwh, decide.price_per_gpu_hour
+        )
+        price = (factors.price_per_kwh or 0.0) * (factors.pue or 1.0) if factors else 0.0
+        return Question(
+            decide.minimize, deadline_s=decide.deadline, max_slowdown=decide.max_slowdown,
+            energy_budget_j=decide.energy_budget, max_gpus=decide.max_gpus,
+            max_global_batch=decide.max_global_batch, price_per_kwh=price,
+            price_per_gpu_hour=(factors.price_per_gpu_hour or 0.0) if factors else 0.0,
+            tolerance=decide.tolerance, confidence=decide.confidence,
+        )  # fmt: skip
+    except BadInput as error:
+        raise BadInput(f"decide.{error}") from None
+
+
+def setting_of(run: PlannedRun) -> TrainingSetting:
+    """Return the setting of a run as the prediction model names it."""
+    setting = run.setting
+    return TrainingSetting(
+        setting.gpus,
+        nodes=min(run.nodes, setting.gpus),
+        local_batch=setting.local_batch,
+        gradient_accumulation=run.shared.train.gradient_accumulation,
+        precision=setting.precision,
+        power_limit_w=setting.power_limit_w,
+        clock_limit_mhz=setting.clock_limit_mhz,
+    )
+
+
+def emulated_setting(run: PlannedRun, gpus_per_node: int | None) -> TrainingSetting | None:
+    """Return the setting that a run emulates on fewer GPUs; None if it does not."""
+    gpus = run.setting.emulated_gpus
+    if gpus is None:
+        return None
+    nodes = None if gpus_per_node is None else ceil(gpus / gpus_per_node)
+    return replace(setting_of(run), gpus=gpus, nodes=nodes, gpus_per_node=None)
+
+
+def read_inputs(study: Study, runs: Sequence[PlannedRun], path: Path) -> Inputs:
+    """Return the state of a decision by the results in a store, which may not exist yet."""
+    store = Store(path)
+    settings = {run.run_id: setting_of(run) for run in runs}
+    records = {
+        run_id: record
+        for run_id, record in store.records_by_id(settings.keys()).items()
+        if record is not None
+    }
+    tables = StoreTables((path,))
+    rows, epochs = _job_rows(study, tables, settings.keys()) if records else (None, None)
+    job = None
+    if rows is not None and not rows.empty:
+        job = jobs_of(rows, study.workloads[0].name, study.launch.gpus_per_node)[0]
+    seconds = {} if epochs is None else _seconds(records, epochs)
+    overheads = [total - trained for total, trained in seconds.values() if trained]
+    startup_s = max(0.0, median(overheads)) if overheads else 0.0
+    per_epoch = _samples_per_epoch(study) or 1.0
+    if job is not None and job.unit == "epoch":
+        per_epoch = job.samples_per_unit or 1.0
+    candidates = {
+        run.run_id: _candidate(run, settings[run.run_id], per_epoch, startup_s, study)
+        for run in runs
+    }
+    done = {settings[name] for name, record in records.items() if record.status == "done"}
+    failed = [record for record in records.values()
+              if record.status in ("failed", "skipped") and not record.interrupted]  # fmt: skip
+    memory = {settings[item.run_id] for item in failed if _MEMORY in (item.reason or "")} - done
+    tries: Counter[TrainingSetting] = Counter()
+    for record in failed:
+        # A run that was skipped before its start cannot run at all.
+        tries[settings[record.run_id]] += record.attempts or _TRIES
+    infeasible = {setting for setting, count in tries.items() if count >= _TRIES} - done
+    question, untried, warnings = _answered(study, rows, epochs, candidates.values(), per_epoch)
+    return Inputs(
+        question, job, candidates, tuple(memory), frozenset(infeasible),
+        frozenset(set(tries) - infeasible - done - memory),
+        {name: settings[name].gpus * total / HOUR_S for name, (total, _) in seconds.items()},
+        untried, warnings,
+    )  # fmt: skip
+
+
+def _samples_per_epoch(study: Study) -> float | None:
+    """Return the samples of an epoch as far as they are known before a run."""
+    workload, share = study.workloads[0], study.sweeps[0].dataset_fraction[0]
+    work = catalogue.work(workload)
+    samples = work.samples if work is not None else workload.dataset_samples
+    return None if samples is None else samples * float(share)
+
+
+def _candidate(
+    run: PlannedRun, setting: TrainingSetting, per_epoch: float, startup_s: float, study: Study
+) -> Candidate:
+    measure: Measure = run.shared.measure
+    steps: float = measure.warmup_steps + (measure.steps or 0)
+    if measure.epochs is not None:
+        steps = measure.epochs * per_epoch / setting.samples
+    emulated = emulated_setting(run, study.launch.gpus_per_node)
+    return Candidate(setting, steps, startup_s + (measure.seconds or 0.0), emulated)
+
+
+def _job_rows(study: Study, tables: StoreTables, run_ids: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the metrics of the runs of the study's job, of any study, and all windows."""
+    rows = tables.metrics
+    origin = origin_of(study.launch.kind)
+    rows = rows[rows["workload"] == study.workloads[0].name]
+    rows = rows[rows["launcher"].map(origin_of) == origin]
+    own = rows[rows["run_id"].isin(run_ids)]
+    if own.empty:
+        rows = own  # which of the other runs are comparable is not known yet
+    for name in _JOB if len(own) else ():
+        value = own[name].mode(dropna=False)[0]
+        rows = rows[rows[name].isna() if pd.isna(value) else rows[name] == value]
+    return rows, tables.epochs
+
+
+def _seconds(
+    records: Mapping[str, RunRecord], epochs: pd.DataFrame
+) -> dict[str, tuple[float, float]]:
+    """Return the time of each run that ended, and the training in it (0 if it is not done)."""
+    sums = epochs.groupby(["run_id", "phase", "host"], dropna=False)["duration_s"].sum()
+    phases = sums.groupby(level=["run_id", "phase"]).max().unstack()
+    trained = phases[[name for name in BASES if name in phases]].max(axis=1)
+    evaluated = phases["evaluate"] if "evaluate" in phases else trained * 0
+    windows = trained + evaluated.fillna(0)
+    result: dict[str, tuple[float, float]] = {}
+    for run_id, record in records.items():
+        if record.status not in ("done", "failed") or record.interrupted:
+            continue  # an interrupted run is made again
+        total = 0.0
+        if record.started_at and record.finished_at:
+            total = (record.finished_at - record.started_at).total_seconds()
+        if record.spec.launch_kind == "simulated":  # its clock is not that of the simulation
+            total = float(windows.get(run_id, 0.0))
+        result[run_id] = (total, float(trained.get(run_id, 0.0)))
+    return result
+
+
+def _answered(
+    study: Study,
+    rows: pd.DataFrame | None,
+    epochs: pd.DataFrame | None,
+    candidates: Any,
+    per_epoch: float,
+) -> tuple[Question, frozenset[float | None], tuple[str, ...]]:
+    """Return the question with what runs have shown: epochs to a target, quality by batch."""
+    question, decide = question_of(study), decide_of(study)
+    if decide.target is not None:
+        reached, tried = _epochs_to_target(rows, epochs, decide.target)
+        samples = {batch: count * per_epoch for batch, count in reached.items()}
+        # An impossible batch: an empty mapping would allow every batch.
+        question = replace(question, samples_by_batch=samples or {0.0: 1.0})
+        batches = {item.setting.global_batch for item in candidates
+                   if item.informs is None and _allows(question, item.setting)}  # fmt: skip
+        return question, frozenset(batches - tried), ()
+    length = decide.epochs or study.measure.epochs
+    question = replace(
+        question,
+        samples=decide.total_samples or (length * per_epoch if length else None),
+        samples_by_batch={batch: count * per_epoch for batch, count in decide.batches.items()},
+    )
+    if decide.max_global_batch is not None or decide.epochs_by_batch:
+        return question, frozenset(), ()
+    bound = _known_quality(rows)
+    warnings = () if bound is not None or rows is None else (UNKNOWN_QUALITY,)
+    return replace(question, max_global_batch=bound), frozenset(), warnings
+
+
+def _allows(question: Question, setting: TrainingSetting) -> bool:
+    return replace(question, samples_by_batch={}).allows(setting)
+
+
+def _epochs_to_target(
+    rows: pd.DataFrame | None, epochs: pd.DataFrame | None, target: float
+) -> tuple[dict[float, float], set[float]]:
+    """Return the epochs by global batch, and the batches that were trained."""
+    if rows is None or epochs is None or rows.empty:
+        return {}, set()
+    tried = set(rows["global_batch"].dropna())
+    try:
+        settings = time_to_target(rows, epochs, target)
+    except Refused:
+        return {}, tried
+    reached = settings[settings["epochs"].notna()]
+    return dict(zip(reached["global_batch"], reached["epochs"], strict=True)), tried
+
+
+def _known_quality(rows: pd.DataFrame | None) -> float | None:
+    """Return the largest global batch at which quality does not fall; None if none is known.
+
+    Of runs of several lengths, the longest count.
+    """
+    if rows is None or rows.empty:
+        return None
+    findings = quality_by_batch(rows).rows
+    known = [item for item in findings if item.verdict in (FALLS, NO_FALL)]
+    if not known:
+        return None
+    longest = max(known, key=lambda item: item.group["epochs_trained"] or 0)
+    if longest.verdict == FALLS:
+        return longest.falls_beyond
+    return float(longest.means["global_batch"].max())

@@ -1,0 +1,51 @@
+"""``wattlaw next``."""
+
+import json
+from operator import attrgetter
+from pathlib import Path
+from typing import Annotated
+
+from wattlaw import formatting as fmt
+from wattlaw.api import studies
+from wattlaw.api.deciding import label
+from wattlaw.cli.common.console import Console, table_of
+from wattlaw.cli.common.options import JsonOption, StoreArgument, StudyArgument, option
+from wattlaw.report import tables
+
+_COLUMNS = (
+    tables.text("setting", lambda row: label(row.setting)),
+    tables.number("emulates", attrgetter("emulated_gpus")),
+    tables.number("GPU-hours", attrgetter("gpu_hours")),
+    tables.Column("regret now", lambda row: fmt.percent(row.regret_now, 2)),
+    tables.Column("regret after", lambda row: fmt.percent(row.regret_after, 2)),
+)
+
+
+def next_measurements(
+    store: StoreArgument,
+    study: StudyArgument,
+    count: Annotated[int, option("N", "The most measurements to show.", min=1, max=1000)] = 10,
+    launch: Annotated[
+        str | None, option("KIND", "Launcher instead of the study's, as for run.")
+    ] = None,
+    table: Annotated[
+        Path | None, option("FILE", "Table of measurements for --launch replay.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show the measurements that would help a decision most now."""
+    loaded = studies.load_study(study, launch=launch, table=table)
+    decision, measurements = loaded.next_measurements(store, count)
+    if as_json:
+        print(json.dumps([item.to_dict() for item in measurements], allow_nan=False))
+        return 0
+    console = Console()
+    console.print(str(decision), soft_wrap=True)
+    columns = [item for item in _COLUMNS if item.heading != "emulates"
+               or any(row.emulated_gpus for row in measurements)]  # fmt: skip
+    shown = tables.build("next", "Next measurements", columns, measurements)
+    if shown is not None:
+        console.print(table_of(shown))
+    for warning in decision.warnings:
+        console.print(f"Warning: {warning}")
+    return 0

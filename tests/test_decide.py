@@ -1,0 +1,366 @@
+"""Studies with ``decide``: which runs are measured, when measuring ends, and what is decided."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conftest import records, study_of
+from launchers import Silent
+from wattlaw.api import results
+from wattlaw.api.deciding import Decider
+from wattlaw.api.decision_inputs import UNKNOWN_QUALITY, read_inputs, setting_of
+from wattlaw.api.studies import load_study, run
+from wattlaw.cli.main import main
+from wattlaw.errors import BadInput, Refused
+from wattlaw.launch.campaign import Campaign
+from wattlaw.launch.choosing import NOT_NEEDED
+from wattlaw.launch.launcher import Ended
+from wattlaw.launch.replay.launcher import ReplayLauncher
+from wattlaw.store.store import Store
+
+SETTING = (
+    "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch", "gradient_accumulation",
+    "precision", "power_limit_w", "clock_limit_mhz",
+)  # fmt: skip
+FIELDS = (
+    "setting", "expected_regret", "probability", "tolerance", "gpu_hours_spent", "gpu_hours_grid",
+    "runs", "stopped_because",
+)  # fmt: skip
+QUESTION = {"minimize": "gpu_hours"}
+
+
+def table(batches=(8, 32), gpus=(1, 2, 4, 8)) -> str:
+    """Return measurements in which one GPU with the largest batch uses the fewest GPU-hours."""
+    header = "workload,hardware,gpus,nodes,local_batch,step_time_s,power_per_gpu_w,startup_s"
+    rows = [
+        f"bert,T4,{count},1,{batch},{0.02 + 0.01 * batch + 0.004 * (count > 1)},{60 + batch},20"
+        for count in gpus
+        for batch in batches
+    ]
+    return "\n".join([header, *rows, ""])
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a study with ``decide`` on a table, and returns its path."""
+
+    def write(decide: object, content: str | None = None, **changes: object) -> Path:
+        (tmp_path / "table.csv").write_text(content or table())
+        study = {
+            "workloads": [{"name": "bert", "dataset_samples": 1000}],
+            "sweeps": [{"gpus": [1, 2, 4, 8], "local_batch": [8, 32]}],
+            "repeats": 2,
+            "measure": {"steps": 100, "warmup_steps": 10},
+            "launch": {"kind": "replay", "table": "table.csv", "gpus_per_node": 8},
+        }
+        values = study | ({} if decide is None else {"decide": decide}) | changes
+        path = tmp_path / "study.yaml"
+        path.write_text(yaml.safe_dump(study_of(**values)))
+        return path
+
+    return write
+
+
+def statuses(store):
+    """Return the status and the reason of each run."""
+    return sorted((record.status, record.reason or "") for record in records(store).values())
+
+
+def run_with(study, store, launcher):
+    """Run a study with a launcher, at most one run at a time."""
+    loaded = load_study(study)
+    opened = Store(store)
+    opened.create()
+    decider = Decider(loaded.plan.study, loaded.plan.runs, store)
+    observer = Silent()
+    observer.decided = lambda message: None
+    campaign = Campaign(
+        loaded.plan.study, loaded.plan.runs, opened, launcher, observer, None, decider
+    )
+    return campaign.run()
+
+
+def test_a_decision_needs_fewer_runs_than_the_grid(write, tmp_path, capsys):
+    store, lines = tmp_path / "store", []
+    outcome = run(write(QUESTION), store, progress=lines.append)
+    decision = json.loads((store / "decision.json").read_text())
+    assert 0 < outcome.done < 6
+    assert (outcome.failed, outcome.left, outcome.done + outcome.not_needed) == (0, 0, 16)
+    assert outcome.stopped_because == "certain"
+    assert UNKNOWN_QUALITY in outcome.warnings
+    assert set(FIELDS) <= set(decision)
+    assert set(decision["setting"]) == set(SETTING)
+    setting = decision["setting"]
+    assert (setting["gpus"], setting["local_batch"]) == (1, 32)
+    assert decision["probability"] >= 0.9
+    assert decision["expected_regret"] <= decision["tolerance"] == 0.02
+    assert decision["runs"] == outcome.done
+    assert decision["stopped_because"] == "certain"
+    spent = sum(
+        record.spec.setting.gpus * (record.finished_at - record.started_at).total_seconds() / 3600
+        for record in records(store).values()
+        if record.status == "done"
+    )
+    assert decision["gpu_hours_spent"] == pytest.approx(spent)
+    grid = 2 * sum(
+        count * (20 + 110 * (0.02 + 0.01 * batch + 0.004 * (count > 1))) / 3600
+        for count in (1, 2, 4, 8)
+        for batch in (8, 32)
+    )
+    assert decision["gpu_hours_grid"] == pytest.approx(grid, rel=0.3)
+    left = [reason for status, reason in statuses(store) if status == "planned"]
+    assert left == [f"{NOT_NEEDED}certain"] * outcome.not_needed
+    # one line of the decision before the first run and after each
+    assert sum(line.startswith("decision: ") for line in lines) == outcome.done + 1
+    assert results.open(store).decision == decision
+
+    assert main(["advise", str(store), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["decision"] == decision
+    assert main(["status", str(store), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["not_needed"] == outcome.not_needed
+    # a smaller tolerance needs more of the same runs
+    stricter = run(write(QUESTION | {"tolerance": 0.002, "budget": {"runs": 5}}), store)
+    assert outcome.done < stricter.done <= 5
+    assert records(store).keys() == {item.run_id for item in load_study(write(None)).plan.runs}
+
+
+def test_an_interrupted_decision_continues_to_the_same_one(write, tmp_path):
+    study, lines = write(QUESTION), []
+
+    def interrupt(line):
+        lines.append(line)
+        if sum(text.startswith("done") for text in lines) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    interrupted = run(study, tmp_path / "parts", progress=interrupt)
+    assert (interrupted.done, interrupted.interrupted_by) == (2, "SIGINT")
+    assert (interrupted.not_needed, interrupted.left) == (0, 14)
+    continued = run(study, tmp_path / "parts")
+    assert continued.stopped_because == "certain"
+    at_once = run(study, tmp_path / "whole")
+    assert continued.results.decision == at_once.results.decision
+    assert {
+        name for name, record in records(tmp_path / "parts").items() if record.status == "done"
+    } == {name for name, record in records(tmp_path / "whole").items() if record.status == "done"}
+
+
+@pytest.mark.parametrize(("budget", "done"), [({"runs": 2}, 2), ({"gpu_hours": 0.0001}, 1)])
+def test_measuring_ends_with_the_budget(write, tmp_path, budget, done):
+    outcome = run(write(QUESTION | {"budget": budget}), tmp_path / "store")
+    assert (outcome.done, outcome.stopped_because) == (done, "budget spent")
+    decision = outcome.results.decision
+    assert decision["stopped_because"] == "budget spent"
+    assert decision["setting"] is not None
+
+
+def test_a_setting_that_cannot_run_is_not_decided_for(write, tmp_path):
+    # The table has no row of the batch that would be best.
+    outcome = run(write(QUESTION, table(batches=(8,))), tmp_path / "store")
+    assert outcome.skipped == 8
+    assert outcome.results.decision["setting"]["local_batch"] == 8
+
+
+class OutOfMemory(ReplayLauncher):
+    """Replays small batches; the others run out of memory, or fail for another reason."""
+
+    reason = "out of memory: the local batch does not fit"
+
+    def start(self, record, folder, allocation):
+        if record.spec.setting.local_batch < 32:
+            return super().start(record, folder, allocation)
+        allocation.release()
+        return FailedAttempt(self.reason)
+
+
+class FailedAttempt:
+    """An attempt that fails at once."""
+
+    def __init__(self, reason):
+        self._reason = reason
+
+    def poll(self):
+        return Ended(self._reason)
+
+    def stop(self):
+        pass
+
+
+@pytest.mark.parametrize("reason", ["out of memory: does not fit", "RuntimeError: broken"])
+def test_failed_settings_are_not_decided_for(write, tmp_path, reason):
+    sweeps = [{"gpus": [1], "local_batch": [8, 32, 64]}]
+    question = QUESTION | {"tolerance": 1e-6}
+    study = write(question, table((8, 32, 64)), sweeps=sweeps, repeats=1)
+    launcher = OutOfMemory.open(load_study(study).plan.study.launch, tmp_path / "store")
+    launcher.reason = reason
+    outcome = run_with(study, tmp_path / "store", launcher)
+    decision = results.open(tmp_path / "store").decision
+    assert decision["setting"]["local_batch"] == 8
+    failed = [item for item in records(tmp_path / "store").values() if item.status == "failed"]
+    failed.sort(key=lambda record: record.started_at)
+    batches = [record.spec.setting.local_batch for record in failed]
+    if "memory" in reason:  # larger batches are not tried after it
+        assert batches in ([32], [64, 32])
+    else:
+        assert sorted(batches) == [32, 64]
+    assert outcome.failed == len(batches)
+
+
+def test_emulated_runs_are_candidates_on_few_gpus_for_the_real_setting(write, tmp_path):
+    sweeps = [{"gpus": [1, 2], "global_batch": [64], "emulate": {"gpus": [4, 8]}}]
+    plan = load_study(write(QUESTION, sweeps=sweeps)).plan
+    inputs = read_inputs(plan.study, plan.runs, tmp_path / "store")
+    for item in plan.runs:
+        candidate = inputs.candidates[item.run_id]
+        assert candidate.setting == setting_of(item)
+        assert candidate.setting.gpus in (1, 2)
+        assert candidate.informs.gpus == item.setting.emulated_gpus
+        assert candidate.informs.global_batch == 64
+        assert candidate.steps == 110
+
+
+def test_simulated_runs_are_decided_on(write_study, tmp_path):
+    study = write_study(
+        workloads=[{"name": "resnet50"}],
+        sweeps=[{"gpus": [1, 2, 4], "local_batch": [64]}],
+        measure={"epochs": 2, "warmup_epochs": 1},
+        launch={"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
+        decide={"minimize": "time", "tolerance": "10%"},
+    )
+    outcome = run(study, tmp_path / "store")
+    decision = outcome.results.decision
+    assert outcome.done < 3
+    assert decision["setting"]["gpus"] == 4
+    assert 0 < decision["gpu_hours_spent"] < decision["gpu_hours_grid"]
+
+
+def test_next_shows_the_most_useful_measurements(write, tmp_path, capsys):
+    study, store = write(QUESTION | {"budget": {"runs": 1}}), tmp_path / "store"
+    line = ["next", str(store), str(study)]
+    assert main([*line, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first[0]["gpus"] == 1
+    assert {item["gpu_hours"] for item in first} == {None}
+    run(study, store)
+    study = write(QUESTION)
+    assert main([*line, "--json", "--count", "2"]) == 0
+    items = json.loads(capsys.readouterr().out)
+    assert len(items) == 2
+    for item in items:
+        assert set(SETTING) | {"gpu_hours", "regret_now", "regret_after"} <= set(item)
+        assert item["gpu_hours"] > 0
+        assert item["regret_after"] <= 1.1 * item["regret_now"]
+    assert main(line) == 0
+    assert "GPU-hours" in capsys.readouterr().out
+    assert main(["next", str(store), str(write(None))]) == 2
+    assert "decide" in capsys.readouterr().err
+
+
+def test_epochs_to_a_target_are_measured_for_each_global_batch(write_study, tmp_path):
+    simulation = {
+        "hardware": "kit-a100", "critical_batch": 256, "epochs_to_target": 2,
+    }  # fmt: skip
+    study = write_study(
+        workloads=[{"name": "resnet50"}],
+        sweeps=[{"gpus": [1, 2], "global_batch": [64, 128]}],
+        measure={"epochs": 8, "warmup_epochs": 1},
+        launch={"kind": "simulated", "simulation": simulation},
+        decide={"minimize": "gpu_hours", "target": 0.5},
+    )
+    outcome = run(study, tmp_path / "store")
+    done = outcome.results.metrics
+    assert set(done["global_batch"]) == {64, 128}
+    assert outcome.stopped_because == "certain"
+    assert outcome.results.decision["setting"]["global_batch"] in (64, 128)
+
+
+BAD = {
+    "several workloads": (
+        {}, {"workloads": [{"name": "a", "dataset_samples": 1}, {"name": "b"}]}, "decide"),
+    "a target of steps": ({"target": 0.7}, {}, "decide.target"),
+    "a deadline without a length": ({"deadline": "6h"}, {}, "decide.deadline"),
+    "a duration": ({"deadline": "soon"}, {}, "decide.deadline"),
+    "a share": ({"max_slowdown": "10"}, {}, "decide.max_slowdown"),
+    "an energy": ({"energy_budget": "50"}, {}, "decide.energy_budget"),
+    "a tolerance of 0": ({"tolerance": 0}, {}, "decide.tolerance"),
+    "a confidence of 1": ({"confidence": 1}, {}, "decide.confidence"),
+    "two lengths": ({"epochs": 3, "total_samples": 5}, {}, "decide.epochs"),
+    "a batch": ({"epochs_by_batch": {"many": 3}}, {}, "decide.epochs_by_batch.many"),
+    "epochs of a batch": ({"epochs_by_batch": {256: 0}}, {}, "decide.epochs_by_batch.256"),
+    "a goal": ({"minimize": "money"}, {}, "decide.minimize"),
+    "cost without a price": ({"minimize": "cost"}, {}, "decide.minimize"),
+    "a region": ({"grid": "Atlantis"}, {}, "decide.grid"),
+    "a negative price": ({"price_per_kwh": -1}, {}, "decide.price_per_kwh"),
+    "a budget": ({"budget": {"runs": 0}}, {}, "decide.budget.runs"),
+    "a key": ({"maximise": "time"}, {}, "decide.maximise"),
+    "shares of the data": ({}, {"sweeps": [
+        {"gpus": [1], "local_batch": [8], "dataset_fraction": [0.5, 1]}]}, "decide"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_value_is_named_with_what_is_allowed(write, name):
+    decide, changes, key = BAD[name]
+    with pytest.raises(BadInput, match=f"{key}: .*allowed: "):
+        load_study(write(decide, **changes))
+
+
+def test_samples_of_an_epoch_must_be_known_where_epochs_are(write):
+    unknown = {"workloads": [{"name": "bert"}]}
+    assert load_study(write({"total_samples": 1e6}, **unknown)).plan.study.decide.total_samples
+    with pytest.raises(BadInput, match="dataset_samples"):
+        load_study(write({"epochs": 3}, **unknown))
+
+
+def test_quantities_and_batches_are_read_as_in_advise(write):
+    decide = load_study(
+        write({"deadline": "6h", "max_slowdown": "10%", "energy_budget": "1kWh",
+               "epochs_by_batch": {256: 90}, "grid": "DE", "tolerance": "5%"})
+    ).plan.study.decide  # fmt: skip
+    assert (decide.deadline, decide.max_slowdown, decide.energy_budget) == (21600, 0.1, 3.6e6)
+    assert (decide.batches, decide.tolerance) == ({256.0: 90.0}, 0.05)
+
+
+def test_without_decide_every_run_is_made_in_the_order_of_the_plan(write, tmp_path):
+    with_decide, plain = load_study(write(QUESTION)), load_study(write(None))
+    assert [item.run_id for item in plain.plan.runs] == [
+        item.run_id for item in with_decide.plan.runs
+    ]
+    outcome = run(plain, tmp_path / "store")
+    assert (outcome.done, outcome.not_needed, outcome.stopped_because) == (16, 0, None)
+    assert not (tmp_path / "store" / "decision.json").exists()
+    assert outcome.results.decision is None
+    with pytest.raises(Refused):
+        plain.next_measurements(tmp_path / "store")
+
+
+def test_advise_minimizes_the_goal(write, tmp_path, capsys):
+    run(write(None), tmp_path / "store")
+    opened = results.open(tmp_path / "store")
+    gpus = {goal: opened.advise(minimize=goal).recommended.gpus for goal in ("time", "gpu_hours")}
+    assert gpus == {"time": 8, "gpu_hours": 1}
+    rich = opened.advise(minimize="cost", price_per_gpu_hour=1)
+    assert rich.recommended.gpus == 1
+    assert opened.advise(minimize="carbon", grid="DE").recommended.gpus == 1
+    assert opened.advise(minimize="edp").recommended == opened.advise().recommended
+    for goal in ("cost", "carbon", "money"):
+        assert main(["advise", str(tmp_path / "store"), "--minimize", goal]) == 2
+        assert "minimize: given" in capsys.readouterr().err
+
+
+def test_several_runs_are_chosen_together(write, tmp_path):
+    lines: list[str] = []
+    question = QUESTION | {"at_once": 3, "budget": {"runs": 3}}
+    outcome = run(write(question), tmp_path / "store", progress=lines.append)
+    assert outcome.done == 3
+    kinds = [line.partition(":")[0] for line in lines]
+    assert kinds == ["decision", "done", "done", "done", "decision"]
+    settings = {
+        (record.spec.setting.gpus, record.spec.setting.local_batch)
+        for record in records(tmp_path / "store").values()
+        if record.status == "done"
+    }
+    assert len(settings) == 3  # none twice
