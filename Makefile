@@ -122,9 +122,8 @@ bench-analysis: setup
 bench-prediction: setup
 	$(BIN)/python benchmarks/prediction.py
 
-# Predicted and published exponents, and the time of a simulated study.
 # Optuna uses the numpy, scipy and torch of the project. One thread: more only wait for each other.
-$(OPTUNA)/.installed: setup benchmarks/optuna.txt
+$(OPTUNA)/.installed: benchmarks/optuna.txt | setup
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(OPTUNA) -r benchmarks/optuna.txt
 	@touch $@
 
@@ -132,6 +131,7 @@ bench-decisions: setup $(OPTUNA)/.installed
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONPATH=$(OPTUNA) PYTHONWARNINGS=ignore \
 	  $(BIN)/python benchmarks/decisions.py
 
+# Predicted and published exponents, and the time of a simulated study.
 bench-simulator: setup
 	$(BIN)/python benchmarks/published.py
 	$(BIN)/python benchmarks/simulated_study.py

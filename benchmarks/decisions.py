@@ -324,21 +324,31 @@ def tables(results: dict[str, object]) -> str:
     assert isinstance(contests, dict)
     lines = []
     for contest_name, methods in contests.items():
-        tolerance = methods[next(iter(methods))]["all"]["tolerance"]
+        pooled = next(iter(methods.values()))["all"]
         lines += [
             f"### {contest_name}", "",
-            f"| question | method | cases | median | p90 | regret <= {tolerance:.0%} | runs "
-            "| declared at 0.9 and within | s per step |",
+            f"Tolerance {pooled['tolerance']:.0%}. Of the planner: {pooled['cases']} decisions on "
+            f"{pooled['grids']} grids, at most {pooled['seeds']} seeds of each question.", "",
+            "| question | method | cases | median | p90 | within | runs "
+            "| declared and within | s per step |",
             "|---|---|--:|--:|--:|--:|--:|--:|--:|",
         ]  # fmt: skip
-        questions = next(iter(methods.values()))
-        for question in questions:
-            for method, figures in methods.items():
-                row = figures.get(question)
-                if row:
-                    lines.append(_row(question, method, row))
+        for question in sorted(pooled_questions(methods), key=lambda name: name != "all"):
+            lines += [
+                _row(question, method, figures[question])
+                for method, figures in methods.items()
+                if question in figures
+            ]
         lines.append("")
+    speed = results.get("planning")
+    if isinstance(speed, dict):
+        lines += [f"- Planning of 1,000 candidates after {key}: {s} s." for key, s in speed.items()]
     return "\n".join(lines)
+
+
+def pooled_questions(methods: dict[str, dict[str, object]]) -> list[str]:
+    """Return the questions that any method answered."""
+    return list(dict.fromkeys(question for figures in methods.values() for question in figures))
 
 
 def _row(question: str, method: str, row: dict[str, float]) -> str:
