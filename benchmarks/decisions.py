@@ -70,16 +70,23 @@ def main() -> None:
             limit_s = arguments.minutes * 60 * (1 if name == OURS else OPPONENTS_TIME)
             if name.startswith(arguments.method):
                 found += contest(part, method, arguments.seeds, limit_s)
-    results = {
+        if not arguments.show:  # what has been measured is kept if the next contest is interrupted
+            write_results("decisions", f"cpu{os.cpu_count()}", content(found), show=False)
+    results = content(found)
+    if arguments.show:
+        print(tables(results))
+        return
+    results["planning"] = planning_speed()
+    write_results("decisions", f"cpu{os.cpu_count()}", results)
+
+
+def content(found: Sequence[Outcome]) -> dict[str, object]:
+    """Return the content of the results file."""
+    return {
         "what": "GPU-hours until a decision as a share of the grid's, and its regret",
         "steps_of_a_run": STEPS,
         "contests": summaries(found),
-        "planning": {} if arguments.show else planning_speed(),
     }
-    if arguments.show:
-        print(tables({"date": "", **results}))
-    else:
-        write_results("decisions", f"cpu{os.cpu_count()}", results)
 
 
 def contest(
