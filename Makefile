@@ -7,11 +7,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+OPTUNA := .peers-optuna
 
 SLURM_PACKAGES := slurm-wlm munge
 
 .PHONY: setup quickstart test test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput bench-steps \
-  bench-scripts bench-analysis bench-prediction bench-simulator bench-gpu clean
+  bench-scripts bench-analysis bench-prediction bench-decisions bench-simulator bench-gpu clean
 
 # Here torchvision is kept apart where it does not fit torch: see docs/install.md.
 TORCHVISION := $(VENV)/wattlaw-torchvision
@@ -120,6 +121,15 @@ bench-analysis: setup
 # The contest of predictions; it needs the public data (docs/public-data.md).
 bench-prediction: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/prediction.py
+
+# Optuna uses the numpy, scipy and torch of the project. One thread: more only wait for each other.
+$(OPTUNA)/.installed: benchmarks/optuna.txt | setup
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(OPTUNA) -r benchmarks/optuna.txt
+	@touch $@
+
+bench-decisions: setup $(OPTUNA)/.installed
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONPATH=$(OPTUNA) PYTHONWARNINGS=ignore \
+	  $(BIN)/python benchmarks/decisions.py
 
 # Predicted and published exponents, and the time of a simulated study.
 bench-simulator: setup

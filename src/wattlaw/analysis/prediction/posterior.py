@@ -32,6 +32,9 @@ Floats = npt.NDArray[np.float64]
 
 #: Degrees of freedom of the noise of runs and sessions: some deviate by many times the usual.
 FREEDOM = 4.0
+#: The model's error of means before there are residuals, relative to the usual one, and the number
+#: of independent observations after which these count as much.
+_UNSEEN_ERROR, _UNSEEN_WEIGHT = 2.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,16 @@ class Posterior:
         return near.steps, times, near.steps.power_w * np.exp(missed) * share
 
     def means(
-        self, settings: Sequence[TrainingSetting]
+        self, settings: Sequence[TrainingSetting], draws: int | None = None
     ) -> tuple[Floats, Floats, Floats | None, Floats | None]:
         """Return the mean step time and power of settings, and the noise of a run.
+
+        Parameters
+        ----------
+        settings
+            Their errors of the model are drawn together.
+        draws
+            How many of the posterior's draws are used, evenly chosen; None for all.
 
         Returns
         -------
@@ -96,15 +106,19 @@ class Posterior:
             Times and the standard deviation of their logarithm in a run; powers and theirs, None
             without power. Shape (draws, settings) and (settings,).
         """
+        every = slice(None, None, max(1, self.draws // (draws or self.draws)))
+        if every.step > 1:
+            thin = {name: value[every] for name, value in self.values.items()}
+            return replace(self, values=thin).means(settings)
         near = self._near(settings)
         dice = np.random.default_rng([self.seed, 4])
-        error = near.time_error.draws(dice, self.draws)
+        error = near.time_misfit * near.time_error.draws(dice, self.draws)
         times = near.steps.step_s * np.exp(near.time_missed + error)
         one = np.ones((1, len(settings)))
         time_noise = np.median(np.hypot(near.noise, near.shared) * one, axis=0)
         if near.power_error is None or near.steps.power_w is None:
             return times, time_noise, None, None
-        error = near.power_error.draws(dice, self.draws)
+        error = near.power_misfit * near.power_error.draws(dice, self.draws)
         powers = near.steps.power_w * np.exp(near.power_missed + error)
         return times, time_noise, powers, np.median(self.values["power_noise"] * one, axis=0)
 
@@ -117,10 +131,12 @@ class Posterior:
         fitted = step(self.values, seen, power=self.has_power)
         own, common = scales(self.values, seen, fitted)
         missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
+        expected = np.sqrt(own**2 + common**2 + TIME_ERROR**2)
+        misfit = _misfit(missed / expected, independence(seen))
         # What a session shares is not a property of its settings.
         missed = missed * own**2 / (own**2 + common**2)
         error = discrepancy(seen, layout, TIME_ERROR, float(np.median(own)))
-        near = _Near(steps, noise, shared, missed @ error.weights, error)
+        near = _Near(steps, noise, shared, missed @ error.weights, error, misfit)
         if fitted.power_w is None:
             return near
         measured = np.array([item.power_per_gpu_w or np.nan for item in self.observations])
@@ -128,7 +144,11 @@ class Posterior:
         own_w = float(np.median(self.values["power_noise"]))
         error = discrepancy(seen.only(has_power), layout, POWER_ERROR, own_w)
         missed = np.log(measured[has_power]) - np.log(fitted.power_w[:, has_power])
-        return replace(near, power_missed=missed @ error.weights, power_error=error)
+        expected = np.hypot(self.values["power_noise"], POWER_ERROR)
+        misfit = _misfit(missed / expected, independence(seen.only(has_power)))
+        return replace(
+            near, power_missed=missed @ error.weights, power_error=error, power_misfit=misfit
+        )
 
 
 @dataclass(frozen=True)
@@ -140,8 +160,28 @@ class _Near:
     shared: Floats
     time_missed: Floats
     time_error: Discrepancy
+    time_misfit: Floats
     power_missed: Floats | float = 0.0
     power_error: Discrepancy | None = None
+    power_misfit: Floats | float = 1.0
+
+
+def _misfit(deviations: Floats, weights: Floats) -> Floats:
+    """Return, for each draw, the model's error in this job relative to the usual one.
+
+    A decision takes the best of many settings, whose error is the most favourable. Before a job's
+    own residuals tell, its error therefore counts as ``_UNSEEN_ERROR`` times the usual.
+
+    Parameters
+    ----------
+    deviations
+        Residuals over their usual standard deviation, shape (draws, observations).
+    weights
+        Of the observations: close ones count as one.
+    """
+    squares = _UNSEEN_WEIGHT * _UNSEEN_ERROR**2 + deviations**2 @ weights
+    result: Floats = np.sqrt(squares / (_UNSEEN_WEIGHT + weights.sum()))[:, None]
+    return result
 
 
 def fit(

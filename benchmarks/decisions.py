@@ -1,0 +1,377 @@
+"""GPU-hours until a decision, and its regret: wattlaw's planner, random order and Optuna.
+
+Run with ``make bench-decisions``; ``--tables`` prints the tables of docs/deciding-benchmark.md.
+Public data are read from the folder that ``WATTLAW_PUBLIC_DATA`` names (docs/public-data.md). Every
+run has the same number of steps. The opponents do not stop by themselves: their GPU-hours are those
+after which the setting that they measured as the best has a true regret within the limit, which
+only someone with the whole grid knows. Optuna's slowdown is relative to the truly fastest setting.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from common import RESULTS, write_results
+from decisions_data import STEPS, Grid, grids
+from wattlaw.analysis.planning import Candidate, Question, plan
+from wattlaw.analysis.prediction import Observation, TrainingSetting
+
+OURS, RANDOM, TPE, GP = "wattlaw", "random order", "Optuna TPE", "Optuna GP"
+#: Optuna may propose settings again; after so many of them one is drawn at random.
+REPEATS = 20
+#: Runs after which the GP sampler gives up; each takes longer than the one before.
+MOST_GP_RUNS = 60
+#: The time of each opponent, relative to wattlaw's.
+OPPONENTS_TIME = 0.2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a method did with one seed on one question of one grid."""
+
+    contest: str
+    grid: str
+    question: str
+    method: str
+    seed: int
+    share: float  # of the grid's GPU-hours
+    regret: float
+    tolerance: float
+    runs: int
+    stated: float | None = None
+    is_within_own: bool | None = None
+    step_s: float | None = None
+    stopped_because: str | None = None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--minutes", type=float, default=15, help="of planning, for each contest")
+    parser.add_argument("--only", default="", help="contests whose name starts with this")
+    parser.add_argument("--method", default="", help="this method only")
+    parser.add_argument("--tables", action="store_true", help="print tables of the last results")
+    parser.add_argument("--show", action="store_true", help="print figures, write no file")
+    arguments = parser.parse_args()
+    if arguments.tables:
+        print(tables(json.loads(max(RESULTS.glob("decisions-*.json")).read_text())))
+        return
+    chosen = [grid for grid in grids() if grid.contest.startswith(arguments.only)]
+    found: list[Outcome] = []
+    for contest_name in dict.fromkeys(grid.contest for grid in chosen):
+        part = [grid for grid in chosen if grid.contest == contest_name]
+        for name, method in METHODS.items():
+            limit_s = arguments.minutes * 60 * (1 if name == OURS else OPPONENTS_TIME)
+            if name.startswith(arguments.method):
+                found += contest(part, method, arguments.seeds, limit_s)
+        if not arguments.show:  # what has been measured is kept if the next contest is interrupted
+            write_results("decisions", f"cpu{os.cpu_count()}", content(found), show=False)
+    results = content(found)
+    if arguments.show:
+        print(tables(results))
+        return
+    results["planning"] = planning_speed()
+    write_results("decisions", f"cpu{os.cpu_count()}", results)
+
+
+def content(found: Sequence[Outcome]) -> dict[str, object]:
+    """Return the content of the results file."""
+    return {
+        "what": "GPU-hours until a decision as a share of the grid's, and its regret",
+        "steps_of_a_run": STEPS,
+        "contests": summaries(found),
+    }
+
+
+def contest(
+    chosen: Sequence[Grid], method: Callable[[Grid, str, Question, int], Outcome], seeds: int,
+    limit_s: float,
+) -> Iterator[Outcome]:  # fmt: skip
+    """Yield the outcomes of a method until the time is over: all cases of a seed, then the next.
+
+    The cases of a seed are in random order, so that what is left out is.
+    """
+    end_s = time.monotonic() + limit_s
+    for seed in range(seeds):
+        cases = [(grid, *pair) for grid in chosen for pair in grid.questions()]
+        for index in np.random.default_rng([seed, 3]).permutation(len(cases)):
+            if time.monotonic() > end_s:
+                return
+            grid, name, question = cases[index]
+            yield method(grid, name, question, seed)
+
+
+def ours(grid: Grid, name: str, question: Question, seed: int) -> Outcome:
+    """Return the outcome of wattlaw's planner, which stops by itself."""
+    dice = np.random.default_rng([seed, 1])
+    left = [Candidate(setting, STEPS) for setting in grid.settings]
+    seen: list[Observation] = []
+    hours, seconds = 0.0, []
+    while True:
+        begun_s = time.perf_counter()
+        state = plan(question, left, seen, seed=seed)
+        seconds.append(time.perf_counter() - begun_s)
+        if state.stopped_because:
+            break
+        candidate = state.proposals[0].candidate
+        left.remove(candidate)
+        seen.append(grid.measure(candidate.setting, dice))
+        hours += candidate.gpu_hours(seen[-1].step_time_s)
+    assert state.setting is not None
+    regret = grid.regrets(question)[state.setting]
+    return Outcome(
+        grid.contest, grid.name, name, OURS, seed, hours / grid.grid_hours, regret,
+        grid.tolerance, len(seen), state.probability, regret <= question.tolerance,
+        float(np.mean(seconds)), state.stopped_because,
+    )  # fmt: skip
+
+
+class Search:
+    """Runs of a method without a rule to stop, until the best measured setting is good."""
+
+    def __init__(self, grid: Grid, question: Question, seed: int) -> None:
+        self.grid = grid
+        self.dice = np.random.default_rng([seed, 2])
+        self.seen: dict[TrainingSetting, float] = {}
+        self.hours = 0.0
+        self.regrets = grid.regrets(question)
+        self.question = question
+        self.fastest_s = float(grid.times.min())
+
+    def run(self, setting: TrainingSetting) -> float:
+        """Return the objective of a run: the log of the goal, and missed constraints."""
+        if setting in self.seen:
+            return self.seen[setting]
+        shown = self.grid.measure(setting, self.dice)
+        self.hours += setting.gpus * STEPS * shown.step_time_s / 3600
+        time_s = shown.step_time_s / setting.samples
+        energy = time_s * setting.gpus * (shown.power_per_gpu_w or 1.0)
+        goals = {"energy": energy, "gpu_hours": time_s * setting.gpus, "edp": energy * time_s}
+        bounds = [self.question.deadline_s]
+        if self.question.max_slowdown is not None:
+            bounds.append(self.fastest_s * (1 + self.question.max_slowdown))
+        missed = max([0.0, *(time_s / bound - 1 for bound in bounds if bound)])
+        # A setting that misses a constraint is worse than any that meets it.
+        self.seen[setting] = float(np.log(goals[self.question.minimize])) + 2 * missed + (
+            5.0 if missed else 0.0
+        )  # fmt: skip
+        return self.seen[setting]
+
+    @property
+    def regret(self) -> float:
+        """Return the true regret of the setting that was measured as the best."""
+        return self.regrets[min(self.seen, key=lambda item: self.seen[item])]
+
+    @property
+    def is_good(self) -> bool:
+        """Return whether the best measured setting is within the tolerance."""
+        return bool(self.seen) and self.regret <= self.grid.tolerance
+
+    def unseen(self) -> TrainingSetting:
+        """Return a random setting that was not measured."""
+        rest = [item for item in self.grid.settings if item not in self.seen]
+        return rest[self.dice.integers(len(rest))]
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether nothing is left to do."""
+        return self.is_good or len(self.seen) == len(self.grid.settings)
+
+    def outcome(self, name: str, method: str, seed: int) -> Outcome:
+        """Return how the search did."""
+        return Outcome(
+            self.grid.contest, self.grid.name, name, method, seed,
+            min(1.0, self.hours / self.grid.grid_hours), self.regret, self.grid.tolerance,
+            len(self.seen),
+        )  # fmt: skip
+
+
+def random_order(grid: Grid, name: str, question: Question, seed: int) -> Outcome:
+    search = Search(grid, question, seed)
+    while not search.is_over:
+        search.run(search.unseen())
+    return search.outcome(name, RANDOM, seed)
+
+
+def tpe(grid: Grid, name: str, question: Question, seed: int) -> Outcome:
+    return _optuna(grid, name, question, seed, TPE)
+
+
+def gp(grid: Grid, name: str, question: Question, seed: int) -> Outcome:
+    return _optuna(grid, name, question, seed, GP)
+
+
+def _optuna(grid: Grid, name: str, question: Question, seed: int, method: str) -> Outcome:
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    kind = optuna.samplers.TPESampler if method == TPE else optuna.samplers.GPSampler
+    study = optuna.create_study(sampler=kind(seed=seed))
+    axes, places = _axes(grid)
+    ranges = {
+        f"axis {index}": optuna.distributions.IntDistribution(0, len(axis) - 1)
+        for index, axis in enumerate(axes)
+        if len(axis) > 1
+    }
+    search, repeats = Search(grid, question, seed), 0
+    while not search.is_over and not (method == GP and len(search.seen) >= MOST_GP_RUNS):
+        trial = study.ask(ranges)
+        where = tuple(trial.params.get(f"axis {index}", 0) for index in range(len(axes)))
+        setting = places[where]
+        repeats = repeats + 1 if setting in search.seen else 0
+        study.tell(trial, search.run(setting))
+        if repeats >= REPEATS:
+            drawn = search.unseen()
+            at = next(place for place, item in places.items() if item == drawn)
+            params = {f"axis {i}": value for i, value in enumerate(at) if f"axis {i}" in ranges}
+            study.add_trial(
+                optuna.create_trial(params=params, distributions=ranges, value=search.run(drawn))
+            )
+            repeats = 0
+    if not search.is_good:  # it gave up: the rest of the grid has to be measured
+        while not search.is_over:
+            search.run(search.unseen())
+    return search.outcome(name, method, seed)
+
+
+def _axes(grid: Grid) -> tuple[list[list[object]], dict[tuple[int, ...], TrainingSetting]]:
+    """Return the axes of a grid and its setting at each place; absent ones have a neighbour's."""
+
+    def key(item: TrainingSetting) -> tuple[float, ...]:
+        limit = item.power_limit_w or item.clock_limit_mhz or np.inf
+        return (item.gpus, item.local_batch or 0, limit)
+
+    keys = [key(item) for item in grid.settings]
+    axes: list[list[object]] = [sorted({row[i] for row in keys}) for i in range(3)]
+    groups: dict[tuple[float, ...], list[TrainingSetting]] = defaultdict(list)
+    for item, row in zip(grid.settings, keys, strict=True):
+        groups[row].append(item)
+    for each in groups.values():
+        each.sort(key=lambda item: (item.nodes or 0, item.gpus_per_node or ()))
+    widest = max(len(each) for each in groups.values())
+    axes.append(list(range(widest)))
+    table = np.array([[axes[i].index(value) for i, value in enumerate(row)] for row in groups])
+    listed = list(groups.values())
+    places = {}
+    for place in np.ndindex(*(len(axis) for axis in axes)):
+        near = listed[int(np.abs(table - place[:3]).sum(1).argmin())]
+        places[place] = near[place[3] * len(near) // widest]
+    return axes, places
+
+
+METHODS: dict[str, Callable[[Grid, str, Question, int], Outcome]] = {
+    OURS: ours, RANDOM: random_order, TPE: tpe, GP: gp,
+}  # fmt: skip
+
+
+def summaries(found: Sequence[Outcome]) -> dict[str, dict[str, dict[str, object]]]:
+    """Return the figures by contest, method and question; "all" pools the questions."""
+    groups: dict[tuple[str, str, str], list[Outcome]] = defaultdict(list)
+    for item in found:
+        for question in ("all", item.question):
+            groups[item.contest, item.method, question].append(item)
+    result: dict[str, dict[str, dict[str, object]]] = defaultdict(lambda: defaultdict(dict))
+    for (contest_name, method, question), items in groups.items():
+        result[contest_name][method][question] = summary(items)
+    return result
+
+
+def summary(items: Sequence[Outcome]) -> dict[str, object]:
+    """Return the figures of a list of outcomes."""
+    shares = [item.share for item in items]
+    figures: dict[str, object] = {
+        "cases": len(items),
+        "grids": len({item.grid for item in items}),
+        "seeds": len({item.seed for item in items}),
+        "median_share": round(float(np.median(shares)), 4),
+        "p90_share": round(float(np.quantile(shares, 0.9)), 4),
+        "within": round(float(np.mean([item.regret <= item.tolerance for item in items])), 3),
+        "tolerance": items[0].tolerance,
+        "median_runs": float(np.median([item.runs for item in items])),
+    }
+    declared = [item for item in items if item.stopped_because == "certain"]
+    if declared:
+        figures["stated"] = round(float(np.mean([item.stated for item in declared])), 3)
+        kept = [item.is_within_own for item in declared]
+        figures["declared"] = round(len(declared) / len(items), 3)
+        figures["declared_within_own_tolerance"] = round(float(np.mean(kept)), 3)
+        figures["planning_s_per_step"] = round(float(np.mean([item.step_s for item in items])), 2)
+    return figures
+
+
+def planning_speed() -> dict[str, float]:
+    """Return the seconds of a step of planning for 1,000 candidates after 10 runs."""
+    settings = [
+        TrainingSetting.packed(gpus, 4, local_batch=float(batch), power_limit_w=float(limit))
+        for gpus in (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+        for batch in range(8, 88, 8)
+        for limit in range(100, 300, 20)
+    ]
+    candidates = [Candidate(item, STEPS) for item in settings]
+    start = [
+        item.candidate.setting for item in plan(Question(), candidates, [], at_once=9).proposals
+    ]
+    found = {}
+    for count in (0, 10):
+        seen = [
+            Observation(item, 0.1 + 0.002 * (item.local_batch or 0), item.power_limit_w)
+            for item in [*start, *settings[55::97][:count]]
+        ]
+        begun_s = time.perf_counter()
+        plan(Question(tolerance=1e-4, confidence=0.999), candidates, seen)
+        found[f"{len(seen)} runs"] = round(time.perf_counter() - begun_s, 2)
+    return found
+
+
+def tables(results: dict[str, object]) -> str:
+    """Return the tables of the documentation."""
+    contests = results["contests"]
+    assert isinstance(contests, dict)
+    lines = []
+    for contest_name, methods in contests.items():
+        pooled = next(iter(methods.values()))["all"]
+        lines += [
+            f"### {contest_name}", "",
+            f"Tolerance {pooled['tolerance']:.0%}. Of the planner: {pooled['cases']} decisions on "
+            f"{pooled['grids']} grids, at most {pooled['seeds']} seeds of each question.", "",
+            "| question | method | cases | median | p90 | within | runs "
+            "| declared and within | s per step |",
+            "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+        ]  # fmt: skip
+        for question in sorted(pooled_questions(methods), key=lambda name: name != "all"):
+            lines += [
+                _row(question, method, figures[question])
+                for method, figures in methods.items()
+                if question in figures
+            ]
+        lines.append("")
+    speed = results.get("planning")
+    if isinstance(speed, dict):
+        lines += [f"- Planning of 1,000 candidates after {key}: {s} s." for key, s in speed.items()]
+    return "\n".join(lines)
+
+
+def pooled_questions(methods: dict[str, dict[str, object]]) -> list[str]:
+    """Return the questions that any method answered."""
+    return list(dict.fromkeys(question for figures in methods.values() for question in figures))
+
+
+def _row(question: str, method: str, row: dict[str, float]) -> str:
+    kept = row.get("declared_within_own_tolerance")
+    step_s = row.get("planning_s_per_step")
+    cells = [
+        question, method, row["cases"], f"{row['median_share']:.1%}", f"{row['p90_share']:.1%}",
+        f"{row['within']:.0%}", f"{row['median_runs']:.0f}",
+        "" if kept is None else f"{kept:.0%}", "" if step_s is None else f"{step_s:.2f}",
+    ]  # fmt: skip
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+if __name__ == "__main__":
+    main()

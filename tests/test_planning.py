@@ -1,0 +1,191 @@
+"""What a decision costs, the value of a measurement, and the choice of the next runs."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from wattlaw.analysis.planning import Candidate, Question, plan
+from wattlaw.analysis.planning.plan import BUDGET, CERTAIN, NOTHING_LEFT
+from wattlaw.analysis.planning.value import Outcomes, expected_regrets
+from wattlaw.analysis.prediction import Observation, TrainingSetting
+from wattlaw.errors import BadInput
+
+NODE = 4
+STEPS = 100
+
+
+def packed(gpus, batch=32.0, **values):
+    return TrainingSetting.packed(gpus, NODE, local_batch=batch, **values)
+
+
+SCALING = [packed(gpus) for gpus in (1, 2, 4, 8)]
+TIMES = arrays(float, (5, len(SCALING)), elements=st.floats(0.1, 10.0))
+QUESTIONS = st.builds(
+    Question,
+    minimize=st.sampled_from(["energy", "time", "gpu_hours", "edp"]),
+    deadline_s=st.none() | st.floats(0.1, 10.0),
+    max_slowdown=st.none() | st.floats(0.01, 1.0),
+    energy_budget_j=st.none() | st.floats(1.0, 1000.0),
+)
+
+
+class TestRegrets:
+    @given(QUESTIONS, TIMES)
+    def test_some_setting_has_none_and_no_setting_less(self, question, times):
+        regrets = question.regrets(SCALING, times, times * 100)
+        assert (regrets >= -1e-12).all()
+        assert regrets.min(1) == pytest.approx(0.0, abs=1e-9)
+
+    @given(st.sampled_from(["energy", "time", "gpu_hours", "edp"]), TIMES, st.floats(0.1, 10.0))
+    def test_units_do_not_matter(self, goal, times, factor):
+        question = Question(goal, max_slowdown=0.1)
+        one = question.regrets(SCALING, times, times * 100)
+        other = question.regrets(SCALING, times * factor, times * 100 * factor)
+        assert other == pytest.approx(one, rel=1e-6, abs=1e-6)
+
+    def test_a_missed_deadline_costs_twice_its_share(self):
+        question = Question("gpu_hours", deadline_s=1.0)
+        regrets = question.regrets(SCALING[:2], np.array([[1.5, 0.8]]), None)
+        # The first takes 1.5 GPU-seconds and is 50 % late; the second takes 1.6.
+        assert regrets[0] == pytest.approx([1.0, 0.0])
+
+    def test_without_energy_gpu_hours_replace_it(self):
+        times = np.array([[4.0, 2.5, 1.2, 0.7]])
+        energy = Question("energy").regrets(SCALING, times, None)
+        assert energy == pytest.approx(Question("gpu_hours").regrets(SCALING, times, None))
+
+    def test_samples_by_batch_count(self):
+        question = Question("time", samples_by_batch={32.0: 100.0, 64.0: 300.0})
+        assert [question.allows(item) for item in SCALING] == [True, True, False, False]
+        regrets = question.regrets(SCALING[:2], np.array([[1.0, 0.5]]), None)
+        assert regrets[0] == pytest.approx([0.0, 0.5])
+
+    @pytest.mark.parametrize(
+        "values",
+        [{"minimize": "speed"}, {"tolerance": 0}, {"confidence": 1.0}, {"minimize": "cost"}],
+    )
+    def test_a_wrong_value_is_refused(self, values):
+        with pytest.raises(BadInput, match="given"):
+            Question(**values)
+
+
+class TestExpectedRegrets:
+    """Two settings, of which one is the better by 20 % in each of many draws."""
+
+    dice = np.random.default_rng(0)
+    better = dice.random(400) < 0.5
+    regrets = np.where(better[:, None], [0.0, 0.2], [0.2, 0.0])
+
+    def after(self, shown, noise=0.01):
+        outcomes = Outcomes(shown[:, None], np.array([noise]), None, None)
+        return float(expected_regrets(self.regrets, outcomes, seed=0)[0])
+
+    def test_a_run_that_tells_nothing_does_not_help(self):
+        now = self.regrets.mean(0).min()
+        unrelated = np.random.default_rng(1).standard_normal(400)
+        assert self.after(unrelated, noise=3.0) == pytest.approx(now, abs=0.01)
+
+    def test_a_run_that_settles_the_question_leaves_none(self):
+        assert self.after(np.where(self.better, 0.0, 1.0)) < 0.001
+
+    def test_noise_makes_a_run_worth_less(self):
+        shown = np.where(self.better, 0.0, 1.0)
+        values = [self.after(shown, noise) for noise in (0.01, 0.5, 5.0)]
+        assert values == sorted(values)
+        assert values[1] > values[0] + 0.005
+
+    def test_power_tells_as_time_does(self):
+        shown = np.where(self.better, 0.0, 1.0)[:, None]
+        noise = np.array([0.01])
+        outcomes = Outcomes(np.zeros((400, 1)), noise, shown, noise)
+        assert expected_regrets(self.regrets, outcomes, seed=0)[0] < 0.001
+
+    def test_many_candidates_have_the_values_of_few(self):
+        shown = np.where(self.better, 0.0, 1.0)[:, None].repeat(250, axis=1)
+        outcomes = Outcomes(shown, np.full(250, 0.01), None, None)
+        assert (expected_regrets(self.regrets, outcomes, seed=0) < 0.001).all()
+
+
+def observed(*settings_of_runs, per_sample_s=0.01):
+    """Return runs that scale well: a fixed part, and a part for each sample."""
+    return [
+        Observation(item, 0.02 * (1 + 0.05 * item.gpus) + per_sample_s * item.local_batch)
+        for item in settings_of_runs
+    ]
+
+
+GRID = [packed(gpus, batch) for gpus in (1, 2, 4, 8) for batch in (8.0, 16.0, 32.0)]
+CANDIDATES = [Candidate(item, STEPS) for item in GRID]
+
+
+def left(*made):
+    return [item for item in CANDIDATES if item.setting not in made]
+
+
+class TestPlan:
+    question = Question("gpu_hours")
+
+    def test_first_runs_are_cheap_and_at_the_ends_of_the_axes(self):
+        found = plan(self.question, CANDIDATES, [], at_once=4)
+        chosen = [item.candidate.setting for item in found.proposals]
+        assert chosen == [packed(1, 8.0), packed(1, 32.0), packed(2, 8.0), packed(8, 8.0)]
+        assert found.setting is None
+
+    def test_both_ends_of_the_limits_are_measured_first(self):
+        """A clock that was never locked is not known: the decision must not rest on it."""
+        limits = [{}, {"power_limit_w": 100.0}, {"power_limit_w": 200.0}]
+        limits += [{"clock_limit_mhz": 700.0}, {"clock_limit_mhz": 1400.0}]
+        grid = [Candidate(packed(1, **values), STEPS) for values in limits]
+        found = plan(self.question, grid, [], at_once=9)
+        chosen = [item.candidate.setting for item in found.proposals]
+        assert {item.clock_limit_mhz for item in chosen} == {None, 700.0, 1400.0}
+        assert {item.power_limit_w for item in chosen} == {None, 100.0}
+
+    def test_equal_seeds_give_equal_plans(self):
+        seen = observed(*(packed(*pair) for pair in ((1, 8.0), (1, 32.0), (2, 8.0), (8, 8.0))))
+        made = [item.setting for item in seen]
+        one, other = (plan(self.question, left(*made), seen, seed=3) for _ in range(2))
+        assert one == other
+
+    def test_failed_settings_and_larger_batches_are_not_proposed(self):
+        found = plan(self.question, CANDIDATES, [], failed=[packed(2, 16.0)], at_once=9)
+        assert {item.candidate.setting.local_batch for item in found.proposals} == {8.0}
+
+    def test_no_candidate_is_nothing_left(self):
+        assert plan(self.question, [], []).stopped_because == NOTHING_LEFT
+        failed = [item.setting for item in CANDIDATES]
+        assert plan(self.question, CANDIDATES, [], failed=failed).stopped_because == NOTHING_LEFT
+
+    def test_all_measured_names_the_best(self):
+        question = Question("gpu_hours", tolerance=0.001, confidence=0.999)
+        found = plan(question, [], observed(*GRID))
+        assert found.stopped_because in (NOTHING_LEFT, CERTAIN)
+        assert found.setting == packed(1, 32.0)
+
+    def test_nothing_affordable_is_a_spent_budget(self):
+        question = Question("gpu_hours", tolerance=1e-4, confidence=0.999)
+        seen = observed(packed(1, 8.0), packed(1, 32.0), packed(2, 8.0), packed(8, 8.0))
+        rest = left(*(item.setting for item in seen))
+        found = plan(question, rest, seen, hours_left=1e-9)
+        assert (found.stopped_because, found.proposals) == (BUDGET, ())
+
+    def test_a_clear_case_is_certain_and_right(self):
+        seen = observed(packed(1, 8.0), packed(1, 32.0), packed(2, 8.0), packed(8, 8.0))
+        rest = left(*(item.setting for item in seen))
+        found = plan(Question("time", tolerance=0.1), rest, seen)
+        assert found.stopped_because == CERTAIN
+        assert found.setting == packed(8, 32.0)
+        assert found.probability >= 0.9
+
+    @settings(max_examples=5, deadline=None)
+    @given(st.integers(0, 1000))
+    def test_proposals_are_distinct_candidates(self, seed):
+        question = Question("gpu_hours", tolerance=1e-4, confidence=0.999)
+        seen = observed(packed(1, 8.0), packed(1, 32.0), packed(2, 8.0), packed(8, 8.0))
+        rest = left(*(item.setting for item in seen))
+        found = plan(question, rest, seen, at_once=3, seed=seed)
+        chosen = [item.candidate for item in found.proposals]
+        assert len(set(chosen)) == 3
+        assert set(chosen) <= set(rest)
