@@ -106,7 +106,7 @@ def plan(
         if question.allows(setting) and _can_run(setting, failed)
     ]
     first = _first_runs(possible, seen)
-    if first or not observations:
+    if not observations:
         reason = None if first else NOTHING_LEFT
         start = tuple(Proposal(item, None, None) for item in first[:at_once])
         return Plan(None, None, None, start, reason)
@@ -118,15 +118,16 @@ def plan(
     best = int(means.argmin())
     probability = float((regrets[:, best] <= question.tolerance).mean())
     state = (choices[best], float(means[best]), probability)
-    is_sure = probability >= question.confidence and means[best] <= question.tolerance
+    is_sure = not first and probability >= question.confidence
+    is_sure = is_sure and means[best] <= question.tolerance
     check = belief.check(choices[best], possible, seen) if is_sure else None
     if is_sure and check is None:
         return Plan(*state, (), CERTAIN)
     if not possible:
         return Plan(*state, (), NOTHING_LEFT)
     proposals = _ranked(belief, possible, regrets, seed)
-    if check is not None:
-        proposals.sort(key=lambda item: item.candidate is not check)
+    urgent = first if check is None else [check]
+    proposals.sort(key=lambda item: item.candidate not in urgent)
     affordable = [
         item for item in proposals if hours_left is None or (item.gpu_hours or 0) <= hours_left
     ]
