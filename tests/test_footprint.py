@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.footprint import J_PER_KWH, Footprint
-from wattlaw.api.quantities import footprint_of
+from wattlaw.api.footprint import footprint_of
 from wattlaw.errors import BadInput
 from wattlaw.reference.footprint import (
     electricity_price,

@@ -25,7 +25,7 @@ UNITS = ("epoch", "sample", "step", "run")
 #: Phases of training and the kind of their windows; of the kinds of a run the first one counts.
 BASES = {"train": "epochs", "steps": "steps", "run": "run"}
 #: A window shorter than this share of its epoch is ignored for the energy of the epoch.
-_TELLING = 0.01
+_LEAST_SHARE = 0.01
 _PARTS = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
 _KEPT = (
     "run_id", "study", "repeat", "metric_name", "parameters", "flops_per_sample", "parallelism",
@@ -173,7 +173,7 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
         }
     )
     # The part of an epoch next to an evaluation may be too short for a measurement.
-    usable = windows[windows["duration_s"] >= _TELLING * hosts["duration_s"].transform("sum")]
+    usable = windows[windows["duration_s"] >= _LEAST_SHARE * hosts["duration_s"].transform("sum")]
     return table.join(energies(usable))
 
 

@@ -160,10 +160,14 @@ def fit_series(series: pd.DataFrame, y: str = "time_s") -> SeriesFits:
 def _nodes(rows: pd.DataFrame) -> tuple[int, int] | None:
     """Return the least and the most nodes of runs; None where runs do not name them."""
     nodes = rows["nodes"]
-    imported_without = (rows["launcher"] == "imported").all() and (nodes == 1).all()
-    if nodes.isna().any() or imported_without:
+    if nodes.isna().any() or are_imported_without_nodes(rows):
         return None
     return int(nodes.min()), int(nodes.max())
+
+
+def are_imported_without_nodes(rows: pd.DataFrame) -> bool:
+    """Say whether the nodes of runs are unknown: a table without nodes is imported with 1."""
+    return bool((rows["launcher"] == "imported").all() and (rows["nodes"] == 1).all())
 
 
 def varying_columns(series: pd.DataFrame) -> list[str]:

@@ -1,6 +1,6 @@
 """Decisions: which run to measure next, when to stop, and the course in ``decision.json``."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from wattlaw.analysis.prediction.posterior import fit
 from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.analysis.result import Result
 from wattlaw.api.decision_inputs import Inputs, decide_of, read_inputs
-from wattlaw.formatting import limit_label, number, plural
+from wattlaw.formatting import number
 from wattlaw.launch.choosing import Choice
+from wattlaw.report.topics.prediction import label
 from wattlaw.store.decision import write_decision
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
@@ -28,6 +29,8 @@ class Decision(Result):
 
     Parameters
     ----------
+    workload
+        The workload of the study.
     setting
         The leading setting, with the keys of ``predict``; None before the first run.
     expected_regret, probability
@@ -42,6 +45,7 @@ class Decision(Result):
         Why no run is needed any more; None while runs are.
     """
 
+    workload: str
     setting: TrainingSetting | None
     expected_regret: float | None
     probability: float | None
@@ -97,9 +101,9 @@ class Decider:
     def choose(self, pending: Sequence[PlannedRun], active: Sequence[PlannedRun]) -> Choice:
         """Return the runs to start beside the active ones, and write ``decision.json``."""
         inputs = read_inputs(self._study, self._runs, self._store)
-        found, runs = self._plan(inputs, pending, active, self._at_once - len(active))
-        reason = None if runs or active else found.stopped_because or NOTHING_LEFT
-        decision = self._decision(inputs, found, reason)
+        current, runs = self._plan(inputs, pending, active, self._at_once - len(active))
+        reason = None if runs or active else current.stopped_because or NOTHING_LEFT
+        decision = self._decision(inputs, current, reason)
         write_decision(self._store, decision.to_dict())
         return Choice(runs, str(decision), reason)
 
@@ -108,17 +112,17 @@ class Decider:
     ) -> tuple[Decision, list[Measurement]]:
         """Return the state of the decision, and the most useful next runs."""
         inputs = read_inputs(self._study, self._runs, self._store)
-        found, runs = self._plan(inputs, pending, (), count)
-        proposals = {item.candidate: item for item in found.proposals}
+        current, runs = self._plan(inputs, pending, (), count)
+        proposals = {item.candidate: item for item in current.proposals}
         rows = []
         for run in runs:
             candidate, emulated = inputs.candidates[run.run_id], run.setting.emulated_gpus
             item = proposals.get(candidate, Proposal(candidate, None, None))
             hours = item.gpu_hours or self._expected[run.run_id] or None
-            regrets = found.expected_regret, item.regret_after
+            regrets = current.expected_regret, item.regret_after
             rows.append(Measurement(candidate.setting, emulated, hours, *regrets))
-        reason = None if rows else found.stopped_because or NOTHING_LEFT
-        return self._decision(inputs, found, reason), rows
+        reason = None if rows else current.stopped_because or NOTHING_LEFT
+        return self._decision(inputs, current, reason), rows
 
     def _plan(
         self,
@@ -139,24 +143,27 @@ class Decider:
         hours_left = None if decide.budget.gpu_hours is None else decide.budget.gpu_hours - spent
         if decide.budget.runs is not None:
             count = min(count, decide.budget.runs - len(inputs.hours) - len(active))
-        found = plan(
+        current = plan(
             inputs.question, list(dict.fromkeys(_of(inputs, possible))),
             [] if inputs.job is None else inputs.job.observations,
             failed=inputs.out_of_memory, hours_left=hours_left, at_once=max(count, 1),
             seed=decide.seed,
         )  # fmt: skip
         if count < 1:
-            reason = found.stopped_because or (None if active else BUDGET)
-            return replace(found, proposals=(), stopped_because=reason), []
-        wanted = [item.candidate for item in found.proposals]
+            reason = current.stopped_because or (None if active else BUDGET)
+            return replace(current, proposals=(), stopped_because=reason), []
+        wanted = [item.candidate for item in current.proposals]
         if inputs.untried:
             wanted = self._for_target(inputs, possible, active)[:count] or wanted
-        elif decide.target is not None and found.setting is None and inputs.job is not None:
-            found = replace(found, stopped_because=_TARGET)
-        elif not wanted and found.setting in inputs.to_retry and found.stopped_because != BUDGET:
-            wanted = [item for item in _of(inputs, possible) if item.setting == found.setting][:1]
-        runs = self._affordable(inputs, possible, wanted, hours_left)
-        return (replace(found, stopped_because=BUDGET) if wanted and not runs else found), runs
+        elif decide.target is not None and current.setting is None and inputs.job is not None:
+            current = replace(current, stopped_because=_TARGET)
+        elif (
+            not wanted and current.setting in inputs.to_retry and current.stopped_because != BUDGET
+        ):
+            wanted = [item for item in _of(inputs, possible) if item.setting == current.setting][:1]
+        expected = {item.candidate: item.gpu_hours for item in current.proposals}
+        runs = self._affordable(inputs, possible, wanted, expected, hours_left)
+        return (replace(current, stopped_because=BUDGET) if wanted and not runs else current), runs
 
     def _for_target(
         self, inputs: Inputs, possible: Sequence[PlannedRun], active: Sequence[PlannedRun]
@@ -177,19 +184,24 @@ class Decider:
         inputs: Inputs,
         possible: Sequence[PlannedRun],
         wanted: Sequence[Candidate],
+        expected: Mapping[Candidate, float | None],
         hours_left: float | None,
     ) -> list[PlannedRun]:
         """Return the first run of each candidate, as long as all of them fit the budget."""
         first: dict[Candidate, PlannedRun] = {}
         for run in possible:
             first.setdefault(inputs.candidates[run.run_id], run)
-        hours = self._gpu_hours(inputs, wanted) or [0.0] * len(wanted)
+        others = [item for item in wanted if expected.get(item) is None]
+        hours = dict(
+            zip(others, self._gpu_hours(inputs, others) or [0.0] * len(others), strict=True)
+        )
         runs, used = [], 0.0
-        for item, expected in zip(wanted, hours, strict=True):
-            if hours_left is None or used + expected <= hours_left:
-                used += expected
+        for item in wanted:
+            cost = expected.get(item) or hours.get(item, 0.0)
+            if hours_left is None or used + cost <= hours_left:
+                used += cost
                 runs.append(first[item])
-                self._expected[first[item].run_id] = expected
+                self._expected[first[item].run_id] = cost
         return runs
 
     def _gpu_hours(self, inputs: Inputs, candidates: Sequence[Candidate]) -> list[float] | None:
@@ -202,11 +214,12 @@ class Decider:
         by_setting = dict(zip(distinct, times.tolist(), strict=True))
         return [item.gpu_hours(by_setting[item.setting]) for item in candidates]
 
-    def _decision(self, inputs: Inputs, found: Plan, reason: str | None) -> Decision:
+    def _decision(self, inputs: Inputs, current: Plan, reason: str | None) -> Decision:
         return Decision(
-            setting=found.setting,
-            expected_regret=found.expected_regret,
-            probability=found.probability,
+            workload=self._study.workloads[0].name,
+            setting=current.setting,
+            expected_regret=current.expected_regret,
+            probability=current.probability,
             tolerance=decide_of(self._study).tolerance,
             gpu_hours_spent=sum(inputs.hours.values()),
             gpu_hours_grid=self._grid_hours(inputs),
@@ -224,18 +237,6 @@ class Decider:
         ]
         hours = self._gpu_hours(inputs, left)
         return None if hours is None else sum(inputs.hours.values()) + sum(hours)
-
-
-def label(setting: TrainingSetting) -> str:
-    """Return a setting as text, such as ``4 GPUs on 2 nodes, batch 8 each (32 in all), 200 W``."""
-    parts = [plural(setting.gpus, "GPU")]
-    if setting.nodes is not None and setting.nodes > 1:
-        parts[0] += f" on {setting.nodes} nodes"
-    if setting.local_batch is not None:
-        parts.append(f"batch {setting.local_batch:g} each ({setting.global_batch:g} in all)")
-    limits = [(name, getattr(setting, name)) for name in ("power_limit_w", "clock_limit_mhz")]
-    parts += [limit_label(name, value) for name, value in limits if value is not None]
-    return ", ".join([*parts, *([setting.precision] if setting.precision else [])])
 
 
 def _of(inputs: Inputs, runs: Iterable[PlannedRun]) -> list[Candidate]:

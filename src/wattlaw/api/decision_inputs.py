@@ -16,7 +16,7 @@ from wattlaw.analysis.planning import Candidate, Question
 from wattlaw.analysis.prediction.job import Job, jobs_of
 from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.analysis.to_target import time_to_target
-from wattlaw.api.quantities import footprint_of
+from wattlaw.api.footprint import footprint_of
 from wattlaw.api.store_tables import StoreTables
 from wattlaw.errors import BadInput, Refused
 from wattlaw.formatting import origin_of

@@ -15,7 +15,7 @@ from wattlaw.analysis.advice import advice as analysis
 from wattlaw.api.advice import Advice
 from wattlaw.api.display import Report, as_html
 from wattlaw.api.fits import Fits, fit_metrics
-from wattlaw.api.quantities import footprint_of
+from wattlaw.api.footprint import footprint_of
 from wattlaw.api.store_tables import StoreTables
 from wattlaw.errors import BadInput, Refused
 from wattlaw.quantities import duration_s, energy_j, finite, share
@@ -135,7 +135,8 @@ class Results(StoreTables):
                 footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
             )
         )
-        return replace(advice, decision=self.decision)
+        is_of_workload = (self.decision or {}).get("workload") == advice.workload
+        return replace(advice, decision=self.decision if is_of_workload else None)
 
     def predict(
         self,

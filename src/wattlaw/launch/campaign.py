@@ -265,7 +265,8 @@ class Campaign:
         for planned in pending:
             folder = self._store.folder(planned.run_id)
             changes = {"reason": f"{NOT_NEEDED}{self._stopped_because}"}
-            with RunLock(folder) as lock:
+            # A damaged record is no reason to end without the decision; status names it.
+            with contextlib.suppress(BadInput, NotPermitted), RunLock(folder) as lock:
                 record = folder.read() if lock.acquire() else None
                 if record is not None and record.status == "planned":
                     folder.write(record.model_copy(update=changes), durable=False)

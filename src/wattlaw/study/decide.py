@@ -42,7 +42,7 @@ def _inner_share(name: str, given: Any) -> float:
 
 
 def _price(name: str, given: Any) -> Any:
-    """Return a price or an intensity, of which the text is read where the regions are known."""
+    """Return a price or an intensity; ``footprint_of`` reads a text with a currency or a region."""
     if given == "" or (isinstance(given, int | float) and given < 0):
         raise BadInput(f"{name}: given {given}; allowed: a number >= 0, or a text")
     return given

@@ -1,5 +1,6 @@
 """Warnings that belong to an advice."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.advice.choice import Constraints, Decision
@@ -15,6 +16,7 @@ from wattlaw.analysis.caps.choice import (
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import ENERGY, TIME, ComparableRuns
 from wattlaw.analysis.result import Caution
+from wattlaw.analysis.series import NOT_DATA_PARALLEL
 from wattlaw.errors import Refused
 from wattlaw.formatting import LIMIT_NAMES
 
@@ -145,15 +147,15 @@ def _of_predictions(
     job: ComparableRuns,
     constraints: Constraints,
 ) -> Iterator[Caution]:
-    most = max(candidate.gpus for candidate in measured)
-    known = max([most, *(candidate.gpus for candidate in predicted)])
-    wanted_gpus = constraints.max_gpus or known
-    if decision.option is None or wanted_gpus >= 2 * known:
+    if set(job.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}:
+        return  # another warning says so
+    known = max(candidate.gpus for candidate in (*measured, *predicted))
+    if 2 * known <= (constraints.max_gpus or (0 if decision.option else math.inf)):
         yield Caution(
             "prediction-ends",
-            f"Predictions end at {known} {job.worker}s: beyond, the 95 % interval of a time is "
-            f"wider than a factor of {WIDEST:g}. wattlaw predict shows it and the measurement that "
-            "would narrow it most.",
+            f"Options end at {known} {job.worker}s: more were not tried, or the 95 % interval of "
+            f"their time is wider than a factor of {WIDEST:g}. wattlaw predict shows it and the "
+            "measurement that would narrow it most.",
         )
 
 

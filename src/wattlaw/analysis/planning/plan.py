@@ -1,6 +1,6 @@
 """The next measurements of a decision, and whether it is certain enough."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -120,12 +120,15 @@ def plan(
     state = (choices[best], float(means[best]), probability)
     is_sure = not first and probability >= question.confidence
     is_sure = is_sure and means[best] <= question.tolerance
-    check = belief.check(choices[best], possible, seen) if is_sure else None
+    hours = belief.gpu_hours(possible)
+    check = None
+    if is_sure and choices[best] not in seen:
+        check = _cheap_run(choices[best], hours)
     if is_sure and check is None:
         return Plan(*state, (), CERTAIN)
     if not possible:
         return Plan(*state, (), NOTHING_LEFT)
-    proposals = _ranked(belief, possible, regrets, seed)
+    proposals = _ranked(belief, hours, regrets, seed)
     urgent = first if check is None else [check]
     proposals.sort(key=lambda item: item.candidate not in urgent)
     affordable = [
@@ -166,20 +169,12 @@ class _Belief:
         energy = None if self.powers is None else times * self.powers[:, at] * gpus / samples
         return question.regrets(choices, times / samples, energy)
 
-    def check(
-        self,
-        leading: TrainingSetting,
-        possible: Sequence[Candidate],
-        seen: Sequence[TrainingSetting],
-    ) -> Candidate | None:
-        """Return the run of a leading setting that was not measured, None if it is expensive."""
-        expected_s = np.median(self.times, axis=0)
-        hours = [item.gpu_hours(float(expected_s[self.columns[item.setting]])) for item in possible]
-        pairs = zip(possible, hours, strict=True)
-        runs = [
-            item for item, cost in pairs if item.setting == leading and cost <= _CHEAP * sum(hours)
-        ]
-        return runs[0] if runs and leading not in seen else None
+    def gpu_hours(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
+        """Return the expected GPU-hours of each run."""
+        steps_s = np.median(self.times, axis=0)
+        return {
+            item: item.gpu_hours(float(steps_s[self.columns[item.setting]])) for item in candidates
+        }
 
     def outcomes(self, settings: Sequence[TrainingSetting]) -> Outcomes:
         at = self.at(settings)
@@ -191,23 +186,28 @@ class _Belief:
         )  # fmt: skip
 
 
+def _cheap_run(leading: TrainingSetting, hours: Mapping[Candidate, float]) -> Candidate | None:
+    """Return the run of a leading setting that was not measured, None if it is expensive."""
+    most = _CHEAP * sum(hours.values())
+    runs = (item for item, cost in hours.items() if item.setting == leading and cost <= most)
+    return next(runs, None)
+
+
 def _ranked(
-    belief: _Belief, possible: Sequence[Candidate], regrets: Floats, seed: int
+    belief: _Belief, hours: Mapping[Candidate, float], regrets: Floats, seed: int
 ) -> list[Proposal]:
     """Return the candidates by how much the expected regret falls for a GPU-hour."""
-    distinct = list(dict.fromkeys(possible))
-    settings = [item.setting for item in distinct]
-    outcomes = belief.outcomes(settings)
+    outcomes = belief.outcomes([item.setting for item in hours])
     after = expected_regrets(regrets, outcomes, seed)
-    expected_s = np.exp(np.median(outcomes.time, axis=0))
-    hours = np.array(
-        [item.gpu_hours(float(time)) for item, time in zip(distinct, expected_s, strict=True)]
-    )
     now = float(regrets.mean(0).min())
     # Where no single run is expected to help, the uncertainty of what it shows decides.
     gain = np.maximum(now - after, 0.0) + 1e-3 * now * outcomes.time.std(0)
-    order = np.argsort(-gain / np.maximum(hours, 1e-12), kind="stable")
-    return [Proposal(distinct[i], float(hours[i]), float(after[i])) for i in order]
+    rates = gain / np.maximum(list(hours.values()), 1e-12)
+    proposals = [
+        Proposal(item, cost, float(regret))
+        for (item, cost), regret in zip(hours.items(), after, strict=True)
+    ]
+    return [proposals[index] for index in np.argsort(-rates, kind="stable")]
 
 
 def _different(proposals: Sequence[Proposal], count: int) -> list[Proposal]:

@@ -20,7 +20,7 @@ from wattlaw.analysis.prediction.predict import predict
 from wattlaw.analysis.prediction.results import Components, Prediction
 from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
 from wattlaw.analysis.result import Caution, Result
-from wattlaw.analysis.series import NOT_DATA_PARALLEL
+from wattlaw.analysis.series import NOT_DATA_PARALLEL, are_imported_without_nodes
 from wattlaw.errors import BadInput, Refused
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-_IMPORTED = "imported"
 #: With more runs, the repeats of a setting count as one observation: inference takes time.
 _MOST = 100
 
@@ -251,8 +250,7 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
         text = f"{without} runs without a known batch are excluded."
         warnings.append(Caution("batch-unknown", text))
         rows = rows[rows["local_batch"].notna()]
-    if (rows["launcher"] == _IMPORTED).all() and (rows["nodes"] == 1).all():
-        # A table without nodes is imported with 1.
+    if are_imported_without_nodes(rows):
         nodes = None if gpus_per_node is None else np.ceil(rows["gpus"] / gpus_per_node)
         rows = rows.assign(nodes=nodes)
     samples = rows["samples_per_epoch"].dropna()

@@ -57,7 +57,7 @@ def overviews(table: pd.DataFrame) -> tuple[Overview, ...]:
     table
         Of ``metrics.run_metrics``.
     """
-    found: list[Overview] = []
+    rows: list[Overview] = []
     for workload in sorted(table["workload"].dropna().unique()):
         try:
             jobs = jobs_of(table, workload)
@@ -65,8 +65,8 @@ def overviews(table: pd.DataFrame) -> tuple[Overview, ...]:
             continue
         for job in jobs:
             settings = grid.combinations(job.settings, job.node_gpus)
-            found.append(Overview(job, tuple(job.predict(settings)), check_largest(job)))
-    return tuple(found)
+            rows.append(Overview(job, tuple(job.predict(settings)), check_largest(job)))
+    return tuple(rows)
 
 
 def check_largest(job: Job) -> tuple[Check, ...]:

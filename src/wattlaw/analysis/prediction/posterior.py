@@ -76,13 +76,13 @@ class Posterior:
         dice = np.random.default_rng([self.seed, 1])
         shape = (self.draws, len(settings))
         tail = np.sqrt(dice.chisquare(FREEDOM, shape) / FREEDOM)
-        deviation = np.hypot(near.noise, near.time_error.spread) * dice.standard_normal(shape)
+        deviation = np.hypot(near.noise, near.time.error.spread) * dice.standard_normal(shape)
         common = near.shared * dice.standard_normal(shape) / tail
-        times = near.steps.step_s * np.exp(near.time_missed + deviation / tail + common)
-        if near.power_error is None or near.steps.power_w is None:
+        times = near.steps.step_s * np.exp(near.time.missed + deviation / tail + common)
+        if near.power is None or near.steps.power_w is None:
             return near.steps, times, None
-        noise = np.hypot(self.values["power_noise"], near.power_error.spread)
-        missed = near.power_missed + noise * dice.standard_t(FREEDOM, shape)
+        noise = np.hypot(self.values["power_noise"], near.power.error.spread)
+        missed = near.power.missed + noise * dice.standard_t(FREEDOM, shape)
         # The time by which a session is slower is spent with waiting.
         waiting = np.minimum(np.asarray(near.steps.waiting_power), 1.0)
         share = waiting + (1 - waiting) * np.exp(-np.clip(common, -1.0, 3.0))
@@ -112,14 +112,12 @@ class Posterior:
             return replace(self, values=thin).means(settings)
         near = self._near(settings)
         dice = np.random.default_rng([self.seed, 4])
-        error = near.time_misfit * near.time_error.draws(dice, self.draws)
-        times = near.steps.step_s * np.exp(near.time_missed + error)
+        times = near.steps.step_s * np.exp(near.time.draws(dice))
         one = np.ones((1, len(settings)))
         time_noise = np.median(np.hypot(near.noise, near.shared) * one, axis=0)
-        if near.power_error is None or near.steps.power_w is None:
+        if near.power is None or near.steps.power_w is None:
             return times, time_noise, None, None
-        error = near.power_misfit * near.power_error.draws(dice, self.draws)
-        powers = near.steps.power_w * np.exp(near.power_missed + error)
+        powers = near.steps.power_w * np.exp(near.power.draws(dice))
         return times, time_noise, powers, np.median(self.values["power_noise"] * one, axis=0)
 
     def _near(self, settings: Sequence[TrainingSetting]) -> "_Near":
@@ -131,24 +129,37 @@ class Posterior:
         fitted = step(self.values, seen, power=self.has_power)
         own, common = scales(self.values, seen, fitted)
         missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
-        expected = np.sqrt(own**2 + common**2 + TIME_ERROR**2)
-        misfit = _misfit(missed / expected, independence(seen))
+        deviations = missed / np.sqrt(own**2 + common**2 + TIME_ERROR**2)
         # What a session shares is not a property of its settings.
         missed = missed * own**2 / (own**2 + common**2)
         error = discrepancy(seen, layout, TIME_ERROR, float(np.median(own)))
-        near = _Near(steps, noise, shared, missed @ error.weights, error, misfit)
+        near = _Near(
+            steps, noise, shared, _Correction(missed @ error.weights, error, seen, deviations)
+        )
         if fitted.power_w is None:
             return near
         measured = np.array([item.power_per_gpu_w or np.nan for item in self.observations])
         has_power = ~np.isnan(measured)
-        own_w = float(np.median(self.values["power_noise"]))
-        error = discrepancy(seen.only(has_power), layout, POWER_ERROR, own_w)
+        seen, own_w = seen.only(has_power), self.values["power_noise"]
+        error = discrepancy(seen, layout, POWER_ERROR, float(np.median(own_w)))
         missed = np.log(measured[has_power]) - np.log(fitted.power_w[:, has_power])
-        expected = np.hypot(self.values["power_noise"], POWER_ERROR)
-        misfit = _misfit(missed / expected, independence(seen.only(has_power)))
-        return replace(
-            near, power_missed=missed @ error.weights, power_error=error, power_misfit=misfit
-        )
+        deviations = missed / np.hypot(own_w, POWER_ERROR)
+        return replace(near, power=_Correction(missed @ error.weights, error, seen, deviations))
+
+
+@dataclass(frozen=True)
+class _Correction:
+    """How residuals of observations correct settings, in logs, and the error that remains."""
+
+    missed: Floats
+    error: Discrepancy
+    seen: Layout  # the observations
+    deviations: Floats  # their residuals over the usual standard deviation
+
+    def draws(self, dice: np.random.Generator) -> Floats:
+        """Return draws of the correction with its error, which is as large as residuals say."""
+        error = self.error.draws(dice, self.deviations.shape[0])
+        return self.missed + _misfit(self.deviations, self.seen) * error
 
 
 @dataclass(frozen=True)
@@ -158,15 +169,11 @@ class _Near:
     steps: Step
     noise: Floats
     shared: Floats
-    time_missed: Floats
-    time_error: Discrepancy
-    time_misfit: Floats
-    power_missed: Floats | float = 0.0
-    power_error: Discrepancy | None = None
-    power_misfit: Floats | float = 1.0
+    time: _Correction
+    power: _Correction | None = None
 
 
-def _misfit(deviations: Floats, weights: Floats) -> Floats:
+def _misfit(deviations: Floats, seen: Layout) -> Floats:
     """Return, for each draw, the model's error in this job relative to the usual one.
 
     A decision takes the best of many settings, whose error is the most favourable. Before a job's
@@ -176,9 +183,10 @@ def _misfit(deviations: Floats, weights: Floats) -> Floats:
     ----------
     deviations
         Residuals over their usual standard deviation, shape (draws, observations).
-    weights
-        Of the observations: close ones count as one.
+    seen
+        The observations: close ones count as one.
     """
+    weights = independence(seen)
     squares = _UNSEEN_WEIGHT * _UNSEEN_ERROR**2 + deviations**2 @ weights
     result: Floats = np.sqrt(squares / (_UNSEEN_WEIGHT + weights.sum()))[:, None]
     return result

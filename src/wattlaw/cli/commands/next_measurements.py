@@ -7,10 +7,10 @@ from typing import Annotated
 
 from wattlaw import formatting as fmt
 from wattlaw.api import studies
-from wattlaw.api.deciding import label
 from wattlaw.cli.common.console import Console, table_of
 from wattlaw.cli.common.options import JsonOption, StoreArgument, StudyArgument, option
 from wattlaw.report import tables
+from wattlaw.report.topics.prediction import label
 
 _COLUMNS = (
     tables.text("setting", lambda row: label(row.setting)),

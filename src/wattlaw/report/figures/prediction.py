@@ -21,7 +21,7 @@ _TIMES = {
     "run": "train_time_s",
 }  # fmt: skip
 _LINE = "predicted"
-Layers = Callable[[Overview], Sequence[alt.Chart]]
+_Layers = Callable[[Overview], Sequence[alt.Chart]]
 _PARTS = ("compute", "communication", "input", "waiting")
 
 
@@ -45,7 +45,7 @@ def step_parts(findings: Findings) -> alt.ConcatChart | None:
     return _panels(findings, _bar_layers, notes)
 
 
-def _panels(findings: Findings, layers_of: Layers, notes: list[str]) -> alt.ConcatChart | None:
+def _panels(findings: Findings, layers_of: _Layers, notes: list[str]) -> alt.ConcatChart | None:
     overviews = [item for item in findings.predictions if len(item.curve) > 1]
     if not overviews:
         return None
