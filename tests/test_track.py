@@ -77,6 +77,15 @@ def test_logged_values_belong_to_the_window_entered_last(tmp_path):
     assert len(told) == 4
 
 
+def test_the_end_of_an_iteration_on_a_busy_processor_is_not_a_window(tmp_path):
+    with wattlaw.track("loop", store=tmp_path, quiet=True) as run:
+        for _ in run.epochs(range(2)):
+            with run.evaluation():
+                pass
+            time.sleep(0.01)
+    assert [w["phase"] for w in windows(tmp_path)] == ["train", "evaluate"] * 2
+
+
 def test_values_logged_after_an_evaluation_are_kept(tmp_path):
     with wattlaw.track("loop", store=tmp_path, quiet=True) as run:
         for _ in run.epochs(range(1)):

@@ -20,8 +20,9 @@ from wattlaw.terminal import escape_invisible
 T = TypeVar("T")
 
 TRAIN, EVALUATE, STEPS = "train", "evaluate", "steps"
-#: The rest of a training window after an evaluation is stored if it is longer, or has values.
-_SHORTEST_S = 1e-3
+#: The rest of a training window after an evaluation is stored if it is longer, or has values. On a
+#: busy processor the end of an iteration takes some of this time without any training.
+_SHORTEST_REST_S = 0.05
 
 
 @dataclass
@@ -33,6 +34,7 @@ class _OpenWindow:
     start_s: float
     values: dict[str, Any] = field(default_factory=dict)
     steps: Steps | None = None
+    is_rest: bool = False  # of a training window, after an evaluation
 
 
 class Track:
@@ -168,11 +170,11 @@ class Track:
         end_ns, end_s = now()
         outer = self._open[-1] if self._open else None
         if outer is not None and inner.name == EVALUATE and outer.name == TRAIN:
-            outer.start_ns, outer.start_s = end_ns, end_s
+            outer.start_ns, outer.start_s, outer.is_rest = end_ns, end_s, True
         elif (
-            inner.name == TRAIN
+            inner.is_rest
             and not (inner.values or inner.steps)
-            and end_s - inner.start_s < _SHORTEST_S
+            and end_s - inner.start_s < _SHORTEST_REST_S
         ):
             return
         self._write(inner, end_s)
