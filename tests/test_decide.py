@@ -17,7 +17,7 @@ from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 from wattlaw.launch.campaign import Campaign
-from wattlaw.launch.choosing import NOT_NEEDED
+from wattlaw.launch.choosing import NOT_NEEDED, Selection
 from wattlaw.launch.launcher import Ended
 from wattlaw.launch.replay.launcher import ReplayLauncher
 from wattlaw.store.store import Store
@@ -77,11 +77,9 @@ def run_with(study, store, launcher):
     opened.create()
     decider = Decider(loaded.plan.study, loaded.plan.runs, store)
     observer = Silent()
-    observer.decided = lambda message: None
-    campaign = Campaign(
-        loaded.plan.study, loaded.plan.runs, opened, launcher, observer, None, decider
-    )
-    return campaign.run()
+    plan = loaded.plan
+    selection = Selection(plan.runs, opened, decider, observer.decided)
+    return Campaign(plan.study, plan.runs, opened, launcher, observer, None, selection).run()
 
 
 def test_a_decision_needs_fewer_runs_than_the_grid(write, tmp_path, capsys):

@@ -12,9 +12,11 @@ from wattlaw.api.display import as_html
 from wattlaw.api.progress import LineProgress
 from wattlaw.errors import BadInput
 from wattlaw.launch import planning
-from wattlaw.launch.campaign import CANCELLED, Campaign, Observer
+from wattlaw.launch.campaign import Campaign, Observer
+from wattlaw.launch.choosing import Selection
 from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.launch.planning import GpuHours, gpu_hours
+from wattlaw.launch.stop import CANCELLED
 from wattlaw.store.decision import read_decision
 from wattlaw.store.store import Store
 from wattlaw.study.model import Setting
@@ -332,17 +334,18 @@ def run(
         progress = LineProgress(progress or _silent, len(plan.runs))
     commit = planning.git_commit(Path.cwd())
     with closing(launcher):
-        chooser = None
+        selection = None
         if plan.study.decide is not None:
             from wattlaw.api.deciding import Decider
 
             at_once = plan.study.decide.at_once or (1 if launcher.queue is None else _JOBS_AT_ONCE)
-            chooser = Decider(plan.study, plan.runs, path, at_once)
-        campaign = Campaign(plan.study, plan.runs, results, launcher, progress, commit, chooser)
+            decider = Decider(plan.study, plan.runs, path, at_once)
+            selection = Selection(plan.runs, results, decider, progress.decided)
+        campaign = Campaign(plan.study, plan.runs, results, launcher, progress, commit, selection)
         outcome = campaign.run()
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
     values = asdict(outcome) | {"has_jobs": has_jobs}
-    if chooser is not None:
+    if selection is not None:
         decision = read_decision(path) or {}
         values["warnings"] += tuple(decision.get("warnings", ()))
     return RunOutcome(path, **values)

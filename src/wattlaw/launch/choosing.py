@@ -1,9 +1,13 @@
-"""The interface of what chooses the next runs of a campaign, in place of the plan's order."""
+"""Which pending runs a campaign starts where a chooser decides, in place of the plan's order."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from wattlaw.errors import BadInput, NotPermitted
+from wattlaw.store.run_folder import RunLock
+from wattlaw.store.store import Store
 from wattlaw.study.plan import PlannedRun
 
 #: The start of the reason of a planned run that a decision does not need.
@@ -27,3 +31,52 @@ class Chooser(Protocol):
 
     def choose(self, pending: Sequence[PlannedRun], active: Sequence[PlannedRun]) -> Choice:
         """Return the runs to start beside the active ones, each of which is pending."""
+
+
+@dataclass
+class Selection:
+    """The runs of a plan that a chooser has chosen, and those that are not needed."""
+
+    _plan: Sequence[PlannedRun]
+    _store: Store
+    _chooser: Chooser
+    #: Receives the message of each choice.
+    _decided: Callable[[str], None]
+    stopped_because: str | None = None
+    not_needed: int = 0
+    _chosen: set[str] = field(default_factory=set)
+    #: How many runs had ended at the last choice.
+    _ended_at_choice: int = -1
+
+    def split(
+        self, pending: Sequence[PlannedRun], active: Collection[str], ended: Collection[str]
+    ) -> tuple[list[PlannedRun], list[PlannedRun]]:
+        """Return the pending runs to start now, and the others.
+
+        The chooser is asked at the beginning, and whenever runs have ended. ``active`` and
+        ``ended`` are run ids.
+        """
+        if self._ended_at_choice != len(ended):
+            self._ended_at_choice = len(ended)
+            started = self._chosen.union(active).difference(ended)
+            choice = self._chooser.choose(
+                [run for run in pending if run.run_id not in self._chosen],
+                [run for run in self._plan if run.run_id in started],
+            )
+            self._chosen |= {run.run_id for run in choice.runs}
+            self.stopped_because = choice.stopped_because
+            self._decided(choice.message)
+        chosen = [run for run in pending if run.run_id in self._chosen]
+        return chosen, [run for run in pending if run.run_id not in self._chosen]
+
+    def mark_not_needed(self, pending: Sequence[PlannedRun]) -> None:
+        """Record why the remaining runs stay planned; a later campaign may start them."""
+        self.not_needed = len(pending)
+        for planned in pending:
+            folder = self._store.folder(planned.run_id)
+            changes = {"reason": f"{NOT_NEEDED}{self.stopped_because}"}
+            # A damaged record is no reason to end without the decision; status names it.
+            with contextlib.suppress(BadInput, NotPermitted), RunLock(folder) as lock:
+                record = folder.read() if lock.acquire() else None
+                if record is not None and record.status == "planned":
+                    folder.write(record.model_copy(update=changes), durable=False)
