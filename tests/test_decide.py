@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conftest import records, study_of
+from conftest import records, started, study_of
 from launchers import Silent
 from wattlaw.api import results
 from wattlaw.api.deciding import Decider
@@ -89,7 +89,8 @@ def test_a_decision_needs_fewer_runs_than_the_grid(write, tmp_path, capsys):
     assert 0 < outcome.done < 16 // 2
     assert (outcome.failed, outcome.left, outcome.done + outcome.not_needed) == (0, 0, 16)
     assert outcome.stopped_because == "certain"
-    assert UNKNOWN_QUALITY in outcome.warnings
+    assert UNKNOWN_QUALITY.text in outcome.warnings
+    assert UNKNOWN_QUALITY.to_dict() in decision["warnings"]
     assert set(FIELDS) <= set(decision)
     assert set(decision["setting"]) == set(SETTING)
     setting = decision["setting"]
@@ -112,6 +113,13 @@ def test_a_decision_needs_fewer_runs_than_the_grid(write, tmp_path, capsys):
     assert decision["gpu_hours_grid"] == pytest.approx(grid, rel=0.3)
     left = [reason for status, reason in statuses(store) if status == "planned"]
     assert left == [f"{NOT_NEEDED}certain"] * outcome.not_needed
+    course = decision["course"]
+    assert [row["runs"] for row in course] == [*range(1, outcome.done + 1)]
+    hours = [row["gpu_hours_spent"] for row in course]
+    assert 0 < hours[0] and hours == sorted(hours)
+    assert course[-1] == {name: decision[name] for name in course[-1]}
+    assert (decision["study"], decision["origin"]) == ("test", "replayed")
+    assert decision["question"] == QUESTION
     # one line of the decision before the first run and after each
     assert sum(line.startswith("decision: ") for line in lines) == outcome.done + 1
     assert results.open(store).decision == decision
@@ -124,6 +132,12 @@ def test_a_decision_needs_fewer_runs_than_the_grid(write, tmp_path, capsys):
     budget = {"runs": outcome.done + 2}
     stricter = run(write(QUESTION | {"tolerance": 0.002, "budget": budget}), store)
     assert outcome.done < stricter.done <= outcome.done + 2
+    # its course continues; that of another question begins
+    continued = stricter.results.decision["course"]
+    assert continued[: len(course) - 1] == course[:-1]
+    assert [row["runs"] for row in continued] == [*range(1, stricter.done + 1)]
+    other = run(write(QUESTION | {"max_gpus": 1, "budget": budget}), store).results.decision
+    assert [row["runs"] for row in other["course"]] == [*range(stricter.done, other["runs"] + 1)]
     assert records(store).keys() == {item.run_id for item in load_study(write(None)).plan.runs}
 
 
@@ -138,6 +152,7 @@ def test_an_interrupted_decision_continues_to_the_same_one(write, tmp_path):
     interrupted = run(study, tmp_path / "parts", progress=interrupt)
     assert (interrupted.done, interrupted.interrupted_by) == (2, "SIGINT")
     assert (interrupted.not_needed, interrupted.left) == (0, 14)
+    assert [row["runs"] for row in interrupted.results.decision["course"]] == [1]
     continued = run(study, tmp_path / "parts")
     assert continued.stopped_because == "certain"
     at_once = run(study, tmp_path / "whole")
@@ -363,3 +378,42 @@ def test_several_runs_are_chosen_together(write, tmp_path):
         if record.status == "done"
     }
     assert len(settings) == 3  # none twice
+
+
+OLD = {"setting": None, "expected_regret": None, "probability": None, "tolerance": 0.02}
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", json.dumps(OLD).encode(), b"\xff", None])
+def test_a_damaged_decision_is_kept_under_another_name(write, tmp_path, capsys, content):
+    study, store = write(QUESTION | {"budget": {"runs": 1}}), tmp_path / "store"
+    run(study, store)
+    path, kept = store / "decision.json", store / "decision.damaged-1.json"
+    path.unlink()
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    assert main(["advise", str(store), "--json"]) == 2
+    error = capsys.readouterr().err
+    assert str(path) in error and len(error.splitlines()) == 1
+    outcome = run(study, store)
+    assert sum(str(kept) in warning for warning in outcome.warnings) == 1
+    decision = outcome.results.decision
+    assert (decision["runs"], len(decision["course"])) == (1, 1)
+    assert kept.is_dir() if content is None else kept.read_bytes() == content
+    assert not any(str(kept) in warning for warning in run(study, store).warnings)
+
+
+def test_two_campaigns_on_one_store_make_each_run_once(write, tmp_path):
+    study, store = write(QUESTION, repeats=4), tmp_path / "store"
+    alone = run(study, tmp_path / "alone")
+    line = ("run", str(study), "--store", str(store))
+    with started(*line) as first, started(*line) as second:
+        for process in (first, second):
+            output, _ = process.communicate(timeout=120)
+            assert process.returncode == 0, output
+    decision = results.open(store).decision
+    assert decision == alone.results.decision
+    assert [row["runs"] for row in decision["course"]] == [*range(1, alone.done + 1)]
+    done = [record for record in records(store).values() if record.status == "done"]
+    assert [record.attempts for record in done] == [1] * alone.done

@@ -15,6 +15,7 @@ from wattlaw.analysis.metrics import BASES, HOUR_S
 from wattlaw.analysis.planning import Candidate, Question
 from wattlaw.analysis.prediction.job import Job, jobs_of
 from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.result import Caution
 from wattlaw.analysis.to_target import time_to_target
 from wattlaw.api.footprint import footprint_of
 from wattlaw.api.store_tables import StoreTables
@@ -33,8 +34,9 @@ _JOB = ("options", "train", "dataset_fraction", "run_length", "hardware")
 _MEMORY = "out of memory"
 #: A setting whose runs failed this often cannot run.
 _TRIES = 2
-UNKNOWN_QUALITY = (
-    "no global batch has a known quality, so no batch is excluded; set decide.max_global_batch"
+UNKNOWN_QUALITY = Caution(
+    "quality-unknown",
+    "no global batch has a known quality, so no batch is excluded; set decide.max_global_batch",
 )
 
 
@@ -66,7 +68,7 @@ class Inputs:
     to_retry: frozenset[TrainingSetting]
     hours: Mapping[str, float]
     untried: frozenset[float | None]
-    warnings: tuple[str, ...]
+    warnings: tuple[Caution, ...]
 
 
 def decide_of(study: Study) -> Decide:
@@ -234,7 +236,7 @@ def _answered(
     epochs: pd.DataFrame | None,
     candidates: Any,
     per_epoch: float,
-) -> tuple[Question, frozenset[float | None], tuple[str, ...]]:
+) -> tuple[Question, frozenset[float | None], tuple[Caution, ...]]:
     """Return the question with what runs have shown: epochs to a target, quality by batch."""
     question, decide = question_of(study), decide_of(study)
     if decide.target is not None:

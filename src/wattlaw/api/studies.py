@@ -17,7 +17,6 @@ from wattlaw.launch.choosing import Selection
 from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.launch.planning import GpuHours, gpu_hours
 from wattlaw.launch.stop import CANCELLED
-from wattlaw.store.decision import read_decision
 from wattlaw.store.store import Store
 from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
@@ -26,7 +25,8 @@ from wattlaw.workloads import catalogue
 if TYPE_CHECKING:
     import pandas as pd
 
-    from wattlaw.api.deciding import Decision, Measurement
+    from wattlaw.analysis.decision import Decision
+    from wattlaw.api.deciding import Measurement
     from wattlaw.api.results import Results
 
 
@@ -334,7 +334,7 @@ def run(
         progress = LineProgress(progress or _silent, len(plan.runs))
     commit = planning.git_commit(Path.cwd())
     with closing(launcher):
-        selection = None
+        decider, selection = None, None
         if plan.study.decide is not None:
             from wattlaw.api.deciding import Decider
 
@@ -345,9 +345,8 @@ def run(
         outcome = campaign.run()
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
     values = asdict(outcome) | {"has_jobs": has_jobs}
-    if selection is not None:
-        decision = read_decision(path) or {}
-        values["warnings"] += tuple(decision.get("warnings", ()))
+    if decider is not None:
+        values["warnings"] += decider.warnings
     return RunOutcome(path, **values)
 
 
