@@ -116,7 +116,7 @@ def test_a_decision_needs_fewer_runs_than_the_grid(write, tmp_path, capsys):
     course = decision["course"]
     assert [row["runs"] for row in course] == [*range(1, outcome.done + 1)]
     hours = [row["gpu_hours_spent"] for row in course]
-    assert 0 < hours[0] and hours == sorted(hours)
+    assert hours[0] > 0 and hours == sorted(hours)
     assert course[-1] == {name: decision[name] for name in course[-1]}
     assert (decision["study"], decision["origin"]) == ("test", "replayed")
     assert decision["question"] == QUESTION
@@ -249,6 +249,26 @@ def test_simulated_runs_are_decided_on(write_study, tmp_path):
     assert outcome.done < 3
     assert decision["setting"]["gpus"] == 4
     assert 0 < decision["gpu_hours_spent"] < decision["gpu_hours_grid"]
+
+
+def test_failed_runs_are_a_warning_where_the_decision_is_certain(write_study, tmp_path, capsys):
+    def exit_code(store, **decide):
+        study = write_study(
+            workloads=[{"name": "resnet50"}],
+            sweeps=[{"gpus": [1, 2, 4], "local_batch": [64]}],
+            repeats=3,
+            measure={"epochs": 2, "warmup_epochs": 1},
+            launch={"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
+            decide={"minimize": "time", **decide},
+        )
+        line = ["run", str(study), "--store", str(tmp_path / store), "--fail-share", "0.5"]
+        code = main(line)
+        assert any(record.status == "failed" for record in records(tmp_path / store).values())
+        return code, results.open(tmp_path / store).decision["stopped_because"]
+
+    assert exit_code("certain", tolerance="10%") == (0, "certain")
+    assert "Warning: " in capsys.readouterr().out
+    assert exit_code("uncertain", tolerance=1e-9, budget={"runs": 4}) == (1, "budget spent")
 
 
 def test_next_shows_the_most_useful_measurements(write, tmp_path, capsys):
@@ -405,7 +425,8 @@ def test_a_damaged_decision_is_kept_under_another_name(write, tmp_path, capsys, 
 
 
 def test_two_campaigns_on_one_store_make_each_run_once(write, tmp_path):
-    study, store = write(QUESTION, repeats=4), tmp_path / "store"
+    budget = {"budget": {"runs": 4}, "tolerance": 1e-6}
+    study, store = write(QUESTION | budget), tmp_path / "store"
     alone = run(study, tmp_path / "alone")
     line = ("run", str(study), "--store", str(store))
     with started(*line) as first, started(*line) as second:

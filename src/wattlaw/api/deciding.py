@@ -110,8 +110,11 @@ class Decider:
         """Return the plan, and the pending runs that it proposes."""
         decide, candidates = decide_of(self._study), inputs.candidates
         busy = {candidates[run.run_id].setting for run in active}
+        excluded = inputs.infeasible | busy
         possible = [
-            run for run in pending if candidates[run.run_id].setting not in inputs.infeasible | busy
+            run
+            for run in pending
+            if run.run_id not in inputs.done and candidates[run.run_id].setting not in excluded
         ]
         spent = sum(inputs.hours.values()) + sum(
             self._expected.get(run.run_id, 0.0) for run in active

@@ -50,6 +50,8 @@ class Inputs:
         The measured runs; None without any.
     candidates
         Of each run of the study, by run id.
+    done
+        The runs of the study that are done, maybe by another campaign.
     out_of_memory, infeasible
         Settings that ran out of memory, and others that cannot run.
     to_retry
@@ -63,6 +65,7 @@ class Inputs:
     question: Question
     job: Job | None
     candidates: Mapping[str, Candidate]
+    done: frozenset[str]
     out_of_memory: tuple[TrainingSetting, ...]
     infeasible: frozenset[TrainingSetting]
     to_retry: frozenset[TrainingSetting]
@@ -156,7 +159,8 @@ def read_inputs(study: Study, runs: Sequence[PlannedRun], path: Path) -> Inputs:
         run.run_id: _candidate(run, settings[run.run_id], per_epoch, startup_s, study)
         for run in runs
     }
-    done = {settings[name] for name, record in records.items() if record.status == "done"}
+    done_runs = frozenset(name for name, record in records.items() if record.status == "done")
+    done = {settings[name] for name in done_runs}
     failed = [record for record in records.values()
               if record.status in ("failed", "skipped") and not record.interrupted]  # fmt: skip
     memory = {settings[item.run_id] for item in failed if _MEMORY in (item.reason or "")} - done
@@ -167,7 +171,7 @@ def read_inputs(study: Study, runs: Sequence[PlannedRun], path: Path) -> Inputs:
     infeasible = {setting for setting, count in tries.items() if count >= _TRIES} - done
     question, untried, warnings = _answered(study, rows, epochs, candidates.values(), per_epoch)
     return Inputs(
-        question, job, candidates, tuple(memory), frozenset(infeasible),
+        question, job, candidates, done_runs, tuple(memory), frozenset(infeasible),
         frozenset(set(tries) - infeasible - done - memory),
         {name: settings[name].gpus * total / HOUR_S for name, (total, _) in seconds.items()},
         untried, warnings,

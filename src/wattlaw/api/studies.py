@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from wattlaw import registry
 from wattlaw.api.display import as_html
 from wattlaw.api.progress import LineProgress
 from wattlaw.errors import BadInput
+from wattlaw.formatting import plural
 from wattlaw.launch import planning
 from wattlaw.launch.campaign import Campaign, Observer
 from wattlaw.launch.choosing import Selection
@@ -220,6 +221,15 @@ class RunOutcome:
     stopped_because: str | None = None
 
     @property
+    def is_success(self) -> bool:
+        """Whether no run is left and none failed, or a decision is certain without those runs."""
+        if self.failed and self.stopped_because is not None:
+            from wattlaw.analysis.planning.plan import CERTAIN
+
+            return self.left == 0 and self.stopped_because == CERTAIN
+        return self.left == 0 and self.failed == 0
+
+    @property
     def results(self) -> "Results":
         """The results in the store."""
         from wattlaw.api.results import open as open_results
@@ -347,7 +357,11 @@ def run(
     values = asdict(outcome) | {"has_jobs": has_jobs}
     if decider is not None:
         values["warnings"] += decider.warnings
-    return RunOutcome(path, **values)
+    ended = RunOutcome(path, **values)
+    if not (ended.failed and ended.is_success):
+        return ended
+    failed = f"{plural(ended.failed, 'run')} failed; the decision is certain without them"
+    return replace(ended, warnings=(*ended.warnings, f"{failed} (wattlaw status {path})"))
 
 
 def _launcher(study: Study) -> type[Launcher]:
