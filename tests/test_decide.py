@@ -20,6 +20,7 @@ from wattlaw.launch.campaign import Campaign
 from wattlaw.launch.choosing import NOT_NEEDED, Selection
 from wattlaw.launch.launcher import Ended
 from wattlaw.launch.replay.launcher import ReplayLauncher
+from wattlaw.report.topics.decision import result as decision_result
 from wattlaw.store.store import Store
 
 SETTING = (
@@ -438,3 +439,21 @@ def test_two_campaigns_on_one_store_make_each_run_once(write, tmp_path):
     assert [row["runs"] for row in decision["course"]] == [*range(1, alone.done + 1)]
     done = [record for record in records(store).values() if record.status == "done"]
     assert [record.attempts for record in done] == [1] * alone.done
+
+
+def test_the_report_shows_the_decision_and_its_course(write, tmp_path):
+    folder = tmp_path / "figures"
+    run(write(QUESTION | {"budget": {"runs": 3}}), tmp_path / "store")
+    opened = results.open(tmp_path / "store")
+    table = decision_result(opened._findings())
+    frame = table.to_frame()
+    assert list(frame["setting"]) == ["1 GPU on 1 node, batch 32 each"]
+    assert list(frame["runs"]) == ["3"]
+    assert "replayed" in table.title
+    opened.report(tmp_path / "report.html", figures=folder, kinds="svg")
+    assert (folder / "decision.svg").exists()
+    assert 'id="decision"' in (tmp_path / "report.html").read_text()
+
+    run(write(None, sweeps=[{"gpus": [1], "local_batch": [8]}]), tmp_path / "plain")
+    results.open(tmp_path / "plain").report(tmp_path / "plain.html")
+    assert 'id="decision"' not in (tmp_path / "plain.html").read_text()

@@ -1,6 +1,6 @@
 """The tables of one or several stores."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -86,8 +86,7 @@ class StoreTables:
     @property
     def decision(self) -> dict[str, Any] | None:
         """The last decision of ``wattlaw run`` in the first store that has one, or None."""
-        decisions = (stored_decision(path) for path in self.paths)
-        return next((item.to_dict() for item in decisions if item is not None), None)
+        return next((item.to_dict() for item in self._decisions()), None)
 
     @property
     def workloads(self) -> tuple[str, ...]:
@@ -103,6 +102,10 @@ class StoreTables:
     def origins_label(self) -> str:
         """``simulated`` or ``replayed`` if there are done runs and none is measured, else empty."""
         return origins_label(self.metrics["launcher"])
+
+    def _decisions(self) -> Iterator[Decision]:
+        decisions = (stored_decision(path) for path in self.paths)
+        return (item for item in decisions if item is not None)
 
     @cached_property
     def _stores(self) -> tuple[Store, ...]:

@@ -21,6 +21,7 @@ from wattlaw.report.topics import (
     carbon,
     claims,
     data_quality,
+    decision,
     energy,
     environment,
     limits,
@@ -97,8 +98,8 @@ class Layout:
 
 DEFAULT = Layout(
     (
-        "advice", "scaling", "prediction", "energy", "caps", "utilisation", "batch", "claims",
-        "data", "carbon", "methods", "environment", "cite",
+        "advice", "decision", "scaling", "prediction", "energy", "caps", "utilisation", "batch",
+        "claims", "data", "carbon", "methods", "environment", "cite",
     )
 )  # fmt: skip
 #: By the name that ``--template`` accepts.
@@ -149,6 +150,11 @@ def _advice(content: Content) -> Blocks:
         yield BulletList("Rationale and caveats", rationale)
     yield from content.figures("advice")
     yield advice.front(findings)
+
+
+def _decision(content: Content) -> Blocks:
+    yield decision.result(content.findings)
+    yield from content.figures("decision")
 
 
 def _scaling(content: Content) -> Blocks:
@@ -280,6 +286,7 @@ def _cite(content: Content) -> Blocks:
 _SECTIONS_OF_RUNS = ("advice", "scaling", "energy", "batch")
 _SECTIONS: dict[str, tuple[str, Callable[[Content], Blocks]]] = {
     "advice": ("What to run", _advice),
+    "decision": ("Decision", _decision),
     "scaling": ("Scaling", _scaling),
     "prediction": ("Settings that were not measured", _prediction),
     "energy": ("Energy", _energy),

@@ -20,6 +20,7 @@ from wattlaw.report.topics.advice import advice_sentences
 from wattlaw.report.topics.batch import quality_sentences
 from wattlaw.report.topics.claims import claim_sentences
 from wattlaw.report.topics.data_quality import caveat_sentences
+from wattlaw.report.topics.decision import sentences as decision_sentences
 from wattlaw.report.topics.energy import energy_sentences
 from wattlaw.report.topics.limits import limit_sentences
 from wattlaw.report.topics.prediction import sentences as prediction_sentences
@@ -44,6 +45,7 @@ def summarise(findings: Findings, claims: Sequence[Claim] = ()) -> list[Sentence
         return [Sentence("No results yet", "No run is done, so there is no result yet.", "data")]
     topics = (
         ("What to run", "advice", advice_sentences(findings)),
+        ("Decision", "decision", decision_sentences(findings)),
         ("Scaling", "scaling", scaling_sentences(findings)),
         ("Breakpoints", "scaling", breakpoint_sentences(findings)),
         ("Predictions", "prediction", prediction_sentences(findings)),

@@ -14,6 +14,7 @@ from wattlaw.report.figures import (
     advice,
     batch,
     data,
+    decision,
     energy,
     limits,
     prediction,
@@ -65,6 +66,11 @@ GALLERY: tuple[Figure, ...] = (
         "Each point is a setting: mean energy and time of an epoch, or of the axes' unit. For a "
         "setting on the Pareto front, no other is both faster and uses less energy. Settings left "
         "out for quality do not count",
+    ),
+    Figure(
+        "decision", "The course of the decision", "decision", _OURS, decision.course,
+        "After each run: the expected regret of the leading setting, and the probability that it "
+        "is within the tolerance of the best",
     ),
     Figure(
         "epoch_time", "Training time", "scaling", _BOTH, scaling.epoch_time,
