@@ -1,6 +1,6 @@
 """Decisions: which run to measure next, and when to stop."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from wattlaw.analysis.result import Caution, Result
 from wattlaw.api.decision_inputs import Inputs, decide_of, read_inputs
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.errors import BadInput
-from wattlaw.formatting import origin_of
+from wattlaw.formatting import origin_of, percent
 from wattlaw.launch.choosing import Choice
 from wattlaw.report.topics.decision import decision_text
+from wattlaw.report.topics.prediction import label
 from wattlaw.store.decision import decision_lock, set_aside_decision, write_decision
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
@@ -214,6 +215,7 @@ class Decider:
                 *self._damage,
                 *inputs.warnings,
                 *(inputs.job.warnings if inputs.job else ()),
+                *(_with_hosts(inputs, current.setting, decide.seed) if reason else ()),
             ),
         )
 
@@ -230,3 +232,32 @@ class Decider:
 
 def _of(inputs: Inputs, runs: Iterable[PlannedRun]) -> list[Candidate]:
     return [inputs.candidates[run.run_id] for run in runs]
+
+
+def _with_hosts(inputs: Inputs, setting: TrainingSetting | None, seed: int) -> Iterator[Caution]:
+    """Yield how good a decided setting is predicted to be if hosts are counted, as in ``advise``.
+
+    The planner compares the energy of GPUs.
+    """
+    job, question = inputs.job, inputs.question
+    if setting is None or job is None or job.host is None or not question.needs_energy:
+        return
+    candidates = (item.informs or item.setting for item in inputs.candidates.values())
+    excluded = inputs.infeasible.union(inputs.out_of_memory)
+    choices = [item for item in dict.fromkeys([setting, *candidates])
+               if question.allows(item) and item not in excluded]  # fmt: skip
+    times, energies = (np.median(draws, axis=0, keepdims=True)
+                       for draws in job.amounts(choices, seed) if draws is not None)  # fmt: skip
+    samples = np.array([item.samples for item in choices])
+    per_unit = samples if job.unit == "step" else job.samples_per_unit or 1.0
+    regrets = question.regrets(choices, times / per_unit, energies / per_unit)[0]
+    best = int(regrets.argmin())
+    text = (
+        f"The decision counts the energy of GPUs. With that of hosts ({job.energy_is}), "
+        f"{label(setting)} is predicted to be {percent(regrets[choices.index(setting)], 2)} worse "
+        f"than {label(choices[best])}."
+        if best != choices.index(setting)
+        else f"The decision counts the energy of GPUs. {label(setting)} is predicted to be the "
+        f"best with that of hosts too ({job.energy_is})."
+    )
+    yield Caution("hosts-not-counted", text)
