@@ -18,9 +18,11 @@ from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 from wattlaw.launch.campaign import Campaign
 from wattlaw.launch.choosing import NOT_NEEDED, Selection
+from wattlaw.launch.early_stop import STOPPED_EARLY
 from wattlaw.launch.launcher import Ended
 from wattlaw.launch.replay.launcher import ReplayLauncher
 from wattlaw.report.topics.decision import result as decision_result
+from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.store import Store
 
 SETTING = (
@@ -457,3 +459,56 @@ def test_the_report_shows_the_decision_and_its_course(write, tmp_path):
     run(write(None, sweeps=[{"gpus": [1], "local_batch": [8]}]), tmp_path / "plain")
     results.open(tmp_path / "plain").report(tmp_path / "plain.html")
     assert 'id="decision"' not in (tmp_path / "plain.html").read_text()
+
+
+class Surprising(ReplayLauncher):
+    """Replays, except for the batch that was expected to be the best: its steps take 1 s."""
+
+    def __init__(self, table):
+        super().__init__(table)
+        self.attempts = []
+
+    def start(self, record, folder, allocation):
+        if record.spec.setting.local_batch != 64:
+            return super().start(record, folder, allocation)
+        allocation.release()
+        row = {"start_ns": 1, "samples": 64 * 20, "steps": 20, "loss": 1.0}
+        with open_windows(folder.live(record.attempts), "here") as windows:
+            for begin, warmup in ((0, True), (20, False)):
+                own = {"warmup": warmup, "duration_s": 20.0, "from_step": begin}
+                write_window(windows, "here", phase="steps", epoch=None, **row, **own)
+        self.attempts.append(EndlessAttempt())
+        return self.attempts[-1]
+
+
+class EndlessAttempt:
+    """An attempt that ends only when it is stopped."""
+
+    is_stopped = False
+
+    def poll(self):
+        return None
+
+    def stop(self):
+        self.is_stopped = True
+
+
+@pytest.mark.timeout(60)
+def test_a_hopeless_run_is_stopped_early_and_keeps_what_it_measured(write, tmp_path):
+    store = tmp_path / "store"
+    sweeps = [{"gpus": [1], "local_batch": [8, 32, 64]}]
+    measure = {"steps": 100_000, "warmup_steps": 20}
+    study = write(QUESTION, table((8, 32, 64)), sweeps=sweeps, repeats=2, measure=measure)
+    launcher = Surprising.open(load_study(study).plan.study.launch, store)
+    outcome = run_with(study, store, launcher)
+    decision = results.open(store).decision
+    assert decision["setting"]["local_batch"] == 32
+    assert (outcome.failed, outcome.left) == (0, 0)
+    stopped = [item for item in records(store).values() if item.spec.setting.local_batch == 64
+               and item.status == "done"]  # fmt: skip
+    assert [attempt.is_stopped for attempt in launcher.attempts] == [True] * len(stopped)
+    assert len(stopped) >= 1
+    assert all(any(STOPPED_EARLY in note for note in record.notes) for record in stopped)
+    frame = results.open(store).metrics
+    steps = frame[frame["local_batch"] == 64]["time_per_sample_s"]
+    assert steps.tolist() == pytest.approx([1 / 64] * len(stopped))

@@ -16,7 +16,7 @@ from wattlaw.analysis.result import Caution, Result
 from wattlaw.api.decision_inputs import Inputs, decide_of, read_inputs
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.errors import BadInput
-from wattlaw.formatting import origin_of, percent
+from wattlaw.formatting import number, origin_of, percent
 from wattlaw.launch.choosing import Choice
 from wattlaw.report.topics.decision import decision_text
 from wattlaw.report.topics.prediction import label
@@ -25,6 +25,9 @@ from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 
 _TARGET = "no run reached the target"
+#: A run is hopeless if its setting is within the tolerance in at most this share of draws, even if
+#: its time is shorter than measured by this number of standard deviations of a run.
+_HOPELESS, _LOW_END, _DRAWS = 0.01, 3.0, 600
 #: Keys of ``decide`` that say how surely and how something is decided, not what.
 _NOT_ASKED = {"tolerance", "confidence", "budget", "at_once", "seed"}
 
@@ -57,6 +60,8 @@ class Decider:
     _expected: dict[str, float] = field(default_factory=dict)
     #: Damaged files of earlier decisions.
     _damage: list[Caution] = field(default_factory=list)
+    #: What the last choice rested on.
+    _inputs: Inputs | None = None
     #: The warnings of the last decision.
     warnings: tuple[str, ...] = ()
 
@@ -67,13 +72,41 @@ class Decider:
         """
         with decision_lock(self._store):
             previous = self._previous()
-            inputs = read_inputs(self._study, self._runs, self._store)
+            inputs = self._inputs = read_inputs(self._study, self._runs, self._store)
             current, runs = self._plan(inputs, pending, active, self._at_once - len(active))
             reason = None if runs or active else current.stopped_because or NOTHING_LEFT
             decision = self._decision(inputs, current, reason).after(previous)
             write_decision(self._store, decision.to_dict())
         self.warnings = tuple(map(str, decision.warnings))
         return Choice(runs, decision_text(decision), reason)
+
+    def stop_reason(self, run_id: str, step_s: float) -> str | None:
+        """Return why an active run with this mean step time is not needed to its end, or None.
+
+        Its setting is hopeless: even if a run were faster by three standard deviations, it would be
+        within the tolerance of the best in at most 1 % of the draws of what is known.
+        """
+        inputs, decide = self._inputs, decide_of(self._study)
+        if inputs is None or inputs.job is None or decide.target is not None:
+            return None
+        candidate = inputs.candidates[run_id]
+        choices = _choices(inputs, candidate.setting)
+        if candidate.informs is not None or candidate.setting not in choices:
+            return None
+        posterior = fit(inputs.job.observations, seed=decide.seed)
+        times, noise, powers, _ = posterior.means(choices, _DRAWS)
+        own = choices.index(candidate.setting)
+        times[:, own] = step_s * np.exp(-_LOW_END * noise[own])
+        samples = np.array([item.samples for item in choices])
+        gpus = np.array([item.gpus for item in choices])
+        energies = None if powers is None else times * powers * gpus / samples
+        regrets = inputs.question.regrets(choices, times / samples, energies)[:, own]
+        if (regrets <= decide.tolerance).mean() > _HOPELESS:
+            return None
+        return (
+            f"with {number(step_s)} s per step, the setting is within {percent(decide.tolerance)} "
+            f"of the best with a probability of at most {percent(_HOPELESS)}"
+        )
 
     def _previous(self) -> Decision | None:
         """Return the stored decision; a file that cannot be read gets another name."""
@@ -234,6 +267,17 @@ def _of(inputs: Inputs, runs: Iterable[PlannedRun]) -> list[Candidate]:
     return [inputs.candidates[run.run_id] for run in runs]
 
 
+def _choices(inputs: Inputs, setting: TrainingSetting) -> list[TrainingSetting]:
+    """Return the settings that can be decided for; ``setting`` is one if it is allowed."""
+    candidates = (item.informs or item.setting for item in inputs.candidates.values())
+    excluded = inputs.infeasible.union(inputs.out_of_memory)
+    return [
+        item
+        for item in dict.fromkeys([setting, *candidates])
+        if inputs.question.allows(item) and item not in excluded
+    ]
+
+
 def _with_hosts(inputs: Inputs, setting: TrainingSetting | None, seed: int) -> Iterator[Caution]:
     """Yield how good a decided setting is predicted to be if hosts are counted, as in ``advise``.
 
@@ -242,10 +286,7 @@ def _with_hosts(inputs: Inputs, setting: TrainingSetting | None, seed: int) -> I
     job, question = inputs.job, inputs.question
     if setting is None or job is None or job.host is None or not question.needs_energy:
         return
-    candidates = (item.informs or item.setting for item in inputs.candidates.values())
-    excluded = inputs.infeasible.union(inputs.out_of_memory)
-    choices = [item for item in dict.fromkeys([setting, *candidates])
-               if question.allows(item) and item not in excluded]  # fmt: skip
+    choices = _choices(inputs, setting)
     times, energies = (np.median(draws, axis=0, keepdims=True)
                        for draws in job.amounts(choices, seed) if draws is not None)  # fmt: skip
     samples = np.array([item.samples for item in choices])

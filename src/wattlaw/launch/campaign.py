@@ -14,6 +14,7 @@ from typing import Protocol
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted, one_line
 from wattlaw.formatting import uncooperative_text
 from wattlaw.launch.choosing import Selection
+from wattlaw.launch.early_stop import end_early
 from wattlaw.launch.finish import finish
 from wattlaw.launch.launcher import Allocation, Attempt, Ended, Launcher, ResourcesBusy
 from wattlaw.launch.stop import CANCELLED, Stop, stopping
@@ -175,6 +176,7 @@ class Campaign:
                     if ended is not None:
                         self._active.remove(run)
                         self._finalize_run(run, ended)
+                self._stop_early()
                 time.sleep(_POLL_S)
             stop.poll()
         if self._selection is not None and stop.by is None:
@@ -321,6 +323,17 @@ class Campaign:
             else:
                 stopped = _failed(run.record, reason).model_copy(update={"interrupted": True})
                 self._end(stopped, run.folder, run.lock)
+
+    def _stop_early(self) -> None:
+        """Stop the runs that a decision does not need to their end; keep what they measured."""
+        if self._selection is None:
+            return
+        reasons = self._selection.stop_early([run.folder for run in self._active])
+        for run in [run for run in self._active if run.record.run_id in reasons]:
+            self._active.remove(run)
+            run.attempt.stop()
+            record = end_early(run.record, run.folder, reasons[run.record.run_id])
+            self._end(record, run.folder, run.lock)
 
     def _finalize_run(self, run: _ActiveRun, ended: Ended) -> None:
         if ended.record is None:
