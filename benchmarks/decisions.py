@@ -9,11 +9,13 @@ only someone with the whole grid knows. Optuna's slowdown is relative to the tru
 
 import argparse
 import json
+import multiprocessing
 import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -66,10 +68,10 @@ def main() -> None:
     found: list[Outcome] = []
     for contest_name in dict.fromkeys(grid.contest for grid in chosen):
         part = [grid for grid in chosen if grid.contest == contest_name]
-        for name, method in METHODS.items():
+        for name in METHODS:
             limit_s = arguments.minutes * 60 * (1 if name == OURS else OPPONENTS_TIME)
             if name.startswith(arguments.method):
-                found += contest(part, method, arguments.seeds, limit_s)
+                found += contest(part, name, arguments.seeds, limit_s)
         if not arguments.show:  # what has been measured is kept if the next contest is interrupted
             write_results("decisions", f"cpu{os.cpu_count()}", content(found), show=False)
     results = content(found)
@@ -89,22 +91,42 @@ def content(found: Sequence[Outcome]) -> dict[str, object]:
     }
 
 
-def contest(
-    chosen: Sequence[Grid], method: Callable[[Grid, str, Question, int], Outcome], seeds: int,
-    limit_s: float,
-) -> Iterator[Outcome]:  # fmt: skip
+def contest(chosen: Sequence[Grid], name: str, seeds: int, limit_s: float) -> Iterator[Outcome]:
     """Yield the outcomes of a method until the time is over: all cases of a seed, then the next.
 
-    The cases of a seed are in random order, so that what is left out is.
+    The cases of a seed are in random order, so that what is left out is. A process for each core
+    takes the next case.
     """
     end_s = time.monotonic() + limit_s
-    for seed in range(seeds):
-        cases = [(grid, *pair) for grid in chosen for pair in grid.questions()]
-        for index in np.random.default_rng([seed, 3]).permutation(len(cases)):
-            if time.monotonic() > end_s:
-                return
-            grid, name, question = cases[index]
-            yield method(grid, name, question, seed)
+    cases = [
+        (index, question, seed)
+        for seed in range(seeds)
+        for index, question in np.random.default_rng([seed, 3]).permutation(
+            [(index, place) for index, grid in enumerate(chosen)
+             for place in range(len(list(grid.questions())))]
+        )
+    ]  # fmt: skip
+    with multiprocessing.get_context("fork").Pool(
+        initializer=_begin, initargs=(chosen, name, end_s)
+    ) as pool:
+        yield from (item for item in pool.imap(_case, cases) if item is not None)
+
+
+_work: tuple[Sequence[Grid], str, float]
+
+
+def _begin(*work: Any) -> None:
+    global _work  # noqa: PLW0603
+    _work = work
+
+
+def _case(case: tuple[int, int, int]) -> Outcome | None:
+    """Return the outcome of one case; None if the time is over."""
+    chosen, method, end_s = _work
+    index, question, seed = case
+    if time.monotonic() > end_s:
+        return None
+    return METHODS[method](chosen[index], *list(chosen[index].questions())[question], seed)
 
 
 def ours(grid: Grid, name: str, question: Question, seed: int) -> Outcome:

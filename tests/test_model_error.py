@@ -1,0 +1,77 @@
+"""Draws of the model's error that agree with what the model misses of observations."""
+
+import numpy as np
+import pytest
+
+from wattlaw.analysis.prediction import TrainingSetting, model_error
+from wattlaw.analysis.prediction.layout import Layout, Reference
+from wattlaw.analysis.prediction.model_error import draw_errors
+from wattlaw.analysis.prediction.settings import Observation
+
+USUAL = 0.02
+DRAWS = 4000
+
+
+def packed(gpus, batch):
+    return TrainingSetting.packed(gpus, 4, local_batch=float(batch))
+
+
+def errors_of(seen, wanted, residuals, **options):
+    reference = Reference.of([Observation(item, 1.0) for item in seen])
+    layouts = Layout.of(seen, reference), Layout.of(wanted, reference)
+    repeated = np.tile(np.asarray(residuals, dtype=float), (DRAWS, 1))
+    dice = np.random.default_rng(1)
+    return draw_errors(layouts, (seen, wanted), repeated, USUAL, dice, **options)
+
+
+def test_with_known_sizes_they_are_those_of_a_gaussian_process(monkeypatch):
+    sizes = (2.0, 1.0, 0.5, 1.0)
+    monkeypatch.setattr(model_error, "_SIZES", tuple(((size, 1.0),) for size in sizes))
+    seen = [packed(1, 16), packed(1, 64), packed(4, 64)]
+    wanted = [packed(1, 64), packed(2, 32), packed(8, 16)]
+    residuals = np.array([0.03, -0.02, 0.01])
+    errors, noise = errors_of(seen, wanted, residuals)
+
+    every = [*seen, *wanted]
+    gpus = np.log([item.gpus for item in every]) / 1.4
+    nodes = np.log([item.nodes for item in every]) / 1.4
+    batch = np.log([item.local_batch for item in every]) / 0.7
+
+    def kernel(values):
+        return np.exp(-((values[:, None] - values) ** 2) / 2)
+
+    placement, load = kernel(gpus) * kernel(nodes), kernel(batch)
+    same = np.array([[item == other for other in every] for item in every])
+    repeats = 0.5 * USUAL
+    own = (sizes[3] * USUAL) ** 2 - repeats**2
+    covariance = own * same + USUAL**2 * (
+        sizes[0] ** 2 * placement + sizes[1] ** 2 * load + sizes[2] ** 2 * placement * load
+    )
+    gain = np.linalg.solve(covariance[:3, :3] + repeats**2 * np.eye(3), covariance[:3, 3:])
+    left = covariance[3:, 3:] - covariance[3:, :3] @ gain
+    assert errors.mean(0) == pytest.approx(residuals @ gain, abs=4 * 0.06 / np.sqrt(DRAWS))
+    assert np.cov(errors.T) == pytest.approx(left, abs=0.08 * left.max())
+    assert noise == pytest.approx([repeats] * 3)
+
+
+def test_an_error_of_a_batch_is_that_of_the_batch_on_other_gpu_counts():
+    seen = [packed(gpus, batch) for gpus in (1, 2, 4) for batch in (8, 64, 512)]
+    residuals = [0.06 if item.local_batch == 64 else 0.0 for item in seen]
+    errors, _ = errors_of(seen, [packed(16, 64), packed(16, 512)], residuals)
+    same, other = errors.mean(0)
+    assert same > 0.03
+    assert abs(other) < 0.015
+
+
+@pytest.mark.parametrize("spread", [0.002, 0.05])
+def test_errors_are_as_large_as_the_residuals(spread):
+    seen = [packed(gpus, batch) for gpus in (1, 2, 4) for batch in (8, 16, 32, 64, 128)]
+    residuals = spread * np.random.default_rng(0).standard_normal(len(seen))
+    errors, _ = errors_of(seen, [packed(2, 24)], residuals)
+    assert spread / 3 < errors.std() < max(3 * spread, 0.01)
+
+
+def test_repeats_of_a_mean_over_gpus_differ_less_on_many():
+    seen, wanted = [packed(1, 8), packed(2, 8)], [packed(4, 8), packed(16, 8)]
+    _, noise = errors_of(seen, wanted, [0.0, 0.0], is_mean_of_gpus=True)
+    assert noise[0] == pytest.approx(2 * noise[1])
