@@ -83,7 +83,7 @@ def slurm_store(path: Path, sites: dict[str, Site | None], *, gpu_ends_s: float 
 
 
 def found_in(store: Store, *, with_telemetry: bool = True) -> Findings:
-    spans = read_accounting_windows([store.path]) if with_telemetry else None
+    spans = read_accounting_windows([store]) if with_telemetry else None
     return analyse(store.pandas("runs"), store.pandas("epochs"), accounting_windows=spans)
 
 
@@ -252,10 +252,10 @@ def test_a_damaged_file_of_telemetry_is_named(tmp_path):
     store = slurm_store(tmp_path, {"a": SITE})
     store.folder("a").telemetry_path.write_bytes(b"no table")
     with pytest.raises(BadInput, match=r"telemetry\.parquet: not a table"):
-        read_accounting_windows([store.path])
+        read_accounting_windows([store])
 
 
 def test_stores_without_a_schedulers_energy_are_not_read(tmp_path):
     store = slurm_store(tmp_path, {"a": changed(energy_j=None)})
     store.folder("a").telemetry_path.write_bytes(b"no table")
-    assert len(read_accounting_windows([store.path])) == 0
+    assert len(read_accounting_windows([store])) == 0

@@ -382,13 +382,14 @@ class Results(StoreTables):
     def _findings(self, **options: Any) -> "Findings":
         from wattlaw.report.stores import read_findings
 
-        return read_findings(self.paths, *self._tables, **options)
+        return read_findings(self._stores, *self._tables, **options)
 
 
-def open(*stores: str | PathLike[str]) -> Results:
+def open(*stores: str | PathLike[str], strict: bool = False) -> Results:
     """Open one or several stores.
 
-    ``BadInput`` names a folder that is not a store.
+    ``BadInput`` names a folder that is not a store. A run with a missing or damaged file is left
+    out, with a ``DamagedFileWarning``; it is ``BadInput`` too if ``strict``.
 
     Examples
     --------
@@ -403,4 +404,4 @@ def open(*stores: str | PathLike[str]) -> Results:
     paths = tuple(Path(store) for store in stores)
     for path in paths:
         Store.existing(path)
-    return Results(paths)
+    return Results(paths, strict)

@@ -1,5 +1,6 @@
 """The tables of one or several stores."""
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.result import plain
-from wattlaw.errors import BadInput
+from wattlaw.errors import BadInput, DamagedFileWarning
 from wattlaw.formatting import origins_label
 from wattlaw.store.decision import read_decision
 from wattlaw.store.parquet import read_all
@@ -29,6 +31,13 @@ class StoreTables:
     """
 
     paths: tuple[Path, ...]
+    strict: bool = False
+
+    @property
+    def damaged(self) -> dict[str, str]:
+        """The runs that are left out for a missing or damaged file: the reasons by run id."""
+        _ = self._tables
+        return {key: reason for store in self._stores for key, reason in store.damaged.items()}
 
     @property
     def runs(self) -> pd.DataFrame:
@@ -73,21 +82,30 @@ class StoreTables:
         wattlaw.errors.BadInput
             A run is not done or does not exist.
         """
-        paths = {path.parent.name: path for store in self._stores
-                 for path in store.finished("telemetry")}  # fmt: skip
-        if run_id is not None:
-            wanted = {run_id} if isinstance(run_id, str) else set(run_id)
-            if missing := wanted - {*paths}:
-                raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
-            paths = {name: path for name, path in paths.items() if name in wanted}
-        frame: pd.DataFrame = read_all([*paths.values()], TABLES["telemetry"]).to_pandas()
+        paths = [(store, store.finished("telemetry")) for store in self._stores]
+        done = {path.parent.name for _, of_store in paths for path in of_store}
+        wanted = done if run_id is None else {run_id} if isinstance(run_id, str) else set(run_id)
+        if missing := wanted - done:
+            raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
+        tables = []
+        for store, of_store in paths:
+            chosen = [path for path in of_store if path.parent.name in wanted]
+            tables.append(read_all(chosen, TABLES["telemetry"], store.leave_out))
+        frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame
 
     @property
     def decision(self) -> dict[str, Any] | None:
         """The last decision of ``wattlaw run`` in the first store that has one, or None."""
-        decisions = (plain(read_decision(path)) for path in self.paths)
-        return next((item for item in decisions if item is not None), None)
+        for path in self.paths:
+            try:
+                if (decision := read_decision(path)) is not None:
+                    return dict(plain(decision))
+            except BadInput as error:
+                if self.strict:
+                    raise
+                warnings.warn(f"no decision is shown: {error}", DamagedFileWarning, stacklevel=2)
+        return None
 
     @property
     def workloads(self) -> tuple[str, ...]:
@@ -106,8 +124,8 @@ class StoreTables:
 
     @cached_property
     def _stores(self) -> tuple[Store, ...]:
-        return tuple(Store.existing(path) for path in self.paths)
+        return tuple(Store.existing(path, strict=self.strict) for path in self.paths)
 
     @cached_property
     def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        return read_stores(self.paths)
+        return read_stores(self._stores)

@@ -16,9 +16,7 @@ import pyarrow as pa
 from wattlaw.errors import BadInput
 from wattlaw.files import replacing, write_parquet
 from wattlaw.store.fields import MAX_TEXT, finite_number
-from wattlaw.store.parquet import read_validated
 from wattlaw.store.rows import FORMULA, read_rows
-from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store
 from wattlaw.text import join_names, quote
 
@@ -29,11 +27,10 @@ _MAX_INT = 2**63 - 1
 KINDS = (".csv", ".parquet", ".jsonl")
 
 
-def read_stores(paths: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def read_stores(stores: Sequence[Store]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables ``runs`` and ``epochs`` of one or more stores."""
-    stores = [Store.existing(path) for path in paths]
+    windows = [store.arrow("epochs", validate=True).to_pandas() for store in stores]
     runs = pd.concat([store.pandas("runs") for store in stores], ignore_index=True)
-    windows = (read_validated(store.finished("epochs"), EPOCHS).to_pandas() for store in stores)
     epochs = pd.concat(windows, ignore_index=True)
     if runs["run_id"].duplicated().any():
         run_id = runs.loc[runs["run_id"].duplicated(), "run_id"].iloc[0]
