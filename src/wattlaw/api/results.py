@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from wattlaw.analysis.findings import Findings
     from wattlaw.api.claims import Claims
+    from wattlaw.api.comparison import Comparison
     from wattlaw.api.predictions import Predictions
 
 
@@ -233,6 +234,35 @@ class Results(StoreTables):
         from wattlaw.api.claims import Claims
 
         return Claims(check_claims(analyse(*self._tables, footprint=footprint_of(pue, grid))))
+
+    def compare(
+        self, other: "Results | str | PathLike[str] | None" = None, *, by: str | None = None
+    ) -> "Comparison":
+        """Return the differences of other results to these, at the settings of both.
+
+        Parameters
+        ----------
+        other
+            Other results, or the path of a store.
+        by
+            ``git_commit``, without ``other``: compare the last two commits of these results.
+
+        Raises
+        ------
+        wattlaw.errors.Refused
+            No setting has runs on both sides.
+
+        Examples
+        --------
+        >>> comparison = wattlaw.open("results").compare("results")
+        >>> comparison.pooled["time"].ratio
+        1.0
+        """
+        from wattlaw.api.comparison import compare
+
+        if isinstance(other, str | PathLike):
+            other = Results((Path(other),), self.strict)
+        return compare(self, other, by)
 
     @property
     def figures(self) -> tuple[str, ...]:

@@ -1,0 +1,35 @@
+"""The differences between two sides: a dot and an interval for each setting."""
+
+import altair as alt
+import pandas as pd
+
+from wattlaw.analysis.comparison import Comparison
+from wattlaw.report.figures import parts
+from wattlaw.report.theme import line_styles
+from wattlaw.report.topics.comparison import SHOWN, label
+
+_MAX_ROWS, _ROW_HEIGHT, _WIDTH = 40, 26, 400
+
+
+def changes(comparison: Comparison) -> alt.ConcatChart:
+    """Draw the change of each quantity over all settings, and at the first settings."""
+    panels, styles = [], line_styles([""])
+    y = alt.Y("label:N", title=None, sort=None)
+    for quantity in SHOWN:
+        items = [item for item in comparison.changes if item.quantity == quantity][:_MAX_ROWS]
+        if not items:
+            continue
+        unknown = (float("nan"), float("nan"))
+        rows = pd.DataFrame(
+            [(label(item), item.percent, *(item.percent_ci or unknown), "") for item in items],
+            columns=["label", "percent", "low", "high", "line"],
+        )
+        values = rows[["percent", "low", "high"]].to_numpy(float).ravel()
+        x = parts.x_axis("percent", "B relative to A (%)", [0.0, *values])
+        layers = [
+            parts.reference_line(0.0, "x"),
+            *parts.error_bars(rows, x, y, styles, horizontal=True),
+            parts.points(rows, x, y, styles, {"label": "setting", "percent": "percent"}),
+        ]
+        panels.append(parts.panel(layers, quantity, _WIDTH, _ROW_HEIGHT * len(rows)))
+    return parts.concat(panels, 1, [parts.CI_BARS], _WIDTH)
