@@ -28,8 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.ExitStack() as stack:
             stack.enter_context(terminal.escaped_output())
             crashes = stack.enter_context(crash.reported_in_threads())
-            stack.enter_context(_damaged_files_as_notes())
-            code = _run(arguments)
+            with _damaged_files_as_notes():
+                code = _run(arguments)
             try:
                 terminal.flush_output()
             except BrokenPipeError:

@@ -6,7 +6,7 @@ import pandas as pd
 from wattlaw.analysis.comparison import Comparison
 from wattlaw.report.figures import parts
 from wattlaw.report.theme import line_styles
-from wattlaw.report.topics.comparison import SHOWN, label
+from wattlaw.report.topics.comparison import SHOWN, label, origin
 
 _MAX_ROWS, _ROW_HEIGHT, _WIDTH = 40, 26, 400
 
@@ -32,4 +32,4 @@ def changes(comparison: Comparison) -> alt.ConcatChart:
             parts.points(rows, x, y, styles, {"label": "setting", "percent": "percent"}),
         ]
         panels.append(parts.panel(layers, quantity, _WIDTH, _ROW_HEIGHT * len(rows)))
-    return parts.concat(panels, 1, [parts.CI_BARS], _WIDTH)
+    return parts.concat(panels, 1, [parts.CI_BARS + origin(comparison)], _WIDTH)

@@ -27,7 +27,7 @@ def table(comparison: Comparison) -> tables.Table | None:
     pooled = comparison.pooled.values()
     scatter = "settings" if OVER_SETTINGS in {item.interval for item in pooled} else "repeats"
     return tables.build(
-        "comparison", "B relative to A",
+        "comparison", f"B relative to A{origin(comparison)}",
         [
             tables.text("setting", label), tables.text("quantity", _quantity),
             tables.Column("A", lambda item: _amount(item, item.a)),
@@ -40,6 +40,12 @@ def table(comparison: Comparison) -> tables.Table | None:
         f"repeats; those of all settings over {scatter}.",
         command="wattlaw compare --json",
     )  # fmt: skip
+
+
+def origin(comparison: Comparison) -> str:
+    """Return what follows a title where not both sides were measured."""
+    a, b = comparison.a.source, comparison.b.source
+    return "" if a == b == fmt.MEASURED else f" (A {a}, B {b})"
 
 
 def _shown(comparison: Comparison) -> list[Change]:
