@@ -21,7 +21,8 @@ BASE = ("simulate", "--workload", "resnet50", "--hardware", "mit-v100", "--local
 KEYS = (
     "simulated", "calibration", "workload", "options", "hardware", "gpus", "nodes", "local_batch",
     "global_batch", "precision", "power_limit_w", "clock_limit_mhz", "dataset_fraction", "epochs",
-    "memory_gb", "fits_memory", "epoch_time_s", "epoch_time_s_ci", "train_time_s", "samples_per_s", "steps_per_epoch",
+    "memory_gb", "fits_memory", "epoch_time_s", "epoch_time_s_ci", "train_time_s", "samples_per_s",
+    "steps_per_epoch",
     "power_per_gpu_w", "power_per_gpu_w_ci", "gpu_energy_per_epoch_j", "gpu_energy_per_epoch_j_ci",
     "cpu_energy_per_epoch_j", "dram_energy_per_epoch_j", "energy_per_epoch_j", "gpu_energy_j",
     "cpu_energy_j", "dram_energy_j", "energy_j", "gpu_hours", "eval_time_s", "eval_gpu_energy_j",

@@ -112,8 +112,8 @@ def _warnings(job: SimulatedJob) -> tuple[str, ...]:
     needs_gb, has_gb = _memory_gb(job), job.cluster.gpu.memory_gb
     if needs_gb > has_gb:
         warnings.append(
-            f"{plural(job.gpus, 'GPU')}, local batch {job.local_batch}: does not fit into GPU memory: it "
-            f"needs roughly {needs_gb:,.0f} GB of {has_gb:g} GB"
+            f"{plural(job.gpus, 'GPU')}, local batch {job.local_batch}: does not fit into GPU "
+            f"memory: it needs roughly {needs_gb:,.0f} GB of {has_gb:g} GB"
         )
     return tuple(warnings)
 
