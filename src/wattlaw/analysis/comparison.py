@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
+from wattlaw.analysis.comparable_runs import ENERGY_WARNINGS
 from wattlaw.analysis.groups import JSON_COLUMNS, Group, differing_options, groups
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
 from wattlaw.analysis.result import Caution, Result
@@ -313,6 +314,7 @@ def _cautions(
     cautions += [
         ("energies-differ", f"The energies are of different kinds ({a.name}: {both[0]}; {b.name}: "
          f"{both[1]}). Energies of different devices are not compared.", kinds[0] != kinds[1]),
-        ("energy-suspect", "Some energies are marked suspect.", "suspect" in "".join(both)),
+        *((f"energy-{marker}", text, marker in "".join(both) and marker != a.source)
+          for marker, text in ENERGY_WARNINGS.items()),
     ]  # fmt: skip
     return [Caution(code, text) for code, text, applies in cautions if applies]
