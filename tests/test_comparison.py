@@ -118,7 +118,6 @@ def test_without_repeats_only_the_settings_show_scatter():
     expected = stats.ttest_1samp(logs, 0.0).confidence_interval(0.95)
     assert pooled.ratio_ci == pytest.approx(tuple(np.exp(expected)))
     assert pooled.interval == OVER_SETTINGS
-    assert "no-interval" in codes(comparison)
     alone = compare(metrics({1: [100.0]}), metrics({1: [90.0, 91.0]}))
     assert (alone.pooled["time"].ratio_ci, alone.pooled["time"].interval) == (None, None)
 
@@ -149,6 +148,8 @@ def test_settings_of_a_side_alone_are_counted_and_not_compared():
     comparison = compare(metrics(A), metrics({1: B[1]}))
     assert (comparison.settings, comparison.a.settings, comparison.b.settings) == (1, 3, 1)
     assert "unmatched" in codes(comparison)
+    others = pd.concat([metrics(A), metrics(A, workload="other", prefix="o")])
+    assert compare(others, metrics(A)).a.settings == 6
     with pytest.raises(Refused, match="no done runs at the same setting"):
         compare(metrics({1: A[1]}), metrics({2: B[2]}))
     with pytest.raises(Refused, match="B: no run is done"):
@@ -170,7 +171,7 @@ def test_the_source_of_each_side_is_stated(launchers, sources, code):
     comparison = compare(*(metrics(times, launcher=launcher)
                            for times, launcher in zip((A, B), launchers, strict=True)))  # fmt: skip
     assert (comparison.a.source, comparison.b.source) == sources
-    assert codes(comparison) == ({code, "no-interval"} if code else {"no-interval"})
+    assert codes(comparison) == ({code} if code else set())
     plain = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
     assert (plain["a"]["source"], plain["b"]["source"]) == sources
 

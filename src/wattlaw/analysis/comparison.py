@@ -98,6 +98,12 @@ class Check(Result):
         """Whether there is an interval to compare with the limit."""
         return self.change is not None and self.change.ratio_ci is not None
 
+    def __str__(self) -> str:
+        if self.change is None:
+            return f"{self.limit}: {self.verdict}: no common setting has it on both sides"
+        hint = "" if self.is_judged else " without an interval; repeat the runs on both sides"
+        return f"{self.limit}: {self.verdict}: {self.change}{hint}"
+
 
 @dataclass(frozen=True)
 class Comparison(Result):
@@ -137,10 +143,9 @@ class Comparison(Result):
         if found is None or found.percent_ci is None:
             return Check(limit, UNKNOWN, found)
         low, high = found.percent_ci
-        is_beyond, is_within = (low > most, high <= most) if sign == ">" else (
-            high < most, low >= most
-        )  # fmt: skip
-        return Check(limit, EXCEEDED if is_beyond else KEPT if is_within else UNKNOWN, found)
+        if sign == "<":
+            low, high, most = -high, -low, -most
+        return Check(limit, EXCEEDED if low > most else KEPT if high <= most else UNKNOWN, found)
 
 
 def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B")) -> Comparison:
@@ -164,7 +169,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     without = ("launcher", "unit", *(_OF_MACHINE if of_machines else ()))
     by = [name for name in SETTINGS if name not in without]
     both = pd.concat([rows.assign(side=i) for i, rows in enumerate(sides)], ignore_index=True)
-    cells = list(groups(_values(both), by))
+    cells = groups(_values(both), by)
     matched = [(setting, rows) for setting, rows in cells if rows["side"].nunique() == 2]
     if not matched:
         raise Refused(f"{names[0]} and {names[1]} have no done runs at the same setting")
@@ -175,12 +180,11 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     compared = pd.concat([rows for _, rows in matched])
     of_a, of_b = (
         Side(name, " and ".join(sorted({*rows["launcher"].map(source_of)})),
-             tuple(sorted(of_side)), len(rows),
-             sum(bool((cell["side"] == i).any()) for _, cell in cells))
-        for i, (name, rows, of_side) in enumerate(zip(names, sides, hardware, strict=True))
+             tuple(sorted(of_side)), len(rows), rows.groupby(by, dropna=False).ngroups)
+        for name, rows, of_side in zip(names, sides, hardware, strict=True)
     )  # fmt: skip
     kept = [item for item in pooled if item is not None] + [item for item, _ in changes]
-    warnings += _cautions(of_a, of_b, compared, kept, len(matched), of_machines=of_machines)
+    warnings += _cautions(of_a, of_b, compared, len(matched), of_machines=of_machines)
     return Comparison(of_a, of_b, of_machines, len(matched), tuple(kept), tuple(warnings))
 
 
@@ -293,9 +297,8 @@ def _pool(changes: Sequence[tuple[Change, list[_Part]]]) -> Change | None:
 
 
 def _cautions(
-    a: Side, b: Side, rows: pd.DataFrame, changes: Sequence[Change], settings: int,
-    *, of_machines: bool,
-) -> list[Caution]:  # fmt: skip
+    a: Side, b: Side, rows: pd.DataFrame, settings: int, *, of_machines: bool
+) -> list[Caution]:
     cautions: list[tuple[str, str, Any]] = [
         ("sources-differ", f"{a.name} is {a.source}, {b.name} is {b.source}: the differences are "
          "also those between the sources.", a.source != b.source),
@@ -305,8 +308,6 @@ def _cautions(
          f"{', '.join(b.hardware)}): settings match without it.", of_machines),
         ("unmatched", f"{settings} settings are compared; {a.name} has {a.settings} and {b.name} "
          f"has {b.settings}.", settings < max(a.settings, b.settings)),
-        ("no-interval", "Some changes have no interval: it needs two runs of a setting on each "
-         "side that differ.", any(item.ratio_ci is None for item in changes)),
     ]  # fmt: skip
     energies = rows[rows["energy"].notna()]
     kinds = [{*energies.loc[energies["side"] == i, "energy_is"].dropna()} for i in (0, 1)]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from wattlaw.analysis.comparison import EXCEEDED, Check
+from wattlaw.analysis.comparison import EXCEEDED
 from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console, table_of
@@ -48,15 +48,7 @@ def compare(
         if comparison.table is not None:
             console.print(table_of(comparison.table))
         for check in checks:
-            console.print(f"{check.limit}: {check.verdict}{_reason(check)}")
+            console.print(str(check))
     failed = [check for check in checks
               if check.verdict == EXCEEDED or (strict and not check.is_judged)]  # fmt: skip
     return LIMIT_EXCEEDED if failed else 0
-
-
-def _reason(check: Check) -> str:
-    if check.change is None:
-        return ": no common setting has it on both sides"
-    if not check.is_judged:
-        return f": {check.change} without an interval; repeat the runs on both sides"
-    return f": {check.change}"
