@@ -30,9 +30,9 @@ _NOT_A_FILE = {errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.EL
 #: Two marks and the length of the footer.
 _MIN_PARQUET_BYTES = 12
 #: What to do about a file that is missing or cut.
-_REPEAT = "restore the file, or run the study again to repeat the run"
+_REPEAT = "restore the file, or repeat the run; 'wattlaw run' repeats it with its study"
 #: What to do about damage with which ``wattlaw run`` does not repeat a run.
-REPLACE = "restore the file, or remove the run's folder and run the study again"
+REPLACE = "restore the file, or remove the run's folder and repeat the run"
 
 
 class RunFolder:

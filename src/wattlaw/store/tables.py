@@ -29,9 +29,12 @@ KINDS = (".csv", ".parquet", ".jsonl")
 
 def read_stores(stores: Sequence[Store]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables ``runs`` and ``epochs`` of one or more stores."""
-    windows = [store.arrow("epochs", validate=True).to_pandas() for store in stores]
-    runs = pd.concat([store.pandas("runs") for store in stores], ignore_index=True)
-    epochs = pd.concat(windows, ignore_index=True)
+    tables: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": []}
+    for store in stores:
+        of_runs, known = store.pandas("runs"), len(store.damaged)
+        tables["epochs"].append(store.arrow("epochs", validate=True).to_pandas())
+        tables["runs"].append(of_runs if len(store.damaged) == known else store.pandas("runs"))
+    runs, epochs = (pd.concat(parts, ignore_index=True) for parts in tables.values())
     if runs["run_id"].duplicated().any():
         run_id = runs.loc[runs["run_id"].duplicated(), "run_id"].iloc[0]
         raise BadInput(
