@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.ExitStack() as stack:
             stack.enter_context(terminal.escaped_output())
             crashes = stack.enter_context(crash.reported_in_threads())
-            with _damaged_files_as_notes():
+            with _warnings_as_notes():
                 code = _run(arguments)
             try:
                 terminal.flush_output()
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def _damaged_files_as_notes() -> Iterator[None]:
+def _warnings_as_notes() -> Iterator[None]:
     """Print each warning of a damaged file once, as a line on standard error."""
     from wattlaw.errors import DamagedFileWarning
 
@@ -63,6 +63,8 @@ def _damaged_files_as_notes() -> Iterator[None]:
             _print_error(str(message))
 
     with warnings.catch_warnings():
+        if not sys.warnoptions:  # the warnings of libraries are for developers
+            warnings.simplefilter("ignore")
         warnings.filterwarnings("always", category=DamagedFileWarning)
         show_others, warnings.showwarning = warnings.showwarning, show  # type: ignore[assignment]
         yield
