@@ -267,7 +267,19 @@ def test_the_command_fails_beyond_a_limit_only(stores, tmp_path, capsys):
     )
     text = page.read_text(encoding="utf-8")
     assert text.count("<tr>") == 1 + 4 * (3 + 1)
+    assert "simulated" not in text
     assert re.findall(r"<(script|link|iframe)|src=.(?!data:)", text) == []
+
+
+def test_a_page_says_in_title_and_table_what_is_not_measured(tmp_path):
+    for name, launcher in (("a", "local"), ("b", "simulated")):
+        write_store(tmp_path / name, *made(A, launcher=launcher))
+    for first, label in (("a", "(A measured, B simulated)"), ("b", "(simulated)")):
+        comparison = wattlaw.open(tmp_path / first).compare(tmp_path / "b")
+        comparison.write(tmp_path / "page.html")
+        text = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert re.search(rf"<h1>.* {re.escape(label)}</h1>", text)
+        assert f"<caption>B relative to A {label}</caption>" in text
 
 
 def test_results_are_compared_in_python(stores):

@@ -45,7 +45,7 @@ def table(comparison: Comparison) -> tables.Table | None:
 def origin(comparison: Comparison) -> str:
     """Return what follows a title where not both sides were measured."""
     a, b = comparison.a.source, comparison.b.source
-    return "" if a == b == fmt.MEASURED else f" (A {a}, B {b})"
+    return "" if a == b == fmt.MEASURED else f" ({a})" if a == b else f" (A {a}, B {b})"
 
 
 def _shown(comparison: Comparison) -> list[Change]:
