@@ -129,8 +129,10 @@ def test_a_signal_stops_the_run_cleanly(tmp_path, write_study):
     assert "Traceback" not in output
     assert not processes_of(store)
     (record,) = records(store).values()
-    assert record.status == "failed"
+    assert record.state == "interrupted"
     assert record.reason == "interrupted by SIGINT"
+    assert "0 failed, 0 skipped, 1 left" in output
+    assert "1 interrupted" in wattlaw("status", store).stdout
 
 
 def test_runs_that_exceed_the_time_limit_are_stopped_with_that_reason(tmp_path, write_study):
@@ -236,8 +238,8 @@ def test_runs_that_fit_together_run_in_parallel(tmp_path, write_study):
         output, _ = campaign.communicate(timeout=30)
     assert campaign.returncode == 1
     assert "Traceback" not in output
-    assert {(r.status, r.reason) for r in records(store).values()} == {
-        ("failed", "interrupted by SIGTERM")
+    assert {(r.state, r.reason) for r in records(store).values()} == {
+        ("interrupted", "interrupted by SIGTERM")
     }
     assert not processes_of(store, "")
 

@@ -183,10 +183,19 @@ def test_a_damaged_record_is_shown_and_the_other_runs_too(store, damage, capsys)
     (shown,) = [one for one in told["not_done"] if one["status"] == "damaged"]
     assert shown["run_id"] == ID
     assert str(path) in shown["reason"]
-    assert main(["fit", str(store.path)]) == 2
-    error = capsys.readouterr().err
-    assert str(path) in error
-    assert len(error.splitlines()) == 1
+    output = store.path / "runs.jsonl"
+    assert main(["export", str(store.path), "runs", "-o", str(output)]) == 0
+    assert_one_line(capsys, path)
+    assert len(output.read_text().splitlines()) == others
+    assert main(["export", str(store.path), "runs", "-o", str(output), "--strict"]) == 2
+    assert_one_line(capsys, path)
+
+
+def assert_one_line(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    """Check that a single message names a file of the damaged run and the run."""
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line
+    assert path.parent.name in line
 
 
 @pytest.mark.parametrize(
@@ -205,11 +214,14 @@ def test_a_value_that_no_run_writes_names_its_file(
            "start_ns": 1, "energy_source": "none", "energy_verdict": "unavailable"}  # fmt: skip
     pq.write_table(pa.Table.from_pylist([row, row | {column: value}], EPOCHS), path)
     monkeypatch.chdir(tmp_path)
-    assert main(["export", str(store.path), "metrics", "-o", "x.csv"]) == 2
+    assert main(["export", str(store.path), "metrics", "-o", "x.csv"]) == 0
+    assert len(Path("x.csv").read_text().splitlines()) == 1  # the heading
     error = capsys.readouterr().err
     assert str(path) in error
     assert column in error
     assert len(error.splitlines()) == 1
+    assert main(["export", str(store.path), "metrics", "-o", "x.csv", "--strict"]) == 2
+    assert_one_line(capsys, path)
 
 
 def test_the_error_for_invalid_utf8_names_the_file(store, tmp_path, capsys):
@@ -218,8 +230,9 @@ def test_the_error_for_invalid_utf8_names_the_file(store, tmp_path, capsys):
     place = table.schema.get_field_index("host")
     broken = pa.array([b"\xfd"] * len(table), pa.binary()).view(pa.string())
     pq.write_table(table.set_column(place, table.schema.field(place), broken), path)
-    assert main(["export", str(store.path), "epochs", "-o", str(tmp_path / "e.parquet")]) == 2
-    assert str(path) in capsys.readouterr().err
+    assert main(["export", str(store.path), "epochs", "-o", str(tmp_path / "e.parquet")]) == 0
+    assert len(pq.read_table(tmp_path / "e.parquet")) == 0
+    assert_one_line(capsys, path)
 
 
 def test_every_verdict_that_a_run_writes_can_be_read(store, tmp_path):
@@ -238,8 +251,11 @@ def test_every_verdict_that_a_run_writes_can_be_read(store, tmp_path):
 def test_a_number_too_large_for_its_column_names_its_record(store, capsys):
     path = store.folder(ID).record_path
     path.write_text(path.read_text().replace('"seed": 1', '"seed": 1' + "0" * 30))
-    assert main(["export", str(store.path), "runs", "-o", str(store.path / "x.csv")]) == 2
-    assert str(path) in capsys.readouterr().err
+    output = store.path / "runs.jsonl"
+    assert main(["export", str(store.path), "runs", "-o", str(output)]) == 0
+    (row,) = map(json.loads, output.read_text().splitlines())
+    assert row["run_id"] != ID
+    assert_one_line(capsys, path)
 
 
 SIMULATED = {"kind": "simulated", "simulation": {"hardware": "dgx-h100"}}

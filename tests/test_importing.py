@@ -49,7 +49,7 @@ def a_csv(path: Path, *lines: str) -> Path:
 
 
 def metrics(store: Path) -> pd.DataFrame:
-    return run_metrics(*read_stores([store]))
+    return run_metrics(*read_stores([Store(store)]))
 
 
 def bad_lines(error: str) -> dict[int, str]:

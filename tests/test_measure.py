@@ -42,6 +42,27 @@ def test_time_and_use_of_a_command_are_printed_and_stored(tmp_path):
     assert (row["phase"], row["energy_verdict"]) == ("run", "unavailable")
 
 
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("/no/such/command", 127), ("no-such-command", 127), ("/etc/passwd", 126), ("/etc", 126)],
+)
+def test_a_command_that_cannot_be_used_has_the_exit_code_of_a_shell(tmp_path, command, code):
+    done = measured(tmp_path / "store", "--", command)
+    assert done.returncode == code
+    assert done.returncode == subprocess.run(["/bin/bash", "-c", command], check=False).returncode
+    (line,) = done.stderr.splitlines()
+    assert command in line
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_file_on_the_path_that_is_not_executable_has_the_exit_code_126(tmp_path, monkeypatch):
+    (tmp_path / "train").write_text("#!/bin/sh\n")
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{tmp_path}")
+    assert measured(tmp_path / "store", "--", "train").returncode == 126
+    (tmp_path / "train").chmod(0o755)
+    assert measured(tmp_path / "store", "--", "train").returncode == 0
+
+
 def test_the_energy_of_all_visible_boards_is_measured_each_once(tmp_path, boards):
     done = measured(tmp_path, "--json", tmp_path / "s.json", "sleep", "2")
     told = json.loads((tmp_path / "s.json").read_text())
@@ -124,9 +145,8 @@ def test_the_same_command_again_is_its_next_repeat(tmp_path):
     assert sorted(record.spec.repeat for record in Store(tmp_path).records()) == [0, 1]
 
 
-@pytest.mark.parametrize("line", [[], ["no-such-program-here"]])
-def test_a_missing_command_gives_a_one_line_error(tmp_path, line):
-    done = measured(tmp_path, "--", *line)
+def test_a_missing_command_gives_a_one_line_error(tmp_path):
+    done = measured(tmp_path, "--")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "runs").exists()

@@ -21,7 +21,8 @@ BASE = ("simulate", "--workload", "resnet50", "--hardware", "mit-v100", "--local
 KEYS = (
     "simulated", "calibration", "workload", "options", "hardware", "gpus", "nodes", "local_batch",
     "global_batch", "precision", "power_limit_w", "clock_limit_mhz", "dataset_fraction", "epochs",
-    "epoch_time_s", "epoch_time_s_ci", "train_time_s", "samples_per_s", "steps_per_epoch",
+    "memory_gb", "fits_memory", "epoch_time_s", "epoch_time_s_ci", "train_time_s", "samples_per_s",
+    "steps_per_epoch",
     "power_per_gpu_w", "power_per_gpu_w_ci", "gpu_energy_per_epoch_j", "gpu_energy_per_epoch_j_ci",
     "cpu_energy_per_epoch_j", "dram_energy_per_epoch_j", "energy_per_epoch_j", "gpu_energy_j",
     "cpu_energy_j", "dram_energy_j", "energy_j", "gpu_hours", "eval_time_s", "eval_gpu_energy_j",
@@ -45,6 +46,17 @@ def test_the_json_has_the_documented_keys_and_says_that_it_is_simulated(capsys):
     assert row["epoch_time_s_ci"] is None
     document = (Path(__file__).parents[1] / "docs" / "simulator.md").read_text(encoding="utf-8")
     assert [key for key in KEYS if f"`{key}`" not in document] == []
+
+
+@pytest.mark.parametrize("gpus", ["1", "1,2"])
+def test_settings_that_do_not_fit_into_memory_are_marked_first(gpus, capsys):
+    line = [*BASE[:-1], "4096", "--gpus", gpus]
+    assert {row["fits_memory"] for row in rows(capsys, *line)} == {False}
+    assert {row["fits_memory"] for row in rows(capsys, *BASE)} == {True}
+    assert main(line) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert "does not fit" in first
+    assert sum("does not fit" in text for text in others) == (0 if gpus == "1" else 3)
 
 
 def test_parts_add_up_to_the_update_and_energies_to_their_sum(capsys):

@@ -271,8 +271,10 @@ def test_predictions_for_large_clusters_rise_smoothly() -> None:
 
 def test_a_batch_larger_than_the_memory_gives_a_warning() -> None:
     assert not predict(job(1)).warnings
-    (warning,) = predict(job(1, local_batch=100_000)).warnings
-    assert "of 32 GB of GPU memory" in warning
+    prediction = predict(job(1, local_batch=100_000))
+    (warning,) = prediction.warnings
+    assert "32 GB" in warning
+    assert prediction.memory_gb > 32 > predict(job(1)).memory_gb
 
 
 def test_loader_processes_are_as_many_as_the_loop_starts() -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import wait_for
-from wattlaw.errors import BadInput
+from wattlaw.errors import BadInput, DamagedFileWarning
 from wattlaw.files import replacing, write_parquet, write_text
 from wattlaw.store.live import open_windows
 from wattlaw.store.record import Facts, RunRecord, now
@@ -101,9 +101,11 @@ def test_a_folder_in_the_place_of_a_record_is_named(tmp_path):
 def test_one_foreign_record_is_named_when_a_store_is_read(store):
     path = store.folder(ID).record_path
     path.write_text("{}")
-    for read in (store.records, lambda: store.arrow("runs"), lambda: store.duckdb("epochs")):
+    for read in (Store.records, lambda store: store.arrow("runs").to_pylist()):
+        with pytest.warns(DamagedFileWarning, match=str(path)):
+            assert len(read(Store(store.path))) == 1
         with pytest.raises(BadInput, match=str(path)):
-            read()
+            read(Store(store.path, strict=True))
 
 
 def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -328,10 +330,16 @@ def test_a_done_run_whose_table_is_damaged_is_named(store, damage, read):
     path = store.folder(ID).epochs_path
     DAMAGES[damage](path)
     with pytest.raises(BadInput) as error:
-        read(store, "epochs")
+        read(Store(store.path, strict=True), "epochs")
     assert str(error.value).startswith(f"{path}: ")
     assert str(error.value).isprintable()
-    assert len(read(store, "telemetry")) == 2
+    with pytest.warns(DamagedFileWarning, match=f"run {ID} is left out"):
+        assert len(read(store, "epochs")) == 0
+    assert {row["run_id"]: row["status"] for row in store.arrow("runs").to_pylist()} == {
+        ID: "damaged", "f" * 16: "failed"
+    }  # fmt: skip
+    assert list(store.damaged) == [ID]
+    assert len(read(store, "telemetry")) == 0  # the run is in no table
 
 
 def test_the_table_of_another_run_is_rejected(store):
@@ -339,7 +347,7 @@ def test_the_table_of_another_run_is_rejected(store):
     foreign = pq.read_table(path).to_pylist()
     pq.write_table(pa.Table.from_pylist([r | {"run_id": "e" * 16} for r in foreign], EPOCHS), path)
     with pytest.raises(BadInput, match=f"it is of run '{'e' * 16}', not {ID}"):
-        store.arrow("epochs")
+        Store(store.path, strict=True).arrow("epochs")
 
 
 def test_a_folder_without_runs_is_not_a_store(tmp_path):

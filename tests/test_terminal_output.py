@@ -276,7 +276,7 @@ def test_export_neutralises_reasons_unless_raw(tmp_path):
             (row,) = csv.DictReader(file)
         assert row["reason"].startswith(cell)
     assert main(["export", str(home.path), "runs", "-o", str(tmp_path / "r.parquet")]) == 0
-    assert read_stores([home.path])[0]["reason"][0].startswith("=")
+    assert read_stores([home])[0]["reason"][0].startswith("=")
 
 
 def test_a_report_has_no_bidirectional_or_control_characters(store, tmp_path):

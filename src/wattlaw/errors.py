@@ -21,6 +21,10 @@ class NotPermitted(NotAvailable):
     """An action that this user may not perform; the text says who is permitted."""
 
 
+class DamagedFileWarning(UserWarning):
+    """A missing or damaged file of a store; the text names it, what lacks it, and what to do."""
+
+
 class Refused(WattlawError):
     """An analysis that the data cannot support; the text says what is missing."""
 

@@ -184,13 +184,13 @@ def _one_energy(rows: pd.DataFrame, warnings: list[Caution]) -> tuple[pd.DataFra
         )
         warnings.append(Caution("energies-differ", text))
     kept_values = rows[ENERGY].where(rows["energy_is"] == chosen)
-    for marker, text in _ENERGY_WARNINGS.items():
+    for marker, text in ENERGY_WARNINGS.items():
         if marker in chosen:
             warnings.append(Caution(f"energy-{marker}", text))
     return rows.assign(**{ENERGY: kept_values}), chosen
 
 
-_ENERGY_WARNINGS = {
+ENERGY_WARNINGS = {
     "estimated": "Energies are estimated from CPU utilisation and an assumed power, not measured.",
     "simulated": "Energies are simulated by a device model, not measured.",
     "replayed": "Energies are replayed from a table, not measured in these runs.",

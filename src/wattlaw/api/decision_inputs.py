@@ -142,7 +142,7 @@ def read_inputs(study: Study, runs: Sequence[PlannedRun], path: Path) -> Inputs:
     records = {
         run_id: record
         for run_id, record in store.records_by_id(settings.keys()).items()
-        if record is not None
+        if record is not None and store.folder(run_id).damage(record) is None
     }
     tables = StoreTables((path,))
     rows, epochs = _job_rows(study, tables, settings.keys()) if records else (None, None)
@@ -162,7 +162,7 @@ def read_inputs(study: Study, runs: Sequence[PlannedRun], path: Path) -> Inputs:
     done_runs = frozenset(name for name, record in records.items() if record.status == "done")
     done = {settings[name] for name in done_runs}
     failed = [record for record in records.values()
-              if record.status in ("failed", "skipped") and not record.interrupted]  # fmt: skip
+              if record.state in ("failed", "skipped")]  # fmt: skip
     memory = {settings[item.run_id] for item in failed if _MEMORY in (item.reason or "")} - done
     tries: Counter[TrainingSetting] = Counter()
     for record in failed:
@@ -223,7 +223,7 @@ def _seconds(
     windows = trained + evaluated.fillna(0)
     result: dict[str, tuple[float, float]] = {}
     for run_id, record in records.items():
-        if record.status not in ("done", "failed") or record.interrupted:
+        if record.state not in ("done", "failed"):
             continue  # an interrupted run is made again
         total = 0.0
         if record.started_at and record.finished_at:

@@ -20,7 +20,8 @@ class Tally:
 
     def ended(self, record: RunRecord, *, is_new: bool) -> None:
         """Count a run."""
-        self.count[record.status] += 1
+        if record.state in self.count:
+            self.count[record.state] += 1
         self._worked += is_new and record.status != "skipped"
         self._last_s = time.monotonic()
 
@@ -55,7 +56,7 @@ class LineProgress:
         self._tally.ended(record, is_new=is_new)
         if is_new:
             reason = f": {record.reason}" if record.reason else ""
-            self._write(f"{record.status}: {title(record)}{reason} ({self._tally})")
+            self._write(f"{record.state}: {title(record)}{reason} ({self._tally})")
 
     def waiting(self, runs: int) -> None:
         """Write what the campaign waits for, once per number of runs."""

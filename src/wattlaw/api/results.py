@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from wattlaw.analysis.findings import Findings
     from wattlaw.api.claims import Claims
+    from wattlaw.api.comparison import Comparison
     from wattlaw.api.predictions import Predictions
 
 
@@ -234,6 +235,35 @@ class Results(StoreTables):
 
         return Claims(check_claims(analyse(*self._tables, footprint=footprint_of(pue, grid))))
 
+    def compare(
+        self, other: "Results | str | PathLike[str] | None" = None, *, by: str | None = None
+    ) -> "Comparison":
+        """Return the differences of other results to these, at the settings of both.
+
+        Parameters
+        ----------
+        other
+            Other results, or the path of a store.
+        by
+            ``git_commit``, without ``other``: compare the last two commits of these results.
+
+        Raises
+        ------
+        wattlaw.errors.Refused
+            No setting has runs on both sides.
+
+        Examples
+        --------
+        >>> comparison = wattlaw.open("results").compare("results")
+        >>> comparison.pooled["time"].ratio
+        1.0
+        """
+        from wattlaw.api.comparison import compare
+
+        if isinstance(other, str | PathLike):
+            other = Results((Path(other),), self.strict)
+        return compare(self, other, by)
+
     @property
     def figures(self) -> tuple[str, ...]:
         """The names of the figures that ``plot`` draws."""
@@ -383,13 +413,14 @@ class Results(StoreTables):
         from wattlaw.report.stores import read_findings
 
         options["decisions"] = tuple(self._decisions())
-        return read_findings(self.paths, *self._tables, **options)
+        return read_findings(self._stores, *self._tables, **options)
 
 
-def open(*stores: str | PathLike[str]) -> Results:
+def open(*stores: str | PathLike[str], strict: bool = False) -> Results:
     """Open one or several stores.
 
-    ``BadInput`` names a folder that is not a store.
+    ``BadInput`` names a folder that is not a store. A run with a missing or damaged file is left
+    out, with a ``DamagedFileWarning``; it is ``BadInput`` too if ``strict``.
 
     Examples
     --------
@@ -404,4 +435,4 @@ def open(*stores: str | PathLike[str]) -> Results:
     paths = tuple(Path(store) for store in stores)
     for path in paths:
         Store.existing(path)
-    return Results(paths)
+    return Results(paths, strict)

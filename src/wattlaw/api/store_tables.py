@@ -1,5 +1,6 @@
 """The tables of one or several stores."""
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.errors import BadInput
+from wattlaw.errors import BadInput, DamagedFileWarning
 from wattlaw.formatting import origins_label
 from wattlaw.store.decision import decision_path, read_decision
 from wattlaw.store.parquet import read_all
@@ -29,6 +31,13 @@ class StoreTables:
     """
 
     paths: tuple[Path, ...]
+    strict: bool = False
+
+    @property
+    def damaged(self) -> dict[str, str]:
+        """The runs that are left out for a missing or damaged file: the reasons by run id."""
+        _ = self._tables
+        return {key: reason for store in self._stores for key, reason in store.damaged.items()}
 
     @property
     def runs(self) -> pd.DataFrame:
@@ -73,14 +82,16 @@ class StoreTables:
         wattlaw.errors.BadInput
             A run is not done or does not exist.
         """
-        paths = {path.parent.name: path for store in self._stores
-                 for path in store.finished("telemetry")}  # fmt: skip
-        if run_id is not None:
-            wanted = {run_id} if isinstance(run_id, str) else set(run_id)
-            if missing := wanted - {*paths}:
-                raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
-            paths = {name: path for name, path in paths.items() if name in wanted}
-        frame: pd.DataFrame = read_all([*paths.values()], TABLES["telemetry"]).to_pandas()
+        paths = [(store, store.finished("telemetry")) for store in self._stores]
+        done = {path.parent.name for _, of_store in paths for path in of_store}
+        wanted = done if run_id is None else {run_id} if isinstance(run_id, str) else set(run_id)
+        if missing := wanted - done:
+            raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
+        tables = []
+        for store, of_store in paths:
+            chosen = [path for path in of_store if path.parent.name in wanted]
+            tables.append(read_all(chosen, TABLES["telemetry"], store.leave_out))
+        frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame
 
     @property
@@ -104,16 +115,24 @@ class StoreTables:
         return origins_label(self.metrics["launcher"])
 
     def _decisions(self) -> Iterator[Decision]:
-        decisions = (stored_decision(path) for path in self.paths)
-        return (item for item in decisions if item is not None)
+        for path in self.paths:
+            try:
+                decision = stored_decision(path)
+            except BadInput as error:
+                if self.strict:
+                    raise
+                warnings.warn(f"no decision is shown: {error}", DamagedFileWarning, stacklevel=2)
+            else:
+                if decision is not None:
+                    yield decision
 
     @cached_property
     def _stores(self) -> tuple[Store, ...]:
-        return tuple(Store.existing(path) for path in self.paths)
+        return tuple(Store.existing(path, strict=self.strict) for path in self.paths)
 
     @cached_property
     def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        return read_stores(self.paths)
+        return read_stores(self._stores)
 
 
 def stored_decision(store: Path) -> Decision | None:

@@ -20,6 +20,7 @@ COMMANDS = {
     "report": "Write an HTML report that works offline.",
     "claims": "Test published findings on your own runs.",
     "advise": "Recommend a GPU count, power limit, clock and batch size.",
+    "compare": "Compare two stores: machines, code versions, before and after.",
     "predict": "Predict time, power and energy of settings that were not measured.",
     "import": "Import measurements from a table into a store.",
     "export": "Write a table of a store to a file.",

@@ -6,7 +6,9 @@ Only the standard library is imported before errors and Ctrl-C are caught.
 import contextlib
 import signal
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 #: The exit code of shells for a command that Ctrl-C ended.
 INTERRUPTED = 130
@@ -26,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.ExitStack() as stack:
             stack.enter_context(terminal.escaped_output())
             crashes = stack.enter_context(crash.reported_in_threads())
-            code = _run(arguments)
+            with _warnings_as_notes():
+                code = _run(arguments)
             try:
                 terminal.flush_output()
             except BrokenPipeError:
@@ -43,6 +46,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # for a Ctrl-C while the interpreter ends
         if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _warnings_as_notes() -> Iterator[None]:
+    """Print each warning of a damaged file once, as a line on standard error."""
+    from wattlaw.errors import DamagedFileWarning
+
+    shown: set[str] = set()
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if not issubclass(category, DamagedFileWarning):
+            show_others(message, category, *place)
+        elif str(message) not in shown:
+            shown.add(str(message))
+            _print_error(str(message))
+
+    with warnings.catch_warnings():
+        if not sys.warnoptions:  # the warnings of libraries are for developers
+            warnings.simplefilter("ignore")
+        warnings.filterwarnings("always", category=DamagedFileWarning)
+        show_others, warnings.showwarning = warnings.showwarning, show  # type: ignore[assignment]
+        yield
 
 
 def _run(arguments: Sequence[str] | None) -> int:

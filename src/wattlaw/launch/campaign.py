@@ -88,7 +88,7 @@ class Campaign:
     _git_commit: str | None = None
     #: What selects the next runs; without it, they start in the plan's order.
     _selection: Selection | None = None
-    _ended: dict[str, Status] = field(default_factory=dict)
+    _ended: dict[str, str] = field(default_factory=dict)
     _active: list[_ActiveRun] = field(default_factory=list)
     #: The workload of each run that ended and whose workers each trained a model of their own.
     _uncooperative: list[str] = field(default_factory=list)
@@ -113,8 +113,9 @@ class Campaign:
                         self._active.pop().lock.release()
                 self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")
         count = Counter(self._ended.values())
+        ended = count["done"] + count["failed"] + count["skipped"]
         not_needed = self._selection.not_needed if self._selection else 0
-        left = len(self._plan) - len(self._ended) - not_needed
+        left = len(self._plan) - ended - not_needed
         alone = self._uncooperative
         warnings = (uncooperative_text(len(alone), set(alone)),) if alone else ()
         return Outcome(
@@ -127,7 +128,7 @@ class Campaign:
         for planned in self._plan:
             folder = self._store.folder(planned.run_id)
             try:
-                record = folder.read()
+                record = _read(folder)
                 if record is None:
                     with RunLock(folder) as lock:
                         if lock.acquire() and folder.read() is None:
@@ -241,7 +242,7 @@ class Campaign:
             if not lock.acquire():
                 _release(allocation)
                 return False
-            old, attempt, is_damaged = folder.read(), None, False
+            old, attempt, is_damaged = _read(folder), None, False
             is_over = old is not None and self._has_ended(old)
             if old is not None and not is_over:
                 attempt = self._launcher.reattach(old, folder)
@@ -267,8 +268,7 @@ class Campaign:
     def _has_ended(self, old: RunRecord) -> bool:
         """Say whether a run is complete: done, or failed on its own since the campaign began."""
         tried_elsewhere = old.finished_at != self._finished_before.get(old.run_id)
-        failed = old.status == "failed" and not old.interrupted
-        return old.status == "done" or (failed and tried_elsewhere)
+        return old.status == "done" or (old.state == "failed" and tried_elsewhere)
 
     def _start(
         self,
@@ -355,7 +355,7 @@ class Campaign:
         self._report_end(record, is_new=True)
 
     def _report_end(self, record: RunRecord, *, is_new: bool) -> None:
-        self._ended[record.run_id] = record.status
+        self._ended[record.run_id] = record.state
         if record.facts.workers_cooperate is False and record.spec.setting.gpus > 1:
             self._uncooperative.append(record.spec.workload.name)
         self._observer.ended(record, is_new=is_new)
@@ -383,6 +383,14 @@ def _result(run: _ActiveRun, ended: Ended) -> RunRecord:
         return record.model_copy(update={"notes": (*record.notes, *ended.notes)})
     except Exception as error:  # one run must not end the campaign
         return _failed(run.record, f"could not be finished: {one_line(error)}")
+
+
+def _read(folder: RunFolder) -> RunRecord | None:
+    """Return the record of a run; one that is done and lacks a table is to be repeated."""
+    record = folder.read()
+    if record is not None and (damage := folder.damage(record)) is not None:
+        return _failed(record, damage).model_copy(update={"interrupted": True})
+    return record
 
 
 def _history(old: RunRecord | None) -> tuple[str, ...]:

@@ -35,8 +35,8 @@ from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 
 WORKLOAD, KIND = "command", "measure"
-#: Exit codes of a shell: for a command that was ended by a signal, and one that cannot be executed.
-_SIGNALLED, _CANNOT_RUN = 128, 126
+#: Exit codes of a shell: of a command that a signal ended, that cannot be executed, that is absent.
+_SIGNALLED, _CANNOT_RUN, _ABSENT = 128, 126, 127
 _FORWARDED = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
     *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
@@ -44,6 +44,16 @@ _FORWARDED = (
 #: How often steps and output are read, and how long a command may take to end after SIGTERM.
 _POLL_S, _GRACE_S = 0.1, 30.0
 _PIECE_BYTES = 64 * 1024
+
+
+class CommandUnusable(BadInput):
+    """A command that is absent or not executable; the exit code is that of a shell."""
+
+    def __init__(self, command: str) -> None:
+        is_absent = shutil.which(command, os.F_OK) is None and not Path(command).is_dir()
+        reason = "no such command" if is_absent else "not an executable file"
+        super().__init__(f"measure: {reason}: {command!a}")
+        self.exit_code = _ABSENT if is_absent else _CANNOT_RUN
 
 
 @dataclass(frozen=True)
@@ -81,14 +91,15 @@ def measure(
     Raises
     ------
     BadInput
-        The command does not exist, the pattern is invalid, or nothing would see the steps.
+        The command cannot be used (``CommandUnusable``), the pattern is invalid, or nothing would
+        see the steps.
     wattlaw.errors.NotAvailable
         The store cannot be written, or the limits cannot be set; the command was not started.
     """
     if not command:
         raise BadInput("measure: a command is required")
     if shutil.which(command[0]) is None:
-        raise BadInput(f"measure: no such command: {command[0]!a}")
+        raise CommandUnusable(command[0])
     progress = _reader(part, pattern, instrument=instrument)
     restore_stale_limits()
     boards, step = visible_gpu_ids(), JobStep.of_environment()

@@ -19,7 +19,8 @@ _TIMEOUT_S, _POLL_S = 60.0, 1.0
 class RunStatus:
     """One run: its state, its record, and its job if it is in a queue.
 
-    A run that cannot be read has the state ``damaged``, the reason in ``damage``, and no record.
+    A run with a missing or damaged file has the state ``damaged`` and the reason in ``damage``; it
+    has no record if that is the file.
     """
 
     run_id: str
@@ -34,7 +35,7 @@ class RunStatus:
         if self.job is not None:
             why = f" ({self.job.reason})" if self.job.reason not in ("", "None") else ""
             return f"job {self.job.id}: {self.job.state}{why}"
-        if self.record is None:
+        if self.record is None or self.damage is not None:
             return self.damage
         site = self.record.site
         if self.state == "running" and site is not None:
@@ -77,14 +78,13 @@ def run_statuses(store: Store) -> tuple[list[RunStatus], list[str]]:
         job = jobs.get(folder.run_id)
         try:
             record = folder.read()
-            if record is None:
-                continue
-            if record.status == "done":
-                folder.finished("epochs")
-                folder.finished("telemetry")
-            state = folder.status(record)
+            damage, state = folder.damage(record), folder.status(record)
         except (WattlawError, OSError) as error:
             statuses.append(RunStatus(folder.run_id, "damaged", None, job, one_line(error)))
+            continue
+        if record is None or damage is not None:
+            if damage is not None:
+                statuses.append(RunStatus(folder.run_id, state, record, None, damage))
             continue
         if record.status in ("done", "failed", "skipped"):
             job = None  # the run has ended

@@ -5,7 +5,6 @@ The analysis itself reads no files.
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.store.parquet import read_validated
+from wattlaw.store.parquet import read_all
 from wattlaw.store.record import RunRecord
 from wattlaw.store.schema import EPOCHS, TELEMETRY, WINDOW_ENERGY
 from wattlaw.store.statistics import read_telemetry
@@ -26,26 +25,26 @@ _SCHEMA = pa.schema([*_WINDOW_FIELDS, *WINDOW_ENERGY])
 
 
 def read_findings(
-    paths: Sequence[Path], runs: pd.DataFrame, epochs: pd.DataFrame, **options: Any
+    stores: Sequence[Store], runs: pd.DataFrame, epochs: pd.DataFrame, **options: Any
 ) -> Findings:
     """Return the findings of the tables ``runs`` and ``epochs`` of stores, with their telemetry.
 
     ``options`` are those of ``wattlaw.analysis.findings.analyse``.
     """
-    statistics, joint = read_telemetry(paths, runs)
+    statistics, joint = read_telemetry(stores, runs)
     return analyse(
         runs, epochs, statistics=statistics, joint=joint,
-        accounting_windows=read_accounting_windows(paths), **options,
+        accounting_windows=read_accounting_windows(stores), **options,
     )  # fmt: skip
 
 
-def read_accounting_windows(paths: Sequence[Path]) -> pd.DataFrame:
+def read_accounting_windows(stores: Sequence[Store]) -> pd.DataFrame:
     """Return the measured energy over the time of the accounting, one row per run and host.
 
     Parameters
     ----------
-    paths
-        Stores. Only runs that are done and have an energy with times in the accounting count.
+    stores
+        Only runs that are done and have an energy with times in the accounting count.
 
     Returns
     -------
@@ -53,13 +52,7 @@ def read_accounting_windows(paths: Sequence[Path]) -> pd.DataFrame:
         ``run_id, host, start_ns, duration_s``: from the first to the last sample of a host in that
         time, on the host's clock; and the columns of ``store.schema.WINDOW_ENERGY``. A host
         without two samples has no row.
-
-    Raises
-    ------
-    BadInput
-        A path is no store, or a file of such a run is missing or damaged; the message names it.
     """
-    stores = [Store.existing(path) for path in paths]
     tables = [_windows(store, *run) for store in stores for run in _accounted_runs(store)]
     table: pd.DataFrame = pa.concat_tables([_SCHEMA.empty_table(), *tables]).to_pandas()
     return table
@@ -69,14 +62,17 @@ def _accounted_runs(store: Store) -> Iterator[tuple[RunRecord, int, int]]:
     """Yield the runs with an energy in the accounting, and its start and end in ns since 1970."""
     for record in store.records():
         site = record.site
-        if record.status != "done" or site is None or site.energy_j is None:
+        if record.run_id in store.damaged or record.status != "done":
+            continue
+        if site is None or site.energy_j is None:
             continue
         if site.energy_start_at is not None and site.energy_end_at is not None:
             yield record, _ns(site.energy_start_at), _ns(site.energy_end_at)
 
 
 def _windows(store: Store, record: RunRecord, start_ns: int, end_ns: int) -> pa.Table:
-    samples = read_validated([store.folder(record.run_id).telemetry_path], TELEMETRY)
+    path = store.folder(record.run_id).telemetry_path
+    samples = read_all([path], TELEMETRY, store.leave_out, validate=True)
     # The accounting does not include attempts before the job's last start.
     samples = samples.filter(
         (pc.field("t_ns") >= start_ns) & (pc.field("t_ns") <= end_ns)

@@ -165,4 +165,5 @@ class Prediction:
     power_throttle_share: float  # share of training in which a power limit lowers the clock
     train: Window
     evaluation: Window | None
+    memory_gb: float = 0.0  # roughly what a rank needs
     warnings: tuple[str, ...] = ()

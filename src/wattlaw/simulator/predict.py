@@ -19,6 +19,7 @@ from statistics import NormalDist
 import numpy as np
 
 from wattlaw.errors import BadInput
+from wattlaw.formatting import plural
 from wattlaw.simulator import kernels
 from wattlaw.simulator.communication import Route, communication
 from wattlaw.simulator.job import Parameters, Phase, Prediction, SimulatedJob, Split, Window
@@ -82,6 +83,7 @@ def predict(job: SimulatedJob) -> Prediction:
         power_throttle_share=computing_share if is_throttled else 0.0,
         train=train,
         evaluation=_evaluation(job, awake_w) if job.evaluation_samples else None,
+        memory_gb=_memory_gb(job),
         warnings=_warnings(job),
     )
 
@@ -110,8 +112,8 @@ def _warnings(job: SimulatedJob) -> tuple[str, ...]:
     needs_gb, has_gb = _memory_gb(job), job.cluster.gpu.memory_gb
     if needs_gb > has_gb:
         warnings.append(
-            f"{job.gpus} GPUs, local batch {job.local_batch}: it needs roughly "
-            f"{needs_gb:,.0f} GB of {has_gb:g} GB of GPU memory"
+            f"{plural(job.gpus, 'GPU')}, local batch {job.local_batch}: does not fit into GPU "
+            f"memory: it needs roughly {needs_gb:,.0f} GB of {has_gb:g} GB"
         )
     return tuple(warnings)
 

@@ -81,6 +81,8 @@ def prediction_row(
         "clock_limit_mhz": job.clock_limit_mhz,
         "dataset_fraction": job.dataset_fraction,
         "epochs": epochs,
+        "memory_gb": prediction.memory_gb,
+        "fits_memory": prediction.memory_gb <= job.cluster.gpu.memory_gb,
         "epoch_time_s": train.duration_s,
         "epoch_time_s_ci": _pair(intervals.get("epoch_time_s")),
         "train_time_s": train.duration_s * epochs,

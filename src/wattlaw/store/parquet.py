@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from wattlaw import processes
 from wattlaw.errors import BadInput
+from wattlaw.store.run_folder import REPLACE
 from wattlaw.store.schema import find_faults
 
 if TYPE_CHECKING:
@@ -33,6 +34,14 @@ _KINDS = {
     "double": ("DOUBLE", None),
     "bool": ("BOOLEAN", None),
 }
+
+
+OnDamage = Callable[[Path, BadInput], None]
+
+
+def raise_error(_: Path, error: BadInput) -> None:
+    """Raise the error of a damaged file."""
+    raise error
 
 
 def connection() -> "duckdb.DuckDBPyConnection":
@@ -110,49 +119,58 @@ def same_types(
     )
 
 
-def read_all(paths: Sequence[Path], schema: pa.Schema) -> pa.Table:
+def read_all(
+    paths: Sequence[Path],
+    schema: pa.Schema,
+    on_damage: OnDamage = raise_error,
+    *,
+    validate: bool = False,
+) -> pa.Table:
     """Return the tables of finished runs as one.
 
-    Raises ``BadInput`` if a file is not of this schema, or of another run; it is named.
+    Parameters
+    ----------
+    paths, schema
+        The files, and what each of them must contain.
+    on_damage
+        Is called for each file that is damaged, not of this schema, or of another run, with an
+        error that names it. The table lacks the file if it returns.
+    validate
+        Whether a value that no run writes counts as damage.
     """
-    together = read_together(paths, schema) if len(paths) >= _MIN_FILES_FOR_DUCKDB else None
-    if together is not None:
-        return together
-    return pa.concat_tables([schema.empty_table(), *(_read(path, schema) for path in paths)])
-
-
-def read_validated(paths: Sequence[Path], schema: pa.Schema) -> pa.Table:
-    """Return the tables of finished runs as one, with their values checked.
-
-    Raises ``BadInput`` as ``read_all`` does, or if a file has a value that no run writes.
-    """
-    table = read_all(paths, schema)
-    if find_faults(table):
-        for path in paths:
-            with _errors_name_file(path):
-                for fault, is_bad in find_faults(_read(path, schema)):
-                    row = pc.index(is_bad, value=True).as_py() + 1
-                    raise pa.ArrowInvalid(f"row {row}: {fault}")
-    return table
-
-
-def check_all(paths: Sequence[Path], schema: pa.Schema) -> None:
-    """Check the columns, but not the rows, of finished runs' files.
-
-    Raises ``BadInput`` if a file is not of this schema; it is named.
-    """
+    if len(paths) >= _MIN_FILES_FOR_DUCKDB:
+        together = read_together(paths, schema)
+        if together is not None and not (validate and find_faults(together)):
+            return together
+    tables = [schema.empty_table()]
     for path in paths:
-        with _errors_name_file(path):
-            _with_schema(schema, pq.read_schema(path).empty_table())
+        try:
+            tables.append(_read(path, schema, validate=validate))
+        except BadInput as error:
+            on_damage(path, error)
+    return pa.concat_tables(tables)
 
 
-def _read(path: Path, schema: pa.Schema) -> pa.Table:
+def check_all(paths: Sequence[Path], schema: pa.Schema, on_damage: OnDamage = raise_error) -> None:
+    """Check the columns, but not the rows, of finished runs' files; ``on_damage`` as above."""
+    for path in paths:
+        try:
+            with _errors_name_file(path):
+                _with_schema(schema, pq.read_schema(path).empty_table())
+        except BadInput as error:
+            on_damage(path, error)
+
+
+def _read(path: Path, schema: pa.Schema, *, validate: bool) -> pa.Table:
     with _errors_name_file(path):
         table = _with_schema(schema, pq.read_table(path))
         table.validate(full=True)  # also finds text that is not UTF-8
         others = set(table["run_id"].unique().to_pylist()) - {path.parent.name, None}
         if others:
             raise pa.ArrowInvalid(f"it is of run {others.pop()!a}, not {path.parent.name}")
+        for fault, is_bad in find_faults(table) if validate else ():
+            row = pc.index(is_bad, value=True).as_py() + 1
+            raise pa.ArrowInvalid(f"row {row}: {fault}")
         return table
 
 
@@ -170,7 +188,4 @@ def _errors_name_file(path: Path) -> Iterator[None]:
         yield
     except (pa.ArrowException, KeyError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise BadInput(
-            f"{path}: not a table of this store: {reason}; restore it, or move this run's folder "
-            "away and start the study again"
-        ) from None
+        raise BadInput(f"{path}: not a table of this store: {reason}; {REPLACE}") from None

@@ -161,3 +161,8 @@ class RunRecord(_Model):
     clocks: tuple[ClockReport, ...] = ()
     interruptions: tuple[Interruption, ...] = ()
     site: Site | None = None
+
+    @property
+    def state(self) -> str:
+        """The status; ``interrupted`` if the run failed because its launcher was stopped."""
+        return "interrupted" if self.status == "failed" and self.interrupted else self.status

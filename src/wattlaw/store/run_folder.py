@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 
 #: The path exists but is not a regular file.
 _NOT_A_FILE = {errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO}
+#: Two marks and the length of the footer.
+_MIN_PARQUET_BYTES = 12
+#: What to do about a file that is missing or cut.
+_REPEAT = "restore the file, or repeat the run; 'wattlaw run' repeats it with its study"
+#: What to do about damage with which ``wattlaw run`` does not repeat a run.
+REPLACE = "restore the file, or remove the run's folder and repeat the run"
 
 
 class RunFolder:
@@ -61,20 +68,21 @@ class RunFolder:
         except PermissionError:
             raise NotPermitted(f"{self.record_path}: no permission to read it") from None
         except OSError as error:
-            raise BadInput(f"{self.record_path}: cannot be read: {error.strerror}") from None
+            reason = f"{self.record_path}: cannot be read: {error.strerror}; {REPLACE}"
+            raise BadInput(reason) from None
         except UnicodeDecodeError as error:
-            raise BadInput(f"{self.record_path}: cannot be read: {error}") from None
+            raise BadInput(f"{self.record_path}: cannot be read: {error}; {REPLACE}") from None
         try:
             record = RunRecord.model_validate_json(text)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "the file"
             raise BadInput(
-                f"{self.record_path}: not a run record: {place!a}: {first['msg']}; "
-                "move this run's folder away and start the study again"
+                f"{self.record_path}: not a run record: {place!a}: {first['msg']}; {REPLACE}"
             ) from None
         if record.run_id != self.run_id:
-            raise BadInput(f"{self.record_path}: is of run {record.run_id!a}, not {self.run_id}")
+            reason = f"{self.record_path}: is of run {record.run_id!a}, not {self.run_id}"
+            raise BadInput(f"{reason}; {REPLACE}")
         return record
 
     def write(self, record: RunRecord, *, durable: bool = True) -> None:
@@ -85,13 +93,30 @@ class RunFolder:
     def status(self, record: RunRecord | None) -> str:
         """Return a run's current status; a running run without a living owner is ``interrupted``.
 
-        A scheduler's run has no owner here: only the scheduler knows its status.
+        A scheduler's run has no owner here: only the scheduler knows its status. A run whose tables
+        are missing or damaged is ``damaged``.
         """
+        if self.damage(record) is not None:
+            return "damaged"
         if record is None:
             return "planned"
         if record.status == "running" and not record.site and not RunLock(self).is_locked():
             return "interrupted"
-        return record.status
+        return record.state
+
+    def damage(self, record: RunRecord | None) -> str | None:
+        """Return which finished file of a run is missing or damaged, and what to do.
+
+        Of the tables only the ends are read: a file that was cut or overwritten lacks them.
+        """
+        if record is None:
+            is_missing = self.epochs_path.exists()
+            return f"{self.record_path}: missing; {_REPEAT}" if is_missing else None
+        if record.status == "done":
+            for path in (self.epochs_path, self.telemetry_path):
+                if (fault := _table_fault(path)) is not None:
+                    return f"{path}: {fault}; {_REPEAT}"
+        return None
 
     def windows(self, attempt: int, damage: list[str] | None = None) -> "pa.Table":
         """Return the windows of an attempt, of all hosts.
@@ -123,16 +148,6 @@ class RunFolder:
                     damage.append(f"{path.name}: {error.strerror}")
         return pa.concat_tables(tables)
 
-    def finished(self, table: str) -> Path:
-        """Return the file of a done run's table, ``epochs`` or ``telemetry``.
-
-        Raises ``BadInput`` if it is missing.
-        """
-        path = self.path / f"{table}.parquet"
-        if not path.is_file():
-            raise BadInput(f"{path}: missing, though its run is done; restore it or remove the run")
-        return path
-
     def write_tables(self, epochs: "pa.Table", telemetry: "pa.Table") -> None:
         """Write the finished tables, each atomically."""
         write_parquet(self.telemetry_path, telemetry)
@@ -155,6 +170,24 @@ class RunFolder:
         """Remove the live files and the checkpoint; the finished tables must exist."""
         shutil.rmtree(self.path / "live", ignore_errors=True)
         self.checkpoint_path.unlink(missing_ok=True)
+
+
+def _table_fault(path: Path) -> str | None:
+    """Return why a file cannot be a finished Parquet file, by its first and last bytes."""
+    try:
+        with open_regular(path) as file:
+            start = file.read(4)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 8))
+            end = file.read()
+    except FileNotFoundError:
+        return "missing"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    is_complete = size >= _MIN_PARQUET_BYTES and start == end[4:] == b"PAR1"
+    if not is_complete or int.from_bytes(end[:4], "little") > size - _MIN_PARQUET_BYTES:
+        return "truncated or overwritten"
+    return None
 
 
 class RunLock:

@@ -5,15 +5,14 @@ interrupted: ``start_ns <= t_ns <= start_ns + duration_s`` on the clock of the h
 energy of a window (``telemetry.energy``). A sample that is in several windows counts once.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
 import pandas as pd
 
 from wattlaw.errors import BadInput, one_line
-from wattlaw.store.parquet import check_all, connection, literal, read_validated, same_types
+from wattlaw.store.parquet import check_all, connection, literal, read_all, same_types
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.store import Store
 
@@ -85,16 +84,14 @@ where samples.kind = 'gpu'
 
 
 def read_telemetry(
-    paths: Sequence[Path], runs: pd.DataFrame
+    stores: Sequence[Store], runs: pd.DataFrame
 ) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
     """Return the GPU statistics of several stores; None, None without GPU samples.
 
     The first table has the ``statistics`` of all stores, the second the ``joint_utilisation`` of
     each workload's runs with the fewest and with the most GPUs. ``runs`` are the runs of the
-    stores. Raises ``BadInput`` if a path is not a store, or a file of a done run is missing or
-    damaged.
+    stores. Damaged runs are left out.
     """
-    stores = [Store.existing(path) for path in paths]
     table = pd.concat([statistics(store) for store in stores], ignore_index=True)
     if table.empty:
         return None, None
@@ -136,25 +133,20 @@ def statistics(store: Store) -> pd.DataFrame:
             Pearson's correlation of sm_util and mem_util over samples that have both; missing
             where one of them is constant.
 
-    Raises
-    ------
-    BadInput
-        A file of a done run is missing or damaged. The error names it.
     """
-    with _queries(store, None) as (database, files, shift):
-        if not files:
-            return pd.DataFrame(columns=list(_COLUMNS))
-        columns = ", ".join(f"{sql} as {name}" for name, sql in _COLUMNS.items())
-        finite = ", ".join(
-            f"if(isfinite(samples.{name}), samples.{name}, null) as {name}" for name in QUANTITIES
-        )
-        query = (
-            f"with finite as (select samples.run_id, samples.host, samples.device, {finite} "  # noqa: S608
-            f"{_SAMPLES.format(shift=shift)}) select {columns} from finite "
-            "group by grouping sets ((run_id, host, device), (run_id)) "
-            "order by run_id, part desc, host, device"
-        )
-        table: pd.DataFrame = database.execute(query, {"files": files}).df()
+    columns = ", ".join(f"{sql} as {name}" for name, sql in _COLUMNS.items())
+    finite = ", ".join(
+        f"if(isfinite(samples.{name}), samples.{name}, null) as {name}" for name in QUANTITIES
+    )
+    query = (
+        f"with finite as (select samples.run_id, samples.host, samples.device, {finite} "  # noqa: S608
+        f"{_SAMPLES}) select {columns} from finite "
+        "group by grouping sets ((run_id, host, device), (run_id)) "
+        "order by run_id, part desc, host, device"
+    )
+    table = _query(store, None, query)
+    if table is None:
+        return pd.DataFrame(columns=list(_COLUMNS))
     correlation = table["utilisation_correlation"].clip(-1.0, 1.0)
     return table.assign(utilisation_correlation=correlation)
 
@@ -182,20 +174,19 @@ def joint_utilisation(
     Raises
     ------
     BadInput
-        ``bins`` is not a whole number from 1 to 1000, a run is not done, or a file is damaged.
+        ``bins`` is not a whole number from 1 to 1000, or a run is not done.
     """
     if not 1 <= bins <= 1000:
         raise BadInput(f"bins: given {bins}; allowed: a whole number from 1 to 1000")
     sm, mem = (f"{_bin(column, bins)} as {column[:-5]}_bin" for column in ("sm_util", "mem_util"))
-    with _queries(store, run_ids) as (database, files, shift):
-        if not files:
-            return pd.DataFrame(columns=["run_id", "sm_bin", "mem_bin", "samples"])
-        query = (
-            f"select samples.run_id, {sm}, {mem}, count(*) as samples "
-            f"{_SAMPLES.format(shift=shift)} and isfinite(sm_util) and isfinite(mem_util) "
-            "group by all order by all"
-        )
-        histogram: pd.DataFrame = database.execute(query, {"files": files}).df()
+    query = (
+        f"select samples.run_id, {sm}, {mem}, count(*) as samples "
+        f"{_SAMPLES} and isfinite(sm_util) and isfinite(mem_util) "
+        "group by all order by all"
+    )
+    histogram = _query(store, run_ids, query)
+    if histogram is None:
+        return pd.DataFrame(columns=["run_id", "sm_bin", "mem_bin", "samples"])
     return histogram
 
 
@@ -204,39 +195,49 @@ def _bin(column: str, bins: int) -> str:
     return f"cast(greatest(least(floor({column} * {bins}), {bins - 1}), 0) as integer)"
 
 
-@contextlib.contextmanager
-def _queries(
-    store: Store, run_ids: Sequence[str] | None
-) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str], int]]:
-    """Yield a database with the table of windows, the telemetry files, and the buckets' shift."""
+def _query(store: Store, run_ids: Sequence[str] | None, query: str) -> pd.DataFrame | None:
+    """Return the result of a query on the samples in windows; None without runs.
+
+    Damaged runs are left out. ``{shift}`` in the query is replaced by the buckets' shift.
+    """
     tables = {"epochs": EPOCHS, "telemetry": TELEMETRY}
-    paths = {name: _selected(run_ids, store.finished(name)) for name in tables}
-    with connection() as database:
-        try:
-            files = {name: [literal(path) for path in paths[name]] for name in tables}
-            for name, schema in tables.items():
-                if files[name] and not same_types(database, files[name], schema):
-                    check_all(paths[name], schema)
-            shift = 0
-            if files["epochs"]:
+    while True:
+        paths = {name: _selected(store, run_ids, name) for name in tables}
+        if not paths["epochs"]:
+            return None
+        damaged_before = len(store.damaged)
+        with connection() as database:
+            try:
+                files = {name: [literal(path) for path in paths[name]] for name in tables}
+                for name, schema in tables.items():
+                    if not same_types(database, files[name], schema):
+                        check_all(paths[name], schema, store.leave_out)
+                if len(store.damaged) > damaged_before:
+                    continue
                 database.execute(_WINDOWS, {"files": files["epochs"]})
                 ((shift,),) = database.execute(_SHIFT).fetchall()
                 database.execute(_BUCKETS.format(shift=int(shift)))
-            yield database, files["telemetry"], int(shift)
-        except (duckdb.Error, UnicodeDecodeError) as error:  # the latter for damaged names
-            for name, schema in tables.items():
-                for path in paths[name]:
-                    read_validated([path], schema)  # names the file that is damaged
-            raise BadInput(
-                f"{store.path}: its telemetry cannot be read: {one_line(error)[:300]}"
-            ) from None
+                sql = query.format(shift=int(shift))
+                result: pd.DataFrame = database.execute(sql, {"files": files["telemetry"]}).df()
+            except (duckdb.Error, UnicodeDecodeError) as error:  # the latter for damaged names
+                for name, schema in tables.items():
+                    for path in paths[name]:
+                        read_all([path], schema, store.leave_out, validate=True)
+                if len(store.damaged) == damaged_before:
+                    reason = one_line(error)[:300]
+                    raise BadInput(
+                        f"{store.path}: its telemetry cannot be read: {reason}"
+                    ) from None
+            else:
+                return result
 
 
-def _selected(run_ids: Sequence[str] | None, paths: list[Path]) -> list[Path]:
+def _selected(store: Store, run_ids: Sequence[str] | None, table: str) -> list[Path]:
+    paths = store.finished(table)
     if run_ids is None:
         return paths
     known = {path.parent.name: path for path in paths}
-    unknown = next((run_id for run_id in run_ids if run_id not in known), None)
-    if unknown is not None:
-        raise BadInput(f"run {unknown!a} is not a done run of this store")
-    return [known[run_id] for run_id in dict.fromkeys(run_ids)]
+    unknown = set(run_ids) - {*known, *store.damaged}
+    if unknown:
+        raise BadInput(f"run {min(unknown)!a} is not a done run of this store")
+    return [known[run_id] for run_id in dict.fromkeys(run_ids) if run_id in known]

@@ -3,15 +3,23 @@
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator
+import warnings
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattlaw.errors import BadInput, NotAvailable, NotPermitted, WattlawError, one_line
+from wattlaw.errors import (
+    BadInput,
+    DamagedFileWarning,
+    NotAvailable,
+    NotPermitted,
+    WattlawError,
+    one_line,
+)
 from wattlaw.files import abandoned, is_old, read_text, remove_abandoned, write_text
 from wattlaw.store.record import RunRecord, Site, now
-from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.run_folder import REPLACE, RunFolder
 from wattlaw.text import quote
 
 if TYPE_CHECKING:
@@ -34,9 +42,13 @@ _NESTED = {
 
 
 class Store:
-    """Runs on disk. An instance is cheap and caches nothing."""
+    """Runs on disk. An instance is cheap and remembers only which runs are damaged.
 
-    def __init__(self, path: Path) -> None:
+    A run with a missing or damaged file is left out of the tables, with a ``DamagedFileWarning``;
+    ``damaged`` has the reasons by run id. With ``strict`` the first such file raises ``BadInput``.
+    """
+
+    def __init__(self, path: Path, *, strict: bool = False) -> None:
         try:
             os.path.abspath(path).encode()  # noqa: PTH100 - Arrow and DuckDB take it as UTF-8
         except UnicodeEncodeError:
@@ -45,15 +57,17 @@ class Store:
                 "LC_ALL=C.UTF-8 where it is not ASCII"
             ) from None
         self.path = path
+        self.strict = strict
+        self.damaged: dict[str, str] = {}
         self._cancelled = path / "cancelled.json"
 
     @classmethod
-    def existing(cls, path: Path) -> "Store":
+    def existing(cls, path: Path, *, strict: bool = False) -> "Store":
         """Return the store at ``path``.
 
         Raises ``BadInput`` if the folder is not a store, or its schema version is another one.
         """
-        store = cls(path)
+        store = cls(path, strict=strict)
         if not store._runs.is_dir():
             raise BadInput(
                 f"{path}: not a store (a store has a folder 'runs'); 'wattlaw run' makes one"
@@ -123,10 +137,29 @@ class Store:
         for folder in self.folders():
             folder.remove_abandoned()
 
+    def leave_out(self, path: Path, error: WattlawError) -> None:
+        """Leave out the run with a damaged file; raise the error if the store is ``strict``."""
+        if self.strict:
+            raise error
+        run_id = path.parent.name
+        if run_id not in self.damaged:
+            self.damaged[run_id] = str(error)
+            text = f"run {run_id} is left out: {error}"
+            warnings.warn(text, DamagedFileWarning, stacklevel=2)
+
     def records(self) -> list[RunRecord]:
-        """Return the records of all runs, whatever their status."""
-        records = (folder.read() for folder in self.folders())
-        return [record for record in records if record is not None]
+        """Return the records of all runs, whatever their status; damaged records are left out."""
+        records = []
+        for folder in self.folders():
+            try:
+                record = folder.read()
+            except WattlawError as error:
+                self.leave_out(folder.record_path, error)
+                continue
+            if (damage := folder.damage(record)) is not None:
+                self.leave_out(folder.record_path, BadInput(damage))
+            records += [record] if record is not None else []
+        return records
 
     def records_by_id(self, run_ids: Collection[str] | None = None) -> dict[str, RunRecord | None]:
         """Return the records of all runs, or of some, by run id; without those that have none.
@@ -143,33 +176,42 @@ class Store:
                 records |= {folder.run_id: record} if record is not None else {}
         return records
 
-    def arrow(self, table: str) -> "pa.Table":
-        """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs)."""
+    def arrow(self, table: str, *, validate: bool = False) -> "pa.Table":
+        """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs).
+
+        With ``validate``, a run whose table has a value that no run writes is left out.
+        """
         import pyarrow as pa
 
         from wattlaw.store.parquet import read_all
         from wattlaw.store.schema import RUNS, TABLES
 
         if table == "runs":
-            pairs = ((folder, folder.read()) for folder in self.folders())
-            rows = [_row(folder, record) for folder, record in pairs if record is not None]
+            rows = [self._row(record) for record in self.records()]
             try:
                 return pa.Table.from_pylist(rows, schema=RUNS)
             except (pa.ArrowException, OverflowError):
-                return pa.concat_tables(self._runs_table(row) for row in rows)
-        return read_all(self.finished(table), TABLES[table])
+                return pa.concat_tables([RUNS.empty_table(), *self._fitting(rows)])
+        return read_all(self.finished(table), TABLES[table], self.leave_out, validate=validate)
 
-    def _runs_table(self, row: dict[str, Any]) -> "pa.Table":
-        """Return the table of one run; the error names a record that does not fit the schema."""
+    def _row(self, record: RunRecord) -> dict[str, Any]:
+        damage = self.damaged.get(record.run_id)
+        folder = self.folder(record.run_id)
+        return _row(folder, record) | ({"status": "damaged", "reason": damage} if damage else {})
+
+    def _fitting(self, rows: Iterable[dict[str, Any]]) -> Iterator["pa.Table"]:
+        """Yield a table for each run; a run whose record does not fit the schema is left out."""
         import pyarrow as pa
 
         from wattlaw.store.schema import RUNS
 
-        try:
-            return pa.Table.from_pylist([row], schema=RUNS)
-        except (pa.ArrowException, OverflowError) as error:
-            path = self.folder(row["run_id"]).record_path
-            raise BadInput(f"{path}: not a run record: {one_line(error)[:200]}") from None
+        for row in rows:
+            try:
+                yield pa.Table.from_pylist([row], schema=RUNS)
+            except (pa.ArrowException, OverflowError) as error:
+                path = self.folder(row["run_id"]).record_path
+                reason = f"{path}: not a run record: {one_line(error)[:200]}; {REPLACE}"
+                self.leave_out(path, BadInput(reason))
 
     def pandas(self, table: str) -> "pd.DataFrame":
         """Return a table as a pandas frame."""
@@ -184,24 +226,22 @@ class Store:
         from wattlaw.store.parquet import check_all
         from wattlaw.store.schema import TABLES
 
+        schema = TABLES[table]
+        if table != "runs":
+            check_all(self.finished(table), schema, self.leave_out)
         paths = self.finished(table) if table != "runs" else []
         if not paths:
             return duckdb.from_arrow(self.arrow(table))
-        schema = TABLES[table]
-        check_all(paths, schema)
         # read_parquet would interpret a '[' or '*' in the path of the store as a pattern.
         files = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
         return duckdb.from_arrow(files)
 
     def finished(self, table: str) -> list[Path]:
-        """Return the files of ``epochs`` or ``telemetry`` of all done runs, sorted by run id.
-
-        Raises ``BadInput`` if a file is missing.
-        """
+        """Return the files of ``epochs`` or ``telemetry`` of all done runs, sorted by run id."""
         return [
-            self.folder(record.run_id).finished(table)
+            self.folder(record.run_id).path / f"{table}.parquet"
             for record in self.records()
-            if record.status == "done"
+            if record.status == "done" and record.run_id not in self.damaged
         ]
 
 

@@ -16,9 +16,7 @@ import pyarrow as pa
 from wattlaw.errors import BadInput
 from wattlaw.files import replacing, write_parquet
 from wattlaw.store.fields import MAX_TEXT, finite_number
-from wattlaw.store.parquet import read_validated
 from wattlaw.store.rows import FORMULA, read_rows
-from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store
 from wattlaw.text import join_names, quote
 
@@ -29,12 +27,14 @@ _MAX_INT = 2**63 - 1
 KINDS = (".csv", ".parquet", ".jsonl")
 
 
-def read_stores(paths: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
+def read_stores(stores: Sequence[Store]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables ``runs`` and ``epochs`` of one or more stores."""
-    stores = [Store.existing(path) for path in paths]
-    runs = pd.concat([store.pandas("runs") for store in stores], ignore_index=True)
-    windows = (read_validated(store.finished("epochs"), EPOCHS).to_pandas() for store in stores)
-    epochs = pd.concat(windows, ignore_index=True)
+    tables: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": []}
+    for store in stores:
+        of_runs, known = store.pandas("runs"), len(store.damaged)
+        tables["epochs"].append(store.arrow("epochs", validate=True).to_pandas())
+        tables["runs"].append(of_runs if len(store.damaged) == known else store.pandas("runs"))
+    runs, epochs = (pd.concat(parts, ignore_index=True) for parts in tables.values())
     if runs["run_id"].duplicated().any():
         run_id = runs.loc[runs["run_id"].duplicated(), "run_id"].iloc[0]
         raise BadInput(

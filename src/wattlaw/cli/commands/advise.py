@@ -41,9 +41,10 @@ def advise(
     price: opts.PriceOption = None,
     price_per_gpu_hour: opts.GpuPriceOption = None,
     as_json: opts.JsonOption = False,
+    strict: opts.StrictOption = False,
 ) -> int:
     """Recommend a GPU count, power limit, clock and batch size."""
-    advice = results.open(*stores).advise(
+    advice = results.open(*stores, strict=strict).advise(
         workload, minimize=minimize, deadline=deadline, max_slowdown=max_slowdown,
         energy_budget=energy_budget, max_gpus=max_gpus, epochs=epochs, target=target, pue=pue,
         grid=grid, price=price, price_per_gpu_hour=price_per_gpu_hour,

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from wattlaw import formatting as fmt
-from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import law_refusals
+from wattlaw.api import results
 from wattlaw.cli.common.console import Console, table_of
-from wattlaw.cli.common.options import JsonOption, StoreArguments, option
+from wattlaw.cli.common.options import JsonOption, StoreArguments, StrictOption, option
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
 from wattlaw.launch.simulated.calibration_data import (
@@ -29,7 +29,6 @@ from wattlaw.simulator.calibration_summary import (
 )
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.library import read_cluster
-from wattlaw.store.tables import read_stores
 from wattlaw.terminal import print_note
 from wattlaw.text import collapse_whitespace, join_names
 from wattlaw.workloads import catalogue
@@ -52,6 +51,7 @@ def calibrate(
         option("NAME=FILE", "Workload profile of the runs named NAME. Can be repeated."),
     ] = None,
     as_json: JsonOption = False,
+    strict: StrictOption = False,
 ) -> int:
     """Fit the simulator's parameters to measured runs."""
     cluster = read_cluster(hardware)
@@ -60,7 +60,7 @@ def calibrate(
     if output.is_dir():
         raise BadInput(f"{output}: is a folder; expected a file name")
     workloads = _workloads(measured_as or [], profile or [])
-    table = run_metrics(*read_stores(stores))
+    table = results.open(*stores, strict=strict).metrics
     unknown = sorted({*workloads} - {*table["workload"]})
     if unknown:
         raise BadInput(

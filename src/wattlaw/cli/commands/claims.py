@@ -21,9 +21,10 @@ def claims(
     pue: opts.PueOption = None,
     grid: opts.GridOption = None,
     as_json: opts.JsonOption = False,
+    strict: opts.StrictOption = False,
 ) -> int:
     """Test published findings on your own runs."""
-    tested = results.open(*stores).claims(pue=pue, grid=grid)
+    tested = results.open(*stores, strict=strict).claims(pue=pue, grid=grid)
     if as_json:
         print(json.dumps(tested.to_dict()["claims"], allow_nan=False))
     else:

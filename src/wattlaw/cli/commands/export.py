@@ -16,8 +16,9 @@ def export(
         Path, typer.Option("-o", "--output", help="A .csv, .parquet or .jsonl file.")
     ],
     raw: opts.RawOption = False,
+    strict: opts.StrictOption = False,
 ) -> int:
     """Write a table of a store to a file."""
-    rows = results.open(store).export(table, output, raw=raw)
+    rows = results.open(store, strict=strict).export(table, output, raw=raw)
     print(f"{output}: {rows} rows of {table}")
     return 0

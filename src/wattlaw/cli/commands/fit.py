@@ -37,6 +37,7 @@ def fit(
         str | None, option("COLS", "Columns that identify a series, separated by commas.")
     ] = None,
     as_json: opts.JsonOption = False,
+    strict: opts.StrictOption = False,
 ) -> int:
     """Fit scaling laws to stores or to a table.
 
@@ -49,7 +50,8 @@ def fit(
         if path.is_file() and len(source) > 1:
             raise BadInput(f"{path}: is a table; allowed: one table, or one or more stores")
     try:
-        fits = _fits(source, x, y or ("epoch_time_s" if source[0].is_file() else "time_s"), columns)
+        y = y or ("epoch_time_s" if source[0].is_file() else "time_s")
+        fits = _fits(source, x, y, columns, strict=strict)
     except BadInput as error:
         text = str(error)
         prefix = "" if text.startswith(str(source[0])) else f"{source[0]}: "
@@ -71,14 +73,14 @@ def fit(
     raise Refused(f"{source[0]}: no rows to fit (no runs done, or no series of several {x})")
 
 
-def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None) -> Fits:
+def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None, *, strict: bool) -> Fits:
     if source[0].is_file():
         fits = tables.fit(source[0], x, y, by or ())
         if fits.left_out:
             rows = plural(fits.left_out, "row")
             print_note(f"{source[0]}: left out {rows} without {x} or {y}")
         return fits
-    opened = results.open(*source)
+    opened = results.open(*source, strict=strict)
     if opened.origins_label:
         print_note(f"all runs are {opened.origins_label}: nothing was measured")
     return opened.fit(x, y, by)

@@ -53,9 +53,10 @@ def predict(
     ] = None,
     seed: Annotated[int, option("SEED", "Seed of the random numbers.", min=0)] = 0,
     as_json: opts.JsonOption = False,
+    strict: opts.StrictOption = False,
 ) -> int:
     """Predict time, power and energy of settings that were not measured."""
-    predictions = results.open(*stores).predict(
+    predictions = results.open(*stores, strict=strict).predict(
         workload, gpus=parse_counts("--gpus", gpus), nodes=parse_counts("--nodes", nodes),
         gpus_per_node=gpus_per_node, local_batch=parse_counts("--local-batch", local_batch),
         global_batch=parse_counts("--global-batch", global_batch),

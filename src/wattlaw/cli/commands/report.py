@@ -29,9 +29,10 @@ def report(
     grid: opts.GridOption = None,
     price: opts.PriceOption = None,
     price_per_gpu_hour: opts.GpuPriceOption = None,
+    strict: opts.StrictOption = False,
 ) -> int:
     """Write an HTML report that works offline."""
-    written = results.open(*stores).report(
+    written = results.open(*stores, strict=strict).report(
         output, figures=figures, kinds=kinds, template=template, target=target, pue=pue, grid=grid,
         price=price, price_per_gpu_hour=price_per_gpu_hour,
     )  # fmt: skip

@@ -134,7 +134,7 @@ def _print_outcome(outcome: RunOutcome, console: Console) -> None:
         )
     elif reason:
         text += f" (stopped by {reason}; the same command continues from here)"
-    elif outcome.failed and not outcome.is_success:
+    elif not outcome.is_success:
         text += f" (reasons: wattlaw status {store}; the same command tries them again)"
     console.print(f"{text}. Results are in {store}", soft_wrap=True)
     for warning in outcome.warnings:

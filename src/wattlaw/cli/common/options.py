@@ -37,6 +37,9 @@ PriorClocksOption = Annotated[
     typer.Option("--prior-clocks", help="'default' confirms that no clock is locked now."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Refuse a store with damaged files (exit code 2).")
+]
 RawOption = Annotated[
     bool, typer.Option("--raw", help="Write CSV cells that look like formulas unchanged.")
 ]

@@ -63,7 +63,7 @@ class LiveBar:
         """Move the bar; print a line for a run that is not done."""
         self._tally.ended(record, is_new=is_new)
         if is_new and record.status != "done":
-            line = f"{record.status}: {title(record)}: {record.reason or ''}"
+            line = f"{record.state}: {title(record)}: {record.reason or ''}"
             self._progress.console.print(collapse_whitespace(line))
         self._running.pop(record.run_id, None)
         self._progress.advance(self._task)

@@ -22,7 +22,7 @@ _ORIGINS = {"replayed": "a table", "simulated": "a model of a cluster"}
 
 
 def not_done(findings: Findings) -> tables.Table | None:
-    """Return the runs that are failed, interrupted, skipped or not started, with reasons."""
+    """Return the runs that are damaged, failed, interrupted, skipped or not started."""
     columns = [
         tables.text("run", "run_id"),
         tables.text("status", "status"),
@@ -32,14 +32,14 @@ def not_done(findings: Findings) -> tables.Table | None:
         tables.number("repeat", "repeat"),
         tables.text("reason", "reason"),
     ]
-    order = {"failed": 0, "interrupted": 1, "skipped": 2}
+    order = {"damaged": 0, "failed": 1, "interrupted": 2, "skipped": 3}
     return tables.build(
         "not_done",
         "Runs that are not done",
         columns,
         findings.not_done.to_dict("records"),
         command=_COMMAND,
-        rank=lambda row: order.get(row["status"], 3),
+        rank=lambda row: order.get(row["status"], 4),
     )
 
 

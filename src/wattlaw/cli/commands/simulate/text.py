@@ -38,6 +38,8 @@ def show(rows: Sequence[Row], template: SimulatedJob, calibration: "Calibration 
     console = Console()
     if len(rows) > 1:  # a truncated number would be wrong: let the line wrap instead
         console = Console(width=max(console.width, _WIDE_COLUMNS))
+    for warning in dict.fromkeys(text for row in rows for text in row["warnings"]):
+        console.print(f"Warning: {warning}")
     lines = [_subject(rows[0], template), _source(calibration)]
     if len(rows) == 1:
         lines += ["", *_description(rows[0]), "", *_step_parts(rows[0])]
@@ -45,8 +47,6 @@ def show(rows: Sequence[Row], template: SimulatedJob, calibration: "Calibration 
         console.print(line)
     if len(rows) > 1:
         console.print(_sweep(rows))
-    for warning in dict.fromkeys(text for row in rows for text in row["warnings"]):
-        console.print(f"Warning: {warning}")
 
 
 def _subject(row: Row, template: SimulatedJob) -> str:
@@ -137,6 +137,7 @@ def _sweep(rows: Sequence[Row]) -> Table:
         tables.number("GPUs", "gpus", 9),
         *(tables.limit(name) for name in _LIMITS if any(row[name] is not None for row in rows)),
         tables.number("batch", "global_batch", 9),
+        tables.text("memory", lambda row: None if row["fits_memory"] else "does not fit"),
         amount("epoch", "epoch_time_s", fmt.TIME_UNITS),
         tables.number("speedup", "speedup", 4),
         tables.number("efficiency", "parallel_efficiency", 2),

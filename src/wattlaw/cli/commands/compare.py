@@ -1,0 +1,54 @@
+"""``wattlaw compare``."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattlaw.analysis.comparison import EXCEEDED
+from wattlaw.api import results
+from wattlaw.cli.common import options as opts
+from wattlaw.cli.common.console import Console, table_of
+from wattlaw.cli.common.options import option
+
+#: The exit code where a limit of ``--fail-if`` is exceeded.
+LIMIT_EXCEEDED = 4
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(metavar="A", help="Results folder to compare with.")],
+    b: Annotated[Path | None, typer.Argument(metavar="B", help="Results folder.")] = None,
+    by: Annotated[
+        str | None, option("COL", "git_commit: compare the last two commits of A instead.")
+    ] = None,
+    fail_if: Annotated[
+        list[str] | None,
+        option("LIMIT", "Exit with 4 beyond a limit: 'energy > +5%'. Can be repeated."),
+    ] = None,
+    output: Annotated[Path | None, option("FILE", "HTML page to write.", "-o", "--output")] = None,
+    as_json: opts.JsonOption = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse damaged files; fail at limits without an interval."),
+    ] = False,
+) -> int:
+    """Compare two stores: machines, code versions, before and after."""
+    other = None if b is None else results.open(b, strict=strict)
+    comparison = results.open(a, strict=strict).compare(other, by=by)
+    checks = [comparison.check(limit) for limit in fail_if or ()]
+    if output is not None:
+        comparison.write(output)
+    if as_json:
+        shown = comparison.to_dict() | {"checks": [check.to_dict() for check in checks]}
+        print(json.dumps(shown, allow_nan=False))
+    else:
+        console = Console()
+        console.print(str(comparison))
+        if comparison.table is not None:
+            console.print(table_of(comparison.table))
+        for check in checks:
+            console.print(str(check))
+    failed = [check for check in checks
+              if check.verdict == EXCEEDED or (strict and not check.is_judged)]  # fmt: skip
+    return LIMIT_EXCEEDED if failed else 0

@@ -1,0 +1,53 @@
+"""The page of a comparison; like the report, it loads nothing and runs no script."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import altair as alt
+import pandas as pd
+
+from wattlaw.analysis.comparison import Comparison
+from wattlaw.files import write_text
+from wattlaw.report.drawing import to_svg
+from wattlaw.report.figures import parts
+from wattlaw.report.pictures import environment
+from wattlaw.report.theme import line_styles
+from wattlaw.report.topics.comparison import SHOWN, label, origin, sentences, table
+
+_MAX_ROWS, _ROW_HEIGHT, _WIDTH = 40, 26, 400
+
+
+def figure(comparison: Comparison) -> alt.ConcatChart:
+    """Draw the change of each quantity over all settings, and at the first settings."""
+    panels, styles = [], line_styles([""])
+    y = alt.Y("label:N", title=None, sort=None)
+    for quantity in SHOWN:
+        items = [item for item in comparison.changes if item.quantity == quantity][:_MAX_ROWS]
+        if not items:
+            continue
+        unknown = (float("nan"), float("nan"))
+        rows = pd.DataFrame(
+            [(label(item), item.percent, *(item.percent_ci or unknown), "") for item in items],
+            columns=["label", "percent", "low", "high", "line"],
+        )
+        values = rows[["percent", "low", "high"]].to_numpy(float).ravel()
+        x = parts.x_axis("percent", "B relative to A (%)", [0.0, *values])
+        layers = [
+            parts.reference_line(0.0, "x"),
+            *parts.error_bars(rows, x, y, styles, horizontal=True),
+            parts.points(rows, x, y, styles, {"label": "setting", "percent": "percent"}),
+        ]
+        panels.append(parts.panel(layers, quantity, _WIDTH, _ROW_HEIGHT * len(rows)))
+    return parts.concat(panels, 1, [parts.CI_BARS + origin(comparison)], _WIDTH)
+
+
+def write_page(comparison: Comparison, path: Path) -> None:
+    """Write the sentences, the figure, the table and the warnings of a comparison."""
+    picture = to_svg(figure(comparison).to_dict(validate=False))
+    page = environment().get_template("comparison.html.j2").render(
+        title=f"{comparison.b.name} relative to {comparison.a.name}{origin(comparison)}",
+        lines=sentences(comparison), warnings=comparison.warnings, table=table(comparison),
+        address=f"data:image/svg+xml;charset=utf-8,{quote(picture)}",
+    )  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, page, durable=False)

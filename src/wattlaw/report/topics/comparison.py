@@ -1,0 +1,72 @@
+"""A comparison of two sides: its sentences and its table."""
+
+from wattlaw import formatting as fmt
+from wattlaw.analysis.comparison import OVER_SETTINGS, Change, Comparison
+from wattlaw.report import tables
+
+#: At equal GPUs, GPU-hours change as the time does.
+SHOWN = ("time", "energy", "power", "metric")
+#: Sizes of units; the table shows the one that suits the value.
+_UNITS = {"s": fmt.TIME_UNITS, "J": fmt.ENERGY_UNITS}
+
+
+def sentences(comparison: Comparison) -> tuple[str, ...]:
+    """Return what is compared, and how much the sides differ over all common settings."""
+    sides = [
+        f"{name} = {side.name}: {fmt.plural(side.runs, 'run')}, {side.source}"
+        for name, side in (("A", comparison.a), ("B", comparison.b))
+    ]
+    over = fmt.plural(comparison.settings, "common setting")
+    found = [f"{item.quantity} {item}" for item in _shown(comparison) if item.setting is None]
+    return (*sides, f"B relative to A over {over}: {'; '.join(found)}.")
+
+
+def table(comparison: Comparison) -> tables.Table | None:
+    """Return a row per setting and quantity; those over all settings are the first."""
+    shown = [item for item in _shown(comparison) if item.setting or comparison.settings > 1]
+    pooled = comparison.pooled.values()
+    scatter = "settings" if OVER_SETTINGS in {item.interval for item in pooled} else "repeats"
+    return tables.build(
+        "comparison", f"B relative to A{origin(comparison)}",
+        [
+            tables.text("setting", label), tables.text("quantity", _quantity),
+            tables.Column("A", lambda item: _amount(item, item.a)),
+            tables.Column("B", lambda item: _amount(item, item.b)),
+            tables.Column("B relative to A", str),
+            tables.text("runs", lambda item: f"{item.n_a}, {item.n_b}"),
+        ],
+        shown,
+        note="A, B: geometric means. In brackets: 95 % intervals by Welch's t on logarithms, over "
+        f"repeats; those of all settings over {scatter}.",
+        command="wattlaw compare --json",
+    )  # fmt: skip
+
+
+def origin(comparison: Comparison) -> str:
+    """Return what follows a title where not both sides were measured."""
+    a, b = comparison.a.source, comparison.b.source
+    return "" if a == b == fmt.MEASURED else f" ({a})" if a == b else f" (A {a}, B {b})"
+
+
+def _shown(comparison: Comparison) -> list[Change]:
+    return [item for item in comparison.changes if item.quantity in SHOWN]
+
+
+def label(item: Change) -> str:
+    """Return the name of the setting of a change."""
+    if item.setting is None:
+        return "all settings"
+    return fmt.printable(fmt.group_label(item.setting), 80)
+
+
+def _amount(item: Change, value: float | None) -> str:
+    if value is None:
+        return fmt.MISSING
+    base = item.unit.partition(" per ")[0]
+    size, unit = fmt.choose_unit([value], _UNITS.get(base, ((base, 1.0, 0.0),)))
+    return f"{fmt.number(value / size)} {unit}"
+
+
+def _quantity(item: Change) -> str:
+    per = item.unit.partition(" per ")[2]
+    return f"{item.quantity} per {per}" if per else item.quantity
