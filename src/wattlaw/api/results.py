@@ -286,6 +286,8 @@ class Results(StoreTables):
         path: str | PathLike[str] = "report.html",
         *,
         template: str | None = None,
+        claims: bool = False,
+        interactive: bool = False,
         figures: str | PathLike[str] | None = None,
         kinds: str | Sequence[str] = ("png", "svg"),
         target: float | None = None,
@@ -302,6 +304,10 @@ class Results(StoreTables):
             The page. Its folder is created if necessary.
         template
             ``mit-2022`` or ``kit-2025`` for the layout of that study.
+        claims
+            Show the published claims even if these runs decide none of them.
+        interactive
+            Draw the figures with Vega: they show values and zoom, and tables can be sorted.
         figures, kinds
             A folder for the figures as files, and their kinds: ``png``, ``svg``, ``html``.
         target
@@ -316,7 +322,7 @@ class Results(StoreTables):
         """
         from wattlaw.analysis.claims import check_claims
         from wattlaw.report.layouts import layout
-        from wattlaw.report.page import write_report
+        from wattlaw.report.page import Options, write_report
         from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
 
         page, chosen = Path(path), layout(template)
@@ -327,7 +333,8 @@ class Results(StoreTables):
             target=finite("target", target),
         )
         for_page, for_files = tee(make_charts(findings, chosen.study))
-        write_report(findings, check_claims(findings), page, template, charts=for_page)
+        options = Options(template, claims, interactive)
+        write_report(findings, check_claims(findings), page, options, for_page)
         files = [] if figures is None else write_figures(for_files, Path(figures), file_kinds)
         return Report(page, tuple(files))
 

@@ -1,13 +1,16 @@
 """The blocks of a page, and which sections it has, in which order, with which blocks.
 
-The default layout has all sections. The layout of a study has the sections that the study shows.
+The default page begins with the advice; its other sections are folded, and those without a result
+are a line. The layout of a study has the sections that the study shows, unfolded.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Literal
 
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.claims.verdicts import Claim
+from wattlaw.analysis.claims.verdicts import CONTRADICTED, SUPPORTED, Claim
 from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
 from wattlaw.formatting import sentence
@@ -26,60 +29,51 @@ from wattlaw.report.topics import (
     limits,
     measured,
     prediction,
-    published,
     scaling,
     scheduler_energy,
 )
 
-
-@dataclass(frozen=True)
-class Paragraph:
-    """A paragraph of text."""
-
-    text: str
-    kind = "paragraph"
+#: A section has at most this number of sentences; the first screen this number of caveats, and of
+#: rows of its table, unless each row is another workload.
+MAX_SENTENCES, MAX_CAVEATS, MAX_FIRST_ROWS = 8, 5, 8
 
 
 @dataclass(frozen=True)
 class BulletList:
-    """A list of sentences with a title."""
+    """A list of sentences, with a title or without."""
 
     title: str
     items: tuple[str, ...]
     kind = "list"
 
 
-@dataclass(frozen=True)
-class Missing:
-    """The reason why there is nothing to show."""
-
-    text: str
-    kind = "missing"
-
-
-Block = Paragraph | BulletList | Method | Missing | Picture | tables.Table
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page with a heading that the contents link to."""
-
-    name: str
-    title: str
-    blocks: tuple[Block, ...]
-
-
+Block = BulletList | Method | Picture | tables.Table
 #: Blocks of a section; None is left out.
 Blocks = Iterable[Block | None]
 
 
 @dataclass(frozen=True)
+class Section:
+    """A part of the page: its results as sentences, the most important first, and its blocks.
+
+    ``state`` is how it is shown first: ``screen`` for the first screen, ``open`` or ``folded``.
+    """
+
+    name: str
+    title: str
+    sentences: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    state: Literal["screen", "open", "folded"]
+
+
+@dataclass(frozen=True)
 class Content:
-    """The content of a page."""
+    """The content of a page; ``all_claims`` shows claims even if none is decided."""
 
     findings: Findings
     claims: Sequence[Claim]
     pictures: Sequence[Picture]
+    all_claims: bool = False
 
     def figures(self, section: str) -> tuple[Picture, ...]:
         """Return the figures of a section."""
@@ -97,23 +91,22 @@ class Layout:
 
 DEFAULT = Layout(
     (
-        "advice", "scaling", "prediction", "energy", "caps", "utilisation", "batch", "claims",
-        "data", "carbon", "methods", "environment", "cite",
+        "advice", "scaling", "energy", "caps", "batch", "prediction", "utilisation", "claims",
+        "data", "methods", "environment",
     )
 )  # fmt: skip
-#: By the name that ``--template`` accepts.
+#: The layouts of studies, by the name that ``--template`` accepts.
 TEMPLATES = {
     "mit-2022": Layout(
-        ("environment", "utilisation", "energy", "caps", "scaling", "claims", "data", "methods",
-         "cite"),
+        ("environment", "utilisation", "energy", "caps", "scaling", "claims", "data", "methods"),
         "mit-2022",
         reference=2,
     ),
     "kit-2025": Layout(
-        ("environment", "scaling", "energy", "batch", "claims", "data", "methods", "cite"),
+        ("environment", "scaling", "energy", "batch", "claims", "data", "methods"),
         "kit-2025",
     ),
-}  # fmt: skip
+}
 
 
 def layout(template: str | None) -> Layout:
@@ -127,44 +120,123 @@ def layout(template: str | None) -> Layout:
     if template is None:
         return DEFAULT
     if template not in TEMPLATES:
-        raise BadInput(f"--template: unknown {template!r}; allowed: {', '.join(TEMPLATES)}")
+        allowed = ", ".join([*TEMPLATES, "proposal"])
+        raise BadInput(f"--template: unknown {template!r}; allowed: {allowed}")
     return TEMPLATES[template]
 
 
 def sections(content: Content, layout: Layout) -> tuple[Section, ...]:
-    """Return the sections of a layout that are not empty."""
-    built = (
-        Section(name, title, tuple(block for block in build(content) if block is not None))
-        for name in layout.sections
-        for title, build in [_SECTIONS[name]]
-        if name not in _SECTIONS_OF_RUNS or not content.findings.runs.empty
-    )
-    return tuple(section for section in built if section.blocks)
+    """Return the sections of a layout that have a sentence or a block."""
+    built = (_section(name, content, layout) for name in layout.sections)
+    return tuple(section for section in built if section.sentences or section.blocks)
+
+
+def _section(name: str, content: Content, layout: Layout) -> Section:
+    title, sentences_of, blocks_of = _SECTIONS[name]
+    sentences = list(sentences_of(content))
+    if (more := len(sentences) - MAX_SENTENCES) > 0:
+        sentences[MAX_SENTENCES:] = [f"{more} more are in the tables."]
+    blocks = tuple(block for block in blocks_of(content) if block is not None)
+    if blocks and not sentences:
+        sentences = [sentence(getattr(blocks[0], "title", title))]
+    state: Literal["screen", "open", "folded"] = "folded" if layout.study is None else "open"
+    return Section(name, title, tuple(sentences), blocks, "screen" if name == "advice" else state)
+
+
+def _advice_sentences(content: Content) -> Iterator[str]:
+    if content.findings.runs.empty:
+        yield "No run is done, so there is no result yet."
+    yield from advice.advice_sentences(content.findings)
 
 
 def _advice(content: Content) -> Blocks:
     findings = content.findings
-    yield advice.recommended(findings)
-    if rationale := advice.rationale(findings):
-        yield BulletList("Rationale and caveats", rationale)
     yield from content.figures("advice")
-    yield advice.front(findings)
+    yield _first_table(findings)
+    if caveats := tuple(islice(data_quality.caveat_sentences(findings), MAX_CAVEATS)):
+        yield BulletList("Caveats", caveats)
+
+
+def _first_table(findings: Findings) -> tables.Table | None:
+    """Return the settings of the front, or a row for each of several workloads."""
+    if len(findings.advice) != 1:
+        return advice.recommended(findings)
+    table = advice.options(findings.advice[0])
+    return table and table.first(MAX_FIRST_ROWS)
+
+
+def _scaling_sentences(content: Content) -> Iterator[str]:
+    findings = content.findings
+    if findings.runs.empty:
+        return
+    yield from scaling.scaling_sentences(findings)
+    yield from scaling.breakpoint_sentences(findings)
 
 
 def _scaling(content: Content) -> Blocks:
     findings = content.findings
-    yield published.exponents(findings)
-    yield published.speedups(findings)
-    if not findings.fits.rows:
-        noun = measured.worker_noun(findings)
-        yield Missing(f"No series has more than one number of {noun}s.")
-    yield from content.figures("scaling")
+    if findings.speedups["gpus"].nunique() > 1:
+        yield from content.figures("scaling")
     yield scaling.exponents(findings)
-    yield scaling.breakpoints(findings)
-    yield scaling.alternatives(findings)
     yield scaling.speedups(findings)
-    yield scaling.without_law(findings)
-    yield measured.settings(findings)
+    yield scaling.without_law(findings) if findings.fits.laws else None
+
+
+def _energy_sentences(content: Content) -> Iterator[str]:
+    if not content.findings.runs.empty:
+        yield from energy.energy_sentences(content.findings)
+        yield from scheduler_energy.agreement_sentences(content.findings)
+
+
+def _energy(content: Content) -> Blocks:
+    findings = content.findings
+    if findings.energy is not None:
+        yield from content.figures("energy")
+        yield energy.factors(findings)
+        yield energy.factor_terms(findings)
+        yield energy.without_law(findings)
+    yield scheduler_energy.energies(findings)
+    if findings.footprint is not None:
+        yield carbon.totals(findings)
+        yield BulletList("What carbon and cost count", carbon.counted(findings))
+
+
+def _caps_sentences(content: Content) -> Iterator[str]:
+    if content.findings.runs[list(LIMITS)].notna().any(axis=None):
+        yield from limits.limit_sentences(content.findings)
+    elif not content.findings.runs.empty:
+        yield "No run has a power cap or a locked clock."
+
+
+def _caps(content: Content) -> Blocks:
+    findings = content.findings
+    yield from content.figures("caps")
+    yield limits.effects(findings)
+    yield limits.comparisons(findings)
+    yield limits.best(findings)
+    if findings.comparison_refusals:
+        reasons = tuple(f"{label}: {reason}" for label, reason in findings.comparison_refusals)
+        yield BulletList("Exponents that could not be compared", reasons)
+
+
+def _batch_sentences(content: Content) -> Iterator[str]:
+    findings = content.findings
+    if findings.has_quality:
+        yield from batch.quality_sentences(findings)
+    elif findings.origins_label:
+        yield f"{findings.origins_label.capitalize()} runs have no accuracy."
+    elif not findings.runs.empty:
+        yield "The runs were not evaluated, so their quality is not known."
+
+
+def _batch(content: Content) -> Blocks:
+    findings = content.findings
+    if findings.has_quality:
+        yield from content.figures("batch")
+        yield batch.verdicts(findings)
+        yield batch.means(findings)
+        yield batch.critical_batches(findings)
+        yield batch.targets(findings)
 
 
 def _prediction(content: Content) -> Blocks:
@@ -172,124 +244,83 @@ def _prediction(content: Content) -> Blocks:
     yield prediction.check(content.findings)
 
 
-def _energy(content: Content) -> Blocks:
-    findings = content.findings
-    if findings.energy is None:
-        yield Missing(
-            "Not available: no energy meter was available. A value that was not measured is "
-            "missing here, not zero. measure.assume_cpu_w (watts per busy core) gives an "
-            "estimate, marked as one."
-        )
-    else:
-        yield Paragraph(f"Counted: {findings.energy}, without evaluation.")
-        yield from content.figures("energy")
-        yield energy.factors(findings)
-        yield energy.forms(findings)
-        yield energy.factor_terms(findings)
-        yield energy.drifts(findings)
-        yield energy.without_law(findings)
-        yield measured.efficiency(findings)
-        if findings.factor_refusal:
-            reason = sentence(findings.factor_refusal)
-            yield Paragraph(f"There is no regression of the factor over all runs: {reason}")
-    yield scheduler_energy.energies(findings)
-    if agreements := tuple(scheduler_energy.agreement_sentences(findings)):
-        yield BulletList("Agreement of the two energies", agreements)
-
-
-def _caps(content: Content) -> Blocks:
-    findings = content.findings
-    yield limits.effects(findings)
-    yield from content.figures("caps")
-    yield from (published.by_limit(findings, kind) for kind in LIMITS)
-    yield limits.comparisons(findings)
-    yield limits.exponents_by_limit(findings)
-    yield limits.best(findings)
-    yield limits.effects_by_setting(findings)
-    if findings.comparison_refusals:
-        reasons = tuple(f"{label}: {reason}" for label, reason in findings.comparison_refusals)
-        yield BulletList("Exponents that could not be compared", reasons)
-
-
 def _utilisation(content: Content) -> Blocks:
     yield from content.figures("utilisation")
     yield measured.utilisation(content.findings)
 
 
-def _batch(content: Content) -> Blocks:
-    findings = content.findings
-    if not findings.has_quality:
-        reason = "The runs were not evaluated"
-        if findings.origins_label:
-            reason = f"{findings.origins_label.capitalize()} runs have no accuracy"
-        yield Missing(f"{reason}, so their quality is not known.")
-        return
-    yield from content.figures("batch")
-    yield batch.verdicts(findings)
-    yield batch.means(findings)
-    yield batch.critical_batches(findings)
-    yield batch.targets(findings)
+def _claims_shown(content: Content) -> bool:
+    verdicts = {claim.verdict for claim in content.claims}
+    return content.all_claims or bool(verdicts & {SUPPORTED, CONTRADICTED})
+
+
+def _claims_sentences(content: Content) -> Iterator[str]:
+    if _claims_shown(content):
+        yield from claims.claim_sentences(content.findings, content.claims)
 
 
 def _claims(content: Content) -> Blocks:
-    yield from content.figures("claims")
-    yield from (claims.verdicts(content.claims, study) for study in SOURCES)
-    yield claims.by_workload(content.claims)
+    if _claims_shown(content):
+        yield from (claims.verdicts(content.claims, study) for study in SOURCES)
+        yield claims.by_workload(content.claims)
+
+
+def _data_sentences(content: Content) -> Iterator[str]:
+    findings = content.findings
+    caveats = data_quality.caveat_sentences(findings)
+    return chain(data_quality.status_sentences(findings), islice(caveats, MAX_CAVEATS, None))
 
 
 def _data(content: Content) -> Blocks:
     findings = content.findings
-    yield from map(Paragraph, data_quality.status_sentences(findings))
     yield data_quality.reasons(findings)
-    yield data_quality.not_done(findings)
+    yield measured.settings(findings)
     yield data_quality.verdicts(findings)
-    yield data_quality.repeats(findings)
-    yield from content.figures("data")
     if findings.notes:
         yield BulletList("Notes of runs", findings.notes)
 
 
-def _carbon(content: Content) -> Blocks:
-    findings = content.findings
-    yield carbon.totals(findings)
-    if findings.footprint is None and not findings.runs.empty:
-        yield Paragraph(
-            "Carbon and cost are not computed: pass --grid (g CO2e per kWh, or a region), --pue, "
-            "--price (per kWh) or --price-per-gpu-hour."
-        )
-    if counted := carbon.counted(findings):
-        yield BulletList("What carbon and cost count", counted)
-    yield from content.figures("carbon")
+def _methods_sentences(content: Content) -> Iterator[str]:  # noqa: ARG001
+    yield "Formulas and sources of each number, and how to cite them."
 
 
-def _methods(content: Content) -> Blocks:  # noqa: ARG001
+def _methods(content: Content) -> Blocks:
     yield from read_methods()
+    yield BulletList("How to cite", citations(content.findings))
+
+
+def _environment_sentences(content: Content) -> Iterator[str]:
+    facts = content.findings.facts
+    if shown := [facts[name] for name in ("Hardware", "Software") if name in facts]:
+        yield f"{'; '.join(shown)}."
 
 
 def _environment(content: Content) -> Blocks:
     yield environment.facts(content.findings)
     yield environment.models(content.findings)
-    yield from content.figures("environment")
 
 
-def _cite(content: Content) -> Blocks:
-    yield BulletList("", citations(content.findings))
+def _utilisation_sentences(content: Content) -> Iterator[str]:
+    return measured.utilisation_sentences(content.findings)
 
 
-#: Sections that are left out where no run is done.
-_SECTIONS_OF_RUNS = ("advice", "scaling", "energy", "batch")
-_SECTIONS: dict[str, tuple[str, Callable[[Content], Blocks]]] = {
-    "advice": ("What to run", _advice),
-    "scaling": ("Scaling", _scaling),
-    "prediction": ("Settings that were not measured", _prediction),
-    "energy": ("Energy", _energy),
-    "caps": ("Power caps and clocks", _caps),
-    "utilisation": ("Utilisation", _utilisation),
-    "batch": ("Batch effects", _batch),
-    "claims": ("Published claims on these data", _claims),
-    "data": ("Data quality", _data),
-    "carbon": ("Carbon and cost", _carbon),
-    "methods": ("Methods", _methods),
-    "environment": ("Environment", _environment),
-    "cite": ("How to cite", _cite),
+def _prediction_sentences(content: Content) -> Iterator[str]:
+    return prediction.sentences(content.findings)
+
+
+#: Title, sentences and blocks of each section. A section without blocks is its first sentence.
+_SECTIONS: dict[
+    str, tuple[str, Callable[[Content], Iterable[str]], Callable[[Content], Blocks]]
+] = {
+    "advice": ("What to run", _advice_sentences, _advice),
+    "scaling": ("Scaling", _scaling_sentences, _scaling),
+    "energy": ("Energy, carbon and cost", _energy_sentences, _energy),
+    "caps": ("Power caps and clocks", _caps_sentences, _caps),
+    "batch": ("Batch size", _batch_sentences, _batch),
+    "prediction": ("Settings that were not measured", _prediction_sentences, _prediction),
+    "utilisation": ("Utilisation", _utilisation_sentences, _utilisation),
+    "claims": ("Published claims on these data", _claims_sentences, _claims),
+    "data": ("Runs and data quality", _data_sentences, _data),
+    "methods": ("Methods", _methods_sentences, _methods),
+    "environment": ("Environment", _environment_sentences, _environment),
 }

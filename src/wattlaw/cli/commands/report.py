@@ -22,6 +22,12 @@ def report(
     template: Annotated[
         str | None, option("NAME", "Layout of a published study: mit-2022 or kit-2025.")
     ] = None,
+    claims: Annotated[
+        bool, option(None, "Show the published claims even if these runs decide none.")
+    ] = False,
+    interactive: Annotated[
+        bool, option(None, "Figures with values and zoom, and tables that can be sorted.")
+    ] = False,
     target: Annotated[
         float | None, option("Q", "Also report time and energy to this value of the metric.")
     ] = None,
@@ -32,8 +38,9 @@ def report(
 ) -> int:
     """Write an HTML report that works offline."""
     written = results.open(*stores).report(
-        output, figures=figures, kinds=kinds, template=template, target=target, pue=pue, grid=grid,
-        price=price, price_per_gpu_hour=price_per_gpu_hour,
+        output, figures=figures, kinds=kinds, template=template, claims=claims,
+        interactive=interactive, target=target, pue=pue, grid=grid, price=price,
+        price_per_gpu_hour=price_per_gpu_hour,
     )  # fmt: skip
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if figures is not None:

@@ -12,7 +12,7 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import comparable_runs
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.formatting import JOULE_UNITS, choose_unit, plural, setting_label
+from wattlaw.formatting import JOULE_UNITS, choose_unit, setting_label
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import MAX_PANELS, panel_size
 from wattlaw.report.figures.labels import unique_labels
@@ -44,9 +44,9 @@ def pareto(findings: Findings) -> alt.ConcatChart | None:
         panels.append(parts.panel(layers, names[advice.workload], width, height, subtitle))
     hidden = len(advices) - len(shown)
     notes = [
-        "lower left is better", "front: without settings left out for quality", parts.CI_BARS,
-        "numbers: workers, cap and clock, where there is space",
-        f"not shown: {plural(hidden, 'more workload')}" if hidden else "",
+        "The front has no settings that are left out for their quality.", parts.CI_BARS,
+        "Numbers are workers, cap and clock, where there is space.",
+        parts.not_shown(hidden, "workload"),
     ]  # fmt: skip
     return parts.concat(panels, columns, notes, columns * (width + 60))
 

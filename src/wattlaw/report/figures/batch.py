@@ -7,7 +7,6 @@ import pandas as pd
 from wattlaw.analysis.batch_effects import FALLS, LEARNING, BatchQuality
 from wattlaw.analysis.critical_batch import CriticalBatch
 from wattlaw.analysis.findings import Findings
-from wattlaw.formatting import plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.energy import counted_note
 from wattlaw.report.figures.facets import (
@@ -35,7 +34,7 @@ def constant_batch(findings: Findings, rule: str) -> alt.ConcatChart | None:
     if rows.empty:
         return None
     quantities = [parts.Quantity("time_s", TIME, log=True)]
-    notes = [f"points: means, {parts.SD_BARS}"]
+    notes = [parts.SD_BARS]
     if rows["energy_j"].notna().any():
         size, unit = joule_scale(rows)
         title = f"energy per {{unit}} ({unit})"
@@ -70,7 +69,7 @@ def growing_data(findings: Findings) -> alt.ConcatChart | None:
             title = shorten_middle(title, int(width / CHARACTER_WIDTH))
             layers = parts.curve(rows, parts.workers_axis(rows["gpus"]), y, styles, unit_title)
             panels.append(parts.panel(layers, title, width, height))
-    notes = ["samples per epoch in proportion to workers", f"points: means, {parts.SD_BARS}"]
+    notes = ["Samples per epoch are in proportion to workers.", parts.SD_BARS]
     notes += [facets.omitted for facets in by_rule.values()]
     return parts.concat(panels, columns_count, notes, columns_count * width)
 
@@ -97,11 +96,11 @@ def quality(findings: Findings) -> alt.ConcatChart | None:
         panels.append(parts.panel(layers, name, width, height, verdict))
     hidden = len(rows) - len(shown)
     notes = [
-        f"points: means after the last epoch, {parts.SD_BARS}",
-        "dashed: the largest batch without a fall"
+        parts.SD_BARS,
+        "The dashed line is at the largest batch without a fall."
         if any(row.verdict == FALLS for row in shown)
         else "",
-        f"not shown: {plural(hidden, 'more group')} (see the tables)" if hidden else "",
+        parts.not_shown(hidden, "group"),
     ]
     return parts.concat(panels, columns, notes, columns * (width + 60))
 
@@ -150,10 +149,10 @@ def targets(findings: Findings) -> alt.ConcatChart | None:
         panels.append(parts.panel(_times(rows), name, _WIDTH, _HEIGHT))
     hidden = len(names) - _MAX_GROUPS
     notes = [
-        f"target: {targets.target:g}",
+        f"The target is {targets.target:g}.",
         parts.CI_BARS,
-        "line on the left: S = S_min (1 + B / B_crit)",
-        f"not shown: {plural(hidden, 'more group')}" if hidden > 0 else "",
+        "The line on the left is S = S_min (1 + B / B_crit).",
+        parts.not_shown(hidden, "group"),
     ]
     return parts.concat(panels, 2, notes, 2 * _WIDTH)
 
