@@ -40,7 +40,7 @@ MAX_SENTENCES, MAX_CAVEATS, MAX_FIRST_ROWS = 8, 5, 8
 
 @dataclass(frozen=True)
 class BulletList:
-    """A list of sentences, with a title or without."""
+    """A list of sentences with a title."""
 
     title: str
     items: tuple[str, ...]
@@ -152,9 +152,9 @@ def _advice_sentences(content: Content) -> Iterator[str]:
 def _advice(content: Content) -> Blocks:
     findings = content.findings
     yield from content.figures("advice")
-    yield _first_table(findings)
     if caveats := tuple(islice(data_quality.caveat_sentences(findings), MAX_CAVEATS)):
         yield BulletList("Caveats", caveats)
+    yield _first_table(findings)
 
 
 def _first_table(findings: Findings) -> tables.Table | None:

@@ -125,13 +125,13 @@ def _picture(chart: Chart, spec: dict[str, Any], svg: str = "", narrow: str = ""
     caption = " ".join([figure.caption, *chart.spec["title"]["subtitle"]])
     return Picture(
         figure.name, figure.title, caption, figure.section, spec,
-        _address(svg, spec) if svg else "", _address(narrow, spec) if narrow else "",
+        _address(svg, spec) if svg else "", _address(narrow, spec, "=:/") if narrow else "",
         width, height,
     )  # fmt: skip
 
 
-def _address(svg: str, spec: dict[str, Any]) -> str:
-    address = f"data:image/svg+xml;charset=utf-8,{quote(svg, safe=_UNESCAPED)}"
+def _address(svg: str, spec: dict[str, Any], unescaped: str = _UNESCAPED) -> str:
+    address = f"data:image/svg+xml;charset=utf-8,{quote(svg, safe=unescaped)}"
     if len(address) <= MAX_SVG_BYTES:
         return address
     png = vl_convert.vegalite_to_png(spec, scale=1.5)

@@ -153,7 +153,7 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
     for fit in main_fits(findings):
         yield _law(fit, noun) + _fastest(findings, fit, noun)
     if not findings.fits.laws:
-        yield f"No scaling law is fitted: it needs at least three {noun} counts."
+        yield _speedup_without_law(findings, noun)
     errors = [
         abs(float(error))
         for fit in findings.fits.rows
@@ -175,6 +175,17 @@ def breakpoint_sentences(findings: Findings) -> Iterator[str]:
     for fit in [*quoted, *(fit for fit in findings.fits.rows if fit not in quoted)]:
         if fit.breakpoint is not None:
             yield f"{fmt.group_label(fit.group)}: {fit.breakpoint.sentence}."
+
+
+def _speedup_without_law(findings: Findings, noun: str) -> str:
+    """Return the range of speedups on the most workers of each series."""
+    rows = findings.speedups
+    most = rows[rows["gpus"] == rows.groupby("series")["gpus"].transform("max")]
+    if (most["gpus"] == most["reference"]).all():
+        return f"No series has more than one number of {noun}s."
+    low, high = fmt.number(most["speedup"].min()), fmt.number(most["speedup"].max())
+    shown = low if low == high else f"{low} to {high}"
+    return f"The speedup on the most {noun}s is {shown}; a law needs three {noun} counts."
 
 
 def _law(fit: SeriesFit, noun: str) -> str:
