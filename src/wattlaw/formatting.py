@@ -167,6 +167,11 @@ def origin_of(launcher: Any) -> str:
     return _NOT_MEASURED.get(launcher, MEASURED)
 
 
+def source_of(launcher: Any) -> str:
+    """Return where the values of a launcher's runs are from: its origin, or ``imported``."""
+    return "imported" if launcher == "imported" else origin_of(launcher)
+
+
 def origins_label(launchers: Iterable[Any]) -> str:
     """Return ``simulated`` or ``replayed`` (or both) if no run is measured, else ""."""
     origins = sorted({origin_of(launcher) for launcher in launchers})

@@ -76,6 +76,8 @@ class Results(StoreTables):
         max_gpus: int | None = None,
         epochs: int | None = None,
         target: float | None = None,
+        baseline: str | Mapping[str, Any] | None = None,
+        any_batch: bool = False,
         pue: float | None = None,
         grid: str | float | None = None,
         price: str | float | None = None,
@@ -100,6 +102,11 @@ class Results(StoreTables):
         epochs, target
             Epochs to train, by default those of the runs; or the value of the metric until which
             to train. Both need runs of which the time of an epoch is known.
+        baseline
+            The setting that savings refer to, such as ``"gpus=4,global_batch=256"``. By default
+            the fastest one that may be recommended.
+        any_batch
+            Whether global batches of unknown or lower quality may be recommended.
         pue, grid, price, price_per_gpu_hour
             Power usage effectiveness of the data centre; g CO2e per kWh, or a region such as
             ``DE``; and prices of a kWh and of a GPU-hour, such as ``0.21 EUR``.
@@ -110,16 +117,19 @@ class Results(StoreTables):
             There is no done run of the workload, no run reached the target, or epochs are needed
             and the unit is another.
         wattlaw.errors.BadInput
-            A constraint is out of range, or one of several workloads must be named.
+            A constraint is out of range, the baseline is no setting of the runs, or one of several
+            workloads must be named.
 
         Examples
         --------
-        >>> advice = wattlaw.open("results").advise(max_slowdown="10%")
+        >>> advice = wattlaw.open("results").advise(max_slowdown="10%", any_batch=True)
         >>> advice.recommended.gpus <= 8
         True
         >>> advice.simulated
         True
         """
+        from wattlaw.analysis.advice.baseline import read_baseline
+
         advice = Advice.of(
             analysis.advise(
                 self.metrics,
@@ -132,6 +142,8 @@ class Results(StoreTables):
                 max_gpus=max_gpus,
                 epochs_to_train=epochs,
                 target=finite("target", target),
+                baseline=read_baseline(baseline),
+                any_batch=any_batch,
                 footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
             )
         )

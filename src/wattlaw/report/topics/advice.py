@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.advice import Advice
-from wattlaw.analysis.advice.option import Doubling, Option, Quantity
+from wattlaw.analysis.advice.option import Option, Quantity
 from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.footprint import Footprint
 from wattlaw.report import tables
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _COMMAND = "wattlaw advise STORE --workload W --json"
 _SETTINGS = ("hardware", "precision", "nodes", *LIMITS)
 _MAX_OPTIONS = 20  # of one advice; its JSON has all
+_MAX_TIES = 2
+_MAX_REASON = 60
 
 
 class _Row(NamedTuple):
@@ -25,21 +28,162 @@ class _Row(NamedTuple):
 
 
 def summary(advice: Advice) -> tuple[str, ...]:
-    """Return the recommendation, its cost, the reason, the next doubling, and what is counted."""
+    """Return what to run, what it takes and saves, how sure that is, and what to measure next.
+
+    These are at most ``MAX_LINES`` lines of ``WIDTH`` columns, unless names are very long.
+    """
     option = advice.recommended
     if option is None:
         lines = [f"Nothing to recommend for {advice.workload}: {advice.reason}"]
         if advice.nearest is not None:
-            lines.append(f"Nearest: {_label(advice, advice.nearest)}.")
-            lines.append(_cost(advice, advice.nearest))
-    else:
-        lines = [
-            f"Run {advice.workload} on {_label(advice, option)}.",
-            _cost(advice, option),
-            advice.reason,
-            _doubling(advice, advice.next_doubling),
-        ]
-    return (*lines, f"Counted: {advice.counted}.")
+            lines += [f"Nearest: {advice.label(advice.nearest)}.", _takes(advice, advice.nearest)]
+        return (*lines, _basis(advice))
+    return (
+        _verdict(advice, option), _takes(advice, option), _saves(advice, option), _sure(advice),
+        _basis(advice), _next(advice),
+    )  # fmt: skip
+
+
+def one_line(advice: Advice) -> str:
+    """Return the recommendation, its savings and probability in one line."""
+    option = advice.recommended
+    if option is None:
+        return f"{advice.workload}: nothing to recommend. {advice.reason}"
+    parts = [advice.label(option), _changes(advice)]
+    if advice.probability is not None:
+        parts.append(f"{_percent(advice.probability)} sure")
+    return f"{advice.workload}: {'; '.join(filter(None, [*parts, *_caveats(advice)[:1]]))}"
+
+
+def details(advice: Advice) -> tuple[str, ...]:
+    """Return the reason, what the energy counts, and all warnings."""
+    lines = [fmt.sentence(f"It has the {advice.reason}")] if advice.recommended else []
+    if (energy := advice.rests_on.energy_is) is not None:
+        lines.append(f"Counted: {(advice.footprint or Footprint()).counted(energy)}.")
+    return (*lines, *(f"Warning: {warning}" for warning in advice.warnings))
+
+
+def _verdict(advice: Advice, option: Option) -> str:
+    caveats = "; ".join(_caveats(advice))
+    text = f"Run {advice.workload} on {advice.label(option)}"
+    return f"{text} ({caveats})." if caveats else f"{text}."
+
+
+def _caveats(advice: Advice) -> list[str]:
+    """Return what a reader must know before following the advice, the most serious first."""
+    option, codes = advice.recommended, {warning.code for warning in advice.warnings}
+    source = "" if option is None else option.source
+    if option is not None and option.is_predicted:
+        of = " and ".join(advice.rests_on.runs)
+        source = f"predicted from {of} runs"
+    caveats = [] if source in ("", fmt.MEASURED) else [f"{source}, not measured here"]
+    caveats += [text for code, text in _CAVEATS.items() if code in codes]
+    if "energy-suspect" in codes:
+        reason = advice.rests_on.energy_reason or "see energy_reason in the store's epochs"
+        caveats.append(f"energies are suspect: {_shortened(reason)}")
+    return caveats
+
+
+_CAVEATS = {
+    "quality-falls": "quality is lower at this batch",
+    "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
+    "only-the-mean-meets": "only the mean meets the constraints",
+    "energy-estimated": "energies are estimated from CPU use, not measured",
+    "no-energy": "energy is not known",
+}
+
+
+def _takes(advice: Advice, option: Option) -> str:
+    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit."""
+    currency = (advice.footprint.currency if advice.footprint else None) or ""
+    units = {"gpu_hours": f"{advice.worker}-hours", "cost": currency, "co2_kg": "kg CO2e"}
+    amounts = [fmt.duration_text(option.train_time_s), fmt.energy_text(option.train_energy_j)]
+    amounts += [fmt.estimate_text(getattr(option, name), unit) for name, unit in units.items()]
+    count = option.amount.mean
+    subject = f"{count:.4g} {option.unit}{' takes' if count == 1 else 's take'}"
+    return f"{subject} {', '.join(amount for amount in amounts if amount != fmt.MISSING)}."
+
+
+def _saves(advice: Advice, option: Option) -> str:
+    base = advice.baseline
+    named = "the baseline" if advice.baseline_is_named else "the fastest that ran"
+    if base is None or option.setting == base.setting:
+        return f"It is {named}: there is nothing to save."
+    return f"{_changes(advice)} against {advice.label(base)} ({named})."
+
+
+def _changes(advice: Advice) -> str:
+    """Return ``−31 % energy (−28 to −34), +4 % time``; empty at the baseline itself."""
+    savings, option, base = advice.savings, advice.recommended, advice.baseline
+    if savings is None or option is None or base is None or option.setting == base.setting:
+        return ""
+    names = {"energy": "energy", "time": "time", "gpu_hours": f"{advice.worker}-hours",
+             "cost": "cost", "carbon": "carbon"}  # fmt: skip
+    if option.gpus == base.gpus:
+        del names["gpu_hours"]  # they change as time does
+    texts = []
+    for name, noun in names.items():
+        if (change := getattr(savings, name)) is None:
+            continue
+        ends = sorted(change.interval or [], key=abs if change.mean else None)
+        bounds = [fmt.change(1 + end).removesuffix(" %") for end in ends]
+        interval = f" ({' to '.join(bounds)})" if len(set(bounds)) > 1 else ""
+        texts.append(f"{fmt.change(1 + change.mean)} {noun}{interval}")
+    return ", ".join(texts)
+
+
+def _sure(advice: Advice) -> str:
+    of = " and ".join(f"{count} {source}" for source, count in advice.rests_on.settings.items())
+    if sum(advice.rests_on.settings.values()) == 1:
+        return "It is the only setting that can be compared."
+    text = f"the least {advice.goal} of {of} settings"
+    if advice.probability is None:
+        return f"It has {text}; how sure that is, is not known: there are too few repeats."
+    sure = (
+        f"{_percent(advice.probability)} sure to be within {_percent(advice.tolerance)} of {text}"
+    )
+    return f"{sure}; {_ties(advice)}."
+
+
+def _ties(advice: Advice) -> str:
+    if not advice.ties:
+        return "no other setting ties with it"
+    shown = advice.ties[:_MAX_TIES]
+    texts = [
+        advice.label(tie.option) + (" (predicted)" if tie.option.is_predicted else "")
+        for tie in shown
+    ]
+    more = len(advice.ties) - len(shown)
+    return f"tied with {' and '.join(texts)}" + (f", and {more} more" if more else "")
+
+
+def _basis(advice: Advice) -> str:
+    basis = advice.rests_on
+    runs = " and ".join(f"{count} {source}" for source, count in basis.runs.items())
+    least, most = basis.repeats
+    repeats = f"{least}" if least == most else f"{least} to {most}"
+    energy = basis.energy_is or "not known"
+    return f"Rests on {runs} runs, {repeats} of each setting; energy: {energy}."
+
+
+def _next(advice: Advice) -> str:
+    run = advice.next_measurement
+    if run is None:
+        return "Measure next: nothing, the decision is certain enough."
+    is_same = advice.recommended is not None and run.option.setting == advice.recommended.setting
+    what = "this setting again" if is_same else advice.label(run.option)
+    again = " again" if run.is_repeat and not is_same else ""
+    hours = f"{fmt.number(run.gpu_hours, 2)} {advice.worker}-hours"
+    return f"Measure next: {what}{again} (about {hours})."
+
+
+def _percent(share: float) -> str:
+    """Return a probability in whole per cent, never as certain."""
+    return "> 99 %" if share > 0.99 else "< 1 %" if share < 0.01 else f"{100 * share:.0f} %"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_REASON else f"{text[: _MAX_REASON - 1].rstrip()}…"
 
 
 def options(advice: Advice) -> tables.Table | None:
@@ -47,8 +191,7 @@ def options(advice: Advice) -> tables.Table | None:
     shown = list(advice.pareto[:_MAX_OPTIONS])
     if advice.recommended is not None and advice.recommended not in shown:
         shown.append(advice.recommended)
-    differing = [name for name in _SETTINGS if len({option.setting[name] for option in shown}) > 1]
-    kept = [name for name in differing if name != "nodes" or advice.several_nodes]
+    kept = [name for name in _SETTINGS if name in advice.shown]
     per = "" if advice.unit == "epoch" else f" per {advice.unit}"  # else they are of the training
     columns = [
         tables.Column(f"{advice.worker}s", lambda row: f"{row.option.gpus}"
@@ -99,21 +242,16 @@ def rationale(findings: Findings) -> tuple[str, ...]:
     texts = [
         (advice.workload, fmt.sentence(text))
         for advice in findings.advice
-        for text in (*summary(advice)[2 if advice.recommended else 0 :], *map(str, advice.warnings))
+        for text in (*summary(advice)[2:], *details(advice))
     ]
     texts += [(workload, f"no advice: {reason}") for workload, reason in findings.advice_refusals]
     return tuple(merge_equal(texts, len(findings.advice)))
 
 
 def advice_sentences(findings: Findings) -> Iterator[str]:
-    """Yield the recommendation of each workload with its cost, the reasons, and first warnings."""
+    """Yield the recommendation of each workload with its cost, savings and certainty."""
     for advice in findings.advice:
-        yield " ".join(summary(advice)[: 2 if advice.recommended else 1])
-    chosen = [advice for advice in findings.advice if advice.recommended]
-    for text in merge_equal([(advice.workload, advice.reason) for advice in chosen], len(chosen)):
-        yield text.replace("It has ", "The recommended setting has ", 1)
-    warnings = [(a.workload, str(warning)) for a in findings.advice for warning in a.warnings[:1]]
-    yield from merge_equal(warnings, len(findings.advice))
+        yield " ".join(summary(advice)[:4])
     for workload, reason in findings.advice_refusals:
         yield f"{workload}: no advice: {reason}."
 
@@ -127,52 +265,6 @@ def merge_equal(texts: Sequence[tuple[str, str]], count: int) -> list[str]:
         text if len(of_text) == count else f"{', '.join(of_text)}: {text}"
         for text, of_text in names.items()
     ]
-
-
-def _label(advice: Advice, option: Option) -> str:
-    nodes = ["nodes"] * advice.several_nodes
-    return option.label(advice.worker, (*LIMITS, "precision", "hardware", *nodes))
-
-
-def _cost(advice: Advice, option: Option) -> str:
-    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit."""
-    currency = (advice.footprint.currency if advice.footprint else None) or ""
-    units = {"gpu_hours": f"{advice.worker}-hours", "cost": currency, "co2_kg": "kg CO2e"}
-    amounts = [fmt.duration_text(option.train_time_s), fmt.energy_text(option.train_energy_j)]
-    amounts += [fmt.estimate_text(getattr(option, name), unit) for name, unit in units.items()]
-    interval = "95 % intervals in brackets" if option.train_time_s.interval else "no intervals"
-    source = advice.origin
-    if not option.measured:
-        source = f"not {source}: predicted"
-    count = option.amount.mean
-    subject = f"{count:.4g} {option.unit}{' takes' if count == 1 else 's take'}"
-    listed = ", ".join(amount for amount in amounts if amount != fmt.MISSING)
-    return f"{subject} {listed} ({interval}; {source})."
-
-
-def _doubling(advice: Advice, doubling: Doubling | None) -> str:
-    """Return what twice as many GPUs change."""
-    if doubling is None:
-        return (
-            f"The effect of twice as many {advice.worker}s is not known: it was not measured, "
-            "and its prediction is too uncertain."
-        )
-    option, base = doubling.option, doubling.of
-    saved_s = base.train_time_s.mean - option.train_time_s.mean
-    text = (
-        f"Twice as many {advice.worker}s ({option.gpus}, same {doubling.rule.replace('_', ' ')}, "
-        f"{advice.origin if option.measured else 'predicted'}) take "
-        f"{doubling.time_ratio:.2f} times the time "
-        f"({fmt.duration_text(abs(saved_s))} {'less' if saved_s >= 0 else 'more'})"
-    )
-    if doubling.energy_ratio is not None and option.train_energy_j and base.train_energy_j:
-        extra_j = option.train_energy_j.mean - base.train_energy_j.mean
-        text += (
-            f" and {doubling.energy_ratio:.2f} times the energy "
-            f"({fmt.energy_text(abs(extra_j))} {'more' if extra_j >= 0 else 'less'})"
-        )
-    hours = option.gpu_hours.mean - base.gpu_hours.mean
-    return f"{text}, {hours:+,.3g} {advice.worker}-hours."
 
 
 def _columns(findings: Findings, rows: Sequence[_Row]) -> list[tables.Column]:
@@ -242,8 +334,9 @@ def _money(row: _Row) -> str:
 
 def _known_by(row: _Row) -> str:
     option = row.option
-    if option.measured:
-        return fmt.plural(option.repeats, "run")
+    if not option.is_predicted:
+        source = "" if option.source == fmt.MEASURED else f"{option.source} "
+        return fmt.plural(option.repeats, f"{source}run")
     return "prediction" + (", beyond the runs" if option.extrapolates else "")
 
 

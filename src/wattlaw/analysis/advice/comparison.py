@@ -1,0 +1,320 @@
+"""Options compared by draws of their mean time and energy: savings, certainty, ties, what is next.
+
+Options of runs are drawn about their own means. The standard deviation of a run and the
+correlation of time and energy are those of all settings with repeats, pooled; with few repeats,
+those of the prediction model. Predicted options are drawn together from the posterior of the model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Any
+
+import numpy as np
+
+from wattlaw.analysis.advice.option import Option, Quantity
+from wattlaw.analysis.metrics import HOUR_S
+from wattlaw.analysis.planning.question import Question
+from wattlaw.analysis.planning.value import Outcomes, expected_regrets
+from wattlaw.analysis.prediction.posterior import fit
+from wattlaw.analysis.prediction.settings import Observation
+from wattlaw.analysis.result import Result, plain
+from wattlaw.analysis.statistics import Floats, pool
+
+#: Fewer repeats beyond the first of each setting do not tell the spread of runs.
+_LEAST_FREEDOM = 3
+_DRAWS = 1000
+#: An option ties if it is better than the recommended one with more than this probability.
+TIE = 0.10
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Draws of the time and energy of a training, shape (draws, options).
+
+    Parameters
+    ----------
+    time_s, energy_j
+        Of means; ``energy_j`` is None unless every option has an energy.
+    time_noise, energy_noise
+        The standard deviation of the logarithm of a run, for each option.
+    """
+
+    options: tuple[Option, ...]
+    time_s: Floats
+    energy_j: Floats | None
+    time_noise: Floats
+    energy_noise: Floats
+
+    def first(self, count: int) -> "Draws":
+        """Return the draws of the first options."""
+        return Draws(
+            self.options[:count], self.time_s[:, :count],
+            None if self.energy_j is None else self.energy_j[:, :count],
+            self.time_noise[:count], self.energy_noise[:count],
+        )  # fmt: skip
+
+    def regrets(self, question: Question) -> Floats:
+        """Return ``Question.regrets`` of all options."""
+        return question.regrets(
+            [item.training for item in self.options], self.time_s, self.energy_j
+        )
+
+
+def draw(options: Sequence[Option]) -> Draws | None:
+    """Return draws of options; None where the uncertainty of one of them is unknown."""
+    count, by_energy = _DRAWS, all(item.energy_j for item in options)
+    parts = []
+    predicted: dict[int, list[int]] = {}
+    for index, item in enumerate(options):
+        if item.is_predicted:
+            predicted.setdefault(id(item.model), []).append(index)
+    for at in predicted.values():
+        parts.append((at, _posterior([options[index] for index in at])))
+        count = min(count, len(parts[-1][1][0]))
+    of_runs = [index for index, item in enumerate(options) if item.runs is not None]
+    if of_runs:
+        own = _repeats([options[index] for index in of_runs], count)
+        if own is None:
+            return None
+        parts.append((of_runs, own))
+    times, energies = np.full((2, count, len(options)), np.nan)
+    noise = np.empty((2, len(options)))
+    for at, (of_time, of_energy, time_noise, energy_noise) in parts:
+        times[:, at] = of_time[:count]
+        if of_energy is not None:
+            energies[:, at] = of_energy[:count]
+        noise[0, at], noise[1, at] = time_noise, energy_noise
+    amounts = _amounts(options, count)
+    by_energy = by_energy and bool(np.isfinite(energies).all())
+    return Draws(
+        tuple(options), times * amounts, energies * amounts if by_energy else None, noise[0],
+        noise[1],
+    )  # fmt: skip
+
+
+_Part = tuple[Floats, Floats | None, Floats | float, Floats | float]
+
+
+def _repeats(options: Sequence[Option], count: int) -> _Part | None:
+    """Return draws of time and energy of a unit by the runs of each setting."""
+    logs = [np.log(item.runs) for item in options if item.runs is not None]
+    with_energy = [values[np.isfinite(values[:, 1])] for values in logs]
+    time = pool({index: values[:, 0] for index, values in enumerate(logs)})
+    pairs = np.concatenate([v - v.mean(0) for v in with_energy if len(v)] or [np.zeros((1, 2))])
+    squares, freedom = (pairs**2).sum(0), time.freedom
+    tail: Floats | float = 1.0
+    rho = 0.0
+    dice = np.random.default_rng([0, 6])
+    if freedom >= _LEAST_FREEDOM:
+        energy = pool({i: v[:, 1] for i, v in enumerate(with_energy) if len(v)})
+        sd, energy_sd = np.sqrt([time.variance, energy.variance if energy.freedom else 0.0])
+        tail = np.sqrt(freedom / dice.chisquare(freedom, (count, 1)))
+        rho = float(pairs.prod(1).sum()) / max(float(np.sqrt(squares.prod())), 1e-300)
+    elif (model := options[0].model) is not None:
+        values = fit(model.observations).values
+        sd = float(np.median(np.hypot(values["noise"], values["session"])))
+        power_sd = float(np.median(values["power_noise"]))
+        energy_sd = float(np.hypot(sd, power_sd))
+        rho = sd / energy_sd
+    else:
+        return None
+    normals = dice.standard_normal((2, count, len(options)))
+    normals[1] = rho * normals[0] + np.sqrt(max(0.0, 1 - rho**2)) * normals[1]
+    errors = tail * normals / np.sqrt([len(values) for values in logs])
+    means = np.array([item.energy_j.mean if item.energy_j else np.nan for item in options])
+    times = np.array([item.time_s.mean for item in options]) * np.exp(sd * errors[0])
+    return times, means * np.exp(energy_sd * errors[1]), float(sd), float(energy_sd)
+
+
+def _posterior(options: Sequence[Option]) -> _Part:
+    """Return draws of time and energy of a unit by the model of all options."""
+    model = options[0].model
+    if model is None:
+        raise AssertionError("the options have a model")
+    settings = [item.training for item in options]
+    posterior = fit(model.observations)
+    times, noise, powers, power_noise = posterior.means(settings, _DRAWS)
+    unit = np.array([model.unit_time_s(Observation(item, 1.0)) for item in settings])
+    times = times * unit
+    if powers is None or power_noise is None:
+        return times, None, noise, noise
+    watts = powers * np.array([item.gpus for item in settings])
+    if model.host is not None:
+        watts = watts + model.host.draws(settings, len(times), posterior.seed)
+    return times, times * watts, noise, np.hypot(noise, power_noise)
+
+
+def _amounts(options: Sequence[Option], count: int) -> Floats:
+    """Return draws of the amounts to train; options of one batch share theirs."""
+    dice = np.random.default_rng([0, 7])
+    by_amount: dict[Quantity, Floats] = {}
+    for item in options:
+        amount = item.amount
+        if amount not in by_amount:
+            sd = log(amount.high / amount.low) / 3.92 if amount.low and amount.high else 0.0
+            by_amount[amount] = amount.mean * np.exp(sd * dice.standard_normal(count))
+    return np.column_stack([by_amount[item.amount] for item in options])
+
+
+@dataclass(frozen=True)
+class Savings(Result):
+    """The changes of a training from the baseline to the recommended setting, as shares.
+
+    A negative change is a saving. Each has the bounds of its 95 % interval, if they are known.
+    """
+
+    time: Quantity
+    energy: Quantity | None
+    gpu_hours: Quantity
+    cost: Quantity | None
+    carbon: Quantity | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return each change, and its bounds in ``<name>_ci``."""
+        values: dict[str, Any] = {}
+        for name, change in vars(self).items():
+            values[name] = None if change is None else change.mean
+            values[f"{name}_ci"] = None if change is None else change.interval
+        return plain(values)  # type: ignore[no-any-return]
+
+
+def savings(option: Option, baseline: Option, draws: Draws | None) -> Savings:
+    """Return the changes from a baseline to an option, both of which are in the draws."""
+    is_same = option is baseline
+    at = [] if draws is None else [draws.options.index(item) for item in (option, baseline)]
+
+    def changed(name: str, values: Floats | None) -> Quantity | None:
+        new, old = getattr(option, name), getattr(baseline, name)
+        if new is None or old is None:
+            return None
+        change = new.mean / old.mean - 1
+        if is_same or values is None:
+            return Quantity(change)
+        low, high = np.quantile(values[:, 0] / values[:, 1], [0.025, 0.975]) - 1
+        return Quantity(change, float(low), float(high))
+
+    times = None if draws is None else draws.time_s[:, at]
+    energies = None if draws is None or draws.energy_j is None else draws.energy_j[:, at]
+    gpus = np.array([[option.gpus, baseline.gpus]])
+    hours = None if times is None else times * gpus / HOUR_S
+    time, gpu_hours = changed("train_time_s", times), changed("gpu_hours", hours)
+    if time is None or gpu_hours is None:
+        raise AssertionError("every option has a time")
+    return Savings(
+        time, changed("train_energy_j", energies), gpu_hours,
+        changed("cost", _cost(option, hours, energies)), changed("co2_kg", energies),
+    )  # fmt: skip
+
+
+def _cost(option: Option, hours: Floats | None, energies: Floats | None) -> Floats | None:
+    if option.footprint is None or hours is None:
+        return None
+    per_joule = option.footprint.of(1.0, 0.0).electricity_cost
+    per_hour = option.footprint.of(0.0, 1.0).gpu_hour_cost
+    total = np.zeros_like(hours) if per_hour is None else per_hour * hours
+    if per_joule is None:
+        return total
+    return None if energies is None else total + per_joule * energies
+
+
+@dataclass(frozen=True)
+class Tie(Result):
+    """An option that may be as good as the recommended one.
+
+    ``probability_better`` is the probability that it is better.
+    """
+
+    option: Option
+    probability_better: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the option's values and the probability."""
+        return self.option.to_dict() | {"probability_better": self.probability_better}
+
+
+@dataclass(frozen=True)
+class NextRun(Result):
+    """The run that lowers the expected regret of the decision most per GPU-hour.
+
+    The regret is the share by which the recommended setting may miss the best one.
+    """
+
+    option: Option
+    gpu_hours: float
+    expected_regret: float | None
+    regret_after: float | None
+
+    @property
+    def is_repeat(self) -> bool:
+        """Return whether the setting ran before."""
+        return not self.option.is_predicted
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the setting, whether it is a repeat, and the numbers."""
+        names = ("gpu_hours", "expected_regret", "regret_after", "is_repeat")
+        return plain(dict(self.option.setting) | {name: getattr(self, name) for name in names})  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """How sure it is that an option is the best, what ties with it, and what to run next."""
+
+    probability: float | None
+    ties: tuple[Tie, ...]
+    next_run: NextRun | None
+
+
+def certainty(
+    best: Option, options: Sequence[Option], draws: Draws | None, question: Question,
+    run_units: float,
+) -> Certainty:  # fmt: skip
+    """Return how sure it is that an option is within the tolerance of the best one.
+
+    Parameters
+    ----------
+    best
+        The recommended option, one of ``options``.
+    options, draws
+        Those that are compared, and the draws whose first columns are theirs.
+    question
+        What is minimized, and the constraints.
+    run_units
+        How many units a run has, for the GPU-hours of the next one.
+    """
+    repeat = NextRun(best, _run_hours(best, run_units), None, None)
+    if len(options) == 1 or draws is None:
+        return Certainty(None, (), repeat if best.repeats < 2 or draws is None else None)
+    draws = draws.first(len(options))
+    at = options.index(best)
+    regrets = draws.regrets(question)
+    probability = float((regrets[:, at] <= question.tolerance).mean())
+    better = (regrets < regrets[:, [at]]).mean(0)
+    means = regrets.mean(0)
+    is_near = np.abs(means - means[at]) <= question.tolerance
+    ties = [
+        Tie(item, float(better[index]))
+        for index, item in enumerate(options)
+        if index != at and (better[index] > TIE or is_near[index])
+    ]
+    ties.sort(key=lambda tie: -tie.probability_better)
+    is_sure = probability >= question.confidence
+    if is_sure:
+        return Certainty(probability, tuple(ties), repeat if best.repeats < 2 else None)
+    energies = draws.energy_j if question.needs_energy else None
+    outcomes = Outcomes(
+        np.log(draws.time_s), draws.time_noise,
+        None if energies is None else np.log(energies),
+        None if energies is None else draws.energy_noise,
+    )  # fmt: skip
+    now, after = float(means.min()), expected_regrets(regrets, outcomes, 0)
+    hours = np.array([_run_hours(item, run_units) for item in options])
+    # Where no single run is expected to help, the uncertainty of what it shows decides.
+    gain = np.maximum(now - after, 0.0) + 1e-3 * now * outcomes.time.std(0)
+    chosen = int((gain / hours).argmax())
+    run = NextRun(options[chosen], float(hours[chosen]), now, float(after[chosen]))
+    return Certainty(probability, tuple(ties), run)
+
+
+def _run_hours(option: Option, units: float) -> float:
+    return option.gpus * option.time_s.mean * units / HOUR_S
