@@ -6,7 +6,6 @@ are a line. The layout of a study has the sections that the study shows, unfolde
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from typing import Literal
 
 from wattlaw.analysis.caps.limits import LIMITS
@@ -19,7 +18,6 @@ from wattlaw.report import tables
 from wattlaw.report.methods import Method, citations, read_methods
 from wattlaw.report.pictures import Picture
 from wattlaw.report.topics import (
-    advice,
     batch,
     carbon,
     claims,
@@ -31,11 +29,11 @@ from wattlaw.report.topics import (
     prediction,
     scaling,
     scheduler_energy,
+    verdict,
 )
 
-#: A section has at most this number of sentences; the first screen this number of caveats, and of
-#: rows of its table, unless each row is another workload.
-MAX_SENTENCES, MAX_CAVEATS, MAX_FIRST_ROWS = 8, 5, 8
+#: A section has at most this number of sentences; the first screen this number of caveats.
+MAX_SENTENCES, MAX_CAVEATS = 8, 5
 
 
 @dataclass(frozen=True)
@@ -144,25 +142,16 @@ def _section(name: str, content: Content, layout: Layout) -> Section:
 
 
 def _advice_sentences(content: Content) -> Iterator[str]:
-    if content.findings.runs.empty:
-        yield "No run is done, so there is no result yet."
-    yield from advice.advice_sentences(content.findings)
+    return verdict.sentences(content.findings)
 
 
 def _advice(content: Content) -> Blocks:
-    findings = content.findings
-    yield from content.figures("advice")
-    if caveats := tuple(islice(data_quality.caveat_sentences(findings), MAX_CAVEATS)):
-        yield BulletList("Caveats", caveats)
-    yield _first_table(findings)
-
-
-def _first_table(findings: Findings) -> tables.Table | None:
-    """Return the settings of the front, or a row for each of several workloads."""
-    if len(findings.advice) != 1:
-        return advice.recommended(findings)
-    table = advice.options(findings.advice[0])
-    return table and table.first(MAX_FIRST_ROWS)
+    findings, figures = content.findings, content.figures("advice")
+    table, several = verdict.table(findings), len(findings.advice) > 1
+    yield from (table, *figures) if several else figures
+    if caveats := verdict.caveats(findings)[:MAX_CAVEATS]:
+        yield BulletList("Caveats", tuple(caveats))
+    yield None if several else table
 
 
 def _scaling_sentences(content: Content) -> Iterator[str]:
@@ -266,9 +255,8 @@ def _claims(content: Content) -> Blocks:
 
 
 def _data_sentences(content: Content) -> Iterator[str]:
-    findings = content.findings
-    caveats = data_quality.caveat_sentences(findings)
-    return chain(data_quality.status_sentences(findings), islice(caveats, MAX_CAVEATS, None))
+    yield from data_quality.status_sentences(content.findings)
+    yield from verdict.caveats(content.findings)[MAX_CAVEATS:]
 
 
 def _data(content: Content) -> Blocks:

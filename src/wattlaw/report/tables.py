@@ -1,7 +1,7 @@
 """A table of a report: text in columns, with a limit on the rows."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -54,11 +54,6 @@ class Table:
     def plain_rows(self) -> list[list[str]]:
         """The rows with ordinary spaces."""
         return [[cell.replace("\u00a0", " ") for cell in row] for row in self.rows]
-
-    def first(self, rows: int) -> "Table":
-        """Return the table with so many rows at most."""
-        omitted = max(0, len(self.rows) - rows)
-        return replace(self, rows=self.rows[:rows], omitted=self.omitted + omitted)
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the table as text."""
