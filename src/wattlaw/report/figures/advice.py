@@ -23,8 +23,9 @@ from wattlaw.report.theme import COLOURS, FAINT
 _SETTING, _FRONT, _PREDICTED, _BASE, _BEST = (
     "a setting", "Pareto front", "predicted", "baseline", "recommended",
 )  # fmt: skip
+_Look = tuple[str, str, int]
 #: Colour, shape and size of each kind of point, in the order in which they are drawn.
-_KINDS = {
+_KINDS: dict[str, _Look] = {
     _SETTING: (FAINT, "circle", 26), _PREDICTED: (COLOURS[3], "cross", 46),
     _BASE: (COLOURS[2], "triangle-up", 200), _BEST: (COLOURS[1], "diamond", 220),
     _FRONT: (COLOURS[0], "square", 46),
@@ -45,13 +46,14 @@ def pareto(findings: Findings) -> alt.ConcatChart | None:
     several = len({advice.unit for advice in shown}) > 1
     joules, unit = (1.0, "J") if several else choose_unit(energies, JOULE_UNITS)
     width, height, columns = (560, 330, 1) if len(shown) == 1 else panel_size(max(3, len(shown)))
+    tables = [_table(findings, advice, joules) for advice in shown]
+    present = set(pd.concat(tables)["line"])
+    kinds = {kind: look for kind, look in _KINDS.items() if kind in present}
     panels = []
-    for advice in shown:
-        has_energy = any(option.energy_j for option in advice.pareto)
-        table = _table(findings, advice, joules if has_energy else None)
+    for advice, table in zip(shown, tables, strict=True):
         spent = f"energy per {advice.unit} ({unit})"
-        spent = spent if has_energy else f"{advice.worker}-hours per {advice.unit} (h)"
-        layers = _layers(table, spent, advice.unit, (width, height))
+        spent = spent if _has_energy(advice) else f"{advice.worker}-hours per {advice.unit} (h)"
+        layers = _layers(table, kinds, spent, advice.unit, (width, height))
         best = advice.recommended
         subtitle = f"recommended: N = {_label(best)}" if best else "nothing recommended"
         title = names[advice.workload] if len(shown) > 1 else ""
@@ -64,8 +66,13 @@ def pareto(findings: Findings) -> alt.ConcatChart | None:
     return parts.concat(panels, columns, notes, columns * (width + 60))
 
 
-def _table(findings: Findings, advice: Advice, joules: float | None) -> pd.DataFrame:
+def _has_energy(advice: Advice) -> bool:
+    return any(option.energy_j for option in advice.pareto)
+
+
+def _table(findings: Findings, advice: Advice, size: float) -> pd.DataFrame:
     """Return time and energy (or GPU-hours) of settings, in the order of their importance."""
+    joules = size if _has_energy(advice) else None
     runs = comparable_runs(findings.runs, advice.workload).rows
     runs = runs.assign(spent=runs["time_s"] * runs["gpus"] / HOUR_S)
     if joules is not None:
@@ -75,8 +82,9 @@ def _table(findings: Findings, advice: Advice, joules: float | None) -> pd.DataF
     means = by.mean().reset_index(drop=True)
     means = means.iloc[:: max(1, -(-len(means) // _MAX_SETTINGS))]
     settings = means.rename(columns={"time_s": "time", "spent": "energy"})
-    chosen = [(option, kind) for option, kind in ((advice.recommended, _BEST),
-                                                  (advice.baseline, _BASE)) if option]  # fmt: skip
+    best, base = advice.recommended, advice.baseline
+    chosen = [(best, _BEST)] if best else []
+    chosen += [(base, _BASE)] if base and base != best else []
     front = sorted(advice.pareto, key=lambda option: option.time_s.mean)
     chosen += [(option, _PREDICTED if option.is_predicted else _FRONT) for option in front]
     rows: list[dict[str, Any]] = []
@@ -112,7 +120,10 @@ def _label(option: Option) -> str:
     return ", ".join([str(option.gpus), *(limit.replace(" ", "\u2009") for limit in limits)])
 
 
-def _layers(table: pd.DataFrame, spent: str, of: str, size: tuple[int, int]) -> list[alt.Chart]:
+def _layers(
+    table: pd.DataFrame, kinds: dict[str, _Look], spent: str, of: str, size: tuple[int, int]
+) -> list[alt.Chart]:
+    """Return the layers of a panel; ``kinds`` are those of the legend."""
     times, energies = (
         table[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel()
         for name in ("time", "energy")
@@ -121,8 +132,7 @@ def _layers(table: pd.DataFrame, spent: str, of: str, size: tuple[int, int]) -> 
     y = parts.y_axis("energy", spent, energies, log=True)
     legend = alt.Legend(title=None, orient="bottom", columns=5)
     colours, shapes = (
-        alt.Scale(domain=list(_KINDS), range=[kind[at] for kind in _KINDS.values()])
-        for at in (0, 1)
+        alt.Scale(domain=list(kinds), range=[look[at] for look in kinds.values()]) for at in (0, 1)
     )
     styles = {
         "color": alt.Color("line:N", legend=legend, scale=colours),

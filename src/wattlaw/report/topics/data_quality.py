@@ -143,9 +143,7 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
         yield f"{once} of {settings} {was} run once: their uncertainty is not known."
     origins = runs["launcher"].map(fmt.origin_of)
     for origin, source in _ORIGINS.items():
-        is_of = origins == origin
-        if is_of.any():
-            which = "All" if is_of.all() else "Some"
-            yield f"{which} runs are {origin}: from {source}, not measured."
+        if (origins == origin).any() and not findings.origins_label:
+            yield f"Some runs are {origin}: from {source}, not measured."
     yield from (caution.text for caution in findings.cautions)
     yield from findings.notes[:2]

@@ -53,7 +53,7 @@ def table(findings: Findings) -> tables.Table | None:
         *_amounts(rows),
         tables.Column("energy against baseline", lambda row: _saving(row.advice, "energy")),
         tables.Column("time against baseline", lambda row: _saving(row.advice, "time")),
-        tables.Column("near the best", lambda row: fmt.percent(row.advice.probability, 2)),
+        tables.Column("near the best", lambda row: _probability(row.advice)),
         tables.number("ties", lambda row: len(row.advice.ties) or None),
         tables.text("known by", lambda row: _known_by(row.option)),
     ]
@@ -128,6 +128,13 @@ def _saving(advice: Advice, name: str) -> str | None:
     if change.interval is None:
         return text_of
     return f"{text_of} ({' to '.join(fmt.change(1 + end) for end in change.interval)})"
+
+
+def _probability(advice: Advice) -> str | None:
+    share = advice.probability
+    if share is None:
+        return None
+    return "> 99 %" if share > 0.99 else fmt.percent(share, 2)
 
 
 def _known_by(option: Option) -> str:
