@@ -122,7 +122,7 @@ def _picture(chart: Chart, spec: dict[str, Any], svg: str = "", narrow: str = ""
         int(match[1]) if (match := re.search(rf'<svg[^>]*\b{side}="(\d+)', svg)) else 0
         for side in ("width", "height")
     )
-    caption = " ".join([figure.caption, *chart.spec["title"]["subtitle"]])
+    caption = " ".join(filter(None, [figure.caption, *chart.spec["title"]["subtitle"]]))
     return Picture(
         figure.name, figure.title, caption, figure.section, spec,
         _address(svg, spec) if svg else "", _address(narrow, spec, "=:/") if narrow else "",
@@ -183,7 +183,8 @@ def write_figures(
     return written
 
 
-def _png(path: Path, spec: dict[str, Any]) -> None:
+def png(path: Path, spec: dict[str, Any]) -> None:
+    """Write a chart as a PNG file."""
     path.write_bytes(vl_convert.vegalite_to_png(spec, scale=_PNG_SCALE))
 
 
@@ -219,7 +220,7 @@ def _finalize(value: Any) -> Any:
 
 
 _WRITERS: dict[str, Callable[[Path, dict[str, Any]], None]] = {
-    "png": _png,
+    "png": png,
     "svg": _svg,
     "html": _html,
 }
