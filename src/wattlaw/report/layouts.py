@@ -4,7 +4,7 @@ The default page begins with the advice; its other sections are folded, and thos
 are a line. The layout of a study has the sections that the study shows, unfolded.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,8 +46,8 @@ class BulletList:
 
 
 Block = BulletList | Method | Picture | tables.Table
-#: Blocks of a section; None is left out.
-Blocks = Iterable[Block | None]
+#: Sentences and blocks of a section; None is left out.
+Parts = Iterable[str | Block | None]
 
 
 @dataclass(frozen=True)
@@ -125,28 +125,32 @@ def layout(template: str | None) -> Layout:
 
 def sections(content: Content, layout: Layout) -> tuple[Section, ...]:
     """Return the sections of a layout that have a sentence or a block."""
-    built = (_section(name, content, layout) for name in layout.sections)
+    has_runs = not content.findings.runs.empty
+    built = (
+        _section(name, content, layout)
+        for name in layout.sections
+        if has_runs or name not in _SECTIONS_OF_RUNS
+    )
     return tuple(section for section in built if section.sentences or section.blocks)
 
 
 def _section(name: str, content: Content, layout: Layout) -> Section:
-    title, sentences_of, blocks_of = _SECTIONS[name]
-    sentences = list(sentences_of(content))
-    if (more := len(sentences) - MAX_SENTENCES) > 0:
-        sentences[MAX_SENTENCES:] = [f"{more} more are in the tables."]
-    blocks = tuple(block for block in blocks_of(content) if block is not None)
+    title, build = _SECTIONS[name]
+    parts = [part for part in build(content) if part is not None]
+    sentences = [part for part in parts if isinstance(part, str)]
+    blocks = [part for part in parts if not isinstance(part, str)]
     if blocks and not sentences:
         sentences = [sentence(getattr(blocks[0], "title", title))]
+    if (more := len(sentences) - MAX_SENTENCES) > 0:
+        sentences[MAX_SENTENCES:] = [f"{more} more are in the tables."]
     state: Literal["screen", "open", "folded"] = "folded" if layout.study is None else "open"
-    return Section(name, title, tuple(sentences), blocks, "screen" if name == "advice" else state)
+    state = "screen" if name == "advice" else state
+    return Section(name, title, tuple(sentences), tuple(blocks), state)
 
 
-def _advice_sentences(content: Content) -> Iterator[str]:
-    return verdict.sentences(content.findings)
-
-
-def _advice(content: Content) -> Blocks:
+def _advice(content: Content) -> Parts:
     findings, figures = content.findings, content.figures("advice")
+    yield from verdict.sentences(findings)
     table, several = verdict.table(findings), len(findings.advice) > 1
     yield from (table, *figures) if several else figures
     if caveats := verdict.caveats(findings)[:MAX_CAVEATS]:
@@ -154,16 +158,10 @@ def _advice(content: Content) -> Blocks:
     yield None if several else table
 
 
-def _scaling_sentences(content: Content) -> Iterator[str]:
+def _scaling(content: Content) -> Parts:
     findings = content.findings
-    if findings.runs.empty:
-        return
     yield from scaling.scaling_sentences(findings)
     yield from scaling.breakpoint_sentences(findings)
-
-
-def _scaling(content: Content) -> Blocks:
-    findings = content.findings
     if findings.speedups["gpus"].nunique() > 1:
         yield from content.figures("scaling")
     yield scaling.exponents(findings)
@@ -171,14 +169,10 @@ def _scaling(content: Content) -> Blocks:
     yield scaling.without_law(findings) if findings.fits.laws else None
 
 
-def _energy_sentences(content: Content) -> Iterator[str]:
-    if not content.findings.runs.empty:
-        yield from energy.energy_sentences(content.findings)
-        yield from scheduler_energy.agreement_sentences(content.findings)
-
-
-def _energy(content: Content) -> Blocks:
+def _energy(content: Content) -> Parts:
     findings = content.findings
+    yield from energy.energy_sentences(findings)
+    yield from scheduler_energy.agreement_sentences(findings)
     if findings.energy is not None:
         yield from content.figures("energy")
         yield energy.factors(findings)
@@ -190,15 +184,11 @@ def _energy(content: Content) -> Blocks:
         yield BulletList("What carbon and cost count", carbon.counted(findings))
 
 
-def _caps_sentences(content: Content) -> Iterator[str]:
-    if content.findings.runs[list(LIMITS)].notna().any(axis=None):
-        yield from limits.limit_sentences(content.findings)
-    elif not content.findings.runs.empty:
-        yield "No run has a power cap or a locked clock."
-
-
-def _caps(content: Content) -> Blocks:
+def _caps(content: Content) -> Parts:
     findings = content.findings
+    if findings.runs[list(LIMITS)].isna().all(axis=None):
+        yield "No run has a power cap or a locked clock."
+    yield from limits.limit_sentences(findings)
     yield from content.figures("caps")
     yield limits.effects(findings)
     yield limits.comparisons(findings)
@@ -208,59 +198,42 @@ def _caps(content: Content) -> Blocks:
         yield BulletList("Exponents that could not be compared", reasons)
 
 
-def _batch_sentences(content: Content) -> Iterator[str]:
+def _batch(content: Content) -> Parts:
     findings = content.findings
     if findings.has_quality:
         yield from batch.quality_sentences(findings)
+        yield from content.figures("batch")
+        yield batch.means(findings)
+        yield batch.targets(findings)
     elif findings.origins_label:
         yield f"{findings.origins_label.capitalize()} runs have no accuracy."
-    elif not findings.runs.empty:
+    else:
         yield "The runs were not evaluated, so their quality is not known."
 
 
-def _batch(content: Content) -> Blocks:
-    findings = content.findings
-    if findings.has_quality:
-        yield from content.figures("batch")
-        yield batch.verdicts(findings)
-        yield batch.means(findings)
-        yield batch.critical_batches(findings)
-        yield batch.targets(findings)
-
-
-def _prediction(content: Content) -> Blocks:
+def _prediction(content: Content) -> Parts:
+    yield from prediction.sentences(content.findings)
     yield from content.figures("prediction")
     yield prediction.check(content.findings)
 
 
-def _utilisation(content: Content) -> Blocks:
+def _utilisation(content: Content) -> Parts:
+    yield from measured.utilisation_sentences(content.findings)
     yield from content.figures("utilisation")
-    yield measured.utilisation(content.findings)
 
 
-def _claims_shown(content: Content) -> bool:
+def _claims(content: Content) -> Parts:
     verdicts = {claim.verdict for claim in content.claims}
-    return content.all_claims or bool(verdicts & {SUPPORTED, CONTRADICTED})
-
-
-def _claims_sentences(content: Content) -> Iterator[str]:
-    if _claims_shown(content):
+    if content.all_claims or verdicts & {SUPPORTED, CONTRADICTED}:
         yield from claims.claim_sentences(content.findings, content.claims)
-
-
-def _claims(content: Content) -> Blocks:
-    if _claims_shown(content):
         yield from (claims.verdicts(content.claims, study) for study in SOURCES)
         yield claims.by_workload(content.claims)
 
 
-def _data_sentences(content: Content) -> Iterator[str]:
-    yield from data_quality.status_sentences(content.findings)
-    yield from verdict.caveats(content.findings)[MAX_CAVEATS:]
-
-
-def _data(content: Content) -> Blocks:
+def _data(content: Content) -> Parts:
     findings = content.findings
+    yield from data_quality.status_sentences(findings)
+    yield from verdict.caveats(findings)[MAX_CAVEATS:]
     yield data_quality.reasons(findings)
     yield measured.settings(findings)
     yield data_quality.verdicts(findings)
@@ -268,47 +241,32 @@ def _data(content: Content) -> Blocks:
         yield BulletList("Notes of runs", findings.notes)
 
 
-def _methods_sentences(content: Content) -> Iterator[str]:  # noqa: ARG001
+def _methods(content: Content) -> Parts:
     yield "Formulas and sources of each number, and how to cite them."
-
-
-def _methods(content: Content) -> Blocks:
     yield from read_methods()
     yield BulletList("How to cite", citations(content.findings))
 
 
-def _environment_sentences(content: Content) -> Iterator[str]:
+def _environment(content: Content) -> Parts:
     facts = content.findings.facts
     if shown := [facts[name] for name in ("Hardware", "Software") if name in facts]:
         yield f"{'; '.join(shown)}."
-
-
-def _environment(content: Content) -> Blocks:
     yield environment.facts(content.findings)
-    yield environment.models(content.findings)
 
 
-def _utilisation_sentences(content: Content) -> Iterator[str]:
-    return measured.utilisation_sentences(content.findings)
-
-
-def _prediction_sentences(content: Content) -> Iterator[str]:
-    return prediction.sentences(content.findings)
-
-
-#: Title, sentences and blocks of each section. A section without blocks is its first sentence.
-_SECTIONS: dict[
-    str, tuple[str, Callable[[Content], Iterable[str]], Callable[[Content], Blocks]]
-] = {
-    "advice": ("What to run", _advice_sentences, _advice),
-    "scaling": ("Scaling", _scaling_sentences, _scaling),
-    "energy": ("Energy, carbon and cost", _energy_sentences, _energy),
-    "caps": ("Power caps and clocks", _caps_sentences, _caps),
-    "batch": ("Batch size", _batch_sentences, _batch),
-    "prediction": ("Settings that were not measured", _prediction_sentences, _prediction),
-    "utilisation": ("Utilisation", _utilisation_sentences, _utilisation),
-    "claims": ("Published claims on these data", _claims_sentences, _claims),
-    "data": ("Runs and data quality", _data_sentences, _data),
-    "methods": ("Methods", _methods_sentences, _methods),
-    "environment": ("Environment", _environment_sentences, _environment),
+#: Sections that are left out where no run is done.
+_SECTIONS_OF_RUNS = ("scaling", "energy", "caps", "batch")
+#: Title, and sentences with blocks, of each section. One without blocks is its first sentence.
+_SECTIONS: dict[str, tuple[str, Callable[[Content], Parts]]] = {
+    "advice": ("What to run", _advice),
+    "scaling": ("Scaling", _scaling),
+    "energy": ("Energy, carbon and cost", _energy),
+    "caps": ("Power caps and clocks", _caps),
+    "batch": ("Batch size", _batch),
+    "prediction": ("Settings that were not measured", _prediction),
+    "utilisation": ("Utilisation", _utilisation),
+    "claims": ("Published claims on these data", _claims),
+    "data": ("Runs and data quality", _data),
+    "methods": ("Methods", _methods),
+    "environment": ("Environment", _environment),
 }

@@ -23,7 +23,6 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
 from wattlaw.files import replacing
 from wattlaw.formatting import replace_invisible
-from wattlaw.report.drawing import Drawing
 from wattlaw.report.figures import Figure, figures_of
 from wattlaw.report.scripts import page_scripts, policy_hash, template_text
 
@@ -35,6 +34,10 @@ _PNG_SCALE = 2
 _FOR_PHONES, _PHONE_WIDTH = ("pareto",), 265
 #: Characters that need no escape in an address, neither in HTML nor in a URL.
 _UNESCAPED = " =:/'()[],;!*@$+?-._~|"
+
+
+_DIGITS = re.compile(r"(\.\d\d)\d+")
+_TAG = re.compile("<[^>]*>")
 
 
 @dataclass(frozen=True)
@@ -82,19 +85,22 @@ def chart_of(figure: Figure, findings: Findings) -> Chart | None:
 
 
 def draw_charts(charts: Iterable[Chart], *, interactive: bool = False) -> tuple[Picture, ...]:
-    """Return charts as pictures; each is drawn while the next chart is made."""
+    """Return charts as pictures."""
     if interactive:
         return tuple(_picture(chart, _page_spec(chart)) for chart in charts)
-    with Drawing() as drawing:
-        started = []
-        for chart in charts:
-            spec = _page_spec(chart)
-            narrow = drawing.svg(_narrow(spec)) if chart.figure.name in _FOR_PHONES else None
-            started.append((chart, spec, drawing.svg(spec), narrow))
-        return tuple(
-            _picture(chart, spec, svg.result(), narrow.result() if narrow else "")
-            for chart, spec, svg, narrow in started
-        )
+    pictures = []
+    for chart in charts:
+        spec = _page_spec(chart)
+        narrow = to_svg(_narrow(spec)) if chart.figure.name in _FOR_PHONES else ""
+        pictures.append(_picture(chart, spec, to_svg(spec), narrow))
+    return tuple(pictures)
+
+
+def to_svg(spec: dict[str, Any]) -> str:
+    """Return a chart as SVG, without the labels of single marks for screen readers."""
+    plain = {**spec, "config": {**spec.get("config", {}), "aria": False}}
+    svg: str = vl_convert.vegalite_to_svg(plain)
+    return _TAG.sub(lambda tag: _DIGITS.sub(r"\1", tag[0]), svg)
 
 
 def _page_spec(chart: Chart) -> dict[str, Any]:

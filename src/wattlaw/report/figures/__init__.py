@@ -144,11 +144,6 @@ GALLERY: tuple[Figure, ...] = (
         "Points show the metric of the last evaluation. Above each panel is the verdict of the "
         "comparison with the best batch.",
     ),
-    Figure(
-        "targets", "To a target quality", "batch", _OURS, batch.targets,
-        "Left are the epochs to the target (statistical efficiency), right is the least time to "
-        "it of all settings of a batch (system efficiency).",
-    ),
 )  # fmt: skip
 
 

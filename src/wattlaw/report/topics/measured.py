@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
 
 _COMMAND = "wattlaw export STORE settings -o settings.csv"
-_THROTTLED = " Throttled by cap: share of time in which the power limit lowered the clocks."
 
 
 def settings(findings: Findings) -> tables.Table | None:
@@ -46,32 +45,6 @@ def settings(findings: Findings) -> tables.Table | None:
         cells.to_dict("records"),
         note=f"N: workers (GPUs, or CPU processes where there is no GPU). Time per {of}: "
         f"training windows after warm-up, without evaluation.{interruption_note(findings)}",
-        command=_COMMAND,
-        rank=limit_count,
-    )
-
-
-def utilisation(findings: Findings) -> tables.Table | None:
-    """Return GPU utilisation by setting; None where no run has it."""
-    cells = with_labels(findings.settings, findings.varying_settings)
-    cells = cells[cells[["sm_util_mean", "mem_util_mean"]].notna().any(axis=1)]
-    columns = [
-        *setting_columns(findings.varying_settings),
-        tables.number("SM utilisation", "sm_util_mean"),
-        tables.number("CV of SM utilisation", "sm_util_cv"),
-        tables.number("memory utilisation", "mem_util_mean"),
-        tables.number("CV of memory utilisation", "mem_util_cv"),
-        tables.number("SM clock (MHz)", "sm_clock_mean_mhz", 4),
-        tables.number("throttled by cap", "power_throttle_share"),
-        tables.number("runs", "n"),
-    ]
-    return tables.build(
-        "utilisation",
-        "Utilisation by setting (shares of time, 0 to 1; mean over repeats)",
-        columns,
-        cells.to_dict("records"),
-        note="CV: coefficient of variation over all samples of a run's training windows."
-        + (_THROTTLED if cells["power_throttle_share"].notna().any() else ""),
         command=_COMMAND,
         rank=limit_count,
     )
