@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from wattlaw.report.drawing import Drawing, to_svg
+from wattlaw.report.pictures import to_svg
 from wattlaw.report.figures.parts import linear_scale
 
 CHART = {
