@@ -238,7 +238,7 @@ class Results(StoreTables):
         --------
         >>> claims = wattlaw.open("results").claims()
         >>> sorted(claims.to_frame()["verdict"].unique())[-1]
-        'supported'
+        'simulated'
         """
         from wattlaw.analysis.claims import check_claims
         from wattlaw.analysis.findings import analyse

@@ -11,6 +11,7 @@ from wattlaw.analysis.advice.baseline import baseline_of
 from wattlaw.analysis.advice.batches import Batches
 from wattlaw.analysis.advice.choice import (
     Constraints,
+    Decision,
     decide,
     fastest,
     goal_of,
@@ -192,27 +193,23 @@ def advise(
     options = [batches.judged(option) for option in options]
     allowed = [item for item in options if item.gpus <= (max_gpus or item.gpus)]
     sound = [item for item in allowed if batches.allows(item)]
-    shown = tuple(varying_columns(job.rows))
-    if not sound:
-        least = min(options, key=lambda item: (item.gpus, item.train_time_s.mean))
-        reason = f"Every setting needs more than {max_gpus} {job.worker}s."
-        if allowed:
-            reason = "Every setting has a global batch of unknown quality."
-        raise Refused(f"{reason} The smallest: {least.label(job.worker, shown)}.")
 
     def allows(option: Option) -> bool:
         return option.gpus <= (max_gpus or option.gpus) and batches.allows(batches.judged(option))
 
     predicted = predicted_options(options, allows, max_gpus, far=max_gpus is not None)
-    offered = [*sound, *map(batches.judged, predicted)]
+    offered = [*sound, *map(batches.judged, predicted)] or options
     decision = decide(offered, constraints, job.worker)
-    if deadline_s is not None and max_gpus is None and decision.option is None:
+    if not sound:
+        least = min(options, key=lambda item: (item.gpus, item.train_time_s.mean))
+        decision = Decision(None, f"Every setting needs more than {max_gpus} {job.worker}s.", least)
+    elif deadline_s is not None and max_gpus is None and decision.option is None:
         far = predicted_options(options, allows, None, far=True)
         offered = [*sound, *map(batches.judged, far)]
         decision = decide(offered, constraints, job.worker)
-    by_energy = any(item.energy_j for item in sound)
+    by_energy = any(item.energy_j for item in offered if not item.is_predicted)
     compared = [item for item in offered if item.energy_j or not by_energy]
-    base, best = named or fastest([i for i in sound if i in compared]), decision.option
+    base, best = named or fastest(compared), decision.option
     is_sure, draws = Certainty(None, (), None), None
     if best is not None:
         question = _question(constraints, footprint, fastest(compared))
@@ -240,7 +237,7 @@ def advise(
             *collect_warnings(decision, options, offered, job, constraints, rests_on.energy_reason),
         ),
         worker=job.worker,
-        shown=shown,
+        shown=tuple(varying_columns(job.rows)),
         baseline_is_named=named is not None,
         footprint=footprint,
     )  # fmt: skip

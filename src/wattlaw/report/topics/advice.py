@@ -34,7 +34,8 @@ def summary(advice: Advice) -> tuple[str, ...]:
     """
     option = advice.recommended
     if option is None:
-        lines = [f"Nothing to recommend for {advice.workload}: {advice.reason}"]
+        caveats = "".join(f" ({caveat})" for caveat in _caveats(advice))
+        lines = [f"Nothing to recommend for {advice.workload}: {advice.reason}{caveats}"]
         if advice.nearest is not None:
             lines += [f"Nearest: {advice.label(advice.nearest)}.", _takes(advice, advice.nearest)]
         return (*lines, _basis(advice))
