@@ -55,6 +55,7 @@ def table(findings: Findings) -> tables.Table | None:
         tables.Column("time against baseline", lambda row: _saving(row.advice, "time")),
         tables.Column("near the best", lambda row: _probability(row.advice)),
         tables.number("ties", lambda row: len(row.advice.ties) or None),
+        tables.text("measure next", _next),
         tables.text("known by", lambda row: _known_by(row.option)),
     ]
     note = (
@@ -135,6 +136,14 @@ def _probability(advice: Advice) -> str | None:
     if share is None:
         return None
     return "> 99 %" if share > 0.99 else fmt.percent(share, 2)
+
+
+def _next(row: _Row) -> str:
+    run = row.advice.next_measurement
+    if run is None:
+        return "nothing: certain enough"
+    again = run.option.setting == row.option.setting
+    return "this setting again" if again else row.advice.label(run.option)
 
 
 def _known_by(option: Option) -> str:
