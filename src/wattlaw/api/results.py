@@ -128,8 +128,10 @@ class Results(StoreTables):
         >>> advice.simulated
         True
         """
-        from wattlaw.analysis.advice.baseline import read_baseline
+        if isinstance(baseline, str):
+            from wattlaw.api.predictions import baseline_setting
 
+            baseline = baseline_setting(baseline)
         advice = Advice.of(
             analysis.advise(
                 self.metrics,
@@ -142,7 +144,7 @@ class Results(StoreTables):
                 max_gpus=max_gpus,
                 epochs_to_train=epochs,
                 target=finite("target", target),
-                baseline=read_baseline(baseline),
+                baseline=baseline,
                 any_batch=any_batch,
                 footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
             )

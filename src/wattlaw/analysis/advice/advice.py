@@ -190,7 +190,9 @@ def advise(
     named = None if baseline is None else baseline_of(options, baseline)
     # Epochs to a target are known where quality is.
     batches = Batches.of(job.rows, options, named, any_batch=any_batch or target is not None)
+    at = None if named is None else options.index(named)
     options = [batches.judged(option) for option in options]
+    named = None if at is None else options[at]
     allowed = [item for item in options if item.gpus <= (max_gpus or item.gpus)]
     sound = [item for item in allowed if batches.allows(item)]
 

@@ -43,25 +43,3 @@ def baseline_of(options: Sequence[Option], values: Mapping[str, Any]) -> Option:
 
 def _size(text: str) -> tuple[int, str]:
     return len(text), text
-
-
-def read_baseline(text: str | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return the settings of a text such as ``"gpus=4,global_batch=256"``; others as they are.
-
-    Raises
-    ------
-    BadInput
-        A part of the text is not NAME=VALUE, or a name occurs twice.
-    """
-    if not isinstance(text, str):
-        return text
-    values: dict[str, Any] = {}
-    for part in text.split(","):
-        name, _, value = (word.strip() for word in part.partition("="))
-        if not name or not value or name in values:
-            raise BadInput(f"baseline: given {part!r}; allowed: such as gpus=4,global_batch=256")
-        try:
-            values[name] = float(value)
-        except ValueError:
-            values[name] = value
-    return values

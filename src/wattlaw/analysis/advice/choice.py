@@ -107,7 +107,10 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
             groups.setdefault(group, []).append(option)
     phrases = _constraint_phrases(constraints, worker)
     if not groups:
-        nearest = min(usable, key=lambda option: _excess(option, constraints, base))
+        nearest = min(
+            usable,
+            key=lambda item: max(q.mean / most for q, most in _bounds(item, constraints, base)),
+        )
         return Decision(None, f"No setting {' and '.join(phrases)}.", nearest)
     group = min(groups)
     goal = goal_of(constraints)
@@ -139,43 +142,30 @@ def goal_value(goal: str, option: Option, *, by_energy: bool) -> float:
 
 def _group(option: Option, constraints: Constraints, base: Option) -> int | None:
     """Return how certainly an option meets the constraints (0 is best); None if it does not."""
-    if constraints.max_slowdown is not None and not _within(option, base, constraints.max_slowdown):
+    bounds = _bounds(option, constraints, base)
+    if any(quantity.mean > most for quantity, most in bounds):
         return None
-    bounded = [
-        (option.train_time_s, constraints.deadline_s),
-        (option.train_energy_j, constraints.energy_budget_j),
-    ]
-    checks = [(quantity, most) for quantity, most in bounded if quantity and most is not None]
-    if any(quantity.mean > most for quantity, most in checks):
-        return None
-    bounds = [(quantity.high, most) for quantity, most in checks]
-    if all(high is not None and high <= most for high, most in bounds):
+    if all(quantity.high is not None and quantity.high <= most for quantity, most in bounds):
         return 2 if option.is_predicted else 0
     if option.repeats == 1:
         return 1
     return 4 if option.is_predicted else 3
 
 
-def _within(option: Option, base: Option, slowdown: float) -> bool:
-    return option.train_time_s.mean <= base.train_time_s.mean * (1 + slowdown)
+def _bounds(option: Option, constraints: Constraints, base: Option) -> list[tuple[Quantity, float]]:
+    """Return what is constrained, each with its upper bound; a slow-down is a ratio of means."""
+    mean = option.train_time_s.mean
+    slowest = base.train_time_s.mean * (1 + (constraints.max_slowdown or 0.0))
+    bounds = [
+        (option.train_time_s, constraints.deadline_s),
+        (option.train_energy_j, constraints.energy_budget_j),
+        (Quantity(mean, mean, mean), None if constraints.max_slowdown is None else slowest),
+    ]
+    return [(quantity, most) for quantity, most in bounds if quantity and most is not None]
 
 
 def _mean(quantity: Quantity | None) -> float:
     return float("inf") if quantity is None else quantity.mean
-
-
-def _excess(option: Option, constraints: Constraints, base: Option) -> float:
-    """Return by how much, as a factor, the mean exceeds the constraint that it exceeds most."""
-    ratios = [1.0]
-    if constraints.deadline_s is not None:
-        ratios.append(option.train_time_s.mean / constraints.deadline_s)
-    if constraints.energy_budget_j is not None and option.train_energy_j is not None:
-        ratios.append(option.train_energy_j.mean / constraints.energy_budget_j)
-    if constraints.max_slowdown is not None:
-        ratios.append(
-            option.train_time_s.mean / base.train_time_s.mean / (1 + constraints.max_slowdown)
-        )
-    return max(ratios)
 
 
 def _constraint_phrases(constraints: Constraints, worker: str) -> list[str]:
@@ -200,8 +190,11 @@ def pareto(options: Sequence[Option]) -> list[Option]:
     it is better in all likelihood.
     """
     by_energy = any(option.energy_j for option in options)
-    points = [(_upper(option.train_time_s, option), _upper_spent(option, by_energy), option)
-              for option in options]  # fmt: skip
+    points = []
+    for option in options:
+        energy = option.train_energy_j if by_energy else option.gpu_hours
+        if energy is not None:
+            points.append((_upper(option.train_time_s, option), _upper(energy, option), option))
     front: list[Option] = []
     least = float("inf")
     for _, spent, option in sorted(points, key=lambda point: point[:2]):
@@ -211,12 +204,6 @@ def pareto(options: Sequence[Option]) -> list[Option]:
     return sorted(front, key=lambda option: option.train_time_s.mean)
 
 
-def _upper(quantity: Quantity | None, option: Option) -> float:
+def _upper(quantity: Quantity, option: Option) -> float:
     """Return the mean of an option of runs, or the upper bound of a predicted one."""
-    if quantity is None:
-        return float("inf")
     return quantity.high if option.is_predicted and quantity.high else quantity.mean
-
-
-def _upper_spent(option: Option, by_energy: bool) -> float:
-    return _upper(option.train_energy_j if by_energy else option.gpu_hours, option)

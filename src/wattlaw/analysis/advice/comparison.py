@@ -16,8 +16,9 @@ from wattlaw.analysis.advice.option import Option, Quantity
 from wattlaw.analysis.metrics import HOUR_S
 from wattlaw.analysis.planning.question import Question
 from wattlaw.analysis.planning.value import Outcomes, expected_regrets
+from wattlaw.analysis.prediction.job import Job
 from wattlaw.analysis.prediction.posterior import fit
-from wattlaw.analysis.prediction.settings import Observation
+from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
 from wattlaw.analysis.result import Result, plain
 from wattlaw.analysis.statistics import Floats, pool
 
@@ -46,20 +47,6 @@ class Draws:
     time_noise: Floats
     energy_noise: Floats
 
-    def first(self, count: int) -> "Draws":
-        """Return the draws of the first options."""
-        return Draws(
-            self.options[:count], self.time_s[:, :count],
-            None if self.energy_j is None else self.energy_j[:, :count],
-            self.time_noise[:count], self.energy_noise[:count],
-        )  # fmt: skip
-
-    def regrets(self, question: Question) -> Floats:
-        """Return ``Question.regrets`` of all options."""
-        return question.regrets(
-            [item.training for item in self.options], self.time_s, self.energy_j
-        )
-
 
 def draw(options: Sequence[Option]) -> Draws | None:
     """Return draws of options; None where the uncertainty of one of them is unknown."""
@@ -70,7 +57,9 @@ def draw(options: Sequence[Option]) -> Draws | None:
         if item.is_predicted:
             predicted.setdefault(id(item.model), []).append(index)
     for at in predicted.values():
-        parts.append((at, _posterior([options[index] for index in at])))
+        if (model := options[at[0]].model) is None:
+            return None
+        parts.append((at, _posterior(model, [options[index].training for index in at])))
         count = min(count, len(parts[-1][1][0]))
     of_runs = [index for index, item in enumerate(options) if item.runs is not None]
     if of_runs:
@@ -127,12 +116,8 @@ def _repeats(options: Sequence[Option], count: int) -> _Part | None:
     return times, means * np.exp(energy_sd * errors[1]), float(sd), float(energy_sd)
 
 
-def _posterior(options: Sequence[Option]) -> _Part:
+def _posterior(model: Job, settings: Sequence[TrainingSetting]) -> _Part:
     """Return draws of time and energy of a unit by the model of all options."""
-    model = options[0].model
-    if model is None:
-        raise AssertionError("the options have a model")
-    settings = [item.training for item in options]
     posterior = fit(model.observations)
     times, noise, powers, power_noise = posterior.means(settings, _DRAWS)
     unit = np.array([model.unit_time_s(Observation(item, 1.0)) for item in settings])
@@ -184,10 +169,7 @@ def savings(option: Option, baseline: Option, draws: Draws | None) -> Savings:
     is_same = option is baseline
     at = [] if draws is None else [draws.options.index(item) for item in (option, baseline)]
 
-    def changed(name: str, values: Floats | None) -> Quantity | None:
-        new, old = getattr(option, name), getattr(baseline, name)
-        if new is None or old is None:
-            return None
+    def changed(new: Quantity, old: Quantity, values: Floats | None) -> Quantity:
         change = new.mean / old.mean - 1
         if is_same or values is None:
             return Quantity(change)
@@ -198,13 +180,18 @@ def savings(option: Option, baseline: Option, draws: Draws | None) -> Savings:
     energies = None if draws is None or draws.energy_j is None else draws.energy_j[:, at]
     gpus = np.array([[option.gpus, baseline.gpus]])
     hours = None if times is None else times * gpus / HOUR_S
-    time, gpu_hours = changed("train_time_s", times), changed("gpu_hours", hours)
-    if time is None or gpu_hours is None:
-        raise AssertionError("every option has a time")
+
+    def known(name: str, values: Floats | None) -> Quantity | None:
+        new, old = getattr(option, name), getattr(baseline, name)
+        return None if new is None or old is None else changed(new, old, values)
+
     return Savings(
-        time, changed("train_energy_j", energies), gpu_hours,
-        changed("cost", _cost(option, hours, energies)), changed("co2_kg", energies),
-    )  # fmt: skip
+        changed(option.train_time_s, baseline.train_time_s, times),
+        known("train_energy_j", energies),
+        changed(option.gpu_hours, baseline.gpu_hours, hours),
+        known("cost", _cost(option, hours, energies)),
+        known("co2_kg", energies),
+    )
 
 
 def _cost(option: Option, hours: Floats | None, energies: Floats | None) -> Floats | None:
@@ -285,9 +272,10 @@ def certainty(
     repeat = NextRun(best, _run_hours(best, run_units), None, None)
     if len(options) == 1 or draws is None:
         return Certainty(None, (), repeat if best.repeats < 2 or draws is None else None)
-    draws = draws.first(len(options))
-    at = options.index(best)
-    regrets = draws.regrets(question)
+    at, count = options.index(best), len(options)
+    times = draws.time_s[:, :count]
+    energies = None if draws.energy_j is None else draws.energy_j[:, :count]
+    regrets = question.regrets([item.training for item in options], times, energies)
     probability = float((regrets[:, at] <= question.tolerance).mean())
     better = (regrets < regrets[:, [at]]).mean(0)
     means = regrets.mean(0)
@@ -301,12 +289,10 @@ def certainty(
     is_sure = probability >= question.confidence
     if is_sure:
         return Certainty(probability, tuple(ties), repeat if best.repeats < 2 else None)
-    energies = draws.energy_j if question.needs_energy else None
-    outcomes = Outcomes(
-        np.log(draws.time_s), draws.time_noise,
-        None if energies is None else np.log(energies),
-        None if energies is None else draws.energy_noise,
-    )  # fmt: skip
+    power, power_noise = None, None
+    if energies is not None and question.needs_energy:
+        power, power_noise = np.log(energies), draws.energy_noise[:count]
+    outcomes = Outcomes(np.log(times), draws.time_noise[:count], power, power_noise)
     now, after = float(means.min()), expected_regrets(regrets, outcomes, 0)
     hours = np.array([_run_hours(item, run_units) for item in options])
     # Where no single run is expected to help, the uncertainty of what it shows decides.

@@ -109,8 +109,11 @@ def _of_model(
     if model is None:
         return
     predicted = []
+    batches = [item.global_batch for item in own if item.global_batch is not None]
     for setting in _candidates([item.training for item in own], model, max_gpus):
         outside = extrapolated(model.observations, setting)
+        if batches and not min(batches) <= (setting.global_batch or 0) <= max(batches):
+            outside = (*outside, "global_batch")
         values = _setting(first.setting, setting)
         amount = amounts.get((values["precision"], values["global_batch"]))
         amount = first.amount if fixed else amount

@@ -107,9 +107,9 @@ def _takes(advice: Advice, option: Option) -> str:
 
 def _saves(advice: Advice, option: Option) -> str:
     base = advice.baseline
-    named = "the baseline" if advice.baseline_is_named else "the fastest that ran"
+    named = "the baseline" if advice.baseline_is_named else "the fastest setting compared"
     if base is None or option.setting == base.setting:
-        return f"It is {named}: there is nothing to save."
+        return f"It is {named}, so it saves nothing."
     return f"{_changes(advice)} against {advice.label(base)} ({named})."
 
 
@@ -150,12 +150,18 @@ def _ties(advice: Advice) -> str:
     if not advice.ties:
         return "no other setting ties with it"
     shown = advice.ties[:_MAX_TIES]
-    texts = [
-        advice.label(tie.option) + (" (predicted)" if tie.option.is_predicted else "")
-        for tie in shown
-    ]
+    texts = [_difference(advice, tie.option) for tie in shown]
     more = len(advice.ties) - len(shown)
     return f"tied with {' and '.join(texts)}" + (f", and {more} more" if more else "")
+
+
+def _difference(advice: Advice, option: Option) -> str:
+    """Return an option's GPUs, and those of its other settings that the recommended one lacks."""
+    best = advice.recommended
+    known = "" if best is None else advice.label(best)
+    gpus, *others = advice.label(option).split(", ")
+    text = ", ".join([gpus, *(part for part in others if part not in known)])
+    return f"{text} (predicted)" if option.is_predicted else text
 
 
 def _basis(advice: Advice) -> str:
