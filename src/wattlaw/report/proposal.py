@@ -18,6 +18,7 @@ from wattlaw.report.latex import as_latex
 from wattlaw.report.page import write_page
 from wattlaw.report.pictures import Chart, draw_charts, png
 from wattlaw.report.theme import FAINT, line_styles
+from wattlaw.report.topics.measured import worker_noun
 
 _AXES = {"time_s": "time of a training (h)", "efficiency": "parallel efficiency (ratio)"}
 _CAPTION = (
@@ -32,22 +33,22 @@ def _title(proposal: Proposal) -> str:
 
 def scaling_table(proposal: Proposal) -> tables.Table | None:
     """Return a row for each GPU count."""
-    base = proposal.base.setting.gpus
+    base, noun = proposal.base.setting.gpus, worker_noun(proposal.findings)
     columns = [
         tables.number("nodes", lambda point: point.setting.nodes, 9),
-        tables.number("GPUs", lambda point: point.setting.gpus, 9),
-        tables.number("batch of a GPU", lambda point: point.setting.local_batch, 9),
+        tables.number(f"{noun}s", lambda point: point.setting.gpus, 9),
+        tables.number(f"batch of a {noun}", lambda point: point.setting.local_batch, 9),
         tables.Column("time of a training", lambda point: fmt.duration_text(point.time_s)),
         tables.number("speedup", lambda point: point.efficiency.mean * point.setting.gpus / base),
         tables.Column("efficiency", lambda point: fmt.estimate_text(point.efficiency)),
-        tables.Column("GPU-hours", lambda point: fmt.number(point.gpu_hours.mean)),
+        tables.Column(f"{noun}-hours", lambda point: fmt.number(point.gpu_hours.mean)),
         tables.Column("energy", lambda point: fmt.energy_text(point.energy_j)),
         tables.text("source", _source),
     ]
     note = (
         f"A training is {_training(proposal)}. Brackets are 95 % intervals of the mean of runs, "
         f"and {100 * LEVEL:.0f} % intervals of a predicted run. Speedup and efficiency are "
-        f"relative to {fmt.plural(base, 'GPU')}."
+        f"relative to {fmt.plural(base, noun)}."
     )
     return tables.build("scaling", f"Scaling of {proposal.job.workload}", columns, proposal.points,
                         note=note)  # fmt: skip
@@ -65,6 +66,7 @@ def _training(proposal: Proposal) -> str:
 def campaign_table(proposal: Proposal) -> tables.Table | None:
     """Return what the planned trainings take."""
     point, campaign = proposal.planned, proposal.campaign
+    noun = worker_noun(proposal.findings)
     hours = point.gpu_hours.times(campaign.runs)
     energy = point.energy_j and point.energy_j.times(campaign.runs)
     footprint = proposal.findings.footprint
@@ -73,9 +75,9 @@ def campaign_table(proposal: Proposal) -> tables.Table | None:
         cost = footprint.of(energy.mean if energy else None, hours.mean, proposal.job.energy_is)
     rows = [
         ("trainings", f"{campaign.runs:,}, of {_training(proposal)} each"),
-        ("nodes of a training", f"{campaign.nodes:,} ({point.setting.gpus:,} GPUs)"),
+        ("nodes of a training", f"{campaign.nodes:,} ({fmt.plural(point.setting.gpus, noun)})"),
         ("time of a training", fmt.duration_text(point.time_s)),
-        ("GPU-hours of all", fmt.estimate_text(hours)),
+        (f"{noun}-hours of all", fmt.estimate_text(hours)),
         ("node-hours of all", fmt.estimate_text(hours.times(campaign.nodes / point.setting.gpus))),
         ("energy of all", fmt.energy_text(energy)),
         ("carbon of all", fmt.estimate_text(cost.co2_kg if cost else None, "kg CO2e")),
@@ -98,17 +100,19 @@ def campaign_table(proposal: Proposal) -> tables.Table | None:
 def method(proposal: Proposal) -> str:
     """Return the paragraph on how the numbers were obtained."""
     facts, job = proposal.findings.facts, proposal.job
+    noun = worker_noun(proposal.findings)
     runs = [point for point in proposal.points if point.runs]
     sources = " and ".join(sorted({point.source for point in runs}))
     when = f" ({facts['Ran']})" if "Ran" in facts else ""
     counted = sum(point.runs for point in runs)
     text = (
-        f"Times and energies are {sources}: {fmt.plural(counted, 'run')} on "
-        f"{fmt.number(runs[0].setting.gpus)} to {fmt.number(runs[-1].setting.gpus)} GPUs of "
+        f"Times are {sources}: {fmt.plural(counted, 'run')} on "
+        f"{fmt.number(runs[0].setting.gpus)} to {fmt.plural(runs[-1].setting.gpus, noun)} of "
         f"{job.hardware or 'unknown hardware'}{when}, evaluated with wattlaw {__version__}. They "
-        "are of training windows after warm-up, "
-        "without evaluation. "
+        "are of training windows after warm-up, without evaluation. "
     )
+    if job.energy_is is not None:
+        text += f"Energies count {job.energy_is}. "
     if any(not point.runs for point in proposal.points):
         text += (
             "Counts that did not run are predicted by a Bayesian model of a training step "
@@ -146,7 +150,7 @@ def chart(proposal: Proposal) -> Chart:
         ideal = pd.DataFrame({"at": shown["at"], "mean": 1.0})
         if is_time:
             ideal["mean"] = base.time_s.mean / HOUR_S * base.setting.gpus / shown["at"]
-        x = parts.counts_axis(shown["at"], "GPUs (count)")
+        x = parts.counts_axis(shown["at"], f"{worker_noun(proposal.findings)}s (count)")
         y = parts.y_axis("mean", title, parts.y_values(shown, *ideal["mean"]), log=is_time,
                          zero=not is_time)  # fmt: skip
         dashed = alt.Chart(ideal).mark_line(strokeDash=[5, 4], color=FAINT).encode(x=x, y=y)

@@ -12,7 +12,7 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import comparable_runs
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
-from wattlaw.formatting import JOULE_UNITS, choose_unit, setting_label
+from wattlaw.formatting import JOULE_UNITS, choose_unit, group_label, setting_label
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import panel_size
 from wattlaw.report.figures.labels import unique_labels
@@ -79,9 +79,11 @@ def _table(findings: Findings, advice: Advice, size: float) -> pd.DataFrame:
         runs = runs.assign(spent=runs["energy_j"] / joules)
     runs = runs[runs["spent"].notna()]
     by = runs.groupby(list(SETTINGS), dropna=False)[["time_s", "spent"]]
-    means = by.mean().reset_index(drop=True)
+    means = by.mean().reset_index()
     means = means.iloc[:: max(1, -(-len(means) // _MAX_SETTINGS))]
-    settings = means.rename(columns={"time_s": "time", "spent": "energy"})
+    named: Any = means[["gpus", "global_batch", *LIMITS]].to_dict("records")
+    settings = means[["time_s", "spent"]].set_axis(["time", "energy"], axis=1)
+    settings = settings.assign(setting=[group_label(group) for group in named])
     best, base = advice.recommended, advice.baseline
     chosen = [(best, _BEST)] if best else []
     chosen += [(base, _BASE)] if base and base != best else []
@@ -91,7 +93,7 @@ def _table(findings: Findings, advice: Advice, size: float) -> pd.DataFrame:
     for option, kind in chosen:
         spent = _spent(option, joules)
         if spent is not None:
-            row = _row(option, spent, kind)
+            row = _row(option, spent, kind) | {"setting": advice.label(option)}
             if any(other["time"] == row["time"] for other in rows):
                 row["label"] = ""
             rows.append(row)
@@ -143,6 +145,7 @@ def _layers(
     joined = alt.Chart(parts.compact(front.assign(line=_FRONT), "time", "energy", "line"))
     boxes = alt.Chart(parts.compact(rows_of[_PREDICTED], *_BOX, "line"))
     certain = table[table["line"].isin([_FRONT, _BASE])]
+    tooltip = {"line": "is", "setting": "setting", "time": "time (s)", "energy": spent}
     layers = [
         boxes.mark_rect(opacity=0.1).encode(
             x=parts.with_column(x, "time_low"), x2="time_high:Q",
@@ -152,7 +155,7 @@ def _layers(
         *parts.error_bars(certain, x, y, styles, "energy_low", "energy_high"),
         *parts.error_bars(certain, x, y, styles, "time_low", "time_high", horizontal=True),
         *(
-            parts.points(rows_of[kind], x, y, styles, {"line": "is", "label": "setting"}, area)
+            parts.points(rows_of[kind], x, y, styles, tooltip, area)
             for kind, (_, _, area) in _KINDS.items()
             if len(rows_of[kind])
         ),
@@ -160,5 +163,6 @@ def _layers(
     # Labels keep clear of the front's line; settings are points without a line.
     is_front = table["line"].isin([_FRONT, _PREDICTED])
     alone = table["line"].where(is_front, table.index.astype(str)).mask(is_front, _FRONT)
+    bars = ("energy_low", "energy_high")
     labelled = [i for i, label in enumerate(table["label"]) if label]
-    return layers + point_labels(table.assign(line=alone), x, y, size, "label", order=labelled)
+    return layers + point_labels(table.assign(line=alone), x, y, size, "label", bars, labelled)
