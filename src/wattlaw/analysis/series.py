@@ -106,7 +106,9 @@ def _placed(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     placed = rows.assign(placement=nodes.astype(object).where(split, None))
     fewest = rows[split & (rows["nodes"] == of_count.transform("min"))]
     grows = fewest["nodes"].groupby(group).transform("nunique") > 1
-    return pd.concat([placed, fewest[grows].assign(placement=FEWEST)]) if grows.any() else placed
+    if not grows.any():
+        return placed
+    return pd.concat([placed, fewest[grows].assign(placement=FEWEST)], ignore_index=True)
 
 
 def _with_enough_counts(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:

@@ -300,6 +300,8 @@ class Results(StoreTables):
         path: str | PathLike[str] = "report.html",
         *,
         template: str | None = None,
+        claims: bool = False,
+        interactive: bool = False,
         figures: str | PathLike[str] | None = None,
         kinds: str | Sequence[str] = ("png", "svg"),
         target: float | None = None,
@@ -316,6 +318,10 @@ class Results(StoreTables):
             The page. Its folder is created if necessary.
         template
             ``mit-2022`` or ``kit-2025`` for the layout of that study.
+        claims
+            Show the published claims even if these runs decide none of them.
+        interactive
+            Draw the figures with Vega: they show values and zoom, and tables can be sorted.
         figures, kinds
             A folder for the figures as files, and their kinds: ``png``, ``svg``, ``html``.
         target
@@ -330,7 +336,7 @@ class Results(StoreTables):
         """
         from wattlaw.analysis.claims import check_claims
         from wattlaw.report.layouts import layout
-        from wattlaw.report.page import write_report
+        from wattlaw.report.page import Options, write_report
         from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
 
         page, chosen = Path(path), layout(template)
@@ -341,9 +347,58 @@ class Results(StoreTables):
             target=finite("target", target),
         )
         for_page, for_files = tee(make_charts(findings, chosen.study))
-        write_report(findings, check_claims(findings), page, template, charts=for_page)
+        options = Options(template, claims, interactive)
+        write_report(findings, check_claims(findings), page, options, for_page)
         files = [] if figures is None else write_figures(for_files, Path(figures), file_kinds)
         return Report(page, tuple(files))
+
+    def proposal(
+        self,
+        path: str | PathLike[str] = "proposal.html",
+        *,
+        nodes: int,
+        workload: str | None = None,
+        runs: int = 1,
+        epochs: int | None = None,
+        pue: float | None = None,
+        grid: str | float | None = None,
+        price: str | float | None = None,
+        price_per_gpu_hour: str | float | None = None,
+    ) -> Report:
+        """Write two pages for a compute-time proposal: scaling, planned campaign and method.
+
+        Parameters
+        ----------
+        path
+            The page; Markdown with LaTeX tables where its name ends in ``.md``.
+        nodes
+            The number of nodes of a training. Counts that did not run are predicted.
+        workload
+            The workload. It is not needed if the stores have a single one.
+        runs, epochs
+            The number of trainings, and epochs of each, by default those of most runs.
+        pue, grid, price, price_per_gpu_hour
+            As in ``advise``.
+
+        Raises
+        ------
+        wattlaw.errors.Refused
+            No run of the workload is done, or the time of a training is not known.
+        wattlaw.errors.BadInput
+            A number is out of range, or the runs do not name their nodes.
+
+        Examples
+        --------
+        >>> wattlaw.open("results").proposal("proposal.html", nodes=4).page.name
+        'proposal.html'
+        """
+        from wattlaw.analysis.proposal import Campaign, propose
+        from wattlaw.report.proposal import write_proposal
+
+        findings = self._findings(footprint=footprint_of(pue, grid, price, price_per_gpu_hour))
+        campaign = Campaign(nodes, runs, epochs)
+        files = write_proposal(propose(findings, self._workload(workload), campaign), Path(path))
+        return Report(files[0], tuple(files[1:]))
 
     def export(self, table: str, path: str | PathLike[str], *, raw: bool = False) -> int:
         """Write a table to a CSV, Parquet or JSON-lines file; return its number of rows.
