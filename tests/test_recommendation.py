@@ -222,7 +222,16 @@ ASKED: tuple[dict[str, object], ...] = (
     },
     {"baseline": "gpus=8,clock_limit_mhz=735", "max_slowdown": "50%", "grid": "400"},
     {"any_batch": True, "deadline": "1s", "max_gpus": 2},
-    {"any_batch": True, "deadline": "20min", "epochs": 90, "max_gpus": 256},
+    {
+        "any_batch": True,
+        "deadline": "20min",
+        "epochs": 90,
+        "max_gpus": 256,
+        "price": "0.2",
+        "baseline": "gpus=2,power_limit_w=200",
+        "grid": "de",
+        "price_per_gpu_hour": "2",
+    },
 )
 
 

@@ -50,10 +50,11 @@ def one_line(advice: Advice) -> str:
     option = advice.recommended
     if option is None:
         return f"{advice.workload}: nothing to recommend. {advice.reason}"
-    parts = [advice.label(option), _changes(advice)]
+    parts = [advice.label(option), _changes(advice, ("energy", "time"), intervals=False)]
     if advice.probability is not None:
         parts.append(f"{_percent(advice.probability)} sure")
-    return f"{advice.workload}: {'; '.join(filter(None, [*parts, *_caveats(advice)[:1]]))}"
+    parts.append("" if option.source == fmt.MEASURED else option.source)
+    return f"{advice.workload}: {'; '.join(filter(None, parts))}"
 
 
 def details(advice: Advice) -> tuple[str, ...]:
@@ -77,7 +78,9 @@ def _caveats(advice: Advice) -> list[str]:
     if option is not None and option.is_predicted:
         of = " and ".join(advice.rests_on.runs)
         source = f"predicted from {of} runs"
-    caveats = [] if source in ("", fmt.MEASURED) else [f"{source}, not measured here"]
+    elif source not in ("", fmt.MEASURED):
+        source += ", not measured here"
+    caveats = [] if source in ("", fmt.MEASURED) else [source]
     caveats += [text for code, text in _CAVEATS.items() if code in codes]
     if "energy-suspect" in codes:
         reason = advice.rests_on.energy_reason or "see energy_reason in the store's epochs"
@@ -95,11 +98,18 @@ _CAVEATS = {
 
 
 def _takes(advice: Advice, option: Option) -> str:
-    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit."""
+    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit.
+
+    The relative interval of GPU-hours is that of time, and that of carbon is that of energy.
+    """
+    cost, carbon = option.cost, option.co2_kg
     currency = (advice.footprint.currency if advice.footprint else None) or ""
-    units = {"gpu_hours": f"{advice.worker}-hours", "cost": currency, "co2_kg": "kg CO2e"}
-    amounts = [fmt.duration_text(option.train_time_s), fmt.energy_text(option.train_energy_j)]
-    amounts += [fmt.estimate_text(getattr(option, name), unit) for name, unit in units.items()]
+    amounts = [
+        fmt.duration_text(option.train_time_s), fmt.energy_text(option.train_energy_j),
+        fmt.estimate_text(option.gpu_hours.mean, f"{advice.worker}-hours"),
+        fmt.estimate_text(cost, currency),
+        fmt.estimate_text(carbon and carbon.mean, "kg CO2e"),
+    ]  # fmt: skip
     count = option.amount.mean
     subject = f"{count:.4g} {option.unit}{' takes' if count == 1 else 's take'}"
     return f"{subject} {', '.join(amount for amount in amounts if amount != fmt.MISSING)}."
@@ -113,22 +123,27 @@ def _saves(advice: Advice, option: Option) -> str:
     return f"{_changes(advice)} against {advice.label(base)} ({named})."
 
 
-def _changes(advice: Advice) -> str:
+def _changes(
+    advice: Advice,
+    shown: Sequence[str] = ("energy", "time", "gpu_hours", "cost"),
+    *,
+    intervals: bool = True,
+) -> str:
     """Return ``−31 % energy (−28 to −34), +4 % time``; empty at the baseline itself."""
     savings, option, base = advice.savings, advice.recommended, advice.baseline
     if savings is None or option is None or base is None or option.setting == base.setting:
         return ""
-    names = {"energy": "energy", "time": "time", "gpu_hours": f"{advice.worker}-hours",
-             "cost": "cost", "carbon": "carbon"}  # fmt: skip
-    if option.gpus == base.gpus:
-        del names["gpu_hours"]  # they change as time does
     texts = []
-    for name, noun in names.items():
-        if (change := getattr(savings, name)) is None:
-            continue
-        ends = sorted(change.interval or [], key=abs if change.mean else None)
+    for name in shown:
+        change = getattr(savings, name)
+        if change is None or (name == "gpu_hours" and option.gpus == base.gpus):
+            continue  # these hours change as time does
+        low, high = change.interval or (0.0, 0.0)
+        ends = (low, high) if high > 0 else (high, low)
         bounds = [fmt.change(1 + end).removesuffix(" %") for end in ends]
-        interval = f" ({' to '.join(bounds)})" if len(set(bounds)) > 1 else ""
+        interval = f" ({' to '.join(bounds)})" if intervals and len(set(bounds)) > 1 else ""
+        noun = f"{advice.worker}-hours" if name == "gpu_hours" else name
+        noun += " and carbon" if name == "energy" and intervals and savings.carbon else ""
         texts.append(f"{fmt.change(1 + change.mean)} {noun}{interval}")
     return ", ".join(texts)
 
@@ -178,8 +193,8 @@ def _next(advice: Advice) -> str:
     if run is None:
         return "Measure next: nothing, the decision is certain enough."
     is_same = advice.recommended is not None and run.option.setting == advice.recommended.setting
-    what = "this setting again" if is_same else advice.label(run.option)
-    again = " again" if run.is_repeat and not is_same else ""
+    what = "this setting" if is_same else advice.label(run.option)
+    again = " again" if run.is_repeat else ""
     hours = f"{fmt.number(run.gpu_hours, 2)} {advice.worker}-hours"
     return f"Measure next: {what}{again} (about {hours})."
 
