@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conftest import records, study_of
+from conftest import records, started, study_of
 from launchers import Silent
 from wattlaw.api import results
 from wattlaw.api.deciding import Decider
@@ -17,9 +17,12 @@ from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 from wattlaw.launch.campaign import Campaign
-from wattlaw.launch.choosing import NOT_NEEDED
+from wattlaw.launch.choosing import NOT_NEEDED, Selection
+from wattlaw.launch.early_stop import STOPPED_EARLY
 from wattlaw.launch.launcher import Ended
 from wattlaw.launch.replay.launcher import ReplayLauncher
+from wattlaw.report.topics.decision import result as decision_result
+from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.store import Store
 
 SETTING = (
@@ -77,11 +80,9 @@ def run_with(study, store, launcher):
     opened.create()
     decider = Decider(loaded.plan.study, loaded.plan.runs, store)
     observer = Silent()
-    observer.decided = lambda message: None
-    campaign = Campaign(
-        loaded.plan.study, loaded.plan.runs, opened, launcher, observer, None, decider
-    )
-    return campaign.run()
+    plan = loaded.plan
+    selection = Selection(plan.runs, opened, decider, observer.decided)
+    return Campaign(plan.study, plan.runs, opened, launcher, observer, None, selection).run()
 
 
 def test_a_decision_needs_fewer_runs_than_the_grid(write, tmp_path, capsys):
@@ -91,7 +92,8 @@ def test_a_decision_needs_fewer_runs_than_the_grid(write, tmp_path, capsys):
     assert 0 < outcome.done < 16 // 2
     assert (outcome.failed, outcome.left, outcome.done + outcome.not_needed) == (0, 0, 16)
     assert outcome.stopped_because == "certain"
-    assert UNKNOWN_QUALITY in outcome.warnings
+    assert UNKNOWN_QUALITY.text in outcome.warnings
+    assert UNKNOWN_QUALITY.to_dict() in decision["warnings"]
     assert set(FIELDS) <= set(decision)
     assert set(decision["setting"]) == set(SETTING)
     setting = decision["setting"]
@@ -114,6 +116,13 @@ def test_a_decision_needs_fewer_runs_than_the_grid(write, tmp_path, capsys):
     assert decision["gpu_hours_grid"] == pytest.approx(grid, rel=0.3)
     left = [reason for status, reason in statuses(store) if status == "planned"]
     assert left == [f"{NOT_NEEDED}certain"] * outcome.not_needed
+    course = decision["course"]
+    assert [row["runs"] for row in course] == [*range(1, outcome.done + 1)]
+    hours = [row["gpu_hours_spent"] for row in course]
+    assert hours[0] > 0 and hours == sorted(hours)
+    assert course[-1] == {name: decision[name] for name in course[-1]}
+    assert (decision["study"], decision["origin"]) == ("test", "replayed")
+    assert decision["question"] == QUESTION
     # one line of the decision before the first run and after each
     assert sum(line.startswith("decision: ") for line in lines) == outcome.done + 1
     assert results.open(store).decision == decision
@@ -126,6 +135,12 @@ def test_a_decision_needs_fewer_runs_than_the_grid(write, tmp_path, capsys):
     budget = {"runs": outcome.done + 2}
     stricter = run(write(QUESTION | {"tolerance": 0.002, "budget": budget}), store)
     assert outcome.done < stricter.done <= outcome.done + 2
+    # its course continues; that of another question begins
+    continued = stricter.results.decision["course"]
+    assert continued[: len(course) - 1] == course[:-1]
+    assert [row["runs"] for row in continued] == [*range(1, stricter.done + 1)]
+    other = run(write(QUESTION | {"max_gpus": 1, "budget": budget}), store).results.decision
+    assert [row["runs"] for row in other["course"]] == [*range(stricter.done, other["runs"] + 1)]
     assert records(store).keys() == {item.run_id for item in load_study(write(None)).plan.runs}
 
 
@@ -140,6 +155,7 @@ def test_an_interrupted_decision_continues_to_the_same_one(write, tmp_path):
     interrupted = run(study, tmp_path / "parts", progress=interrupt)
     assert (interrupted.done, interrupted.interrupted_by) == (2, "SIGINT")
     assert (interrupted.not_needed, interrupted.left) == (0, 14)
+    assert [row["runs"] for row in interrupted.results.decision["course"]] == [1]
     continued = run(study, tmp_path / "parts")
     assert continued.stopped_because == "certain"
     at_once = run(study, tmp_path / "whole")
@@ -236,6 +252,26 @@ def test_simulated_runs_are_decided_on(write_study, tmp_path):
     assert outcome.done < 3
     assert decision["setting"]["gpus"] == 4
     assert 0 < decision["gpu_hours_spent"] < decision["gpu_hours_grid"]
+
+
+def test_failed_runs_are_a_warning_where_the_decision_is_certain(write_study, tmp_path, capsys):
+    def exit_code(store, **decide):
+        study = write_study(
+            workloads=[{"name": "resnet50"}],
+            sweeps=[{"gpus": [1, 2, 4], "local_batch": [64]}],
+            repeats=3,
+            measure={"epochs": 2, "warmup_epochs": 1},
+            launch={"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
+            decide={"minimize": "time", **decide},
+        )
+        line = ["run", str(study), "--store", str(tmp_path / store), "--fail-share", "0.5"]
+        code = main(line)
+        assert any(record.status == "failed" for record in records(tmp_path / store).values())
+        return code, results.open(tmp_path / store).decision["stopped_because"]
+
+    assert exit_code("certain", tolerance="10%") == (0, "certain")
+    assert "Warning: " in capsys.readouterr().out
+    assert exit_code("uncertain", tolerance=1e-9, budget={"runs": 4}) == (1, "budget spent")
 
 
 def test_next_shows_the_most_useful_measurements(write, tmp_path, capsys):
@@ -368,3 +404,117 @@ def test_several_runs_are_chosen_together(write, tmp_path):
         if record.status == "done"
     }
     assert len(settings) == 3  # none twice
+
+
+OLD = {"setting": None, "expected_regret": None, "probability": None, "tolerance": 0.02}
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", json.dumps(OLD).encode(), b"\xff", None])
+def test_a_damaged_decision_is_kept_under_another_name(write, tmp_path, capsys, content):
+    study, store = write(QUESTION | {"budget": {"runs": 1}}), tmp_path / "store"
+    run(study, store)
+    path, kept = store / "decision.json", store / "decision.damaged-1.json"
+    path.unlink()
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    assert main(["advise", str(store), "--json"]) == 2
+    error = capsys.readouterr().err
+    assert str(path) in error and len(error.splitlines()) == 1
+    outcome = run(study, store)
+    assert sum(str(kept) in warning for warning in outcome.warnings) == 1
+    decision = outcome.results.decision
+    assert (decision["runs"], len(decision["course"])) == (1, 1)
+    assert kept.is_dir() if content is None else kept.read_bytes() == content
+    assert not any(str(kept) in warning for warning in run(study, store).warnings)
+
+
+def test_two_campaigns_on_one_store_make_each_run_once(write, tmp_path):
+    budget = {"budget": {"runs": 4}, "tolerance": 1e-6}
+    study, store = write(QUESTION | budget), tmp_path / "store"
+    alone = run(study, tmp_path / "alone")
+    line = ("run", str(study), "--store", str(store))
+    with started(*line) as first, started(*line) as second:
+        for process in (first, second):
+            output, _ = process.communicate(timeout=120)
+            assert process.returncode == 0, output
+    decision, expected = results.open(store).decision, alone.results.decision
+    # A row may have been computed while the other campaign had a run active.
+    course, rows = decision.pop("course"), expected.pop("course")
+    assert decision == expected
+    for name in ("runs", "gpu_hours_spent"):
+        assert [row[name] for row in course] == [row[name] for row in rows]
+    done = [record for record in records(store).values() if record.status == "done"]
+    assert [record.attempts for record in done] == [1] * alone.done
+
+
+def test_the_report_shows_the_decision_and_its_course(write, tmp_path):
+    folder = tmp_path / "figures"
+    run(write(QUESTION | {"budget": {"runs": 3}}), tmp_path / "store")
+    opened = results.open(tmp_path / "store")
+    table = decision_result(opened._findings())
+    frame = table.to_frame()
+    assert list(frame["setting"]) == ["1 GPU on 1 node, batch 32 each"]
+    assert list(frame["runs"]) == ["3"]
+    assert "replayed" in table.title
+    opened.report(tmp_path / "report.html", figures=folder, kinds="svg")
+    assert (folder / "decision.svg").exists()
+    assert 'id="decision"' in (tmp_path / "report.html").read_text()
+
+    run(write(None, sweeps=[{"gpus": [1], "local_batch": [8]}]), tmp_path / "plain")
+    results.open(tmp_path / "plain").report(tmp_path / "plain.html")
+    assert 'id="decision"' not in (tmp_path / "plain.html").read_text()
+
+
+class Surprising(ReplayLauncher):
+    """Replays, except for the batch that was expected to be the best: its steps take 1 s."""
+
+    def __init__(self, table):
+        super().__init__(table)
+        self.attempts = []
+
+    def start(self, record, folder, allocation):
+        if record.spec.setting.local_batch != 64:
+            return super().start(record, folder, allocation)
+        allocation.release()
+        row = {"start_ns": 1, "samples": 64 * 20, "steps": 20, "loss": 1.0}
+        with open_windows(folder.live(record.attempts), "here") as windows:
+            for begin, warmup in ((0, True), (20, False)):
+                own = {"warmup": warmup, "duration_s": 20.0, "from_step": begin}
+                write_window(windows, "here", phase="steps", epoch=None, **row, **own)
+        self.attempts.append(EndlessAttempt())
+        return self.attempts[-1]
+
+
+class EndlessAttempt:
+    """An attempt that ends only when it is stopped."""
+
+    is_stopped = False
+
+    def poll(self):
+        return None
+
+    def stop(self):
+        self.is_stopped = True
+
+
+@pytest.mark.timeout(60)
+def test_a_hopeless_run_is_stopped_early_and_keeps_what_it_measured(write, tmp_path):
+    store = tmp_path / "store"
+    sweeps = [{"gpus": [1], "local_batch": [8, 32, 64]}]
+    measure = {"steps": 100_000, "warmup_steps": 20}
+    study = write(QUESTION, table((8, 32, 64)), sweeps=sweeps, repeats=2, measure=measure)
+    launcher = Surprising.open(load_study(study).plan.study.launch, store)
+    outcome = run_with(study, store, launcher)
+    decision = results.open(store).decision
+    assert decision["setting"]["local_batch"] == 32
+    assert (outcome.failed, outcome.left) == (0, 0)
+    stopped = [item for item in records(store).values() if item.spec.setting.local_batch == 64
+               and item.status == "done"]  # fmt: skip
+    assert [attempt.is_stopped for attempt in launcher.attempts] == [True] * len(stopped)
+    assert len(stopped) >= 1
+    assert all(any(STOPPED_EARLY in note for note in record.notes) for record in stopped)
+    frame = results.open(store).metrics
+    steps = frame[frame["local_batch"] == 64]["time_per_sample_s"]
+    assert steps.tolist() == pytest.approx([1 / 64] * len(stopped))

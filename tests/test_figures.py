@@ -21,7 +21,9 @@ from altair.utils.schemapi import debug_mode
 import made_studies
 from drawn import Text, size, texts
 from made_tables import frames, run_row, study, window_row
+from wattlaw.analysis.decision import CourseRow, Decision
 from wattlaw.analysis.findings import Findings, analyse
+from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.report.figures import GALLERY, Figure, advice, figures_of, limits
 from wattlaw.report.figures.facets import MAX_PANELS
 from wattlaw.report.figures.labels import MAX_LENGTH, shorten_middle, unique_labels
@@ -41,19 +43,36 @@ KIT = {"gpu_hours", "factor", "strong_scaling", "constant_local_batch", "quality
 def made(kind: str) -> Findings:
     """Return the findings of a synthetic store: small, large, or like one of the two studies."""
     if kind == "small":
-        return analyse(*study(counts=(1, 2), source="none"))
+        return analyse(*study(counts=(1, 2), source="none"), decisions=[decision("small", 3)])
     if kind == "hostile":
         runs, epochs = study(counts=(1, 2, 4, 8))
         runs["workload"] = [EVIL if i % 2 else LONG for i in range(len(runs))]
         runs["hardware"] = "a\nboard\x00 with\ttabs " + "W" * 90
         runs["metric_name"] = EVIL
         runs.loc[0, ["status", "reason"]] = "failed", EVIL
-        return analyse(runs, epochs)
+        return analyse(runs, epochs, decisions=[decision(EVIL, 8, minimize=EVIL)])
     if kind == "crowded":
-        return analyse(*_crowd())
+        return analyse(*_crowd(), decisions=[decision(f"{LONG}{i}", 60) for i in range(5)])
     tables = made_studies.mit(repeats=2) if kind == "mit" else made_studies.kit(repeats=3)
     target = 0.76 if kind == "kit" else None
     return analyse(tables.runs, tables.epochs, joint=tables.joint, target=target)
+
+
+def decision(name: str, runs: int, minimize: str = "energy") -> Decision:
+    """Return a decision, with another leading setting after every fifth run."""
+    course = tuple(
+        CourseRow(
+            run, 0.01 * run**2, TrainingSetting(2 ** (run // 5 % 12), local_batch=32.0),
+            1 - 0.8 / run, 0.3 / run,
+        )
+        for run in range(1, runs + 1)
+    )  # fmt: skip
+    last = course[-1]
+    return Decision(
+        name, name, "simulated", {"minimize": minimize, "deadline": 3600}, last.setting,
+        last.expected_regret, last.probability, 0.02, 0.9, last.gpu_hours_spent, 100.0, runs,
+        "certain", course=course,
+    )  # fmt: skip
 
 
 def _crowd() -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -24,8 +24,8 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.store import Store
-from wattlaw.study.launching import Launch, Simulation
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import Measure, RunSpec, Setting, Study, WorkloadSpec
 
 MIT = {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}
 SWEEPS = [{"gpus": [1, 2, 8], "local_batch": [4], "power_limit_w": [None, 150]}]
@@ -107,8 +107,9 @@ def test_cluster_files_of_the_same_name_have_different_labels(tmp_path):
         told = V100.model_dump(mode="json")
         told["node"]["cores"] = cores
         own.write_text(yaml.safe_dump(told))
-        launch = Launch(kind="simulated", simulation=Simulation(hardware=str(own)))
-        label = SimulatedLauncher.resolve(launch).hardware
+        launch = {"kind": "simulated", "simulation": {"hardware": str(own)}}
+        study = Study.model_validate_json(json.dumps(study_of(launch=launch)))
+        label = SimulatedLauncher.resolve(study).launch.hardware
         assert re.fullmatch(r"ours [0-9a-f]{8} \(simulated, uncalibrated\)", label)
         labels.add(label)
     assert len(labels) == 2
@@ -123,9 +124,9 @@ def test_gpus_of_a_node_are_the_studys_or_the_clusters_and_make_the_nodes(tmp_pa
     assert nodes(gpus_per_node=1) == {1: 1, 2: 2, 8: 8}
 
 
-def test_other_launchers_take_a_launch_as_it_is():
-    launch = Launch(simulation=Simulation(hardware="mit-v100"))
-    assert LocalLauncher.resolve(launch) is launch
+def test_other_launchers_take_a_study_as_it_is():
+    study = Study.model_validate_json(json.dumps(study_of()))
+    assert LocalLauncher.resolve(study) is study
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The arguments of Slurm's commands and the parsing of their output, without a Slurm."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from conftest import study_of
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.launch.launcher import ResourcesBusy
@@ -33,7 +35,7 @@ from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import ALLOWED, Launch, Slurm, parse_time_limit
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, Setting, Study, WorkloadSpec
 
 POLICY = (
     "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's "
@@ -255,7 +257,9 @@ def test_a_time_limit_is_parsed_as_slurm_parses_it(time, expected_s):
 
 def test_a_study_without_gpus_per_node_is_refused():
     with pytest.raises(BadInput, match=r"launch\.gpus_per_node is required"):
-        SlurmLauncher.resolve(Launch(kind="slurm"))
+        SlurmLauncher.resolve(
+            Study.model_validate_json(json.dumps(study_of(launch={"kind": "slurm"})))
+        )
 
 
 def test_without_slurm_a_run_ends_with_one_line_and_exit_code_3(

@@ -1,7 +1,7 @@
 """All results that a report shows, computed from the tables of one or more stores."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +19,7 @@ from wattlaw.analysis.caps.choice import (
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.effects import limit_effects
 from wattlaw.analysis.caps.limits import LIMITS, without_limits
+from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.energy_factor import FactorModel, factor_drift, factor_model
 from wattlaw.analysis.energy_laws import energy_laws
 from wattlaw.analysis.footprint import Footprint
@@ -89,6 +90,7 @@ class Findings:
     footprint: Footprint | None
     sites: Sites
     cautions: tuple[Caution, ...]  # about runs that do not compare
+    decisions: tuple[Decision, ...] = ()  # of studies with ``decide``, at most one of each store
 
     @property
     def has_quality(self) -> bool:
@@ -146,6 +148,7 @@ def analyse(
     footprint: Footprint | None = None,
     reference: int | None = None,
     target: float | None = None,
+    decisions: Sequence[Decision] = (),
 ) -> Findings:
     """Return all findings of the tables.
 
@@ -159,6 +162,8 @@ def analyse(
         Of ``report.stores``, to compare with a scheduler's accounting.
     footprint, reference, target
         Of ``footprint``, ``speedup.speedups`` and ``to_target.analyse_targets``.
+    decisions
+        The last decision of each store that has one.
     """
     table = with_sampled_utilisation(run_metrics(runs, epochs), statistics)
     series = scaling_series(table)
@@ -198,6 +203,7 @@ def analyse(
         footprint=footprint,
         sites=summarise_sites(table, runs, epochs, accounting_windows),
         cautions=tuple(_cautions(table)),
+        decisions=tuple(decisions),
     )
 
 

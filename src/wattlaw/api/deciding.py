@@ -1,74 +1,35 @@
-"""Decisions: which run to measure next, when to stop, and the course in ``decision.json``."""
+"""Decisions: which run to measure next, and when to stop."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.planning import Candidate, Plan, Proposal, plan
 from wattlaw.analysis.planning.plan import BUDGET, NOTHING_LEFT
 from wattlaw.analysis.prediction.posterior import fit
 from wattlaw.analysis.prediction.settings import TrainingSetting
-from wattlaw.analysis.result import Result
+from wattlaw.analysis.result import Caution, Result
 from wattlaw.api.decision_inputs import Inputs, decide_of, read_inputs
-from wattlaw.formatting import number
+from wattlaw.api.store_tables import stored_decision
+from wattlaw.errors import BadInput
+from wattlaw.formatting import number, origin_of, percent
 from wattlaw.launch.choosing import Choice
+from wattlaw.report.topics.decision import decision_text
 from wattlaw.report.topics.prediction import label
-from wattlaw.store.decision import write_decision
+from wattlaw.store.decision import decision_lock, set_aside_decision, write_decision
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 
 _TARGET = "no run reached the target"
-
-
-@dataclass(frozen=True)
-class Decision(Result):
-    """The state of a decision, as ``decision.json`` has it.
-
-    Parameters
-    ----------
-    workload
-        The workload of the study.
-    setting
-        The leading setting, with the keys of ``predict``; None before the first run.
-    expected_regret, probability
-        The expected share by which it is worse than the best setting, and the probability that this
-        share is within ``tolerance``.
-    gpu_hours_spent, gpu_hours_grid
-        GPU-hours of the runs that ended, and those of all runs of the study: measured where they
-        are done, predicted for the others. None before the first run.
-    runs
-        The number of runs that ended.
-    stopped_because
-        Why no run is needed any more; None while runs are.
-    """
-
-    workload: str
-    setting: TrainingSetting | None
-    expected_regret: float | None
-    probability: float | None
-    tolerance: float
-    gpu_hours_spent: float
-    gpu_hours_grid: float | None
-    runs: int
-    stopped_because: str | None
-    warnings: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        if self.setting is None or self.probability is None or self.expected_regret is None:
-            text = "decision: no setting is known yet"
-        else:
-            text = (
-                f"decision: {label(self.setting)}: within {100 * self.tolerance:g} % of the best "
-                f"with probability {self.probability:.2f}, expected regret "
-                f"{100 * self.expected_regret:.2g} %; {number(self.gpu_hours_spent)} GPU-hours"
-            )
-        if self.gpu_hours_grid is not None:
-            saved = max(0.0, self.gpu_hours_grid - self.gpu_hours_spent)
-            text += f" spent, {number(saved)} of {number(self.gpu_hours_grid)} saved"
-        return text if self.stopped_because is None else f"{text}; stops: {self.stopped_because}"
+#: A run is hopeless if its setting is within the tolerance in at most this share of draws, even if
+#: its time is shorter than measured by this number of standard deviations of a run.
+_HOPELESS, _LOW_END, _DRAWS = 0.01, 3.0, 600
+#: Keys of ``decide`` that say how surely and how something is decided, not what.
+_NOT_ASKED = {"tolerance", "confidence", "budget", "at_once", "seed"}
 
 
 @dataclass(frozen=True)
@@ -97,15 +58,64 @@ class Decider:
     _at_once: int = 1
     #: Expected GPU-hours of the runs that were proposed.
     _expected: dict[str, float] = field(default_factory=dict)
+    #: Damaged files of earlier decisions.
+    _damage: list[Caution] = field(default_factory=list)
+    #: What the last choice rested on.
+    _inputs: Inputs | None = None
+    #: The warnings of the last decision.
+    warnings: tuple[str, ...] = ()
 
     def choose(self, pending: Sequence[PlannedRun], active: Sequence[PlannedRun]) -> Choice:
-        """Return the runs to start beside the active ones, and write ``decision.json``."""
-        inputs = read_inputs(self._study, self._runs, self._store)
-        current, runs = self._plan(inputs, pending, active, self._at_once - len(active))
-        reason = None if runs or active else current.stopped_because or NOTHING_LEFT
-        decision = self._decision(inputs, current, reason)
-        write_decision(self._store, decision.to_dict())
-        return Choice(runs, str(decision), reason)
+        """Return the runs to start beside the active ones, and write ``decision.json``.
+
+        Other campaigns on the store wait meanwhile, so that the file never goes back to fewer runs.
+        """
+        with decision_lock(self._store):
+            previous = self._previous()
+            inputs = self._inputs = read_inputs(self._study, self._runs, self._store)
+            current, runs = self._plan(inputs, pending, active, self._at_once - len(active))
+            reason = None if runs or active else current.stopped_because or NOTHING_LEFT
+            decision = self._decision(inputs, current, reason).after(previous)
+            write_decision(self._store, decision.to_dict())
+        self.warnings = tuple(map(str, decision.warnings))
+        return Choice(runs, decision_text(decision), reason)
+
+    def stop_reason(self, run_id: str, step_s: float) -> str | None:
+        """Return why an active run with this mean step time is not needed to its end, or None.
+
+        Its setting is hopeless: even if a run were faster by three standard deviations, it would be
+        within the tolerance of the best in at most 1 % of the draws of what is known.
+        """
+        inputs, decide = self._inputs, decide_of(self._study)
+        if inputs is None or inputs.job is None or decide.target is not None:
+            return None
+        candidate = inputs.candidates[run_id]
+        choices = _choices(inputs, candidate.setting)
+        if candidate.informs is not None or candidate.setting not in choices:
+            return None
+        posterior = fit(inputs.job.observations, seed=decide.seed)
+        times, noise, powers, _ = posterior.means(choices, _DRAWS)
+        own = choices.index(candidate.setting)
+        times[:, own] = step_s * np.exp(-_LOW_END * noise[own])
+        samples = np.array([item.samples for item in choices])
+        gpus = np.array([item.gpus for item in choices])
+        energies = None if powers is None else times * powers * gpus / samples
+        regrets = inputs.question.regrets(choices, times / samples, energies)[:, own]
+        if (regrets <= decide.tolerance).mean() > _HOPELESS:
+            return None
+        return (
+            f"with {number(step_s)} s per step, the setting is within {percent(decide.tolerance)} "
+            f"of the best with a probability of at most {percent(_HOPELESS)}"
+        )
+
+    def _previous(self) -> Decision | None:
+        """Return the stored decision; a file that cannot be read gets another name."""
+        try:
+            return stored_decision(self._store)
+        except BadInput as error:
+            kept = set_aside_decision(self._store)
+            self._damage.append(Caution("decision-damaged", f"{error}. It is now {kept}."))
+            return None
 
     def next_measurements(
         self, pending: Sequence[PlannedRun], count: int
@@ -134,8 +144,11 @@ class Decider:
         """Return the plan, and the pending runs that it proposes."""
         decide, candidates = decide_of(self._study), inputs.candidates
         busy = {candidates[run.run_id].setting for run in active}
+        excluded = inputs.infeasible | busy
         possible = [
-            run for run in pending if candidates[run.run_id].setting not in inputs.infeasible | busy
+            run
+            for run in pending
+            if run.run_id not in inputs.done and candidates[run.run_id].setting not in excluded
         ]
         spent = sum(inputs.hours.values()) + sum(
             self._expected.get(run.run_id, 0.0) for run in active
@@ -215,17 +228,28 @@ class Decider:
         return [item.gpu_hours(by_setting[item.setting]) for item in candidates]
 
     def _decision(self, inputs: Inputs, current: Plan, reason: str | None) -> Decision:
+        decide = decide_of(self._study)
+        plain = decide.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_ASKED)
         return Decision(
+            study=self._study.name,
             workload=self._study.workloads[0].name,
+            origin=origin_of(self._study.launch.kind),
+            question={"minimize": decide.minimize, **plain},
             setting=current.setting,
             expected_regret=current.expected_regret,
             probability=current.probability,
-            tolerance=decide_of(self._study).tolerance,
+            tolerance=decide.tolerance,
+            confidence=decide.confidence,
             gpu_hours_spent=sum(inputs.hours.values()),
             gpu_hours_grid=self._grid_hours(inputs),
             runs=len(inputs.hours),
             stopped_because=reason,
-            warnings=(*inputs.warnings, *map(str, inputs.job.warnings if inputs.job else ())),
+            warnings=(
+                *self._damage,
+                *inputs.warnings,
+                *(inputs.job.warnings if inputs.job else ()),
+                *(_with_hosts(inputs, current.setting, decide.seed) if reason else ()),
+            ),
         )
 
     def _grid_hours(self, inputs: Inputs) -> float | None:
@@ -241,3 +265,40 @@ class Decider:
 
 def _of(inputs: Inputs, runs: Iterable[PlannedRun]) -> list[Candidate]:
     return [inputs.candidates[run.run_id] for run in runs]
+
+
+def _choices(inputs: Inputs, setting: TrainingSetting) -> list[TrainingSetting]:
+    """Return the settings that can be decided for; ``setting`` is one if it is allowed."""
+    candidates = (item.informs or item.setting for item in inputs.candidates.values())
+    excluded = inputs.infeasible.union(inputs.out_of_memory)
+    return [
+        item
+        for item in dict.fromkeys([setting, *candidates])
+        if inputs.question.allows(item) and item not in excluded
+    ]
+
+
+def _with_hosts(inputs: Inputs, setting: TrainingSetting | None, seed: int) -> Iterator[Caution]:
+    """Yield how good a decided setting is predicted to be if hosts are counted, as in ``advise``.
+
+    The planner compares the energy of GPUs.
+    """
+    job, question = inputs.job, inputs.question
+    if setting is None or job is None or job.host is None or not question.needs_energy:
+        return
+    choices = _choices(inputs, setting)
+    times, energies = (np.median(draws, axis=0, keepdims=True)
+                       for draws in job.amounts(choices, seed) if draws is not None)  # fmt: skip
+    samples = np.array([item.samples for item in choices])
+    per_unit = samples if job.unit == "step" else job.samples_per_unit or 1.0
+    regrets = question.regrets(choices, times / per_unit, energies / per_unit)[0]
+    best = int(regrets.argmin())
+    text = (
+        f"The decision counts the energy of GPUs. With that of hosts ({job.energy_is}), "
+        f"{label(setting)} is predicted to be {percent(regrets[choices.index(setting)], 2)} worse "
+        f"than {label(choices[best])}."
+        if best != choices.index(setting)
+        else f"The decision counts the energy of GPUs. {label(setting)} is predicted to be the "
+        f"best with that of hosts too ({job.energy_is})."
+    )
+    yield Caution("hosts-not-counted", text)

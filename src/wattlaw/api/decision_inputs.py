@@ -15,6 +15,7 @@ from wattlaw.analysis.metrics import BASES, HOUR_S
 from wattlaw.analysis.planning import Candidate, Question
 from wattlaw.analysis.prediction.job import Job, jobs_of
 from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.result import Caution
 from wattlaw.analysis.to_target import time_to_target
 from wattlaw.api.footprint import footprint_of
 from wattlaw.api.store_tables import StoreTables
@@ -33,8 +34,9 @@ _JOB = ("options", "train", "dataset_fraction", "run_length", "hardware")
 _MEMORY = "out of memory"
 #: A setting whose runs failed this often cannot run.
 _TRIES = 2
-UNKNOWN_QUALITY = (
-    "no global batch has a known quality, so no batch is excluded; set decide.max_global_batch"
+UNKNOWN_QUALITY = Caution(
+    "quality-unknown",
+    "no global batch has a known quality, so no batch is excluded; set decide.max_global_batch",
 )
 
 
@@ -48,6 +50,8 @@ class Inputs:
         The measured runs; None without any.
     candidates
         Of each run of the study, by run id.
+    done
+        The runs of the study that are done, maybe by another campaign.
     out_of_memory, infeasible
         Settings that ran out of memory, and others that cannot run.
     to_retry
@@ -61,12 +65,13 @@ class Inputs:
     question: Question
     job: Job | None
     candidates: Mapping[str, Candidate]
+    done: frozenset[str]
     out_of_memory: tuple[TrainingSetting, ...]
     infeasible: frozenset[TrainingSetting]
     to_retry: frozenset[TrainingSetting]
     hours: Mapping[str, float]
     untried: frozenset[float | None]
-    warnings: tuple[str, ...]
+    warnings: tuple[Caution, ...]
 
 
 def decide_of(study: Study) -> Decide:
@@ -154,7 +159,8 @@ def read_inputs(study: Study, runs: Sequence[PlannedRun], path: Path) -> Inputs:
         run.run_id: _candidate(run, settings[run.run_id], per_epoch, startup_s, study)
         for run in runs
     }
-    done = {settings[name] for name, record in records.items() if record.status == "done"}
+    done_runs = frozenset(name for name, record in records.items() if record.status == "done")
+    done = {settings[name] for name in done_runs}
     failed = [record for record in records.values()
               if record.status in ("failed", "skipped") and not record.interrupted]  # fmt: skip
     memory = {settings[item.run_id] for item in failed if _MEMORY in (item.reason or "")} - done
@@ -165,7 +171,7 @@ def read_inputs(study: Study, runs: Sequence[PlannedRun], path: Path) -> Inputs:
     infeasible = {setting for setting, count in tries.items() if count >= _TRIES} - done
     question, untried, warnings = _answered(study, rows, epochs, candidates.values(), per_epoch)
     return Inputs(
-        question, job, candidates, tuple(memory), frozenset(infeasible),
+        question, job, candidates, done_runs, tuple(memory), frozenset(infeasible),
         frozenset(set(tries) - infeasible - done - memory),
         {name: settings[name].gpus * total / HOUR_S for name, (total, _) in seconds.items()},
         untried, warnings,
@@ -234,7 +240,7 @@ def _answered(
     epochs: pd.DataFrame | None,
     candidates: Any,
     per_epoch: float,
-) -> tuple[Question, frozenset[float | None], tuple[str, ...]]:
+) -> tuple[Question, frozenset[float | None], tuple[Caution, ...]]:
     """Return the question with what runs have shown: epochs to a target, quality by batch."""
     question, decide = question_of(study), decide_of(study)
     if decide.target is not None:

@@ -451,6 +451,7 @@ class Results(StoreTables):
     def _findings(self, **options: Any) -> "Findings":
         from wattlaw.report.stores import read_findings
 
+        options["decisions"] = tuple(self._decisions())
         return read_findings(self.paths, *self._tables, **options)
 
 

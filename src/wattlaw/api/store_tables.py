@@ -1,6 +1,6 @@
 """The tables of one or several stores."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.aggregate import aggregate
+from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.result import plain
 from wattlaw.errors import BadInput
 from wattlaw.formatting import origins_label
-from wattlaw.store.decision import read_decision
+from wattlaw.store.decision import decision_path, read_decision
 from wattlaw.store.parquet import read_all
 from wattlaw.store.schema import TABLES
 from wattlaw.store.store import Store
@@ -86,8 +86,7 @@ class StoreTables:
     @property
     def decision(self) -> dict[str, Any] | None:
         """The last decision of ``wattlaw run`` in the first store that has one, or None."""
-        decisions = (plain(read_decision(path)) for path in self.paths)
-        return next((item for item in decisions if item is not None), None)
+        return next((item.to_dict() for item in self._decisions()), None)
 
     @property
     def workloads(self) -> tuple[str, ...]:
@@ -104,6 +103,10 @@ class StoreTables:
         """``simulated`` or ``replayed`` if there are done runs and none is measured, else empty."""
         return origins_label(self.metrics["launcher"])
 
+    def _decisions(self) -> Iterator[Decision]:
+        decisions = (stored_decision(path) for path in self.paths)
+        return (item for item in decisions if item is not None)
+
     @cached_property
     def _stores(self) -> tuple[Store, ...]:
         return tuple(Store.existing(path) for path in self.paths)
@@ -111,3 +114,18 @@ class StoreTables:
     @cached_property
     def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         return read_stores(self.paths)
+
+
+def stored_decision(store: Path) -> Decision | None:
+    """Return the last decision of a store; None without one.
+
+    Raises ``BadInput`` if the file is damaged, or of another version of wattlaw.
+    """
+    try:
+        values = read_decision(store)
+        return None if values is None else Decision.from_dict(values)
+    except BadInput as error:
+        raise BadInput(
+            f"{decision_path(store)}: damaged, or of another version of wattlaw ({error}); move it "
+            "away, or run the study again, which keeps it under another name"
+        ) from None

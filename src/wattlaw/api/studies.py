@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +11,13 @@ from wattlaw import registry
 from wattlaw.api.display import as_html
 from wattlaw.api.progress import LineProgress
 from wattlaw.errors import BadInput
+from wattlaw.formatting import plural
 from wattlaw.launch import planning
-from wattlaw.launch.campaign import CANCELLED, Campaign, Observer
+from wattlaw.launch.campaign import Campaign, Observer
+from wattlaw.launch.choosing import Selection
 from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.launch.planning import GpuHours, gpu_hours
-from wattlaw.store.decision import read_decision
+from wattlaw.launch.stop import CANCELLED
 from wattlaw.store.store import Store
 from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
@@ -24,7 +26,8 @@ from wattlaw.workloads import catalogue
 if TYPE_CHECKING:
     import pandas as pd
 
-    from wattlaw.api.deciding import Decision, Measurement
+    from wattlaw.analysis.decision import Decision
+    from wattlaw.api.deciding import Measurement
     from wattlaw.api.results import Results
 
 
@@ -218,6 +221,15 @@ class RunOutcome:
     stopped_because: str | None = None
 
     @property
+    def is_success(self) -> bool:
+        """Whether no run is left and none failed, or a decision is certain without those runs."""
+        if self.failed and self.stopped_because is not None:
+            from wattlaw.analysis.planning.plan import CERTAIN
+
+            return self.left == 0 and self.stopped_because == CERTAIN
+        return self.left == 0 and self.failed == 0
+
+    @property
     def results(self) -> "Results":
         """The results in the store."""
         from wattlaw.api.results import open as open_results
@@ -332,20 +344,24 @@ def run(
         progress = LineProgress(progress or _silent, len(plan.runs))
     commit = planning.git_commit(Path.cwd())
     with closing(launcher):
-        chooser = None
+        decider, selection = None, None
         if plan.study.decide is not None:
             from wattlaw.api.deciding import Decider
 
             at_once = plan.study.decide.at_once or (1 if launcher.queue is None else _JOBS_AT_ONCE)
-            chooser = Decider(plan.study, plan.runs, path, at_once)
-        campaign = Campaign(plan.study, plan.runs, results, launcher, progress, commit, chooser)
+            decider = Decider(plan.study, plan.runs, path, at_once)
+            selection = Selection(plan.runs, results, decider, progress.decided)
+        campaign = Campaign(plan.study, plan.runs, results, launcher, progress, commit, selection)
         outcome = campaign.run()
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
     values = asdict(outcome) | {"has_jobs": has_jobs}
-    if chooser is not None:
-        decision = read_decision(path) or {}
-        values["warnings"] += tuple(decision.get("warnings", ()))
-    return RunOutcome(path, **values)
+    if decider is not None:
+        values["warnings"] += decider.warnings
+    ended = RunOutcome(path, **values)
+    if not (ended.failed and ended.is_success):
+        return ended
+    failed = f"{plural(ended.failed, 'run')} failed; the decision is certain without them"
+    return replace(ended, warnings=(*ended.warnings, f"{failed} (wattlaw status {path})"))
 
 
 def _launcher(study: Study) -> type[Launcher]:

@@ -4,68 +4,25 @@ It is one loop in one thread. Several campaigns may work on one store: each run 
 kernel releases the locks of a campaign that dies.
 """
 
-import contextlib
-import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import FrameType
 from typing import Protocol
 
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted, one_line
 from wattlaw.formatting import uncooperative_text
-from wattlaw.launch.choosing import NOT_NEEDED, Chooser
+from wattlaw.launch.choosing import Selection
+from wattlaw.launch.early_stop import end_early
 from wattlaw.launch.finish import finish
 from wattlaw.launch.launcher import Allocation, Attempt, Ended, Launcher, ResourcesBusy
+from wattlaw.launch.stop import CANCELLED, Stop, stopping
 from wattlaw.store.record import RunRecord, Status, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
-
-CANCELLED = "wattlaw cancel"
-_STOP_POLL_S = 0.5
-
-
-class Stop:
-    """Whether the campaign has to end; ``by`` names the signal or the command."""
-
-    def __init__(self, store: Store) -> None:
-        self.by: str | None = None
-        self._store, self._cancelled_before = store, store.cancelled_at()
-        self._polled_s = time.monotonic()
-
-    def poll(self) -> None:
-        """Check, at most every 0.5 s, whether the store was cancelled since the campaign began."""
-        if self.by is None and time.monotonic() - self._polled_s > _STOP_POLL_S:
-            self._polled_s = time.monotonic()
-            if self._store.was_cancelled_since(self._cancelled_before):
-                self.by = CANCELLED
-
-
-@contextlib.contextmanager
-def stopping(store: Store) -> Iterator[Stop]:
-    """Record the signals that terminate a program in a ``Stop``, instead of terminating.
-
-    A SIGHUP that is ignored, as under nohup, stays ignored.
-    """
-    stop = Stop(store)
-
-    def record(number: int, _: FrameType | None) -> None:
-        stop.by = signal.Signals(number).name
-
-    signals = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signals.append(signal.SIGHUP)
-    before = {number: signal.signal(number, record) for number in signals}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
 
 _POLL_S = 0.05
 #: Shorter than the pause after a run's end, so that two campaigns on one machine take turns.
@@ -129,8 +86,8 @@ class Campaign:
     _launcher: Launcher
     _observer: Observer
     _git_commit: str | None = None
-    #: What chooses the next runs; without it, they start in the plan's order.
-    _chooser: Chooser | None = None
+    #: What selects the next runs; without it, they start in the plan's order.
+    _selection: Selection | None = None
     _ended: dict[str, Status] = field(default_factory=dict)
     _active: list[_ActiveRun] = field(default_factory=list)
     #: The workload of each run that ended and whose workers each trained a model of their own.
@@ -138,11 +95,6 @@ class Campaign:
     #: When each run had finished before this campaign began.
     _finished_before: dict[str, datetime | None] = field(default_factory=dict)
     _last_message: str | None = None
-    #: The runs that were chosen, how many runs had ended then, and why no others are needed.
-    _chosen: set[str] = field(default_factory=set)
-    _ended_at_choice: int = -1
-    _stopped_because: str | None = None
-    _not_needed: int = 0
 
     def run(self) -> Outcome:
         """Execute the plan to its end, or until SIGINT, SIGTERM, SIGHUP or ``wattlaw cancel``.
@@ -161,12 +113,13 @@ class Campaign:
                         self._active.pop().lock.release()
                 self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")
         count = Counter(self._ended.values())
-        left = len(self._plan) - len(self._ended) - self._not_needed
+        not_needed = self._selection.not_needed if self._selection else 0
+        left = len(self._plan) - len(self._ended) - not_needed
         alone = self._uncooperative
         warnings = (uncooperative_text(len(alone), set(alone)),) if alone else ()
         return Outcome(
             count["done"], count["failed"], count["skipped"], left, stop.by, warnings,
-            self._not_needed, self._stopped_because,
+            not_needed, self._selection.stopped_because if self._selection else None,
         )  # fmt: skip
 
     def _write_plan(self) -> None:
@@ -201,12 +154,12 @@ class Campaign:
 
     def _execute(self, stop: Stop) -> None:
         pending = [run for run in self._plan if run.run_id not in self._ended]
-        if self._chooser is not None:
+        if self._selection is not None:
             pending = self._skip_unsupported(pending)
         while (pending or self._active) and stop.by is None:
             pending = self._reattach_detached(pending)
-            chosen, others = self._choose(pending)
-            if self._chooser is not None and not chosen and not self._active:
+            chosen, others = self._select(pending)
+            if self._selection is not None and not chosen and not self._active:
                 break
             chosen, is_busy = self._start_pending(chosen, stop)
             pending = chosen + others
@@ -223,11 +176,19 @@ class Campaign:
                     if ended is not None:
                         self._active.remove(run)
                         self._finalize_run(run, ended)
+                self._stop_early()
                 time.sleep(_POLL_S)
             stop.poll()
-        if self._chooser is not None and stop.by is None:
-            self._choose(pending)
-            self._mark_not_needed(pending)
+        if self._selection is not None and stop.by is None:
+            self._select(pending)
+            self._selection.mark_not_needed(pending)
+
+    def _select(self, pending: list[PlannedRun]) -> tuple[list[PlannedRun], list[PlannedRun]]:
+        """Return the pending runs to start now, and the others."""
+        if self._selection is None:
+            return pending, []
+        active = {run.record.run_id for run in self._active}
+        return self._selection.split(pending, active, self._ended)
 
     def _skip_unsupported(self, pending: list[PlannedRun]) -> list[PlannedRun]:
         """Skip the runs that the launcher can never execute; return the others."""
@@ -237,39 +198,6 @@ class Campaign:
             for run in pending
             if reasons[run.run_id] is None or not self._advance(run, reasons[run.run_id], None)
         ]
-
-    def _choose(self, pending: list[PlannedRun]) -> tuple[list[PlannedRun], list[PlannedRun]]:
-        """Return the pending runs to start now, and the others.
-
-        The chooser is asked at the beginning, and whenever runs have ended.
-        """
-        if self._chooser is None:
-            return pending, []
-        if self._ended_at_choice != len(self._ended):
-            self._ended_at_choice = len(self._ended)
-            started = {run.record.run_id for run in self._active} | self._chosen
-            active = [
-                run for run in self._plan if run.run_id in started and run.run_id not in self._ended
-            ]
-            free = [run for run in pending if run.run_id not in self._chosen]
-            choice = self._chooser.choose(free, active)
-            self._chosen |= {run.run_id for run in choice.runs}
-            self._stopped_because = choice.stopped_because
-            self._observer.decided(choice.message)
-        chosen = [run for run in pending if run.run_id in self._chosen]
-        return chosen, [run for run in pending if run.run_id not in self._chosen]
-
-    def _mark_not_needed(self, pending: Sequence[PlannedRun]) -> None:
-        """Record why the remaining runs stay planned; a later campaign may start them."""
-        self._not_needed = len(pending)
-        for planned in pending:
-            folder = self._store.folder(planned.run_id)
-            changes = {"reason": f"{NOT_NEEDED}{self._stopped_because}"}
-            # A damaged record is no reason to end without the decision; status names it.
-            with contextlib.suppress(BadInput, NotPermitted), RunLock(folder) as lock:
-                record = folder.read() if lock.acquire() else None
-                if record is not None and record.status == "planned":
-                    folder.write(record.model_copy(update=changes), durable=False)
 
     def _reattach_detached(self, pending: list[PlannedRun]) -> list[PlannedRun]:
         """Watch the runs that are active without a campaign; return the others."""
@@ -395,6 +323,17 @@ class Campaign:
             else:
                 stopped = _failed(run.record, reason).model_copy(update={"interrupted": True})
                 self._end(stopped, run.folder, run.lock)
+
+    def _stop_early(self) -> None:
+        """Stop the runs that a decision does not need to their end; keep what they measured."""
+        if self._selection is None:
+            return
+        reasons = self._selection.stop_early([run.folder for run in self._active])
+        for run in [run for run in self._active if run.record.run_id in reasons]:
+            self._active.remove(run)
+            run.attempt.stop()
+            record = end_early(run.record, run.folder, reasons[run.record.run_id])
+            self._end(record, run.folder, run.lock)
 
     def _finalize_run(self, run: _ActiveRun, ended: Ended) -> None:
         if ended.record is None:

@@ -110,8 +110,8 @@ class Launcher(Protocol):
     queue: Queue | None = None
 
     @classmethod
-    def resolve(cls, launch: Launch) -> Launch:
-        """Return the launch settings of a study with the launcher's own values filled in.
+    def resolve(cls, study: Study) -> Study:
+        """Return the study with the launcher's own values filled in, before its plan is made.
 
         These are the label of the hardware and the GPUs per node, which are part of a run's
         identity.
@@ -119,20 +119,10 @@ class Launcher(Protocol):
         Raises
         ------
         wattlaw.errors.BadInput
-            Settings of this launcher are missing or contradict each other.
+            Settings of this launcher are missing or contradict each other, or it has no run of one
+            of the workloads.
         """
-        return launch
-
-    @classmethod
-    def resolve_study(cls, study: Study) -> Study:
-        """Return the study with the launch settings that ``resolve`` returns.
-
-        Raises
-        ------
-        wattlaw.errors.BadInput
-            As ``resolve`` does, or the launcher has no run of one of the workloads.
-        """
-        return study.model_copy(update={"launch": cls.resolve(study.launch)})
+        return study
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:

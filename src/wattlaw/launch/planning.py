@@ -57,7 +57,7 @@ def plan_study(
     launch = launch.model_copy(update={"simulation": changed, "table": file})
     launcher: type[Launcher] = registry.load(GROUP, launch.kind)
     try:
-        resolved = launcher.resolve_study(study.model_copy(update={"launch": launch}))
+        resolved = launcher.resolve(study.model_copy(update={"launch": launch}))
         study = catalogue.checked(resolved)
         return Planned(study, expand(study))
     except BadInput as error:

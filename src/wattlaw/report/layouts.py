@@ -22,6 +22,7 @@ from wattlaw.report.topics import (
     carbon,
     claims,
     data_quality,
+    decision,
     energy,
     environment,
     limits,
@@ -89,8 +90,8 @@ class Layout:
 
 DEFAULT = Layout(
     (
-        "advice", "scaling", "energy", "caps", "batch", "prediction", "utilisation", "claims",
-        "data", "methods", "environment",
+        "advice", "scaling", "energy", "caps", "batch", "prediction", "decision", "utilisation",
+        "claims", "data", "methods", "environment",
     )
 )  # fmt: skip
 #: The layouts of studies, by the name that ``--template`` accepts.
@@ -217,6 +218,12 @@ def _prediction(content: Content) -> Parts:
     yield prediction.check(content.findings)
 
 
+def _decision(content: Content) -> Parts:
+    yield from decision.sentences(content.findings)
+    yield from content.figures("decision")
+    yield decision.result(content.findings)
+
+
 def _utilisation(content: Content) -> Parts:
     yield from measured.utilisation_sentences(content.findings)
     yield from content.figures("utilisation")
@@ -264,6 +271,7 @@ _SECTIONS: dict[str, tuple[str, Callable[[Content], Parts]]] = {
     "caps": ("Power caps and clocks", _caps),
     "batch": ("Batch size", _batch),
     "prediction": ("Settings that were not measured", _prediction),
+    "decision": ("Decision", _decision),
     "utilisation": ("Utilisation", _utilisation),
     "claims": ("Published claims on these data", _claims),
     "data": ("Runs and data quality", _data),

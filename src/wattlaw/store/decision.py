@@ -1,34 +1,55 @@
 """The state of a store's decision, in ``decision.json``."""
 
+import contextlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from wattlaw.errors import BadInput
-from wattlaw.files import read_text, write_text
+from wattlaw.files import locked, open_regular, read_text, write_text
+
+_POLL_S = 0.05
+
+
+def decision_path(store: Path) -> Path:
+    """Return the path of the decision of a store."""
+    return store / "decision.json"
+
+
+@contextlib.contextmanager
+def decision_lock(store: Path) -> Iterator[None]:
+    """Wait until no other process chooses runs for this store, and prevent that one does."""
+    with open_regular(store / "decision.lock", append=True) as file:
+        while not locked(file):
+            time.sleep(_POLL_S)
+        yield
 
 
 def write_decision(store: Path, decision: Mapping[str, Any]) -> None:
     """Replace the decision of a store atomically."""
-    write_text(_path(store), json.dumps(decision, indent=1, allow_nan=False) + "\n")
+    write_text(decision_path(store), json.dumps(decision, indent=1, allow_nan=False) + "\n")
 
 
-def read_decision(store: Path) -> dict[str, Any] | None:
-    """Return the last decision of a store; None without one.
+def read_decision(store: Path) -> object:
+    """Return the content of the last decision of a store; None without one.
 
-    Raises ``BadInput`` if the file cannot be read.
+    Raises ``BadInput`` if the file cannot be read or is not JSON.
     """
     try:
-        decision = json.loads(read_text(_path(store)))
+        return json.loads(read_text(decision_path(store)))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, RecursionError):
-        decision = None
-    if not isinstance(decision, dict):
-        raise BadInput(f"{_path(store)}: not a decision; remove it, or run the study again")
-    return decision
+    except (OSError, ValueError, RecursionError) as error:
+        why = getattr(error, "strerror", None) or "it is not JSON"
+        raise BadInput(f"cannot be read: {why}") from None
 
 
-def _path(store: Path) -> Path:
-    return store / "decision.json"
+def set_aside_decision(store: Path) -> Path:
+    """Rename the decision of a store to a name that is not in use, and return that path."""
+    path = decision_path(store)
+    number = 1
+    while (aside := path.with_name(f"decision.damaged-{number}.json")).exists():
+        number += 1
+    return path.rename(aside)

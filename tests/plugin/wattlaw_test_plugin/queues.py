@@ -49,5 +49,5 @@ class BoardLauncher:
     queue = Folder()
 
     @classmethod
-    def resolve_study(cls, study: Study) -> Study:
+    def resolve(cls, study: Study) -> Study:
         return study

@@ -10,6 +10,7 @@ from wattlaw.api import studies
 from wattlaw.cli.common.console import Console, table_of
 from wattlaw.cli.common.options import JsonOption, StoreArgument, StudyArgument, option
 from wattlaw.report import tables
+from wattlaw.report.topics.decision import decision_text
 from wattlaw.report.topics.prediction import label
 
 _COLUMNS = (
@@ -40,7 +41,7 @@ def next_measurements(
         print(json.dumps([item.to_dict() for item in measurements], allow_nan=False))
         return 0
     console = Console()
-    console.print(str(decision), soft_wrap=True)
+    console.print(decision_text(decision), soft_wrap=True)
     columns = [item for item in _COLUMNS if item.heading != "emulates"
                or any(row.emulated_gpus for row in measurements)]  # fmt: skip
     shown = tables.build("next", "Next measurements", columns, measurements)

@@ -70,7 +70,7 @@ def run(
     with observer_for(console, len(loaded)) as observer:
         outcome = studies.run(loaded, store, progress=observer)
     _print_outcome(outcome, console)
-    return 0 if outcome.failed == 0 and outcome.left == 0 else 1
+    return 0 if outcome.is_success else 1
 
 
 def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
@@ -134,7 +134,7 @@ def _print_outcome(outcome: RunOutcome, console: Console) -> None:
         )
     elif reason:
         text += f" (stopped by {reason}; the same command continues from here)"
-    elif outcome.failed:
+    elif outcome.failed and not outcome.is_success:
         text += f" (reasons: wattlaw status {store}; the same command tries them again)"
     console.print(f"{text}. Results are in {store}", soft_wrap=True)
     for warning in outcome.warnings:

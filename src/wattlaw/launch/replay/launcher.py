@@ -28,7 +28,7 @@ class ReplayLauncher(Launcher):
         self._allocated: set[Allocation] = set()
 
     @classmethod
-    def resolve_study(cls, study: Study) -> Study:
+    def resolve(cls, study: Study) -> Study:
         """Return the study with the hardware of the table, if that is of one hardware only.
 
         Raises ``BadInput`` if the table cannot be read, has several kinds of hardware and the study

@@ -20,7 +20,7 @@ from wattlaw.limits.requests import check_range
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import RunSpec
+from wattlaw.study.model import RunSpec, Study
 
 #: Active runs per process: enough to keep all processes busy, few enough that a Ctrl-C interrupts
 #: few runs.
@@ -45,14 +45,15 @@ class SimulatedLauncher(Launcher):
         self._unsupported: dict[str, str | None] = {}
 
     @classmethod
-    def resolve(cls, launch: Launch) -> Launch:
-        """Return the launch with the hardware's label and the GPUs of a node.
+    def resolve(cls, study: Study) -> Study:
+        """Return the study with the hardware's label and the GPUs of a node.
 
         Raises ``BadInput`` as ``Machine.from_launch`` does.
         """
-        machine = Machine.from_launch(launch)
+        machine = Machine.from_launch(study.launch)
         resolved = {"hardware": machine.label, "gpus_per_node": machine.gpus_per_node}
-        return launch.model_copy(update=resolved)
+        launch = study.launch.model_copy(update=resolved)
+        return study.model_copy(update={"launch": launch})
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - every store works

@@ -36,7 +36,7 @@ from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import RunSpec
+from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import PlannedRun
 
 
@@ -93,14 +93,14 @@ class SlurmLauncher(Launcher):
         self._refused_in_a_row = 0
 
     @classmethod
-    def resolve(cls, launch: Launch) -> Launch:
-        """Return the launch unchanged; raise ``BadInput`` if ``gpus_per_node`` is missing."""
-        if launch.gpus_per_node is None:
+    def resolve(cls, study: Study) -> Study:
+        """Return the study unchanged; raise ``BadInput`` if ``gpus_per_node`` is missing."""
+        if study.launch.gpus_per_node is None:
             raise BadInput(
                 "launch.gpus_per_node is required with slurm: the number of workers (GPUs) of a "
                 "node"
             )
-        return launch
+        return study
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:

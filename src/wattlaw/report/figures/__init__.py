@@ -13,6 +13,7 @@ from wattlaw.formatting import LIMIT_NAMES
 from wattlaw.report.figures import (
     advice,
     batch,
+    decision,
     energy,
     limits,
     prediction,
@@ -86,6 +87,11 @@ GALLERY: tuple[Figure, ...] = (
     Figure(
         "step_parts", "What a step consists of", "prediction", _OURS, prediction.step_parts,
         "The larger the share that is not compute, the less more GPUs help.",
+    ),
+    Figure(
+        "decision", "The course of the decision", "decision", _OURS, decision.course,
+        "After each run, the expected regret of the leading setting is shown, and the probability "
+        "that it is within the tolerance of the best.",
     ),
     Figure(
         "energy", "Training energy", "energy", _BOTH, energy.energy,

@@ -1,0 +1,112 @@
+"""The state of a decision of a study with ``decide``, and its course."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.result import Caution, Result
+from wattlaw.errors import BadInput
+
+
+@dataclass(frozen=True)
+class CourseRow(Result):
+    """What was decided after a number of runs; the fields are those of ``Decision``."""
+
+    runs: int
+    gpu_hours_spent: float
+    setting: TrainingSetting | None
+    probability: float | None
+    expected_regret: float | None
+
+
+@dataclass(frozen=True)
+class Decision(Result):
+    """The state of a decision.
+
+    Parameters
+    ----------
+    study, workload
+        Their names.
+    origin
+        ``measured``, ``simulated`` or ``replayed``: that of the runs.
+    question
+        The keys of ``decide`` that say what is minimized, and under which constraints.
+    setting
+        The leading setting, with the keys of ``predict``; None before the first run.
+    expected_regret, probability
+        The expected share by which it is worse than the best setting, and the probability that this
+        share is within ``tolerance``.
+    confidence
+        The probability at which measuring stops.
+    gpu_hours_spent, gpu_hours_grid
+        GPU-hours of the runs that ended, and those of all runs of the study: measured where they
+        are done, predicted for the others. None before the first run.
+    runs
+        The number of runs that ended.
+    stopped_because
+        Why no run is needed any more; None while runs are.
+    course
+        A row for each number of runs that had ended when runs were chosen, in the order of time.
+    """
+
+    study: str
+    workload: str
+    origin: str
+    question: Mapping[str, Any]
+    setting: TrainingSetting | None
+    expected_regret: float | None
+    probability: float | None
+    tolerance: float
+    confidence: float
+    gpu_hours_spent: float
+    gpu_hours_grid: float | None
+    runs: int
+    stopped_because: str | None
+    warnings: tuple[Caution, ...] = ()
+    course: tuple[CourseRow, ...] = ()
+
+    @property
+    def gpu_hours_saved(self) -> float | None:
+        """Return the GPU-hours that the decision did without; None before the first run."""
+        if self.gpu_hours_grid is None:
+            return None
+        return max(0.0, self.gpu_hours_grid - self.gpu_hours_spent)
+
+    def after(self, previous: "Decision | None") -> Self:
+        """Return the decision with the course of ``previous``, if that is of the same question."""
+        keys = ("study", "workload", "origin", "question")
+        is_same = previous is not None and all(
+            getattr(previous, name) == getattr(self, name) for name in keys
+        )
+        rows = list(previous.course) if previous is not None and is_same else []
+        if rows and rows[-1].runs == self.runs:
+            rows.pop()  # an interrupted study chooses again after the same runs
+        if self.runs:
+            own = self.runs, self.gpu_hours_spent, self.setting, self.probability
+            rows.append(CourseRow(*own, self.expected_regret))
+        return replace(self, course=tuple(rows))
+
+    @classmethod
+    def from_dict(cls, values: object) -> "Decision":
+        """Return a decision from what ``to_dict`` has returned.
+
+        Raises
+        ------
+        BadInput
+            A value is missing or not of its type; the message names it.
+        """
+        try:
+            return _adapter().validate_python(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "the file"
+            raise BadInput(f"{place}: {first['msg']}") from None
+
+
+@cache
+def _adapter() -> TypeAdapter[Decision]:
+    return TypeAdapter(Decision)

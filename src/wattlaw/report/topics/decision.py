@@ -1,0 +1,107 @@
+"""Decisions of studies with ``decide`` as text: the state in a line, a table, sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from wattlaw import formatting as fmt
+from wattlaw.report import tables
+from wattlaw.report.topics.prediction import label
+
+if TYPE_CHECKING:
+    from wattlaw.analysis.decision import Decision
+    from wattlaw.analysis.findings import Findings
+
+_GOALS = {
+    "energy": "least energy", "time": "least time", "gpu_hours": "fewest GPU-hours",
+    "edp": "least energy x delay", "cost": "least cost", "carbon": "least carbon",
+}  # fmt: skip
+#: Constraints of a question, as what follows the goal.
+_CONSTRAINTS: dict[str, Callable[[Any], str]] = {
+    "deadline": lambda value: f"within {fmt.duration_text(value)}",
+    "max_slowdown": lambda value: f"at most {fmt.percent(value)} slower than the fastest",
+    "energy_budget": lambda value: f"with at most {fmt.energy_text(value)}",
+    "max_gpus": lambda value: f"at most {fmt.plural(value, 'GPU')}",
+    "max_global_batch": lambda value: f"global batch at most {fmt.number(value, 9)}",
+    "target": lambda value: f"to {fmt.number(value)} of the metric",
+}
+
+
+def decision_text(decision: Decision) -> str:
+    """Return the state of a decision in one line."""
+    if decision.setting is None or decision.probability is None or decision.expected_regret is None:
+        text = "decision: no setting is known yet"
+    else:
+        text = (
+            f"decision: {label(decision.setting)}: within {100 * decision.tolerance:g} % of the "
+            f"best with probability {decision.probability:.2f}, expected regret "
+            f"{100 * decision.expected_regret:.2g} %; {fmt.number(decision.gpu_hours_spent)} "
+            "GPU-hours"
+        )
+    if decision.gpu_hours_saved is not None:
+        saved, grid = fmt.number(decision.gpu_hours_saved), fmt.number(decision.gpu_hours_grid)
+        text += f" spent, {saved} of {grid} saved"
+    return (
+        text if decision.stopped_because is None else f"{text}; stops: {decision.stopped_because}"
+    )
+
+
+def goal_text(decision: Decision) -> str:
+    """Return what is minimized, and under which constraints."""
+    question = decision.question
+    goal = str(question.get("minimize"))
+    numbers = {name: value for name, value in question.items() if isinstance(value, int | float)}
+    constraints = [text(numbers[name]) for name, text in _CONSTRAINTS.items() if name in numbers]
+    return ", ".join([_GOALS.get(goal, goal), *constraints])
+
+
+def result(findings: Findings) -> tables.Table | None:
+    """Return what each decision is, how sure it is, and what it used and saved."""
+    columns = [
+        tables.text("study", attrgetter("study")),
+        tables.text("workload", attrgetter("workload")),
+        tables.text("question", goal_text),
+        tables.text("setting", lambda row: row.setting and label(row.setting)),
+        tables.Column("probability", lambda row: fmt.percent(row.probability, 2)),
+        tables.Column("expected regret", lambda row: fmt.percent(row.expected_regret, 2)),
+        tables.number("runs", attrgetter("runs")),
+        tables.number("GPU-hours", attrgetter("gpu_hours_spent")),
+        tables.Column("saved", _saved),
+        tables.text("measuring", _progress),
+    ]
+    title = "Decisions of studies with decide"
+    if origins := {item.origin for item in findings.decisions} - {fmt.MEASURED}:
+        title += f" ({' and '.join(sorted(origins))})"
+    note = (
+        "Probability: that the setting is within the tolerance of the best. Saved: predicted "
+        "GPU-hours of the runs that were not needed, and their share of all runs of the study."
+    )
+    return tables.build("decision", title, columns, findings.decisions, note=note)
+
+
+def sentences(findings: Findings) -> Iterator[str]:
+    """Yield each decision, with what it used of the GPU-hours of all runs."""
+    for item in findings.decisions:
+        if item.setting is None or item.gpu_hours_grid is None:
+            continue
+        origin = "" if item.origin == fmt.MEASURED else f" ({item.origin})"
+        yield (
+            f"{item.study}{origin}: {goal_text(item)} with {label(item.setting)}, within "
+            f"{fmt.percent(item.tolerance)} of the best with probability "
+            f"{fmt.number(item.probability, 2)}, after {fmt.plural(item.runs, 'run')} and "
+            f"{fmt.number(item.gpu_hours_spent)} of {fmt.number(item.gpu_hours_grid)} GPU-hours."
+        )
+
+
+def _saved(decision: Decision) -> str | None:
+    saved, grid = decision.gpu_hours_saved, decision.gpu_hours_grid
+    if saved is None or not grid:
+        return None
+    return f"{fmt.number(saved)} ({fmt.percent(saved / grid, 2)})"
+
+
+def _progress(decision: Decision) -> str:
+    reason = decision.stopped_because
+    return f"stopped: {reason}" if reason is not None else "runs are needed"
