@@ -43,8 +43,10 @@ class Advice(analysis.Advice):
 
     @property
     def options(self) -> Table | None:
-        """The first options of the front as a table of text; None without any."""
-        return text.options(self)
+        """The recommended setting, the baseline, ties and the Pareto front as a table of text."""
+        from wattlaw.report.topics.verdict import settings
+
+        return settings(self)
 
     @property
     def summary(self) -> tuple[str, ...]:

@@ -87,9 +87,6 @@ def advise(
 
 def _show_details(console: Console, advice: Advice) -> None:
     if (table := advice.options) is not None:
-        shown = table_of(table)
-        if len(advice.pareto) > len(table.rows):
-            shown.caption = f"{len(advice.pareto) - len(table.rows)} slower options are in the JSON"
-        console.print(shown)
+        console.print(table_of(table))
     for line in advice.details:
         console.print(line)

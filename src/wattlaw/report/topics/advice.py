@@ -1,36 +1,22 @@
-"""What to run, as text and tables: of one advice, and of all workloads of a report."""
+"""What to run, as text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.advice import Advice
-from wattlaw.analysis.advice.option import Option, Quantity
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.footprint import Footprint
-from wattlaw.report import tables
 
-if TYPE_CHECKING:
-    from wattlaw.analysis.findings import Findings
-
-_COMMAND = "wattlaw advise STORE --workload W --json"
-_SETTINGS = ("hardware", "precision", "nodes", *LIMITS)
-_MAX_OPTIONS = 20  # of one advice; its JSON has all
 _MAX_TIES = 2
 _MAX_REASON = 60
-
-
-class _Row(NamedTuple):
-    advice: Advice
-    option: Option
 
 
 def summary(advice: Advice) -> tuple[str, ...]:
     """Return what to run, what it takes and saves, how sure that is, and what to measure next.
 
-    These are at most ``MAX_LINES`` lines of ``WIDTH`` columns, unless names are very long.
+    These are at most 12 lines of 80 columns, unless names are very long.
     """
     option = advice.recommended
     if option is None:
@@ -208,76 +194,6 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_REASON else f"{text[: _MAX_REASON - 1].rstrip()}…"
 
 
-def options(advice: Advice) -> tables.Table | None:
-    """Return the first options of the Pareto front; ``*`` marks the recommended one."""
-    shown = list(advice.pareto[:_MAX_OPTIONS])
-    if advice.recommended is not None and advice.recommended not in shown:
-        shown.append(advice.recommended)
-    kept = [name for name in _SETTINGS if name in advice.shown]
-    per = "" if advice.unit == "epoch" else f" per {advice.unit}"  # else they are of the training
-    columns = [
-        tables.Column(f"{advice.worker}s", lambda row: f"{row.option.gpus}"
-                      + " *" * (row.option == advice.recommended)),
-        *_setting_columns(kept),
-        tables.Column("batch", lambda row: row.option.setting["global_batch"]),
-        tables.Column(f"time{per}", lambda row: _short(fmt.duration_text, row.option.train_time_s)),
-        tables.Column(f"energy{per}",
-                      lambda row: _short(fmt.energy_text, row.option.train_energy_j)),
-        *_OUTCOME,
-    ]  # fmt: skip
-    spent = "energy" if any(option.energy_j for option in shown) else f"{advice.worker}-hours"
-    title = f"Pareto front of time and {spent} (* recommended)"
-    return tables.build("options", title, columns, [_Row(advice, option) for option in shown])
-
-
-def recommended(findings: Findings) -> tables.Table | None:
-    """Return the recommended setting of each workload."""
-    rows = [_Row(advice, advice.recommended) for advice in findings.advice if advice.recommended]
-    return tables.build(
-        "recommended",
-        "What to run, by workload",
-        _columns(findings, rows),
-        rows,
-        note="Without a deadline or a budget. Batch: of a worker / of all. Time and energy of an "
-        "epoch (or other unit) have 95 % intervals; training is all epochs, or a run, without "
-        "evaluation.",
-        command=_COMMAND,
-    )
-
-
-def front(findings: Findings) -> tables.Table | None:
-    """Return the Pareto front of time and energy of each workload."""
-    rows = [_Row(advice, option) for advice in findings.advice for option in advice.pareto]
-    return tables.build(
-        "pareto",
-        "Pareto front of time and energy",
-        _columns(findings, rows),
-        rows,
-        note="No other setting is both faster and uses less energy. Settings that were left out "
-        "for their quality do not count.",
-        command=_COMMAND,
-    )
-
-
-def rationale(findings: Findings) -> tuple[str, ...]:
-    """Return why each setting is recommended, what was counted, and all warnings."""
-    texts = [
-        (advice.workload, fmt.sentence(text))
-        for advice in findings.advice
-        for text in (*summary(advice)[2:], *details(advice))
-    ]
-    texts += [(workload, f"no advice: {reason}") for workload, reason in findings.advice_refusals]
-    return tuple(merge_equal(texts, len(findings.advice)))
-
-
-def advice_sentences(findings: Findings) -> Iterator[str]:
-    """Yield the recommendation of each workload with its cost, savings and certainty."""
-    for advice in findings.advice:
-        yield " ".join(summary(advice)[:4])
-    for workload, reason in findings.advice_refusals:
-        yield f"{workload}: no advice: {reason}."
-
-
 def merge_equal(texts: Sequence[tuple[str, str]], count: int) -> list[str]:
     """Return each text of (name, text) once, after its names unless these are all ``count``."""
     names: dict[str, dict[str, None]] = {}
@@ -287,83 +203,3 @@ def merge_equal(texts: Sequence[tuple[str, str]], count: int) -> list[str]:
         text if len(of_text) == count else f"{', '.join(of_text)}: {text}"
         for text, of_text in names.items()
     ]
-
-
-def _columns(findings: Findings, rows: Sequence[_Row]) -> list[tables.Column]:
-    units = {row.advice.unit for row in rows}
-    of = units.pop() if len(units) == 1 else "unit"
-    noun = rows[0].advice.worker if rows else "worker"
-    hours = tables.number(f"{noun}-hours", lambda row: row.option.gpu_hours.mean)
-    # The page is narrow: cost and carbon replace the GPU-hours.
-    has_footprint = any(row.advice.footprint for row in rows)
-    return [
-        tables.text("workload", lambda row: row.advice.workload),
-        *([tables.text("unit", lambda row: row.advice.unit)] if of == "unit" else []),
-        tables.number("N", lambda row: row.option.gpus),
-        *_setting_columns([name for name in _SETTINGS if name in findings.varying_settings]),
-        tables.Column("batch", _batch),
-        _amounts(f"{of} time", rows, "time_s", fmt.TIME_UNITS),
-        _amounts(f"{of} energy", rows, "energy_j", fmt.ENERGY_UNITS),
-        tables.Column("epochs", lambda row: fmt.estimate_text(row.option.epochs)),
-        _amounts("training time", rows, "train_time_s", fmt.TIME_UNITS),
-        _amounts("training energy", rows, "train_energy_j", fmt.ENERGY_UNITS),
-        *([] if has_footprint else [hours]),
-        *_OUTCOME,
-    ]
-
-
-def _setting_columns(names: Sequence[str]) -> list[tables.Column]:
-    def column(name: str) -> tables.Column:
-        def cell(row: _Row) -> object:
-            value = row.option.setting[name]
-            return fmt.limit_label(name, value) if name in LIMITS else value or None
-
-        return tables.text(fmt.LIMIT_NAMES.get(name, name), cell)
-
-    return [column(name) for name in names]
-
-
-def _amounts(heading: str, rows: Sequence[_Row], name: str, units: fmt.Units) -> tables.Column:
-    """Return a column; the interval of training is shown only if the number of epochs has one."""
-
-    def amount(row: _Row) -> Quantity | None:
-        quantity: Quantity | None = getattr(row.option, name)
-        if quantity is None or not name.startswith("train_"):
-            return quantity
-        if row.option.unit in ("sample", "step"):
-            return None
-        epochs = row.option.amount
-        return Quantity(quantity.mean) if epochs.low in (None, epochs.high) else quantity
-
-    return tables.in_unit(heading, rows, amount, units)
-
-
-def _batch(row: _Row) -> str:
-    setting = row.option.setting
-    return " / ".join(fmt.number(setting[name], 9) for name in ("local_batch", "global_batch"))
-
-
-def _short(text_of: Callable[[Quantity | None], str], quantity: Quantity | None) -> str:
-    return text_of(quantity).replace(" to ", "–")  # a terminal is narrow
-
-
-def _money(row: _Row) -> str:
-    cost, footprint = row.option.cost, row.advice.footprint
-    if cost is None or footprint is None:
-        return fmt.MISSING
-    return f"{fmt.number(cost.mean)} {footprint.currency or ''}".rstrip()
-
-
-def _known_by(row: _Row) -> str:
-    option = row.option
-    if not option.is_predicted:
-        source = "" if option.source == fmt.MEASURED else f"{option.source} "
-        return fmt.plural(option.repeats, f"{source}run")
-    return "prediction" + (", beyond the runs" if option.extrapolates else "")
-
-
-_OUTCOME = (
-    tables.Column("cost", _money),
-    tables.number("kg CO2e", lambda row: row.option.co2_kg and row.option.co2_kg.mean),
-    tables.text("known by", _known_by),
-)

@@ -45,7 +45,7 @@ def table(findings: Findings) -> tables.Table | None:
     """Return a row for each of several workloads; or the settings to compare, of a single one."""
     advices = findings.advice
     if len(advices) == 1:
-        return _settings(advices[0])
+        return settings(advices[0])
     rows = [_Row(advice, advice.recommended, ()) for advice in advices if advice.recommended]
     columns = [
         tables.text("workload", lambda row: row.advice.workload),
@@ -69,7 +69,7 @@ def table(findings: Findings) -> tables.Table | None:
                         command=_COMMAND)  # fmt: skip
 
 
-def _settings(advice: Advice) -> tables.Table | None:
+def settings(advice: Advice) -> tables.Table | None:
     """Return the recommended setting, the baseline, what ties, and the Pareto front."""
     roles: dict[int, list[str]] = {}
     options: dict[int, Option] = {}
