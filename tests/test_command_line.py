@@ -163,7 +163,7 @@ def test_a_report_and_its_figures_are_written(store, tmp_path):
     assert main(["report", str(store), "-o", str(page), "--figures", figures]) == 0
     assert "needs 99 workers" in page.read_text()
     written = {p.name for p in (tmp_path / "figures").iterdir()}
-    assert written >= {"data_quality.png", "data_quality.svg"}
+    assert written >= {"energy.png", "energy.svg"}
 
 
 def test_the_same_store_twice_is_refused(store, capsys):

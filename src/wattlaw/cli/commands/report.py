@@ -52,7 +52,7 @@ def report(
     price: opts.PriceOption = None,
     price_per_gpu_hour: opts.GpuPriceOption = None,
 ) -> int:
-    """Write an HTML report that works offline, or a proposal for compute time."""
+    """Write an HTML report that works offline."""
     opened = results.open(*stores)
     only_there = {"nodes": nodes, "runs": runs, "epochs": epochs, "workload": workload}
     if template == _PROPOSAL:
