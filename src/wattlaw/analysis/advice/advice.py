@@ -48,7 +48,7 @@ class RestsOn(Result):
     Parameters
     ----------
     runs
-        The number of runs that are compared, by source.
+        The number of runs of the job, by source: all of them show how much runs scatter.
     settings
         The number of settings that are compared, by source; predicted ones, too.
     repeats
@@ -216,9 +216,11 @@ def advise(
     if best is not None:
         question = _question(constraints, footprint, fastest(compared))
         units = (job.rows["train_time_s"] / job.rows["time_s"]).median()
-        draws = draw([*compared, *([] if base in compared else [base])])
+        others = [] if base in compared else [base]
+        if len(compared) + len(others) > 1:
+            draws = draw([*compared, *others], options)
         is_sure = certainty(best, compared, draws, question, float(units) if units > 0 else 1.0)
-    rests_on = _rests_on(job, epochs, compared)
+    rests_on = _rests_on(job, epochs, options, compared)
     return Advice(
         workload=workload,
         unit=job.unit,
@@ -260,9 +262,11 @@ def _question(constraints: Constraints, footprint: Footprint | None, base: Optio
     )
 
 
-def _rests_on(job: ComparableRuns, epochs: pd.DataFrame, compared: Sequence[Option]) -> RestsOn:
+def _rests_on(
+    job: ComparableRuns, epochs: pd.DataFrame, options: Sequence[Option], compared: Sequence[Option]
+) -> RestsOn:
     rows = job.rows
-    repeats = [item.repeats for item in compared if not item.is_predicted]
+    repeats = [item.repeats for item in options]
     reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
     verdicts = rows["energy_verdict"].value_counts()
     return RestsOn(

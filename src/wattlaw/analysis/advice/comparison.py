@@ -24,7 +24,8 @@ from wattlaw.analysis.statistics import Floats, pool
 
 #: Fewer repeats beyond the first of each setting do not tell the spread of runs.
 _LEAST_FREEDOM = 3
-_DRAWS = 1000
+#: Draws of settings that ran; those of the posterior are fewer.
+_DRAWS, _POSTERIOR_DRAWS = 4000, 1000
 #: An option ties if it is better than the recommended one with more than this probability.
 TIE = 0.10
 
@@ -48,8 +49,11 @@ class Draws:
     energy_noise: Floats
 
 
-def draw(options: Sequence[Option]) -> Draws | None:
-    """Return draws of options; None where the uncertainty of one of them is unknown."""
+def draw(options: Sequence[Option], ran: Sequence[Option]) -> Draws | None:
+    """Return draws of options; None where the uncertainty of one of them is unknown.
+
+    The spread of runs is that of ``ran``, all options of the job that ran.
+    """
     count, by_energy = _DRAWS, all(item.energy_j for item in options)
     parts = []
     predicted: dict[int, list[int]] = {}
@@ -61,12 +65,10 @@ def draw(options: Sequence[Option]) -> Draws | None:
             return None
         parts.append((at, _posterior(model, [options[index].training for index in at])))
         count = min(count, len(parts[-1][1][0]))
-    of_runs = [index for index, item in enumerate(options) if item.runs is not None]
-    if of_runs:
-        own = _repeats([options[index] for index in of_runs], count)
-        if own is None:
+    if of_runs := [index for index, item in enumerate(options) if not item.is_predicted]:
+        if (spread := _Spread.of(ran)) is None:
             return None
-        parts.append((of_runs, own))
+        parts.append((of_runs, _repeats([options[index] for index in of_runs], spread, count)))
     times, energies = np.full((2, count, len(options)), np.nan)
     noise = np.empty((2, len(options)))
     for at, (of_time, of_energy, time_noise, energy_noise) in parts:
@@ -85,41 +87,61 @@ def draw(options: Sequence[Option]) -> Draws | None:
 _Part = tuple[Floats, Floats | None, Floats | float, Floats | float]
 
 
-def _repeats(options: Sequence[Option], count: int) -> _Part | None:
-    """Return draws of time and energy of a unit by the runs of each setting."""
-    logs = [np.log(item.runs) for item in options if item.runs is not None]
-    with_energy = [values[np.isfinite(values[:, 1])] for values in logs]
-    time = pool({index: values[:, 0] for index, values in enumerate(logs)})
-    pairs = np.concatenate([v - v.mean(0) for v in with_energy if len(v)] or [np.zeros((1, 2))])
-    squares, freedom = (pairs**2).sum(0), time.freedom
-    tail: Floats | float = 1.0
-    rho = 0.0
-    dice = np.random.default_rng([0, 6])
-    if freedom >= _LEAST_FREEDOM:
-        energy = pool({i: v[:, 1] for i, v in enumerate(with_energy) if len(v)})
-        sd, energy_sd = np.sqrt([time.variance, energy.variance if energy.freedom else 0.0])
-        tail = np.sqrt(freedom / dice.chisquare(freedom, (count, 1)))
-        rho = float(pairs.prod(1).sum()) / max(float(np.sqrt(squares.prod())), 1e-300)
-    elif (model := options[0].model) is not None:
+@dataclass(frozen=True)
+class _Spread:
+    """Standard deviations of the logarithms of a run's time and energy, and their correlation.
+
+    ``freedom`` is that of Student's t; infinite if the model is the source.
+    """
+
+    time: float
+    energy: float
+    correlation: float
+    freedom: float
+
+    @classmethod
+    def of(cls, options: Sequence[Option]) -> "_Spread | None":
+        """Return the spread by the repeats of options, else by their model; None without both."""
+        logs = [np.log(item.runs) for item in options if item.runs is not None]
+        time = pool({index: values[:, 0] for index, values in enumerate(logs)})
+        if time.freedom >= _LEAST_FREEDOM:
+            known = [values[np.isfinite(values[:, 1])] for values in logs]
+            known = [values for values in known if len(values)] or [np.zeros((1, 2))]
+            energy = pool({index: values[:, 1] for index, values in enumerate(known)})
+            pairs = np.concatenate([values - values.mean(0) for values in known])
+            products = float(np.sqrt((pairs**2).sum(0).prod()))
+            rho = float(pairs.prod(1).sum()) / products if products else 0.0
+            energy_sd = np.sqrt(energy.variance) if energy.freedom else 0.0
+            return cls(float(np.sqrt(time.variance)), float(energy_sd), rho, time.freedom)
+        if (model := options[0].model) is None:
+            return None
         values = fit(model.observations).values
         sd = float(np.median(np.hypot(values["noise"], values["session"])))
-        power_sd = float(np.median(values["power_noise"]))
-        energy_sd = float(np.hypot(sd, power_sd))
-        rho = sd / energy_sd
-    else:
-        return None
+        energy_sd = float(np.hypot(sd, np.median(values["power_noise"])))
+        return cls(sd, energy_sd, sd / energy_sd, np.inf)
+
+
+def _repeats(options: Sequence[Option], spread: _Spread, count: int) -> _Part:
+    """Return draws of time and energy of a unit about the means of options."""
+    dice = np.random.default_rng([0, 6])
+    rho = spread.correlation
     normals = dice.standard_normal((2, count, len(options)))
     normals[1] = rho * normals[0] + np.sqrt(max(0.0, 1 - rho**2)) * normals[1]
-    errors = tail * normals / np.sqrt([len(values) for values in logs])
-    means = np.array([item.energy_j.mean if item.energy_j else np.nan for item in options])
-    times = np.array([item.time_s.mean for item in options]) * np.exp(sd * errors[0])
-    return times, means * np.exp(energy_sd * errors[1]), float(sd), float(energy_sd)
+    errors = normals / np.sqrt([item.repeats for item in options])
+    if np.isfinite(spread.freedom):
+        errors *= np.sqrt(spread.freedom / dice.chisquare(spread.freedom, (count, 1)))
+    times = np.array([item.time_s.mean for item in options])
+    energies = np.array([item.energy_j.mean if item.energy_j else np.nan for item in options])
+    return (
+        times * np.exp(spread.time * errors[0]), energies * np.exp(spread.energy * errors[1]),
+        spread.time, spread.energy,
+    )  # fmt: skip
 
 
 def _posterior(model: Job, settings: Sequence[TrainingSetting]) -> _Part:
     """Return draws of time and energy of a unit by the model of all options."""
     posterior = fit(model.observations)
-    times, noise, powers, power_noise = posterior.means(settings, _DRAWS)
+    times, noise, powers, power_noise = posterior.means(settings, _POSTERIOR_DRAWS)
     unit = np.array([model.unit_time_s(Observation(item, 1.0)) for item in settings])
     times = times * unit
     if powers is None or power_noise is None:
