@@ -21,6 +21,7 @@ from wattlaw.launch.choosing import NOT_NEEDED, Selection
 from wattlaw.launch.early_stop import STOPPED_EARLY
 from wattlaw.launch.launcher import Ended
 from wattlaw.launch.replay.launcher import ReplayLauncher
+from wattlaw.report.figures import GALLERY
 from wattlaw.report.topics.decision import result as decision_result
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.store import Store
@@ -274,6 +275,24 @@ def test_failed_runs_are_a_warning_where_the_decision_is_certain(write_study, tm
     assert exit_code("uncertain", tolerance=1e-9, budget={"runs": 4}) == (1, "budget spent")
 
 
+def test_a_decision_on_the_energy_of_gpus_says_what_hosts_change(write_study, tmp_path):
+    def codes(store, minimize):
+        study = write_study(
+            workloads=[{"name": "resnet50"}],
+            sweeps=[{"gpus": [1, 2, 4], "local_batch": [64]}],
+            measure={"epochs": 2, "warmup_epochs": 1},
+            launch={"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
+            decide={"minimize": minimize, "budget": {"runs": 2}},
+        )
+        outcome = run(study, tmp_path / store)
+        assert outcome.stopped_because is not None
+        return {item["code"]: item["text"] for item in outcome.results.decision["warnings"]}
+
+    # The simulator's energy has processors and memory too.
+    assert "gpu+cpu+dram" in codes("energy", "energy")["hosts-not-counted"]
+    assert "hosts-not-counted" not in codes("time", "time")
+
+
 def test_next_shows_the_most_useful_measurements(write, tmp_path, capsys):
     study, store = write(QUESTION | {"budget": {"runs": 1}}), tmp_path / "store"
     line = ["next", str(store), str(study)]
@@ -449,8 +468,10 @@ def test_two_campaigns_on_one_store_make_each_run_once(write, tmp_path):
     assert [record.attempts for record in done] == [1] * alone.done
 
 
-def test_the_report_shows_the_decision_and_its_course(write, tmp_path):
+def test_the_report_shows_the_decision_and_its_course(write, tmp_path, monkeypatch):
     folder = tmp_path / "figures"
+    few = tuple(figure for figure in GALLERY if figure.name == "decision")
+    monkeypatch.setattr("wattlaw.report.pictures.GALLERY", few)
     run(write(QUESTION | {"budget": {"runs": 3}}), tmp_path / "store")
     opened = results.open(tmp_path / "store")
     table = decision_result(opened._findings())
@@ -463,8 +484,9 @@ def test_the_report_shows_the_decision_and_its_course(write, tmp_path):
     assert 'id="decision"' in (tmp_path / "report.html").read_text()
 
     run(write(None, sweeps=[{"gpus": [1], "local_batch": [8]}]), tmp_path / "plain")
-    results.open(tmp_path / "plain").report(tmp_path / "plain.html")
-    assert 'id="decision"' not in (tmp_path / "plain.html").read_text()
+    plain = results.open(tmp_path / "plain")._findings()
+    assert decision_result(plain) is None
+    assert few[0].chart(plain) is None
 
 
 class Surprising(ReplayLauncher):

@@ -3,7 +3,9 @@
 from slurm.cluster import Cluster
 from slurm.studies import SLOW, Desk
 from wattlaw.api import results
+from wattlaw.launch.early_stop import STOPPED_EARLY
 from wattlaw.store.record import RunRecord
+from wattlaw.store.store import Store
 
 
 def test_a_decision_survives_a_lost_node_and_a_cancelled_job(cluster: Cluster, desk: Desk) -> None:
@@ -39,3 +41,27 @@ def test_a_decision_survives_a_lost_node_and_a_cancelled_job(cluster: Cluster, d
     assert records[cancelled.run_id].status == "failed"
     ended = [item for item in records.values() if item.status in ("done", "failed")]
     assert decision["runs"] == decision["course"][-1]["runs"] == len(ended)
+
+
+def test_the_job_of_a_hopeless_run_is_ended_and_its_windows_are_kept(desk: Desk) -> None:
+    desk.pauses(0)
+    desk.write(
+        workloads=SLOW,
+        sweeps=[{"gpus": [1], "local_batch": [64, 128]}],
+        measure={"epochs": 4, "warmup_epochs": 1, "sample_hz": 20, "evaluate": False},
+        decide={"minimize": "time", "tolerance": "5%", "at_once": 1},
+    )
+
+    def done() -> list[RunRecord]:
+        return [item for item in desk.records() if item.status == "done"]
+
+    with desk.running() as front:
+        desk.cluster.wait_for(done, "a run", 120)
+        desk.pauses(1.0)  # the other run is far slower than expected
+        output, _ = front.communicate(timeout=120)
+    (early,) = (item for item in done() if any(STOPPED_EARLY in note for note in item.notes))
+    assert early.spec.setting.local_batch == 128, output
+    assert results.open(desk.store).decision["setting"]["local_batch"] == 64
+    windows = Store(desk.store).pandas("epochs")
+    assert 1 < (windows.run_id == early.run_id).sum() < 4
+    assert desk.cluster.state(early.site.job_id) == "CANCELLED"

@@ -85,7 +85,8 @@ class Selection:
             return reasons
         self._read_s = time.monotonic()
         for folder in active:
-            with contextlib.suppress(BadInput, NotPermitted):
+            # A job may remove its live files at any time.
+            with contextlib.suppress(BadInput, NotPermitted, OSError):
                 step_s = step_s_so_far(folder)
                 if step_s is None or step_s == self._kept.get(folder.run_id):
                     continue

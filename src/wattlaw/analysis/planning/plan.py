@@ -1,7 +1,7 @@
 """The next measurements of a decision, and whether it is certain enough."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -19,8 +19,10 @@ Floats = npt.NDArray[np.float64]
 #: Draws of the posterior that values are computed with.
 _DRAWS = 600
 #: A leading setting is measured before a decision if that takes at most this share of the GPU-hours
-#: of all runs: the model's error is the most favourable for the setting that looks the best.
-_CHEAP = 0.05
+#: of all runs: the model's error is the most favourable for the setting that looks the best. Its
+#: neighbours whose batch and limit no run has shown are measured for at most the second share:
+#: kernels may suit one batch and not the next.
+_CHEAP, _CHEAP_NEIGHBOUR = 0.05, 0.04
 #: Why measuring ends.
 CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "budget spent"
 
@@ -121,9 +123,7 @@ def plan(
     is_sure = not first and probability >= question.confidence
     is_sure = is_sure and means[best] <= question.tolerance
     hours = belief.gpu_hours(possible)
-    check = None
-    if is_sure and choices[best] not in seen:
-        check = _cheap_run(choices[best], hours)
+    check = _check(choices[best], choices, seen, hours) if is_sure else None
     if is_sure and check is None:
         return Plan(*state, (), CERTAIN)
     if not possible:
@@ -186,11 +186,45 @@ class _Belief:
         )  # fmt: skip
 
 
-def _cheap_run(leading: TrainingSetting, hours: Mapping[Candidate, float]) -> Candidate | None:
-    """Return the run of a leading setting that was not measured, None if it is expensive."""
-    most = _CHEAP * sum(hours.values())
-    runs = (item for item, cost in hours.items() if item.setting == leading and cost <= most)
-    return next(runs, None)
+def _check(
+    leading: TrainingSetting,
+    choices: Sequence[TrainingSetting],
+    seen: Sequence[TrainingSetting],
+    hours: Mapping[Candidate, float],
+) -> Candidate | None:
+    """Return a cheap run of a leading setting or a neighbour that was not measured, if any."""
+    limits = {} if leading in seen else {leading: _CHEAP}
+    loads = {_load(item) for item in seen}
+    new = (item for item in _neighbours(leading, choices) if _load(item) not in loads)
+    limits.update(dict.fromkeys(new, _CHEAP_NEIGHBOUR))
+    total = sum(hours.values())
+    runs = (
+        item for item, cost in hours.items()
+        if item.setting in limits and cost <= limits[item.setting] * total
+    )  # fmt: skip
+    return min(runs, key=lambda item: (item.setting != leading, hours[item]), default=None)
+
+
+#: What a GPU does in a setting, on however many GPUs.
+_LOAD = ("local_batch", "power_limit_w", "clock_limit_mhz")
+
+
+def _load(setting: TrainingSetting) -> tuple[float | None, ...]:
+    return tuple(getattr(setting, name) for name in _LOAD)
+
+
+def _neighbours(
+    leading: TrainingSetting, choices: Sequence[TrainingSetting]
+) -> Iterator[TrainingSetting]:
+    """Yield the settings that have the next smaller or larger batch or limit, else the same."""
+    for name in _LOAD:
+        same = {name: getattr(leading, name)}
+        line = sorted(
+            (item for item in choices if replace(item, **same) == leading),
+            key=lambda item: getattr(item, name) or np.inf,
+        )
+        at = line.index(leading)
+        yield from line[max(0, at - 1) : at] + line[at + 1 : at + 2]
 
 
 def _ranked(

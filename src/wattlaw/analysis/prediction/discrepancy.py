@@ -5,7 +5,7 @@ O'Hagan 2001, doi 10.1111/1467-9868.00294). The error is correlated between sett
 distance: predictions near measured settings follow them, and those far away have all of its spread.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,29 +22,14 @@ _GPUS, _BATCH, _LIMIT = 0.7, 0.7, 0.3
 _FREE = 1.2
 
 
-@dataclass(frozen=True)
-class Discrepancy:
+class Discrepancy(NamedTuple):
     """The weights of residuals, shape (observations, targets), and the error that remains.
 
-    ``covariance`` has shape (targets, targets).
+    ``spread`` is the standard deviation of each target's, in logs.
     """
 
     weights: Floats
-    covariance: Floats  # of targets, in logs
-
-    @property
-    def spread(self) -> Floats:
-        """Return the standard deviation of the remaining error of each target."""
-        spread: Floats = np.sqrt(np.maximum(0.0, np.diag(self.covariance)))
-        return spread
-
-    def draws(self, dice: np.random.Generator, count: int) -> Floats:
-        """Return draws of the remaining error, shape (``count``, targets)."""
-        size = self.covariance.shape[0]
-        values, vectors = np.linalg.eigh(self.covariance)
-        root = vectors * np.sqrt(np.maximum(0.0, values))
-        drawn: Floats = dice.standard_normal((count, size)) @ root.T
-        return drawn
+    spread: Floats
 
 
 def discrepancy(seen: Layout, wanted: Layout, error: float, noise: float) -> Discrepancy:
@@ -57,14 +42,12 @@ def discrepancy(seen: Layout, wanted: Layout, error: float, noise: float) -> Dis
     error, noise
         Standard deviations, in logs, of the model's error and of the noise of a run.
     """
-    limits_w = np.concatenate([seen.power_limit_w, wanted.power_limit_w])
-    highest_w = max([seen.reference.power_w, *_finite(limits_w)])
-    here, there = (_features(layout, _FREE * float(highest_w)) for layout in (seen, wanted))
-    own = _correlation(here, here) + (noise / error) ** 2 * np.eye(here.shape[0])
-    cross = _correlation(here, there)
+    here, there = features(seen, wanted)
+    own = correlation(here, here) + (noise / error) ** 2 * np.eye(here.shape[0])
+    cross = correlation(here, there)
     weights = np.linalg.solve(own, cross)
-    left = _correlation(there, there) - cross.T @ weights
-    return Discrepancy(np.asarray(weights), np.asarray(error**2 * left))
+    left = np.maximum(0.0, 1.0 - (cross * weights).sum(0))
+    return Discrepancy(np.asarray(weights), np.asarray(error * np.sqrt(left)))
 
 
 def independence(layout: Layout) -> Floats:
@@ -73,15 +56,16 @@ def independence(layout: Layout) -> Floats:
     The model's error is the same for repeats and nearly the same for similar settings. Many of them
     are no more evidence about the parameters than few.
     """
-    highest_w = max([layout.reference.power_w, *_finite(layout.power_limit_w)])
-    features = _features(layout, _FREE * float(highest_w))
-    weights: Floats = 1 / _correlation(features, features).sum(1)
+    (rows,) = features(layout)
+    weights: Floats = 1 / correlation(rows, rows).sum(1)
     return weights
 
 
-def _finite(values: Floats) -> Floats:
-    finite: Floats = values[np.isfinite(values)]
-    return finite
+def features(*layouts: Layout) -> list[Floats]:
+    """Return the coordinates of settings between which errors are similar, for each layout."""
+    limits_w = np.concatenate([layout.power_limit_w for layout in layouts])
+    highest_w = max([layouts[0].reference.power_w, *limits_w[np.isfinite(limits_w)]])
+    return [_features(layout, _FREE * float(highest_w)) for layout in layouts]
 
 
 def _features(layout: Layout, free_w: float) -> Floats:
@@ -99,7 +83,8 @@ def _features(layout: Layout, free_w: float) -> Floats:
     )
 
 
-def _correlation(one: Floats, other: Floats) -> Floats:
+def correlation(one: Floats, other: Floats) -> Floats:
+    """Return the correlation of errors between rows of features."""
     squares = ((one[:, None] - other[None]) ** 2).sum(2)
     result: Floats = np.exp(-squares / 2)
     return result

@@ -16,6 +16,7 @@ from wattlaw.analysis.prediction.discrepancy import (
 )
 from wattlaw.analysis.prediction.layout import Layout, Reference
 from wattlaw.analysis.prediction.model import Parameters, Step, step
+from wattlaw.analysis.prediction.model_error import draw_errors
 from wattlaw.analysis.prediction.parameters import (
     GROUPS,
     LEARNED,
@@ -32,9 +33,6 @@ Floats = npt.NDArray[np.float64]
 
 #: Degrees of freedom of the noise of runs and sessions: some deviate by many times the usual.
 FREEDOM = 4.0
-#: The model's error of means before there are residuals, relative to the usual one, and the number
-#: of independent observations after which these count as much.
-_UNSEEN_ERROR, _UNSEEN_WEIGHT = 2.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -73,16 +71,19 @@ class Posterior:
         Equal posteriors and settings give equal draws.
         """
         near = self._near(settings)
+        time = near.time.correction(near.layout, TIME_ERROR)
         dice = np.random.default_rng([self.seed, 1])
         shape = (self.draws, len(settings))
         tail = np.sqrt(dice.chisquare(FREEDOM, shape) / FREEDOM)
-        deviation = np.hypot(near.noise, near.time.error.spread) * dice.standard_normal(shape)
+        deviation = np.hypot(near.noise, time.spread) * dice.standard_normal(shape)
         common = near.shared * dice.standard_normal(shape) / tail
-        times = near.steps.step_s * np.exp(near.time.missed + deviation / tail + common)
+        missed = near.time.values @ time.weights
+        times = near.steps.step_s * np.exp(missed + deviation / tail + common)
         if near.power is None or near.steps.power_w is None:
             return near.steps, times, None
-        noise = np.hypot(self.values["power_noise"], near.power.error.spread)
-        missed = near.power.missed + noise * dice.standard_t(FREEDOM, shape)
+        power = near.power.correction(near.layout, POWER_ERROR)
+        noise = np.hypot(self.values["power_noise"], power.spread)
+        missed = near.power.values @ power.weights + noise * dice.standard_t(FREEDOM, shape)
         # The time by which a session is slower is spent with waiting.
         waiting = np.minimum(np.asarray(near.steps.waiting_power), 1.0)
         share = waiting + (1 - waiting) * np.exp(-np.clip(common, -1.0, 3.0))
@@ -112,16 +113,24 @@ class Posterior:
             return replace(self, values=thin).means(settings)
         near = self._near(settings)
         dice = np.random.default_rng([self.seed, 4])
-        times = near.steps.step_s * np.exp(near.time.draws(dice))
-        one = np.ones((1, len(settings)))
-        time_noise = np.median(np.hypot(near.noise, near.shared) * one, axis=0)
+        keys = tuple(item.setting for item in self.observations)
+        errors, noise = draw_errors(
+            (near.time.seen, near.layout), (keys, settings), near.time.values, TIME_ERROR, dice
+        )
+        times = near.steps.step_s * np.exp(errors)
+        shared = np.median(near.shared * np.ones((1, len(settings))), axis=0)
         if near.power is None or near.steps.power_w is None:
-            return times, time_noise, None, None
-        powers = near.steps.power_w * np.exp(near.power.draws(dice))
-        return times, time_noise, powers, np.median(self.values["power_noise"] * one, axis=0)
+            return times, np.hypot(noise, shared), None, None
+        keys = tuple(item.setting for item in self.observations if item.power_per_gpu_w)
+        errors, power_noise = draw_errors(
+            (near.power.seen, near.layout), (keys, settings), near.power.values, POWER_ERROR, dice,
+            is_mean_of_gpus=True,
+        )  # fmt: skip
+        powers = near.steps.power_w * np.exp(errors)
+        return times, np.hypot(noise, shared), powers, power_noise
 
     def _near(self, settings: Sequence[TrainingSetting]) -> "_Near":
-        """Return the steps of settings, and what the residuals of the observations say of them."""
+        """Return the steps of settings, and what the model misses of the observations."""
         layout = Layout.of(settings, self.reference)
         steps = step(self.values, layout, power=self.has_power)
         noise, shared = scales(self.values, layout, steps)
@@ -129,67 +138,40 @@ class Posterior:
         fitted = step(self.values, seen, power=self.has_power)
         own, common = scales(self.values, seen, fitted)
         missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
-        deviations = missed / np.sqrt(own**2 + common**2 + TIME_ERROR**2)
         # What a session shares is not a property of its settings.
         missed = missed * own**2 / (own**2 + common**2)
-        error = discrepancy(seen, layout, TIME_ERROR, float(np.median(own)))
-        near = _Near(
-            steps, noise, shared, _Correction(missed @ error.weights, error, seen, deviations)
-        )
+        near = _Near(layout, steps, noise, shared, _Residuals(seen, missed, float(np.median(own))))
         if fitted.power_w is None:
             return near
         measured = np.array([item.power_per_gpu_w or np.nan for item in self.observations])
         has_power = ~np.isnan(measured)
-        seen, own_w = seen.only(has_power), self.values["power_noise"]
-        error = discrepancy(seen, layout, POWER_ERROR, float(np.median(own_w)))
         missed = np.log(measured[has_power]) - np.log(fitted.power_w[:, has_power])
-        deviations = missed / np.hypot(own_w, POWER_ERROR)
-        return replace(near, power=_Correction(missed @ error.weights, error, seen, deviations))
+        noise_w = float(np.median(self.values["power_noise"]))
+        return replace(near, power=_Residuals(seen.only(has_power), missed, noise_w))
 
 
 @dataclass(frozen=True)
-class _Correction:
-    """How residuals of observations correct settings, in logs, and the error that remains."""
+class _Residuals:
+    """What the model misses of observations, in logs, shape (draws, observations)."""
 
-    missed: Floats
-    error: Discrepancy
-    seen: Layout  # the observations
-    deviations: Floats  # their residuals over the usual standard deviation
+    seen: Layout
+    values: Floats
+    noise: float  # the median standard deviation of a run
 
-    def draws(self, dice: np.random.Generator) -> Floats:
-        """Return draws of the correction with its error, which is as large as residuals say."""
-        error = self.error.draws(dice, self.deviations.shape[0])
-        return self.missed + _misfit(self.deviations, self.seen) * error
+    def correction(self, wanted: Layout, error: float) -> Discrepancy:
+        return discrepancy(self.seen, wanted, error, self.noise)
 
 
 @dataclass(frozen=True)
 class _Near:
-    """Noise-free steps of settings, noise of runs, and the corrections by close observations."""
+    """Noise-free steps of settings, the noise of runs, and the residuals of the observations."""
 
+    layout: Layout
     steps: Step
     noise: Floats
     shared: Floats
-    time: _Correction
-    power: _Correction | None = None
-
-
-def _misfit(deviations: Floats, seen: Layout) -> Floats:
-    """Return, for each draw, the model's error in this job relative to the usual one.
-
-    A decision takes the best of many settings, whose error is the most favourable. Before a job's
-    own residuals tell, its error therefore counts as ``_UNSEEN_ERROR`` times the usual.
-
-    Parameters
-    ----------
-    deviations
-        Residuals over their usual standard deviation, shape (draws, observations).
-    seen
-        The observations: close ones count as one.
-    """
-    weights = independence(seen)
-    squares = _UNSEEN_WEIGHT * _UNSEEN_ERROR**2 + deviations**2 @ weights
-    result: Floats = np.sqrt(squares / (_UNSEEN_WEIGHT + weights.sum()))[:, None]
-    return result
+    time: _Residuals
+    power: _Residuals | None = None
 
 
 def fit(

@@ -1,0 +1,176 @@
+"""Draws of the model's error at many settings, as large and as smooth as a job's residuals say.
+
+The error of a log is a sum of four parts: one that placements share, one that batches and limits
+share, one that changes with both, and one of each setting alone. How large each is differs between
+jobs: a job's kernels may suit one batch and not the next, or its network one number of nodes. Every
+draw of the posterior gets sizes in proportion to their likelihood (``_SIZES`` has their prior), and
+then an error that agrees with its residuals (Matheron's rule; Wilson et al. 2021, jmlr.org/papers/
+v22/20-1260.html).
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.analysis.prediction.discrepancy import correlation, features
+from wattlaw.analysis.prediction.layout import Layout
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+#: The columns of features that place a setting, and those of what a GPU does.
+_PLACEMENT, _LOAD = slice(0, 2), slice(2, None)
+#: GPU counts share errors over this many times the distance within which all is similar.
+_REACH = 2.0
+#: Standard deviations of each part relative to the usual error of the model, and their weights:
+#: of placements, of batches and limits, of both, and of each setting.
+_SIZES = (
+    ((0.3, 0.25), (1.0, 0.4), (3.0, 0.25), (8.0, 0.1)),
+    ((0.3, 0.2), (1.0, 0.35), (3.0, 0.3), (8.0, 0.15)),
+    ((0.1, 0.35), (0.5, 0.4), (1.5, 0.25)),
+    ((0.1, 0.1), (0.25, 0.2), (0.5, 0.35), (1.0, 0.25), (2.0, 0.1)),
+)
+#: Repeats of a run differ by this share of the usual error; what differs more is of the setting.
+_REPEATS = 0.5
+#: Observations from which the sizes are learned.
+_MOST = 120
+
+
+class _Sizes(NamedTuple):
+    """Standard deviations in logs."""
+
+    placement: float
+    load: float
+    both: float
+    own: float
+    noise: float
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Correlations of each part between two lists of settings."""
+
+    placement: Floats
+    load: Floats
+    own: Floats
+
+    def covariance(self, sizes: _Sizes) -> Floats:
+        result: Floats = (
+            sizes.placement**2 * self.placement
+            + sizes.load**2 * self.load
+            + sizes.both**2 * self.placement * self.load
+            + sizes.own**2 * self.own
+        )
+        return result
+
+
+def draw_errors(
+    layouts: tuple[Layout, Layout],
+    settings: tuple[Sequence[Hashable], Sequence[Hashable]],
+    residuals: Floats,
+    usual: float,
+    dice: np.random.Generator,
+    *,
+    is_mean_of_gpus: bool = False,
+) -> tuple[Floats, Floats]:
+    """Return errors of wanted settings that agree with the residuals of the observations.
+
+    Parameters
+    ----------
+    layouts, settings
+        Of the observations, and of what is wanted.
+    residuals
+        Logarithms of what was measured over the model's value, shape (draws, observations).
+    usual
+        The usual standard deviation of the model's error, in logs.
+    dice
+        Random numbers.
+    is_mean_of_gpus
+        Values are means over GPUs that differ, so that repeats differ the less the more there are.
+
+    Returns
+    -------
+    tuple
+        Errors in logs, shape (draws, wanted), and the standard deviation of a run, (wanted,).
+    """
+    seen = len(settings[0])
+    rows = np.vstack(features(*layouts))
+    placement, load = rows[:, _PLACEMENT] / _REACH, rows[:, _LOAD]
+    names = {name: index for index, name in enumerate(dict.fromkeys([*settings[0], *settings[1]]))}
+    own = np.array([names[name] for name in (*settings[0], *settings[1])])
+    every = _Parts(
+        correlation(placement[:seen], placement),
+        correlation(load[:seen], load),
+        (own[:seen, None] == own).astype(float),
+    )
+    observed = _Parts(*(matrix[:, :seen] for matrix in (every.placement, every.load, every.own)))
+    sizes = [_sizes(each, usual) for each in product(*_SIZES)]
+    shares = [
+        1 / np.sqrt(item.gpus) if is_mean_of_gpus else np.ones(len(item.gpus)) for item in layouts
+    ]
+    chosen = _choose(observed, sizes, shares[0], residuals, dice)
+    parts = _prior_draws(placement, load, own, len(residuals), dice)
+    errors = np.empty((len(residuals), rows.shape[0] - seen))
+    for index in np.unique(chosen):
+        at = chosen == index
+        each = sizes[index][0]
+        drawn = sum(size * part[at] for size, part in zip(each[:4], parts, strict=True))
+        noise = each.noise * shares[0] * dice.standard_normal((int(at.sum()), seen))
+        matrix = observed.covariance(each) + np.diag((each.noise * shares[0]) ** 2)
+        weights = np.linalg.solve(matrix, every.covariance(each)[:, seen:])
+        errors[at] = drawn[:, seen:] + (residuals[at] - drawn[:, :seen] - noise) @ weights
+    return errors, shares[1] * float(np.median([sizes[index][0].noise for index in chosen]))
+
+
+def _sizes(levels: Sequence[tuple[float, float]], usual: float) -> tuple[_Sizes, float]:
+    placement, load, both, own = (usual * size for size, _ in levels)
+    noise = min(own, _REPEATS * usual)
+    sizes = _Sizes(placement, load, both, float(np.sqrt(own**2 - noise**2)), noise)
+    return sizes, float(np.prod([weight for _, weight in levels]))
+
+
+def _choose(
+    parts: _Parts, sizes: Sequence[tuple[_Sizes, float]], shares: Floats, residuals: Floats,
+    dice: np.random.Generator,
+) -> Indices:  # fmt: skip
+    """Return the index of the sizes of each draw, in proportion to their posterior."""
+    count = residuals.shape[1]
+    few = np.unique(np.linspace(0, count - 1, _MOST).round().astype(int))
+    near = _Parts(
+        *(matrix[np.ix_(few, few)] for matrix in (parts.placement, parts.load, parts.own))
+    )
+    scores = np.empty((len(sizes), residuals.shape[0]))
+    for index, (each, weight) in enumerate(sizes):
+        noise = np.diag((each.noise * shares[few]) ** 2 + 1e-9)
+        root = np.linalg.cholesky(near.covariance(each) + noise)
+        scaled = np.linalg.solve(root, residuals[:, few].T)
+        likelihood = -np.log(np.diag(root)).sum() - 0.5 * (scaled**2).sum(0)
+        scores[index] = np.log(weight) + likelihood
+    chosen: Indices = np.argmax(scores + dice.gumbel(size=scores.shape), axis=0)
+    return chosen
+
+
+def _prior_draws(
+    placement: Floats, load: Floats, own: Indices, draws: int, dice: np.random.Generator
+) -> list[Floats]:
+    """Return draws of each part with unit variance, shape (draws, settings)."""
+    places, at_place = np.unique(placement, axis=0, return_inverse=True)
+    loads, at_load = np.unique(load, axis=0, return_inverse=True)
+    place_root, load_root = _root(places), _root(loads)
+    both: Floats = place_root @ dice.standard_normal((draws, len(places), len(loads)))
+    both = both @ load_root.T
+    return [
+        (dice.standard_normal((draws, len(places))) @ place_root.T)[:, at_place.ravel()],
+        (dice.standard_normal((draws, len(loads))) @ load_root.T)[:, at_load.ravel()],
+        both[:, at_place.ravel(), at_load.ravel()],
+        dice.standard_normal((draws, int(own.max()) + 1))[:, own],
+    ]
+
+
+def _root(rows: Floats) -> Floats:
+    matrix = correlation(rows, rows) + 1e-6 * np.eye(rows.shape[0])
+    return np.asarray(np.linalg.cholesky(matrix), dtype=np.float64)
